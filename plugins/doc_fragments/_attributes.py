@@ -1,0 +1,32 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+    description: Can run in C(check_mode) and return what it would do.
+    details: A check that only reads is run all the same; what any other check would do is returned instead.
+  diff_mode:
+    support: N/A
+    description: Returns what would change in diff mode.
+    details: Nothing is changed.
+  platform:
+    support: full
+    description: The systems it runs on.
+    platforms: linux
+  action_group:
+    support: full
+    description: Use the group C(autopilot.gpu.gpu) in C(module_defaults) to set options of all checks at once.
+    membership:
+      - autopilot.gpu.gpu
+"""

@@ -1,0 +1,46 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+from __future__ import annotations
+
+
+class ModuleDocFragment:
+    DOCUMENTATION = r"""
+options:
+  expected_gpus:
+    description:
+      - How many GPUs this host is expected to have.
+      - Without it a host that has no GPU is skipped; with it that host has failed.
+    type: int
+  nvml_library:
+    description:
+      - Path of C(libnvidia-ml.so.1) on the host.
+      - When not given, the loader's path and the usual places of driver containers are searched.
+    type: path
+  host_root:
+    description: Where the root file system of the host to check is mounted; other than V(/) only in a container.
+    type: path
+    default: /
+  timeout:
+    description:
+      - Seconds a check may take, in place of the check's own limit.
+      - A check that is not done by then is ended, or abandoned when the kernel does not let it go, and its status is V(unknown).
+    type: float
+  fail_on:
+    description:
+      - The mildest status that makes the task fail.
+      - V(never) leaves the verdict to whoever reads RV(health); an unhealthy node is not a failed task.
+    type: str
+    default: never
+    choices: [never, fail, unknown, warn]
+  readings:
+    description: Whether to return the raw readings too, so that they can be judged again later.
+    type: bool
+    default: false
+requirements:
+  - nvidia-ml-py on the host (Python package; not C(pynvml), which is a different one)
+"""

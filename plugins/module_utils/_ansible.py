@@ -1,0 +1,80 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""The only bridge between the core in ``_health`` and Ansible: argument specs in, one result out."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Check, Settings
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, worst
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome, node_facts, run
+
+#: Options that every check module has; documented in the fragment ``_checks``.
+COMMON_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "expected_gpus": {"type": "int"},
+    "nvml_library": {"type": "path"},
+    "host_root": {"type": "path", "default": "/"},
+    "timeout": {"type": "float"},
+    "fail_on": {"type": "str", "default": "never", "choices": ["never", "fail", "unknown", "warn"]},
+    "readings": {"type": "bool", "default": False},
+}
+
+
+def main_of(check: Check) -> None:
+    """The whole of a module that runs one check."""
+    module = AnsibleModule(argument_spec={**COMMON_OPTIONS, **check.options}, supports_check_mode=True)
+    options = {name: module.params[name] for name in check.options}
+    finish(module, [(check, options)])
+
+
+def finish(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]], stop_on_fail: bool = True) -> None:
+    """Run the checks with the module's common options and leave the module with their results."""
+    refuse_negative(module, module.params)
+    settings = Settings(*(module.params[name] for name in Settings._fields))
+    outcomes = run(requests, settings, passive_only=module.check_mode, stop_on_fail=stop_on_fail)
+    result = result_of(outcomes, settings, with_readings=module.params["readings"])
+    threshold = module.params["fail_on"]
+    if threshold != "never" and STATUSES.index(result["status"]) >= STATUSES.index(threshold):
+        bad = [outcome.result for outcome in outcomes if outcome.result.status == result["status"]]
+        module.fail_json(msg="; ".join(f"{one.check} is {one.status}: {one.summary}" for one in bad), **result)
+    module.exit_json(**result)
+
+
+def result_of(outcomes: list[Outcome], settings: Settings, with_readings: bool) -> dict[str, t.Any]:
+    """What every check module returns."""
+    result: dict[str, t.Any] = {
+        "changed": False,
+        "status": worst([outcome.result.status for outcome in outcomes]),
+        "health": [outcome.result.to_dict() for outcome in outcomes],
+        "node": node_facts(outcomes, settings),
+    }
+    if with_readings:
+        result["readings"] = {outcome.result.check: {"options": outcome.options, "readings": outcome.readings} for outcome in outcomes}
+    return result
+
+
+def options_of(module: AnsibleModule, check: Check, given: dict[str, t.Any]) -> dict[str, t.Any]:
+    """A check's options from a nested dictionary, validated against its argument spec."""
+    validated = ArgumentSpecValidator(check.options).validate(given)
+    if validated.error_messages:
+        module.fail_json(msg=f"options of {check.name}: {'; '.join(validated.error_messages)}")
+    refuse_negative(module, validated.validated_parameters, f"options.{check.name}.")
+    return {name: validated.validated_parameters.get(name) for name in check.options}
+
+
+def refuse_negative(module: AnsibleModule, params: dict[str, t.Any], prefix: str = "") -> None:
+    """No option of a check has a meaning below zero, and no time limit has one at zero."""
+    for name, value in params.items():
+        number = isinstance(value, (int, float)) and not isinstance(value, bool)
+        if number and (value < 0 or (value == 0 and name == "timeout")):
+            accepted = "a number greater than 0" if name == "timeout" else "0 or a greater number"
+            module.fail_json(msg=f"{prefix}{name}: {value} is not accepted, give {accepted}")

@@ -1,0 +1,371 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Bounded execution: the one place that touches what may hang.
+
+Driver calls run in a forked child (`Child`), programs in a process group of their own (`run`). Both have a
+deadline that is enforced from outside, so a callee that ignores signals, is stopped, or blocks in the
+kernel for ever costs its caller no more than the deadline and a grace period: it is ended if the kernel
+allows that and abandoned if it does not. An abandoned process holds none of our file descriptors, so
+nobody downstream waits for it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import select
+import signal
+import subprocess
+import time
+import traceback
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+#: Seconds a process has between SIGTERM and SIGKILL unless its caller says otherwise.
+GRACE = 2.0
+#: Seconds to wait for the kernel to deliver SIGKILL before a process is abandoned.
+_KILL_WAIT = 1.0
+#: Bytes of a program's output that are kept; the rest is read and dropped, and said to be cut.
+OUTPUT_LIMIT = 8 * 1024 * 1024
+
+_PR_SET_PDEATHSIG = 1
+_PR_SET_CHILD_SUBREAPER = 36
+
+
+def _prctl(option: int, value: int) -> None:
+    try:
+        ctypes.CDLL(None, use_errno=True).prctl(option, value, 0, 0, 0)
+    except (OSError, AttributeError):
+        pass
+
+
+def _gone(pid: int, until: float) -> Optional[int]:
+    """The wait status of a child once it has ended, or None when it has not by ``until`` (monotonic seconds)."""
+    while True:
+        try:
+            ended, status = os.waitpid(pid, os.WNOHANG)
+        except ChildProcessError:
+            return 0
+        if ended:
+            return status
+        if time.monotonic() >= until:
+            return None
+        time.sleep(0.005)
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass
+
+
+class Report:
+    """The child's end of the pipe: it names what it is about to touch and hands over what it found."""
+
+    def __init__(self, descriptor: Optional[int] = None) -> None:
+        self._descriptor = descriptor
+
+    def stage(self, what: str) -> None:
+        """Name the call that comes next; if the child hangs, this is what is said to have hung."""
+        self._write({"stage": what})
+
+    def send(self, key: str, value: Any) -> None:
+        """Hand over a JSON value; a later one under the same key replaces it."""
+        self._write({"key": key, "value": value})
+
+    def raised(self, error: BaseException) -> None:
+        trace = traceback.format_exception(type(error), error, error.__traceback__)
+        self._write({"raised": f"{type(error).__name__}: {error}", "trace": "".join(trace)[-4000:]})
+
+    def _write(self, message: Dict[str, Any]) -> None:
+        if self._descriptor is None:
+            return
+        data = json.dumps(message).encode() + b"\n"
+        while data:
+            data = data[os.write(self._descriptor, data):]
+
+
+class Child:
+    """A function running in a forked process group of its own, reporting over a pipe.
+
+    The child has no standard streams and none of the caller's descriptors. It receives SIGTERM when its
+    parent dies, and on SIGTERM unwinds, so that ``finally`` clauses and `run` clean up after themselves.
+    """
+
+    def __init__(self, function: Callable[[Report], None]) -> None:
+        self.values: Dict[str, Any] = {}
+        self.stage = "start"
+        self.stage_since = self.started = time.monotonic()
+        self.raised: Optional[str] = None
+        self.trace = ""
+        #: The signal that ended the child, when one did.
+        self.signal: Optional[int] = None
+        #: The process id of a child that outlived SIGKILL.
+        self.abandoned: Optional[int] = None
+        self.ended = False
+        #: Whether the child's time was up before it ended, and how long its last stage had lasted by then.
+        self.timed_out = False
+        self.stage_seconds = 0.0
+        self._buffer = b""
+        self._pipe, write_end = os.pipe()
+        parent = os.getpid()
+        self.pid = os.fork()
+        if self.pid == 0:
+            _be_the_child(function, write_end, parent)
+        os.close(write_end)
+
+    def fileno(self) -> int:
+        return self._pipe
+
+    def pump(self) -> None:
+        """Read what the child has said; call it when the pipe is readable."""
+        data = os.read(self._pipe, 65536)
+        if not data:
+            self._reap(time.monotonic() + _KILL_WAIT)
+            return
+        lines = (self._buffer + data).split(b"\n")
+        self._buffer = lines.pop()
+        for line in lines:
+            self._take(json.loads(line))
+
+    def _take(self, message: Dict[str, Any]) -> None:
+        if "stage" in message:
+            self.stage, self.stage_since = message["stage"], time.monotonic()
+        elif "key" in message:
+            self.values[message["key"]] = message["value"]
+        else:
+            self.raised, self.trace = message["raised"], message["trace"]
+
+    def stop(self, grace: float = GRACE) -> None:
+        """End the child if it still runs: SIGTERM, ``grace`` seconds, SIGKILL; abandon it when the kernel will not let it go."""
+        if self.ended:
+            return
+        self.timed_out = True
+        self.stage_seconds = time.monotonic() - self.stage_since
+        _signal_group(self.pid, signal.SIGTERM)
+        until = time.monotonic() + grace
+        while not self.ended and time.monotonic() < until:
+            if select.select([self], [], [], max(0.0, until - time.monotonic()))[0]:
+                self.pump()
+        if not self.ended:
+            _signal_group(self.pid, signal.SIGKILL)
+            self._reap(time.monotonic() + _KILL_WAIT)
+
+    def _reap(self, until: float) -> None:
+        status = _gone(self.pid, until)
+        if status is None:
+            _signal_group(self.pid, signal.SIGKILL)
+            status = _gone(self.pid, time.monotonic() + _KILL_WAIT)
+        if status is None:
+            self.abandoned = self.pid
+        elif os.WIFSIGNALED(status):
+            self.signal = os.WTERMSIG(status)
+        self.ended = True
+        os.close(self._pipe)
+
+
+def _be_the_child(function: Callable[[Report], None], pipe: int, parent: int) -> None:
+    code = 1
+    try:
+        os.setsid()
+        _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+        _prctl(_PR_SET_CHILD_SUBREAPER, 1)
+        signal.signal(signal.SIGTERM, _unwind)
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
+        null = os.open(os.devnull, os.O_RDWR)
+        for stream in (0, 1, 2):
+            os.dup2(null, stream)
+        for name in os.listdir("/proc/self/fd"):
+            descriptor = int(name)
+            if descriptor > 2 and descriptor != pipe:
+                try:
+                    os.close(descriptor)
+                except OSError:
+                    pass
+        report = Report(pipe)
+        if os.getppid() == parent:
+            try:
+                function(report)
+                code = 0
+            except Exception as error:  # everything a check can raise is reported, whatever it is
+                report.raised(error)
+    finally:
+        os._exit(code)
+
+
+class _Terminated(BaseException):
+    """Raised in the child by SIGTERM; not an Exception, so that no check swallows it."""
+
+
+def _unwind(_number: int, _frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _Terminated()
+
+
+def wait(children: Sequence[Child], until: float) -> bool:
+    """Read from the children until all have ended (True) or the monotonic clock reads ``until`` (False)."""
+    while True:
+        running = [child for child in children if not child.ended]
+        remaining = until - time.monotonic()
+        if not running or remaining <= 0:
+            return not running
+        for child in select.select(running, [], [], remaining)[0]:
+            child.pump()
+
+
+def call(function: Callable[[Report], None], seconds: float, grace: float = GRACE) -> Child:
+    """Run ``function(report)`` in a child for at most ``seconds``, then end it; returns the ended child.
+
+    When ``child.timed_out``, ``child.stage`` tells what it was doing and ``child.stage_seconds`` for how long.
+    """
+    child = Child(function)
+    wait([child], time.monotonic() + seconds)
+    child.stop(grace)
+    return child
+
+
+@dataclass
+class Completed:
+    """What a program did. ``returncode`` is negative for a signal, None when it never ended."""
+
+    argv: List[str]
+    returncode: Optional[int]
+    stdout: str
+    stderr: str
+    seconds: float
+    timed_out: bool = False
+    #: Process ids that outlived SIGKILL.
+    abandoned: List[int] = field(default_factory=list)
+    #: True when there was more output than OUTPUT_LIMIT.
+    cut: bool = False
+
+
+def run(
+    argv: Sequence[str],
+    seconds: float,
+    grace: float = GRACE,
+    environment: Optional[Dict[str, str]] = None,
+    directory: Optional[str] = None,
+) -> Completed:
+    """Run a program with an argument list, no shell and no standard input, for at most ``seconds``.
+
+    When its time is up the process group gets SIGTERM, ``grace`` seconds, SIGKILL. Inside a `Child` what the
+    program left behind in other groups or sessions is ended too. Raises OSError when it cannot be started.
+    """
+    began = time.monotonic()
+    own_child = _is_subreaper()
+    process = subprocess.Popen(
+        list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        cwd=directory, env=environment, start_new_session=True, preexec_fn=_die_with_parent,
+    )
+    assert process.stdout is not None and process.stderr is not None
+    output = _Output(process.stdout.fileno(), process.stderr.fileno())
+    abandoned: List[int] = []
+    timed_out = False
+    try:
+        timed_out = not output.read_until(began + seconds, process)
+        if timed_out:
+            _signal_group(process.pid, signal.SIGTERM)
+            output.read_until(time.monotonic() + grace, process)
+    except BaseException:
+        _signal_group(process.pid, signal.SIGTERM)
+        output.read_until(time.monotonic() + grace, process)
+        raise
+    finally:
+        _signal_group(process.pid, signal.SIGKILL)
+        output.read_until(time.monotonic() + _KILL_WAIT, process)
+        if process.poll() is None:
+            abandoned.append(process.pid)
+        if own_child:
+            abandoned += _end_descendants(process.pid)
+        process.stdout.close()
+        process.stderr.close()
+    out, err = output.texts()
+    return Completed(list(argv), process.returncode, out, err, time.monotonic() - began, timed_out, abandoned, output.cut)
+
+
+def _die_with_parent() -> None:
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+
+
+def _is_subreaper() -> bool:
+    flag = ctypes.c_int(0)
+    try:
+        ctypes.CDLL(None).prctl(37, ctypes.byref(flag), 0, 0, 0)
+    except (OSError, AttributeError):
+        return False
+    return bool(flag.value)
+
+
+def _end_descendants(known: int) -> List[int]:
+    """Kill every process whose parent is this one (orphans come to a subreaper); returns those that would not go."""
+    for _round in range(50):
+        pids = [pid for pid in _children_of(os.getpid()) if pid != known]
+        if not pids:
+            return []
+        for pid in pids:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                pass
+        time.sleep(0.02)
+        for pid in pids:
+            _gone(pid, 0)
+    return [pid for pid in _children_of(os.getpid()) if pid != known]
+
+
+def _children_of(parent: int) -> List[int]:
+    found = []
+    for name in os.listdir("/proc"):
+        if not name.isdigit():
+            continue
+        try:
+            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as handle:
+                fields = handle.read().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[1]) == parent:
+            found.append(int(name))
+    return found
+
+
+class _Output:
+    """Standard output and error of a program, read without ever blocking and kept up to a limit."""
+
+    def __init__(self, stdout: int, stderr: int) -> None:
+        self._kept = {stdout: bytearray(), stderr: bytearray()}
+        self._open = [stdout, stderr]
+        self._order = (stdout, stderr)
+        self.cut = False
+
+    def read_until(self, until: float, process: "subprocess.Popen[bytes]") -> bool:
+        """Read until the program has ended (True) or ``until`` (False); pipes a grandchild holds open are not waited for."""
+        ended_at: Optional[float] = None
+        while True:
+            now = time.monotonic()
+            if ended_at is None and process.poll() is not None:
+                ended_at = now
+            if ended_at is not None and (not self._open or now > ended_at + 0.2):
+                return True
+            if now >= until and ended_at is None:
+                return False
+            ready = select.select(self._open, [], [], min(0.02, max(0.0, until - now)))[0] if self._open else []
+            if not self._open:
+                time.sleep(0.005)
+            for descriptor in ready:
+                self._read(descriptor)
+
+    def _read(self, descriptor: int) -> None:
+        data = os.read(descriptor, 65536)
+        if not data:
+            self._open.remove(descriptor)
+            return
+        kept = self._kept[descriptor]
+        room = OUTPUT_LIMIT - len(kept)
+        kept.extend(data[:room])
+        self.cut = self.cut or len(data) > room
+
+    def texts(self) -> List[str]:
+        return [self._kept[descriptor].decode("utf-8", "replace") for descriptor in self._order]

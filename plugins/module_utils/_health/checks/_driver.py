@@ -1,0 +1,108 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks that read the driver share: reading each GPU on its own, and judging what a driver call answered."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, Iterable, List, Tuple
+
+from ..check import Probe, Readings
+from ..model import FAIL, SKIP, UNKNOWN, WARN, CheckResult, Finding, Measurement, NODE, Subject, concluded, gpu_subject
+
+#: A GPU whose turn has not come; only seen when the measurement ended early.
+NOT_READ = {"kind": "not_read"}
+
+#: Kind of driver error on one GPU -> code, status, action, message. Meanings: NVML API reference, nvmlReturn_t;
+#: NVIDIA's Xid catalogue for a GPU that is lost (Xid 79: restart the machine).
+_GPU_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
+    "lost": ("gpu_lost", FAIL, "reboot_node", "fell off the bus; power-cycle the node, and reseat the GPU if it comes back lost"),
+    "reset_required": ("gpu_reset_required", FAIL, "reset_gpu", "is out of service until it is reset"),
+    "vanished": ("gpu_vanished", FAIL, "reboot_node", "vanished: the driver counts it and does not find it"),
+    "timeout": ("gpu_not_answering", FAIL, "drain_node", "did not answer the driver, twice"),
+    "unknown_error": ("gpu_not_answering", FAIL, "drain_node", "answers with an unknown driver error, twice"),
+    "corrupted_inforom": ("corrupted_inforom", WARN, "replace_part", "its InfoROM is corrupt; a candidate for replacement"),
+    "in_use": ("gpu_in_use", SKIP, "none", "is in exclusive use by someone else"),
+    "no_permission": ("no_permission", UNKNOWN, "fix_configuration", "may not be read by this user; run with become"),
+    "not_ready": ("gpu_not_ready", UNKNOWN, "watch", "is not ready yet"),
+}
+
+#: Kind of driver error for the whole node -> code, status, action, message. A library that cannot be initialised for
+#: an unknown reason is not a broken GPU: containers that lost their device permissions answer the same.
+_NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
+    "library_missing": ("driver_missing", FAIL, "fix_configuration", "there are GPUs but no NVIDIA driver: libnvidia-ml.so.1 was not found and the kernel module is not loaded"),
+    "driver_not_loaded": ("driver_not_loaded", FAIL, "fix_configuration", "the NVIDIA kernel module is not loaded"),
+    "version_mismatch": ("driver_version_mismatch", FAIL, "reboot_node", "the driver's library and kernel module differ in version; reboot or reload the module"),
+    "binding_missing": ("binding_missing", UNKNOWN, "fix_configuration", "the Python package nvidia-ml-py is missing"),
+    "binding_too_old": ("binding_too_old", UNKNOWN, "fix_configuration", "the Python package nvidia-ml-py is too old"),
+    "bad_library_option": ("bad_library_option", UNKNOWN, "fix_configuration", "the given NVML library cannot be loaded"),
+    "no_permission": ("no_permission", UNKNOWN, "fix_configuration", "the driver may not be asked by this user; run with become"),
+}
+
+
+def read_gpus(probe: Probe, read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]) -> Readings:
+    """``read(nvml, gpu)`` for every GPU; one that does not answer gets an ``error``, the others are read all the same."""
+    nvml = probe.nvml()
+    gpus = [dict(gpu, error=gpu.get("error", NOT_READ)) for gpu in nvml.gpus]
+    readings = {"driver_version": nvml.driver_version, "gpus": gpus}
+    for position, gpu in enumerate(nvml.gpus):
+        probe.keep(readings)
+        gpus[position] = read_gpu(nvml, gpu, read)
+    return readings
+
+
+def read_gpu(nvml: Any, gpu: Dict[str, Any], read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]) -> Dict[str, Any]:
+    """A GPU's identity with what ``read`` found, or with the ``error`` it met."""
+    from ..nvml import DriverError
+
+    if "error" in gpu:
+        return dict(gpu)
+    try:
+        return dict(gpu, **read(nvml, gpu))
+    except DriverError as error:
+        return dict(gpu, error=error.to_dict())
+
+
+def driver_finding(error: Dict[str, Any], subject: Subject = NODE, kernel_driver: bool = False) -> Finding:
+    """What a driver call that gave no value says about its subject.
+
+    ``kernel_driver`` tells that the kernel module is loaded: then a library that was not found is a
+    configuration that hides the GPUs from us, not a node without a driver.
+    """
+    table = _GPU_ERRORS if subject.kind == "gpu" else _NODE_ERRORS
+    kind = str(error.get("kind"))
+    words = f"{error.get('call')} answered {kind}" + (f" ({error.get('code')})" if error.get("code") is not None else "")
+    code, status, action, message = table.get(kind) or _NODE_ERRORS.get(kind) or ("driver_error", UNKNOWN, "watch", f"could not be read: {words}")
+    if kind == "library_missing" and kernel_driver:
+        code, status, message = "library_not_found", UNKNOWN, "the NVIDIA kernel module is loaded but libnvidia-ml.so.1 was not found; set nvml_library"
+    if error.get("text") and status == UNKNOWN:
+        message = f"{message}: {error['text']}"
+    return Finding(code, status, message, action, subject, dict(error))
+
+
+def judge_gpus(
+    check: str,
+    readings: Readings,
+    judge_gpu: Callable[[Dict[str, Any], Subject], Tuple[List[Finding], List[Measurement]]],
+    healthy: Callable[[List[Dict[str, Any]]], str],
+    more: Iterable[Finding] = (),
+) -> CheckResult:
+    """Judge each GPU that was read by ``judge_gpu(gpu, subject)`` and each that was not by what it answered.
+
+    ``healthy(gpus)`` is the summary when nothing is wrong. No GPU at all is never a pass.
+    """
+    findings: List[Finding] = list(more)
+    measurements: List[Measurement] = []
+    gpus = readings.get("gpus") or []
+    for gpu in gpus:
+        subject = gpu_subject(gpu)
+        error = gpu.get("error")
+        if error:
+            if error.get("kind") != NOT_READ["kind"]:
+                findings.append(driver_finding(error, subject))
+            continue
+        found, measured = judge_gpu(gpu, subject)
+        findings += found
+        measurements += measured
+    if not gpus:
+        findings.append(Finding("no_gpu_seen", UNKNOWN, "the driver shows no GPU", "watch"))
+    return concluded(check, findings, healthy(gpus), measurements)

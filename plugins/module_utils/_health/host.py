@@ -1,0 +1,126 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The door to the kernel's files: PCI devices, their links and NUMA nodes, processes, boot id.
+
+Everything is read below one root, so that a check in a container can look at a host mounted elsewhere.
+What cannot be read is None or empty, never an exception.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, Optional, Set
+
+from .model import normalise_pci
+
+NVIDIA_VENDOR = "0x10de"
+#: PCI base classes of GPUs: VGA controller and 3D controller.
+GPU_CLASSES = ("0x0300", "0x0302")
+
+
+class Host:
+    """The host whose root file system is mounted at ``root``."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    def path(self, *parts: str) -> str:
+        return os.path.join(self.root, *parts)
+
+    def text(self, *parts: str) -> Optional[str]:
+        """The stripped text of a small file, None when it cannot be read."""
+        try:
+            with open(self.path(*parts), encoding="utf-8", errors="replace") as handle:
+                return handle.read().strip()
+        except OSError:
+            return None
+
+    def names(self, *parts: str) -> Optional[List[str]]:
+        """The sorted names in a directory, None when it cannot be listed."""
+        try:
+            return sorted(os.listdir(self.path(*parts)))
+        except OSError:
+            return None
+
+    def pci_gpus(self) -> Optional[List[Dict[str, Any]]]:
+        """NVIDIA GPUs on the PCI bus as ``{"pci", "driver", "device"}``; None where there is no PCI to read.
+
+        ``driver`` is the kernel driver bound to the device (``nvidia``, ``vfio-pci``, ``nouveau``) or None.
+        """
+        names = self.names("sys/bus/pci/devices")
+        if names is None:
+            return None
+        found = []
+        for name in names:
+            if self.text("sys/bus/pci/devices", name, "vendor") != NVIDIA_VENDOR:
+                continue
+            if not (self.text("sys/bus/pci/devices", name, "class") or "").startswith(GPU_CLASSES):
+                continue
+            driver = self._link("sys/bus/pci/devices", name, "driver")
+            device = self.text("sys/bus/pci/devices", name, "device")
+            found.append({"pci": normalise_pci(name), "driver": driver, "device": device})
+        return found
+
+    def driver_gpus(self) -> Optional[List[str]]:
+        """PCI addresses the NVIDIA kernel driver has adopted; None when the driver is not loaded."""
+        names = self.names("proc/driver/nvidia/gpus")
+        return None if names is None else [normalise_pci(name) for name in names]
+
+    def pci_link(self, bus_id: str) -> Dict[str, Any]:
+        """The link of a device as sysfs shows it: speeds in GT/s, widths in lanes, ``numa_node``, ``local_cpulist``.
+
+        A NUMA node of -1 means the firmware does not say; it is given as None.
+        """
+        base = "sys/bus/pci/devices/" + _sysfs_name(bus_id)
+        node = _whole(self.text(base, "numa_node"))
+        return {
+            "current_link_speed": _leading_number(self.text(base, "current_link_speed")),
+            "current_link_width": _whole(self.text(base, "current_link_width")),
+            "max_link_speed": _leading_number(self.text(base, "max_link_speed")),
+            "max_link_width": _whole(self.text(base, "max_link_width")),
+            "numa_node": node if node is not None and node >= 0 else None,
+            "local_cpulist": self.text(base, "local_cpulist") or None,
+        }
+
+    def boot_id(self) -> Optional[str]:
+        return self.text("proc/sys/kernel/random/boot_id")
+
+    def process_name(self, pid: int) -> Optional[str]:
+        return self.text("proc", str(pid), "comm")
+
+    def _link(self, *parts: str) -> Optional[str]:
+        try:
+            return os.path.basename(os.readlink(self.path(*parts)))
+        except OSError:
+            return None
+
+
+def cpus_in(cpulist: str) -> Set[int]:
+    """The CPU numbers in a kernel list such as ``0-3,8``; what is not a number or a range is passed over."""
+    cpus: Set[int] = set()
+    for part in cpulist.split(","):
+        first, _, last = part.strip().partition("-")
+        if first.isdigit() and (last.isdigit() or not last):
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def _sysfs_name(bus_id: str) -> str:
+    """sysfs spells the domain with four digits (more only when it needs them) and in lower case."""
+    domain, _, rest = normalise_pci(bus_id).partition(":")
+    return f"{int(domain, 16):04x}:{rest.lower()}"
+
+
+def _whole(text: Optional[str]) -> Optional[int]:
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+def _leading_number(text: Optional[str]) -> Optional[float]:
+    """``32.0 GT/s PCIe`` is 32.0; ``Unknown`` is None."""
+    try:
+        return float((text or "").split(" ")[0])
+    except ValueError:
+        return None

@@ -1,0 +1,240 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The vocabulary: status, action, intrusion, subject, measurement, finding, check result.
+
+Every class turns itself into plain JSON values with ``to_dict`` and back with ``from_dict``. Reading
+is tolerant of documents written by newer versions: fields that are not known are passed over, a
+status word that is not known reads as ``unknown`` (never as something better) and an action that is
+not known as ``watch``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Dict, Iterable, List, Optional, Union
+
+PASS, SKIP, WARN, UNKNOWN, FAIL = "pass", "skip", "warn", "unknown", "fail"
+#: From best to worst. ``unknown`` means the check could not tell; it is worse than a warning and never a pass.
+STATUSES = (PASS, SKIP, WARN, UNKNOWN, FAIL)
+
+#: What to do next, from the least to the most drastic.
+ACTIONS = ("none", "watch", "fix_configuration", "reset_gpu", "reboot_node", "drain_node", "replace_part")
+
+PASSIVE, LIGHT, INVASIVE = "passive", "light", "invasive"
+#: ``passive`` reads counters, ``light`` costs seconds of copies or traffic, ``invasive`` takes the GPUs.
+INTRUSIONS = (PASSIVE, LIGHT, INVASIVE)
+
+Scalar = Union[str, int, float, bool, None]
+
+
+def worst(statuses: Iterable[str], default: str = PASS) -> str:
+    """The worst of the statuses; ``default`` when there are none. Words that are not statuses count as ``unknown``."""
+    ranks = [STATUSES.index(read_status(status)) for status in statuses]
+    return STATUSES[max(ranks)] if ranks else default
+
+
+def read_status(word: Any) -> str:
+    """A status as read from a document: a word this version does not know is ``unknown``."""
+    return word if word in STATUSES else UNKNOWN
+
+
+def read_action(word: Any) -> str:
+    """An action as read from a document: a word this version does not know is ``watch``."""
+    return word if word in ACTIONS else "watch"
+
+
+def _given(values: Dict[str, Any]) -> Dict[str, Any]:
+    return {key: value for key, value in values.items() if value is not None}
+
+
+def _mapping(value: Any) -> Dict[str, Any]:
+    return dict(value) if isinstance(value, dict) else {}
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _whole(value: Any) -> Optional[int]:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def _number(value: Any) -> Optional[float]:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What a finding is about: a GPU (by index, UUID and PCI bus id), a link, an interface, a peer, the node."""
+
+    kind: str
+    index: Optional[int] = None
+    uuid: Optional[str] = None
+    pci: Optional[str] = None
+    name: Optional[str] = None
+
+    def __str__(self) -> str:
+        if self.kind == "node":
+            return "node"
+        label = "GPU" if self.kind == "gpu" else self.kind
+        parts = [label] + [str(part) for part in (self.index, self.name if self.kind != "gpu" else None) if part is not None]
+        return " ".join(parts) + (f" ({short_pci(self.pci)})" if self.pci else "")
+
+    def to_dict(self) -> Dict[str, Any]:
+        return _given(dict(kind=self.kind, index=self.index, uuid=self.uuid, pci=self.pci, name=self.name))
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Subject":
+        data = _mapping(data)
+        uuid, pci, name = (data.get(key) if isinstance(data.get(key), str) else None for key in ("uuid", "pci", "name"))
+        return cls(_text(data.get("kind")) or "node", _whole(data.get("index")), uuid, pci, name)
+
+
+NODE = Subject("node")
+
+
+def gpu_subject(gpu: Dict[str, Any]) -> Subject:
+    """The subject of a GPU as it stands in readings (keys ``index``, ``uuid``, ``pci``)."""
+    return Subject("gpu", index=gpu.get("index"), uuid=gpu.get("uuid"), pci=gpu.get("pci"))
+
+
+def normalise_pci(bus_id: str) -> str:
+    """A PCI address in NVML's spelling: ``0000:9a:00.0``, ``9A:00.0`` and ``00000000:9A:00.0`` all give the last.
+
+    What does not look like an address is returned in upper case as it is.
+    """
+    parts = bus_id.strip().upper().split(":")
+    if len(parts) == 2:
+        parts.insert(0, "0")
+    if len(parts) != 3:
+        return bus_id.strip().upper()
+    if "." not in parts[2]:
+        parts[2] += ".0"
+    return ":".join([parts[0].zfill(8)] + parts[1:])
+
+
+def short_pci(bus_id: Optional[str]) -> str:
+    """A PCI address as people say it: without the domain when the domain is zero."""
+    if not bus_id:
+        return ""
+    domain, _, rest = normalise_pci(bus_id).partition(":")
+    return rest if domain.strip("0") == "" else f"{domain}:{rest}"
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A number worth keeping. ``unit`` is spelt out (``bytes/s``, ``rows``, ``watts``); labels are strings."""
+
+    name: str
+    value: float
+    unit: str
+    labels: Dict[str, str] = field(default_factory=dict)
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(name=self.name, value=self.value, unit=self.unit, labels=dict(self.labels))
+
+    @classmethod
+    def from_dict(cls, data: Any) -> Optional["Measurement"]:
+        """None when there is no name or no number: a measurement without a value is not a measurement."""
+        data = _mapping(data)
+        value = data.get("value")
+        if not _text(data.get("name")) or _number(value) is None:
+            return None
+        labels = {str(key): str(label) for key, label in _mapping(data.get("labels")).items()}
+        return cls(data["name"], value, _text(data.get("unit")), labels)
+
+
+@dataclass(frozen=True)
+class Expectation:
+    """What a healthy subject must show, and who says so.
+
+    ``source`` is ``table`` (a row of ``knowledge``), ``override`` (the operator's option) or ``fleet`` (the peers);
+    ``detail`` names the row, the option or the peers.
+    """
+
+    minimum: float
+    unit: str
+    source: str
+    detail: str
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(minimum=self.minimum, unit=self.unit, source=self.source, detail=self.detail)
+
+    def __str__(self) -> str:
+        return f"{self.detail}, {self.source}" if self.detail else self.source
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One judged fact: what (``code``), how bad, about whom, in words, on what evidence, and what to do next."""
+
+    code: str
+    status: str
+    message: str
+    action: str = "none"
+    subject: Subject = NODE
+    evidence: Dict[str, Any] = field(default_factory=dict)
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(
+            code=self.code, status=self.status, action=self.action, subject=self.subject.to_dict(),
+            message=self.message, evidence=dict(self.evidence),
+        )
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "Finding":
+        data = _mapping(data)
+        return cls(
+            code=_text(data.get("code")) or "unknown", status=read_status(data.get("status")),
+            message=_text(data.get("message")), action=read_action(data.get("action", "none")),
+            subject=Subject.from_dict(data.get("subject")), evidence=_mapping(data.get("evidence")),
+        )
+
+
+@dataclass(frozen=True)
+class CheckResult:
+    """What one check says about one node. Its status is never better than its worst finding."""
+
+    check: str
+    status: str
+    summary: str
+    findings: List[Finding] = field(default_factory=list)
+    measurements: List[Measurement] = field(default_factory=list)
+    duration_seconds: float = 0.0
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(
+            check=self.check, status=self.status, summary=self.summary,
+            findings=[finding.to_dict() for finding in self.findings],
+            measurements=[measurement.to_dict() for measurement in self.measurements],
+            duration_seconds=self.duration_seconds,
+        )
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "CheckResult":
+        data = _mapping(data)
+        findings = data.get("findings")
+        measurements = data.get("measurements")
+        read = [Measurement.from_dict(item) for item in measurements] if isinstance(measurements, list) else []
+        found = [Finding.from_dict(item) for item in findings] if isinstance(findings, list) else []
+        return cls(
+            check=_text(data.get("check")) or "unknown",
+            status=worst([read_status(data.get("status"))] + [finding.status for finding in found]),
+            summary=_text(data.get("summary")), findings=found,
+            measurements=[item for item in read if item is not None],
+            duration_seconds=_number(data.get("duration_seconds")) or 0.0,
+        )
+
+
+def concluded(check: str, findings: List[Finding], healthy: str, measurements: Iterable[Measurement] = (), status: Optional[str] = None) -> CheckResult:
+    """A result from its findings: the status is the worst of them (or ``status`` when that is worse), and the
+    summary is the worst finding in words, or ``healthy`` when nothing is wrong."""
+    overall = worst([finding.status for finding in findings] + ([status] if status else []))
+    loudest = [finding for finding in findings if finding.status == overall]
+    summary = healthy
+    if overall not in (PASS,) and loudest:
+        first = loudest[0]
+        prefix = "" if first.subject.kind == "node" else f"{first.subject}: "
+        more = f" (and {len(loudest) - 1} more)" if len(loudest) > 1 else ""
+        summary = f"{prefix}{first.message}{more}"
+    return CheckResult(check, overall, summary, list(findings), list(measurements))

@@ -1,0 +1,63 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_count
+short_description: Check that all GPUs of a host are there
+version_added: 0.1.0
+description:
+  - Compares the GPUs the driver lists with those on the PCI bus, those the kernel driver adopted, and the number the inventory expects.
+  - A GPU that fell off the bus, or that the driver never took up, is named by its PCI address.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+"""
+
+EXAMPLES = r"""
+- name: Are all eight GPUs there
+  autopilot.gpu.gpu_count:
+    expected_gpus: 8
+
+- name: The same as a gate
+  autopilot.gpu.gpu_count:
+    expected_gpus: 8
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result, with its findings and measurements.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_count import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()
