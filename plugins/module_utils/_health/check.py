@@ -34,15 +34,16 @@ class Probe:
         self.settings = settings
         self.host = Host(settings.host_root)
         self.options: Options = {}
-        #: Seconds this check may still take when it starts.
-        self.seconds = 0.0
+        #: Seconds this check may take, and after those the seconds it has for ending what it started.
+        self.seconds = self.grace = 0.0
         self._report = report or Report()
         self._key = ""
         self._nvml: Any = None
 
     def begin(self, check: "Check", options: Options, seconds: float) -> None:
-        """Turn to another check; the driver session stays open."""
-        self.options, self.seconds, self._key = options, seconds, check.name
+        """Turn to another check, which has ``seconds`` in all; the driver session stays open."""
+        self.grace = min(check.grace, seconds / 4)
+        self.options, self.seconds, self._key = options, seconds - self.grace, check.name
         self.stage(check.name)
 
     def stage(self, what: str) -> None:
@@ -62,9 +63,9 @@ class Probe:
         return self._nvml
 
     def run(self, argv: Any, seconds: float, **how: Any) -> Completed:
-        """A program, bounded; see `bounded.run`."""
+        """A program, bounded; see `bounded.run`. It has the check's own grace between SIGTERM and SIGKILL."""
         self.stage(str(argv[0]))
-        return run(argv, seconds, **how)
+        return run(argv, seconds, **dict({"grace": self.grace}, **how))
 
     def close(self) -> None:
         if self._nvml is not None:
@@ -91,7 +92,7 @@ class Check(NamedTuple):
     options: Dict[str, Dict[str, Any]] = {}
     #: Seconds it may take, from its options and the number of GPUs (8 when that is not known).
     deadline: Callable[[Options, int], float] = lambda options, gpus: 30.0
-    #: Seconds within the deadline that are kept for ending what it started.
+    #: Seconds of the deadline that are kept for ending what it started, at most a quarter of it.
     grace: float = 1.0
 
     def defaults(self) -> Options:

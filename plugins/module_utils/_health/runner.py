@@ -136,7 +136,8 @@ def _wait_for_all(children: List[Tuple[Child, List[Request]]], until: float) -> 
 def _measure_alone(check: Check, options: Options, settings: Settings) -> Tuple[Readings, float]:
     seconds = deadline(check, options, settings)
     began = time.monotonic()
-    child = call(_measuring([(check, options)], settings, seconds - check.grace), seconds, check.grace)
+    # The check ends what it started within its own time; only if it does not come to that, it is ended from here.
+    child = call(_measuring([(check, options)], settings, seconds), seconds + 1, 1.0)
     return _best_readings(check, [(child, [(check, options)])], began)
 
 
