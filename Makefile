@@ -1,0 +1,81 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+#
+# make preflight    set up what is needed and check this very host
+# make test         everything that has to hold before a change lands
+# make help         the rest
+
+BIN := .venv/bin
+PYTEST = $(BIN)/python -m pytest --junit-xml=.build/reports/$@.xml
+GATES := test-unit test-integration matrix artifact sanity lint docs import molecule
+INVENTORY ?= localhost,
+# Arguments for ansible-playbook, for example ARGS='--check' or ARGS='-e expected_gpus=8'.
+ARGS ?=
+
+.PHONY: help setup setup-run preflight test dist clean $(GATES)
+
+help:
+	@sed -n 's/^## //p' $(MAKEFILE_LIST)
+
+## make setup             virtualenv .venv with ansible-core and all tools, the collection linked into it
+setup:
+	@tests/tools/setup.sh all
+
+setup-run:
+	@tests/tools/setup.sh run
+
+## make preflight         check this very host (installs only what the playbook needs)
+preflight: setup-run
+	@$(BIN)/ansible-playbook -i localhost, -c local -e ansible_python_interpreter=$(CURDIR)/$(BIN)/python playbooks/preflight.yml $(ARGS)
+
+## make test              all of the following, and a list of what was skipped
+test: setup
+	@$(BIN)/python tests/tools/gates.py $(GATES)
+
+##   make test-unit         pure functions
+test-unit: setup
+	$(PYTEST) tests/unit
+
+##   make test-integration  real modules and playbooks against stand-in hardware
+test-integration: setup
+	$(PYTEST) tests/integration --ignore=tests/integration/test_matrix.py --ignore=tests/integration/test_artifact.py
+
+##   make matrix            ansible-core 2.18 to the newest, hosts from Python 3.8
+matrix: setup
+	$(PYTEST) tests/integration/test_matrix.py
+
+##   make artifact          the built collection works with only meta, plugins, roles and playbooks
+artifact: setup
+	$(PYTEST) tests/integration/test_artifact.py
+
+##   make sanity            ansible-test sanity, without ignore files
+sanity: setup
+	tests/tools/sanity.sh
+
+##   make lint              ansible-lint (production), ruff, mypy
+lint: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy plugins/module_utils/_health
+	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/ansible-lint --offline --profile production
+
+##   make docs              documentation and changelog lint
+docs: setup
+	cd "$$(tests/tools/tree.sh .build/docs)" && $(CURDIR)/$(BIN)/antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs self .
+	$(BIN)/antsibull-changelog lint
+
+##   make import            galaxy-importer's checks on the built artifact
+import: setup
+	tests/tools/import.sh
+
+##   make molecule          the role on stand-in nodes: converge, idempotence
+molecule: setup
+	tests/tools/molecule.sh
+
+## make dist              the artifact, in dist/
+dist: setup-run
+	$(BIN)/ansible-galaxy collection build --force --output-path dist .
+
+## make clean             remove what was built; .venv stays
+clean:
+	rm -rf .build dist reports tests/output .pytest_cache .ruff_cache .mypy_cache .hypothesis .ansible
+	find plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +

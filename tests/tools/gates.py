@@ -1,0 +1,60 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Runs the gates given as arguments, each a target of the Makefile, and says at the end how they went.
+
+A gate that fails does not keep the others from running. A gate that runs pytest leaves .build/reports/<gate>.xml and
+counts with its tests, any other counts as one.
+"""
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import List, Tuple
+from xml.etree import ElementTree
+
+REPORTS = Path(".build/reports")
+
+
+def outcomes(gate: str, succeeded: bool) -> Tuple[int, int, List[str]]:
+    """Passed, failed, and a line for each skipped test; a gate that failed counts as failed whatever its report says."""
+    report = REPORTS / f"{gate}.xml"
+    if not report.exists():
+        return int(succeeded), int(not succeeded), []
+    passed, failed, skipped = 0, 0, []
+    for case in ElementTree.parse(report).iter("testcase"):
+        reason = case.find("skipped")
+        if case.find("failure") is not None or case.find("error") is not None:
+            failed += 1
+        elif reason is not None:
+            skipped.append(f"{case.get('classname')}::{case.get('name')}: {reason.get('message')}")
+        else:
+            passed += 1
+    return passed, max(failed, int(not succeeded)), skipped
+
+
+def main(gates: List[str]) -> int:
+    shutil.rmtree(REPORTS, ignore_errors=True)
+    REPORTS.mkdir(parents=True)
+    lines, skips, total_passed, total_failed = [], [], 0, 0
+    for gate in gates:
+        print(f"\n=== {gate}", flush=True)
+        began = time.monotonic()
+        succeeded = subprocess.run(["make", "--no-print-directory", gate], stdin=subprocess.DEVNULL).returncode == 0
+        passed, failed, skipped = outcomes(gate, succeeded)
+        seconds = time.monotonic() - began
+        lines.append(f"{'ok' if succeeded else 'FAILED':<8}{gate:<18}{seconds:6.0f} s  {passed} passed, {failed} failed, {len(skipped)} skipped")
+        skips += skipped
+        total_passed, total_failed = total_passed + passed, total_failed + failed
+    print("\n=== skipped tests, and why")
+    print("\n".join(skips) if skips else "none")
+    print("\n=== gates")
+    print("\n".join(lines))
+    print(f"\n{total_passed} passed, {total_failed} failed, {len(skips)} skipped", flush=True)
+    return int(total_failed > 0)
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
