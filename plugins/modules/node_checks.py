@@ -27,7 +27,7 @@ options:
     elements: str
   options:
     description:
-      - Options by check name or short name, for example C({pcie_bandwidth\: {minimum\: 46}}).
+      - "Options by check name or short name, for example C({pcie_bandwidth: {minimum: 46}})."
       - Which options a check has is documented with the module of the same name.
     type: dict
     default: {}
