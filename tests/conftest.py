@@ -1,0 +1,63 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Fixtures that every test of checks uses: a node of stand-in hardware, and checks run on it for real."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome
+
+sys.path.insert(0, str(Path(__file__).parent / "sandbox"))
+import node as sandbox  # noqa: E402
+
+
+@pytest.fixture
+def node(tmp_path):
+    """``node(name or mapping) -> Node``: build a scenario (see tests/sandbox/node.py) in a directory of its own."""
+    built = []
+
+    def build(scenario):
+        if not sandbox.compiler():
+            pytest.skip("needs a C compiler for the stand-in libraries: cc was not found")
+        built.append(sandbox.build(scenario, tmp_path / f"node{len(built)}"))
+        return built[-1]
+
+    return build
+
+
+class Measure:
+    """Runs checks in a fresh process on a node; see `__call__` and `several`."""
+
+    #: Seconds that a whole run may take before the test fails; far above any deadline that tests set.
+    PATIENCE = 120
+
+    def __call__(self, node, check, expected_gpus=None, timeout=None, **options) -> Outcome:
+        """The outcome of one check with its options."""
+        return self.several(node, [check], expected_gpus, timeout, {check: options})[0]
+
+    def several(self, node, checks, expected_gpus=None, timeout=None, options=None, settings=None, **how) -> list[Outcome]:
+        """The outcomes of several checks in one pass. ``options`` by check name; ``settings`` overrides fields of `Settings`;
+        what else is named (``passive_only``, ``stop_on_fail``) goes to `runner.run`."""
+        request = {
+            "checks": [[check, (options or {}).get(check, {})] for check in checks],
+            "settings": {"expected_gpus": expected_gpus, "nvml_library": node.library, "host_root": node.root, "timeout": timeout, **(settings or {})},
+            "how": how,
+        }
+        program = Path(__file__).parent / "sandbox" / "measure.py"
+        done = subprocess.run([node.python, str(program), json.dumps(request)], capture_output=True, text=True, timeout=self.PATIENCE, check=False)
+        assert done.returncode == 0, done.stderr
+        return [Outcome(CheckResult.from_dict(one["result"]), one["readings"], one["options"]) for one in json.loads(done.stdout)]
+
+
+@pytest.fixture
+def measure():
+    """``measure(node, check_name, expected_gpus=, timeout=, **options) -> Outcome`` and ``measure.several(node, names, ...)``."""
+    return Measure()

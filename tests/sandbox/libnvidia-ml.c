@@ -1,0 +1,499 @@
+// Copyright: Contributors to the autopilot.gpu collection
+// GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+// SPDX-License-Identifier: GPL-3.0-or-later
+//
+// A stand-in for the driver's libnvidia-ml.so.1. It answers from $SANDBOX_NODE/node.table, which tests/sandbox/node.py
+// renders from a scenario, one rule a line:
+//
+//     <gpu index|*|system> <function|*> <return code> [values...]      "quoted strings", numbers, a+b grows by b per call
+//     <gpu index|*|system> <function|*> hang <ignore_term|stop|uninterruptible>
+//
+// An exact GPU beats `*`, then an exact function beats `*`, then the later line wins. Functions stand in the table without
+// their version suffix (nvmlDeviceGetCount_v2 is nvmlDeviceGetCount; nvmlInit_v2 and nvmlInitWithFlags are nvmlInit); what
+// takes a selector may be told apart by it (nvmlDeviceGetViolationStatus.1, nvmlDeviceGetTotalEccErrors.1.0, field.230).
+// A function that has no rule answers NVML_ERROR_NOT_SUPPORTED. A function that an old driver lacks is not a rule at all:
+// node.py links a variant of this library that does not export it, so that the binding meets a truly missing symbol.
+// Signatures and layouts: NVML API reference; the binding's own declarations are compared in tests/integration/test_nvml_door.py.
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, UNKNOWN = 999 };
+enum { ANY = -1, SYSTEM = -2, LONGEST = 160, MOST_VALUES = 512 };
+
+typedef int nvmlReturn_t;
+typedef struct { int index; } *nvmlDevice_t;
+typedef unsigned int uint;
+typedef unsigned long long ulong64;
+
+typedef struct Rule {
+    int gpu;
+    char function[LONGEST];
+    char hang[32];
+    int code;
+    int count;
+    char **values;
+    long calls;
+    struct Rule *earlier;
+} Rule;
+
+static Rule *last_rule;
+static int initialised;
+
+// ---- the table ----
+
+// The next word of a line, a "quoted string" counting as one; NULL at its end. Writes into the line.
+static char *next_word(char **line) {
+    char *start = *line + strspn(*line, " \t\n");
+    if (!*start || *start == '#') return NULL;
+    char end = ' ';
+    if (*start == '"') { end = '"'; start++; }
+    char *stop = end == '"' ? strchr(start, '"') : start + strcspn(start, " \t\n");
+    if (!stop) stop = start + strlen(start);
+    *line = *stop ? stop + 1 : stop;
+    *stop = 0;
+    return start;
+}
+
+static void read_table(void) {
+    if (last_rule) return;
+    char path[4096], *line = NULL;
+    size_t size = 0;
+    const char *node = getenv("SANDBOX_NODE");
+    snprintf(path, sizeof path, "%s/node.table", node ? node : ".");
+    FILE *table = fopen(path, "re");
+    if (!table) return;
+    while (getline(&line, &size, table) > 0) {
+        char *rest = line, *gpu = next_word(&rest), *function = next_word(&rest), *code = next_word(&rest), *word;
+        if (!gpu || !function || !code) continue;
+        Rule *rule = calloc(1, sizeof *rule);
+        rule->gpu = !strcmp(gpu, "*") ? ANY : !strcmp(gpu, "system") ? SYSTEM : atoi(gpu);
+        snprintf(rule->function, sizeof rule->function, "%s", function);
+        rule->values = calloc(MOST_VALUES, sizeof *rule->values);
+        if (!strcmp(code, "hang")) {
+            word = next_word(&rest);
+            snprintf(rule->hang, sizeof rule->hang, "%s", word ? word : "ignore_term");
+        } else {
+            rule->code = atoi(code);
+        }
+        while (rule->count < MOST_VALUES && (word = next_word(&rest))) rule->values[rule->count++] = strdup(word);
+        rule->earlier = last_rule;
+        last_rule = rule;
+    }
+    free(line);
+    fclose(table);
+}
+
+static Rule *find(int gpu, const char *function) {
+    Rule *best = NULL;
+    int best_score = -1;
+    for (Rule *rule = last_rule; rule; rule = rule->earlier) {
+        int any_gpu = rule->gpu == ANY && gpu != SYSTEM, any_function = !strcmp(rule->function, "*");
+        if ((rule->gpu != gpu && !any_gpu) || (strcmp(rule->function, function) && !any_function)) continue;
+        int score = (any_gpu ? 0 : 2) + (any_function ? 0 : 1);
+        if (score > best_score) { best = rule; best_score = score; }
+    }
+    return best;
+}
+
+// ---- hanging ----
+
+// Blocks in the kernel in state D. With tests/sandbox/frozen.py serving $SANDBOX_NODE/frozen not even SIGKILL ends it;
+// without, the parent of a vfork waits in state D and only SIGKILL ends it.
+static void block_uninterruptibly(void) {
+    char path[4096];
+    const char *node = getenv("SANDBOX_NODE");
+    snprintf(path, sizeof path, "%s/frozen/door", node ? node : ".");
+    close(open(path, O_RDONLY | O_CLOEXEC));
+    pid_t child = vfork();
+    if (child == 0) for (;;) pause();
+}
+
+static void hang(const char *mode) {
+    sigset_t all;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, NULL);
+    for (;;) {
+        if (!strcmp(mode, "stop")) raise(SIGSTOP);
+        else if (!strcmp(mode, "uninterruptible")) block_uninterruptibly();
+        else pause();
+    }
+}
+
+// ---- answering ----
+
+// The rule for a function of a GPU or NULL. The selectors (one or two, -1 for none) try the narrower name first.
+static Rule *answer_of(int gpu, const char *function, int first, int second) {
+    char name[LONGEST];
+    Rule *rule = NULL, *narrow;
+    rule = find(gpu, function);
+    if (first >= 0) {
+        snprintf(name, sizeof name, "%s.%d", function, first);
+        if ((narrow = find(gpu, name)) && strcmp(narrow->function, "*")) rule = narrow;
+    }
+    if (second >= 0) {
+        snprintf(name, sizeof name, "%s.%d.%d", function, first, second);
+        if ((narrow = find(gpu, name)) && strcmp(narrow->function, "*")) rule = narrow;
+    }
+    if (rule && rule->hang[0]) hang(rule->hang);
+    if (rule) rule->calls++;
+    return rule;
+}
+
+static long long number(const Rule *rule, int position) {
+    if (position >= rule->count) return 0;
+    char *end;
+    long long base = strtoll(rule->values[position], &end, 0);
+    return *end == '+' ? base + (rule->calls - 1) * strtoll(end + 1, NULL, 0) : base;
+}
+
+static const char *text(const Rule *rule, int position) { return position < rule->count ? rule->values[position] : ""; }
+
+// The return code of a rule for a function that has values to give.
+static nvmlReturn_t code_of(const Rule *rule) {
+    if (!initialised) return UNINITIALIZED;
+    return rule ? rule->code : NOT_SUPPORTED;
+}
+
+// `count` unsigned ints of a rule into the pointers that follow.
+static nvmlReturn_t uints(nvmlDevice_t device, const char *function, int first, int second, int count, ...) {
+    Rule *rule = initialised ? answer_of(device->index, function, first, second) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    va_list targets;
+    va_start(targets, count);
+    for (int i = 0; i < count && code == SUCCESS; i++) *va_arg(targets, uint *) = (uint)number(rule, i);
+    va_end(targets);
+    return code;
+}
+
+static nvmlReturn_t string(int gpu, const char *function, char *target, uint size) {
+    Rule *rule = initialised ? answer_of(gpu, function, -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code != SUCCESS) return code;
+    if (strlen(text(rule, 0)) + 1 > size) return INSUFFICIENT_SIZE;
+    strcpy(target, text(rule, 0));
+    return SUCCESS;
+}
+
+#define ONE(NAME) nvmlReturn_t NAME(nvmlDevice_t device, uint *a) { return uints(device, __func__, -1, -1, 1, a); }
+#define TWO(NAME) nvmlReturn_t NAME(nvmlDevice_t device, uint *a, uint *b) { return uints(device, __func__, -1, -1, 2, a, b); }
+#define ONE_OF(NAME) nvmlReturn_t NAME(nvmlDevice_t device, uint which, uint *a) { return uints(device, __func__, (int)which, -1, 1, a); }
+
+// ---- system ----
+
+nvmlReturn_t nvmlInitWithFlags(uint flags) {
+    (void)flags;
+    read_table();
+    Rule *rule = answer_of(SYSTEM, "nvmlInit", -1, -1);
+    nvmlReturn_t code = rule ? rule->code : SUCCESS;
+    if (code == SUCCESS) initialised++;
+    return code;
+}
+nvmlReturn_t nvmlInit_v2(void) { return nvmlInitWithFlags(0); }
+
+nvmlReturn_t nvmlShutdown(void) {
+    if (!initialised) return UNINITIALIZED;
+    Rule *rule = answer_of(SYSTEM, "nvmlShutdown", -1, -1);
+    initialised--;
+    return rule ? rule->code : SUCCESS;
+}
+
+const char *nvmlErrorString(nvmlReturn_t code) {
+    static char words[32];
+    snprintf(words, sizeof words, "NVML error %d", code);
+    return words;
+}
+
+nvmlReturn_t nvmlSystemGetDriverVersion(char *version, uint size) { return string(SYSTEM, __func__, version, size); }
+nvmlReturn_t nvmlSystemGetNVMLVersion(char *version, uint size) { return string(SYSTEM, __func__, version, size); }
+
+static nvmlReturn_t system_number(const char *function, uint *value) {
+    Rule *rule = initialised ? answer_of(SYSTEM, function, -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code == SUCCESS) *value = (uint)number(rule, 0);
+    return code;
+}
+nvmlReturn_t nvmlSystemGetCudaDriverVersion(uint *version) { return system_number("nvmlSystemGetCudaDriverVersion", version); }
+nvmlReturn_t nvmlSystemGetCudaDriverVersion_v2(uint *version) { return system_number("nvmlSystemGetCudaDriverVersion", version); }
+nvmlReturn_t nvmlDeviceGetCount_v2(uint *count) { return system_number("nvmlDeviceGetCount", count); }
+
+// ---- devices ----
+
+static nvmlReturn_t handle_of(int index, const char *function, nvmlDevice_t *device) {
+    Rule *rule = answer_of(index, function, -1, -1);
+    if (rule && rule->code != SUCCESS) return rule->code;
+    *device = calloc(1, sizeof **device);
+    (*device)->index = index;
+    return SUCCESS;
+}
+
+static int device_count(void) {
+    Rule *rule = find(SYSTEM, "nvmlDeviceGetCount");
+    return rule ? (int)number(rule, 0) : 0;
+}
+
+nvmlReturn_t nvmlDeviceGetHandleByIndex_v2(uint index, nvmlDevice_t *device) {
+    if (!initialised) return UNINITIALIZED;
+    if ((int)index >= device_count()) return INVALID_ARGUMENT;
+    return handle_of((int)index, "nvmlDeviceGetHandleByIndex", device);
+}
+
+static nvmlReturn_t handle_by(const char *function, const char *attribute, const char *wanted, nvmlDevice_t *device) {
+    if (!initialised) return UNINITIALIZED;
+    for (int index = 0; index < device_count(); index++) {
+        Rule *rule = find(index, attribute);
+        if (rule && !strcasecmp(text(rule, 0), wanted)) return handle_of(index, function, device);
+    }
+    return NOT_FOUND;
+}
+nvmlReturn_t nvmlDeviceGetHandleByUUID(const char *uuid, nvmlDevice_t *device) {
+    return handle_by("nvmlDeviceGetHandleByUUID", "nvmlDeviceGetUUID", uuid, device);
+}
+nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *device) {
+    char full[32];
+    uint domain, bus, slot;
+    if (sscanf(bus_id, "%x:%x:%x", &domain, &bus, &slot) != 3) {
+        domain = 0;
+        if (sscanf(bus_id, "%x:%x", &bus, &slot) != 2) return INVALID_ARGUMENT;
+    }
+    snprintf(full, sizeof full, "%08X:%02X:%02X.0", domain, bus, slot);
+    return handle_by("nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetPciInfo", full, device);
+}
+
+nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, uint size) { return string(device->index, __func__, uuid, size); }
+nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, uint size) { return string(device->index, __func__, name, size); }
+nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, uint size) { return string(device->index, __func__, serial, size); }
+nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, uint *index) {
+    if (!initialised) return UNINITIALIZED;
+    Rule *rule = answer_of(device->index, __func__, -1, -1);
+    *index = (uint)device->index;
+    return rule ? rule->code : SUCCESS;
+}
+
+typedef struct { char busIdLegacy[16]; uint domain, bus, device, pciDeviceId, pciSubSystemId; char busId[32]; } PciInfo;
+_Static_assert(sizeof(PciInfo) == 68, "nvmlPciInfo_t");
+
+// values: bus id as NVML spells it, PCI device and vendor id (0x233010de)
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, PciInfo *info) {
+    Rule *rule = initialised ? answer_of(device->index, "nvmlDeviceGetPciInfo", -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code != SUCCESS) return code;
+    memset(info, 0, sizeof *info);
+    snprintf(info->busId, sizeof info->busId, "%s", text(rule, 0));
+    if (sscanf(info->busId, "%x:%x:%x", &info->domain, &info->bus, &info->device) != 3) return UNKNOWN;
+    snprintf(info->busIdLegacy, sizeof info->busIdLegacy, "%04X:%02X:%02X.0", info->domain & 0xffff, info->bus & 0xff, info->device & 0xff);
+    info->pciDeviceId = (uint)number(rule, 1);
+    return SUCCESS;
+}
+
+// ---- modes, memory errors ----
+
+TWO(nvmlDeviceGetEccMode)
+TWO(nvmlDeviceGetMigMode)
+ONE(nvmlDeviceGetPersistenceMode)
+ONE(nvmlDeviceGetComputeMode)
+ONE(nvmlDeviceGetPerformanceState)
+
+// values: correctable, uncorrectable, pending, failure
+nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, uint *correctable, uint *uncorrectable, uint *pending, uint *failure) {
+    return uints(device, __func__, -1, -1, 4, correctable, uncorrectable, pending, failure);
+}
+
+// values: banks with max, high, partial, low, none of their spare rows left
+nvmlReturn_t nvmlDeviceGetRowRemapperHistogram(nvmlDevice_t device, uint banks[5]) {
+    return uints(device, __func__, -1, -1, 5, banks, banks + 1, banks + 2, banks + 3, banks + 4);
+}
+
+// values: address and time stamp of each page; selector: cause (0 several single bit errors, 1 double bit error)
+static nvmlReturn_t retired_pages(nvmlDevice_t device, uint cause, uint *count, ulong64 *addresses, ulong64 *times) {
+    Rule *rule = initialised ? answer_of(device->index, "nvmlDeviceGetRetiredPages", (int)cause, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code != SUCCESS) return code;
+    uint room = *count, pages = (uint)rule->count / 2;
+    *count = pages;
+    if (room < pages) return INSUFFICIENT_SIZE;
+    for (uint i = 0; i < pages && addresses; i++) {
+        addresses[i] = (ulong64)number(rule, (int)(2 * i));
+        if (times) times[i] = (ulong64)number(rule, (int)(2 * i + 1));
+    }
+    return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetRetiredPages(nvmlDevice_t device, uint cause, uint *count, ulong64 *addresses) {
+    return retired_pages(device, cause, count, addresses, NULL);
+}
+nvmlReturn_t nvmlDeviceGetRetiredPages_v2(nvmlDevice_t device, uint cause, uint *count, ulong64 *addresses, ulong64 *times) {
+    return retired_pages(device, cause, count, addresses, times);
+}
+ONE(nvmlDeviceGetRetiredPagesPendingStatus)
+
+// selectors: error type (0 corrected, 1 uncorrected), counter (0 volatile, 1 aggregate)
+nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, uint type, uint counter, ulong64 *errors) {
+    Rule *rule = initialised ? answer_of(device->index, __func__, (int)type, (int)counter) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code == SUCCESS) *errors = (ulong64)number(rule, 0);
+    return code;
+}
+
+typedef struct { uint version; ulong64 counters[11]; uint bThresholdExceeded; } SramStatus;
+_Static_assert(sizeof(SramStatus) == 0x68, "nvmlEccSramErrorStatus_v1_t");
+
+// values: threshold exceeded, volatile uncorrectable (parity)
+nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, SramStatus *status) {
+    Rule *rule = initialised ? answer_of(device->index, __func__, -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code != SUCCESS) return code;
+    status->bThresholdExceeded = (uint)number(rule, 0);
+    status->counters[3] = (ulong64)number(rule, 1);
+    return SUCCESS;
+}
+
+typedef struct { uint version, bChannelRepairPending, bTpcRepairPending; } RepairStatus;
+_Static_assert(sizeof(RepairStatus) == 0xC, "nvmlRepairStatus_v1_t");
+
+nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t device, RepairStatus *status) {
+    return uints(device, __func__, -1, -1, 2, &status->bChannelRepairPending, &status->bTpcRepairPending);
+}
+
+// ---- field values ----
+
+typedef struct { uint fieldId, scopeId; long long timestamp, latencyUsec; uint valueType, nvmlReturn; union { double d; uint u; ulong64 ull; } value; } FieldValue;
+_Static_assert(sizeof(FieldValue) == 40, "nvmlFieldValue_t");
+
+// one rule a field: field.<id> or field.<id>.<scope>, one value
+nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, FieldValue *values) {
+    if (!initialised) return UNINITIALIZED;
+    Rule *whole = answer_of(device->index, __func__, -1, -1);
+    if (whole && whole->code != SUCCESS) return whole->code;
+    for (int i = 0; i < count; i++) {
+        char name[LONGEST];
+        snprintf(name, sizeof name, "field.%u", values[i].fieldId);
+        Rule *rule = answer_of(device->index, name, (int)values[i].scopeId, -1);
+        values[i].nvmlReturn = (uint)code_of(rule);
+        values[i].valueType = 3;
+        values[i].value.ull = rule && rule->code == SUCCESS ? (ulong64)number(rule, 0) : 0;
+    }
+    return SUCCESS;
+}
+
+// ---- clocks and power ----
+
+static nvmlReturn_t reasons(nvmlDevice_t device, const char *function, ulong64 *mask) {
+    Rule *rule = initialised ? answer_of(device->index, function, -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code == SUCCESS) *mask = (ulong64)number(rule, 0);
+    return code;
+}
+// The second name of each pair is the only one before driver 535; both read the same rule.
+nvmlReturn_t nvmlDeviceGetCurrentClocksEventReasons(nvmlDevice_t device, ulong64 *mask) { return reasons(device, "nvmlDeviceGetCurrentClocksEventReasons", mask); }
+nvmlReturn_t nvmlDeviceGetCurrentClocksThrottleReasons(nvmlDevice_t device, ulong64 *mask) { return reasons(device, "nvmlDeviceGetCurrentClocksEventReasons", mask); }
+nvmlReturn_t nvmlDeviceGetSupportedClocksEventReasons(nvmlDevice_t device, ulong64 *mask) { return reasons(device, "nvmlDeviceGetSupportedClocksEventReasons", mask); }
+nvmlReturn_t nvmlDeviceGetSupportedClocksThrottleReasons(nvmlDevice_t device, ulong64 *mask) { return reasons(device, "nvmlDeviceGetSupportedClocksEventReasons", mask); }
+
+// values: reference time in microseconds, violation time in nanoseconds; selector: policy (0 power, 1 thermal, 3 board limit, ...)
+nvmlReturn_t nvmlDeviceGetViolationStatus(nvmlDevice_t device, uint policy, ulong64 times[2]) {
+    Rule *rule = initialised ? answer_of(device->index, __func__, (int)policy, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    for (int i = 0; i < 2 && code == SUCCESS; i++) times[i] = (ulong64)number(rule, i);
+    return code;
+}
+
+ONE(nvmlDeviceGetPowerManagementLimit)
+ONE(nvmlDeviceGetPowerManagementDefaultLimit)
+TWO(nvmlDeviceGetPowerManagementLimitConstraints)
+ONE(nvmlDeviceGetEnforcedPowerLimit)
+ONE(nvmlDeviceGetPowerUsage)
+ONE_OF(nvmlDeviceGetClockInfo)
+ONE_OF(nvmlDeviceGetMaxClockInfo)
+ONE_OF(nvmlDeviceGetApplicationsClock)
+ONE_OF(nvmlDeviceGetDefaultApplicationsClock)
+ONE_OF(nvmlDeviceGetMaxCustomerBoostClock)
+ONE_OF(nvmlDeviceGetTemperature)
+
+// ---- use ----
+
+typedef struct { ulong64 total, free, used; } Memory;
+typedef struct { uint version; ulong64 total, reserved, free, used; } MemoryV2;
+_Static_assert(sizeof(MemoryV2) == 0x28, "nvmlMemory_v2_t");
+
+// values: total, reserved by the driver, used by programs (all bytes); the old call counts what is reserved as used
+nvmlReturn_t nvmlDeviceGetMemoryInfo(nvmlDevice_t device, Memory *memory) {
+    Rule *rule = initialised ? answer_of(device->index, __func__, -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code != SUCCESS) return code;
+    memory->total = (ulong64)number(rule, 0);
+    memory->used = (ulong64)(number(rule, 1) + number(rule, 2));
+    memory->free = memory->total - memory->used;
+    return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetMemoryInfo_v2(nvmlDevice_t device, MemoryV2 *memory) {
+    Rule *rule = initialised ? answer_of(device->index, "nvmlDeviceGetMemoryInfo", -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code != SUCCESS) return code;
+    memory->total = (ulong64)number(rule, 0);
+    memory->reserved = (ulong64)number(rule, 1);
+    memory->used = (ulong64)number(rule, 2);
+    memory->free = memory->total - memory->reserved - memory->used;
+    return SUCCESS;
+}
+
+nvmlReturn_t nvmlDeviceGetUtilizationRates(nvmlDevice_t device, uint rates[2]) { return uints(device, __func__, -1, -1, 2, rates, rates + 1); }
+
+typedef struct { uint pid; ulong64 usedGpuMemory; uint gpuInstanceId, computeInstanceId; } Process;
+_Static_assert(sizeof(Process) == 24, "nvmlProcessInfo_t");
+
+// values: process id and bytes of each process (-1: not available)
+static nvmlReturn_t processes(nvmlDevice_t device, const char *function, uint *count, Process *found) {
+    Rule *rule = initialised ? answer_of(device->index, function, -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code != SUCCESS) return code;
+    uint room = *count, running = (uint)rule->count / 2;
+    *count = running;
+    if (room < running) return INSUFFICIENT_SIZE;
+    for (uint i = 0; i < running; i++)
+        found[i] = (Process){(uint)number(rule, (int)(2 * i)), (ulong64)number(rule, (int)(2 * i + 1)), 0xFFFFFFFF, 0xFFFFFFFF};
+    return SUCCESS;
+}
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v3(nvmlDevice_t device, uint *count, Process *found) { return processes(device, "nvmlDeviceGetComputeRunningProcesses", count, found); }
+nvmlReturn_t nvmlDeviceGetComputeRunningProcesses_v2(nvmlDevice_t device, uint *count, Process *found) { return processes(device, "nvmlDeviceGetComputeRunningProcesses", count, found); }
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v3(nvmlDevice_t device, uint *count, Process *found) { return processes(device, "nvmlDeviceGetGraphicsRunningProcesses", count, found); }
+nvmlReturn_t nvmlDeviceGetGraphicsRunningProcesses_v2(nvmlDevice_t device, uint *count, Process *found) { return processes(device, "nvmlDeviceGetGraphicsRunningProcesses", count, found); }
+nvmlReturn_t nvmlDeviceGetMPSComputeRunningProcesses_v3(nvmlDevice_t device, uint *count, Process *found) { return processes(device, "nvmlDeviceGetMPSComputeRunningProcesses", count, found); }
+
+// ---- PCIe, NUMA, fabric ----
+
+ONE(nvmlDeviceGetCurrPcieLinkGeneration)
+ONE(nvmlDeviceGetMaxPcieLinkGeneration)
+ONE(nvmlDeviceGetGpuMaxPcieLinkGeneration)
+ONE(nvmlDeviceGetCurrPcieLinkWidth)
+ONE(nvmlDeviceGetMaxPcieLinkWidth)
+ONE(nvmlDeviceGetPcieReplayCounter)
+
+// values: 64-bit words of the CPU mask, lowest first
+nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, uint words, unsigned long *mask) {
+    Rule *rule = initialised ? answer_of(device->index, __func__, -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    for (uint i = 0; i < words && code == SUCCESS; i++)
+        mask[i] = (int)i < rule->count ? strtoul(rule->values[i], NULL, 0) : 0;
+    return code;
+}
+
+typedef struct { uint version; unsigned char clusterUuid[16]; uint status, cliqueId; unsigned char state; uint healthMask; unsigned char healthSummary; } FabricInfo;
+_Static_assert(sizeof(FabricInfo) == 0x28, "nvmlGpuFabricInfo_v3_t");
+
+// values: state, status, health mask, health summary
+nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, FabricInfo *info) {
+    Rule *rule = initialised ? answer_of(device->index, __func__, -1, -1) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code != SUCCESS) return code;
+    info->state = (unsigned char)number(rule, 0);
+    info->status = (uint)number(rule, 1);
+    info->healthMask = (uint)number(rule, 2);
+    if ((info->version >> 24) >= 3) info->healthSummary = (unsigned char)number(rule, 3);
+    return SUCCESS;
+}
