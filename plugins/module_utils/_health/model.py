@@ -95,7 +95,7 @@ NODE = Subject("node")
 
 def gpu_subject(gpu: Dict[str, Any]) -> Subject:
     """The subject of a GPU as it stands in readings (keys ``index``, ``uuid``, ``pci``)."""
-    return Subject("gpu", index=gpu.get("index"), uuid=gpu.get("uuid"), pci=gpu.get("pci"))
+    return Subject.from_dict({"kind": "gpu", "index": gpu.get("index"), "uuid": gpu.get("uuid"), "pci": gpu.get("pci")})
 
 
 def normalise_pci(bus_id: str) -> str:

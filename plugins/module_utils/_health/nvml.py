@@ -38,7 +38,7 @@ LIBRARY_DIRECTORIES = (
 KINDS = {
     1: "uninitialized", 2: "invalid_argument", 3: "unsupported", 4: "no_permission", 6: "vanished", 9: "driver_not_loaded",
     10: "timeout", 12: "library_missing", 13: "unsupported", 14: "corrupted_inforom", 15: "lost", 16: "reset_required",
-    17: "operating_system", 18: "version_mismatch", 19: "in_use", 27: "not_ready", 999: "unknown_error",
+    17: "operating_system", 18: "version_mismatch", 19: "in_use", 25: "unsupported", 26: "unsupported", 27: "not_ready", 999: "unknown_error",
 }
 #: Kinds that often pass by themselves: asked once more after a pause before they count.
 RETRIED = ("timeout", "unknown_error", "not_ready")
@@ -141,7 +141,7 @@ class Nvml:
                 return getattr(self.binding, function)(*arguments)
             except self.binding.NVMLError as error:
                 code = getattr(error, "value", None)
-                kind = KINDS.get(code, "unknown_error")
+                kind = KINDS.get(code, "other_error")
                 if kind == "invalid_argument" and function == "nvmlDeviceGetHandleByIndex":
                     kind = "vanished"
                 if kind not in RETRIED or attempt == 2:

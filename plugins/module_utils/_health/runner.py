@@ -77,7 +77,7 @@ def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
         message = f"what was read could not be judged: {type(error).__name__}: {error}"
         result = concluded(check.name, [Finding("not_judged", UNKNOWN, message, "watch", NODE, {"trace": "".join(trace)[-2000:]})], "")
     if trouble:
-        findings = trouble + [finding for finding in result.findings if finding.code != "no_gpu_seen"]
+        findings = trouble + [finding for finding in result.findings if finding.code not in ("no_gpu_seen", "gpu_not_read")]
         result = concluded(check.name, findings, result.summary, result.measurements)
     return result
 

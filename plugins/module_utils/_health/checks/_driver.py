@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, Iterable, List, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ..check import Probe, Readings
 from ..model import FAIL, SKIP, UNKNOWN, WARN, CheckResult, Finding, Measurement, NODE, Subject, concluded, gpu_subject
@@ -38,6 +38,9 @@ _NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
     "no_permission": ("no_permission", UNKNOWN, "fix_configuration", "the driver may not be asked by this user; run with become"),
 }
 
+#: Kinds of errors after which a GPU is not asked anything more: it is gone, or each further call may take as long.
+_ENDS_READING = ("lost", "vanished", "timeout", "unknown_error", "not_ready", "in_use")
+
 
 def read_gpus(probe: Probe, read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]) -> Readings:
     """``read(nvml, gpu)`` for every GPU; one that does not answer gets an ``error``, the others are read all the same."""
@@ -62,12 +65,54 @@ def read_gpu(nvml: Any, gpu: Dict[str, Any], read: Callable[[Any, Dict[str, Any]
         return dict(gpu, error=error.to_dict())
 
 
+def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
+    """What each part of a GPU gives, under its name; None where this GPU or driver does not have it.
+
+    An error of one call alone is kept in ``unread`` under the part's name. An error of the whole GPU ends the
+    reading and is its ``error``, beside the parts read until then.
+    """
+    from ..nvml import DriverError
+
+    found: Dict[str, Any] = {}
+    for name, read in parts.items():
+        try:
+            found[name] = read()
+        except DriverError as error:
+            if error.kind == "unsupported":
+                found[name] = None
+            elif error.kind in _ENDS_READING:
+                found["error"] = error.to_dict()
+                break
+            else:
+                found.setdefault("unread", {})[name] = error.to_dict()
+    return found
+
+
+def whole_numbers(part: Any, names: Iterable[str]) -> Optional[Dict[str, int]]:
+    """The part of a GPU's readings as whole numbers under ``names``; None when one of them is not there."""
+    values = {name: part.get(name) for name in names} if isinstance(part, dict) else {name: None for name in names}
+    good = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values.values())
+    return values if good else None
+
+
+def unread_findings(gpu: Dict[str, Any], subject: Subject, missing: Iterable[str]) -> List[Finding]:
+    """What could not be read of a GPU that answers: one finding for each kind of error, one for what is ``missing`` without any."""
+    errors = gpu.get("unread")
+    errors = errors if isinstance(errors, dict) else {}
+    found = {finding.code: finding for finding in (driver_finding(error, subject) for error in errors.values())}
+    names = [name for name in missing if name not in errors]
+    if names:
+        found["not_read"] = Finding("not_read", UNKNOWN, f"was not read: {', '.join(names)}", "watch", subject)
+    return list(found.values())
+
+
 def driver_finding(error: Dict[str, Any], subject: Subject = NODE, kernel_driver: bool = False) -> Finding:
     """What a driver call that gave no value says about its subject.
 
     ``kernel_driver`` tells that the kernel module is loaded: then a library that was not found is a
     configuration that hides the GPUs from us, not a node without a driver.
     """
+    error = error if isinstance(error, dict) else {}
     table = _GPU_ERRORS if subject.kind == "gpu" else _NODE_ERRORS
     kind = str(error.get("kind"))
     words = f"{error.get('call')} answered {kind}" + (f" ({error.get('code')})" if error.get("code") is not None else "")
@@ -77,6 +122,12 @@ def driver_finding(error: Dict[str, Any], subject: Subject = NODE, kernel_driver
     if error.get("text") and status == UNKNOWN:
         message = f"{message}: {error['text']}"
     return Finding(code, status, message, action, subject, dict(error))
+
+
+def listed_gpus(readings: Readings) -> List[Dict[str, Any]]:
+    """The GPUs in the readings; one that is not understood is a GPU that was not read."""
+    gpus = readings.get("gpus") if isinstance(readings, dict) else None
+    return [gpu if isinstance(gpu, dict) else {"error": NOT_READ} for gpu in (gpus if isinstance(gpus, list) else [])]
 
 
 def judge_gpus(
@@ -92,17 +143,18 @@ def judge_gpus(
     """
     findings: List[Finding] = list(more)
     measurements: List[Measurement] = []
-    gpus = readings.get("gpus") or []
+    gpus = listed_gpus(readings)
     for gpu in gpus:
         subject = gpu_subject(gpu)
         error = gpu.get("error")
-        if error:
-            if error.get("kind") != NOT_READ["kind"]:
-                findings.append(driver_finding(error, subject))
-            continue
-        found, measured = judge_gpu(gpu, subject)
-        findings += found
-        measurements += measured
+        if error == NOT_READ:
+            findings.append(Finding("gpu_not_read", UNKNOWN, "was not read", "watch", subject))
+        elif error:
+            findings.append(driver_finding(error, subject))
+        else:
+            found, measured = judge_gpu(gpu, subject)
+            findings += found
+            measurements += measured
     if not gpus:
         findings.append(Finding("no_gpu_seen", UNKNOWN, "the driver shows no GPU", "watch"))
     return concluded(check, findings, healthy(gpus), measurements)
