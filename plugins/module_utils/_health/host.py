@@ -71,7 +71,7 @@ class Host:
 
         A NUMA node of -1 means the firmware does not say; it is given as None.
         """
-        base = "sys/bus/pci/devices/" + _sysfs_name(bus_id)
+        base = "sys/bus/pci/devices/" + sysfs_name(bus_id)
         node = _whole(self.text(base, "numa_node"))
         return {
             "current_link_speed": _leading_number(self.text(base, "current_link_speed")),
@@ -105,7 +105,7 @@ def cpus_in(cpulist: str) -> Set[int]:
     return cpus
 
 
-def _sysfs_name(bus_id: str) -> str:
+def sysfs_name(bus_id: str) -> str:
     """sysfs spells the domain with four digits (more only when it needs them) and in lower case."""
     domain, _, rest = normalise_pci(bus_id).partition(":")
     return f"{int(domain, 16):04x}:{rest.lower()}"

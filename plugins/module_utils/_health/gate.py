@@ -1,0 +1,412 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The busy gate: may a check that disturbs, or is disturbed by, other work have the GPUs?
+
+How a check uses it::
+
+    with gate.lock(probe.host) as locked_by:          # two checks must not measure each other
+        before = gate.look(probe, locked_by)          # everything that must hold, twice, two seconds apart
+        free = gate.free(gpus, gate.judge(before))    # the GPUs that may be used; all of them when forced
+        ...                                           # the measurement
+        after = gate.look(probe, times=1)
+
+and when it judges: ``gate.judge(before)`` (skip or unknown, per GPU where that can be told apart, naming who holds
+it) and ``gate.disturbed(before, after)`` (unknown: what was measured meanwhile proves nothing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import re
+import shutil
+import tempfile
+import time
+from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+
+from .check import Probe, Readings
+from .host import Host, sysfs_name
+from .model import NODE, SKIP, UNKNOWN, Finding, Subject, gpu_subject
+
+#: Seconds between the looks: longer than the window over which the driver averages utilisation (at most 1 s, NVML API reference).
+PAUSE = 2.0
+#: Bytes of device memory beyond the driver's reserve that an idle GPU may have in use. Our own figure: less than any CUDA context takes.
+IDLE_MEMORY = 64 * 1024 * 1024
+#: Seconds squeue may take.
+_SQUEUE_SECONDS = 10.0
+LOCK_NAME = "autopilot-gpu.lock"
+
+#: Services and tools that hold GPUs open without using them, as the kernel names processes (15 characters).
+IGNORED = tuple(
+    name[:15] for name in (
+        "nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nv-fabricmanager", "nvidia-imex", "nvidia-powerd", "nvidia-device-plugin",
+        "gpu-feature-discovery", "nvidia-smi", "nvtop", "Xorg",
+    )
+)
+_MPS_SERVER = "nvidia-cuda-mps-server"
+
+#: How a process holds a GPU -> the NVML functions that list such processes, newest first (older drivers lack the newest).
+_PROCESS_LISTS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
+    ("compute", ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")),
+    ("graphics", ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2")),
+    ("mps", ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")),
+)
+
+
+# --- looking ---------------------------------------------------------------------------------------------------------
+
+
+def look(probe: Probe, locked_by: Optional[Dict[str, Any]] = None, times: int = 2) -> Readings:
+    """What holds the GPUs, looked at ``times`` times, `PAUSE` seconds apart. Raises `nvml.DriverError` when there is no driver.
+
+    ``{"locked_by": ..., "looks": [{"gpus": [...], "mps": [process], "jobs": {"ids": [...]} | {"error": text} | None}]}``;
+    a GPU is its identity plus ``processes`` (None: could not be read), ``utilisation`` and ``memory_utilisation`` in percent,
+    ``memory_used`` in bytes beyond the driver's reserve, ``mig`` (None: this GPU has no MIG mode), or ``error``; a process is
+    ``{"pid", "name", "how", "memory"}``. Our own processes are left out.
+    """
+    looks: List[Readings] = []
+    for turn in range(times):
+        if turn:
+            probe.stage("waiting between two looks at the GPUs")
+            time.sleep(PAUSE)
+        looks.append(_look(probe))
+    return {"locked_by": locked_by, "looks": looks}
+
+
+def _look(probe: Probe) -> Readings:
+    from .nvml import DriverError
+
+    nvml = probe.nvml()
+    ours = _our_pids(probe.host)
+    probe.stage("looking for processes that hold GPUs")
+    holders, mps = _scan_processes(probe.host, ours)
+    gpus = []
+    for gpu in nvml.gpus:
+        if "error" in gpu:
+            gpus.append(dict(gpu))
+            continue
+        try:
+            gpus.append(dict(gpu, **_look_at(probe, nvml, gpu, holders, ours)))
+        except DriverError as error:
+            gpus.append(dict(gpu, error=error.to_dict()))
+    return {"gpus": gpus, "mps": mps, "jobs": _jobs(probe)}
+
+
+def _look_at(probe: Probe, nvml: Any, gpu: Dict[str, Any], holders: Dict[int, List[Dict[str, Any]]], ours: Set[int]) -> Readings:
+    found: Dict[int, Dict[str, Any]] = {}
+    readable = False
+    for how, functions in _PROCESS_LISTS:
+        listed = None
+        for function in functions:
+            listed = nvml.optional(gpu, function) if listed is None else listed
+        readable = readable or (how == "compute" and listed is not None)
+        for process in listed or []:
+            found.setdefault(process.pid, {
+                "pid": process.pid, "name": probe.host.process_name(process.pid), "how": how, "memory": process.usedGpuMemory,
+            })
+    minor = _minor(probe.host, gpu["pci"])
+    for process in [one for number, some in holders.items() for one in some if minor in (number, None)]:
+        found.setdefault(process["pid"], dict(process, how="open", memory=None))
+    utilisation = nvml.optional(gpu, "nvmlDeviceGetUtilizationRates")
+    version = getattr(nvml.binding, "nvmlMemory_v2", None)
+    memory = nvml.optional(gpu, "nvmlDeviceGetMemoryInfo", version) if version else None
+    mig = nvml.optional(gpu, "nvmlDeviceGetMigMode")
+    return {
+        "processes": [process for pid, process in sorted(found.items()) if pid not in ours] if readable else None,
+        "utilisation": utilisation.gpu if utilisation else None,
+        "memory_utilisation": utilisation.memory if utilisation else None,
+        "memory_used": max(0, memory.total - memory.free - memory.reserved) if memory else None,
+        "mig": any(mig) if mig else None,
+    }
+
+
+def _minor(host: Host, bus_id: str) -> Optional[int]:
+    """The number in a GPU's /dev/nvidia<number>; None when the driver does not say, and then whoever holds any GPU counts."""
+    text = host.text("proc/driver/nvidia/gpus", sysfs_name(bus_id), "information") or ""
+    found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def _scan_processes(host: Host, ours: Set[int]) -> Tuple[Dict[int, List[Dict[str, Any]]], List[Dict[str, Any]]]:
+    """Processes by the minor number of the /dev/nvidia* they have open, and MPS servers. Without root only one's own can be seen."""
+    holders: Dict[int, List[Dict[str, Any]]] = {}
+    mps = []
+    for name in host.names("proc") or []:
+        if not name.isdigit() or int(name) in ours:
+            continue
+        process = {"pid": int(name), "name": host.process_name(int(name))}
+        command = (host.text("proc", name, "cmdline") or "").split("\0")[0]
+        if os.path.basename(command) == _MPS_SERVER:
+            mps.append(process)
+        for minor in _open_minors(host, name):
+            holders.setdefault(minor, []).append(process)
+    return holders, mps
+
+
+def _open_minors(host: Host, pid: str) -> Set[int]:
+    minors = set()
+    for descriptor in host.names("proc", pid, "fd") or []:
+        try:
+            target = os.readlink(host.path("proc", pid, "fd", descriptor))
+        except OSError:
+            continue
+        if target.startswith("/dev/nvidia") and target[len("/dev/nvidia"):].isdigit():
+            minors.add(int(target[len("/dev/nvidia"):]))
+    return minors
+
+
+def _our_pids(host: Host) -> Set[int]:
+    """This process and its descendants, by the numbers they have on the host (a container has numbers of its own)."""
+    parents: Dict[int, int] = {}
+    ours = {os.getpid()} if host.root == "/" else set()
+    for name in host.names("proc") or []:
+        stat = host.text("proc", name, "stat") if name.isdigit() else None
+        if not stat:
+            continue
+        fields = stat.rpartition(")")[2].split()
+        parents[int(name)] = int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
+        if host.root != "/" and _is_this_process(host, name):
+            ours.add(int(name))
+    while True:
+        more = {pid for pid, parent in parents.items() if parent in ours} - ours
+        if not more:
+            return ours
+        ours |= more
+
+
+def _is_this_process(host: Host, pid: str) -> bool:
+    """Whether the host's process ``pid`` is this one seen from outside: the same number in the same process namespace."""
+    status = host.text("proc", pid, "status") or ""
+    inner = [line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")]
+    if inner != [str(os.getpid())]:
+        return False
+    try:
+        return os.readlink(host.path("proc", pid, "ns/pid")) == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
+
+
+def _jobs(probe: Probe) -> Optional[Dict[str, Any]]:
+    """Slurm jobs on this node other than the one we are part of; None where there is no Slurm."""
+    program = shutil.which("squeue")
+    if not program:
+        return None
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
+    states = "--states=CONFIGURING,RUNNING,SUSPENDED,STOPPED,COMPLETING"
+    try:
+        done = probe.run([program, "--noheader", f"--nodelist={node}", states, "--format=%A"], _SQUEUE_SECONDS)
+    except OSError as error:
+        return {"error": f"squeue: {error}"}
+    if done.timed_out:
+        return {"error": f"squeue did not answer within {_SQUEUE_SECONDS:.0f} s"}
+    if done.returncode != 0:
+        # A node that Slurm does not know runs none of its jobs.
+        return None if "Invalid node name" in done.stderr else {"error": f"squeue failed: {done.stderr.strip()[-200:]}"}
+    return {"ids": sorted(set(done.stdout.split()) - {os.environ.get("SLURM_JOB_ID", "")})}
+
+
+# --- judging (pure) --------------------------------------------------------------------------------------------------
+
+
+def judge(readings: Any) -> List[Finding]:
+    """Why GPUs may not be used: ``skip`` when someone has them, ``unknown`` when that could not be told. Empty: all are idle."""
+    looks = _dicts(_get(readings, "looks"))
+    locked_by = _get(readings, "locked_by")
+    findings: List[Finding] = []
+    if isinstance(locked_by, dict):
+        findings.append(_locked(locked_by))
+    if not looks:
+        return findings + [Finding("use_unknown", UNKNOWN, "whether the GPUs are in use could not be told", "watch")]
+    findings += _judge_node(looks)
+    identities = {_key(gpu): gpu for one in looks for gpu in _dicts(one.get("gpus"))}
+    for key, gpu in identities.items():
+        seen = [other for one in looks for other in _dicts(one.get("gpus")) if _key(other) == key]
+        finding = _judge_gpu(gpu_subject(gpu), seen, complete=len(seen) == len(looks))
+        if finding:
+            findings.append(finding)
+    if not identities:
+        findings.append(Finding("use_unknown", UNKNOWN, "whether the GPUs are in use could not be told: none was read", "watch"))
+    return findings
+
+
+def free(gpus: List[Dict[str, Any]], findings: List[Finding]) -> List[Dict[str, Any]]:
+    """Those of ``gpus`` that no finding of `judge` speaks against."""
+    if any(finding.subject.kind != "gpu" for finding in findings):
+        return []
+    held = {(finding.subject.index, finding.subject.uuid) for finding in findings}
+    return [gpu for gpu in gpus if (gpu.get("index"), gpu.get("uuid")) not in held]
+
+
+def disturbed(before: Any, after: Any) -> List[Finding]:
+    """``unknown`` for each GPU that someone took, and for the node when a job or an MPS server came, between two `look`s.
+
+    Utilisation and memory are not asked: what they show after a measurement is our own.
+    """
+    old, new = _dicts(_get(before, "looks")), _dicts(_get(after, "looks"))
+    if not old or not new:
+        return []
+    findings = []
+    came = [job for job in _job_ids(new) if job not in _job_ids(old)]
+    if came:
+        findings.append(Finding("disturbed", UNKNOWN, f"Slurm started job {_several(came)} on the node meanwhile", "watch", NODE, {"jobs": came}))
+    known = {_text(process) for one in old for process in _dicts(one.get("mps"))}
+    servers = [process for one in new for process in _dicts(one.get("mps")) if _text(process) not in known]
+    if servers:
+        findings.append(Finding("disturbed", UNKNOWN, f"an MPS server started meanwhile: {_people(servers)}", "watch", NODE, {"processes": servers}))
+    for gpu in _dicts(new[-1].get("gpus")):
+        held = {process.get("pid") for one in old for other in _dicts(one.get("gpus")) if _key(other) == _key(gpu) for process in _foreign(other)}
+        intruders = [process for process in _foreign(gpu) if process.get("pid") not in held]
+        if intruders:
+            findings.append(Finding("disturbed", UNKNOWN, f"taken into use meanwhile by {_people(intruders)}", "watch", gpu_subject(gpu), {"processes": intruders}))
+    return findings
+
+
+def _judge_node(looks: List[Dict[str, Any]]) -> List[Finding]:
+    findings = []
+    servers = {process.get("pid"): process for one in looks for process in _dicts(one.get("mps"))}
+    if servers:
+        findings.append(Finding("gpu_in_use", SKIP, f"an MPS server is running: {_people(list(servers.values()))}", "none", NODE, {"processes": list(servers.values())}))
+    jobs = _job_ids(looks)
+    if jobs:
+        findings.append(Finding("jobs_on_node", SKIP, f"Slurm runs job {_several(jobs)} on the node", "none", NODE, {"jobs": jobs}))
+    errors = [_get(one.get("jobs"), "error") for one in looks if _get(one.get("jobs"), "error")]
+    if errors:
+        findings.append(Finding("use_unknown", UNKNOWN, f"whether Slurm runs jobs on the node could not be told: {errors[-1]}", "watch"))
+    return findings
+
+
+def _judge_gpu(subject: Subject, seen: List[Dict[str, Any]], complete: bool) -> Optional[Finding]:
+    """The first reason that speaks against a GPU; what holds it comes before what is only a sign that something does."""
+    last = seen[-1]
+    if any(one.get("mig") for one in seen):
+        return Finding("mig_enabled", SKIP, "MIG is enabled or about to be; its instances are not tested", "none", subject)
+    holders = {process.get("pid"): process for one in seen for process in _foreign(one)}
+    if holders:
+        return Finding("gpu_in_use", SKIP, f"in use by {_people(list(holders.values()))}", "none", subject, {"processes": list(holders.values())[:8]})
+    if not complete or any(one.get("error") or not isinstance(one.get("processes"), list) for one in seen):
+        return Finding("use_unknown", UNKNOWN, "whether it is in use could not be told: its processes could not be read", "watch", subject, {"error": last.get("error")})
+    # Only the last look counts here: the first may still average in work that ended before it, such as the driver's own start.
+    busy = [_number(last.get(key)) for key in ("utilisation", "memory_utilisation")]
+    if any(busy):
+        return Finding("gpu_in_use", SKIP, f"busy at {max(busy):.0f} % though no process is to be seen", "none", subject, {"utilisation": max(busy)})
+    used = max(_unexplained_memory(one) for one in seen)
+    if used >= IDLE_MEMORY:
+        return Finding("gpu_in_use", SKIP, f"{used / 2**20:.0f} MiB of its memory are in use though no process is to be seen", "none", subject, {"memory_used": used})
+    return None
+
+
+def _unexplained_memory(gpu: Dict[str, Any]) -> float:
+    """Bytes in use that no service we ignore accounts for."""
+    return _number(gpu.get("memory_used")) - sum(_number(process.get("memory")) for process in _dicts(gpu.get("processes")) if not _is_foreign(process))
+
+
+def _locked(locked_by: Dict[str, Any]) -> Finding:
+    if locked_by.get("error"):
+        return Finding("use_unknown", UNKNOWN, f"the lock that keeps checks apart could not be taken: {locked_by['error']}", "fix_configuration", NODE, locked_by)
+    return Finding("locked", SKIP, f"another check is using the GPUs: {_text(locked_by)}", "none", NODE, locked_by)
+
+
+def _foreign(gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
+    return [process for process in _dicts(gpu.get("processes")) if _is_foreign(process)]
+
+
+def _is_foreign(process: Dict[str, Any]) -> bool:
+    """A process without a name (another namespace's, or one that just ended) is someone's all the same."""
+    return str(process.get("name"))[:15] not in IGNORED
+
+
+def _job_ids(looks: List[Dict[str, Any]]) -> List[str]:
+    found: Set[str] = set()
+    for one in looks:
+        ids = _get(one.get("jobs"), "ids")
+        found.update(str(job) for job in (ids if isinstance(ids, list) else []))
+    return sorted(found)
+
+
+def _people(processes: List[Dict[str, Any]]) -> str:
+    return _several([_text(process) for process in processes])
+
+
+def _several(words: List[str]) -> str:
+    return words[0] + (f" and {len(words) - 1} more" if len(words) > 1 else "")
+
+
+def _text(process: Dict[str, Any]) -> str:
+    return f"{process.get('name') or 'a process not visible here'} (pid {process.get('pid')})"
+
+
+def _key(gpu: Dict[str, Any]) -> str:
+    return f"{gpu.get('index')}/{gpu.get('uuid')}"
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _dicts(value: Any) -> List[Dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+
+
+# --- the lock --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def lock(host: Host) -> Iterator[Optional[Dict[str, Any]]]:
+    """Hold the host's lock on measuring GPUs; gives None, or who has it (``pid``, ``name``), or why it cannot be had (``error``).
+
+    It is an flock, so the kernel releases it however this process ends; the (empty) file stays, as lock files must.
+    """
+    descriptor, trouble = _open_lock(host)
+    try:
+        if descriptor is None:
+            yield {"error": trouble}
+            return
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            yield _lock_holder(host, descriptor)
+            return
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        try:
+            yield None
+        finally:
+            os.ftruncate(descriptor, 0)
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+def _open_lock(host: Host) -> Tuple[Optional[int], str]:
+    """/run/lock for root; for other users a directory of their own, so that nobody can lock out the rest."""
+    user = os.geteuid()
+    private = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{user}"]
+    trouble = ""
+    for directory in ([host.path("run/lock"), "/run/lock"] if user == 0 else [one for one in private if one]):
+        try:
+            return os.open(os.path.join(directory, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), ""
+        except OSError as error:
+            trouble = str(error)
+    if user != 0:
+        try:
+            own = os.path.join(tempfile.gettempdir(), f"autopilot-gpu-{user}")
+            os.makedirs(own, 0o700, exist_ok=True)
+            if os.lstat(own).st_uid == user:
+                return os.open(os.path.join(own, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), ""
+            trouble = f"{own} belongs to someone else"
+        except OSError as error:
+            trouble = str(error)
+    return None, trouble
+
+
+def _lock_holder(host: Host, descriptor: int) -> Dict[str, Any]:
+    try:
+        pid: Optional[int] = int(os.pread(descriptor, 32, 0) or b"x")
+    except (OSError, ValueError):
+        pid = None
+    return {"pid": pid, "name": host.process_name(pid) if pid else None}
