@@ -6,9 +6,10 @@
 # make help         the rest
 
 BIN := .venv/bin
-PYTEST = $(BIN)/python -m pytest --junit-xml=.build/reports/$@.xml
+# The tools call each other by name.
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+PYTEST = python -m pytest --junit-xml=.build/reports/$@.xml
 GATES := test-unit test-integration matrix artifact sanity lint docs import molecule
-INVENTORY ?= localhost,
 # Arguments for ansible-playbook, for example ARGS='--check' or ARGS='-e expected_gpus=8'.
 ARGS ?=
 
@@ -26,11 +27,11 @@ setup-run:
 
 ## make preflight         check this very host (installs only what the playbook needs)
 preflight: setup-run
-	@$(BIN)/ansible-playbook -i localhost, -c local -e ansible_python_interpreter=$(CURDIR)/$(BIN)/python playbooks/preflight.yml $(ARGS)
+	@ansible-playbook -i localhost, -c local -e 'ansible_python_interpreter=$(CURDIR)/$(BIN)/python' playbooks/preflight.yml $(ARGS)
 
 ## make test              all of the following, and a list of what was skipped
 test: setup
-	@$(BIN)/python tests/tools/gates.py $(GATES)
+	@python tests/tools/gates.py $(GATES)
 
 ##   make test-unit         pure functions
 test-unit: setup
@@ -54,14 +55,14 @@ sanity: setup
 
 ##   make lint              ansible-lint (production), ruff, mypy
 lint: setup
-	$(BIN)/ruff check .
-	$(BIN)/mypy plugins/module_utils/_health
-	PATH=$(CURDIR)/$(BIN):$$PATH $(BIN)/ansible-lint --offline --profile production
+	ruff check .
+	mypy plugins/module_utils/_health
+	ansible-lint --offline --profile production
 
 ##   make docs              documentation and changelog lint
 docs: setup
-	cd "$$(tests/tools/tree.sh .build/docs)" && $(CURDIR)/$(BIN)/antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs self .
-	$(BIN)/antsibull-changelog lint
+	cd "$$(tests/tools/tree.sh .build/docs)" && antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs self .
+	antsibull-changelog lint
 
 ##   make import            galaxy-importer's checks on the built artifact
 import: setup
@@ -73,7 +74,7 @@ molecule: setup
 
 ## make dist              the artifact, in dist/
 dist: setup-run
-	$(BIN)/ansible-galaxy collection build --force --output-path dist .
+	ansible-galaxy collection build --force --output-path dist .
 
 ## make clean             remove what was built; .venv stays
 clean:

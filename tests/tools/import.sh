@@ -9,7 +9,7 @@ root=$(cd "$(dirname "${BASH_SOURCE[0]}")/../.." && pwd)
 work=$root/.build/import
 rm -rf "$work"
 mkdir -p "$work"
-PATH=$root/.venv/bin:$PATH
+export PATH=$root/.venv/bin:$PATH
 ansible-galaxy collection build --output-path "$work" "$root"
 printf '[galaxy-importer]\nRUN_ANSIBLE_TEST = False\nCHECK_REQUIRED_TAGS = True\n' >"$work/importer.cfg"
 cd "$work"

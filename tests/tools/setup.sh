@@ -27,7 +27,7 @@ if ready "$wanted"; then
 fi
 
 usable() {
-    "$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
+    [[ $(command -v "$1") != "$venv"/* ]] && "$1" -c 'import ensurepip, sys, venv; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1
 }
 
 find_python() {

@@ -1,0 +1,101 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Promises of the tree as a whole: it stands alone, and its parts agree with each other."""
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).resolve().parents[2]
+MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
+
+# Written in pieces, so that this file does not accuse itself.
+FOREIGN = {
+    "a path of one machine": re.compile(r"(?<![\w.>}])/(?:wor" r"k|far" r"m|root|home/[a-z]+)/"),
+    "a way out of the tree": re.compile(r"\.\./shar" r"ed"),
+    "the host of a package registry": re.compile(r"py" r"pi\.org|pythonhos" r"ted|crates" r"\.io|npm" r"js\.|deb\.deb" r"ian|repo1?\.mav" r"en"),
+}
+
+
+def tracked():
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    if listed.returncode:
+        pytest.skip("not a git checkout: " + listed.stderr.decode().strip())
+    return [ROOT / name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def load(path):
+    return yaml.safe_load((ROOT / path).read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize("what", sorted(FOREIGN))
+def test_nothing_points_outside(what):
+    found = []
+    for path in tracked():
+        text = path.read_bytes().decode("utf-8", "replace")
+        for number, line in enumerate(text.splitlines(), 1):
+            if FOREIGN[what].search(line):
+                found.append(f"{path.relative_to(ROOT)}:{number}: {line.strip()[:120]}")
+    assert found == []
+
+
+def test_links_stay_inside():
+    links = [path for path in tracked() if path.is_symlink()]
+    assert [str(link) for link in links if ROOT not in link.resolve().parents] == []
+
+
+def test_every_module_is_in_the_action_group():
+    assert load("meta/runtime.yml")["action_groups"]["gpu"] == MODULES
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_module_is_documented(name):
+    text = (ROOT / "plugins/modules" / f"{name}.py").read_text(encoding="utf-8")
+    sections = dict(re.findall(r'^(DOCUMENTATION|EXAMPLES|RETURN) = r"""\n(.*?)^"""', text, re.M | re.S))
+    assert sorted(sections) == ["DOCUMENTATION", "EXAMPLES", "RETURN"]
+    documentation, examples, returned = (yaml.safe_load(sections[key]) for key in ("DOCUMENTATION", "EXAMPLES", "RETURN"))
+    assert documentation["module"] == name
+    assert any(f"autopilot.gpu.{name}" in task for task in examples), "no example calls the module by its full name"
+    assert returned
+    assert len(text.splitlines()) <= 150
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_readme_names_every_module(name):
+    assert f"`{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_version_is_the_same_everywhere():
+    version = load("galaxy.yml")["version"]
+    assert list(load("changelogs/changelog.yaml")["releases"])[-1] == version
+    assert f"v{version}\n" in (ROOT / "CHANGELOG.rst").read_text(encoding="utf-8")
+    assert re.fullmatch(r"\d+\.\d+\.\d+", version)
+
+
+def test_no_sanity_exceptions():
+    assert list((ROOT / "tests").glob("sanity/ignore*")) == []
+
+
+def licence(path):
+    found = re.search(r"SPDX-License-Identifier: (\S+)", path.read_text(encoding="utf-8"))
+    return found.group(1) if found else None
+
+
+def test_licences():
+    """The core is Apache-2.0, so that it can be used without Ansible; what Ansible loads is GPL, as its rules demand."""
+    core = ROOT / "plugins/module_utils/_health"
+    for path in (path for path in tracked() if path.suffix == ".py" and ROOT / "plugins" in path.parents and path.stat().st_size):
+        assert licence(path) == ("Apache-2.0" if core in path.parents else "GPL-3.0-or-later"), path
+    for name in load("galaxy.yml")["license"]:
+        assert (ROOT / "LICENSES" / f"{name}.txt").is_file()
+
+
+def test_collection_depends_on_nothing():
+    """AWX syncs the repository as a project without reaching a Galaxy server."""
+    assert load("galaxy.yml")["dependencies"] == {}
+    assert load("requirements.yml")["collections"] == []
+    assert load("collections/requirements.yml")["collections"] == [{"source": "./", "type": "dir"}]
