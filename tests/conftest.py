@@ -10,6 +10,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
@@ -17,6 +18,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner impor
 
 sys.path.insert(0, str(Path(__file__).parent / "sandbox"))
 import node as sandbox  # noqa: E402
+
+# No deadline for an example: how long one takes says more about the machine than about the code.
+hypothesis.settings.register_profile("quick", max_examples=60, deadline=None)
+hypothesis.settings.load_profile("quick")
 
 
 @pytest.fixture

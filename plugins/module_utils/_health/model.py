@@ -10,6 +10,7 @@ not known as ``watch``.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Union
 
@@ -60,7 +61,12 @@ def _whole(value: Any) -> Optional[int]:
 
 
 def _number(value: Any) -> Optional[float]:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    """A finite number; JSON has no others, and an integer too big for a float is not a reading of anything."""
+    try:
+        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+    except OverflowError:
+        return None
+    return number if number is not None and math.isfinite(number) else None
 
 
 @dataclass(frozen=True)
