@@ -1,0 +1,121 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Compiles the device code of this directory to portable PTX and writes it as a Python literal into the core.
+
+    build.py            compile, prove, write
+    build.py --check    compile, prove, and fail (exit 1) when what is in the core differs
+
+The compiler comes from the package index, in versions that are pinned here, and is kept in .build/cuda. nvcc 13 compiles for
+sm_75 and newer and calls its output PTX 9.0, which a driver older than CUDA 13 refuses. The text needs neither, so its header is
+lowered to what every driver since 410 reads (PTX ISA 6.3) and every GPU since V100 runs (sm_70), and assemblers prove that it is valid.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import platform
+import re
+import subprocess
+import sys
+import sysconfig
+import tempfile
+import venv
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+BUILD = HERE.parent.parent / ".build" / "cuda"
+SOURCE = HERE / "copy.cu"
+LITERAL = HERE.parent.parent / "plugins" / "module_utils" / "_health" / "knowledge" / "ptx.py"
+
+NVCC = "13.0.88"
+PACKAGES = (f"nvidia-cuda-nvcc=={NVCC}", "nvidia-cuda-crt==13.0.88", "nvidia-nvvm==13.0.88", "nvidia-cuda-runtime==13.0.96")
+#: The last assembler that still knows sm_70; it lies in a directory of its own, since both packages have files of the same names.
+OLD_PTXAS = "12.9.86"
+
+VERSION, TARGET = "6.3", "sm_70"
+#: GPUs the text is assembled for: by the compiler's own assembler, and by the old one.
+PROOF = ("sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_103", "sm_120")
+OLD_PROOF = ("sm_70", "sm_80", "sm_90")
+
+
+def toolchain() -> tuple[Path, Path, Path]:
+    """nvcc, its ptxas, and the old ptxas, installed on first use."""
+    home = BUILD / "venv"
+    python = home / "bin" / "python"
+    old = BUILD / "cu12"
+    stamp = BUILD / "installed"
+    wanted = " ".join(PACKAGES) + f" {OLD_PTXAS} {sys.version_info[:2]} {BUILD}\n"
+    if not stamp.exists() or stamp.read_text() != wanted:
+        venv.EnvBuilder(with_pip=True, clear=True).create(home)
+        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        subprocess.run([*pip, *PACKAGES], check=True)
+        subprocess.run([*pip, "--upgrade", "--target", str(old), f"nvidia-cuda-nvcc-cu12=={OLD_PTXAS}"], check=True)
+        stamp.write_text(wanted)
+    site = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
+    new = site / "nvidia" / "cu13" / "bin"
+    return new / "nvcc", new / "ptxas", old / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
+
+
+def compiled(nvcc: Path) -> str:
+    """The text nvcc makes of the source, for the oldest GPUs it knows."""
+    with tempfile.TemporaryDirectory(dir=BUILD) as directory:
+        output = Path(directory) / "copy.ptx"
+        subprocess.run([str(nvcc), "-O2", "-ptx", "-arch=compute_75", "-o", str(output), str(SOURCE)], check=True)
+        return output.read_text()
+
+
+def lowered(text: str) -> str:
+    """The text without the compiler's remarks, with the lowest header it is valid with."""
+    lines = [line.expandtabs(4).rstrip() for line in text.splitlines() if not line.lstrip().startswith("//")]
+    text = re.sub(r"\n{2,}", "\n", "\n".join(lines)).strip() + "\n"
+    for name, value in ((".version", VERSION), (".target", TARGET)):
+        text, count = re.subn(rf"^\{name} \S+$", f"{name} {value}", text, flags=re.MULTILINE)
+        if count != 1:
+            raise SystemExit(f"build: expected one {name} in what nvcc wrote, found {count}")
+    return text
+
+
+def prove(text: str, ptxas: Path, gpus: tuple[str, ...]) -> None:
+    """Assemble the text for each GPU; the assembler refuses an instruction that its header does not allow."""
+    with tempfile.TemporaryDirectory(dir=BUILD) as directory:
+        source = Path(directory) / "copy.ptx"
+        source.write_text(text)
+        for gpu in gpus:
+            subprocess.run([str(ptxas), f"-arch={gpu}", "-o", str(Path(directory) / "copy.cubin"), str(source)], check=True)
+
+
+def literal(text: str) -> str:
+    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
+    return (
+        "# Copyright: Contributors to the autopilot.gpu collection\n"
+        "# SPDX-License-Identifier: Apache-2.0\n"
+        f'"""Device code as PTX, which the driver compiles for the GPU it finds. Generated from src/cuda/{SOURCE.name} by `make -C src/cuda`; do not edit."""\n\n'
+        "from __future__ import annotations\n\n"
+        f'#: SHA-256 of src/cuda/{SOURCE.name}, and what compiled it.\n'
+        f'SOURCE_SHA256 = "{digest}"\n'
+        f'COMPILER = "nvcc {NVCC}, header lowered to PTX {VERSION} and {TARGET}"\n\n'
+        "#: Entry ``autopilot_copy(to, from, vectors)``: copies ``vectors`` times 16 bytes, one side being mapped host memory.\n"
+        f'COPY = """\\\n{text}"""\n'
+    )
+
+
+def main() -> int:
+    if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
+        raise SystemExit(f"build: there is no pinned nvcc for {platform.system()} on {platform.machine()}")
+    BUILD.mkdir(parents=True, exist_ok=True)
+    nvcc, ptxas, old_ptxas = toolchain()
+    text = lowered(compiled(nvcc))
+    prove(text, ptxas, PROOF)
+    prove(text, old_ptxas, OLD_PROOF)
+    fresh = literal(text)
+    if "--check" not in sys.argv[1:]:
+        LITERAL.write_text(fresh)
+        return 0
+    if not LITERAL.exists() or LITERAL.read_text() != fresh:
+        print(f"build: {LITERAL} is not what {SOURCE.name} compiles to; run make -C src/cuda", file=sys.stderr)
+        return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
