@@ -38,8 +38,9 @@ _NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
     "no_permission": ("no_permission", UNKNOWN, "fix_configuration", "the driver may not be asked by this user; run with become"),
 }
 
-#: Kinds of errors after which a GPU is not asked anything more: it is gone, or each further call may take as long.
-_ENDS_READING = ("lost", "vanished", "timeout", "unknown_error", "not_ready", "in_use")
+#: Kinds of errors of a GPU as a whole, and those that one call may have while the GPU answers the others.
+_GONE = ("lost", "vanished", "not_ready", "in_use")
+_SILENT = ("timeout", "unknown_error")
 
 
 def read_gpus(probe: Probe, read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]) -> Readings:
@@ -68,8 +69,8 @@ def read_gpu(nvml: Any, gpu: Dict[str, Any], read: Callable[[Any, Dict[str, Any]
 def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
     """What each part of a GPU gives, under its name; None where this GPU or driver does not have it.
 
-    An error of one call alone is kept in ``unread`` under the part's name. An error of the whole GPU ends the
-    reading and is its ``error``, beside the parts read until then.
+    The first part is the one that counts: when it does not answer, the GPU does not. An error of one of the others is kept
+    in ``unread`` under the part's name. When the GPU is gone that is its ``error``, beside the parts read until then.
     """
     from ..nvml import DriverError
 
@@ -80,26 +81,33 @@ def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
         except DriverError as error:
             if error.kind == "unsupported":
                 found[name] = None
-            elif error.kind in _ENDS_READING:
+            elif error.kind in _GONE or (error.kind in _SILENT and not found):
                 found["error"] = error.to_dict()
                 break
             else:
-                found.setdefault("unread", {})[name] = error.to_dict()
+                kind = "other_error" if error.kind in _SILENT else error.kind
+                found.setdefault("unread", {})[name] = dict(error.to_dict(), kind=kind)
+                if error.kind == "timeout":
+                    break
     return found
 
 
 def whole_numbers(part: Any, names: Iterable[str]) -> Optional[Dict[str, int]]:
-    """The part of a GPU's readings as whole numbers under ``names``; None when one of them is not there."""
-    values = {name: part.get(name) for name in names} if isinstance(part, dict) else {name: None for name in names}
-    good = all(isinstance(value, int) and not isinstance(value, bool) and value >= 0 for value in values.values())
-    return values if good else None
+    """The part of a GPU's readings as whole numbers of at most 64 bits under ``names``; None when one of them is not there."""
+    values: Dict[str, int] = {}
+    for name in names:
+        value = part.get(name) if isinstance(part, dict) else None
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+            return None
+        values[name] = value
+    return values
 
 
 def unread_findings(gpu: Dict[str, Any], subject: Subject, missing: Iterable[str]) -> List[Finding]:
-    """What could not be read of a GPU that answers: one finding for each kind of error, one for what is ``missing`` without any."""
+    """Why the ``missing`` parts of a GPU that answers were not read: one finding for each kind of error, one for those without any."""
     errors = gpu.get("unread")
     errors = errors if isinstance(errors, dict) else {}
-    found = {finding.code: finding for finding in (driver_finding(error, subject) for error in errors.values())}
+    found = {finding.code: finding for finding in (driver_finding(errors[name], subject) for name in missing if name in errors)}
     names = [name for name in missing if name not in errors]
     if names:
         found["not_read"] = Finding("not_read", UNKNOWN, f"was not read: {', '.join(names)}", "watch", subject)

@@ -1,0 +1,47 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What is known about GPU models. A new model is a new row."""
+
+from __future__ import annotations
+
+import re
+from typing import List, NamedTuple, Optional
+
+ROW_REMAPPING, PAGE_RETIREMENT, NO_PROTECTION = "row_remapping", "page_retirement", "none"
+
+
+class Model(NamedTuple):
+    """Facts of the GPUs whose product name, as NVML gives it, matches ``pattern``."""
+
+    pattern: str
+    chip: str
+    architecture: str
+    #: How bad memory is taken out of use.
+    protection: str
+    #: Whether an uncorrectable error ends only what it hit, so that the GPU can go on working until its next reset.
+    containment: bool
+    source: str
+
+
+_SUPPORTED = "NVIDIA GPU Memory Error Management (DA-09826-002), table 1, Supported GPUs"
+_OVERVIEW = "NVIDIA GPU Memory Error Management, overview: Ampere, Hopper and Blackwell have containment, page offlining and row remapping"
+_RETIREMENT = "NVIDIA Dynamic Page Retirement, chapter Availability"
+_ZEROS = "gpud pull request 351: NVML answers zeros for row remapping on GeForce GPUs that do not have it"
+
+#: The first row that matches counts.
+MODELS: List[Model] = [
+    Model(r"\bGeForce\b|\bTITAN\b|\bGB10\b", "various", "various", NO_PROTECTION, False, _ZEROS),
+    Model(r"\b(A100X?|A800|A30X?)\b", "GA100", "Ampere", ROW_REMAPPING, True, _SUPPORTED),
+    Model(r"\b(H100|H200|H800|H20|GH200)\b", "GH100", "Hopper", ROW_REMAPPING, True, _SUPPORTED),
+    Model(r"\b(B100|B200|B300|GB200|GB300)\b", "GB100", "Blackwell", ROW_REMAPPING, True, _OVERVIEW),
+    Model(r"\b(A2|A10[GM]?|A16|A40)\b|\bRTX A\d{4}\b", "GA10x", "Ampere", ROW_REMAPPING, False, _SUPPORTED),
+    Model(r"\b(L2|L4|L20|L40S?)\b|\bRTX \d{4}\b.*\bAda\b", "AD10x", "Ada", ROW_REMAPPING, False, _SUPPORTED),
+    Model(r"\bV100[SX]?\b", "GV100", "Volta", PAGE_RETIREMENT, False, _RETIREMENT),
+    Model(r"\bT4G?\b|\bQuadro RTX [68]000\b", "TU10x", "Turing", PAGE_RETIREMENT, False, _RETIREMENT),
+    Model(r"\bP(100|40|6|4)\b", "GP10x", "Pascal", PAGE_RETIREMENT, False, _RETIREMENT),
+]
+
+
+def model_of(name: object) -> Optional[Model]:
+    """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None when there is none."""
+    return next((model for model in MODELS if isinstance(name, str) and re.search(model.pattern, name)), None)

@@ -1,0 +1,67 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_power
+short_description: Check that the GPUs of a host are not slowed down
+version_added: 0.1.0
+description:
+  - Reads what holds the clocks of each GPU back, for how long heat did since boot, and whether power limit and application clocks
+    are below their defaults.
+  - A slowdown by the hardware for heat, or by an external power brake, is V(fail) when it lasts for a second, and V(warn) when it comes and goes.
+  - A hardware slowdown without a reason, a slowdown by the driver for heat, heat during 5 % of the time since boot, and limits below the defaults are V(warn).
+  - A GPU held back by its power limit under load is normal and passes.
+  - Only GPUs that show a slowdown are looked at for a second; all others cost one look.
+  - An idle GPU shows no slowdown that comes with load; the summary says how many were idle. Locked clocks cannot be read from the driver.
+  - What the driver does not report is said in a finding. A GPU that does not report what holds its clocks back is V(skip).
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+"""
+
+EXAMPLES = r"""
+- name: Is any GPU slowed down or limited
+  autopilot.gpu.gpu_power:
+
+- name: The same as a gate
+  autopilot.gpu.gpu_power:
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result, with its findings and measurements.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_power import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

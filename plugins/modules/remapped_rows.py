@@ -1,0 +1,79 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: remapped_rows
+short_description: Check the memory of a host's GPUs for failed and pending repairs
+version_added: 0.1.0
+description:
+  - Reads the remapped rows of each GPU, the spare rows that are left, the repairs that wait for a reset, the SRAM error threshold,
+    and the recovery action the driver asks for. On GPUs that have no row remapping it reads the retired pages.
+  - A remapped row is no defect. A row that could not be remapped, 512 rows remapped for uncorrectable errors, an exceeded SRAM threshold,
+    63 retired pages (62 while one more is pending), and any recovery action the driver asks for are V(fail).
+  - A row or a repair that waits for a reset is V(warn), since errors are contained until then. On models without containment
+    (such as A10, A40, L4, L40S and the RTX series) it is V(fail), since the GPU has to be reset before it is used. So it is for a page
+    with a double-bit error that waits for its retirement, since the GPU takes no work until then.
+  - Memory banks without a spare row left are V(warn); the next uncorrectable error there cannot be remapped.
+  - Where MIG hides the remapped rows the status is V(unknown). A GPU that has neither row remapping nor page retirement is V(skip).
+  - What a failed row means for warranty is for NVIDIA's field diagnostic to confirm.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+options:
+  require_clean:
+    description: Whether a row, page or repair that waits for a reset is V(fail) on every model.
+    type: bool
+    default: false
+seealso:
+  - name: NVIDIA GPU Memory Error Management
+    description: What row remapping, containment and the recovery actions mean, and when a GPU is replaced.
+    link: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html
+"""
+
+EXAMPLES = r"""
+- name: Is the memory of all GPUs sound
+  autopilot.gpu.remapped_rows:
+
+- name: Let nothing wait for a reset before a long training run
+  autopilot.gpu.remapped_rows:
+    require_clean: true
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result, with its findings and measurements.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.remapped_rows import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()
