@@ -65,4 +65,4 @@ echo "setup: autopilot.gpu resolves to this checkout in .venv"
 # What is installed for `all` serves `run` too.
 fingerprint run >"$venv/.ready-run"
 [ "$wanted" = run ] || fingerprint all >"$venv/.ready-all"
-echo "setup: done, $("$venv/bin/ansible" --version | head -n 1)"
+echo "setup: done, ansible-core $("$venv/bin/python" -c 'from ansible.release import __version__; print(__version__)')"

@@ -1,0 +1,51 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Ansible as a controller runs it: an ansible-core, one place to look for collections, and nothing from this checkout's surroundings."""
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+_RESULT = re.compile(r"^(\S+) \| [A-Z!]+ => (?=\{)", re.M)
+
+
+@dataclass(frozen=True)
+class Controller:
+    """``programs`` is the directory of ``ansible`` and its companions, ``collections`` the only place that is searched."""
+
+    programs: Path
+    collections: Path
+    home: Path
+
+    def run(self, program, *arguments, cwd, **settings):
+        """The finished program; ``settings`` are environment variables. It has no configuration but what ``cwd`` holds."""
+        environment = {
+            # The link that `make setup` puts into its virtualenv must not help.
+            "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false", "ANSIBLE_COLLECTIONS_PATH": str(self.collections), "ANSIBLE_NOCOLOR": "1",
+            "HOME": str(self.home), "PATH": f"{self.programs}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8",
+        }
+        self.home.mkdir(exist_ok=True)
+        return subprocess.run(
+            [str(self.programs / program), *map(str, arguments)], cwd=cwd, env=dict(environment, **settings), check=False,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, universal_newlines=True,
+        )
+
+    def ad_hoc(self, inventory, module, options, cwd, *arguments, **settings):
+        """What the module returned, by host."""
+        done = self.run("ansible", "-i", inventory, "all", "-m", module, "-a", json.dumps(options), *arguments, cwd=cwd, **settings)
+        decode = json.JSONDecoder().raw_decode
+        results = {found.group(1): decode(done.stdout, found.end())[0] for found in _RESULT.finditer(done.stdout)}
+        assert results, done.stdout
+        return results
+
+
+def write_inventory(path, nodes, **variables):
+    """An inventory of stand-in nodes by host name, each with the interpreter that makes a process see that node."""
+    hosts = {name: {"ansible_python_interpreter": node.python} for name, node in nodes.items()}
+    path.write_text(json.dumps({"all": {"hosts": hosts, "vars": {"ansible_connection": "local", **variables}}}), encoding="utf-8")
+    return path

@@ -1,0 +1,78 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""Every ansible-core that is supported against every Python that it manages hosts with.
+
+The virtualenvs are kept in .build/matrix. The interpreters are those on the path and those of pyenv.
+"""
+from __future__ import annotations
+
+import glob
+import os
+import shutil
+import subprocess
+
+import node as sandbox
+import pytest
+
+from controller import ROOT, Controller, write_inventory
+
+MATRIX = ROOT / ".build/matrix"
+#: ansible-core by the requirement that installs it, with the Pythons that it can run on.
+CORES = {"2.18": ("ansible-core==2.18.*", range(11, 14)), "newest": ("ansible-core", range(14, 11, -1))}
+#: Minor versions of Python 3 on the hosts: from the oldest that ansible-core 2.18 manages.
+TARGETS = range(8, 15)
+
+
+def interpreter(minor):
+    """A Python 3 of that minor version that starts; a pyenv shim of a version that is not selected does not."""
+    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
+    for candidate in [shutil.which(f"python3.{minor}")] + sorted(glob.glob(f"{pyenv}/versions/3.{minor}.*/bin/python3")):
+        if candidate and subprocess.run([candidate, "-c", "import ensurepip, venv"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+            return candidate
+    return None
+
+
+def virtualenv(name, python, *requirements):
+    """A virtualenv with these packages; made once."""
+    directory = MATRIX / name
+    ready = directory / ".ready"
+    wanted = "\n".join([python, str(directory), *requirements])
+    if not ready.is_file() or ready.read_text(encoding="utf-8") != wanted:
+        subprocess.run([python, "-m", "venv", "--clear", directory], check=True)
+        subprocess.run([directory / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], check=True)
+        ready.write_text(wanted, encoding="utf-8")
+    return directory / "bin"
+
+
+@pytest.fixture(scope="module", params=CORES)
+def controller(request, tmp_path_factory):
+    requirement, minors = CORES[request.param]
+    python = next(filter(None, map(interpreter, minors)), None)
+    if python is None:
+        pytest.skip(f"needs Python 3.{min(minors)} to 3.{max(minors)} for {requirement}: none was found")
+    base = tmp_path_factory.mktemp("controller")
+    (base / "collections/ansible_collections/autopilot").mkdir(parents=True)
+    (base / "collections/ansible_collections/autopilot/gpu").symlink_to(ROOT)
+    return Controller(virtualenv(f"core-{request.param}", python, requirement), base / "collections", base / "home")
+
+
+def oldest_host_python(controller):
+    """The minor version of Python that this ansible-core asks of hosts."""
+    done = controller.run("python", "-c", "from ansible.module_utils.basic import _PY_MIN; print(_PY_MIN[1])", cwd=ROOT)
+    return int(done.stdout)
+
+
+@pytest.mark.parametrize("minor", TARGETS, ids=lambda minor: f"python3.{minor}")
+def test_hosts(controller, minor, tmp_path):
+    if not sandbox.compiler():
+        pytest.skip("needs a C compiler for the stand-in libraries: cc was not found")
+    python = interpreter(minor)
+    if python is None:
+        pytest.skip(f"needs Python 3.{minor}: not found")
+    if minor < oldest_host_python(controller):
+        pytest.skip(f"this ansible-core manages hosts from Python 3.{oldest_host_python(controller)} on")
+    host_python = str(virtualenv(f"host-3.{minor}", python, "nvidia-ml-py") / "python")
+    nodes = {name: sandbox.build(name, tmp_path / name, host_python) for name in ("healthy_8xh100", "gpu_lost")}
+    inventory = write_inventory(tmp_path / "hosts.json", nodes)
+    results = controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": "{{ ansible_python_interpreter | dirname | dirname }}/root"}, tmp_path)
+    assert {name: result["status"] for name, result in results.items()} == {"healthy_8xh100": "pass", "gpu_lost": "fail"}
