@@ -38,6 +38,25 @@ def node(tmp_path):
     return build
 
 
+@pytest.fixture
+def frozen(tmp_path):
+    """``frozen(directory) -> path``: a file whose opening blocks in the kernel so that not even SIGKILL ends it, until the test is over."""
+    daemons = []
+
+    def freeze(directory=tmp_path / "frozen"):
+        directory.mkdir()
+        program = Path(__file__).parent / "sandbox" / "frozen.py"
+        daemons.append(subprocess.Popen([sys.executable, str(program), str(directory)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        if daemons[-1].stdout.readline().strip() != "ready":
+            pytest.skip(f"needs a file system that never answers, by FUSE: {daemons[-1].stderr.read().strip()}")
+        return directory / "door"
+
+    yield freeze
+    for daemon in daemons:
+        daemon.terminate()
+        daemon.communicate()
+
+
 class Measure:
     """Runs checks in a fresh process on a node; see `__call__` and `several`."""
 

@@ -26,6 +26,8 @@ from typing import Any, Callable, Dict, List, Optional, Sequence
 GRACE = 2.0
 #: Seconds to wait for the kernel to deliver SIGKILL before a process is abandoned.
 _KILL_WAIT = 1.0
+#: Seconds beyond its lifetime after which a child ends itself: later than its parent would.
+_FAREWELL = 3.0
 #: Bytes of a program's output that are kept; the rest is read and dropped, and said to be cut.
 OUTPUT_LIMIT = 8 * 1024 * 1024
 
@@ -92,9 +94,10 @@ class Child:
 
     The child has no standard streams and none of the caller's descriptors. It receives SIGTERM when its
     parent dies, and on SIGTERM unwinds, so that ``finally`` clauses and `run` clean up after themselves.
+    When it can do neither and nobody is left to end it, SIGALRM does soon after its ``lifetime`` in seconds.
     """
 
-    def __init__(self, function: Callable[[Report], None]) -> None:
+    def __init__(self, function: Callable[[Report], None], lifetime: float) -> None:
         self.values: Dict[str, Any] = {}
         self.stage = "start"
         self.stage_since = self.started = time.monotonic()
@@ -113,7 +116,7 @@ class Child:
         parent = os.getpid()
         self.pid = os.fork()
         if self.pid == 0:
-            _be_the_child(function, write_end, parent)
+            _be_the_child(function, write_end, parent, lifetime)
         os.close(write_end)
 
     def fileno(self) -> int:
@@ -123,7 +126,11 @@ class Child:
         """Read what the child has said; call it when the pipe is readable."""
         data = os.read(self._pipe, 65536)
         if not data:
-            self._reap(time.monotonic() + _KILL_WAIT)
+            status = _gone(self.pid, time.monotonic() + _KILL_WAIT)
+            if status is None:
+                _signal_group(self.pid, signal.SIGKILL)
+                status = _gone(self.pid, time.monotonic() + _KILL_WAIT)
+            self._finish(status)
             return
         lines = (self._buffer + data).split(b"\n")
         self._buffer = lines.pop()
@@ -139,25 +146,15 @@ class Child:
             self.raised, self.trace = message["raised"], message["trace"]
 
     def stop(self, grace: float = GRACE) -> None:
-        """End the child if it still runs: SIGTERM, ``grace`` seconds, SIGKILL; abandon it when the kernel will not let it go."""
-        if self.ended:
-            return
+        """End the child if it still runs; see `end`."""
+        end([self], grace)
+
+    def _expire(self) -> None:
         self.timed_out = True
         self.stage_seconds = time.monotonic() - self.stage_since
-        _signal_group(self.pid, signal.SIGTERM)
-        until = time.monotonic() + grace
-        while not self.ended and time.monotonic() < until:
-            if select.select([self], [], [], max(0.0, until - time.monotonic()))[0]:
-                self.pump()
-        if not self.ended:
-            _signal_group(self.pid, signal.SIGKILL)
-            self._reap(time.monotonic() + _KILL_WAIT)
 
-    def _reap(self, until: float) -> None:
-        status = _gone(self.pid, until)
-        if status is None:
-            _signal_group(self.pid, signal.SIGKILL)
-            status = _gone(self.pid, time.monotonic() + _KILL_WAIT)
+    def _finish(self, status: Optional[int]) -> None:
+        """Close the books with the wait status, None for a child that the kernel will not let go."""
         if status is None:
             self.abandoned = self.pid
         elif os.WIFSIGNALED(status):
@@ -166,7 +163,7 @@ class Child:
         os.close(self._pipe)
 
 
-def _be_the_child(function: Callable[[Report], None], pipe: int, parent: int) -> None:
+def _be_the_child(function: Callable[[Report], None], pipe: int, parent: int, lifetime: float) -> None:
     code = 1
     try:
         os.setsid()
@@ -174,6 +171,8 @@ def _be_the_child(function: Callable[[Report], None], pipe: int, parent: int) ->
         _prctl(_PR_SET_CHILD_SUBREAPER, 1)
         signal.signal(signal.SIGTERM, _unwind)
         signal.signal(signal.SIGINT, signal.SIG_IGN)
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.setitimer(signal.ITIMER_REAL, lifetime + _FAREWELL)
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
@@ -215,12 +214,28 @@ def wait(children: Sequence[Child], until: float) -> bool:
             child.pump()
 
 
+def end(children: Sequence[Child], grace: float = GRACE) -> None:
+    """End those that still run, all at once: SIGTERM, ``grace`` seconds, SIGKILL; abandon those that the kernel will not let go."""
+    running = [child for child in children if not child.ended]
+    for child in running:
+        child._expire()
+        _signal_group(child.pid, signal.SIGTERM)
+    if wait(running, time.monotonic() + grace):
+        return
+    running = [child for child in running if not child.ended]
+    for child in running:
+        _signal_group(child.pid, signal.SIGKILL)
+    until = time.monotonic() + _KILL_WAIT
+    for child in running:
+        child._finish(_gone(child.pid, until))
+
+
 def call(function: Callable[[Report], None], seconds: float, grace: float = GRACE) -> Child:
     """Run ``function(report)`` in a child for at most ``seconds``, then end it; returns the ended child.
 
     When ``child.timed_out``, ``child.stage`` tells what it was doing and ``child.stage_seconds`` for how long.
     """
-    child = Child(function)
+    child = Child(function, seconds + grace)
     wait([child], time.monotonic() + seconds)
     child.stop(grace)
     return child

@@ -13,7 +13,7 @@ import time
 import traceback
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .bounded import Child, Report, call, wait
+from .bounded import Child, Report, call, end, wait
 from .check import Check, Options, Probe, Readings, Settings
 from .checks._driver import NOT_READ, driver_finding
 from .host import Host
@@ -112,15 +112,14 @@ def _measure_passive(requests: Sequence[Request], settings: Settings) -> List[Tu
     began = time.monotonic()
     seconds = max(deadline(check, options, settings) for check, options in requests)
     until = began + seconds
-    children: List[Tuple[Child, List[Request]]] = [(Child(_measuring(requests, settings, seconds)), list(requests))]
+    children: List[Tuple[Child, List[Request]]] = [(Child(_measuring(requests, settings, seconds), seconds), list(requests))]
     shared = children[0][0]
     if not wait([shared], began + min(_PATIENCE, seconds / 4)):
         waiting = [request for request in requests if not _begun(shared, request[0])]
         remaining = until - time.monotonic()
-        children += [(Child(_measuring([request], settings, remaining)), [request]) for request in waiting]
+        children += [(Child(_measuring([request], settings, remaining), remaining), [request]) for request in waiting]
         _wait_for_all(children, until)
-    for child, _requests in children:
-        child.stop(0.5)
+    end([child for child, _requests in children], 0.5)
     return [_best_readings(check, children, began) for check, _options in requests]
 
 
