@@ -1,0 +1,110 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The core stands alone: every file of it is importable without Ansible, by every Python that a host may have."""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
+
+ROOT = Path(__file__).resolve().parents[2]
+CORE = ROOT / "plugins" / "module_utils" / "_health"
+#: The oldest Python that ansible-core 2.18 and 2.19 run modules with, and the newest that is out.
+VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+
+FILES = sorted(CORE.rglob("*.py"))
+MODULES = [".".join(("_health",) + path.relative_to(CORE).with_suffix("").parts).replace(".__init__", "") for path in FILES]
+
+#: Imports the modules named on standard input and runs a pass on a host without a GPU, with Ansible and the binding out of reach.
+PROGRAM = """
+import importlib, json, sys
+
+class Unimportable:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in ("ansible", "ansible_collections", "yaml", "pynvml"):
+            raise ImportError(name + " is not for the core")
+
+sys.meta_path.insert(0, Unimportable())
+sys.path.insert(0, sys.argv[1])
+for name in json.load(sys.stdin):
+    importlib.import_module(name)
+from _health import checks, runner
+from _health.check import Settings
+requests = [(check, check.defaults()) for check in checks.REGISTRY]
+outcomes = runner.run(requests, Settings(host_root=sys.argv[2]))
+print(json.dumps([[outcome.result.check, outcome.result.status] for outcome in outcomes]))
+"""
+
+
+def python(version):
+    """A Python of that version, on the path or of pyenv; None when there is none."""
+    homes = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob(f"{version}*/bin/python"))
+    candidates = [shutil.which(f"python{version}"), shutil.which("python3"), *map(str, reversed(homes))]
+    for candidate in filter(None, candidates):
+        asked = subprocess.run([candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True, check=False)
+        if asked.returncode == 0 and asked.stdout.strip() == version:
+            return candidate
+    return None
+
+
+@pytest.mark.parametrize("version", VERSIONS)
+def test_the_core_is_importable_and_runs_without_ansible(version, tmp_path):
+    found = python(version)
+    if not found:
+        pytest.skip(f"needs Python {version}: neither on the path nor in pyenv")
+    (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
+    done = subprocess.run(
+        [found, "-B", "-c", PROGRAM, str(CORE.parent), str(tmp_path)], input=json.dumps(MODULES), capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout) == [[check.name, "skip"] for check in checks.REGISTRY]
+
+
+@pytest.mark.parametrize("path", FILES, ids=MODULES)
+def test_a_file_of_the_core_imports_only_the_standard_library_and_its_own(path):
+    strange = []
+    for statement in ast.walk(ast.parse(path.read_text())):
+        if isinstance(statement, ast.Import):
+            strange += [name.name for name in statement.names if name.name.partition(".")[0] not in sys.stdlib_module_names]
+        elif isinstance(statement, ast.ImportFrom) and not statement.level:
+            strange += [statement.module] if statement.module.partition(".")[0] not in sys.stdlib_module_names else []
+    assert not strange
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if path.stat().st_size], ids=lambda path: path.stem)
+def test_a_file_of_the_core_says_its_licence(path):
+    lines = path.read_text().splitlines()[:2]
+    assert lines == ["# Copyright: Contributors to the autopilot.gpu collection", "# SPDX-License-Identifier: Apache-2.0"]
+
+
+# ---- the registry ----
+
+def test_every_check_is_registered():
+    """One line in the registry is all that a check needs beside its own file, and the one that is forgotten most easily."""
+    files = {path.stem for path in (CORE / "checks").glob("*.py") if not path.name.startswith("_")}
+    assert {check.name for check in checks.REGISTRY} == files
+
+
+def test_every_name_and_alias_is_found_and_means_one_check():
+    names = [name for check in checks.REGISTRY for name in (check.name, *check.aliases)]
+    assert len(names) == len(set(names))
+    assert all(checks.find(name).name == check.name for check in checks.REGISTRY for name in (check.name, *check.aliases))
+
+
+def test_a_name_that_is_no_check_is_refused_with_those_that_are():
+    with pytest.raises(ValueError, match="'gpu_counts' is not a check; accepted are: gpu_count"):
+        checks.find("gpu_counts")
+
+
+@pytest.mark.parametrize("check", checks.REGISTRY, ids=lambda check: check.name)
+def test_a_check_has_a_module_of_its_name(check):
+    assert (ROOT / "plugins" / "modules" / f"{check.name}.py").exists()
