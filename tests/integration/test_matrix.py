@@ -9,7 +9,9 @@ from __future__ import annotations
 import glob
 import os
 import shutil
+import socket
 import subprocess
+import time
 
 import node as sandbox
 import pytest
@@ -21,6 +23,8 @@ MATRIX = ROOT / ".build/matrix"
 CORES = {"2.18": ("ansible-core==2.18.*", range(11, 14)), "newest": ("ansible-core", range(14, 11, -1))}
 #: Minor versions of Python 3 on the hosts: from the oldest that ansible-core 2.18 manages.
 TARGETS = range(8, 15)
+#: Where a stand-in node has its root file system, from the inventory that `write_inventory` writes.
+HOST_ROOT = "{{ ansible_python_interpreter | dirname | dirname }}/root"
 
 
 def interpreter(minor):
@@ -56,6 +60,53 @@ def controller(request, tmp_path_factory):
     return Controller(virtualenv(f"core-{request.param}", python, requirement), base / "collections", base / "home")
 
 
+@pytest.fixture(scope="module")
+def ssh(tmp_path_factory):
+    """Inventory variables that reach this host through an sshd of its own, on the loopback interface."""
+    sshd = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
+    if sshd is None or shutil.which("ssh") is None:
+        pytest.skip("needs OpenSSH's ssh and sshd: not found")
+    base = tmp_path_factory.mktemp("sshd")
+    for key in ("host", "user"):
+        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", base / key], check=True)
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    settings = {
+        "ListenAddress": f"127.0.0.1:{port}", "HostKey": base / "host", "AuthorizedKeysFile": base / "user.pub", "PidFile": "none", "UsePAM": "no",
+        "StrictModes": "no", "PermitRootLogin": "yes", "PasswordAuthentication": "no", "Subsystem": "sftp internal-sftp",
+    }
+    (base / "config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()), encoding="utf-8")
+    if os.geteuid() == 0:
+        os.makedirs("/run/sshd", exist_ok=True)
+    server = subprocess.Popen([sshd, "-D", "-e", "-f", base / "config"], stderr=subprocess.PIPE)
+    try:
+        until = time.monotonic() + 10
+        while time.monotonic() < until:
+            if server.poll() is not None:
+                pytest.skip(f"needs an sshd that starts: {server.stderr.read().decode().strip()}")
+            with socket.socket() as attempt:
+                if attempt.connect_ex(("127.0.0.1", port)) == 0:
+                    break
+            time.sleep(0.05)
+        yield {
+            "ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": port, "ansible_ssh_private_key_file": str(base / "user"),
+            "ansible_ssh_args": f"-o ControlMaster=no -o StrictHostKeyChecking=no -o UserKnownHostsFile={base}/known -o LogLevel=ERROR",
+        }
+    finally:
+        server.terminate()
+        server.communicate(timeout=10)
+
+
+def become():
+    """Inventory variables that become root; skips where that needs a password."""
+    if os.geteuid() == 0:
+        return {"ansible_become": True, "ansible_become_method": "su"}
+    if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+        return {"ansible_become": True}
+    pytest.skip("needs root, or sudo without a password")
+
+
 def oldest_host_python(controller):
     """The minor version of Python that this ansible-core asks of hosts."""
     done = controller.run("python", "-c", "from ansible.module_utils.basic import _PY_MIN; print(_PY_MIN[1])", cwd=ROOT)
@@ -74,5 +125,18 @@ def test_hosts(controller, minor, tmp_path):
     host_python = str(virtualenv(f"host-3.{minor}", python, "nvidia-ml-py") / "python")
     nodes = {name: sandbox.build(name, tmp_path / name, host_python) for name in ("healthy_8xh100", "gpu_lost")}
     inventory = write_inventory(tmp_path / "hosts.json", nodes)
-    results = controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": "{{ ansible_python_interpreter | dirname | dirname }}/root"}, tmp_path)
+    results = controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": HOST_ROOT}, tmp_path)
+    assert {name: result["status"] for name, result in results.items()} == {"healthy_8xh100": "pass", "gpu_lost": "fail"}
+
+
+@pytest.mark.parametrize("pipelining", [True, False], ids=["pipelining", "no-pipelining"])
+@pytest.mark.parametrize("mode", ["plain", "become", "check"])
+def test_ways_to_get_there(controller, ssh, mode, pipelining, tmp_path):
+    if not sandbox.compiler():
+        pytest.skip("needs a C compiler for the stand-in libraries: cc was not found")
+    nodes = {name: sandbox.build(name, tmp_path / name) for name in ("healthy_8xh100", "gpu_lost")}
+    variables = dict(ssh, ansible_pipelining=pipelining, **(become() if mode == "become" else {}))
+    inventory = write_inventory(tmp_path / "hosts.json", nodes, **variables)
+    arguments = ["--check"] if mode == "check" else []
+    results = controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": HOST_ROOT}, tmp_path, *arguments)
     assert {name: result["status"] for name, result in results.items()} == {"healthy_8xh100": "pass", "gpu_lost": "fail"}
