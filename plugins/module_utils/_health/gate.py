@@ -258,7 +258,8 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
         held = {process.get("pid") for one in old for other in _dicts(one.get("gpus")) if _key(other) == _key(gpu) for process in _foreign(other)}
         intruders = [process for process in _foreign(gpu) if process.get("pid") not in held]
         if intruders:
-            findings.append(Finding("disturbed", UNKNOWN, f"taken into use meanwhile by {_people(intruders)}", "watch", gpu_subject(gpu), {"processes": intruders}))
+            message = f"taken into use meanwhile by {_people(intruders)}"
+            findings.append(Finding("disturbed", UNKNOWN, message, "watch", gpu_subject(gpu), {"processes": intruders}))
     return findings
 
 
@@ -266,7 +267,8 @@ def _judge_node(looks: List[Dict[str, Any]]) -> List[Finding]:
     findings = []
     servers = {process.get("pid"): process for one in looks for process in _dicts(one.get("mps"))}
     if servers:
-        findings.append(Finding("gpu_in_use", SKIP, f"an MPS server is running: {_people(list(servers.values()))}", "none", NODE, {"processes": list(servers.values())}))
+        processes = list(servers.values())
+        findings.append(Finding("gpu_in_use", SKIP, f"an MPS server is running: {_people(processes)}", "none", NODE, {"processes": processes}))
     jobs = _job_ids(looks)
     if jobs:
         findings.append(Finding("jobs_on_node", SKIP, f"Slurm runs job {_several(jobs)} on the node", "none", NODE, {"jobs": jobs}))
@@ -285,20 +287,23 @@ def _judge_gpu(subject: Subject, seen: List[Dict[str, Any]], complete: bool) -> 
     if holders:
         return Finding("gpu_in_use", SKIP, f"in use by {_people(list(holders.values()))}", "none", subject, {"processes": list(holders.values())[:8]})
     if not complete or any(one.get("error") or not isinstance(one.get("processes"), list) for one in seen):
-        return Finding("use_unknown", UNKNOWN, "whether it is in use could not be told: its processes could not be read", "watch", subject, {"error": last.get("error")})
+        message = "whether it is in use could not be told: its processes could not be read"
+        return Finding("use_unknown", UNKNOWN, message, "watch", subject, {"error": last.get("error")})
     # Only the last look counts here: the first may still average in work that ended before it, such as the driver's own start.
     busy = [_number(last.get(key)) for key in ("utilisation", "memory_utilisation")]
     if any(busy):
         return Finding("gpu_in_use", SKIP, f"busy at {max(busy):.0f} % though no process is to be seen", "none", subject, {"utilisation": max(busy)})
     used = max(_unexplained_memory(one) for one in seen)
     if used >= IDLE_MEMORY:
-        return Finding("gpu_in_use", SKIP, f"{used / 2**20:.0f} MiB of its memory are in use though no process is to be seen", "none", subject, {"memory_used": used})
+        message = f"{used / 2**20:.0f} MiB of its memory are in use though no process is to be seen"
+        return Finding("gpu_in_use", SKIP, message, "none", subject, {"memory_used": used})
     return None
 
 
 def _unexplained_memory(gpu: Dict[str, Any]) -> float:
     """Bytes in use that no service we ignore accounts for."""
-    return _number(gpu.get("memory_used")) - sum(_number(process.get("memory")) for process in _dicts(gpu.get("processes")) if not _is_foreign(process))
+    explained = sum(_number(process.get("memory")) for process in _dicts(gpu.get("processes")) if not _is_foreign(process))
+    return _number(gpu.get("memory_used")) - explained
 
 
 def _locked(locked_by: Dict[str, Any]) -> Finding:

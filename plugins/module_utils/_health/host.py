@@ -99,7 +99,7 @@ def cpus_in(cpulist: str) -> Set[int]:
     """The CPU numbers in a kernel list such as ``0-3,8``; what is not a number or a range is passed over."""
     cpus: Set[int] = set()
     for part in cpulist.split(","):
-        first, _, last = part.strip().partition("-")
+        first, _dash, last = part.strip().partition("-")
         if first.isdigit() and (last.isdigit() or not last):
             cpus.update(range(int(first), int(last or first) + 1))
     return cpus
@@ -107,7 +107,7 @@ def cpus_in(cpulist: str) -> Set[int]:
 
 def sysfs_name(bus_id: str) -> str:
     """sysfs spells the domain with four digits (more only when it needs them) and in lower case."""
-    domain, _, rest = normalise_pci(bus_id).partition(":")
+    domain, _colon, rest = normalise_pci(bus_id).partition(":")
     return f"{int(domain, 16):04x}:{rest.lower()}"
 
 

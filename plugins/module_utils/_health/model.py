@@ -123,7 +123,7 @@ def short_pci(bus_id: Optional[str]) -> str:
     """A PCI address as people say it: without the domain when the domain is zero."""
     if not bus_id:
         return ""
-    domain, _, rest = normalise_pci(bus_id).partition(":")
+    domain, _colon, rest = normalise_pci(bus_id).partition(":")
     return rest if domain.strip("0") == "" else f"{domain}:{rest}"
 
 

@@ -140,7 +140,7 @@ class Nvml:
             try:
                 return getattr(self.binding, function)(*arguments)
             except self.binding.NVMLError as error:
-                code = getattr(error, "value", None)
+                code: Any = getattr(error, "value", None)
                 kind = KINDS.get(code, "other_error")
                 if kind == "invalid_argument" and function == "nvmlDeviceGetHandleByIndex":
                     kind = "vanished"
@@ -165,8 +165,9 @@ def _remedy(verb: str) -> str:
 
 def _load(host: Host, library: Optional[str]) -> Any:
     try:
-        binding = importlib.import_module("pynvml")
-        binding.nvmlInit, binding.NVMLError  # an unrelated module of that name has neither
+        binding: Any = importlib.import_module("pynvml")
+        if not (hasattr(binding, "nvmlInit") and hasattr(binding, "NVMLError")):
+            raise ImportError("pynvml is not the one of nvidia-ml-py")
     except (ImportError, AttributeError, SyntaxError) as error:
         raise DriverError("binding_missing", "import pynvml", None, f"{_remedy('install')} ({error})") from None
     if library and not os.path.exists(library):
@@ -181,7 +182,8 @@ def _load(host: Host, library: Optional[str]) -> Any:
     if library:
         raise DriverError("bad_library_option", "load " + library, None, f"nvml_library: {looked[0]}")
     searched = ", ".join("/" + directory for directory in LIBRARY_DIRECTORIES)
-    raise DriverError("library_missing", "load " + SONAME, 12, f"not on the loader's path nor in {searched}" + (f" ({'; '.join(looked[1:])})" if looked[1:] else ""))
+    reasons = f" ({'; '.join(looked[1:])})" if looked[1:] else ""
+    raise DriverError("library_missing", "load " + SONAME, 12, f"not on the loader's path nor in {searched}{reasons}")
 
 
 def _off_the_path(host: Host) -> List[str]:

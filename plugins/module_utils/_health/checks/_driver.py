@@ -29,9 +29,15 @@ _GPU_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
 #: Kind of driver error for the whole node -> code, status, action, message. A library that cannot be initialised for
 #: an unknown reason is not a broken GPU: containers that lost their device permissions answer the same.
 _NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
-    "library_missing": ("driver_missing", FAIL, "fix_configuration", "there are GPUs but no NVIDIA driver: libnvidia-ml.so.1 was not found and the kernel module is not loaded"),
+    "library_missing": (
+        "driver_missing", FAIL, "fix_configuration",
+        "there are GPUs but no NVIDIA driver: libnvidia-ml.so.1 was not found and the kernel module is not loaded",
+    ),
     "driver_not_loaded": ("driver_not_loaded", FAIL, "fix_configuration", "the NVIDIA kernel module is not loaded"),
-    "version_mismatch": ("driver_version_mismatch", FAIL, "reboot_node", "the driver's library and kernel module differ in version; reboot or reload the module"),
+    "version_mismatch": (
+        "driver_version_mismatch", FAIL, "reboot_node",
+        "the driver's library and kernel module differ in version; reboot or reload the module",
+    ),
     "binding_missing": ("binding_missing", UNKNOWN, "fix_configuration", "the Python package nvidia-ml-py is missing"),
     "binding_too_old": ("binding_too_old", UNKNOWN, "fix_configuration", "the Python package nvidia-ml-py is too old"),
     "bad_library_option": ("bad_library_option", UNKNOWN, "fix_configuration", "the given NVML library cannot be loaded"),

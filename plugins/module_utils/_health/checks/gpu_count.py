@@ -36,7 +36,8 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         if partial:
             findings.append(Finding("gpu_not_visible", UNKNOWN, "is on the PCI bus but not given to this container", "fix_configuration", subject, evidence))
         elif device["driver"] not in (None, "nvidia"):
-            findings.append(Finding("gpu_not_in_nvml", FAIL, f"is held by the kernel driver {device['driver']} instead of nvidia", "fix_configuration", subject, evidence))
+            message = f"is held by the kernel driver {device['driver']} instead of nvidia"
+            findings.append(Finding("gpu_not_in_nvml", FAIL, message, "fix_configuration", subject, evidence))
         else:
             findings.append(Finding("gpu_not_in_nvml", FAIL, "is on the PCI bus but the driver does not list it", "reboot_node", subject, evidence))
     if readings.get("pci") is not None:
@@ -48,10 +49,11 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     expected = options.get("expected_gpus")
     if expected is not None and len(gpus) != expected:
         evidence = {"expected_gpus": expected, "nvml": len(gpus), "pci": len(readings.get("pci") or []), "kernel": readings.get("kernel")}
+        message = f"the driver shows {len(gpus)} GPUs, the inventory expects {expected}"
         if len(gpus) < expected:
-            findings.append(Finding("gpus_missing", FAIL, f"the driver shows {len(gpus)} GPUs, the inventory expects {expected}", "drain_node", evidence=evidence))
+            findings.append(Finding("gpus_missing", FAIL, message, "drain_node", evidence=evidence))
         else:
-            findings.append(Finding("more_gpus_than_expected", WARN, f"the driver shows {len(gpus)} GPUs, the inventory expects {expected}", "fix_configuration", evidence=evidence))
+            findings.append(Finding("more_gpus_than_expected", WARN, message, "fix_configuration", evidence=evidence))
     result = judge_gpus(NAME, readings, lambda gpu, subject: ([], []), _all_there, findings)
     counted = [Measurement("gpu_count", len(gpus), "gpus")]
     return concluded(NAME, result.findings, result.summary, counted if gpus else [])
