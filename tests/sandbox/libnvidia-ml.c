@@ -6,6 +6,7 @@
 // renders from a scenario, one rule a line:
 //
 //     <gpu index|*|system> <function|*> <return code> [values...]      "quoted strings", numbers, a+b grows by b per call
+//     <gpu index|*|system> <function|*> <return code>x<n> [values...]     holds for the first n calls only
 //     <gpu index|*|system> <function|*> hang <ignore_term|stop|uninterruptible>
 //
 // An exact GPU beats `*`, then an exact function beats `*`, then the later line wins. Functions stand in the table without
@@ -39,7 +40,7 @@ typedef struct Rule {
     int code;
     int count;
     char **values;
-    long calls;
+    long calls, limit;
     struct Rule *earlier;
 } Rule;
 
@@ -80,7 +81,8 @@ static void read_table(void) {
             word = next_word(&rest);
             snprintf(rule->hang, sizeof rule->hang, "%s", word ? word : "ignore_term");
         } else {
-            rule->code = atoi(code);
+            rule->code = (int)strtol(code, &word, 10);
+            rule->limit = *word == 'x' ? atol(word + 1) : 0;
         }
         while (rule->count < MOST_VALUES && (word = next_word(&rest))) rule->values[rule->count++] = strdup(word);
         rule->earlier = last_rule;
@@ -95,6 +97,7 @@ static Rule *find(int gpu, const char *function) {
     int best_score = -1;
     for (Rule *rule = last_rule; rule; rule = rule->earlier) {
         int any_gpu = rule->gpu == ANY && gpu != SYSTEM, any_function = !strcmp(rule->function, "*");
+        if (rule->limit && rule->calls >= rule->limit) continue;
         if ((rule->gpu != gpu && !any_gpu) || (strcmp(rule->function, function) && !any_function)) continue;
         int score = (any_gpu ? 0 : 2) + (any_function ? 0 : 1);
         if (score > best_score) { best = rule; best_score = score; }
@@ -116,9 +119,7 @@ static void block_uninterruptibly(void) {
 }
 
 static void hang(const char *mode) {
-    sigset_t all;
-    sigfillset(&all);
-    sigprocmask(SIG_BLOCK, &all, NULL);
+    signal(SIGTERM, SIG_IGN);
     for (;;) {
         if (!strcmp(mode, "stop")) raise(SIGSTOP);
         else if (!strcmp(mode, "uninterruptible")) block_uninterruptibly();
@@ -303,6 +304,15 @@ ONE(nvmlDeviceGetPerformanceState)
 // values: correctable, uncorrectable, pending, failure
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, uint *correctable, uint *uncorrectable, uint *pending, uint *failure) {
     return uints(device, __func__, -1, -1, 4, correctable, uncorrectable, pending, failure);
+}
+
+typedef struct { uint corrActive, corrInactive, uncActive, uncInactive, bPending, bFailureOccurred; } RemappedRowsInfo;
+_Static_assert(sizeof(RemappedRowsInfo) == 24, "nvmlRemappedRowsInfo_v2_t");
+
+// In the table as nvmlDeviceGetRemappedRowsInfo; values: the members in order
+nvmlReturn_t nvmlDeviceGetRemappedRows_v2(nvmlDevice_t device, RemappedRowsInfo *info) {
+    return uints(device, "nvmlDeviceGetRemappedRowsInfo", -1, -1, 6, &info->corrActive, &info->corrInactive, &info->uncActive, &info->uncInactive, &info->bPending,
+                 &info->bFailureOccurred);
 }
 
 // values: banks with max, high, partial, low, none of their spare rows left

@@ -12,7 +12,7 @@ A scenario is a mapping (see ``scenarios/*.yml``); every key but ``model`` may b
     gpus         how many GPUs are in the machine (8)
     driver       {version: "580.95.05", loaded: true, library: true | false | container, skips: [slots the driver does not list]}
     rules        [{gpu: index | "*" | system, call: function | "*" | field.<id>, and one of
-                   values: [...] (returned with 0), returns: code, hang: mode, missing: true}]
+                   values: [...] (returned with 0), returns: code, hang: mode, missing: true; times: n, for the first n calls only}]
     cuda         {index | "*": {key: value}}, rows ``cuda.<key>`` for the CUDA stand-in
     pci          {missing: [slots], drivers: {slot: name}, link: {slot | "*": {sysfs attribute: value | null}}}
     processes    [{gpu, pid, name, memory: bytes, kind: compute | graphics | mps}], in NVML, in proc and holding dev/nvidiaN open
@@ -184,7 +184,7 @@ def _with_defaults(what: str, given: dict | None, defaults: dict) -> dict:
 
 
 def _checked_rule(rule: dict) -> dict:
-    _only("a rule", rule, ("gpu", "call", "values", "returns", "hang", "missing"))
+    _only("a rule", rule, ("gpu", "call", "values", "returns", "times", "hang", "missing"))
     gpu, call = rule.get("gpu", "*"), rule.get("call")
     if not (isinstance(gpu, int) or gpu in ("*", "system")):
         raise ScenarioError(f'a rule\'s gpu is an index, "*" or system, not {gpu!r}')
@@ -213,10 +213,11 @@ def _slots(scenario: dict) -> list:
 def _table(scenario: dict, gpus: list) -> list:
     """Rows of the profile, without those that a rule of the scenario covers, and then the rules."""
     rules = [dict(rule, call=_canonical(rule["call"])) for rule in scenario["rules"] if not rule.get("missing")]
-    rows = [row for row in _profile_rows(scenario, gpus) if not any(_covers(rule, row) for rule in rules)]
+    rows = [row for row in _profile_rows(scenario, gpus) if not any(_covers(rule, row) for rule in rules if "times" not in rule)]
     table = [_row(gpu, call, f"{code} {_words(values)}") for gpu, call, code, values in rows]
     for rule in rules:
-        outcome = f"hang {rule['hang']}" if "hang" in rule else f"{rule.get('returns', 0)} {_words(rule.get('values', []))}"
+        times = f"x{rule['times']}" if "times" in rule else ""
+        outcome = f"hang {rule['hang']}" if "hang" in rule else f"{rule.get('returns', 0)}{times} {_words(rule.get('values', []))}"
         table.append(_row(rule["gpu"], rule["call"], outcome))
     for gpu, keys in scenario["cuda"].items():
         table += [_row(gpu, f"cuda.{key}", f"0 {_word(_number(value))}") for key, value in keys.items()]
