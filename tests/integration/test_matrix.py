@@ -6,7 +6,6 @@ The virtualenvs are kept in .build/matrix. The interpreters are those on the pat
 """
 from __future__ import annotations
 
-import glob
 import os
 import shutil
 import socket
@@ -17,6 +16,7 @@ import node as sandbox
 import pytest
 
 from controller import ROOT, Controller, write_inventory
+from interpreters import interpreter
 
 MATRIX = ROOT / ".build/matrix"
 #: ansible-core by the requirement that installs it, with the Pythons that it can run on.
@@ -25,15 +25,6 @@ CORES = {"2.18": ("ansible-core==2.18.*", range(11, 14)), "newest": ("ansible-co
 TARGETS = range(8, 15)
 #: Where a stand-in node has its root file system, from the inventory that `write_inventory` writes.
 HOST_ROOT = "{{ ansible_python_interpreter | dirname | dirname }}/root"
-
-
-def interpreter(minor):
-    """A Python 3 of that minor version that starts; a pyenv shim of a version that is not selected does not."""
-    pyenv = os.environ.get("PYENV_ROOT", os.path.expanduser("~/.pyenv"))
-    for candidate in [shutil.which(f"python3.{minor}")] + sorted(glob.glob(f"{pyenv}/versions/3.{minor}.*/bin/python3")):
-        if candidate and subprocess.run([candidate, "-c", "import ensurepip, venv"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
-            return candidate
-    return None
 
 
 def virtualenv(name, python, *requirements):

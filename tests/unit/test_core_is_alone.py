@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import ast
 import json
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -16,11 +14,12 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
+from interpreters import interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
 CORE = ROOT / "plugins" / "module_utils" / "_health"
-#: The oldest Python that ansible-core 2.18 and 2.19 run modules with, and the newest that is out.
-VERSIONS = ("3.8", "3.9", "3.10", "3.11", "3.12", "3.13", "3.14")
+#: Minor versions of Python 3: the oldest that ansible-core 2.18 and 2.19 run modules with, and the newest that is out.
+VERSIONS = range(8, 15)
 
 FILES = sorted(CORE.rglob("*.py"))
 MODULES = [".".join(("_health",) + path.relative_to(CORE).with_suffix("").parts).replace(".__init__", "") for path in FILES]
@@ -46,22 +45,11 @@ print(json.dumps([[outcome.result.check, outcome.result.status] for outcome in o
 """
 
 
-def python(version):
-    """A Python of that version, on the path or of pyenv; None when there is none."""
-    homes = sorted(Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions").glob(f"{version}*/bin/python"))
-    candidates = [shutil.which(f"python{version}"), shutil.which("python3"), *map(str, reversed(homes))]
-    for candidate in filter(None, candidates):
-        asked = subprocess.run([candidate, "-c", "import sys; print('%d.%d' % sys.version_info[:2])"], capture_output=True, text=True, check=False)
-        if asked.returncode == 0 and asked.stdout.strip() == version:
-            return candidate
-    return None
-
-
-@pytest.mark.parametrize("version", VERSIONS)
+@pytest.mark.parametrize("version", VERSIONS, ids=lambda version: f"python3.{version}")
 def test_the_core_is_importable_and_runs_without_ansible(version, tmp_path):
-    found = python(version)
+    found = interpreter(version)
     if not found:
-        pytest.skip(f"needs Python {version}: neither on the path nor in pyenv")
+        pytest.skip(f"needs Python 3.{version}: neither on the path nor in pyenv")
     (tmp_path / "sys/bus/pci/devices").mkdir(parents=True)
     done = subprocess.run(
         [found, "-B", "-c", PROGRAM, str(CORE.parent), str(tmp_path)], input=json.dumps(MODULES), capture_output=True, text=True, timeout=60, check=False)

@@ -308,7 +308,8 @@ def _unexplained_memory(gpu: Dict[str, Any]) -> float:
 
 def _locked(locked_by: Dict[str, Any]) -> Finding:
     if locked_by.get("error"):
-        return Finding("use_unknown", UNKNOWN, f"the lock that keeps checks apart could not be taken: {locked_by['error']}", "fix_configuration", NODE, locked_by)
+        message = f"the lock that keeps checks apart could not be taken: {locked_by['error']}"
+        return Finding("use_unknown", UNKNOWN, message, "fix_configuration", NODE, locked_by)
     return Finding("locked", SKIP, f"another check is using the GPUs: {_text(locked_by)}", "none", NODE, locked_by)
 
 

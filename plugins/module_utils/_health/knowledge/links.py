@@ -36,7 +36,7 @@ _PCIE_X16: Dict[int, Tuple[float, float, str]] = {
 
 #: Part of the model's name -> (PCIe generation the row is for, or None when the host link is not PCIe; row).
 _MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
-    ("GH200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "0.8 and 0.9 of the lower direction measured on GH200 (290 to 300 to the host): nvbandwidth issue 23")),
+    ("GH200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "0.8 and 0.9 of the lower direction measured on GH200 (290 to 300): nvbandwidth issue 23")),
     ("GB200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "same 450 GB/s per direction as GH200 (NVIDIA GB200 NVL72 data sheet); floors as for GH200")),
     ("GB300", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "same 450 GB/s per direction as GH200 (NVIDIA GB300 NVL72 data sheet); floors as for GH200")),
     # GB10 has one memory for CPU and GPU: no published figure, and its PCIe link is not what carries the copies.
@@ -63,6 +63,11 @@ def expected_bandwidth(generation: Any, width: Any, model: Optional[str] = None)
         if only == generation and row is not None:
             fail, warn, source, detail = row.fail, row.warn, row.source, f"{detail}, {name}"
     return Row(fail * width / 16, warn * width / 16, detail, source)
+
+
+def over_pcie(model: Any) -> bool:
+    """Whether copies between host and this model go over its PCIe link; if not, the state of that link says nothing about them."""
+    return not any(only is None and isinstance(model, str) and name in model for name, only, _row in _MODELS)
 
 
 def _whole(value: Any) -> bool:
