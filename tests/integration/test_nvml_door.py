@@ -1,0 +1,329 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The door to the driver: NVIDIA's own binding against the stand-in library, what is found where, and what every answer means."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+#: GPU 3 of every node that is built here.
+LOST_BUS_ID = "00000000:5D:00.0"
+
+
+@pytest.fixture
+def ask():
+    """``ask(node, expression, gpu=0)``: a value as JSON, read in a fresh process of the node with ``nvml``, the binding ``b`` and ``gpu`` at hand."""
+
+    def evaluate(node, expression, gpu=0):
+        program = f"""
+import json
+from ctypes import byref
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.nvml import DriverError, Nvml
+nvml = Nvml(Host({node.root!r}), {node.library!r})
+b, gpu = nvml.binding, nvml.gpus[{gpu}]
+
+def struct(made, read):
+    nvml.read(gpu, read, byref(made))
+    return made
+
+def kind(what):
+    try:
+        return ["value", what()]
+    except DriverError as error:
+        return [error.kind, error.code]
+
+print(json.dumps({expression}))
+"""
+        done = subprocess.run([node.python, "-c", program], capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    return evaluate
+
+
+def only(result):
+    """The one finding of a result."""
+    assert len(result.findings) == 1, result
+    return result.findings[0]
+
+
+def no_library_of_its_own():
+    """Skips on a machine that has a real libnvidia-ml.so.1 where the loader finds it: the stand-in would not be asked."""
+    found = subprocess.run([sys.executable, "-c", "import ctypes; ctypes.CDLL('libnvidia-ml.so.1')"], capture_output=True, check=False)
+    if found.returncode == 0:
+        pytest.skip("needs a machine without an NVIDIA driver: the loader finds a real libnvidia-ml.so.1 here")
+
+
+# ---- every answer of NVML and what it means ----
+
+#: NVML code, the call that answers it (of GPU 3) -> status, code, action of the one finding. Meanings: NVML API reference, nvmlReturn_t.
+ANSWERS = [
+    (2, "nvmlDeviceGetHandleByIndex", "fail", "gpu_vanished", "reboot_node"),
+    (4, "*", "unknown", "no_permission", "fix_configuration"),
+    (6, "*", "fail", "gpu_vanished", "reboot_node"),
+    (10, "*", "fail", "gpu_not_answering", "drain_node"),
+    (14, "*", "warn", "corrupted_inforom", "replace_part"),
+    (15, "*", "fail", "gpu_lost", "reboot_node"),
+    (16, "*", "fail", "gpu_reset_required", "reset_gpu"),
+    (19, "*", "skip", "gpu_in_use", "none"),
+    (27, "*", "unknown", "gpu_not_ready", "watch"),
+    (999, "*", "fail", "gpu_not_answering", "drain_node"),
+    # What no check should meet on a GPU that is there: it could not be read, and that is all one can say.
+    (1, "nvmlDeviceGetUUID", "unknown", "driver_error", "watch"),
+    (2, "nvmlDeviceGetUUID", "unknown", "driver_error", "watch"),
+    (3, "nvmlDeviceGetUUID", "unknown", "driver_error", "watch"),
+    (13, "nvmlDeviceGetUUID", "unknown", "driver_error", "watch"),
+    (17, "*", "unknown", "driver_error", "watch"),
+    (4711, "*", "unknown", "driver_error", "watch"),
+]
+
+
+@pytest.mark.parametrize("answer, call, status, code, action", ANSWERS, ids=[f"{row[0]}-{row[1]}" for row in ANSWERS])
+def test_what_one_gpu_answers(answer, call, status, code, action, node, measure):
+    outcome = measure(node({"rules": [{"gpu": 3, "call": call, "returns": answer}]}), "gpu_count", timeout=20)
+    finding = only(outcome.result)
+    assert (outcome.result.status, finding.status, finding.code, finding.action) == (status, status, code, action)
+    assert (finding.subject.kind, finding.subject.index, finding.subject.pci) == ("gpu", 3, LOST_BUS_ID)
+    assert finding.evidence["code"] == answer
+    assert [gpu["index"] for gpu in outcome.readings["gpus"] if "error" not in gpu] == [0, 1, 2, 4, 5, 6, 7]
+
+
+#: What the library answers when it is initialised -> status, code, action of the node.
+INITIALISATION = [
+    (4, "unknown", "no_permission", "fix_configuration"),
+    (9, "fail", "driver_not_loaded", "fix_configuration"),
+    (10, "unknown", "driver_error", "watch"),
+    (17, "unknown", "driver_error", "watch"),
+    (18, "fail", "driver_version_mismatch", "reboot_node"),
+    (999, "unknown", "driver_error", "watch"),
+]
+
+
+@pytest.mark.parametrize("answer, status, code, action", INITIALISATION, ids=[str(row[0]) for row in INITIALISATION])
+def test_what_the_library_answers_when_it_is_initialised(answer, status, code, action, node, measure):
+    outcome = measure(node({"rules": [{"gpu": "system", "call": "nvmlInit", "returns": answer}]}), "gpu_count", timeout=20)
+    finding = only(outcome.result)
+    assert (outcome.result.status, finding.code, finding.action, finding.subject.kind) == (status, code, action, "node")
+
+
+@pytest.mark.parametrize("answer", [10, 27, 999])
+def test_what_passes_by_itself_is_asked_once_more(answer, node, measure):
+    outcome = measure(node({"rules": [{"gpu": 3, "call": "nvmlDeviceGetName", "returns": answer, "times": 1}]}), "gpu_count", timeout=20)
+    assert (outcome.result.status, outcome.result.findings) == ("pass", [])
+
+
+def test_a_gpu_that_is_lost_is_not_asked_again(node, measure):
+    outcome = measure(node({"rules": [{"gpu": 3, "call": "nvmlDeviceGetName", "returns": 15, "times": 1}]}), "gpu_count", timeout=20)
+    assert only(outcome.result).code == "gpu_lost"
+
+
+# ---- who is lost ----
+
+def test_every_lost_gpu_is_named_by_index_and_bus_id(node, measure):
+    rules = [{"gpu": 3, "call": "*", "returns": 15}, {"gpu": 6, "call": "*", "returns": 16}]
+    outcome = measure(node({"rules": rules}), "gpu_count", expected_gpus=8)
+    assert [(finding.code, finding.subject.index, finding.subject.pci) for finding in outcome.result.findings] == [
+        ("gpu_lost", 3, LOST_BUS_ID), ("gpu_reset_required", 6, "00000000:BA:00.0")]
+
+
+def test_a_lost_gpu_that_left_the_bus_is_named_by_what_the_kernel_driver_adopted(node, measure):
+    outcome = measure(node({"rules": [{"gpu": 3, "call": "*", "returns": 15}], "pci": {"missing": [3]}}), "gpu_count")
+    assert (only(outcome.result).code, only(outcome.result).subject.pci) == ("gpu_lost", LOST_BUS_ID)
+
+
+def test_a_gpu_that_is_lost_halfway_keeps_what_it_told(node, measure):
+    built = node({"rules": [{"gpu": 3, "call": "nvmlDeviceGetName", "returns": 15}]})
+    outcome = measure(built, "gpu_count")
+    assert only(outcome.result).subject.uuid == built.gpus[3]["uuid"]
+
+
+def test_the_others_are_known_by_index_uuid_and_bus_id(node, measure):
+    built = node("gpu_lost")
+    outcome = measure(built, "gpu_count")
+    told = [{key: gpu[key] for key in ("index", "uuid", "pci", "name")} for gpu in outcome.readings["gpus"] if "error" not in gpu]
+    assert told == [{key: gpu[key] for key in ("index", "uuid", "pci", "name")} for gpu in built.gpus if gpu["index"] != 3]
+
+
+# ---- where the library is ----
+
+def test_the_library_by_option(node, measure, monkeypatch):
+    built = node({"gpus": 2})
+    outcome = measure.several(built, ["gpu_count"], settings={"nvml_library": built.library})[0]
+    assert outcome.result.summary == "2 x NVIDIA H100 80GB HBM3"
+
+
+def test_the_library_on_the_path_of_the_loader(node, measure):
+    outcome = measure.several(node({"gpus": 2}), ["gpu_count"], settings={"nvml_library": None})[0]
+    assert outcome.result.summary == "2 x NVIDIA H100 80GB HBM3"
+
+
+def test_the_library_of_a_driver_container_below_the_root_of_the_host(node, measure):
+    no_library_of_its_own()
+    built = node({"gpus": 2, "driver": {"library": "container"}})
+    assert built.library is None
+    assert measure(built, "gpu_count").result.summary == "2 x NVIDIA H100 80GB HBM3"
+
+
+def test_an_option_that_names_no_file_says_so(node, measure):
+    outcome = measure.several(node({}), ["gpu_count"], settings={"nvml_library": "/opt/nvidia/libnvidia-ml.so.1"})[0]
+    finding = only(outcome.result)
+    assert (finding.status, finding.code, finding.action) == ("unknown", "bad_library_option", "fix_configuration")
+    assert "nvml_library: /opt/nvidia/libnvidia-ml.so.1 does not exist" in finding.message
+
+
+def test_an_option_that_names_no_library_says_so(node, measure, tmp_path):
+    (tmp_path / "text").write_text("not a library")
+    outcome = measure.several(node({}), ["gpu_count"], settings={"nvml_library": str(tmp_path / "text")})[0]
+    assert (outcome.result.status, only(outcome.result).code) == ("unknown", "bad_library_option")
+    assert str(tmp_path / "text") in only(outcome.result).message
+
+
+def test_no_driver_at_all_is_a_failure(node, measure):
+    no_library_of_its_own()
+    finding = only(measure(node("driver_missing"), "gpu_count").result)
+    assert (finding.status, finding.code, finding.action) == ("fail", "driver_missing", "fix_configuration")
+
+
+def test_a_loaded_driver_whose_library_is_not_found_is_not_a_missing_driver(node, measure):
+    no_library_of_its_own()
+    finding = only(measure(node({"driver": {"library": False}}), "gpu_count").result)
+    assert (finding.status, finding.code, finding.action) == ("unknown", "library_not_found", "fix_configuration")
+    assert "set nvml_library" in finding.message and "/run/nvidia/driver/usr/lib/x86_64-linux-gnu" in finding.message
+
+
+def test_a_driver_that_is_not_loaded_is_a_failure(node, measure):
+    finding = only(measure(node({"driver": {"loaded": False}}), "gpu_count").result)
+    assert (finding.status, finding.code, finding.action) == ("fail", "driver_not_loaded", "fix_configuration")
+
+
+def test_a_library_and_a_kernel_module_of_different_versions_are_a_failure(node, measure):
+    finding = only(measure(node("version_mismatch"), "gpu_count").result)
+    assert (finding.status, finding.code, finding.action) == ("fail", "driver_version_mismatch", "reboot_node")
+
+
+# ---- the binding ----
+
+@pytest.mark.parametrize("module", ["raise ImportError('No module named pynvml')", "answer = 42", "print 'Python 2'"],
+                         ids=["missing", "another module of that name", "not for this Python"])
+def test_without_the_binding_the_answer_is_the_remedy(module, node, measure, tmp_path, monkeypatch):
+    (tmp_path / "pynvml.py").write_text(module)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    finding = only(measure(node({}), "gpu_count").result)
+    assert (finding.status, finding.code, finding.action, finding.subject.kind) == ("unknown", "binding_missing", "fix_configuration", "node")
+    assert f"install the package nvidia-ml-py for {sys.executable}: {sys.executable} -m pip install --upgrade nvidia-ml-py" in finding.message
+
+
+def test_a_binding_that_lacks_a_function_says_so_or_is_done_without(node, ask, tmp_path, monkeypatch):
+    import pynvml
+
+    (tmp_path / "pynvml.py").write_text(f"exec(compile(open({pynvml.__file__!r}).read(), 'pynvml', 'exec'))\ndel nvmlDeviceGetRepairStatus\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    assert ask(node({}), "[kind(lambda: nvml.read(gpu, 'nvmlDeviceGetRepairStatus')), nvml.optional(gpu, 'nvmlDeviceGetRepairStatus')]") == [["binding_too_old", None], None]
+
+
+# ---- the stand-in answers the binding as the library does ----
+
+VALUES = [
+    ("nvml.driver_version", "580.95.05"),
+    ("b.nvmlSystemGetNVMLVersion()", "13.580.95.05"),
+    ("b.nvmlSystemGetCudaDriverVersion()", 13000),
+    ("b.nvmlSystemGetCudaDriverVersion_v2()", 13000),
+    ("nvml.read(gpu, 'nvmlDeviceGetIndex')", 1),
+    ("nvml.read(gpu, 'nvmlDeviceGetName')", "NVIDIA H100 80GB HBM3"),
+    ("[getattr(nvml.read(gpu, 'nvmlDeviceGetPciInfo'), name) for name in ('domain', 'bus', 'device', 'pciDeviceId')]", [0, 0x2A, 0, 0x233010DE]),
+    ("nvml.read(gpu, 'nvmlDeviceGetEccMode')", [1, 1]),
+    ("nvml.read(gpu, 'nvmlDeviceGetMigMode')", [0, 0]),
+    ("nvml.read(gpu, 'nvmlDeviceGetRemappedRows')", [1, 2, 1, 0]),
+    ("[getattr(nvml.read(gpu, 'nvmlDeviceGetRowRemapperHistogram'), name) for name in ('max', 'high', 'partial', 'low', 'none')]", [2556, 1, 1, 1, 1]),
+    ("list(map(nvml.fields(gpu, [142, 143, 144, 145, 230, 269, 270, 271, 9999]).get, [142, 143, 144, 145, 230, 269, 270, 271, 9999]))", [0, 2, 0, 0, 0, 0, 0, 5, None]),
+    ("nvml.read(gpu, 'nvmlDeviceGetCurrentClocksEventReasons')", 0x48),
+    ("nvml.read(gpu, 'nvmlDeviceGetCurrentClocksThrottleReasons')", 0x48),
+    ("nvml.read(gpu, 'nvmlDeviceGetSupportedClocksEventReasons')", 0x1FF),
+    ("nvml.read(gpu, 'nvmlDeviceGetSupportedClocksThrottleReasons')", 0x1FF),
+    ("[nvml.read(gpu, 'nvmlDeviceGetViolationStatus', policy).violationTime for policy in (0, 1, 1, 1)]", [0, 100, 103, 106]),
+    ("nvml.read(gpu, 'nvmlDeviceGetViolationStatus', 1).referenceTime", 7),
+    ("nvml.read(gpu, 'nvmlDeviceGetPowerManagementLimit')", 700000),
+    ("nvml.read(gpu, 'nvmlDeviceGetPowerManagementDefaultLimit')", 700000),
+    ("nvml.read(gpu, 'nvmlDeviceGetPowerManagementLimitConstraints')", [200000, 700000]),
+    ("nvml.read(gpu, 'nvmlDeviceGetEnforcedPowerLimit')", 700000),
+    ("nvml.read(gpu, 'nvmlDeviceGetPowerUsage')", 70000),
+    ("[nvml.read(gpu, 'nvmlDeviceGet' + name, which) for name in ('ClockInfo', 'MaxClockInfo', 'ApplicationsClock', 'DefaultApplicationsClock', 'MaxCustomerBoostClock')"
+     " for which in (1, 2)]", [1980, 2619] * 5),
+    ("nvml.read(gpu, 'nvmlDeviceGetPerformanceState')", 0),
+    ("nvml.read(gpu, 'nvmlDeviceGetTemperature', 0)", 34),
+    ("(lambda memory: [memory.total, memory.used, memory.total - memory.free - memory.used])(nvml.read(gpu, 'nvmlDeviceGetMemoryInfo'))",
+     [81559 << 20, (550 << 20) + 12345678, 0]),
+    ("(lambda memory: [memory.total, memory.reserved, memory.used])(nvml.read(gpu, 'nvmlDeviceGetMemoryInfo', b.nvmlMemory_v2))", [81559 << 20, 550 << 20, 12345678]),
+    ("[getattr(nvml.read(gpu, 'nvmlDeviceGetUtilizationRates'), name) for name in ('gpu', 'memory')]", [97, 61]),
+    ("[[one.pid, one.usedGpuMemory] for one in nvml.read(gpu, 'nvmlDeviceGetComputeRunningProcesses')]", [[4242, 12345000], [4243, 0]]),
+    ("[[one.pid, one.usedGpuMemory] for one in nvml.read(gpu, 'nvmlDeviceGetGraphicsRunningProcesses')]", [[4244, 678]]),
+    ("[one.pid for one in nvml.read(gpu, 'nvmlDeviceGetMPSComputeRunningProcesses')]", []),
+    ("[nvml.read(gpu, 'nvmlDeviceGet' + name) for name in ('CurrPcieLinkGeneration', 'MaxPcieLinkGeneration', 'GpuMaxPcieLinkGeneration')]", [3, 5, 5]),
+    ("[nvml.read(gpu, 'nvmlDeviceGet' + name) for name in ('CurrPcieLinkWidth', 'MaxPcieLinkWidth', 'PcieReplayCounter')]", [8, 16, 0]),
+    ("list(nvml.read(gpu, 'nvmlDeviceGetCpuAffinity', 4))", [0x00FFFFFFFFFFFFFF, 0xFFFF000000000000, 0x000000FFFFFFFFFF, 0]),
+    ("[nvml.read(gpu, 'nvmlDeviceGetPersistenceMode'), nvml.read(gpu, 'nvmlDeviceGetComputeMode')]", [1, 0]),
+    ("struct(b.c_nvmlEccSramErrorStatus_v1_t(), 'nvmlDeviceGetSramEccErrorStatus').bThresholdExceeded", 1),
+    ("nvml.read(gpu, 'nvmlDeviceGetRepairStatus')", [1, 0]),
+    ("[nvml.read(gpu, 'nvmlDeviceGetTotalEccErrors', type, counter) for type in (0, 1) for counter in (0, 1)]", [0, 0, 4, 9]),
+    ("(lambda info: [info.state, info.status, info.healthSummary])(struct(b.c_nvmlGpuFabricInfo_v3_t(), 'nvmlDeviceGetGpuFabricInfoV'))", [3, 0, 1]),
+    ("[b.nvmlDeviceGetIndex(b.nvmlDeviceGetHandleByUUID(nvml.gpus[5]['uuid'])), b.nvmlDeviceGetIndex(b.nvmlDeviceGetHandleByPciBusId('0000:AB:00.0'))]", [5, 5]),
+]
+READABLE = {
+    "rules": [
+        {"gpu": 1, "call": "nvmlDeviceGetRemappedRows", "values": [1, 2, True, False]},
+        {"gpu": 1, "call": "nvmlDeviceGetRowRemapperHistogram", "values": [2556, 1, 1, 1, 1]},
+        {"gpu": 1, "call": "field.143", "values": [2]},
+        {"gpu": "*", "call": "field.271", "values": [5]},
+        {"gpu": 1, "call": "nvmlDeviceGetCurrentClocksThrottleReasons", "values": [0x48]},
+        {"gpu": 1, "call": "nvmlDeviceGetViolationStatus.1", "values": [7, "100+3"]},
+        {"gpu": 1, "call": "nvmlDeviceGetUtilizationRates", "values": [97, 61]},
+        {"gpu": 1, "call": "nvmlDeviceGetSramEccErrorStatus", "values": [1]},
+        {"gpu": 1, "call": "nvmlDeviceGetRepairStatus", "values": [1, 0]},
+        {"gpu": 1, "call": "nvmlDeviceGetTotalEccErrors.1.0", "values": [4]},
+        {"gpu": 1, "call": "nvmlDeviceGetTotalEccErrors.1.1", "values": [9]},
+    ],
+    "pci": {"link": {1: {"current_link_speed": "8.0 GT/s PCIe", "current_link_width": 8}}},
+    "processes": [{"gpu": 1, "pid": 4242, "memory": 12345000}, {"gpu": 1, "pid": 4243}, {"gpu": 1, "pid": 4244, "kind": "graphics", "memory": 678}],
+}
+
+
+def test_the_stand_in_answers_the_binding(node, ask):
+    found = ask(node(READABLE), "[" + ",".join(expression for expression, _value in VALUES) + "]", gpu=1)
+    assert dict(zip([expression for expression, _value in VALUES], found)) == dict(VALUES)
+
+
+def test_retired_pages_of_an_older_gpu(node, ask):
+    expression = "[nvml.read(gpu, 'nvmlDeviceGetRetiredPages', 0), nvml.read(gpu, 'nvmlDeviceGetRetiredPages', 1), " \
+                 "nvml.read(gpu, 'nvmlDeviceGetRetiredPages_v2', 0), nvml.read(gpu, 'nvmlDeviceGetRetiredPagesPendingStatus'), nvml.optional(gpu, 'nvmlDeviceGetRemappedRows')]"
+    built = node("v100_retired_pages")
+    assert ask(built, expression, gpu=1) == [[0x1F3A000], [0x2F3B000, 0x3F3C000], [{"address": 0x1F3A000, "timestamp": 1700000000}], 1, None]
+    assert ask(built, expression, gpu=0) == [[], [], [], 0, None]
+
+
+def test_a_function_that_an_old_driver_lacks_is_unsupported(node, ask):
+    built = node({"driver": {"version": "525.147.05"}})
+    assert ask(built, "[kind(lambda: nvml.read(gpu, 'nvmlDeviceGetCurrentClocksEventReasons')), nvml.read(gpu, 'nvmlDeviceGetCurrentClocksThrottleReasons'), "
+                      "nvml.optional(gpu, 'nvmlDeviceGetCurrentClocksEventReasons'), nvml.fields(gpu, [230])]") == [["unsupported", 13], 1, None, {"230": None}]
+
+
+def test_a_function_that_is_told_to_be_missing_is_a_missing_symbol(node, ask):
+    built = node({"rules": [{"call": "nvmlDeviceGetFieldValues", "missing": True}, {"call": "nvmlDeviceGetPowerUsage", "returns": 3}]})
+    assert ask(built, "[kind(lambda: nvml.read(gpu, 'nvmlDeviceGetFieldValues', [142])), nvml.fields(gpu, [142, 143]), kind(lambda: nvml.read(gpu, 'nvmlDeviceGetPowerUsage'))]") == [
+        ["unsupported", 13], {"142": None, "143": None}, ["unsupported", 3]]
+
+
+def test_a_gpu_without_ecc_answers_zeros(node, ask):
+    built = node({"model": "RTX-4090", "gpus": 1})
+    assert ask(built, "[nvml.optional(gpu, 'nvmlDeviceGetEccMode'), nvml.read(gpu, 'nvmlDeviceGetRemappedRows')]") == [None, [0, 0, 0, 0]]
+
+
+@pytest.mark.parametrize("model", ["H100-80GB", "A100-SXM4-80GB", "H200", "V100-32GB", "L40S", "RTX-4090", "GB10"])
+def test_every_model_is_identified(model, node, measure):
+    built = node({"model": model, "gpus": 1})
+    assert measure(built, "gpu_count", expected_gpus=1).result.summary == f"1 x {built.gpus[0]['name']}"
