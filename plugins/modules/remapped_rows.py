@@ -18,7 +18,7 @@ description:
     (such as A10, A40, L4, L40S and the RTX series) it is V(fail), since the GPU has to be reset before it is used. So it is for a page
     with a double-bit error that waits for its retirement, since the GPU takes no work until then.
   - Memory banks without a spare row left are V(warn); the next uncorrectable error there cannot be remapped.
-  - Where MIG hides the remapped rows the status is V(unknown). A GPU that has neither row remapping nor page retirement is V(skip).
+  - Where MIG hides the remapped rows the status is V(unknown). A GPU that reports neither row remapping nor page retirement is V(skip).
   - What a failed row means for warranty is for NVIDIA's field diagnostic to confirm.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)

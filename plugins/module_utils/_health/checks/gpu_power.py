@@ -141,9 +141,10 @@ def _judge_gpu(gpu: Dict[str, Any], subject: Subject, uptime: float) -> Tuple[Li
         findings.append(Finding("unsupported", SKIP, "does not report what holds its clocks back", "none", subject))
     else:
         missing = ["reasons"] + missing
-    if not isinstance(gpu.get("violations"), dict) and not _unsupported(gpu, "violations"):
+    violations = gpu.get("violations")
+    if not isinstance(violations, dict) or any(whole_numbers(violations, [cause]) is None for cause in _COUNTERS if cause in violations):
         missing.append("violations")
-    findings += _judge_heat(_counters(gpu.get("violations")), uptime, subject) + _judge_limits(parts, subject) + unread_findings(gpu, subject, missing)
+    findings += _judge_heat(_counters(violations), uptime, subject) + _judge_limits(parts, subject) + unread_findings(gpu, subject, missing)
     return findings, _measured(gpu, parts["power_limit"], subject)
 
 
@@ -218,7 +219,7 @@ def _judge_limits(parts: Dict[str, Optional[Values]], subject: Subject) -> List[
 def _not_reported(gpus: List[Dict[str, Any]]) -> List[Finding]:
     """What could not be compared, said once for the node: many GPUs have no application clocks, which is no fault."""
     kinds = (
-        ("violations_not_reported", "violation counters", lambda gpu: gpu.get("violations") == {}),
+        ("violations_not_reported", "violation counters", lambda gpu: isinstance(gpu.get("violations"), dict) and not _counters(gpu["violations"])),
         ("power_limit_not_reported", "power limits", lambda gpu: _unsupported(gpu, "power_limit")),
         ("clocks_not_reported", "application clocks", lambda gpu: _unsupported(gpu, "graphics_clock") or _unsupported(gpu, "memory_clock")),
     )
@@ -260,5 +261,6 @@ def _duration(seconds: float) -> str:
 
 NAME = "gpu_power"
 CHECK = Check(
-    name=NAME, aliases=("gpupower",), purpose="is a GPU slowed down by heat or power, or limited below its defaults", intrusion=PASSIVE, measure=measure, judge=judge,
+    name=NAME, aliases=("gpupower",), purpose="is a GPU slowed down by heat or power, or limited below its defaults", intrusion=PASSIVE,
+    measure=measure, judge=judge,
 )

@@ -138,7 +138,7 @@ def _judge_gpu(gpu: Dict[str, Any], subject: Subject, strict: bool) -> Tuple[Lis
         message = "remapped rows cannot be read while MIG is on; read them with the MIG instances destroyed, or through DCGM"
         findings.append(Finding("not_readable_with_mig", UNKNOWN, message, "watch", subject, {"mig": parts["mig"]}))
     elif "pages" in gpu and gpu["pages"] is None and not set(missing) & {"rows", "row_fields", "banks", "ecc", "mig"}:
-        findings.append(Finding("unsupported", SKIP, "has neither row remapping nor page retirement", "none", subject))
+        findings.append(Finding("unsupported", SKIP, "reports neither row remapping nor page retirement", "none", subject))
     elif not missing:
         missing = ["pages"]
     if rows and parts["ecc"] and not parts["ecc"]["current"]:
@@ -204,10 +204,10 @@ def _uncorrectable(rows: Values) -> str:
 
 def _judge_banks(banks: Optional[Values], subject: Subject) -> List[Finding]:
     if banks and banks["none"]:
-        message = f"{banks['none']} memory banks have no spare row left: the next uncorrectable error there cannot be remapped; plan the GPU's replacement"
+        message = f"memory banks without a spare row: {banks['none']}; the next uncorrectable error there cannot be remapped, so plan the GPU's replacement"
         return [Finding("no_spare_rows", WARN, message, "replace_part", subject, {"banks": banks})]
     if banks and banks["low"]:
-        return [Finding("few_spare_rows", PASS, f"{banks['low']} memory banks have few spare rows left", "watch", subject, {"banks": banks})]
+        return [Finding("few_spare_rows", PASS, f"memory banks with few spare rows: {banks['low']}", "watch", subject, {"banks": banks})]
     return []
 
 
