@@ -7,13 +7,15 @@ from __future__ import annotations
 from typing import Dict, List
 
 from ..check import Check
-from . import gpu_count, gpu_power, remapped_rows
+from . import dcgm_diag, gpu_count, gpu_power, pcie_bandwidth, remapped_rows
 
 #: In the order in which a pass runs and reports them: cheap first.
 REGISTRY: List[Check] = [
     gpu_count.CHECK,
     remapped_rows.CHECK,
     gpu_power.CHECK,
+    pcie_bandwidth.CHECK,
+    dcgm_diag.CHECK,
 ]
 
 _BY_NAME: Dict[str, Check] = {name: check for check in REGISTRY for name in (check.name,) + check.aliases}

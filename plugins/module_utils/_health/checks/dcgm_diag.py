@@ -1,0 +1,533 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's own diagnostic (``dcgmi diag``), at a level or by named tests, judged by the severity of what it reports.
+
+What decides is DCGM's document. Its exit status is a hint (it comes from another table than the severities and can contradict them), and
+the word Fail is none, since a warning is printed as Fail too. DCGM itself sets no floor for the PCIe bandwidth of any model
+(DCGM 4.6, diag-skus.yaml.in), so it is handed ours wherever the test ``pcie`` runs.
+
+Level 1 only reads and asks nobody; everything above takes the GPUs and goes through the busy gate.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from .. import dcgm, gate
+from ..check import Check, Options, Probe, Readings
+from ..knowledge import dcgm as knowledge
+from ..knowledge.links import GB, expected_bandwidth
+from ..model import FAIL, INVASIVE, NODE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject, gpu_subject
+from ._driver import judge_gpus, listed_gpus, read_gpus, read_parts
+
+#: Characters of dcgmi's output kept in the readings; what is judged is the whole of it, normalised.
+_TEXT = 64 * 1024
+#: Seconds dcgmi may take to tell its version.
+_VERSION_SECONDS = 10.0
+#: Seconds at the end of the check's grace, at most a quarter of it, for what dcgmi leaves behind. dcgmi itself needs up to 25 s to stop a diagnostic
+#: (dcgmi/Diag.cpp) and has the rest of the 30.
+_LAST_SECONDS = 4.0
+_PCIE = "pcie.h2d_d2h_single_pinned."
+
+
+# --- options ---
+
+
+class Wanted(NamedTuple):
+    """What to run, from the options."""
+
+    level: int
+    #: The names asked for, as ``--run`` takes them; empty for a level.
+    tests: Tuple[str, ...]
+    parameters: Dict[str, str]
+
+    @property
+    def run(self) -> str:
+        # DCGM 4 does not take the name software; its tests come first in every run (NVIDIA/DCGM issue 296).
+        return ",".join(test for test in self.tests if test != "software") or str(self.level)
+
+    @property
+    def words(self) -> str:
+        return f"tests {', '.join(self.tests)}" if self.tests else f"level {self.level}"
+
+    @property
+    def required(self) -> Sequence[str]:
+        return [test for test in self.tests if test != "software"] or knowledge.REQUIRED[self.level]
+
+
+def wanted(options: Options) -> Wanted:
+    """What the options ask for; raises ValueError that says what is accepted."""
+    level, tests = options.get("level"), options.get("tests")
+    if tests and level is not None:
+        raise ValueError("level and tests exclude each other, give one of them")
+    if tests is not None and (not isinstance(tests, list) or not tests or not all(re.fullmatch(r"[A-Za-z][\w ]*", str(test)) for test in tests)):
+        raise ValueError(f"tests: {tests!r} is not accepted, give names as dcgmi diag --run takes them, for example memory, pcie")
+    if level not in (None, 1, 2, 3, 4):
+        raise ValueError(f"level: {level!r} is not accepted, give a number from 1 to 4")
+    host_engine = options.get("host_engine")
+    if host_engine is not None and not re.fullmatch(r"[^\s-]\S*", str(host_engine)):
+        raise ValueError(f"host_engine: {host_engine!r} is not accepted, give a host, host:port or unix:// path")
+    names = tuple(knowledge.run_name(str(test)) for test in tests or ())
+    if names:
+        level = max(knowledge.LEVEL_OF.get(name, 3) for name in names)
+    return Wanted(level or 1, names, _parameters(options.get("parameters")))
+
+
+def _parameters(given: Any) -> Dict[str, str]:
+    if isinstance(given, dict):
+        pairs = [(str(name), str(value)) for name, value in given.items()]
+    else:
+        parts = [part for item in (given if isinstance(given, list) else [given] if given else []) for part in str(item).split(";") if part]
+        pairs = [(name, value) for name, _, value in (part.partition("=") for part in parts)]
+    for name, value in pairs:
+        if not re.fullmatch(r"[\w ]+(\.\w+)+", name) or not re.fullmatch(r"[^;\s]+", value):
+            raise ValueError(f"parameters: {name}={value} is not accepted, give test.parameter=value")
+    return dict(pairs)
+
+
+def _test_seconds(parameters: Dict[str, str]) -> float:
+    """Seconds that durations given by the operator add up to; DCGM refuses a time limit that is not above it."""
+    found = (value for name, value in parameters.items() if name.endswith(".test_duration"))
+    return sum(float(value) for value in found if re.fullmatch(r"\d{1,6}(\.\d+)?", value))
+
+
+def deadline(options: Options, gpus: int) -> float:
+    """Seconds for the level (`knowledge.DEADLINES`, with sources), or the level the named tests belong to, and on top what durations were given."""
+    try:
+        what = wanted(options)
+    except ValueError:
+        return knowledge.DEADLINES[1]
+    return knowledge.DEADLINES[what.level] + _test_seconds(what.parameters)
+
+
+# --- measuring ---
+
+
+def measure(probe: Probe) -> Readings:
+    """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not installed), ``version``, ``before`` and ``after`` (`gate.look`),
+    and ``runs``: the diagnostic and, where an error called for it, its repetition. A run is ``{"argv", "returncode", "timed_out", "seconds", "report"
+    (`dcgm.normalise`), "text", "stderr", "left" (processes that could not be ended)}`` or ``{"argv", "error"}``. ``refused`` tells what is wrong with the options."""
+    until = time.monotonic() + probe.seconds
+    readings = read_gpus(probe, _read_gpu)
+    try:
+        what = wanted(probe.options)
+    except ValueError as error:
+        return dict(readings, refused=str(error))
+    if any(_has_mig(gpu) for gpu in readings["gpus"]):
+        return readings
+    readings["dcgmi"] = shutil.which("dcgmi")
+    if not readings["dcgmi"]:
+        return readings
+    if what.run == "1":
+        _diagnose(probe, readings, what, until)
+        return readings
+    with gate.lock(probe.host) as locked_by:
+        readings["before"] = gate.look(probe, locked_by)
+        probe.keep(readings)
+        if gate.judge(readings["before"]) and not probe.options.get("force"):
+            return readings
+        _diagnose(probe, readings, what, until - min(15.0, probe.seconds / 20))
+        if not any(run.get("timed_out") for run in readings["runs"]):
+            readings["after"] = gate.look(probe, times=1)
+    return readings
+
+
+def _read_gpu(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+    return read_parts({
+        "serial": lambda: nvml.read(gpu, "nvmlDeviceGetSerial"),
+        "mig": lambda: nvml.read(gpu, "nvmlDeviceGetMigMode"),
+        "generation": lambda: nvml.read(gpu, "nvmlDeviceGetMaxPcieLinkGeneration"),
+        "width": lambda: nvml.read(gpu, "nvmlDeviceGetMaxPcieLinkWidth"),
+    })
+
+
+def _has_mig(gpu: Dict[str, Any]) -> bool:
+    mig = gpu.get("mig")
+    return isinstance(mig, list) and any(mig)
+
+
+def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> None:
+    version = readings["version"] = _version(probe, readings["dcgmi"])
+    parameters = dict(_floor(readings["gpus"]) if "pcie" in what.required else {}, **what.parameters)
+    readings["runs"] = []
+    selection = ["-n", f"gpu:{len(readings['gpus'])}"] if version >= [4] and probe.settings.expected_gpus == len(readings["gpus"]) else []
+    first = _run(probe, readings, ["-r", what.run] + selection, parameters, until)
+    readings["runs"].append(first)
+    probe.keep(readings)
+    suspects = [fault.result for fault in dcgm.faults(first.get("report")) if fault.kind == knowledge.TRIAGE and fault.result.status == "fail"]
+    if suspects and time.monotonic() < until:
+        tests = sorted({suspect.test for suspect in suspects} - {"software"})
+        gpus = sorted({suspect.gpu for suspect in suspects if suspect.gpu is not None})
+        everywhere = any(suspect.gpu is None for suspect in suspects) or not gpus
+        selection = [] if everywhere else ["-i", ",".join(map(str, gpus))]
+        parameters = {name: value for name, value in parameters.items() if name.split(".")[0] in tests}
+        readings["runs"].append(_run(probe, readings, ["-r", ",".join(tests) or "1"] + selection, parameters, until))
+
+
+def _version(probe: Probe, program: str) -> List[int]:
+    """dcgmi's version as numbers, empty when it does not say: then it is asked for nothing that only newer ones know."""
+    try:
+        told = probe.run([program, "--version"], min(_VERSION_SECONDS, probe.seconds / 4), grace=0.5).stdout
+    except OSError:
+        return []
+    found = re.search(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", told)
+    return [int(part) for part in found.groups() if part] if found else []
+
+
+def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
+    """Our floor for the host link as DCGM's parameters: the lowest of the node's GPUs, since they apply to all. Empty when one of them has no row."""
+    read = [gpu for gpu in gpus if not gpu.get("error")]
+    rows = [expected_bandwidth(gpu.get("generation"), gpu.get("width"), gpu.get("name")) for gpu in read]
+    known = [row for row in rows if row is not None and row.detail.startswith("PCIe")]
+    if not known or len(known) < len(read):
+        return {}
+    return {
+        _PCIE + "min_bandwidth": f"{min(row.fail for row in known) / GB:g}",
+        _PCIE + "min_pci_generation": str(min(gpu["generation"] for gpu in read)),
+        _PCIE + "min_pci_width": str(min(gpu["width"] for gpu in read)),
+    }
+
+
+def _run(probe: Probe, readings: Readings, selection: List[str], parameters: Dict[str, str], until: float) -> Readings:
+    """One run; while another diagnostic is running, tried again for half of the time there is."""
+    host_engine = probe.options.get("host_engine")
+    argv = [readings["dcgmi"], "diag", "-j"] + selection
+    if host_engine:
+        argv += ["--host", host_engine]
+    if parameters:
+        argv += ["-p", ";".join(f"{name}={value}" for name, value in parameters.items())]
+    pause = min(15.0, max(0.2, probe.seconds / 20))
+    patience = (time.monotonic() + until) / 2
+    while True:
+        with _StatsDirectory(wanted=not host_engine) as stats:
+            run = _run_once(probe, argv + stats, _time_limit(readings["version"], parameters, until), until)
+        if not _already_running(run) or time.monotonic() + pause > patience:
+            return run
+        probe.stage("waiting for another DCGM diagnostic to end")
+        time.sleep(pause)
+
+
+def _time_limit(version: List[int], parameters: Dict[str, str], until: float) -> List[str]:
+    """DCGM's own limit, a little below ours, so that it ends its tests itself."""
+    left = until - time.monotonic()
+    seconds = int(left - min(10.0, left / 10))
+    return ["-t", str(seconds)] if version >= [4] and seconds > _test_seconds(parameters) else []
+
+
+class _StatsDirectory:
+    """A directory for the statistics DCGM writes, removed afterwards. An engine elsewhere has no such directory: then it is not told any."""
+
+    def __init__(self, wanted: bool) -> None:
+        self._path = tempfile.mkdtemp(prefix="autopilot-gpu-dcgm-") if wanted else None
+
+    def __enter__(self) -> List[str]:
+        if not self._path:
+            return []
+        # The host engine may run its tests as another user.
+        os.chmod(self._path, 0o1777)
+        return ["--statspath", self._path]
+
+    def __exit__(self, *_error: Any) -> None:
+        if self._path:
+            shutil.rmtree(self._path, ignore_errors=True)
+
+
+def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> Readings:
+    before = _engine_tests()
+    finished = False
+    left: List[int] = []
+    try:
+        done = probe.run(argv + limit, max(0.1, until - time.monotonic()), grace=probe.grace - min(_LAST_SECONDS, probe.grace / 4))
+        finished = not done.timed_out and done.returncode is not None and done.returncode >= 0
+    except OSError as error:
+        finished = True
+        return {"argv": argv, "error": str(error)}
+    finally:
+        if not finished:
+            left = _end(sorted(set(_engine_tests()) - set(before)), min(_LAST_SECONDS, probe.grace / 4) / 2)
+    return {
+        "argv": done.argv, "returncode": done.returncode, "timed_out": done.timed_out, "seconds": round(done.seconds, 3), "left": done.abandoned + left,
+        "report": dcgm.normalise(done.stdout), "text": done.stdout[:_TEXT], "stderr": done.stderr[-4096:],
+    }
+
+
+def _already_running(run: Readings) -> bool:
+    report = run.get("report") if isinstance(run.get("report"), dict) else {}
+    words = f"{report.get('errors')} {run.get('text') if report.get('problem') else ''}"
+    return run.get("returncode") == knowledge.ALREADY_RUNNING or "already running" in words
+
+
+# --- the tests a host engine runs for us; dcgmi's own descendants are ended with it ---
+
+
+def _processes() -> Dict[int, Tuple[str, int]]:
+    """Name and parent of every process."""
+    found = {}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as handle:
+                head, _, tail = handle.read().rpartition(")")
+        except OSError:
+            continue
+        found[int(entry)] = (head.partition("(")[2], int(tail.split()[1]))
+    return found
+
+
+def _engine_tests() -> List[int]:
+    """Processes running tests for a host engine on this host: ``nvvs`` whose parent is ``nv-hostengine``. An engine runs one diagnostic at a time."""
+    processes = _processes()
+    return [pid for pid, (name, parent) in processes.items() if name == "nvvs" and processes.get(parent, ("", 0))[0] == "nv-hostengine"]
+
+
+def _end(pids: List[int], seconds: float) -> List[int]:
+    """SIGTERM, a share of ``seconds``, SIGKILL, to the processes and what they started; returns those that would not go."""
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        running = _processes()
+        pids = [pid for pid, (_name, parent) in running.items() if pid in pids or parent in pids]
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+        until = time.monotonic() + max(0.2, seconds / 2)
+        while pids and time.monotonic() < until:
+            time.sleep(0.02)
+            pids = [pid for pid in pids if _running(pid)]
+    return pids
+
+
+def _running(pid: int) -> bool:
+    """Whether it still runs; a process that ended and waits for its parent to take note does not."""
+    try:
+        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as handle:
+            return handle.read().rpartition(")")[2].split()[0] not in ("Z", "X")
+    except OSError:
+        return False
+
+
+# --- judging ---
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    gpus = listed_gpus(readings)
+    try:
+        what = wanted(options)
+    except ValueError:
+        what = Wanted(1, (), {})
+    runs = [run for run in readings["runs"] if isinstance(run, dict)] if isinstance(readings.get("runs"), list) else []
+    if runs:
+        findings = _judge_runs(runs, readings, what, [gpu for gpu in gpus if not gpu.get("error")])
+    else:
+        findings = _judge_absence(readings, options, gpus)
+    return judge_gpus(NAME, readings, lambda gpu, subject: ([], []), lambda found: _clean(readings, runs, what), findings)
+
+
+def _clean(readings: Readings, runs: List[Readings], what: Wanted) -> str:
+    """The summary when nothing is wrong."""
+    numbers = readings.get("version")
+    version = ".".join(map(str, numbers)) + " " if isinstance(numbers, list) and numbers else ""
+    skipped = _skipped(dcgm.results(runs[0].get("report"))) if runs else []
+    return f"DCGM {version}{what.words} clean" + (f"; skipped by DCGM: {', '.join(skipped)}" if skipped else "")
+
+
+def _judge_absence(readings: Readings, options: Options, gpus: List[Dict[str, Any]]) -> List[Finding]:
+    """Why nothing was run."""
+    if readings.get("refused"):
+        return [Finding("options_refused", UNKNOWN, str(readings["refused"]), "fix_configuration")]
+    partitioned = [
+        Finding("mig_enabled", SKIP, "MIG is enabled or about to be, DCGM's diagnostic needs whole GPUs", "none", gpu_subject(gpu)) for gpu in gpus if _has_mig(gpu)
+    ]
+    if partitioned:
+        return partitioned
+    if "dcgmi" in readings and not readings["dcgmi"]:
+        remedy = "install datacenter-gpu-manager-4-core and the datacenter-gpu-manager-4-cuda package of the driver's CUDA version, or leave dcgm_diag out of the checks"
+        return [Finding("dcgmi_missing", UNKNOWN, f"dcgmi is not installed; {remedy}", "fix_configuration")]
+    held = gate.judge(readings["before"]) if "before" in readings and not options.get("force") else []
+    return held or [Finding("diagnostic_not_run", UNKNOWN, "DCGM's diagnostic was not run", "watch")]
+
+
+def _judge_runs(runs: List[Readings], readings: Readings, what: Wanted, gpus: List[Dict[str, Any]]) -> List[Finding]:
+    first = runs[0]
+    report = first.get("report")
+    subjects = {number: gpu_subject(gpu) for number, gpu in zip(dcgm.gpu_ids(gpus, report), gpus)}
+    disturbed = gate.disturbed(readings.get("before"), readings.get("after"))
+    findings = _judge_run(first) + _judge_faults(runs, subjects, bool(disturbed))
+    results = dcgm.results(report)
+    if not findings or results:
+        findings += _judge_coverage(results, report, what, subjects)
+    returncode = _status(first)
+    if what.run != "1" and not first.get("timed_out") and not ("before" in readings and "after" in readings):
+        findings.append(Finding("use_unknown", UNKNOWN, "whether someone else used the GPUs meanwhile could not be told", "watch"))
+    if returncode != 0 and not findings:
+        hint = knowledge.exit_hint(returncode)
+        words = f"dcgmi ended with status {returncode}" + (f" ({hint})" if hint else "") + ", and nothing in its result says why"
+        findings.append(Finding("exit_status_unexplained", UNKNOWN, words, "watch", NODE, {"returncode": returncode}))
+    left = [pid for run in runs for pid in (run["left"] if isinstance(run.get("left"), list) else [])]
+    if left:
+        findings.append(Finding(
+            "left_behind", UNKNOWN, f"the diagnostic's process {', '.join(map(str, left))} could not be ended and may hold a GPU", "reboot_node", NODE, {"pids": left},
+        ))
+    return findings + disturbed
+
+
+def _judge_run(run: Readings) -> List[Finding]:
+    """Whether the run came to a result that can be read."""
+    report = run.get("report") if isinstance(run.get("report"), dict) else {}
+    returncode = _status(run)
+    evidence = {"returncode": returncode, "argv": run.get("argv")}
+    hint = knowledge.exit_hint(returncode)
+    if run.get("error"):
+        return [Finding("dcgmi_not_started", UNKNOWN, f"dcgmi could not be started: {run['error']}", "fix_configuration", NODE, evidence)]
+    if run.get("timed_out"):
+        seconds = run.get("seconds")
+        within = f" within {seconds:.0f} s" if isinstance(seconds, (int, float)) else ""
+        return [Finding("dcgmi_timed_out", UNKNOWN, f"dcgmi did not answer{within} and was ended; run again, then look at nv-hostengine", "watch", NODE, evidence)]
+    said = "; ".join(str(error) for error in report.get("errors") or []) if isinstance(report.get("errors"), list) else ""
+    if said or report.get("problem", dcgm.NO_DOCUMENT):
+        words = _shown(said) or _shown(run.get("text")) or _shown(run.get("stderr")) or "nothing"
+        code, what = "dcgm_could_not_run", "DCGM could not run its diagnostic"
+        if not said and report.get("problem") == dcgm.INCOMPLETE:
+            code, what = "result_incomplete", "dcgmi's result broke off before its end"
+        elif _already_running(run):
+            code, what = "diagnostic_already_running", "another DCGM diagnostic kept running"
+        elif not said:
+            code, what = "no_result", "dcgmi gave no result"
+        action = "fix_configuration" if returncode in knowledge.REMEDIES else "watch"
+        return [Finding(code, UNKNOWN, f"{what}: {words}" + (f" ({hint})" if hint else ""), action, NODE, evidence)]
+    if returncode is None or returncode < 0:
+        return [Finding("dcgmi_died", UNKNOWN, f"dcgmi did not end by itself (status {returncode})", "watch", NODE, evidence)]
+    return []
+
+
+def _status(run: Readings) -> Optional[int]:
+    return run["returncode"] if isinstance(run.get("returncode"), int) else None
+
+
+def _shown(text: Any) -> str:
+    words = " ".join(text.split()) if isinstance(text, str) else ""
+    return words if len(words) <= 300 else words[:300] + "..."
+
+
+def _judge_faults(runs: List[Readings], subjects: Dict[int, Subject], disturbed: bool) -> List[Finding]:
+    """What the results report, each fault of a test and GPU once, also when both runs have it."""
+    reports = [run.get("report") for run in runs[:2]]
+    faults = [dcgm.faults(report) for report in reports]
+    findings = []
+    seen = set()
+    for number, found in enumerate(faults):
+        other = 1 - number if len(reports) > 1 else None
+        for fault in found:
+            key = _place(fault.result) + (fault.kind,)
+            if key in seen:
+                continue
+            seen.add(key)
+            again = _again(fault.result, dcgm.results(reports[other]), faults[other]) if other is not None else None
+            finding = _judge_fault(fault, again, subjects, disturbed)
+            if finding:
+                findings.append(finding)
+    for result in dcgm.results(reports[0]):
+        if result.status not in ("pass", "skip", "fail"):
+            findings.append(Finding("status_unknown", UNKNOWN, f"{result.title}: DCGM gives the status {result.status!r}", "watch", _subject(result, subjects)))
+    return findings
+
+
+def _place(result: dcgm.Result) -> Tuple[Any, ...]:
+    return (result.title, result.gpu, result.entity)
+
+
+def _again(result: dcgm.Result, results: List[dcgm.Result], faults: List[dcgm.Fault]) -> Optional[str]:
+    """How the same test went on the same GPU in the other run: pass, fail, or None when that run does not tell."""
+    nobody = result.gpu is None and result.entity is None
+    same = [one for one in results if one.title == result.title and (nobody or _place(one) == _place(result))]
+    bad = [fault for fault in faults if fault.result in same and fault.result.status == "fail" and fault.kind not in (knowledge.MONITOR, knowledge.CONFIG)]
+    if bad:
+        return "fail"
+    return "pass" if same and all(one.status in ("pass", "fail") for one in same) else None
+
+
+def _judge_fault(fault: dcgm.Fault, again: Optional[str], subjects: Dict[int, Subject], disturbed: bool) -> Optional[Finding]:
+    code, status, action, words = dcgm.meaning(fault)
+    result = fault.result
+    if result.status == "skip" and fault.kind == knowledge.UNRATED:
+        return None
+    if result.status != "fail" and status == FAIL:
+        # DCGM can say Pass of a memory test that could not get memory (NVIDIA/DCGM issue 284).
+        status, action, words = (WARN if fault.kind == knowledge.UNRATED else UNKNOWN), "watch", f"{result.status}, and yet an error"
+    elif fault.kind == knowledge.TRIAGE:
+        if again == "fail":
+            words = "failed twice"
+        elif again == "pass":
+            status, action, words = WARN, "watch", "failed once and passed when repeated"
+        else:
+            status, action, words = UNKNOWN, "watch", "failed once and could not be repeated"
+    if disturbed and status == FAIL and fault.kind in (knowledge.TRIAGE, knowledge.UNRATED):
+        status, action, words = UNKNOWN, "watch", f"{words} while someone else used the GPUs"
+    texts = [text for text in (_shown(warning.get("text")) for warning in fault.warnings) if text]
+    more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+    errors = sorted({warning["error_id"] for warning in fault.warnings if isinstance(warning.get("error_id"), int)})
+    evidence: Dict[str, Any] = {"test": result.test, "error_ids": errors, "severity": fault.kind if isinstance(fault.kind, str) else "overridden"}
+    categories = [warning.get("category") for warning in fault.warnings]
+    named = sorted({knowledge.CATEGORIES[number] for number in categories if isinstance(number, int) and 0 <= number < len(knowledge.CATEGORIES)})
+    if named:
+        evidence["categories"] = named
+    about = f"{result.entity}, " if result.entity else ""
+    return Finding(code, status, f"DCGM {about}{result.title}: {words}" + (f": {texts[0]}{more}" if texts else ""), action, _subject(result, subjects), evidence)
+
+
+def _subject(result: dcgm.Result, subjects: Dict[int, Subject]) -> Subject:
+    if result.gpu is None:
+        return NODE
+    return subjects.get(result.gpu) or Subject("gpu", index=result.gpu)
+
+
+def _judge_coverage(results: List[dcgm.Result], report: Any, what: Wanted, subjects: Dict[int, Subject]) -> List[Finding]:
+    """A GPU or a test that DCGM has no result of did not pass."""
+    if not results:
+        return [Finding("no_result", UNKNOWN, "DCGM's document has no results in it", "watch")]
+    findings = []
+    by_test: Dict[str, Dict[Optional[int], List[str]]] = {}
+    for result in results:
+        by_test.setdefault(result.test, {}).setdefault(result.gpu, []).append(result.status)
+    listed = report.get("gpus") if isinstance(report, dict) and isinstance(report.get("gpus"), list) else None
+    per_gpu = {test: found for test, found in by_test.items() if any(number is not None for number in found) and not (test == "software" and None in found)}
+    for number, subject in subjects.items():
+        missing = sorted(test for test, found in per_gpu.items() if number not in found)
+        statuses = [status for found in per_gpu.values() for status in found.get(number, [])]
+        if missing or (not per_gpu and listed is not None and number not in listed):
+            findings.append(Finding("gpu_without_result", UNKNOWN, f"DCGM has no result of it for {', '.join(missing) or 'any test'}", "watch", subject))
+        elif per_gpu and not set(statuses) - {"skip"}:
+            findings.append(Finding("gpu_without_result", UNKNOWN, "DCGM skipped every test of it", "watch", subject))
+    absent = [test for test in what.required if test not in by_test]
+    if absent:
+        findings.append(Finding("test_not_run", UNKNOWN, f"DCGM has no result of {', '.join(absent)}", "watch"))
+    skipped = [test for test in _skipped(results) if test in what.required]
+    if skipped or not {result.status for result in results} - {"skip"}:
+        findings.append(Finding("test_skipped", SKIP, f"DCGM skipped {', '.join(skipped) or 'every test'}", "none"))
+    return findings
+
+
+def _skipped(results: List[dcgm.Result]) -> List[str]:
+    """Tests that DCGM skipped everywhere."""
+    return sorted({result.test for result in results} - {result.test for result in results if result.status != "skip"})
+
+
+NAME = "dcgm_diag"
+CHECK = Check(
+    name=NAME, purpose="NVIDIA's own diagnostic, dcgmi diag, at a level or by named tests", intrusion=INVASIVE, measure=measure, judge=judge, aliases=("dcgm",),
+    options={
+        "level": {"type": "int", "choices": [1, 2, 3, 4]},
+        "tests": {"type": "list", "elements": "str"},
+        "parameters": {"type": "raw"},
+        "host_engine": {"type": "str"},
+        "force": {"type": "bool", "default": False},
+    },
+    deadline=deadline, grace=30.0,
+)
