@@ -89,7 +89,7 @@ def literal(text: str) -> str:
     return (
         "# Copyright: Contributors to the autopilot.gpu collection\n"
         "# SPDX-License-Identifier: Apache-2.0\n"
-        f'"""Device code as PTX, which the driver compiles for the GPU it finds. Generated from src/cuda/{SOURCE.name} by `make -C src/cuda`; do not edit."""\n\n'
+        f'"""Device code as PTX, which the driver compiles for its GPU. Generated from src/cuda/{SOURCE.name} by `make -C src/cuda`; do not edit."""\n\n'
         "from __future__ import annotations\n\n"
         f'#: SHA-256 of src/cuda/{SOURCE.name}, and what compiled it.\n'
         f'SOURCE_SHA256 = "{digest}"\n'

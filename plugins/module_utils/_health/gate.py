@@ -234,8 +234,8 @@ def free(gpus: List[Dict[str, Any]], findings: List[Finding]) -> List[Dict[str, 
     """Those of ``gpus`` that no finding of `judge` speaks against."""
     if any(finding.subject.kind != "gpu" for finding in findings):
         return []
-    held = {(finding.subject.index, finding.subject.uuid) for finding in findings}
-    return [gpu for gpu in gpus if (gpu.get("index"), gpu.get("uuid")) not in held]
+    held = [finding.subject for finding in findings]
+    return [gpu for gpu in gpus if gpu_subject(gpu) not in held]
 
 
 def disturbed(before: Any, after: Any) -> List[Finding]:
@@ -255,8 +255,8 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
     if servers:
         findings.append(Finding("disturbed", UNKNOWN, f"an MPS server started meanwhile: {_people(servers)}", "watch", NODE, {"processes": servers}))
     for gpu in _dicts(new[-1].get("gpus")):
-        held = {process.get("pid") for one in old for other in _dicts(one.get("gpus")) if _key(other) == _key(gpu) for process in _foreign(other)}
-        intruders = [process for process in _foreign(gpu) if process.get("pid") not in held]
+        held = {str(process.get("pid")) for one in old for other in _dicts(one.get("gpus")) if _key(other) == _key(gpu) for process in _foreign(other)}
+        intruders = [process for process in _foreign(gpu) if str(process.get("pid")) not in held]
         if intruders:
             message = f"taken into use meanwhile by {_people(intruders)}"
             findings.append(Finding("disturbed", UNKNOWN, message, "watch", gpu_subject(gpu), {"processes": intruders}))
@@ -265,7 +265,7 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
 
 def _judge_node(looks: List[Dict[str, Any]]) -> List[Finding]:
     findings = []
-    servers = {process.get("pid"): process for one in looks for process in _dicts(one.get("mps"))}
+    servers = {str(process.get("pid")): process for one in looks for process in _dicts(one.get("mps"))}
     if servers:
         processes = list(servers.values())
         findings.append(Finding("gpu_in_use", SKIP, f"an MPS server is running: {_people(processes)}", "none", NODE, {"processes": processes}))
@@ -283,7 +283,7 @@ def _judge_gpu(subject: Subject, seen: List[Dict[str, Any]], complete: bool) -> 
     last = seen[-1]
     if any(one.get("mig") for one in seen):
         return Finding("mig_enabled", SKIP, "MIG is enabled or about to be; its instances are not tested", "none", subject)
-    holders = {process.get("pid"): process for one in seen for process in _foreign(one)}
+    holders = {str(process.get("pid")): process for one in seen for process in _foreign(one)}
     if holders:
         return Finding("gpu_in_use", SKIP, f"in use by {_people(list(holders.values()))}", "none", subject, {"processes": list(holders.values())[:8]})
     if not complete or any(one.get("error") or not isinstance(one.get("processes"), list) for one in seen):

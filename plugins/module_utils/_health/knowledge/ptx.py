@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Device code as PTX, which the driver compiles for the GPU it finds. Generated from src/cuda/copy.cu by `make -C src/cuda`; do not edit."""
+"""Device code as PTX, which the driver compiles for its GPU. Generated from src/cuda/copy.cu by `make -C src/cuda`; do not edit."""
 
 from __future__ import annotations
 
