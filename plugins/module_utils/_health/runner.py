@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .bounded import Child, Report, call, end, wait
 from .check import Check, Options, Probe, Readings, Settings
-from .checks._driver import NOT_READ, driver_finding
+from .checks._driver import NOT_READ, driver_finding, listed_gpus
 from .host import Host
 from .model import FAIL, PASSIVE, SKIP, UNKNOWN, CheckResult, Finding, NODE, concluded, gpu_subject
 
@@ -65,7 +65,7 @@ def deadline(check: Check, options: Options, settings: Settings) -> float:
 
 def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
     """Judge readings, also those of a measurement that hung, crashed or never began. Pure: old readings can be judged again."""
-    if "absent" in readings:
+    if isinstance(readings.get("absent"), dict):
         return _judge_absence(check, options, readings["absent"])
     if "error" in readings:
         return concluded(check.name, [driver_finding(readings["error"], kernel_driver=bool(readings.get("kernel_driver")))], "")
@@ -77,7 +77,7 @@ def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
         message = f"what was read could not be judged: {type(error).__name__}: {error}"
         result = concluded(check.name, [Finding("not_judged", UNKNOWN, message, "watch", NODE, {"trace": "".join(trace)[-2000:]})], "")
     if trouble:
-        findings = trouble + [finding for finding in result.findings if finding.code not in ("no_gpu_seen", "gpu_not_read")]
+        findings = trouble + [finding for finding in result.findings if finding.code not in ("no_gpu_seen", "gpu_not_read", "bus_not_read")]
         result = concluded(check.name, findings, result.summary, result.measurements)
     return result
 
@@ -191,15 +191,16 @@ def _best_readings(check: Check, children: List[Tuple[Child, List[Request]]], be
 
 
 def _trouble(readings: Readings) -> List[Finding]:
-    hung, crashed = readings.get("hung"), readings.get("crashed")
-    unread = [gpu for gpu in readings.get("gpus") or [] if gpu.get("error") == NOT_READ]
+    hung, crashed = (readings.get(key) if isinstance(readings.get(key), dict) else None for key in ("hung", "crashed"))
+    unread = [gpu for gpu in listed_gpus(readings) if gpu.get("error") == NOT_READ]
     subject = gpu_subject(unread[0]) if unread else NODE
     if hung:
         left = f"; process {hung['abandoned_pid']} could not be ended" if hung.get("abandoned_pid") else ""
-        return [Finding("hung", UNKNOWN, f"{hung['what']} did not return within {hung['seconds']:.0f} s and was given up{left}", "drain_node", subject, hung)]
+        message = f"{hung.get('what')} did not return within {hung.get('seconds')} s and was given up{left}"
+        return [Finding("hung", UNKNOWN, message, "drain_node", subject, hung)]
     if crashed:
         how = f"was ended by signal {crashed['signal']}" if crashed.get("signal") else f"raised {crashed.get('raised')}"
-        return [Finding("crashed", UNKNOWN, f"the measurement {how} in {crashed['what']}", "watch", subject, crashed)]
+        return [Finding("crashed", UNKNOWN, f"the measurement {how} in {crashed.get('what')}", "watch", subject, crashed)]
     return []
 
 
@@ -215,7 +216,8 @@ def _absence(host: Host) -> Optional[Dict[str, Any]]:
 
 def _judge_absence(check: Check, options: Options, absent: Dict[str, Any]) -> CheckResult:
     expected = options.get("expected_gpus")
-    through = absent.get("passed_through") or []
+    through = absent.get("passed_through")
+    through = through if isinstance(through, list) else []
     words = f"all {len(through)} NVIDIA GPUs are passed through to virtual machines" if through else "no NVIDIA GPU on the PCI bus"
     if expected:
         finding = Finding("gpus_missing", FAIL, f"{words}, expected {expected}", "drain_node", NODE, dict(absent, expected_gpus=expected))

@@ -5,11 +5,11 @@
 from __future__ import annotations
 
 import os
-from typing import List
+from typing import Any, Dict, List, Optional, Tuple
 
 from ..check import Check, Options, Probe, Readings
-from ..model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, concluded
-from ._driver import judge_gpus, read_gpus
+from ..model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, concluded, gpu_subject
+from ._driver import judge_gpus, listed_gpus, read_gpus
 
 
 def measure(probe: Probe) -> Readings:
@@ -23,43 +23,70 @@ def measure(probe: Probe) -> Readings:
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:
-    gpus = readings.get("gpus") or []
-    seen = {gpu.get("pci") for gpu in gpus}
+    if not isinstance(readings.get("gpus"), list):
+        return concluded(NAME, [Finding("no_gpu_seen", UNKNOWN, "the driver was not asked for its GPUs", "watch")], "")
+    gpus = listed_gpus(readings)
     findings: List[Finding] = []
-    # A container that was given some of the GPUs sees the whole bus: the difference says nothing there.
-    partial = readings.get("visible_devices") not in (None, "", "all", "void")
-    for device in readings.get("pci") or []:
-        if device["pci"] in seen or device["driver"] == "vfio-pci":
-            continue
-        subject = Subject("gpu", pci=device["pci"])
-        evidence = {"kernel_driver": device["driver"], "visible_devices": readings.get("visible_devices")}
-        if partial:
-            findings.append(Finding("gpu_not_visible", UNKNOWN, "is on the PCI bus but not given to this container", "fix_configuration", subject, evidence))
-        elif device["driver"] not in (None, "nvidia"):
-            message = f"is held by the kernel driver {device['driver']} instead of nvidia"
-            findings.append(Finding("gpu_not_in_nvml", FAIL, message, "fix_configuration", subject, evidence))
-        else:
-            findings.append(Finding("gpu_not_in_nvml", FAIL, "is on the PCI bus but the driver does not list it", "reboot_node", subject, evidence))
-    if readings.get("pci") is not None:
-        on_bus = {device["pci"] for device in readings["pci"]}
-        for gpu in gpus:
-            if gpu.get("pci") and gpu["pci"] not in on_bus and not gpu.get("error"):
-                subject = Subject("gpu", gpu["index"], gpu["uuid"], gpu["pci"])
-                findings.append(Finding("gpu_off_the_bus", FAIL, "the driver lists it but it is no longer on the PCI bus", "reboot_node", subject))
+    if "pci" not in readings or not (readings["pci"] is None or _is_bus(readings["pci"])):
+        findings.append(Finding("bus_not_read", UNKNOWN, "the PCI bus was not read", "watch"))
+    elif readings["pci"] is not None:
+        findings += _compared(gpus, readings["pci"], readings.get("visible_devices"))
     expected = options.get("expected_gpus")
     if expected is not None and len(gpus) != expected:
-        evidence = {"expected_gpus": expected, "nvml": len(gpus), "pci": len(readings.get("pci") or []), "kernel": readings.get("kernel")}
+        evidence = {"expected_gpus": expected, "nvml": len(gpus), "pci": _length(readings.get("pci")), "kernel": readings.get("kernel")}
         message = f"the driver shows {len(gpus)} GPUs, the inventory expects {expected}"
         if len(gpus) < expected:
             findings.append(Finding("gpus_missing", FAIL, message, "drain_node", evidence=evidence))
         else:
             findings.append(Finding("more_gpus_than_expected", WARN, message, "fix_configuration", evidence=evidence))
-    result = judge_gpus(NAME, readings, lambda gpu, subject: ([], []), _all_there, findings)
+    result = judge_gpus(NAME, readings, _identified, _all_there, findings)
     counted = [Measurement("gpu_count", len(gpus), "gpus")]
     return concluded(NAME, result.findings, result.summary, counted if gpus else [])
 
 
-def _all_there(gpus: List[dict]) -> str:
+def _length(value: Any) -> Optional[int]:
+    return len(value) if isinstance(value, list) else None
+
+
+def _is_bus(value: Any) -> bool:
+    return isinstance(value, list) and all(isinstance(device, dict) and isinstance(device.get("pci"), str) for device in value)
+
+
+def _compared(gpus: List[Dict[str, Any]], bus: List[Dict[str, Any]], visible_devices: Any) -> List[Finding]:
+    """Who is on the bus and not in NVML, and the other way round."""
+    findings: List[Finding] = []
+    seen = [gpu.get("pci") for gpu in gpus]
+    absent = [device for device in bus if device["pci"] not in seen and device.get("driver") != "vfio-pci"]
+    # GPUs that did not tell who they are may be those that seem absent.
+    if len(absent) <= len([bus_id for bus_id in seen if not bus_id]):
+        absent = []
+    # A container that was given some of the GPUs sees the whole bus: the difference says nothing there.
+    partial = visible_devices not in (None, "", "all", "void")
+    for device in absent:
+        driver = device.get("driver")
+        subject = Subject("gpu", pci=device["pci"])
+        evidence = {"kernel_driver": driver, "visible_devices": visible_devices}
+        if partial:
+            findings.append(Finding("gpu_not_visible", UNKNOWN, "is on the PCI bus but not given to this container", "fix_configuration", subject, evidence))
+        elif driver not in (None, "nvidia"):
+            message = f"is held by the kernel driver {driver} instead of nvidia"
+            findings.append(Finding("gpu_not_in_nvml", FAIL, message, "fix_configuration", subject, evidence))
+        else:
+            findings.append(Finding("gpu_not_in_nvml", FAIL, "is on the PCI bus but the driver does not list it", "reboot_node", subject, evidence))
+    on_bus = [device["pci"] for device in bus]
+    for gpu in gpus:
+        if gpu.get("pci") and gpu["pci"] not in on_bus and not gpu.get("error"):
+            message = "the driver lists it but it is no longer on the PCI bus"
+            findings.append(Finding("gpu_off_the_bus", FAIL, message, "reboot_node", gpu_subject(gpu)))
+    return findings
+
+
+def _identified(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+    known = isinstance(gpu.get("pci"), str) and bool(gpu["pci"])
+    return [] if known else [Finding("gpu_not_read", UNKNOWN, "was not read: it has no bus id", "watch", subject)], []
+
+
+def _all_there(gpus: List[Dict[str, Any]]) -> str:
     models = sorted({str(gpu.get("name")) for gpu in gpus})
     return f"{len(gpus)} x {' and '.join(models)}"
 
