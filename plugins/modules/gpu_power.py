@@ -14,6 +14,7 @@ description:
     are below their defaults.
   - A slowdown by the hardware for heat, or by an external power brake, is V(fail) when it lasts for a second, and V(warn) when it comes and goes.
   - A hardware slowdown without a reason, a slowdown by the driver for heat, heat during 5 % of the time since boot, and limits below the defaults are V(warn).
+  - A reason that is not known to this version is V(warn) too and is given as it is read.
   - A GPU held back by its power limit under load is normal and passes.
   - Only GPUs that show a slowdown are looked at for a second; all others cost one look.
   - An idle GPU shows no slowdown that comes with load; the summary says how many were idle. Locked clocks cannot be read from the driver.
