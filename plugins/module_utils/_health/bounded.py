@@ -275,8 +275,7 @@ def run(
         list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         cwd=directory, env=environment, start_new_session=True, preexec_fn=_die_with_parent,
     )
-    assert process.stdout is not None and process.stderr is not None
-    output = _Output(process.stdout.fileno(), process.stderr.fileno())
+    output = _Output(process)
     abandoned: List[int] = []
     timed_out = False
     try:
@@ -295,8 +294,7 @@ def run(
             abandoned.append(process.pid)
         if own_child:
             abandoned += _end_descendants(process.pid)
-        process.stdout.close()
-        process.stderr.close()
+        output.close()
     out, err = output.texts()
     return Completed(list(argv), process.returncode, out, err, time.monotonic() - began, timed_out, abandoned, output.cut)
 
@@ -349,10 +347,11 @@ def _children_of(parent: int) -> List[int]:
 class _Output:
     """Standard output and error of a program, read without ever blocking and kept up to a limit."""
 
-    def __init__(self, stdout: int, stderr: int) -> None:
-        self._kept = {stdout: bytearray(), stderr: bytearray()}
-        self._open = [stdout, stderr]
-        self._order = (stdout, stderr)
+    def __init__(self, process: "subprocess.Popen[bytes]") -> None:
+        self._pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe]
+        self._order = [pipe.fileno() for pipe in self._pipes]
+        self._open = list(self._order)
+        self._kept = {descriptor: bytearray() for descriptor in self._order}
         self.cut = False
 
     def read_until(self, until: float, process: "subprocess.Popen[bytes]") -> bool:
@@ -381,6 +380,10 @@ class _Output:
         room = OUTPUT_LIMIT - len(kept)
         kept.extend(data[:room])
         self.cut = self.cut or len(data) > room
+
+    def close(self) -> None:
+        for pipe in self._pipes:
+            pipe.close()
 
     def texts(self) -> List[str]:
         return [self._kept[descriptor].decode("utf-8", "replace") for descriptor in self._order]
