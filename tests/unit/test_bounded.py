@@ -290,8 +290,8 @@ def test_a_caller_that_is_killed_leaves_nothing(work, tmp_path):
 import os, signal, sys, time
 sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_bounded import bounded, never_minding
-child = bounded.Child(lambda report: {work}, 1)
-time.sleep(0.7)
+child = bounded.Child(lambda report: {work}, 0.5)
+time.sleep(0.5)
 print("up", flush=True)
 time.sleep(60)
 """

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Runs the checks of one host, each within its deadline, and judges what they read.
 
-The passive checks share one child process and one driver session. When one of them is slow, the others get
-children of their own, so that a check that hangs takes none of the others' results with it. What is
+The passive checks share one child process and one driver session. When one of them is slow or ends the child, the others get
+children of their own, so that a check that hangs or crashes takes none of the others' results with it. What is
 not passive runs afterwards, one check at a time, and not at all on a node that already failed.
 """
 
@@ -102,8 +102,9 @@ def _outcome(check: Check, options: Options, readings: Readings, seconds: float,
 
 
 def _would_run(check: Check, options: Options, settings: Settings) -> CheckResult:
-    minutes = deadline(check, options, settings) / 60
-    return CheckResult(check.name, SKIP, f"check mode: would run ({check.intrusion}, at most {minutes:.1f} min): {check.purpose}")
+    seconds = deadline(check, options, settings)
+    message = f"check mode: would run ({check.intrusion}, at most {seconds / 60:.1f} min): {check.purpose}"
+    return concluded(check.name, [Finding("would_run", SKIP, message, evidence={"intrusion": check.intrusion, "seconds": seconds})], "")
 
 
 def _measure_passive(requests: Sequence[Request], settings: Settings) -> List[Tuple[Readings, float]]:
@@ -114,11 +115,11 @@ def _measure_passive(requests: Sequence[Request], settings: Settings) -> List[Tu
     until = began + seconds
     children: List[Tuple[Child, List[Request]]] = [(Child(_measuring(requests, settings, seconds), seconds), list(requests))]
     shared = children[0][0]
-    if not wait([shared], began + min(_PATIENCE, seconds / 4)):
-        waiting = [request for request in requests if not _begun(shared, request[0])]
-        remaining = until - time.monotonic()
-        children += [(Child(_measuring([request], settings, remaining), remaining), [request]) for request in waiting]
-        _wait_for_all(children, until)
+    wait([shared], began + min(_PATIENCE, seconds / 4))
+    waiting = [request for request in requests if not _begun(shared, request[0])]
+    remaining = until - time.monotonic()
+    children += [(Child(_measuring([request], settings, remaining), remaining), [request]) for request in waiting]
+    _wait_for_all(children, until)
     end([child for child, _requests in children], 0.5)
     return [_best_readings(check, children, began) for check, _options in requests]
 
