@@ -6,6 +6,7 @@ The virtualenvs are kept in .build/matrix. The interpreters are those on the pat
 """
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 import socket
@@ -17,6 +18,8 @@ import pytest
 
 from controller import ROOT, Controller, write_inventory
 from interpreters import interpreter
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import REGISTRY
 
 MATRIX = ROOT / ".build/matrix"
 #: ansible-core by the requirement that installs it, with the Pythons that it can run on.
@@ -37,6 +40,9 @@ def virtualenv(name, python, *requirements):
         subprocess.run([directory / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], check=True)
         ready.write_text(wanted, encoding="utf-8")
     return directory / "bin"
+
+
+needs_compiler = pytest.mark.skipif(not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found")
 
 
 @pytest.fixture(scope="module", params=CORES)
@@ -98,33 +104,44 @@ def become():
     pytest.skip("needs root, or sudo without a password")
 
 
+@functools.lru_cache(maxsize=None)
 def oldest_host_python(controller):
     """The minor version of Python that this ansible-core asks of hosts."""
     done = controller.run("python", "-c", "from ansible.module_utils.basic import _PY_MIN; print(_PY_MIN[1])", cwd=ROOT)
     return int(done.stdout)
 
 
+@pytest.fixture(scope="module")
+def hosts(controller, tmp_path_factory):
+    """What all checks return, in one play over a well and a sick node for each Python: results by host name, ``well_8`` for Python 3.8."""
+    base = tmp_path_factory.mktemp("hosts")
+    nodes = {}
+    for minor in range(oldest_host_python(controller), TARGETS.stop):
+        python = interpreter(minor)
+        if python:
+            python = str(virtualenv(f"host-3.{minor}", python, "nvidia-ml-py") / "python")
+            nodes[f"well_{minor}"] = sandbox.build("healthy_8xh100", base / f"well_{minor}", python)
+            nodes[f"sick_{minor}"] = sandbox.build("gpu_lost", base / f"sick_{minor}", python)
+    inventory = write_inventory(base / "hosts.json", nodes)
+    return controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": HOST_ROOT}, base)
+
+
+@needs_compiler
 @pytest.mark.parametrize("minor", TARGETS, ids=lambda minor: f"python3.{minor}")
-def test_hosts(controller, minor, tmp_path):
-    if not sandbox.compiler():
-        pytest.skip("needs a C compiler for the stand-in libraries: cc was not found")
-    python = interpreter(minor)
-    if python is None:
-        pytest.skip(f"needs Python 3.{minor}: not found")
+def test_hosts(controller, hosts, minor):
     if minor < oldest_host_python(controller):
         pytest.skip(f"this ansible-core manages hosts from Python 3.{oldest_host_python(controller)} on")
-    host_python = str(virtualenv(f"host-3.{minor}", python, "nvidia-ml-py") / "python")
-    nodes = {name: sandbox.build(name, tmp_path / name, host_python) for name in ("healthy_8xh100", "gpu_lost")}
-    inventory = write_inventory(tmp_path / "hosts.json", nodes)
-    results = controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": HOST_ROOT}, tmp_path)
-    assert {name: result["status"] for name, result in results.items()} == {"healthy_8xh100": "pass", "gpu_lost": "fail"}
+    if interpreter(minor) is None:
+        pytest.skip(f"needs Python 3.{minor}: neither on the path nor in pyenv")
+    well, sick = hosts[f"well_{minor}"], hosts[f"sick_{minor}"]
+    assert {check["check"]: check["status"] for check in well["health"]} == {check.name: "pass" for check in REGISTRY}
+    assert sick["status"] == "fail"
 
 
+@needs_compiler
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelining", "no-pipelining"])
 @pytest.mark.parametrize("mode", ["plain", "become", "check"])
 def test_ways_to_get_there(controller, ssh, mode, pipelining, tmp_path):
-    if not sandbox.compiler():
-        pytest.skip("needs a C compiler for the stand-in libraries: cc was not found")
     nodes = {name: sandbox.build(name, tmp_path / name) for name in ("healthy_8xh100", "gpu_lost")}
     variables = dict(ssh, ansible_pipelining=pipelining, **(become() if mode == "become" else {}))
     inventory = write_inventory(tmp_path / "hosts.json", nodes, **variables)
