@@ -1,0 +1,210 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""A run document as a person reads it at the end of a play: plain aligned ASCII lines, the worst node first. Pure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from .model import FAIL, PASS, SKIP, STATUSES, UNKNOWN, WARN, Finding, read_status
+from .report import nodes_of, plan_of
+from .verdict import SKIPPED
+
+#: Columns of a line, and of the message in it at least.
+_WIDTH = 120
+_LEAST = 60
+#: Healthy nodes that get a line each; more of them share one.
+_MOST_HEALTHY = 10
+#: Rows of nodes, and findings of a node, that are shown; the document has all.
+_MOST_ROWS = 40
+_MOST_FINDINGS = 4
+#: Characters of one message.
+_MOST_TEXT = 400
+
+#: What an action means for the person who reads it.
+_NEXT = {
+    "watch": "watch, look again with the next run", "fix_configuration": "fix_configuration, then run again", "reset_gpu": "reset_gpu, once its jobs are gone",
+    "reboot_node": "reboot_node, once its jobs are gone", "drain_node": "drain_node, let no job start here", "replace_part": "replace_part, drain the node for it",
+}
+
+Body = Tuple[Tuple[str, str], ...]
+
+
+class _Row(NamedTuple):
+    """Nodes of which the same is to be said: ``body`` is pairs of a check and a text."""
+
+    names: Tuple[str, ...]
+    status: str
+    body: Body
+
+
+def lines_of(document: Dict[str, Any]) -> List[str]:
+    """The summary of a run, without what comes after it (where the document lies)."""
+    rows = _rows(document)
+    shown = rows[:_MOST_ROWS]
+    labels = [_label(row) for row in shown]
+    widths = (max([len(label) for label in labels] + [4]), max([len(check) for row in shown for check, _text in row.body] + [0]))
+    lines = [_header(document)]
+    for row, label in zip(shown, labels):
+        lines += _row_lines(row, label, widths)
+    if len(rows) > len(shown):
+        rest = [name for row in rows[_MOST_ROWS:] for name in row.names]
+        lines += _wrapped(f"  and {len(rest)} more nodes in the document: ", _fold(rest), 4)
+    if document["check_mode"]:
+        lines += _plan_lines(document)
+    lines.append(f"{document['phase']} {'passed' if document['verdict']['passed'] else 'FAILED'}: {_plain(document['verdict']['reason'])}")
+    return lines
+
+
+def status_of(line: str, before: str = "") -> str:
+    """The status that a line of the summary is about, for its colour: that of its row, or of the row that it continues."""
+    row = re.match(r"^  (?:\S+|[0-9]+ nodes) +(FAIL|UNKNOWN|WARN|SKIP|PASS)(?: |$)", line)
+    if row:
+        return row.group(1).lower()
+    return before if line.startswith("    ") else ""
+
+
+def _header(document: Dict[str, Any]) -> str:
+    counts = document["counts"]
+    words = [f"{counts[fit]} {fit.replace('_', ' ')}" for fit in ("fit", "unfit", "could_not_tell", "skipped") if counts[fit]]
+    if counts["partial"] and not document["check_mode"]:
+        words[0] += f" ({counts['partial']} of them not fully checked)"
+    nodes = f"{counts['nodes']} node{'' if counts['nodes'] == 1 else 's'}"
+    mode = " (check mode: only what is passive ran)" if document["check_mode"] else ""
+    left = f"autopilot {document['phase']}{mode}   {nodes}: {', '.join(words)}"
+    return f"{left}{_seconds(document['duration_seconds']).rjust(max(3, _WIDTH - len(left)))}"
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+# ---- rows ----
+
+def _rows(document: Dict[str, Any]) -> List[_Row]:
+    """The worst first; nodes of which exactly the same is to be said share a row, healthy ones more readily."""
+    nodes = sorted(document["nodes"], key=lambda node: (-STATUSES.index(read_status(node["status"])), _natural(node["name"])))
+    healthy = [node for node in nodes if node["status"] == PASS]
+    brief = len(healthy) > _MOST_HEALTHY
+    by_body: Dict[Any, List[str]] = {}
+    for node, read in zip(nodes, nodes_of(dict(document, nodes=nodes))):
+        findings = [(one.get("check", ""), Finding.from_dict(one)) for one in node["findings"]]
+        if node["status"] in (WARN, UNKNOWN, FAIL):
+            body = _findings_body(findings)
+        elif node["status"] == SKIP:
+            body = _skipped_body(node, read)
+        else:
+            body = _healthy_body(read, brief)
+        by_body.setdefault((read_status(node["status"]), body), []).append(node["name"])
+    return [_Row(tuple(names), status, body) for (status, body), names in by_body.items()]
+
+
+def _findings_body(findings: Sequence[Tuple[str, Finding]]) -> Body:
+    body: List[Tuple[str, str]] = []
+    shown = findings[:_MOST_FINDINGS]
+    for position, (check, finding) in enumerate(shown):
+        subject = "" if finding.subject.kind == "node" else f"{finding.subject}: "
+        body.append((check or finding.code, f"{subject}{_plain(finding.message)}"))
+        following = shown[position + 1][1].action if position + 1 < len(shown) else None
+        if finding.action in _NEXT and finding.action != following:
+            body.append(("", f"next: {_NEXT[finding.action]}"))
+    if len(findings) > len(shown):
+        body.append(("", f"and {len(findings) - len(shown)} more findings in the document"))
+    return tuple(body)
+
+
+def _skipped_body(node: Dict[str, Any], read: Any) -> Body:
+    """What was not run and why, the same reason once; in check mode that is the plan, which has lines of its own."""
+    if read.skipped:
+        return (("", _plain(read.skipped)),)
+    reasons: Dict[str, List[str]] = {}
+    for result in read.results:
+        if result.status == SKIP and not any(finding.code == "would_run" for finding in result.findings):
+            reasons.setdefault(_plain(result.summary), []).append(result.check)
+    if node["fit"] == SKIPPED and len(reasons) == 1:
+        return (("", next(iter(reasons))),)
+    body = tuple((checks[0], text + (f" ({', '.join(checks[1:])} too)" if checks[1:] else "")) for text, checks in reasons.items())
+    return body or _healthy_body(read, False)
+
+
+def _healthy_body(read: Any, brief: bool) -> Body:
+    gpus = read.facts.get("gpus")
+    names = [str(gpu.get("name")) for gpu in (gpus if isinstance(gpus, list) else []) if isinstance(gpu, dict)]
+    models = " and ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
+    said = [_plain(result.summary) for result in read.results if result.status == PASS and (not models or result.check != "gpu_count")]
+    return (("", ", ".join([models] * bool(models) + ([] if brief and models else said))),)
+
+
+def _label(row: _Row) -> str:
+    names = _fold(row.names)
+    return names if len(names) <= 30 or len(row.names) == 1 else f"{len(row.names)} nodes"
+
+
+def _row_lines(row: _Row, label: str, widths: Tuple[int, int]) -> List[str]:
+    name_width, check_width = widths
+    lines: List[str] = []
+    head = f"  {label:<{name_width}}  {row.status.upper():<7}  "
+    for position, (check, text) in enumerate(row.body):
+        left = (head if not position else " " * len(head)) + (f"{check:<{check_width}}  " if check_width else "")
+        if position and not check and len(lines[-1]) + 3 + len(text) <= _WIDTH:
+            lines[-1] += f"   {text}"
+        else:
+            lines += _wrapped(left, text, len(left))
+    if len(row.names) > 1:
+        counted = f"{len(row.names)} nodes" if label == _fold(row.names) else _fold(row.names)
+        lines += _wrapped(" " * len(head), counted, len(head))
+    return lines
+
+
+def _plan_lines(document: Dict[str, Any]) -> List[str]:
+    plan = plan_of(document)
+    if not plan:
+        return ["  without --check nothing more would run"]
+    return ["  without --check these would run too:"] + [
+        f"    {row['check']}: {row['intrusion']}, at most {row['minutes']:.1f} min, on {row['nodes']} node{'' if row['nodes'] == 1 else 's'}" for row in plan
+    ]
+
+
+# ---- text ----
+
+def _plain(text: str) -> str:
+    """One line of printable ASCII, whatever a driver or a connection said."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    text = " ".join(text.split()).encode("ascii", "replace").decode("ascii")
+    text = re.sub(r"[\x00-\x1f\x7f]", "?", text)
+    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT - 4]} ..."
+
+
+def _wrapped(left: str, text: str, indent: int) -> List[str]:
+    width = max(_LEAST, _WIDTH - indent)
+    parts = textwrap.wrap(text, width, break_long_words=True, break_on_hyphens=False) or [""]
+    return [(left + parts[0]).rstrip()] + [" " * indent + part for part in parts[1:]]
+
+
+def _natural(name: str) -> List[Any]:
+    return [(0, int(part), part) if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
+
+
+def _fold(names: Sequence[str]) -> str:
+    """``gpu[0001-0003], login1``: names that count up share a bracket."""
+    folded: List[List[Any]] = []
+    for name in sorted(names, key=_natural):
+        found = re.match(r"^(.*?)([0-9]+)([^0-9]*)$", _plain(name))
+        if not found:
+            folded.append([None, _plain(name)])
+            continue
+        prefix, digits, suffix = found.groups()
+        last = folded[-1] if folded else [None]
+        if last[0] == (prefix, suffix, len(digits)) and int(last[2]) + 1 == int(digits):
+            last[2] = digits
+        else:
+            folded.append([(prefix, suffix, len(digits)), digits, digits])
+    words = []
+    for key, first, *last in folded:
+        if key is None:
+            words.append(first)
+        else:
+            words.append(f"{key[0]}{first}{key[1]}" if first == last[0] else f"{key[0]}[{first}-{last[0]}]{key[1]}")
+    return ", ".join(words)

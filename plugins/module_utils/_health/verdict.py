@@ -1,0 +1,383 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""From what the checks of many nodes say to a decision: per node, across the fleet, and for the run. Pure.
+
+A node is ``fit``, ``unfit``, ``skipped`` (nothing to check there) or it ``could_not_tell``: not reached, not checked, or a
+check that gave no answer. The last is neither healthy nor a reason to drain.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_left
+from fractions import Fraction
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from .model import ACTIONS, FAIL, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, worst
+
+FIT, UNFIT, COULD_NOT_TELL, SKIPPED = "fit", "unfit", "could_not_tell", "skipped"
+FITNESS = (FIT, UNFIT, COULD_NOT_TELL, SKIPPED)
+
+#: Findings about a node that no check looked at; no policy turns them into a warning, since that would make it fit.
+_NOT_LOOKED_AT = ("unreachable", "not_checked")
+
+#: A measurement is compared when at least so many nodes have it, and so many others beside it.
+MINIMUM_NODES = 5
+MINIMUM_PEERS = 5
+#: How far below the median of its peers a measurement is an outlier, in standard deviations estimated by the MAD
+#: (1.4826 x MAD): Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993, recommend 3.5.
+OUTLIER = 3.5
+MAD_TO_DEVIATION = 1.4826
+#: A fleet whose nodes agree within a few per mille has outliers that mean nothing: this share of the median is the least
+#: that is said. 5 % is well above the spread of repeated bandwidth measurements on one healthy GPU (below 1 %).
+LEAST_SHARE = 0.05
+#: Units of which less is worse; nothing is said of the others.
+_LESS_IS_WORSE = ("bytes/s",)
+
+
+# ---- policy ----
+
+Limit = Union[int, str]
+
+
+class Policy(NamedTuple):
+    """What the operator tolerates. Read it from what a user wrote with `policy_from`."""
+
+    #: Statuses that make a node unfit.
+    unfit: Tuple[str, ...] = (FAIL,)
+    #: Codes of findings that count as a warning at most.
+    warn_only: Tuple[str, ...] = ()
+    #: How many nodes may be unfit before the run has failed: a number, or a share of the nodes such as ``"5%"``.
+    max_unfit: Limit = 0
+    #: How many nodes may be left undecided, likewise.
+    max_unknown: Limit = 0
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(unfit=list(self.unfit), warn_only=list(self.warn_only), max_unfit=self.max_unfit, max_unknown=self.max_unknown)
+
+
+def policy_from(given: Any) -> Policy:
+    """The policy a user wrote; raises ValueError that names the option, its value and what is accepted."""
+    given = {} if given is None else given
+    if not isinstance(given, dict):
+        raise _refused("policy", given, f"a dictionary with any of {', '.join(Policy._fields)}")
+    for name in given:
+        if name not in Policy._fields:
+            raise ValueError(f"policy.{name} does not exist; accepted are {', '.join(Policy._fields)}")
+    chosen = {name: value for name, value in given.items() if value is not None}
+    read = {"unfit": _unfit, "warn_only": _codes, "max_unfit": _limit, "max_unknown": _limit}
+    return Policy(**{name: read[name](f"policy.{name}", value) for name, value in chosen.items()})
+
+
+def _refused(name: str, value: Any, accepted: str) -> ValueError:
+    return ValueError(f"{name}: {value!r} is not accepted, give {accepted}")
+
+
+def _unfit(name: str, value: Any) -> Tuple[str, ...]:
+    accepted = (FAIL, UNKNOWN, WARN)
+    if not isinstance(value, (list, tuple)) or FAIL not in value or any(item not in accepted for item in value):
+        raise _refused(name, value, f"a list that contains {FAIL}, and {UNKNOWN} or {WARN} if they count too")
+    return tuple(status for status in accepted if status in value)
+
+
+def _codes(name: str, value: Any) -> Tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or any(not isinstance(item, str) or not re.match(r"^[a-z][a-z0-9_]*$", item) for item in value):
+        raise _refused(name, value, "a list of codes of findings, such as [link_degraded]")
+    for code in _NOT_LOOKED_AT:
+        if code in value:
+            raise _refused(name, code, "codes of what checks find; how many nodes may stay unchecked is policy.max_unknown")
+    return tuple(str(item) for item in value)
+
+
+def _limit(name: str, value: Any) -> Limit:
+    accepted = "a number of nodes from 0, or a share of them from 0% to 100% such as '5%'"
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise _refused(name, value, accepted)
+    text = str(value).strip()
+    if re.match(r"^[0-9]+$", text):
+        return int(text)
+    if re.match(r"^[0-9]+(\.[0-9]+)? ?%$", text) and _share(text) <= 1:
+        return text
+    raise _refused(name, value, accepted)
+
+
+def _share(text: str) -> Fraction:
+    return Fraction(text.rstrip("% ")) / 100
+
+
+def tolerated(limit: Limit, nodes: int) -> int:
+    """How many of the nodes a limit stands for; a share is rounded down."""
+    return limit if isinstance(limit, int) else int(_share(limit) * nodes)
+
+
+# ---- nodes ----
+
+class Node(NamedTuple):
+    """What came back from one host."""
+
+    name: str
+    results: List[CheckResult] = []
+    #: ``gpus`` (index, uuid, pci, name), ``driver_version``, ``boot_id``; empty when the node did not answer.
+    facts: Dict[str, Any] = {}
+    #: Options and raw readings by check, as the modules return them.
+    readings: Dict[str, Any] = {}
+    #: Why there are no results: not reached, or not checked.
+    trouble: Optional[Finding] = None
+    #: Why nothing was to be checked there.
+    skipped: Optional[str] = None
+
+
+class CheckFinding(NamedTuple):
+    """A finding and the check that found it (empty for what the controller found)."""
+
+    check: str
+    finding: Finding
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(self.finding.to_dict(), check=self.check)
+
+
+class NodeVerdict(NamedTuple):
+    """The decision about one node; ``findings`` are those to act on, worst first, each fact once."""
+
+    name: str
+    status: str
+    fit: str
+    findings: List[CheckFinding]
+    #: What to do next, the most drastic first.
+    actions: List[str]
+    #: Whether some check did not run there.
+    partial: bool = False
+
+
+class RunVerdict(NamedTuple):
+    """The decision about the run; ``counts`` are nodes: ``nodes`` in all, by fitness, and ``partial``, fit as far as checked."""
+
+    status: str
+    passed: bool
+    reason: str
+    counts: Dict[str, int]
+
+
+def node_of(name: str, answer: Any) -> Node:
+    """A host from what its check task returned: the module's result, or what Ansible made of a host that gave none (None: no result at all)."""
+    if not isinstance(answer, dict):
+        return Node(name, trouble=Finding("not_checked", UNKNOWN, "was not checked: it left the play before", "watch"))
+    words = _words(answer)
+    if answer.get("unreachable"):
+        return Node(name, trouble=Finding("unreachable", UNKNOWN, f"could not be reached: {words}", "watch"))
+    health = answer.get("health")
+    if isinstance(health, list) and health:
+        facts, readings = (answer.get(key) if isinstance(answer.get(key), dict) else {} for key in ("node", "readings"))
+        return Node(name, [CheckResult.from_dict(result) for result in health], facts, readings)
+    if answer.get("skipped"):
+        return Node(name, skipped="the checks were not asked for on this host")
+    return Node(name, trouble=Finding("not_checked", UNKNOWN, f"was not checked: {words}", "watch"))
+
+
+def _words(answer: Dict[str, Any]) -> str:
+    """What a failed task says: its message and the last line of the error behind it."""
+    message = str(answer.get("msg") or "").strip() or "the task says nothing"
+    lines = [line.strip() for key in ("module_stderr", "module_stdout") for line in str(answer.get(key) or "").splitlines() if line.strip()]
+    return (f"{message} ({lines[-1]})" if lines and lines[-1] not in message else message)[:2000]
+
+
+def judge_node(name: str, results: Sequence[CheckResult], policy: Policy, trouble: Optional[Finding] = None) -> NodeVerdict:
+    """Whether a node is fit, by the results of its checks. No results at all is never fit."""
+    if trouble is None and not results:
+        trouble = Finding("not_checked", UNKNOWN, "was not checked: there is no result", "watch")
+    judged = [_downgraded(result, policy.warn_only) for result in results]
+    if trouble is not None:
+        judged.append(CheckResult("", trouble.status, trouble.message, [trouble]))
+    statuses = [result.status for result in judged]
+    status = worst(statuses)
+    if any(one in policy.unfit for one in statuses):
+        fit = UNFIT
+    elif status == UNKNOWN:
+        fit = COULD_NOT_TELL
+    else:
+        fit = SKIPPED if all(one == SKIP for one in statuses) else FIT
+    findings = _loudest(judged)
+    actions = {found.finding.action for found in findings} - {"none"}
+    return NodeVerdict(name, status, fit, findings, sorted(actions, key=ACTIONS.index, reverse=True), fit == FIT and SKIP in statuses)
+
+
+def _downgraded(result: CheckResult, codes: Iterable[str]) -> CheckResult:
+    """The result with the findings of these codes no worse than a warning."""
+    lenient = [
+        Finding(one.code, WARN, one.message, one.action, one.subject, one.evidence) if one.code in codes and one.status in (FAIL, UNKNOWN) else one
+        for one in result.findings
+    ]
+    if lenient == result.findings:
+        return result
+    # A status that no finding explains is the check's own word and stays.
+    own = result.status if result.status != worst([one.status for one in result.findings]) else WARN
+    return CheckResult(result.check, worst([own] + [one.status for one in lenient]), result.summary, lenient, result.measurements, result.duration_seconds)
+
+
+def _loudest(results: Sequence[CheckResult]) -> List[CheckFinding]:
+    """The findings from warning up, worst first; a fact that several checks met is said once."""
+    by_fact: Dict[Any, CheckFinding] = {}
+    for result in results:
+        findings = list(result.findings)
+        if result.status in (WARN, UNKNOWN, FAIL) and worst([one.status for one in findings]) != result.status:
+            findings.append(Finding(f"{result.check}_{result.status}", result.status, result.summary, "watch"))
+        for finding in findings:
+            if STATUSES.index(finding.status) < STATUSES.index(WARN):
+                continue
+            subject = finding.subject
+            fact = (finding.code, subject.kind, subject.pci or subject.uuid or (subject.index, subject.name))
+            known = by_fact.get(fact)
+            if known is None or STATUSES.index(finding.status) > STATUSES.index(known.finding.status):
+                by_fact[fact] = CheckFinding(result.check, finding)
+    return sorted(by_fact.values(), key=lambda found: -STATUSES.index(found.finding.status))
+
+
+def judge_run(nodes: Sequence[NodeVerdict], policy: Policy) -> RunVerdict:
+    """Whether the run passed. Shares are of the nodes that there was something to check on."""
+    names = {fit: [node.name for node in nodes if node.fit == fit] for fit in FITNESS}
+    counts = dict({"nodes": len(nodes)}, **{fit: len(those) for fit, those in names.items()})
+    counts["partial"] = sum(node.partial for node in nodes)
+    checked = len(nodes) - counts[SKIPPED]
+    reasons = []
+    for fit, limit, verb in ((UNFIT, policy.max_unfit, "unfit"), (COULD_NOT_TELL, policy.max_unknown, "undecided")):
+        if counts[fit] > tolerated(limit, checked):
+            most = f"{limit} of them, that is {tolerated(limit, checked)}, may be" if isinstance(limit, str) else f"{limit} may be"
+            reasons.append(f"{counts[fit]} of {checked} nodes {'is' if counts[fit] == 1 else 'are'} {verb} and {most}: {some(names[fit])}")
+    status = worst((node.status for node in nodes), SKIP)
+    if reasons:
+        return RunVerdict(status, False, "; ".join(reasons), counts)
+    if not checked:
+        return RunVerdict(status, True, "there was nothing to check on any node", counts)
+    return RunVerdict(status, True, f"{counts[FIT]} of {checked} nodes {'is' if counts[FIT] == 1 else 'are'} fit", counts)
+
+
+def some(names: Sequence[str], most: int = 10) -> str:
+    """Names for one sentence: the first few and how many more there are."""
+    more = len(names) - most
+    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+
+
+# ---- fleet ----
+
+class _Value(NamedTuple):
+    node: str
+    model: str
+    subject: Subject
+    measurement: Measurement
+
+
+def compare_fleet(nodes: Sequence[Node]) -> Dict[str, List[CheckResult]]:
+    """Each measurement of a GPU against the same measurement on the same model of GPU across the fleet.
+
+    Returns by node name what stands out, as further results of the checks that measured it: findings ``below_fleet``,
+    status ``warn``. A GPU that already failed the check is neither compared nor a peer.
+    """
+    groups: Dict[Any, List[_Value]] = {}
+    for node in nodes:
+        for result in node.results:
+            for value in _comparable(node, result):
+                labels = tuple(sorted(item for item in value.measurement.labels.items() if item[0] != "gpu"))
+                key = (result.check, value.model, value.measurement.name, value.measurement.unit, labels)
+                groups.setdefault(key, []).append(value)
+    outliers: Dict[Any, List[Dict[str, Any]]] = {}
+    subjects: Dict[Any, Subject] = {}
+    for (check, model, _name, _unit, _labels), values in groups.items():
+        for value, evidence in _below(values):
+            where = (value.node, check, value.measurement.labels["gpu"])
+            outliers.setdefault(where, []).append(dict(evidence, model=model))
+            subjects[where] = value.subject
+    found: Dict[str, List[CheckResult]] = {}
+    for (name, check, gpu), evidence in outliers.items():
+        finding = _below_fleet(subjects[(name, check, gpu)], evidence)
+        found.setdefault(name, []).append(CheckResult(check, WARN, finding.message, [finding]))
+    return found
+
+
+def _models(node: Node) -> Dict[str, Tuple[str, Subject]]:
+    """Model and subject of the node's GPUs by index, as labels spell it."""
+    gpus = node.facts.get("gpus")
+    known = [gpu for gpu in (gpus if isinstance(gpus, list) else []) if isinstance(gpu, dict) and isinstance(gpu.get("name"), str)]
+    return {str(gpu.get("index")): (gpu["name"], Subject.from_dict({"kind": "gpu", **{key: gpu.get(key) for key in ("index", "uuid", "pci")}})) for gpu in known}
+
+
+def _comparable(node: Node, result: CheckResult) -> List[_Value]:
+    models = _models(node)
+    failed = {str(one.subject.index) for one in result.findings if one.status == FAIL and one.subject.kind == "gpu"}
+    return [
+        _Value(node.name, *models[measurement.labels["gpu"]], measurement)
+        for measurement in result.measurements
+        if measurement.unit in _LESS_IS_WORSE and measurement.labels.get("gpu") in models and measurement.labels["gpu"] not in failed
+    ]
+
+
+def _below(values: Sequence[_Value]) -> List[Tuple[_Value, Dict[str, Any]]]:
+    """The values that lie below their peers, each compared with all others but itself."""
+    peers = len(values) - 1
+    if peers < MINIMUM_PEERS or len({value.node for value in values}) < MINIMUM_NODES:
+        return []
+    ordered = sorted(value.measurement.value for value in values)
+    deviations: Dict[float, List[float]] = {}
+    below = []
+    for value in values:
+        own = value.measurement.value
+        median = _median_without(ordered, own)
+        if median <= 0 or own > median * (1 - LEAST_SHARE):
+            continue
+        if median not in deviations:
+            deviations[median] = sorted(abs(one - median) for one in ordered)
+        mad = _median_without(deviations[median], abs(own - median))
+        if own < median - OUTLIER * MAD_TO_DEVIATION * mad:
+            measurement = value.measurement
+            below.append((value, {
+                "measurement": measurement.name, "labels": measurement.labels, "value": own, "unit": measurement.unit,
+                "median": median, "mad": mad, "deviation": own / median - 1, "peers": peers,
+            }))
+    return below
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of sorted numbers when one that equals ``value`` is left out."""
+    out = bisect_left(ordered, value)
+    count = len(ordered) - 1
+
+    def at(position: int) -> float:
+        return ordered[position if position < out else position + 1]
+
+    return at(count // 2) if count % 2 else (at(count // 2 - 1) + at(count // 2)) / 2
+
+
+def _below_fleet(subject: Subject, evidence: List[Dict[str, Any]]) -> Finding:
+    """One finding for all measurements of a GPU by one check; the one furthest below is put in words."""
+    evidence = sorted(evidence, key=lambda one: one["deviation"])
+    first = evidence[0]
+    labels = ", ".join(f"{label}" for key, label in sorted(first["labels"].items()) if key != "gpu")
+    what = first["measurement"] + (f" ({labels})" if labels else "")
+    more = f"; {len(evidence) - 1} more of its measurements are low too" if len(evidence) > 1 else ""
+    message = (
+        f"{what} is {first['value'] / 1e9:.1f} GB/s, {-first['deviation'] * 100:.0f} % below the fleet"
+        f" (median {first['median'] / 1e9:.1f}, MAD {first['mad'] / 1e9:.2f} GB/s, {first['peers']} peers){more}"
+    )
+    return Finding("below_fleet", WARN, message, "watch", subject, {"outliers": evidence, "source": "fleet"})
+
+
+# ---- all of it ----
+
+class Judgement(NamedTuple):
+    """A judged run: the nodes' verdicts, in the order of the nodes, what the fleet comparison added, and the run's verdict."""
+
+    nodes: List[NodeVerdict]
+    fleet: Dict[str, List[CheckResult]]
+    run: RunVerdict
+
+
+def judge(nodes: Sequence[Node], policy: Policy) -> Judgement:
+    """Compare the fleet, judge every node, judge the run."""
+    fleet = compare_fleet(nodes)
+    verdicts = []
+    for node in nodes:
+        if node.skipped is not None:
+            verdicts.append(NodeVerdict(node.name, SKIP, SKIPPED, [], []))
+        else:
+            verdicts.append(judge_node(node.name, node.results + fleet.get(node.name, []), policy, node.trouble))
+    return Judgement(verdicts, fleet, judge_run(verdicts, policy))

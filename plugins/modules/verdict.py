@@ -1,0 +1,134 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: verdict
+short_description: Judge the checks of all nodes at once
+version_added: 0.1.0
+description:
+  - Reads what M(autopilot.gpu.node_checks) returned on every host of the play and decides, once for all of them, which nodes are fit.
+  - Compares each measurement with the same model of GPU across the fleet, and warns of those far below their peers.
+  - Writes the run as one JSON document, with the raw readings where the checks returned them, so that it can be judged again later.
+  - Fails when the policy says so. A host that could not be reached, or was not checked, is never fit.
+  - Runs once, on the controller. With C(serial) each batch gets a verdict and a document of its own.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+options:
+  results:
+    description:
+      - The name under which the check task registered its result.
+      - The task needs C(ignore_unreachable) and C(ignore_errors), or hosts that do not answer leave the play before the verdict.
+    type: str
+    default: autopilot_checks
+  policy:
+    description:
+      - What is tolerated, a dictionary with any of these keys.
+      - C(unfit), the statuses that make a node unfit, V([fail]) by default; V(unknown) and V(warn) can be added.
+      - C(warn_only), codes of findings that count as a warning at most, none by default.
+      - C(max_unfit), how many nodes may be unfit, a number (V(0) by default) or a share of the nodes such as V(5%).
+      - C(max_unknown), likewise how many nodes may be left undecided, V(0) by default.
+    type: dict
+    default: {}
+  report_dir:
+    description: Directory on the controller in which each run gets a directory for its document; relative to where Ansible was started.
+    type: path
+    default: reports
+  phase:
+    description: When in the life of a job the nodes were checked.
+    type: str
+    default: preflight
+    choices: [preflight, inflight, postflight]
+  run_id:
+    description:
+      - Name of the run and of its directory; one that exists is written over.
+      - The time and the phase when not given.
+    type: str
+attributes:
+  check_mode:
+    support: full
+    description: Can run in C(check_mode) and return what it would do.
+    details: Judges what the passive checks found, returns what else would run as RV(plan), and writes nothing.
+  diff_mode:
+    support: N/A
+    description: Returns what would change in diff mode.
+    details: Nothing is changed on a host.
+  platform:
+    support: full
+    description: The systems it runs on.
+    platforms: posix
+  action_group:
+    support: none
+    description: It shares no options with the checks.
+  bypass_host_loop:
+    support: full
+    description: Runs once for all hosts of the play.
+seealso:
+  - module: autopilot.gpu.node_checks
+  - plugin: autopilot.gpu.summary
+    plugin_type: callback
+"""
+
+EXAMPLES = r"""
+- name: Check every node in one task
+  autopilot.gpu.node_checks:
+    readings: true
+  register: autopilot_checks
+  ignore_errors: true
+  ignore_unreachable: true
+
+- name: Two nodes in a hundred may be unfit
+  autopilot.gpu.verdict:
+    policy:
+      max_unfit: 2%
+      warn_only: [power_limit_lowered]
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of all nodes, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+passed:
+  description: Whether the policy is met.
+  type: bool
+  returned: always
+counts:
+  description: >-
+    Numbers of nodes: C(nodes) in all, C(fit), C(unfit), C(could_not_tell), C(skipped), and C(partial) for those of the
+    fit ones on which some check did not run.
+  type: dict
+  returned: always
+  sample: {nodes: 3, fit: 1, unfit: 1, could_not_tell: 1, skipped: 0, partial: 0}
+fit:
+  description: By host V(fit), V(unfit), V(could_not_tell) or V(skipped).
+  type: dict
+  returned: when the task does not fail; the document has it always
+run_id:
+  description: Name of the run.
+  type: str
+  returned: always
+  sample: 20261121T031200-preflight
+report:
+  description: Path of the run document on the controller.
+  type: str
+  returned: when not in check mode
+summary_file:
+  description: Path of the summary as text, beside the document.
+  type: str
+  returned: when not in check mode
+summary:
+  description: The summary, line by line.
+  type: list
+  elements: str
+  returned: when the task does not fail, and in check mode
+plan:
+  description: What would run without check mode, by check its intrusion, the minutes it takes at most, and on how many nodes.
+  type: list
+  elements: dict
+  returned: in check mode
+"""
