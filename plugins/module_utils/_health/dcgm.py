@@ -54,7 +54,7 @@ def _documents(text: str) -> Tuple[List[Dict[str, Any]], bool]:
     """The JSON objects in a text, and whether all of them could be read. What follows an unreadable one is not
     looked into: a part of a document that was cut off must not pass for the whole."""
     decoder = json.JSONDecoder()
-    found = []
+    found: List[Dict[str, Any]] = []
     position = 0
     while True:
         match = _OBJECT.search(text, position)

@@ -111,8 +111,11 @@ def deadline(options: Options, gpus: int) -> float:
 
 def measure(probe: Probe) -> Readings:
     """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not installed), ``version``, ``before`` and ``after`` (`gate.look`),
-    and ``runs``: the diagnostic and, where an error called for it, its repetition. A run is ``{"argv", "returncode", "timed_out", "seconds", "report"
-    (`dcgm.normalise`), "text", "stderr", "left" (processes that could not be ended)}`` or ``{"argv", "error"}``. ``refused`` tells what is wrong with the options."""
+    and ``runs``: the diagnostic and, where an error called for it, its repetition. ``refused`` tells what is wrong with the options.
+
+    A run is ``{"argv", "returncode", "timed_out", "seconds", "report" (`dcgm.normalise`), "text", "stderr", "left" (processes that could not be ended)}``
+    or ``{"argv", "error"}``.
+    """
     until = time.monotonic() + probe.seconds
     readings = read_gpus(probe, _read_gpu)
     try:
@@ -258,7 +261,7 @@ def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> 
 
 
 def _already_running(run: Readings) -> bool:
-    report = run.get("report") if isinstance(run.get("report"), dict) else {}
+    report = _report(run)
     words = f"{report.get('errors')} {run.get('text') if report.get('problem') else ''}"
     return run.get("returncode") == knowledge.ALREADY_RUNNING or "already running" in words
 
@@ -342,14 +345,14 @@ def _judge_absence(readings: Readings, options: Options, gpus: List[Dict[str, An
     """Why nothing was run."""
     if readings.get("refused"):
         return [Finding("options_refused", UNKNOWN, str(readings["refused"]), "fix_configuration")]
-    partitioned = [
-        Finding("mig_enabled", SKIP, "MIG is enabled or about to be, DCGM's diagnostic needs whole GPUs", "none", gpu_subject(gpu)) for gpu in gpus if _has_mig(gpu)
-    ]
+    words = "MIG is enabled or about to be, DCGM's diagnostic needs whole GPUs"
+    partitioned = [Finding("mig_enabled", SKIP, words, "none", gpu_subject(gpu)) for gpu in gpus if _has_mig(gpu)]
     if partitioned:
         return partitioned
     if "dcgmi" in readings and not readings["dcgmi"]:
-        remedy = "install datacenter-gpu-manager-4-core and the datacenter-gpu-manager-4-cuda package of the driver's CUDA version, or leave dcgm_diag out of the checks"
-        return [Finding("dcgmi_missing", UNKNOWN, f"dcgmi is not installed; {remedy}", "fix_configuration")]
+        packages = "datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, as the driver has it"
+        words = f"dcgmi is not installed; install {packages}, or leave dcgm_diag out of the checks"
+        return [Finding("dcgmi_missing", UNKNOWN, words, "fix_configuration")]
     held = gate.judge(readings["before"]) if "before" in readings and not options.get("force") else []
     return held or [Finding("diagnostic_not_run", UNKNOWN, "DCGM's diagnostic was not run", "watch")]
 
@@ -366,21 +369,20 @@ def _judge_runs(runs: List[Readings], readings: Readings, what: Wanted, gpus: Li
     returncode = _status(first)
     if what.run != "1" and not first.get("timed_out") and not ("before" in readings and "after" in readings):
         findings.append(Finding("use_unknown", UNKNOWN, "whether someone else used the GPUs meanwhile could not be told", "watch"))
-    if returncode != 0 and not findings:
+    if returncode != 0 and all(finding.status == SKIP for finding in findings):
         hint = knowledge.exit_hint(returncode)
         words = f"dcgmi ended with status {returncode}" + (f" ({hint})" if hint else "") + ", and nothing in its result says why"
         findings.append(Finding("exit_status_unexplained", UNKNOWN, words, "watch", NODE, {"returncode": returncode}))
     left = [pid for run in runs for pid in (run["left"] if isinstance(run.get("left"), list) else [])]
     if left:
-        findings.append(Finding(
-            "left_behind", UNKNOWN, f"the diagnostic's process {', '.join(map(str, left))} could not be ended and may hold a GPU", "reboot_node", NODE, {"pids": left},
-        ))
+        words = f"the diagnostic's process {', '.join(map(str, left))} could not be ended and may hold a GPU"
+        findings.append(Finding("left_behind", UNKNOWN, words, "reboot_node", NODE, {"pids": left}))
     return findings + disturbed
 
 
 def _judge_run(run: Readings) -> List[Finding]:
     """Whether the run came to a result that can be read."""
-    report = run.get("report") if isinstance(run.get("report"), dict) else {}
+    report = _report(run)
     returncode = _status(run)
     evidence = {"returncode": returncode, "argv": run.get("argv")}
     hint = knowledge.exit_hint(returncode)
@@ -389,8 +391,10 @@ def _judge_run(run: Readings) -> List[Finding]:
     if run.get("timed_out"):
         seconds = run.get("seconds")
         within = f" within {seconds:.0f} s" if isinstance(seconds, (int, float)) else ""
-        return [Finding("dcgmi_timed_out", UNKNOWN, f"dcgmi did not answer{within} and was ended; run again, then look at nv-hostengine", "watch", NODE, evidence)]
-    said = "; ".join(str(error) for error in report.get("errors") or []) if isinstance(report.get("errors"), list) else ""
+        words = f"dcgmi did not answer{within} and was ended; run again, then look at nv-hostengine"
+        return [Finding("dcgmi_timed_out", UNKNOWN, words, "watch", NODE, evidence)]
+    errors = report.get("errors")
+    said = "; ".join(map(str, errors)) if isinstance(errors, list) else ""
     if said or report.get("problem", dcgm.NO_DOCUMENT):
         words = _shown(said) or _shown(run.get("text")) or _shown(run.get("stderr")) or "nothing"
         code, what = "dcgm_could_not_run", "DCGM could not run its diagnostic"
@@ -405,6 +409,11 @@ def _judge_run(run: Readings) -> List[Finding]:
     if returncode is None or returncode < 0:
         return [Finding("dcgmi_died", UNKNOWN, f"dcgmi did not end by itself (status {returncode})", "watch", NODE, evidence)]
     return []
+
+
+def _report(run: Readings) -> Dict[str, Any]:
+    report = run.get("report")
+    return report if isinstance(report, dict) else {}
 
 
 def _status(run: Readings) -> Optional[int]:
@@ -479,7 +488,8 @@ def _judge_fault(fault: dcgm.Fault, again: Optional[str], subjects: Dict[int, Su
     if named:
         evidence["categories"] = named
     about = f"{result.entity}, " if result.entity else ""
-    return Finding(code, status, f"DCGM {about}{result.title}: {words}" + (f": {texts[0]}{more}" if texts else ""), action, _subject(result, subjects), evidence)
+    message = f"DCGM {about}{result.title}: {words}" + (f": {texts[0]}{more}" if texts else "")
+    return Finding(code, status, message, action, _subject(result, subjects), evidence)
 
 
 def _subject(result: dcgm.Result, subjects: Dict[int, Subject]) -> Subject:

@@ -83,8 +83,8 @@ _RUN_NAMES = {"gpu_memory": "memory", "eud_test": "eud", "pulse": "pulse_test"}
 
 #: Test -> the first level that includes it (as ``--run`` takes it). All but `sm_stress`, `context_create` are part of a level.
 LEVEL_OF: Dict[str, int] = {
-    "software": 1, "memory": 2, "pcie": 2, "context_create": 2, "diagnostic": 3, "nvbandwidth": 3, "nccl_tests": 3, "eud": 3, "cpu_eud": 3, "memory_bandwidth": 3,
-    "targeted_stress": 3, "targeted_power": 3, "sm_stress": 3, "memtest": 4, "pulse_test": 4,
+    "software": 1, "memory": 2, "pcie": 2, "context_create": 2, "diagnostic": 3, "nvbandwidth": 3, "nccl_tests": 3, "eud": 3, "cpu_eud": 3,
+    "memory_bandwidth": 3, "targeted_stress": 3, "targeted_power": 3, "sm_stress": 3, "memtest": 4, "pulse_test": 4,
 }
 #: Tests that every data centre GPU runs at a level and above; the rest comes and goes with versions, packages and products.
 REQUIRED: Dict[int, Tuple[str, ...]] = {1: (), 2: ("memory", "pcie"), 3: ("memory", "pcie", "diagnostic"), 4: ("memory", "pcie", "diagnostic")}
