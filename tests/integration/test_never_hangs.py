@@ -107,7 +107,9 @@ def test_the_library_hangs_when_it_is_shut_down(node, passed):
     assert nobody_stays(built)
 
 
-@pytest.mark.parametrize("deed, words", [("import os; os.kill(os.getpid(), 11)", "signal 11"), ("raise TypeError('odd')", "TypeError: odd")], ids=["crash", "exception"])
+@pytest.mark.parametrize("deed, words", [
+    ("import os; os.kill(os.getpid(), 11)", "signal 11"), ("raise TypeError('odd')", "TypeError: odd"),
+], ids=["crash", "exception"])
 def test_a_measurement_that_dies_costs_no_other_check_its_result(deed, words, node, passed, tmp_path, monkeypatch):
     import pynvml
 

@@ -224,7 +224,8 @@ def test_a_binding_that_lacks_a_function_says_so_or_is_done_without(node, ask, t
 
     (tmp_path / "pynvml.py").write_text(f"exec(compile(open({pynvml.__file__!r}).read(), 'pynvml', 'exec'))\ndel nvmlDeviceGetRepairStatus\n")
     monkeypatch.setenv("PYTHONPATH", str(tmp_path))
-    assert ask(node({}), "[kind(lambda: nvml.read(gpu, 'nvmlDeviceGetRepairStatus')), nvml.optional(gpu, 'nvmlDeviceGetRepairStatus')]") == [["binding_too_old", None], None]
+    expression = "[kind(lambda: nvml.read(gpu, 'nvmlDeviceGetRepairStatus')), nvml.optional(gpu, 'nvmlDeviceGetRepairStatus')]"
+    assert ask(node({}), expression) == [["binding_too_old", None], None]
 
 
 # ---- the stand-in answers the binding as the library does ----
@@ -241,7 +242,7 @@ VALUES = [
     ("nvml.read(gpu, 'nvmlDeviceGetMigMode')", [0, 0]),
     ("nvml.read(gpu, 'nvmlDeviceGetRemappedRows')", [1, 2, 1, 0]),
     ("[getattr(nvml.read(gpu, 'nvmlDeviceGetRowRemapperHistogram'), name) for name in ('max', 'high', 'partial', 'low', 'none')]", [2556, 1, 1, 1, 1]),
-    ("list(map(nvml.fields(gpu, [142, 143, 144, 145, 230, 269, 270, 271, 9999]).get, [142, 143, 144, 145, 230, 269, 270, 271, 9999]))", [0, 2, 0, 0, 0, 0, 0, 5, None]),
+    ("list(nvml.fields(gpu, [142, 143, 144, 145, 230, 269, 270, 271, 9999]).values())", [0, 2, 0, 0, 0, 0, 0, 5, None]),
     ("nvml.read(gpu, 'nvmlDeviceGetCurrentClocksEventReasons')", 0x48),
     ("nvml.read(gpu, 'nvmlDeviceGetCurrentClocksThrottleReasons')", 0x48),
     ("nvml.read(gpu, 'nvmlDeviceGetSupportedClocksEventReasons')", 0x1FF),
@@ -253,13 +254,15 @@ VALUES = [
     ("nvml.read(gpu, 'nvmlDeviceGetPowerManagementLimitConstraints')", [200000, 700000]),
     ("nvml.read(gpu, 'nvmlDeviceGetEnforcedPowerLimit')", 700000),
     ("nvml.read(gpu, 'nvmlDeviceGetPowerUsage')", 70000),
-    ("[nvml.read(gpu, 'nvmlDeviceGet' + name, which) for name in ('ClockInfo', 'MaxClockInfo', 'ApplicationsClock', 'DefaultApplicationsClock', 'MaxCustomerBoostClock')"
-     " for which in (1, 2)]", [1980, 2619] * 5),
+    ("[nvml.read(gpu, 'nvmlDeviceGet' + name, which) for name in ('ClockInfo', 'MaxClockInfo', 'ApplicationsClock', 'DefaultApplicationsClock')"
+     " for which in (1, 2)]", [1980, 2619] * 4),
+    ("nvml.read(gpu, 'nvmlDeviceGetMaxCustomerBoostClock', 1)", 1980),
     ("nvml.read(gpu, 'nvmlDeviceGetPerformanceState')", 0),
     ("nvml.read(gpu, 'nvmlDeviceGetTemperature', 0)", 34),
     ("(lambda memory: [memory.total, memory.used, memory.total - memory.free - memory.used])(nvml.read(gpu, 'nvmlDeviceGetMemoryInfo'))",
      [81559 << 20, (550 << 20) + 12345678, 0]),
-    ("(lambda memory: [memory.total, memory.reserved, memory.used])(nvml.read(gpu, 'nvmlDeviceGetMemoryInfo', b.nvmlMemory_v2))", [81559 << 20, 550 << 20, 12345678]),
+    ("(lambda memory: [memory.total, memory.reserved, memory.used])(nvml.read(gpu, 'nvmlDeviceGetMemoryInfo', b.nvmlMemory_v2))",
+     [81559 << 20, 550 << 20, 12345678]),
     ("[getattr(nvml.read(gpu, 'nvmlDeviceGetUtilizationRates'), name) for name in ('gpu', 'memory')]", [97, 61]),
     ("[[one.pid, one.usedGpuMemory] for one in nvml.read(gpu, 'nvmlDeviceGetComputeRunningProcesses')]", [[4242, 12345000], [4243, 0]]),
     ("[[one.pid, one.usedGpuMemory] for one in nvml.read(gpu, 'nvmlDeviceGetGraphicsRunningProcesses')]", [[4244, 678]]),
@@ -272,7 +275,8 @@ VALUES = [
     ("nvml.read(gpu, 'nvmlDeviceGetRepairStatus')", [1, 0]),
     ("[nvml.read(gpu, 'nvmlDeviceGetTotalEccErrors', type, counter) for type in (0, 1) for counter in (0, 1)]", [0, 0, 4, 9]),
     ("(lambda info: [info.state, info.status, info.healthSummary])(struct(b.c_nvmlGpuFabricInfo_v3_t(), 'nvmlDeviceGetGpuFabricInfoV'))", [3, 0, 1]),
-    ("[b.nvmlDeviceGetIndex(b.nvmlDeviceGetHandleByUUID(nvml.gpus[5]['uuid'])), b.nvmlDeviceGetIndex(b.nvmlDeviceGetHandleByPciBusId('0000:AB:00.0'))]", [5, 5]),
+    ("b.nvmlDeviceGetIndex(b.nvmlDeviceGetHandleByUUID(nvml.gpus[5]['uuid']))", 5),
+    ("b.nvmlDeviceGetIndex(b.nvmlDeviceGetHandleByPciBusId('0000:AB:00.0'))", 5),
 ]
 READABLE = {
     "rules": [
@@ -298,24 +302,33 @@ def test_the_stand_in_answers_the_binding(node, ask):
     assert dict(zip([expression for expression, _value in VALUES], found)) == dict(VALUES)
 
 
+def test_the_rule_for_one_gpu_beats_the_narrower_one_for_all(node, ask):
+    built = node({"rules": [{"gpu": 1, "call": "nvmlDeviceGetClockInfo", "values": [345]}, {"gpu": 1, "call": "nvmlDeviceGetClockInfo.2", "values": [810]}]})
+    assert ask(built, "[[nvml.read(one, 'nvmlDeviceGetClockInfo', which) for which in (1, 2)] for one in nvml.gpus[:2]]") == [[1980, 2619], [345, 810]]
+
+
 def test_retired_pages_of_an_older_gpu(node, ask):
-    expression = "[nvml.read(gpu, 'nvmlDeviceGetRetiredPages', 0), nvml.read(gpu, 'nvmlDeviceGetRetiredPages', 1), " \
-                 "nvml.read(gpu, 'nvmlDeviceGetRetiredPages_v2', 0), nvml.read(gpu, 'nvmlDeviceGetRetiredPagesPendingStatus'), nvml.optional(gpu, 'nvmlDeviceGetRemappedRows')]"
+    calls = ("nvml.read(gpu, 'nvmlDeviceGetRetiredPages', 0)", "nvml.read(gpu, 'nvmlDeviceGetRetiredPages', 1)",
+             "nvml.read(gpu, 'nvmlDeviceGetRetiredPages_v2', 0)", "nvml.read(gpu, 'nvmlDeviceGetRetiredPagesPendingStatus')",
+             "nvml.optional(gpu, 'nvmlDeviceGetRemappedRows')")
+    expression = f"[{', '.join(calls)}]"
     built = node("v100_retired_pages")
     assert ask(built, expression, gpu=1) == [[0x1F3A000], [0x2F3B000, 0x3F3C000], [{"address": 0x1F3A000, "timestamp": 1700000000}], 1, None]
     assert ask(built, expression, gpu=0) == [[], [], [], 0, None]
 
 
 def test_a_function_that_an_old_driver_lacks_is_unsupported(node, ask):
+    calls = ("kind(lambda: nvml.read(gpu, 'nvmlDeviceGetCurrentClocksEventReasons'))", "nvml.read(gpu, 'nvmlDeviceGetCurrentClocksThrottleReasons')",
+             "nvml.optional(gpu, 'nvmlDeviceGetCurrentClocksEventReasons')", "nvml.fields(gpu, [230])")
     built = node({"driver": {"version": "525.147.05"}})
-    assert ask(built, "[kind(lambda: nvml.read(gpu, 'nvmlDeviceGetCurrentClocksEventReasons')), nvml.read(gpu, 'nvmlDeviceGetCurrentClocksThrottleReasons'), "
-                      "nvml.optional(gpu, 'nvmlDeviceGetCurrentClocksEventReasons'), nvml.fields(gpu, [230])]") == [["unsupported", 13], 1, None, {"230": None}]
+    assert ask(built, f"[{', '.join(calls)}]") == [["unsupported", 13], 1, None, {"230": None}]
 
 
 def test_a_function_that_is_told_to_be_missing_is_a_missing_symbol(node, ask):
+    calls = ("kind(lambda: nvml.read(gpu, 'nvmlDeviceGetFieldValues', [142]))", "nvml.fields(gpu, [142, 143])",
+             "kind(lambda: nvml.read(gpu, 'nvmlDeviceGetPowerUsage'))")
     built = node({"rules": [{"call": "nvmlDeviceGetFieldValues", "missing": True}, {"call": "nvmlDeviceGetPowerUsage", "returns": 3}]})
-    assert ask(built, "[kind(lambda: nvml.read(gpu, 'nvmlDeviceGetFieldValues', [142])), nvml.fields(gpu, [142, 143]), kind(lambda: nvml.read(gpu, 'nvmlDeviceGetPowerUsage'))]") == [
-        ["unsupported", 13], {"142": None, "143": None}, ["unsupported", 3]]
+    assert ask(built, f"[{', '.join(calls)}]") == [["unsupported", 13], {"142": None, "143": None}, ["unsupported", 3]]
 
 
 def test_a_gpu_without_ecc_answers_zeros(node, ask):

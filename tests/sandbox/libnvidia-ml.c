@@ -129,18 +129,22 @@ static void hang(const char *mode) {
 
 // ---- answering ----
 
-// The rule for a function of a GPU or NULL. The selectors (one or two, -1 for none) try the narrower name first.
+// Whether the rule found under a narrower name is to be preferred: not when the wider one is about this very GPU and it is not.
+static int narrower(const Rule *narrow, const Rule *wide) {
+    return narrow && strcmp(narrow->function, "*") && !(wide && narrow->gpu == ANY && wide->gpu != ANY);
+}
+
+// The rule for a function of a GPU or NULL. The selectors (one or two, -1 for none) try the narrower name too.
 static Rule *answer_of(int gpu, const char *function, int first, int second) {
     char name[LONGEST];
-    Rule *rule = NULL, *narrow;
-    rule = find(gpu, function);
+    Rule *rule = find(gpu, function), *narrow;
     if (first >= 0) {
         snprintf(name, sizeof name, "%s.%d", function, first);
-        if ((narrow = find(gpu, name)) && strcmp(narrow->function, "*")) rule = narrow;
+        if (narrower(narrow = find(gpu, name), rule)) rule = narrow;
     }
     if (second >= 0) {
         snprintf(name, sizeof name, "%s.%d.%d", function, first, second);
-        if ((narrow = find(gpu, name)) && strcmp(narrow->function, "*")) rule = narrow;
+        if (narrower(narrow = find(gpu, name), rule)) rule = narrow;
     }
     if (rule && rule->hang[0]) hang(rule->hang);
     if (rule) rule->calls++;

@@ -48,15 +48,21 @@ _SPEEDS = {3: "8.0 GT/s PCIe", 4: "16.0 GT/s PCIe", 5: "32.0 GT/s PCIe"}
 
 #: What each GPU model answers. remap: row remapping; retire: page retirement; zeros: no ECC, yet zeros instead of "not supported".
 PROFILES = {
-    "H100-80GB": dict(name="NVIDIA H100 80GB HBM3", device=0x2330, memory=81559 * MIB, generation=5, power=(700, 200, 700), clocks=(1980, 2619), errors="remap",
-                      banks=2560, mig=True, fabric=True),
-    "A100-SXM4-80GB": dict(name="NVIDIA A100-SXM4-80GB", device=0x20B2, memory=81920 * MIB, generation=4, power=(400, 100, 400), clocks=(1410, 1593), errors="remap",
-                           banks=640, mig=True, fabric=True),
-    "H200": dict(name="NVIDIA H200", device=0x2335, memory=143771 * MIB, generation=5, power=(700, 200, 700), clocks=(1980, 3201), errors="remap", banks=3072, mig=True,
-                 fabric=True),
-    "V100-32GB": dict(name="Tesla V100-SXM2-32GB", device=0x1DB5, memory=32768 * MIB, generation=3, power=(300, 150, 300), clocks=(1530, 877), errors="retire"),
-    "L40S": dict(name="NVIDIA L40S", device=0x26B9, memory=46068 * MIB, generation=4, power=(350, 100, 350), clocks=(2520, 9001), errors="remap", banks=192),
-    "RTX-4090": dict(name="NVIDIA GeForce RTX 4090", device=0x2684, memory=24564 * MIB, generation=4, power=(450, 150, 600), clocks=(3105, 10501), errors="zeros"),
+    "H100-80GB": dict(
+        name="NVIDIA H100 80GB HBM3", device=0x2330, memory=81559 * MIB, generation=5, power=(700, 200, 700), clocks=(1980, 2619),
+        errors="remap", banks=2560, mig=True, fabric=True),
+    "A100-SXM4-80GB": dict(
+        name="NVIDIA A100-SXM4-80GB", device=0x20B2, memory=81920 * MIB, generation=4, power=(400, 100, 400), clocks=(1410, 1593),
+        errors="remap", banks=640, mig=True, fabric=True),
+    "H200": dict(
+        name="NVIDIA H200", device=0x2335, memory=143771 * MIB, generation=5, power=(700, 200, 700), clocks=(1980, 3201),
+        errors="remap", banks=3072, mig=True, fabric=True),
+    "V100-32GB": dict(
+        name="Tesla V100-SXM2-32GB", device=0x1DB5, memory=32768 * MIB, generation=3, power=(300, 150, 300), clocks=(1530, 877), errors="retire"),
+    "L40S": dict(
+        name="NVIDIA L40S", device=0x26B9, memory=46068 * MIB, generation=4, power=(350, 100, 350), clocks=(2520, 9001), errors="remap", banks=192),
+    "RTX-4090": dict(
+        name="NVIDIA GeForce RTX 4090", device=0x2684, memory=24564 * MIB, generation=4, power=(450, 150, 600), clocks=(3105, 10501), errors="zeros"),
     "GB10": dict(name="NVIDIA GB10", device=0x2E12, memory=None, generation=5, width=1, power=None, clocks=(3003, None), errors="zeros"),
 }
 
@@ -117,7 +123,7 @@ def build(scenario: dict | str | Path, directory: Path, python: str = sys.execut
     slots = _slots(scenario)
     listed = [slot for slot in slots if slot["driver"] == "nvidia" and slot["slot"] not in scenario["driver"]["skips"]]
     gpus = [
-        {"index": index, "slot": slot["slot"], "uuid": f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, f'''{slot['pci']} {scenario['model']}''')}", "pci": slot["pci"], "name": slot["name"]}
+        {"index": index, "slot": slot["slot"], "uuid": _uuid(slot["pci"], scenario["model"]), "pci": slot["pci"], "name": slot["name"]}
         for index, slot in enumerate(listed)
     ]
     _render_sysfs(scenario, slots, directory / "root")
@@ -128,6 +134,10 @@ def build(scenario: dict | str | Path, directory: Path, python: str = sys.execut
     _render_programs(node, python)
     _render_libraries(node)
     return node
+
+
+def _uuid(*words: str) -> str:
+    return f"GPU-{uuid.uuid5(uuid.NAMESPACE_OID, ' '.join(words))}"
 
 
 # ---- scenarios ----
@@ -165,8 +175,8 @@ def checked(scenario: dict) -> dict:
         if not (isinstance(gpu, int) or gpu == "*") or not isinstance(keys, dict):
             raise ScenarioError(f'cuda: {gpu!r}: {keys!r} is not accepted, give a GPU index or "*" and a mapping')
     return {
-        "description": scenario.get("description", ""), "model": model, "gpus": gpus, "driver": driver, "rules": rules, "cuda": scenario.get("cuda") or {}, "pci": pci,
-        "processes": processes, "dcgmi": scenario.get("dcgmi", {}),
+        "description": scenario.get("description", ""), "model": model, "gpus": gpus, "driver": driver, "rules": rules,
+        "cuda": scenario.get("cuda") or {}, "pci": pci, "processes": processes, "dcgmi": scenario.get("dcgmi", {}),
     }
 
 

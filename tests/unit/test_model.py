@@ -22,17 +22,21 @@ RESULT = CheckResult(
 )
 
 HUGE = 10 ** 400  # more than a float can hold, and still JSON
+KEYS = [
+    "check", "status", "findings", "measurements", "subject", "code", "action", "evidence", "name", "value", "labels", "kind", "index",
+]
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.sampled_from([HUGE, -HUGE]) | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(
-        st.text() | st.sampled_from(["check", "status", "findings", "measurements", "subject", "code", "action", "evidence", "name", "value", "labels", "kind", "index"]),
-        inner, max_size=6),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.sampled_from(KEYS), inner, max_size=6),
     max_leaves=20,
 )
 words = st.sampled_from(model.STATUSES) | st.text() | anything
-findings = st.lists(st.fixed_dictionaries({}, optional={"status": words, "action": words, "code": anything, "subject": anything, "evidence": anything}), max_size=4)
+findings = st.lists(st.fixed_dictionaries({}, optional={
+    "status": words, "action": words, "code": anything, "subject": anything, "evidence": anything,
+}), max_size=4)
 documents = anything | st.fixed_dictionaries({}, optional={
-    "check": anything, "status": words, "findings": findings | anything, "measurements": st.lists(anything, max_size=4) | anything, "duration_seconds": anything,
+    "check": anything, "status": words, "findings": findings | anything, "measurements": st.lists(anything, max_size=4) | anything,
+    "duration_seconds": anything,
 })
 
 
