@@ -51,7 +51,8 @@ def test_every_scenario_is_rendered_and_says_what_it_is(name, node):
 
 
 def test_a_rule_of_the_scenario_replaces_what_the_model_answers(node):
-    built = node({"gpus": 2, "rules": [{"gpu": "*", "call": "nvmlDeviceGetUUID", "returns": 3}, {"gpu": "*", "call": "nvmlDeviceGetClockInfo", "values": [345]}]})
+    rules = [{"gpu": "*", "call": "nvmlDeviceGetUUID", "returns": 3}, {"gpu": "*", "call": "nvmlDeviceGetClockInfo", "values": [345]}]
+    built = node({"gpus": 2, "rules": rules})
     table = (built.directory / "node.table").read_text().splitlines()
     assert [row for row in table if "UUID" in row or "GetClockInfo" in row] == ["* nvmlDeviceGetUUID 3", "* nvmlDeviceGetClockInfo 0 345"]
 
