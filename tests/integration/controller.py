@@ -43,9 +43,22 @@ class Controller:
         assert results, done.stdout
         return results
 
+    def preflight(self, playbook, inventory, cwd, *arguments, **settings):
+        """The finished playbook and its run document (None when it wrote none)."""
+        reports = cwd / "reports"
+        done = self.run("ansible-playbook", "-i", inventory, playbook, "-e", f"preflight_report_dir={reports}", *arguments, cwd=cwd, **settings)
+        documents = list(reports.glob("*/run.json"))
+        assert len(documents) <= 1, documents
+        return done, json.loads(documents[0].read_text(encoding="utf-8")) if documents else None
+
+
+def statuses(document):
+    """The status of each node in a run document."""
+    return {node["name"]: node["status"] for node in document["nodes"]}
+
 
 def write_inventory(path, nodes, **variables):
     """An inventory of stand-in nodes by host name, each with the interpreter that makes a process see that node."""
-    hosts = {name: {"ansible_python_interpreter": node.python} for name, node in nodes.items()}
+    hosts = {name: {"ansible_python_interpreter": node.python, "checks_host_root": node.root} for name, node in nodes.items()}
     path.write_text(json.dumps({"all": {"hosts": hosts, "vars": {"ansible_connection": "local", **variables}}}), encoding="utf-8")
     return path

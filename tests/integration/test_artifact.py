@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from controller import ROOT, Controller, write_inventory
+from controller import ROOT, Controller, statuses, write_inventory
 
 PROGRAMS = Path(sys.executable).parent
 #: What ansible-galaxy wrote, and the directories that a collection has to get by with.
@@ -68,8 +68,15 @@ def test_only_the_artifact_is_found(artifact, empty):
 
 def test_a_module_by_hand(stripped, node, tmp_path, empty):
     inventory = write_inventory(tmp_path / "hosts.json", {"well": node("healthy_8xh100")})
-    result = stripped.ad_hoc(inventory, "autopilot.gpu.gpu_count", {"expected_gpus": 8, "host_root": str(tmp_path / "node0/root")}, empty)["well"]
+    result = stripped.ad_hoc(inventory, "autopilot.gpu.gpu_count", {"expected_gpus": 8, "host_root": "{{ checks_host_root }}"}, empty)["well"]
     assert (result["status"], len(result["node"]["gpus"])) == ("pass", 8)
+
+
+def test_the_playbook(stripped, node, tmp_path, empty):
+    inventory = write_inventory(tmp_path / "hosts.json", {"well": node("healthy_8xh100"), "sick": node("gpu_lost")}, checks_list=["gpu_count", "remapped"])
+    done, document = stripped.preflight("autopilot.gpu.preflight", inventory, empty)
+    assert document is not None, done.stdout
+    assert (done.returncode, statuses(document)) == (2, {"well": "pass", "sick": "fail"})
 
 
 def test_documentation(stripped, empty):
@@ -85,4 +92,7 @@ def test_checkout_is_an_awx_project(node, tmp_path):
     awx = Controller(PROGRAMS, tmp_path / "requirements_collections", tmp_path / "home")
     installed = awx.run("ansible-galaxy", "collection", "install", "-r", "collections/requirements.yml", "-p", awx.collections, cwd=project)
     assert installed.returncode == 0, installed.stdout
-    assert (awx.collections / "ansible_collections/autopilot/gpu/MANIFEST.json").is_file()
+    inventory = write_inventory(tmp_path / "hosts.json", {"well": node("healthy_8xh100")}, checks_list=["gpu_count"])
+    done, document = awx.preflight("playbooks/preflight.yml", inventory, project)
+    assert done.returncode == 0, done.stdout
+    assert statuses(document) == {"well": "pass"}

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -16,7 +17,7 @@ import time
 import node as sandbox
 import pytest
 
-from controller import ROOT, Controller, write_inventory
+from controller import ROOT, Controller, statuses, write_inventory
 from interpreters import interpreter
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import REGISTRY
@@ -26,8 +27,6 @@ MATRIX = ROOT / ".build/matrix"
 CORES = {"2.18": ("ansible-core==2.18.*", range(11, 14)), "newest": ("ansible-core", range(14, 11, -1))}
 #: Minor versions of Python 3 on the hosts: from the oldest that ansible-core 2.18 manages.
 TARGETS = range(8, 15)
-#: Where a stand-in node has its root file system, from the inventory that `write_inventory` writes.
-HOST_ROOT = "{{ ansible_python_interpreter | dirname | dirname }}/root"
 
 
 def virtualenv(name, python, *requirements):
@@ -98,9 +97,9 @@ def ssh(tmp_path_factory):
 def become():
     """Inventory variables that become root; skips where that needs a password."""
     if os.geteuid() == 0:
-        return {"ansible_become": True, "ansible_become_method": "su"}
+        return {"preflight_become": True, "ansible_become_method": "su"}
     if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
-        return {"ansible_become": True}
+        return {"preflight_become": True}
     pytest.skip("needs root, or sudo without a password")
 
 
@@ -123,7 +122,7 @@ def hosts(controller, tmp_path_factory):
             nodes[f"well_{minor}"] = sandbox.build("healthy_8xh100", base / f"well_{minor}", python)
             nodes[f"sick_{minor}"] = sandbox.build("gpu_lost", base / f"sick_{minor}", python)
     inventory = write_inventory(base / "hosts.json", nodes)
-    return controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": HOST_ROOT}, base)
+    return controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": "{{ checks_host_root }}"}, base)
 
 
 @needs_compiler
@@ -141,10 +140,15 @@ def test_hosts(controller, hosts, minor):
 @needs_compiler
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelining", "no-pipelining"])
 @pytest.mark.parametrize("mode", ["plain", "become", "check"])
-def test_ways_to_get_there(controller, ssh, mode, pipelining, tmp_path):
-    nodes = {name: sandbox.build(name, tmp_path / name) for name in ("healthy_8xh100", "gpu_lost")}
-    variables = dict(ssh, ansible_pipelining=pipelining, **(become() if mode == "become" else {}))
+def test_preflight(controller, ssh, mode, pipelining, tmp_path):
+    nodes = {name: sandbox.build(name, tmp_path / name) for name in ("healthy_8xh100", "gpu_lost", "no_gpu")}
+    variables = dict(ssh, ansible_pipelining=pipelining, checks_list=["gpu_count", "remapped", "pciebw"], **(become() if mode == "become" else {}))
     inventory = write_inventory(tmp_path / "hosts.json", nodes, **variables)
-    arguments = ["--check"] if mode == "check" else []
-    results = controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": HOST_ROOT}, tmp_path, *arguments)
-    assert {name: result["status"] for name, result in results.items()} == {"healthy_8xh100": "pass", "gpu_lost": "fail"}
+    done, document = controller.preflight("autopilot.gpu.preflight", inventory, tmp_path, *(["--check"] if mode == "check" else []))
+    assert done.returncode == 2, done.stdout
+    if mode == "check":
+        assert document is None
+        assert re.search(r"gpu_lost +FAIL", done.stdout) and "pcie_bandwidth" in done.stdout
+    else:
+        assert statuses(document) == {"healthy_8xh100": "pass", "gpu_lost": "fail", "no_gpu": "skip"}
+        assert done.stdout.rstrip().splitlines()[-1].startswith("run document: ")
