@@ -127,8 +127,7 @@ def test_a_measurement_that_dies_costs_no_other_check_its_result(deed, words, no
 @pytest.mark.parametrize("rules, what", [
     ([{"gpu": 3, "call": "nvmlDeviceGetRemappedRows", "hang": "uninterruptible"}], "nvmlDeviceGetRemappedRows on GPU 3"),
     ([{"gpu": 3, "call": "*", "hang": "uninterruptible"}], "nvmlDeviceGetHandleByIndex on GPU 3"),
-    ([{"gpu": "system", "call": "nvmlInit", "hang": "uninterruptible"}], "nvmlInit"),
-], ids=["one call", "one GPU", "the library"])
+], ids=["one call", "one GPU"])
 def test_what_not_even_sigkill_ends_is_abandoned_and_named(rules, what, node, passed, frozen):
     built = node({"rules": rules})
     frozen(built.directory / "frozen")
