@@ -376,7 +376,7 @@ def _generation(speed: str | None) -> int:
 def _affinity(cpulist: str | None) -> list:
     mask = 0
     for part in (cpulist or "").split(","):
-        first, _, last = part.partition("-")
+        first, _dash, last = part.partition("-")
         for cpu in range(int(first or 0), int(last or first or -1) + 1):
             mask |= 1 << cpu
     return [hex(mask >> shift & (1 << 64) - 1) for shift in range(0, 256, 64)]

@@ -84,7 +84,7 @@ def _parameters(given: Any) -> Dict[str, str]:
         pairs = [(str(name), str(value)) for name, value in given.items()]
     else:
         parts = [part for item in (given if isinstance(given, list) else [given] if given else []) for part in str(item).split(";") if part]
-        pairs = [(name, value) for name, _, value in (part.partition("=") for part in parts)]
+        pairs = [(name, value) for name, _equals, value in (part.partition("=") for part in parts)]
     for name, value in pairs:
         if not re.fullmatch(r"[\w ]+(\.\w+)+", name) or not re.fullmatch(r"[^;\s]+", value):
             raise ValueError(f"parameters: {name}={value} is not accepted, give test.parameter=value")
@@ -277,7 +277,7 @@ def _processes() -> Dict[int, Tuple[str, int]]:
             continue
         try:
             with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as handle:
-                head, _, tail = handle.read().rpartition(")")
+                head, _paren, tail = handle.read().rpartition(")")
         except OSError:
             continue
         found[int(entry)] = (head.partition("(")[2], int(tail.split()[1]))
