@@ -33,7 +33,6 @@ _COLOURS = {"fail": C.COLOR_ERROR, "unknown": C.COLOR_UNREACHABLE, "warn": C.COL
 
 def show(display: Display, lines: t.Iterable[str]) -> None:
     """Put the lines on the screen, those about a node in the colour of its status."""
-    display.display("")
     status = ""
     for line in lines:
         status = status_of(line, status)

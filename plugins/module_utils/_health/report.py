@@ -16,9 +16,9 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from . import VERSION
 from .checks import REGISTRY
-from .model import SKIP, CheckResult, Finding
+from .model import CheckResult, Finding
 from .runner import conclude
-from .verdict import Judgement, Node, NodeVerdict, Policy, judge
+from .verdict import SKIPPED, Judgement, Node, NodeVerdict, Policy, is_planned, judge
 
 SCHEMA = "autopilot.gpu/run"
 SCHEMA_VERSION = 1
@@ -121,14 +121,15 @@ def _concluded_again(result: CheckResult, recorded: Any) -> CheckResult:
 def plan_of(document: Dict[str, Any]) -> List[Dict[str, Any]]:
     """What a run in check mode would have run: by check its intrusion, the longest it may take on a node, and on how many nodes."""
     plan: Dict[str, Dict[str, Any]] = {}
-    for node in nodes_of(document):
+    checkable = [node for node in document["nodes"] if node["fit"] != SKIPPED]
+    for node in nodes_of({"nodes": checkable}):
         for result in node.results:
-            for finding in result.findings:
-                if finding.code == "would_run" and finding.status == SKIP:
-                    row = plan.setdefault(result.check, {"check": result.check, "intrusion": "", "minutes": 0.0, "nodes": 0})
-                    row["intrusion"] = str(finding.evidence.get("intrusion"))
-                    row["minutes"] = max(row["minutes"], round(float(finding.evidence.get("seconds") or 0) / 60, 1))
-                    row["nodes"] += 1
+            if not is_planned(result):
+                continue
+            evidence = result.findings[0].evidence
+            row = plan.setdefault(result.check, {"check": result.check, "intrusion": str(evidence.get("intrusion")), "minutes": 0.0, "nodes": 0})
+            row["minutes"] = max(row["minutes"], round(float(evidence.get("seconds") or 0) / 60, 1))
+            row["nodes"] += 1
     return list(plan.values())
 
 

@@ -47,11 +47,11 @@ def run(requests: Sequence[Request], settings: Settings, passive_only: bool = Fa
         if check.intrusion == PASSIVE:
             continue
         failed = [outcome.result.check for outcome in outcomes.values() if outcome.result.status == FAIL]
-        if passive_only:
-            outcomes[check.name] = Outcome(_would_run(check, options, settings), {}, options)
-        elif failed and stop_on_fail:
+        if failed and stop_on_fail:
             skipped = CheckResult(check.name, SKIP, f"not run: the node already failed {failed[0]}")
             outcomes[check.name] = Outcome(skipped, {}, options)
+        elif passive_only:
+            outcomes[check.name] = Outcome(_would_run(check, options, settings), {}, options)
         else:
             readings, seconds = _measure_alone(check, options, settings)
             outcomes[check.name] = _outcome(check, options, readings, seconds, settings)

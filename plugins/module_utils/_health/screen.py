@@ -6,11 +6,11 @@ from __future__ import annotations
 
 import re
 import textwrap
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .model import FAIL, PASS, SKIP, STATUSES, UNKNOWN, WARN, Finding, read_status
 from .report import nodes_of, plan_of
-from .verdict import SKIPPED
+from .verdict import SKIPPED, fold, is_planned, natural
 
 #: Columns of a line, and of the message in it at least.
 _WIDTH = 120
@@ -20,8 +20,9 @@ _MOST_HEALTHY = 10
 #: Rows of nodes, and findings of a node, that are shown; the document has all.
 _MOST_ROWS = 40
 _MOST_FINDINGS = 4
-#: Characters of one message.
+#: Characters of one message, and of the names of nodes in front of it.
 _MOST_TEXT = 400
+_MOST_LABEL = 30
 
 #: What an action means for the person who reads it.
 _NEXT = {
@@ -29,7 +30,9 @@ _NEXT = {
     "reboot_node": "reboot_node, once its jobs are gone", "drain_node": "drain_node, let no job start here", "replace_part": "replace_part, drain the node for it",
 }
 
-Body = Tuple[Tuple[str, str], ...]
+#: Lines of a row: the check and what it says. The check is empty where it is the same as above, and None where the text
+#: only adds to the line above.
+Body = Tuple[Tuple[Optional[str], str], ...]
 
 
 class _Row(NamedTuple):
@@ -45,17 +48,17 @@ def lines_of(document: Dict[str, Any]) -> List[str]:
     rows = _rows(document)
     shown = rows[:_MOST_ROWS]
     labels = [_label(row) for row in shown]
-    widths = (max([len(label) for label in labels] + [4]), max([len(check) for row in shown for check, _text in row.body] + [0]))
+    widths = (max([len(label) for label in labels] + [4]), max([len(check or "") for row in shown for check, _text in row.body] + [0]))
     lines = [_header(document)]
     for row, label in zip(shown, labels):
         lines += _row_lines(row, label, widths)
     if len(rows) > len(shown):
         rest = [name for row in rows[_MOST_ROWS:] for name in row.names]
-        lines += _wrapped(f"  and {len(rest)} more nodes in the document: ", _fold(rest), 4)
+        lines += _wrapped(f"  and {len(rest)} more nodes in the document: ", _names(rest), 4)
     if document["check_mode"]:
         lines += _plan_lines(document)
-    lines.append(f"{document['phase']} {'passed' if document['verdict']['passed'] else 'FAILED'}: {_plain(document['verdict']['reason'])}")
-    return lines
+    decision = "passed" if document["verdict"]["passed"] else "FAILED"
+    return lines + _wrapped(f"{document['phase']} {decision}: ", _plain(document["verdict"]["reason"]), 2)
 
 
 def status_of(line: str, before: str = "") -> str:
@@ -69,12 +72,12 @@ def status_of(line: str, before: str = "") -> str:
 def _header(document: Dict[str, Any]) -> str:
     counts = document["counts"]
     words = [f"{counts[fit]} {fit.replace('_', ' ')}" for fit in ("fit", "unfit", "could_not_tell", "skipped") if counts[fit]]
-    if counts["partial"] and not document["check_mode"]:
+    if counts["partial"]:
         words[0] += f" ({counts['partial']} of them not fully checked)"
     nodes = f"{counts['nodes']} node{'' if counts['nodes'] == 1 else 's'}"
-    mode = " (check mode: only what is passive ran)" if document["check_mode"] else ""
-    left = f"autopilot {document['phase']}{mode}   {nodes}: {', '.join(words)}"
-    return f"{left}{_seconds(document['duration_seconds']).rjust(max(3, _WIDTH - len(left)))}"
+    mode = " (check mode)" if document["check_mode"] else ""
+    left = f"autopilot {document['phase']}{mode}   {nodes}: {', '.join(words)}   "
+    return left + _seconds(document["duration_seconds"]).rjust(_WIDTH - len(left))
 
 
 def _seconds(seconds: float) -> str:
@@ -85,7 +88,7 @@ def _seconds(seconds: float) -> str:
 
 def _rows(document: Dict[str, Any]) -> List[_Row]:
     """The worst first; nodes of which exactly the same is to be said share a row, healthy ones more readily."""
-    nodes = sorted(document["nodes"], key=lambda node: (-STATUSES.index(read_status(node["status"])), _natural(node["name"])))
+    nodes = sorted(document["nodes"], key=lambda node: (-STATUSES.index(read_status(node["status"])), natural(node["name"])))
     healthy = [node for node in nodes if node["status"] == PASS]
     brief = len(healthy) > _MOST_HEALTHY
     by_body: Dict[Any, List[str]] = {}
@@ -102,31 +105,34 @@ def _rows(document: Dict[str, Any]) -> List[_Row]:
 
 
 def _findings_body(findings: Sequence[Tuple[str, Finding]]) -> Body:
-    body: List[Tuple[str, str]] = []
+    body: List[Tuple[Optional[str], str]] = []
+    above = ""
     shown = findings[:_MOST_FINDINGS]
     for position, (check, finding) in enumerate(shown):
         subject = "" if finding.subject.kind == "node" else f"{finding.subject}: "
-        body.append((check or finding.code, f"{subject}{_plain(finding.message)}"))
+        name = check or finding.code
+        body.append(("" if name == above else name, f"{subject}{_plain(finding.message)}"))
+        above = name
         following = shown[position + 1][1].action if position + 1 < len(shown) else None
         if finding.action in _NEXT and finding.action != following:
-            body.append(("", f"next: {_NEXT[finding.action]}"))
+            body.append((None, f"next: {_NEXT[finding.action]}"))
     if len(findings) > len(shown):
-        body.append(("", f"and {len(findings) - len(shown)} more findings in the document"))
+        body.append((None, f"and {len(findings) - len(shown)} more findings in the document"))
     return tuple(body)
 
 
 def _skipped_body(node: Dict[str, Any], read: Any) -> Body:
-    """What was not run and why, the same reason once; in check mode that is the plan, which has lines of its own."""
+    """What was not run and why, the same reason once; the plan of check mode has lines of its own."""
     if read.skipped:
         return (("", _plain(read.skipped)),)
     reasons: Dict[str, List[str]] = {}
     for result in read.results:
-        if result.status == SKIP and not any(finding.code == "would_run" for finding in result.findings):
+        if result.status == SKIP and not is_planned(result):
             reasons.setdefault(_plain(result.summary), []).append(result.check)
     if node["fit"] == SKIPPED and len(reasons) == 1:
         return (("", next(iter(reasons))),)
     body = tuple((checks[0], text + (f" ({', '.join(checks[1:])} too)" if checks[1:] else "")) for text, checks in reasons.items())
-    return body or _healthy_body(read, False)
+    return body or (("", "nothing passive to check"),)
 
 
 def _healthy_body(read: Any, brief: bool) -> Body:
@@ -134,27 +140,32 @@ def _healthy_body(read: Any, brief: bool) -> Body:
     names = [str(gpu.get("name")) for gpu in (gpus if isinstance(gpus, list) else []) if isinstance(gpu, dict)]
     models = " and ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
     said = [_plain(result.summary) for result in read.results if result.status == PASS and (not models or result.check != "gpu_count")]
-    return (("", ", ".join([models] * bool(models) + ([] if brief and models else said))),)
+    return (("", "; ".join([models] * bool(models) + ([] if brief and models else said))),)
+
+
+def _names(names: Sequence[str]) -> str:
+    return _plain(", ".join(fold(names)), most=None)
 
 
 def _label(row: _Row) -> str:
-    names = _fold(row.names)
-    return names if len(names) <= 30 or len(row.names) == 1 else f"{len(row.names)} nodes"
+    names = _names(row.names)
+    return names if len(names) <= _MOST_LABEL or len(row.names) == 1 else f"{len(row.names)} nodes"
 
 
 def _row_lines(row: _Row, label: str, widths: Tuple[int, int]) -> List[str]:
     name_width, check_width = widths
     lines: List[str] = []
     head = f"  {label:<{name_width}}  {row.status.upper():<7}  "
+    several = len(row.names) > 1
+    named = label == _names(row.names)
     for position, (check, text) in enumerate(row.body):
-        left = (head if not position else " " * len(head)) + (f"{check:<{check_width}}  " if check_width else "")
-        if position and not check and len(lines[-1]) + 3 + len(text) <= _WIDTH:
+        left = (head if not position else " " * len(head)) + (f"{check or '':<{check_width}}  " if check_width else "")
+        if check is None and len(lines[-1]) + 3 + len(text) <= _WIDTH:
             lines[-1] += f"   {text}"
         else:
-            lines += _wrapped(left, text, len(left))
-    if len(row.names) > 1:
-        counted = f"{len(row.names)} nodes" if label == _fold(row.names) else _fold(row.names)
-        lines += _wrapped(" " * len(head), counted, len(head))
+            lines += _wrapped(left, f"{len(row.names)} nodes: {text}" if several and named and not position else text, len(left))
+    if several and not named:
+        lines += _wrapped(" " * len(head), f"nodes: {_names(row.names)}", len(head))
     return lines
 
 
@@ -169,42 +180,15 @@ def _plan_lines(document: Dict[str, Any]) -> List[str]:
 
 # ---- text ----
 
-def _plain(text: str) -> str:
-    """One line of printable ASCII, whatever a driver or a connection said."""
+def _plain(text: str, most: Optional[int] = _MOST_TEXT) -> str:
+    """One line of printable ASCII of so many characters, whatever a driver or a connection said."""
     text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
     text = " ".join(text.split()).encode("ascii", "replace").decode("ascii")
     text = re.sub(r"[\x00-\x1f\x7f]", "?", text)
-    return text if len(text) <= _MOST_TEXT else f"{text[:_MOST_TEXT - 4]} ..."
+    return text if most is None or len(text) <= most else f"{text[:most - 4]} ..."
 
 
 def _wrapped(left: str, text: str, indent: int) -> List[str]:
-    width = max(_LEAST, _WIDTH - indent)
-    parts = textwrap.wrap(text, width, break_long_words=True, break_on_hyphens=False) or [""]
-    return [(left + parts[0]).rstrip()] + [" " * indent + part for part in parts[1:]]
-
-
-def _natural(name: str) -> List[Any]:
-    return [(0, int(part), part) if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
-
-
-def _fold(names: Sequence[str]) -> str:
-    """``gpu[0001-0003], login1``: names that count up share a bracket."""
-    folded: List[List[Any]] = []
-    for name in sorted(names, key=_natural):
-        found = re.match(r"^(.*?)([0-9]+)([^0-9]*)$", _plain(name))
-        if not found:
-            folded.append([None, _plain(name)])
-            continue
-        prefix, digits, suffix = found.groups()
-        last = folded[-1] if folded else [None]
-        if last[0] == (prefix, suffix, len(digits)) and int(last[2]) + 1 == int(digits):
-            last[2] = digits
-        else:
-            folded.append([(prefix, suffix, len(digits)), digits, digits])
-    words = []
-    for key, first, *last in folded:
-        if key is None:
-            words.append(first)
-        else:
-            words.append(f"{key[0]}{first}{key[1]}" if first == last[0] else f"{key[0]}[{first}-{last[0]}]{key[1]}")
-    return ", ".join(words)
+    """The text after ``left``, its further lines indented; never narrower than `_LEAST` columns, however wide the columns before."""
+    width = max(_WIDTH, indent + _LEAST, len(left) + _LEAST)
+    return textwrap.wrap(text, width, initial_indent=left, subsequent_indent=" " * indent, break_on_hyphens=False) or [left.rstrip()]

@@ -21,6 +21,9 @@ FITNESS = (FIT, UNFIT, COULD_NOT_TELL, SKIPPED)
 #: Findings about a node that no check looked at; no policy turns them into a warning, since that would make it fit.
 _NOT_LOOKED_AT = ("unreachable", "not_checked")
 
+#: What ansible-core puts before the message of any task that failed.
+_PREFIX = "Task failed: "
+
 #: A measurement is compared when at least so many nodes have it, and so many others beside it.
 MINIMUM_NODES = 5
 MINIMUM_PEERS = 5
@@ -162,7 +165,7 @@ class RunVerdict(NamedTuple):
 def node_of(name: str, answer: Any) -> Node:
     """A host from what its check task returned: the module's result, or what Ansible made of a host that gave none (None: no result at all)."""
     if not isinstance(answer, dict):
-        return Node(name, trouble=Finding("not_checked", UNKNOWN, "was not checked: it left the play before", "watch"))
+        return Node(name, trouble=Finding("not_checked", UNKNOWN, "was not checked: its checks left no result", "watch"))
     words = _words(answer)
     if answer.get("unreachable"):
         return Node(name, trouble=Finding("unreachable", UNKNOWN, f"could not be reached: {words}", "watch"))
@@ -178,15 +181,16 @@ def node_of(name: str, answer: Any) -> Node:
 def _words(answer: Dict[str, Any]) -> str:
     """What a failed task says: its message and the last line of the error behind it."""
     message = str(answer.get("msg") or "").strip() or "the task says nothing"
+    message = message[len(_PREFIX):] if message.startswith(_PREFIX) else message
     lines = [line.strip() for key in ("module_stderr", "module_stdout") for line in str(answer.get(key) or "").splitlines() if line.strip()]
     return (f"{message} ({lines[-1]})" if lines and lines[-1] not in message else message)[:2000]
 
 
 def judge_node(name: str, results: Sequence[CheckResult], policy: Policy, trouble: Optional[Finding] = None) -> NodeVerdict:
-    """Whether a node is fit, by the results of its checks. No results at all is never fit."""
+    """Whether a node is fit, by the results of its checks. No results at all is never fit; what would run is no result."""
     if trouble is None and not results:
         trouble = Finding("not_checked", UNKNOWN, "was not checked: there is no result", "watch")
-    judged = [_downgraded(result, policy.warn_only) for result in results]
+    judged = [_downgraded(result, policy.warn_only) for result in results if not is_planned(result)] or list(results)
     if trouble is not None:
         judged.append(CheckResult("", trouble.status, trouble.message, [trouble]))
     statuses = [result.status for result in judged]
@@ -200,6 +204,11 @@ def judge_node(name: str, results: Sequence[CheckResult], policy: Policy, troubl
     findings = _loudest(judged)
     actions = {found.finding.action for found in findings} - {"none"}
     return NodeVerdict(name, status, fit, findings, sorted(actions, key=ACTIONS.index, reverse=True), fit == FIT and SKIP in statuses)
+
+
+def is_planned(result: CheckResult) -> bool:
+    """Whether it only says what would run without check mode."""
+    return any(finding.code == "would_run" for finding in result.findings)
 
 
 def _downgraded(result: CheckResult, codes: Iterable[str]) -> CheckResult:
@@ -242,8 +251,8 @@ def judge_run(nodes: Sequence[NodeVerdict], policy: Policy) -> RunVerdict:
     reasons = []
     for fit, limit, verb in ((UNFIT, policy.max_unfit, "unfit"), (COULD_NOT_TELL, policy.max_unknown, "undecided")):
         if counts[fit] > tolerated(limit, checked):
-            most = f"{limit} of them, that is {tolerated(limit, checked)}, may be" if isinstance(limit, str) else f"{limit} may be"
-            reasons.append(f"{counts[fit]} of {checked} nodes {'is' if counts[fit] == 1 else 'are'} {verb} and {most}: {some(names[fit])}")
+            most = f"{limit} of them, that is {tolerated(limit, checked)}," if isinstance(limit, str) else f"{limit}"
+            reasons.append(f"{counts[fit]} of {checked} nodes {'is' if counts[fit] == 1 else 'are'} {verb} and {most} may be: {', '.join(_few(names[fit]))}")
     status = worst((node.status for node in nodes), SKIP)
     if reasons:
         return RunVerdict(status, False, "; ".join(reasons), counts)
@@ -252,10 +261,42 @@ def judge_run(nodes: Sequence[NodeVerdict], policy: Policy) -> RunVerdict:
     return RunVerdict(status, True, f"{counts[FIT]} of {checked} nodes {'is' if counts[FIT] == 1 else 'are'} fit", counts)
 
 
-def some(names: Sequence[str], most: int = 10) -> str:
-    """Names for one sentence: the first few and how many more there are."""
-    more = len(names) - most
-    return ", ".join(names[:most]) + (f" and {more} more" if more > 0 else "")
+def _few(names: Sequence[str], most: int = 10) -> List[str]:
+    """Names for one sentence: the first of them and how many more there are."""
+    folded = fold(names)
+    return folded if len(folded) <= most else folded[:most] + [f"and more, {len(names)} nodes in all"]
+
+
+def natural(name: str) -> List[Any]:
+    """Sort key under which gpu9 comes before gpu10."""
+    return [(0, int(part), part) if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
+
+
+def fold(names: Iterable[str]) -> List[str]:
+    """Names in order, those that count up sharing a bracket: ``["gpu[0001-0003]", "login1"]``."""
+    runs: List[List[str]] = []
+    for name in sorted(names, key=natural):
+        if runs and _following(runs[-1][-1]) == name:
+            runs[-1].append(name)
+        else:
+            runs.append([name])
+    return [_bracket(run[0], run[-1]) for run in runs]
+
+
+def _parts(name: str) -> Tuple[str, str, str]:
+    """What is before the last number of a name, the number, and what is after it."""
+    found = re.match(r"^(.*?)([0-9]+)([^0-9]*)$", name, re.S)
+    return (found.group(1), found.group(2), found.group(3)) if found else (name, "", "")
+
+
+def _following(name: str) -> Optional[str]:
+    prefix, digits, suffix = _parts(name)
+    return f"{prefix}{int(digits) + 1:0{len(digits)}d}{suffix}" if digits else None
+
+
+def _bracket(first: str, last: str) -> str:
+    prefix, digits, suffix = _parts(first)
+    return first if first == last else f"{prefix}[{digits}-{_parts(last)[1]}]{suffix}"
 
 
 # ---- fleet ----
