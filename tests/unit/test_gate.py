@@ -17,6 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import gate
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Probe, Settings
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import NODE, gpu_subject
 
@@ -271,3 +272,31 @@ def test_looking_at_locks_needs_no_lock_file_left_open(host):
     with gate.lock(host):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
+
+
+# --- Slurm ---
+
+#: What squeue does -> what is read.
+SLURM = {
+    "jobs on the node": ("echo 1235; echo 1234", {"ids": ["1234", "1235"]}),
+    "our own job only": ("echo $SLURM_JOB_ID", {"ids": []}),
+    "asked for this node": ('case "$*" in *--nodelist=gpu07*) echo 9;; esac', {"ids": ["9"]}),
+    "a node that Slurm does not know": ("echo 'slurm_load_jobs error: Invalid node name specified' >&2; exit 1", None),
+    "a controller that does not answer": ("echo 'Unable to contact controller' >&2; exit 1", {"error": "squeue failed: Unable to contact controller"}),
+}
+
+
+@pytest.mark.parametrize("case", SLURM)
+def test_slurm_is_asked_for_jobs(case, tmp_path, monkeypatch):
+    script, expected = SLURM[case]
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.setenv("SLURM_JOB_ID", "77")
+    monkeypatch.setenv("SLURMD_NODENAME", "gpu07")
+    assert gate._jobs(Probe(Settings())) == expected
+
+
+def test_without_slurm_there_are_no_jobs(monkeypatch):
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert gate._jobs(Probe(Settings())) is None

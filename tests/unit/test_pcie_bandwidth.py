@@ -16,7 +16,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner impor
 
 GB = 1e9
 GEN5 = {
-    "max_generation": 5, "max_width": 16, "gpu_max_generation": 5, "idle_generation": 1, "idle_width": 16, "generation": 5, "width": 16, "looks": 10, "replays": 0,
+    "max_generation": 5, "max_width": 16, "gpu_max_generation": 5, "idle_generation": 1, "idle_width": 16, "generation": 5,
+    "width": 16, "looks": 10, "replays": 0,
 }
 GEN4_SLOT = dict(GEN5, max_generation=4, generation=4)
 UNKNOWN_LINK = {"max_generation": None, "max_width": None, "gpu_max_generation": None, "idle_generation": None, "idle_width": None, "replays": None}
@@ -286,8 +287,10 @@ def test_all_at_once_has_measurements_of_its_own():
 # --- properties ---
 
 keys = st.sampled_from(
-    ["gpus", "gate", "after", "looks", "link", "numa", "transfers", "host_to_device", "copy_engine", "samples", "verified", "index", "uuid", "name", "error",
-     "kind", "hung", "crashed", "cuda_error", "kernel_error", "withheld", "concurrent", "together", "errors", "processes", "max_generation", "max_width", "width"]
+    ["gpus", "gate", "after", "looks", "link", "numa", "transfers",
+     "host_to_device", "copy_engine", "samples", "verified", "index", "uuid", "name",
+     "error", "kind", "hung", "crashed", "cuda_error", "kernel_error", "withheld", "concurrent",
+     "together", "errors", "processes", "max_generation", "max_width", "width"]
 )
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -66,7 +66,8 @@ def look(probe: Probe, locked_by: Optional[Dict[str, Any]] = None, times: int = 
     ``{"pid", "name", "how", "memory"}``. Our own processes are left out.
     """
     looks: List[Readings] = []
-    for turn in range(times):
+    # While another check has the lock, what it does is all there would be to see.
+    for turn in range(1 if locked_by else times):
         if turn:
             probe.stage("waiting between two looks at the GPUs")
             time.sleep(PAUSE)

@@ -35,7 +35,7 @@ WRONG_NODE = 0.7
 #: Seconds one GPU may take at most; a healthy one takes less than one, its driver's start included.
 _GPU_SECONDS = 20.0
 #: Seconds left for each GPU that has not had its turn, whatever the one before it does.
-_RESERVED = 3.0
+_RESERVED = 4.0
 #: Seconds between SIGTERM and SIGKILL, for ending a child that hangs in all, and for the look at the GPUs after the measurement.
 _GRACE, _STOP_SECONDS, _LOOK_SECONDS = 0.5, 1.5, 2.0
 _LINK_SAMPLES = 10

@@ -1,0 +1,62 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The device code in the core is what its source compiles to, and valid for every GPU and driver it is meant for."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import ptx
+
+CUDA = Path(__file__).resolve().parents[2] / "src" / "cuda"
+sys.path.insert(0, str(CUDA))
+import build  # noqa: E402
+
+
+@pytest.fixture(scope="module")
+def toolchain():
+    build.BUILD.mkdir(parents=True, exist_ok=True)
+    try:
+        return build.toolchain()
+    except subprocess.CalledProcessError as error:
+        pytest.skip(f"needs the packages {' '.join(build.PACKAGES)} from a package index: {error}")
+
+
+def test_the_source_is_the_one_that_was_compiled():
+    assert ptx.SOURCE_SHA256 == hashlib.sha256((CUDA / "copy.cu").read_bytes()).hexdigest()
+
+
+def test_the_header_asks_for_no_more_than_driver_410_and_a_v100():
+    assert re.findall(r"^\.(version|target) (\S+)$", ptx.COPY, re.MULTILINE) == [("version", "6.3"), ("target", "sm_70")]
+    assert ".visible .entry autopilot_copy(" in ptx.COPY
+
+
+def test_a_rebuild_gives_the_same_bytes(toolchain):
+    done = subprocess.run(["make", "-C", str(CUDA), "check"], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_literal_that_is_not_what_the_source_compiles_to_is_found(toolchain):
+    fresh = build.literal(build.lowered(build.compiled(toolchain[0])))
+    assert fresh == build.LITERAL.read_text()
+    assert build.literal(build.lowered(build.compiled(toolchain[0]).replace("add.s64", "sub.s64"))) != fresh
+
+
+@pytest.mark.parametrize("gpu", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+def test_it_assembles_for(toolchain, gpu):
+    _nvcc, ptxas, old = toolchain
+    build.prove(ptx.COPY, old if gpu == "sm_70" else ptxas, (gpu,))
+
+
+def test_the_assembler_refuses_what_the_header_does_not_allow(toolchain):
+    newer = ptx.COPY.replace("    ret;", "    cp.async.wait_all;\n    ret;")
+    assert newer != ptx.COPY
+    with pytest.raises(subprocess.CalledProcessError):
+        build.prove(newer, toolchain[1], ("sm_90",))
