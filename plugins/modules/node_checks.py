@@ -74,7 +74,7 @@ readings:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, finish, options_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import REGISTRY, find
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import chosen, name_of
 
 
 def main() -> None:
@@ -88,15 +88,14 @@ def main() -> None:
         supports_check_mode=True,
     )
     try:
-        wanted = [find(name) for name in module.params["checks"] or []] or REGISTRY
-        given = {find(name).name: value for name, value in module.params["options"].items()}
+        checks = chosen(module.params["checks"] or [])
+        given = {name_of(name): value for name, value in module.params["options"].items()}
     except ValueError as error:
         module.fail_json(msg=f"checks, options: {error}")
     for name, value in given.items():
         if not isinstance(value, dict):
             module.fail_json(msg=f"options.{name}: {value!r} is not accepted, give a dictionary of the check's options")
-    chosen = [check for check in REGISTRY if check in wanted]
-    requests = [(check, options_of(module, check, given.get(check.name, {}))) for check in chosen]
+    requests = [(check, options_of(module, check, given.get(check.name, {}))) for check in checks]
     finish(module, requests, stop_on_fail=module.params["stop_on_fail"])
 
 

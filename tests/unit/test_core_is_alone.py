@@ -39,7 +39,7 @@ for name in json.load(sys.stdin):
     importlib.import_module(name)
 from _health import checks, runner
 from _health.check import Settings
-requests = [(check, check.defaults()) for check in checks.REGISTRY]
+requests = [(check, check.defaults()) for check in checks.chosen([])]
 outcomes = runner.run(requests, Settings(host_root=sys.argv[2]))
 print(json.dumps([[outcome.result.check, outcome.result.status] for outcome in outcomes]))
 """
@@ -54,7 +54,7 @@ def test_the_core_is_importable_and_runs_without_ansible(version, tmp_path):
     done = subprocess.run(
         [found, "-B", "-c", PROGRAM, str(CORE.parent), str(tmp_path)], input=json.dumps(MODULES), capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout) == [[check.name, "skip"] for check in checks.REGISTRY]
+    assert json.loads(done.stdout) == [[name, "skip"] for name in checks.NAMES]
 
 
 @pytest.mark.parametrize("path", FILES, ids=MODULES)
@@ -77,15 +77,21 @@ def test_a_file_of_the_core_says_its_licence(path):
 # ---- the registry ----
 
 def test_every_check_is_registered():
-    """One line in the registry is all that a check needs beside its own file, and the one that is forgotten most easily."""
+    """The registry is all that a check needs beside its own file and its module, and what is forgotten most easily."""
     files = {path.stem for path in (CORE / "checks").glob("*.py") if not path.name.startswith("_")}
-    assert {check.name for check in checks.REGISTRY} == files
+    assert set(checks.NAMES) == files
+    assert [checks.load(name).name for name in checks.NAMES] == list(checks.NAMES)
 
 
 def test_every_name_and_alias_is_found_and_means_one_check():
-    names = [name for check in checks.REGISTRY for name in (check.name, *check.aliases)]
+    names = [given for name, short in checks.NAMES.items() for given in (name, *short)]
     assert len(names) == len(set(names))
-    assert all(checks.find(name).name == check.name for check in checks.REGISTRY for name in (check.name, *check.aliases))
+    assert all(checks.find(given).name == name for name, short in checks.NAMES.items() for given in (name, *short))
+
+
+def test_checks_are_chosen_once_and_in_the_order_of_a_pass():
+    assert [check.name for check in checks.chosen(["dcgm", "remapped", "remapped_rows"])] == ["remapped_rows", "dcgm_diag"]
+    assert [check.name for check in checks.chosen([])] == list(checks.NAMES)
 
 
 def test_a_name_that_is_no_check_is_refused_with_those_that_are():
@@ -93,6 +99,6 @@ def test_a_name_that_is_no_check_is_refused_with_those_that_are():
         checks.find("gpu_counts")
 
 
-@pytest.mark.parametrize("check", checks.REGISTRY, ids=lambda check: check.name)
-def test_a_check_has_a_module_of_its_name(check):
-    assert (ROOT / "plugins" / "modules" / f"{check.name}.py").exists()
+@pytest.mark.parametrize("name", checks.NAMES)
+def test_a_check_has_a_module_of_its_name(name):
+    assert (ROOT / "plugins" / "modules" / f"{name}.py").exists()

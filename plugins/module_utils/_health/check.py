@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional
 
 from .bounded import Completed, Report, run
 from .host import Host
@@ -87,7 +87,6 @@ class Check(NamedTuple):
     intrusion: str
     measure: Callable[[Probe], Readings]
     judge: Callable[[Readings, Options], CheckResult]
-    aliases: Tuple[str, ...] = ()
     #: The check's own options as an Ansible argument spec.
     options: Dict[str, Dict[str, Any]] = {}
     #: Seconds it may take, from its options and the number of GPUs (8 when that is not known).

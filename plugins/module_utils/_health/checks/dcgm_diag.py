@@ -531,7 +531,7 @@ def _skipped(results: List[dcgm.Result]) -> List[str]:
 
 NAME = "dcgm_diag"
 CHECK = Check(
-    name=NAME, purpose="NVIDIA's own diagnostic, dcgmi diag, at a level or by named tests", intrusion=INVASIVE, measure=measure, judge=judge, aliases=("dcgm",),
+    name=NAME, purpose="NVIDIA's own diagnostic, dcgmi diag, at a level or by named tests", intrusion=INVASIVE, measure=measure, judge=judge,
     options={
         "level": {"type": "int", "choices": [1, 2, 3, 4]},
         "tests": {"type": "list", "elements": "str"},

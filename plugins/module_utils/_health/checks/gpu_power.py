@@ -261,6 +261,6 @@ def _duration(seconds: float) -> str:
 
 NAME = "gpu_power"
 CHECK = Check(
-    name=NAME, aliases=("gpupower",), purpose="is a GPU slowed down by heat or power, or limited below its defaults", intrusion=PASSIVE,
+    name=NAME, purpose="is a GPU slowed down by heat or power, or limited below its defaults", intrusion=PASSIVE,
     measure=measure, judge=judge,
 )

@@ -458,7 +458,7 @@ def deadline(options: Options, gpus: int) -> float:
 
 CHECK = Check(
     name=NAME, purpose="does each GPU's link to the host carry what its class should", intrusion=LIGHT, measure=measure, judge=judge,
-    aliases=("pciebw",), deadline=deadline, grace=2.0,
+    deadline=deadline, grace=2.0,
     options={
         "minimum": {"type": "float"},
         "concurrent": {"type": "bool", "default": False},

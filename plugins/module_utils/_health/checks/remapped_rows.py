@@ -249,7 +249,7 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
 
 NAME = "remapped_rows"
 CHECK = Check(
-    name=NAME, aliases=("remapped",), purpose="is the memory of each GPU sound: remapped rows, retired pages, repairs that wait for a reset", intrusion=PASSIVE,
+    name=NAME, purpose="is the memory of each GPU sound: remapped rows, retired pages, repairs that wait for a reset", intrusion=PASSIVE,
     measure=measure, judge=judge,
     options={"require_clean": {"type": "bool", "default": False}},
 )
