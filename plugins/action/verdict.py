@@ -75,7 +75,8 @@ class ActionModule(ActionBase):
             except OSError as error:
                 # The verdict stands all the same, and it must reach the screen.
                 lines[-1] = f"run document: NOT WRITTEN, {error}"
-                return self._shown_by(lines, dict(result, failed=True, msg=f"the run document could not be written: {error}; {judged['reason']}", summary=lines))
+                result.update(failed=True, msg=f"the run document could not be written: {error}; {judged['reason']}", summary=lines)
+                return self._shown_by(lines, result)
         if not judged["passed"]:
             result.update(failed=True, msg=f"{document['phase']} failed: {judged['reason']}")
         if judged["passed"] or directory is None:

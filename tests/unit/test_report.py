@@ -124,7 +124,8 @@ def test_another_policy_gives_another_verdict():
 def test_what_was_measured_is_judged_by_todays_rules():
     """A recorded pass falls when its readings say otherwise; without readings it stands."""
     readings = {"gpus": GPUS, "pci": [{"pci": gpu["pci"], "driver": "nvidia"} for gpu in GPUS], "kernel": None, "visible_devices": None}
-    node = Node("gpu01", [CheckResult("gpu_count", "pass", "all there", [], [], 0.25)], {"gpus": GPUS}, {"gpu_count": {"options": {"expected_gpus": 9}, "readings": readings}})
+    recorded = {"gpu_count": {"options": {"expected_gpus": 9}, "readings": readings}}
+    node = Node("gpu01", [CheckResult("gpu_count", "pass", "all there", [], [], 0.25)], {"gpus": GPUS}, recorded)
     again = report.judge_again(document([node]), Policy())["nodes"][0]
     assert (again["status"], again["findings"][0]["code"], again["health"][0]["duration_seconds"]) == ("fail", "gpus_missing", 0.25)
     untouched = node._replace(readings={"gpu_count": {"options": {}, "readings": {}}})
@@ -146,7 +147,8 @@ def test_documents_of_newer_versions_are_read():
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["nodes", "name", "health", "facts", "gpus", "readings", "gpu_count", "remapped_rows", "options", "trouble", "skipped", "fleet"]), inner, max_size=6,
+        st.sampled_from(["nodes", "name", "health", "facts", "gpus", "readings", "gpu_count", "remapped_rows", "options", "trouble", "skipped", "fleet"]),
+        inner, max_size=6,
     ), max_leaves=25,
 )
 
@@ -249,11 +251,13 @@ def test_plan():
         for name, how, seconds in (("pcie_bandwidth", "light", 96), ("dcgm_diag", "invasive", 150))
     ]
     nodes = [
-        Node("gpu01", [CheckResult("gpu_count", "pass", "8 x H100"), *planned], {"gpus": GPUS}), Node("gpu02", [CheckResult("gpu_count", "pass", "8 x H100"), planned[1]]),
+        Node("gpu01", [CheckResult("gpu_count", "pass", "8 x H100"), *planned], {"gpus": GPUS}),
+        Node("gpu02", [CheckResult("gpu_count", "pass", "8 x H100"), planned[1]]),
         Node("login1", [CheckResult("gpu_count", "skip", "no GPU"), *planned]),
     ]
     assert report.plan_of(document(nodes, run=run)) == [
-        {"check": "pcie_bandwidth", "intrusion": "light", "minutes": 1.6, "nodes": 1}, {"check": "dcgm_diag", "intrusion": "invasive", "minutes": 2.5, "nodes": 2},
+        {"check": "pcie_bandwidth", "intrusion": "light", "minutes": 1.6, "nodes": 1},
+        {"check": "dcgm_diag", "intrusion": "invasive", "minutes": 2.5, "nodes": 2},
     ]
     shown = lines(nodes, run=run)
     assert shown[0].startswith("autopilot preflight (check mode)   3 nodes: 2 fit, 1 skipped")

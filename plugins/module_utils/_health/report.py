@@ -15,10 +15,10 @@ from datetime import datetime, timezone
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from . import VERSION
-from .checks import REGISTRY
+from . import checks
 from .model import CheckResult, Finding
 from .runner import conclude
-from .verdict import SKIPPED, Judgement, Node, NodeVerdict, Policy, is_planned, judge
+from .verdict import SKIPPED, Judgement, Node, NodeVerdict, Policy, is_planned, judge, mapping
 
 SCHEMA = "autopilot.gpu/run"
 SCHEMA_VERSION = 1
@@ -92,9 +92,9 @@ def nodes_of(document: Any) -> List[Node]:
 def _read_node(recorded: Dict[str, Any]) -> Node:
     health = recorded.get("health")
     trouble = recorded.get("trouble")
-    facts, readings = (recorded.get(key) if isinstance(recorded.get(key), dict) else {} for key in ("facts", "readings"))
     return Node(
-        str(recorded["name"]), [CheckResult.from_dict(result) for result in health] if isinstance(health, list) else [], facts, readings,
+        str(recorded["name"]), [CheckResult.from_dict(result) for result in health] if isinstance(health, list) else [],
+        mapping(recorded.get("facts")), mapping(recorded.get("readings")),
         Finding.from_dict(trouble) if isinstance(trouble, dict) else None, str(recorded["skipped"]) if recorded.get("skipped") else None,
     )
 
@@ -109,12 +109,10 @@ def judge_again(document: Dict[str, Any], policy: Policy) -> Dict[str, Any]:
 
 
 def _concluded_again(result: CheckResult, recorded: Any) -> CheckResult:
-    checks = {check.name: check for check in REGISTRY}
-    readings = recorded.get("readings") if isinstance(recorded, dict) else None
-    if result.check not in checks or not isinstance(readings, dict) or not readings:
+    readings = mapping(mapping(recorded).get("readings"))
+    if result.check not in checks.NAMES or not readings:
         return result
-    options = recorded.get("options")
-    again = conclude(checks[result.check], options if isinstance(options, dict) else {}, readings)
+    again = conclude(checks.load(result.check), mapping(mapping(recorded).get("options")), readings)
     return CheckResult(again.check, again.status, again.summary, again.findings, again.measurements, result.duration_seconds)
 
 

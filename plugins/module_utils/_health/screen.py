@@ -27,7 +27,8 @@ _MOST_LABEL = 30
 #: What an action means for the person who reads it.
 _NEXT = {
     "watch": "watch, look again with the next run", "fix_configuration": "fix_configuration, then run again", "reset_gpu": "reset_gpu, once its jobs are gone",
-    "reboot_node": "reboot_node, once its jobs are gone", "drain_node": "drain_node, let no job start here", "replace_part": "replace_part, drain the node for it",
+    "reboot_node": "reboot_node, once its jobs are gone", "drain_node": "drain_node, let no job start here",
+    "replace_part": "replace_part, drain the node for it",
 }
 
 #: Lines of a row: the check and what it says. The check is empty where it is the same as above, and None where the text

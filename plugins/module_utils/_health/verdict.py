@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from bisect import bisect_left
 from fractions import Fraction
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from .model import ACTIONS, FAIL, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, worst
 
@@ -68,7 +68,7 @@ def policy_from(given: Any) -> Policy:
         if name not in Policy._fields:
             raise ValueError(f"policy.{name} does not exist; accepted are {', '.join(Policy._fields)}")
     chosen = {name: value for name, value in given.items() if value is not None}
-    read = {"unfit": _unfit, "warn_only": _codes, "max_unfit": _limit, "max_unknown": _limit}
+    read: Dict[str, Callable[[str, Any], Any]] = {"unfit": _unfit, "warn_only": _codes, "max_unfit": _limit, "max_unknown": _limit}
     return Policy(**{name: read[name](f"policy.{name}", value) for name, value in chosen.items()})
 
 
@@ -171,11 +171,15 @@ def node_of(name: str, answer: Any) -> Node:
         return Node(name, trouble=Finding("unreachable", UNKNOWN, f"could not be reached: {words}", "watch"))
     health = answer.get("health")
     if isinstance(health, list) and health:
-        facts, readings = (answer.get(key) if isinstance(answer.get(key), dict) else {} for key in ("node", "readings"))
-        return Node(name, [CheckResult.from_dict(result) for result in health], facts, readings)
+        return Node(name, [CheckResult.from_dict(result) for result in health], mapping(answer.get("node")), mapping(answer.get("readings")))
     if answer.get("skipped"):
         return Node(name, skipped="the checks were not asked for on this host")
     return Node(name, trouble=Finding("not_checked", UNKNOWN, f"was not checked: {words}", "watch"))
+
+
+def mapping(value: Any) -> Dict[str, Any]:
+    """The value where it is a dictionary, an empty one where it is not."""
+    return value if isinstance(value, dict) else {}
 
 
 def _words(answer: Dict[str, Any]) -> str:
@@ -329,8 +333,8 @@ def compare_fleet(nodes: Sequence[Node]) -> Dict[str, List[CheckResult]]:
             outliers.setdefault(where, []).append(dict(evidence, model=model))
             subjects[where] = value.subject
     found: Dict[str, List[CheckResult]] = {}
-    for (name, check, gpu), evidence in outliers.items():
-        finding = _below_fleet(subjects[(name, check, gpu)], evidence)
+    for (name, check, gpu), several in outliers.items():
+        finding = _below_fleet(subjects[(name, check, gpu)], several)
         found.setdefault(name, []).append(CheckResult(check, WARN, finding.message, [finding]))
     return found
 
@@ -338,8 +342,12 @@ def compare_fleet(nodes: Sequence[Node]) -> Dict[str, List[CheckResult]]:
 def _models(node: Node) -> Dict[str, Tuple[str, Subject]]:
     """Model and subject of the node's GPUs by index, as labels spell it."""
     gpus = node.facts.get("gpus")
-    known = [gpu for gpu in (gpus if isinstance(gpus, list) else []) if isinstance(gpu, dict) and isinstance(gpu.get("name"), str)]
-    return {str(gpu.get("index")): (gpu["name"], Subject.from_dict({"kind": "gpu", **{key: gpu.get(key) for key in ("index", "uuid", "pci")}})) for gpu in known}
+    models = {}
+    for gpu in gpus if isinstance(gpus, list) else []:
+        if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
+            identity = {key: gpu.get(key) for key in ("index", "uuid", "pci")}
+            models[str(gpu.get("index"))] = (gpu["name"], Subject.from_dict(dict(identity, kind="gpu")))
+    return models
 
 
 def _comparable(node: Node, result: CheckResult) -> List[_Value]:
