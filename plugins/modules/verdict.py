@@ -61,9 +61,6 @@ attributes:
     support: full
     description: The systems it runs on.
     platforms: posix
-  action_group:
-    support: none
-    description: It shares no options with the checks.
   bypass_host_loop:
     support: full
     description: Runs once for all hosts of the play.

@@ -214,7 +214,7 @@ def test_another_result_never_makes_a_node_better(statuses):
     (["pass", "unknown"], {"max_unknown": 1}, True, ""),
     (["fail", "unknown"], {}, False, "unfit and 0 may be: n0; 1 of 2 nodes is undecided and 0 may be: n1"),
     (["skip", "skip"], {}, True, "nothing to check"),
-    (["skip", "fail"], {"max_unfit": "50%"}, False, "1 of 1 nodes is unfit"),
+    (["skip", "fail"], {"max_unfit": "50%"}, False, "1 of 1 node is unfit"),
     ([], {}, True, "nothing to check"),
 ])
 def test_run(statuses, policy, passed, says):

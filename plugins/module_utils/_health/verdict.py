@@ -252,17 +252,18 @@ def judge_run(nodes: Sequence[NodeVerdict], policy: Policy) -> RunVerdict:
     counts = dict({"nodes": len(nodes)}, **{fit: len(those) for fit, those in names.items()})
     counts["partial"] = sum(node.partial for node in nodes)
     checked = len(nodes) - counts[SKIPPED]
+    total = f"{checked} node{'' if checked == 1 else 's'}"
     reasons = []
     for fit, limit, verb in ((UNFIT, policy.max_unfit, "unfit"), (COULD_NOT_TELL, policy.max_unknown, "undecided")):
         if counts[fit] > tolerated(limit, checked):
             most = f"{limit} of them, that is {tolerated(limit, checked)}," if isinstance(limit, str) else f"{limit}"
-            reasons.append(f"{counts[fit]} of {checked} nodes {'is' if counts[fit] == 1 else 'are'} {verb} and {most} may be: {', '.join(_few(names[fit]))}")
+            reasons.append(f"{counts[fit]} of {total} {'is' if counts[fit] == 1 else 'are'} {verb} and {most} may be: {', '.join(_few(names[fit]))}")
     status = worst((node.status for node in nodes), SKIP)
     if reasons:
         return RunVerdict(status, False, "; ".join(reasons), counts)
     if not checked:
         return RunVerdict(status, True, "there was nothing to check on any node", counts)
-    return RunVerdict(status, True, f"{counts[FIT]} of {checked} nodes {'is' if counts[FIT] == 1 else 'are'} fit", counts)
+    return RunVerdict(status, True, f"{counts[FIT]} of {total} {'is' if counts[FIT] == 1 else 'are'} fit", counts)
 
 
 def _few(names: Sequence[str], most: int = 10) -> List[str]:
