@@ -101,7 +101,7 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_measured(node, measure):
     began = time.monotonic()
     outcome = measure(hanging, CHECK, timeout=18)
     assert time.monotonic() - began < 18 + 5
-    assert said(outcome) == [("hung", "unknown", "drain_node", 1)]
+    assert said(outcome) == [("hung", "unknown", "watch", 1)]
     assert "cuMemAlloc_v2 did not return" in outcome.result.findings[0].message
     assert {gpu for gpu, _direction, _method in rates(outcome)} == {"0", "2"}
     assert not processes_of(hanging)

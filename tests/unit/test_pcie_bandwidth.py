@@ -163,10 +163,10 @@ TABLE = {
         [("cuda_library_missing", "unknown", "fix_configuration", None)],
     ),
     "kernel not loaded": (node(gpu(0, kernel_error=error("unsupported_ptx", 222, "cuModuleLoadData"))), {}, "pass", [("kernel_not_run", "pass", "none", 0)]),
-    "hung": (eight(unmeasured(3, hung=HUNG)), {}, "unknown", [("hung", "unknown", "drain_node", 3)]),
+    "hung": (eight(unmeasured(3, hung=HUNG)), {}, "unknown", [("hung", "unknown", "watch", 3)]),
     "hung after a slow half": (
         eight(gpu(3, hung=HUNG, verified=None, transfers={"host_to_device": {"copy_engine": copies(3.3)}})), {}, "fail",
-        [("hung", "unknown", "drain_node", 3), ("low_bandwidth", "fail", "drain_node", 3)],
+        [("hung", "unknown", "watch", 3), ("low_bandwidth", "fail", "drain_node", 3)],
     ),
     "crashed": (
         eight(unmeasured(3, crashed={"what": "cuInit", "signal": 11, "raised": None, "trace": ""})), {}, "unknown",
@@ -259,7 +259,7 @@ TOGETHER = {
     "pairs that share an uplink alike": (at_once(gpu0=28, gpu1=28, gpu2=28, gpu3=28), "pass", []),
     "one that gets less": (at_once(gpu0=28, gpu1=28, gpu2=28, gpu3=14), "warn", [("low_concurrent_bandwidth", "warn", "watch", 3)]),
     "one GPU alone has nobody to copy with": ({"too_few": 1}, "pass", []),
-    "hung": ({"hung": HUNG}, "unknown", [("hung", "unknown", "drain_node", None)]),
+    "hung": ({"hung": HUNG}, "unknown", [("hung", "unknown", "watch", None)]),
     "one failed": (
         dict(at_once(gpu0=28, gpu1=28, gpu2=28), errors={"3": error("out_of_memory", 2)}), "unknown", [("out_of_memory", "unknown", "watch", 3)],
     ),

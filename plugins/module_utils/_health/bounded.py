@@ -108,9 +108,9 @@ class Child:
         #: The process id of a child that outlived SIGKILL.
         self.abandoned: Optional[int] = None
         self.ended = False
-        #: Whether the child's time was up before it ended, and how long its last stage had lasted by then.
+        #: Whether the child's time was up before it ended, and how long it and its last stage had lasted by then.
         self.timed_out = False
-        self.stage_seconds = 0.0
+        self.seconds = self.stage_seconds = 0.0
         self._buffer = b""
         self._pipe, write_end = os.pipe()
         parent = os.getpid()
@@ -149,8 +149,19 @@ class Child:
         """End the child if it still runs; see `end`."""
         end([self], grace)
 
+    def mishap(self) -> Dict[str, Any]:
+        """What kept an ended child from finishing, as readings: ``hung`` (what, for how long, and the time it had in all),
+        ``crashed``, or nothing."""
+        if self.timed_out:
+            hung = {"what": self.stage, "seconds": round(self.stage_seconds, 1), "allowed_seconds": round(self.seconds, 1), "abandoned_pid": self.abandoned}
+            return {"hung": hung}
+        if self.signal or self.raised:
+            return {"crashed": {"what": self.stage, "signal": self.signal, "raised": self.raised, "trace": self.trace}}
+        return {}
+
     def _expire(self) -> None:
         self.timed_out = True
+        self.seconds = time.monotonic() - self.started
         self.stage_seconds = time.monotonic() - self.stage_since
 
     def _finish(self, status: Optional[int]) -> None:
@@ -159,6 +170,8 @@ class Child:
             self.abandoned = self.pid
         elif os.WIFSIGNALED(status):
             self.signal = os.WTERMSIG(status)
+        elif os.WEXITSTATUS(status) and not self.raised:
+            self.raised = "nothing and ended early"
         self.ended = True
         os.close(self._pipe)
 
@@ -233,7 +246,7 @@ def end(children: Sequence[Child], grace: float = GRACE) -> None:
 def call(function: Callable[[Report], None], seconds: float, grace: float = GRACE) -> Child:
     """Run ``function(report)`` in a child for at most ``seconds``, then end it; returns the ended child.
 
-    When ``child.timed_out``, ``child.stage`` tells what it was doing and ``child.stage_seconds`` for how long.
+    `Child.mishap` tells what it was doing when its time was up.
     """
     child = Child(function, seconds + grace)
     wait([child], time.monotonic() + seconds)

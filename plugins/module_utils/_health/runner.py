@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .bounded import Child, Report, call, end, wait
 from .check import Check, Options, Probe, Readings, Settings
-from .checks._driver import NOT_READ, driver_finding, listed_gpus
+from .checks._driver import NOT_READ, driver_finding, listed_gpus, mishap_findings
 from .host import Host
 from .model import FAIL, PASSIVE, SKIP, UNKNOWN, CheckResult, Finding, NODE, concluded, gpu_subject
 
@@ -183,26 +183,13 @@ def _best_readings(check: Check, children: List[Tuple[Child, List[Request]]], be
         if _done_key(check.name) in child.values:
             return child.values[check.name], child.values[_done_key(check.name)]
     child = own[-1]
-    readings = dict(child.values.get(check.name) or {})
-    if child.timed_out:
-        readings["hung"] = {"what": child.stage, "seconds": round(child.stage_seconds, 1), "abandoned_pid": child.abandoned}
-    else:
-        readings["crashed"] = {"what": child.stage, "signal": child.signal, "raised": child.raised, "trace": child.trace}
+    readings = dict(child.values.get(check.name) or {}, **child.mishap())
     return readings, time.monotonic() - began
 
 
 def _trouble(readings: Readings) -> List[Finding]:
-    hung, crashed = (readings.get(key) if isinstance(readings.get(key), dict) else None for key in ("hung", "crashed"))
     unread = [gpu for gpu in listed_gpus(readings) if gpu.get("error") == NOT_READ]
-    subject = gpu_subject(unread[0]) if unread else NODE
-    if hung:
-        left = f"; process {hung['abandoned_pid']} could not be ended" if hung.get("abandoned_pid") else ""
-        message = f"{hung.get('what')} did not return within {hung.get('seconds')} s and was given up{left}"
-        return [Finding("hung", UNKNOWN, message, "drain_node", subject, hung)]
-    if crashed:
-        how = f"was ended by signal {crashed['signal']}" if crashed.get("signal") else f"raised {crashed.get('raised')}"
-        return [Finding("crashed", UNKNOWN, f"the measurement {how} in {crashed.get('what')}", "watch", subject, crashed)]
-    return []
+    return mishap_findings(readings, gpu_subject(unread[0]) if unread else NODE)
 
 
 def _absence(host: Host) -> Optional[Dict[str, Any]]:

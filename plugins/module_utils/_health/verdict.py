@@ -401,8 +401,8 @@ def _below_fleet(subject: Subject, evidence: List[Dict[str, Any]]) -> Finding:
     """One finding for all measurements of a GPU by one check; the one furthest below is put in words."""
     evidence = sorted(evidence, key=lambda one: one["deviation"])
     first = evidence[0]
-    labels = ", ".join(f"{label}" for key, label in sorted(first["labels"].items()) if key != "gpu")
-    what = first["measurement"] + (f" ({labels})" if labels else "")
+    labels = ", ".join(label for key, label in sorted(first["labels"].items()) if key != "gpu")
+    what = (first["measurement"] + (f" ({labels})" if labels else "")).replace("_", " ")
     more = f"; {len(evidence) - 1} more of its measurements are low too" if len(evidence) > 1 else ""
     message = (
         f"{what} is {first['value'] / 1e9:.1f} GB/s, {-first['deviation'] * 100:.0f} % below the fleet"

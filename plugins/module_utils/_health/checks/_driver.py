@@ -120,6 +120,25 @@ def unread_findings(gpu: Dict[str, Any], subject: Subject, missing: Iterable[str
     return list(found.values())
 
 
+def mishap_findings(readings: Readings, subject: Subject) -> List[Finding]:
+    """What kept a measurement from finishing (see `bounded.Child.mishap`): it has learnt nothing about the subject, and says so."""
+    found = []
+    hung, crashed = (readings.get(key) if isinstance(readings.get(key), dict) else None for key in ("hung", "crashed"))
+    if hung:
+        seconds, allowed = (value if isinstance(value, (int, float)) else 0 for value in (hung.get("seconds"), hung.get("allowed_seconds")))
+        # A call that was only the last of many did not hang: then it is the whole that took too long.
+        if seconds >= allowed / 2:
+            message = f"{hung.get('what')} did not return within {seconds:.0f} s and was given up"
+        else:
+            message = f"the measurement was not done within {allowed:.0f} s and was given up in {hung.get('what')}"
+        message += f"; process {hung['abandoned_pid']} could not be ended" if hung.get("abandoned_pid") else ""
+        found.append(Finding("hung", UNKNOWN, message + "; run again, and if it hangs again reboot the node", "watch", subject, dict(hung)))
+    if crashed:
+        how = f"was ended by signal {crashed['signal']}" if crashed.get("signal") else f"raised {crashed.get('raised')}"
+        found.append(Finding("crashed", UNKNOWN, f"the measurement {how} in {crashed.get('what')}", "watch", subject, dict(crashed)))
+    return found
+
+
 def driver_finding(error: Dict[str, Any], subject: Subject = NODE, kernel_driver: bool = False) -> Finding:
     """What a driver call that gave no value says about its subject.
 

@@ -19,7 +19,7 @@ from ..check import Check, Options, Probe, Readings
 from ..host import Host, sysfs_name
 from ..knowledge.links import GB, GENERATIONS, expected_bandwidth, over_pcie
 from ..model import FAIL, LIGHT, PASS, UNKNOWN, WARN, CheckResult, Expectation, Finding, Measurement, NODE, Subject, concluded, gpu_subject, worst
-from ._driver import NOT_READ, driver_finding, judge_gpus, listed_gpus
+from ._driver import NOT_READ, driver_finding, judge_gpus, listed_gpus, mishap_findings
 
 NAME = "pcie_bandwidth"
 DIRECTIONS = ("host_to_device", "device_to_host")
@@ -121,15 +121,7 @@ def _measure_one(probe: Probe, nvml: Any, gpu: Dict[str, Any], seconds: float) -
     finally:
         child.stop(_GRACE)
     found: Readings = {key: child.values[key] for key in ("numa", "transfers", "verified", "kernel_error", "cuda_error") if key in child.values}
-    return dict(found, link=dict(link, replays=_replays(nvml, gpu, link)), **_mishap(child))
-
-
-def _mishap(child: Child) -> Readings:
-    if child.timed_out:
-        return {"hung": {"what": child.stage, "seconds": round(child.stage_seconds, 1), "abandoned_pid": child.abandoned}}
-    if child.signal or child.raised:
-        return {"crashed": {"what": child.stage, "signal": child.signal, "raised": child.raised, "trace": child.trace}}
-    return {}
+    return dict(found, link=dict(link, replays=_replays(nvml, gpu, link)), **child.mishap())
 
 
 def _measure_together(probe: Probe, gpus: List[Dict[str, Any]], until: float) -> Readings:
@@ -144,7 +136,7 @@ def _measure_together(probe: Probe, gpus: List[Dict[str, Any]], until: float) ->
         wait([child], time.monotonic() + seconds)
     finally:
         child.stop(_GRACE)
-    return dict({key: child.values[key] for key in ("together", "errors") if key in child.values}, **_mishap(child))
+    return dict({key: child.values[key] for key in ("together", "errors") if key in child.values}, **child.mishap())
 
 
 def _link_limits(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
@@ -242,15 +234,8 @@ def _cuda_finding(error: Dict[str, Any], subject: Subject) -> Finding:
 
 def _mishap_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
     """What kept a GPU from being measured, whole or in part."""
-    found = []
-    hung, crashed, error, kernel = (_dict(gpu.get(key)) for key in ("hung", "crashed", "cuda_error", "kernel_error"))
-    if hung:
-        message = f"{hung.get('what')} did not return within {_positive(hung.get('seconds')) or 0:.0f} s and was given up"
-        left = f"; process {hung['abandoned_pid']} could not be ended" if hung.get("abandoned_pid") else ""
-        found.append(Finding("hung", UNKNOWN, message + left, "drain_node", subject, hung))
-    if crashed:
-        how = f"was ended by signal {crashed['signal']}" if crashed.get("signal") else f"raised {crashed.get('raised')}"
-        found.append(Finding("crashed", UNKNOWN, f"the measurement {how} in {crashed.get('what')}", "watch", subject, crashed))
+    found = mishap_findings(gpu, subject)
+    error, kernel = (_dict(gpu.get(key)) for key in ("cuda_error", "kernel_error"))
     if error and error.get("kind") not in _NODE_KINDS:
         found.append(_cuda_finding(error, subject))
     if kernel.get("kind") == "ecc_uncorrectable":
