@@ -39,6 +39,11 @@ def main_of(check: Check) -> None:
 def finish(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]], stop_on_fail: bool = True) -> None:
     """Run the checks with the module's common options and leave the module with their results."""
     refuse_negative(module, module.params)
+    for check, options in requests:
+        try:
+            check.refuse(options)
+        except ValueError as error:
+            module.fail_json(msg=f"options of {check.name}: {error}")
     settings = Settings(*(module.params[name] for name in Settings._fields))
     outcomes = run(requests, settings, passive_only=module.check_mode, stop_on_fail=stop_on_fail)
     result = result_of(outcomes, settings, with_readings=module.params["readings"])
@@ -64,6 +69,10 @@ def result_of(outcomes: list[Outcome], settings: Settings, with_readings: bool) 
 
 def options_of(module: AnsibleModule, check: Check, given: dict[str, t.Any]) -> dict[str, t.Any]:
     """A check's options from a nested dictionary, validated against its argument spec."""
+    for name in given:
+        if name not in check.options:
+            accepted = ", ".join(check.options) or "none, this check has no options of its own"
+            module.fail_json(msg=f"options.{check.name}.{name} does not exist; accepted are: {accepted}")
     validated = ArgumentSpecValidator(check.options).validate(given)
     if validated.error_messages:
         module.fail_json(msg=f"options of {check.name}: {'; '.join(validated.error_messages)}")

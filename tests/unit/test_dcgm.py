@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dcgm_documents as documents  # tests/sandbox, on the path by conftest.py
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import dcgm
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import dcgm, dcgmi
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Probe, Settings
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import dcgm_diag
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import dcgm as knowledge
@@ -302,8 +302,8 @@ def test_parameters_in_both_forms():
 def test_options_that_mean_nothing_are_refused(options):
     with pytest.raises(ValueError, match="accepted|exclude"):
         dcgm_diag.wanted(options)
-    result = dcgm_diag.judge({"gpus": gpus(), "refused": "level: 5 is not accepted"}, options)
-    assert found(result) == [("options_refused", "unknown", None, "fix_configuration")]
+    with pytest.raises(ValueError):
+        dcgm_diag.CHECK.refuse(options)
     assert dcgm_diag.CHECK.deadline(options, 8) == 120
 
 
@@ -448,9 +448,9 @@ def test_readings_that_lack_a_part_do_not_pass(key):
 
 def test_a_time_limit_of_dcgm_stays_above_the_durations_given():
     until = time.monotonic() + 600
-    assert int(dcgm_diag._time_limit([4, 6, 0], {}, until)[1]) in (588, 589, 590)
-    assert dcgm_diag._time_limit([4, 6, 0], {"memtest.test_duration": "600"}, until) == []
-    assert dcgm_diag._time_limit([3, 3, 9], {}, until) == dcgm_diag._time_limit([], {}, until) == []
+    assert int(dcgmi._time_limit([4, 6, 0], {}, until)[1]) in (588, 589, 590)
+    assert dcgmi._time_limit([4, 6, 0], {"memtest.test_duration": "600"}, until) == []
+    assert dcgmi._time_limit([3, 3, 9], {}, until) == dcgmi._time_limit([], {}, until) == []
 
 
 def test_the_check_has_half_a_minute_to_end_what_it_started():

@@ -91,6 +91,8 @@ class Check(NamedTuple):
     options: Dict[str, Dict[str, Any]] = {}
     #: Seconds it may take, from its options and the number of GPUs (8 when that is not known).
     deadline: Callable[[Options, int], float] = lambda options, gpus: 30.0
+    #: Raises ValueError for options that mean nothing together; it names the option, its value and what is accepted.
+    refuse: Callable[[Options], Any] = lambda options: None
     #: Seconds of the deadline that are kept for ending what it started, at most a quarter of it.
     grace: float = 1.0
 

@@ -22,16 +22,26 @@ NAMES: Dict[str, Tuple[str, ...]] = {
 def load(name: str) -> Check:
     """The check with this name, a key of NAMES."""
     if name == "gpu_count":
-        from . import gpu_count as found
-    elif name == "remapped_rows":
-        from . import remapped_rows as found
-    elif name == "gpu_power":
-        from . import gpu_power as found
-    elif name == "pcie_bandwidth":
-        from . import pcie_bandwidth as found
-    elif name == "dcgm_diag":
-        from . import dcgm_diag as found
-    return found.CHECK
+        from . import gpu_count
+
+        return gpu_count.CHECK
+    if name == "remapped_rows":
+        from . import remapped_rows
+
+        return remapped_rows.CHECK
+    if name == "gpu_power":
+        from . import gpu_power
+
+        return gpu_power.CHECK
+    if name == "pcie_bandwidth":
+        from . import pcie_bandwidth
+
+        return pcie_bandwidth.CHECK
+    if name == "dcgm_diag":
+        from . import dcgm_diag
+
+        return dcgm_diag.CHECK
+    raise KeyError(name)
 
 
 def name_of(given: str) -> str:

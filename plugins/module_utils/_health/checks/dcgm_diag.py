@@ -11,28 +11,18 @@ Level 1 only reads and asks nobody; everything above takes the GPUs and goes thr
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import signal
-import tempfile
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .. import dcgm, gate
+from .. import dcgm, dcgmi, gate
 from ..check import Check, Options, Probe, Readings
 from ..knowledge import dcgm as knowledge
 from ..knowledge.links import GB, expected_bandwidth
 from ..model import FAIL, INVASIVE, NODE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject, gpu_subject
 from ._driver import judge_gpus, listed_gpus, read_gpus, read_parts
 
-#: Characters of dcgmi's output kept in the readings; what is judged is the whole of it, normalised.
-_TEXT = 64 * 1024
-#: Seconds dcgmi may take to tell its version.
-_VERSION_SECONDS = 10.0
-#: Seconds at the end of the check's grace, at most a quarter of it, for what dcgmi leaves behind. dcgmi itself needs up to 25 s to stop a diagnostic
-#: (dcgmi/Diag.cpp) and has the rest of the 30.
-_LAST_SECONDS = 4.0
 _PCIE = "pcie.h2d_d2h_single_pinned."
 
 
@@ -91,19 +81,13 @@ def _parameters(given: Any) -> Dict[str, str]:
     return dict(pairs)
 
 
-def _test_seconds(parameters: Dict[str, str]) -> float:
-    """Seconds that durations given by the operator add up to; DCGM refuses a time limit that is not above it."""
-    found = (value for name, value in parameters.items() if name.endswith(".test_duration"))
-    return sum(float(value) for value in found if re.fullmatch(r"\d{1,6}(\.\d+)?", value))
-
-
 def deadline(options: Options, gpus: int) -> float:
     """Seconds for the level (`knowledge.DEADLINES`, with sources), or the level the named tests belong to, and on top what durations were given."""
     try:
         what = wanted(options)
     except ValueError:
         return knowledge.DEADLINES[1]
-    return knowledge.DEADLINES[what.level] + _test_seconds(what.parameters)
+    return knowledge.DEADLINES[what.level] + dcgmi.test_seconds(what.parameters)
 
 
 # --- measuring ---
@@ -111,17 +95,11 @@ def deadline(options: Options, gpus: int) -> float:
 
 def measure(probe: Probe) -> Readings:
     """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not installed), ``version``, ``before`` and ``after`` (`gate.look`),
-    and ``runs``: the diagnostic and, where an error called for it, its repetition. ``refused`` tells what is wrong with the options.
-
-    A run is ``{"argv", "returncode", "timed_out", "seconds", "report" (`dcgm.normalise`), "text", "stderr", "left" (processes that could not be ended)}``
-    or ``{"argv", "error"}``.
+    and ``runs`` (see `dcgmi.run`): the diagnostic and, where an error called for it, its repetition.
     """
     until = time.monotonic() + probe.seconds
+    what = wanted(probe.options)
     readings = read_gpus(probe, _read_gpu)
-    try:
-        what = wanted(probe.options)
-    except ValueError as error:
-        return dict(readings, refused=str(error))
     if any(_has_mig(gpu) for gpu in readings["gpus"]):
         return readings
     readings["dcgmi"] = shutil.which("dcgmi")
@@ -156,11 +134,11 @@ def _has_mig(gpu: Dict[str, Any]) -> bool:
 
 
 def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> None:
-    version = readings["version"] = _version(probe, readings["dcgmi"])
+    version = readings["version"] = dcgmi.version(probe, readings["dcgmi"])
     parameters = dict(_floor(readings["gpus"]) if "pcie" in what.required else {}, **what.parameters)
     readings["runs"] = []
     selection = ["-n", f"gpu:{len(readings['gpus'])}"] if version >= [4] and probe.settings.expected_gpus == len(readings["gpus"]) else []
-    first = _run(probe, readings, ["-r", what.run] + selection, parameters, until)
+    first = dcgmi.run(probe, readings, ["-r", what.run] + selection, parameters, until)
     readings["runs"].append(first)
     probe.keep(readings)
     suspects = [fault.result for fault in dcgm.faults(first.get("report")) if fault.kind == knowledge.TRIAGE and fault.result.status == "fail"]
@@ -170,17 +148,7 @@ def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> N
         everywhere = any(suspect.gpu is None for suspect in suspects) or not gpus
         selection = [] if everywhere else ["-i", ",".join(map(str, gpus))]
         parameters = {name: value for name, value in parameters.items() if name.split(".")[0] in tests}
-        readings["runs"].append(_run(probe, readings, ["-r", ",".join(tests) or "1"] + selection, parameters, until))
-
-
-def _version(probe: Probe, program: str) -> List[int]:
-    """dcgmi's version as numbers, empty when it does not say: then it is asked for nothing that only newer ones know."""
-    try:
-        told = probe.run([program, "--version"], min(_VERSION_SECONDS, probe.seconds / 4), grace=0.5).stdout
-    except OSError:
-        return []
-    found = re.search(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", told)
-    return [int(part) for part in found.groups() if part] if found else []
+        readings["runs"].append(dcgmi.run(probe, readings, ["-r", ",".join(tests) or "1"] + selection, parameters, until))
 
 
 def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
@@ -195,125 +163,6 @@ def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
         _PCIE + "min_pci_generation": str(min(gpu["generation"] for gpu in read)),
         _PCIE + "min_pci_width": str(min(gpu["width"] for gpu in read)),
     }
-
-
-def _run(probe: Probe, readings: Readings, selection: List[str], parameters: Dict[str, str], until: float) -> Readings:
-    """One run; while another diagnostic is running, tried again for half of the time there is."""
-    host_engine = probe.options.get("host_engine")
-    argv = [readings["dcgmi"], "diag", "-j"] + selection
-    if host_engine:
-        argv += ["--host", host_engine]
-    if parameters:
-        argv += ["-p", ";".join(f"{name}={value}" for name, value in parameters.items())]
-    pause = min(15.0, max(0.2, probe.seconds / 20))
-    patience = (time.monotonic() + until) / 2
-    while True:
-        with _StatsDirectory(wanted=not host_engine) as stats:
-            run = _run_once(probe, argv + stats, _time_limit(readings["version"], parameters, until), until)
-        if not _already_running(run) or time.monotonic() + pause > patience:
-            return run
-        probe.stage("waiting for another DCGM diagnostic to end")
-        time.sleep(pause)
-
-
-def _time_limit(version: List[int], parameters: Dict[str, str], until: float) -> List[str]:
-    """DCGM's own limit, a little below ours, so that it ends its tests itself."""
-    left = until - time.monotonic()
-    seconds = int(left - min(10.0, left / 10))
-    return ["-t", str(seconds)] if version >= [4] and seconds > _test_seconds(parameters) else []
-
-
-class _StatsDirectory:
-    """A directory for the statistics DCGM writes, removed afterwards. An engine elsewhere has no such directory: then it is not told any."""
-
-    def __init__(self, wanted: bool) -> None:
-        self._path = tempfile.mkdtemp(prefix="autopilot-gpu-dcgm-") if wanted else None
-
-    def __enter__(self) -> List[str]:
-        if not self._path:
-            return []
-        # The host engine may run its tests as another user.
-        os.chmod(self._path, 0o1777)
-        return ["--statspath", self._path]
-
-    def __exit__(self, *_error: Any) -> None:
-        if self._path:
-            shutil.rmtree(self._path, ignore_errors=True)
-
-
-def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> Readings:
-    before = _engine_tests()
-    finished = False
-    left: List[int] = []
-    try:
-        done = probe.run(argv + limit, max(0.1, until - time.monotonic()), grace=probe.grace - min(_LAST_SECONDS, probe.grace / 4))
-        finished = not done.timed_out and done.returncode is not None and done.returncode >= 0
-    except OSError as error:
-        finished = True
-        return {"argv": argv, "error": str(error)}
-    finally:
-        if not finished:
-            left = _end(sorted(set(_engine_tests()) - set(before)), min(_LAST_SECONDS, probe.grace / 4) / 2)
-    return {
-        "argv": done.argv, "returncode": done.returncode, "timed_out": done.timed_out, "seconds": round(done.seconds, 3), "left": done.abandoned + left,
-        "report": dcgm.normalise(done.stdout), "text": done.stdout[:_TEXT], "stderr": done.stderr[-4096:],
-    }
-
-
-def _already_running(run: Readings) -> bool:
-    report = _report(run)
-    words = f"{report.get('errors')} {run.get('text') if report.get('problem') else ''}"
-    return run.get("returncode") == knowledge.ALREADY_RUNNING or "already running" in words
-
-
-# --- the tests a host engine runs for us; dcgmi's own descendants are ended with it ---
-
-
-def _processes() -> Dict[int, Tuple[str, int]]:
-    """Name and parent of every process."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as handle:
-                head, _paren, tail = handle.read().rpartition(")")
-        except OSError:
-            continue
-        found[int(entry)] = (head.partition("(")[2], int(tail.split()[1]))
-    return found
-
-
-def _engine_tests() -> List[int]:
-    """Processes running tests for a host engine on this host: ``nvvs`` whose parent is ``nv-hostengine``. An engine runs one diagnostic at a time."""
-    processes = _processes()
-    return [pid for pid, (name, parent) in processes.items() if name == "nvvs" and processes.get(parent, ("", 0))[0] == "nv-hostengine"]
-
-
-def _end(pids: List[int], seconds: float) -> List[int]:
-    """SIGTERM, a share of ``seconds``, SIGKILL, to the processes and what they started; returns those that would not go."""
-    for number in (signal.SIGTERM, signal.SIGKILL):
-        running = _processes()
-        pids = [pid for pid, (_name, parent) in running.items() if pid in pids or parent in pids]
-        for pid in pids:
-            try:
-                os.kill(pid, number)
-            except (ProcessLookupError, PermissionError):
-                pass
-        until = time.monotonic() + max(0.2, seconds / 2)
-        while pids and time.monotonic() < until:
-            time.sleep(0.02)
-            pids = [pid for pid in pids if _running(pid)]
-    return pids
-
-
-def _running(pid: int) -> bool:
-    """Whether it still runs; a process that ended and waits for its parent to take note does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as handle:
-            return handle.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
 
 
 # --- judging ---
@@ -343,8 +192,6 @@ def _clean(readings: Readings, runs: List[Readings], what: Wanted) -> str:
 
 def _judge_absence(readings: Readings, options: Options, gpus: List[Dict[str, Any]]) -> List[Finding]:
     """Why nothing was run."""
-    if readings.get("refused"):
-        return [Finding("options_refused", UNKNOWN, str(readings["refused"]), "fix_configuration")]
     words = "MIG is enabled or about to be, DCGM's diagnostic needs whole GPUs"
     partitioned = [Finding("mig_enabled", SKIP, words, "none", gpu_subject(gpu)) for gpu in gpus if _has_mig(gpu)]
     if partitioned:
@@ -382,7 +229,7 @@ def _judge_runs(runs: List[Readings], readings: Readings, what: Wanted, gpus: Li
 
 def _judge_run(run: Readings) -> List[Finding]:
     """Whether the run came to a result that can be read."""
-    report = _report(run)
+    report = dcgmi.report_of(run)
     returncode = _status(run)
     evidence = {"returncode": returncode, "argv": run.get("argv")}
     hint = knowledge.exit_hint(returncode)
@@ -400,7 +247,7 @@ def _judge_run(run: Readings) -> List[Finding]:
         code, what = "dcgm_could_not_run", "DCGM could not run its diagnostic"
         if not said and report.get("problem") == dcgm.INCOMPLETE:
             code, what = "result_incomplete", "dcgmi's result broke off before its end"
-        elif _already_running(run):
+        elif dcgmi.already_running(run):
             code, what = "diagnostic_already_running", "another DCGM diagnostic kept running"
         elif not said:
             code, what = "no_result", "dcgmi gave no result"
@@ -409,11 +256,6 @@ def _judge_run(run: Readings) -> List[Finding]:
     if returncode is None or returncode < 0:
         return [Finding("dcgmi_died", UNKNOWN, f"dcgmi did not end by itself (status {returncode})", "watch", NODE, evidence)]
     return []
-
-
-def _report(run: Readings) -> Dict[str, Any]:
-    report = run.get("report")
-    return report if isinstance(report, dict) else {}
 
 
 def _status(run: Readings) -> Optional[int]:
@@ -539,5 +381,5 @@ CHECK = Check(
         "host_engine": {"type": "str"},
         "force": {"type": "bool", "default": False},
     },
-    deadline=deadline, grace=30.0,
+    deadline=deadline, grace=30.0, refuse=wanted,
 )
