@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """What a pass over the passive checks costs, as ratios taken in one run.

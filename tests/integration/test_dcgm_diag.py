@@ -92,7 +92,6 @@ TABLE = {
     "level 2, slow link twice": (
         told(faults=[fault(4, "pcie", code=30)]), {"level": 2}, "fail", [("dcgm_triage", "fail", 1, "drain_node")],
     ),
-    "bad options": (told(), {"level": 2, "tests": ["memory"]}, "unknown", [("options_refused", "unknown", None, "fix_configuration")]),
 }
 
 

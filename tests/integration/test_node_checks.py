@@ -1,0 +1,64 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The modules as Ansible runs them: wrong calls, gates, and how much a healthy node has to say."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+PREFIX = "ansible_collections.autopilot.gpu.plugins.modules."
+
+
+def call(python, module, **arguments):
+    """The module's answer on the node whose interpreter is ``python``; called as a node would, with its arguments on standard input."""
+    given = json.dumps({"ANSIBLE_MODULE_ARGS": dict({"_ansible_remote_tmp": "/tmp", "_ansible_keep_remote_files": False}, **arguments)})
+    program = f"from ansible.module_utils.testing import patch_module_args\nimport json, sys\nfrom {PREFIX}{module} import main\n" \
+              "with patch_module_args(json.loads(sys.argv[1])['ANSIBLE_MODULE_ARGS']):\n    main()\n"
+    done = subprocess.run([str(python), "-c", program, given], capture_output=True, text=True, timeout=120, check=False)
+    return json.loads(done.stdout or "{}") or pytest.fail(done.stderr)
+
+
+@pytest.mark.parametrize("module, arguments, said", [
+    ("node_checks", {"checks": ["pcie"]}, "checks, options: 'pcie' is not a check; accepted are: gpu_count, remapped_rows (remapped)"),
+    ("node_checks", {"options": {"memory": {}}}, "checks, options: 'memory' is not a check"),
+    ("node_checks", {"options": {"dcgm": 2}}, "options.dcgm_diag: 2 is not accepted, give a dictionary"),
+    ("node_checks", {"options": {"dcgm": {"lvel": 2}}}, "options.dcgm_diag.lvel does not exist; accepted are: level, tests"),
+    ("node_checks", {"options": {"dcgm": {"level": 7}}}, "options of dcgm_diag: value of level must be one of: 1, 2, 3, 4, got: 7"),
+    ("node_checks", {"options": {"pciebw": {"minimum": -1}}}, "options.pcie_bandwidth.minimum: -1.0 is not accepted, give 0 or a greater number"),
+    ("node_checks", {"timeout": 0}, "timeout: 0.0 is not accepted, give a number greater than 0"),
+    ("gpu_count", {"expected_gpus": -8}, "expected_gpus: -8 is not accepted, give 0 or a greater number"),
+    ("dcgm_diag", {"level": 2, "tests": ["pcie"]}, "options of dcgm_diag: level and tests exclude each other, give one of them"),
+])
+def test_a_wrong_call_fails_and_names_option_value_and_what_is_accepted(module, arguments, said):
+    answer = call(sys.executable, module, **arguments)
+    assert answer["failed"] is True
+    assert answer["msg"].startswith(said)
+    assert "health" not in answer
+
+
+@pytest.mark.parametrize("scenario, fail_on, fails", [
+    ("healthy_8xh100", "warn", False), ("remap_pending", "never", False), ("remap_pending", "fail", False), ("remap_pending", "warn", True),
+    ("mig", "fail", False), ("mig", "unknown", True), ("remap_failure", "unknown", True), ("remap_failure", "never", False),
+])
+def test_a_module_fails_for_an_unhealthy_node_only_when_told_to(node, scenario, fail_on, fails):
+    built = node(scenario)
+    answer = call(built.python, "remapped_rows", host_root=built.root, fail_on=fail_on)
+    assert answer.get("failed", False) is fails
+    assert answer["health"][0]["check"] == "remapped_rows"
+    assert answer["status"] == answer["health"][0]["status"]
+
+
+def test_a_healthy_node_has_little_to_say_and_its_readings_only_when_asked(node):
+    healthy = node("healthy_8xh100")
+    answer = call(healthy.python, "node_checks", host_root=healthy.root, expected_gpus=8, checks=["gpu_count", "remapped", "gpupower", "dcgm"])
+    assert {result["check"]: result["status"] for result in answer["health"]} == dict.fromkeys(("gpu_count", "remapped_rows", "gpu_power", "dcgm_diag"), "pass")
+    assert len(json.dumps(answer)) < 6 * 1024
+    assert "readings" not in answer
+    asked = call(healthy.python, "node_checks", host_root=healthy.root, checks=["gpu_count"], readings=True)
+    assert list(asked["readings"]) == ["gpu_count"]
+    assert len(asked["readings"]["gpu_count"]["readings"]["gpus"]) == 8
