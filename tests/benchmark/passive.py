@@ -109,7 +109,8 @@ def main() -> None:
                 if turn:  # the first round warms caches
                     walls[case].append(wall)
                     cpus[case].append(cpu)
-        print(f"{len(CHECKS)} passive checks ({', '.join(CHECKS)}), {options.hosts} local hosts x 8 GPUs, forks {options.forks}, medians of {options.rounds} rounds\n")
+        what = f"{len(CHECKS)} passive checks ({', '.join(CHECKS)})"
+        print(f"{what}, {options.hosts} local hosts x 8 GPUs, forks {options.forks}, medians of {options.rounds} rounds\n")
         print("| case | wall s | CPU s | wall / ping |\n| --- | --- | --- | --- |")
         ping = statistics.median(walls["ping"])
         for case in plays:
