@@ -3,8 +3,9 @@
 """What a pass over the passive checks costs, as ratios taken in one run.
 
 Twenty local hosts, each a sandbox node with eight healthy GPUs, the same forks for all cases:
-`ansible.builtin.ping`, all passive checks in one `node_checks` task, and the same checks as one task each.
-The cases take turns, so that a machine whose speed drifts slows all of them alike; medians are compared.
+`ansible.builtin.ping`, all passive checks in one `node_checks` task, and the same checks as one task each; then the
+same for every check in check mode, where those that are not passive only say what they would do. The cases take
+turns, so that a machine whose speed drifts slows all of them alike; medians are compared.
 
     .venv/bin/python tests/benchmark/passive.py [--hosts 20] [--forks 5] [--rounds 5]
 """
@@ -32,7 +33,8 @@ import node as sandbox  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import chosen  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import PASSIVE  # noqa: E402
 
-CHECKS = [check.name for check in chosen([]) if check.intrusion == PASSIVE]
+CHECKS = [check.name for check in chosen([])]
+PASSIVE_CHECKS = [check.name for check in chosen([]) if check.intrusion == PASSIVE]
 ANSIBLE_PLAYBOOK = Path(sys.executable).parent / "ansible-playbook"
 
 
@@ -98,8 +100,10 @@ def main() -> None:
         inventory = write_inventory(directory, options.hosts)
         plays = {
             "ping": write_play(directory, "ping", [{"ansible.builtin.ping": {}}]),
-            "one task": write_play(directory, "one", [{"autopilot.gpu.node_checks": dict(root, checks=CHECKS)}]),
-            "a task each": write_play(directory, "each", [{f"autopilot.gpu.{check}": root} for check in CHECKS]),
+            "passive, one task": write_play(directory, "passive-one", [{"autopilot.gpu.node_checks": dict(root, checks=PASSIVE_CHECKS)}]),
+            "passive, a task each": write_play(directory, "passive-each", [{f"autopilot.gpu.{check}": root} for check in PASSIVE_CHECKS]),
+            "all in check mode, one task": write_play(directory, "all-one", [{"autopilot.gpu.node_checks": root, "check_mode": True}]),
+            "all in check mode, a task each": write_play(directory, "all-each", [{f"autopilot.gpu.{check}": root, "check_mode": True} for check in CHECKS]),
         }
         walls: dict[str, list[float]] = {case: [] for case in plays}
         cpus: dict[str, list[float]] = {case: [] for case in plays}
@@ -109,18 +113,19 @@ def main() -> None:
                 if turn:  # the first round warms caches
                     walls[case].append(wall)
                     cpus[case].append(cpu)
-        what = f"{len(CHECKS)} passive checks ({', '.join(CHECKS)})"
-        print(f"{what}, {options.hosts} local hosts x 8 GPUs, forks {options.forks}, medians of {options.rounds} rounds\n")
+        names = f"{len(PASSIVE_CHECKS)} passive checks of {len(CHECKS)} ({', '.join(PASSIVE_CHECKS)})"
+        print(f"{names}, {options.hosts} local hosts x 8 GPUs, forks {options.forks}, medians of {options.rounds} rounds\n")
         print("| case | wall s | CPU s | wall / ping |\n| --- | --- | --- | --- |")
-        ping = statistics.median(walls["ping"])
-        for case in plays:
-            wall = statistics.median(walls[case])
-            print(f"| {case} | {wall:.2f} | {statistics.median(cpus[case]):.2f} | {wall / ping:.2f} |")
-        each = statistics.median(walls["a task each"])
-        print(f"\none task / a task each: {statistics.median(walls['one task']) / each:.2f}\n")
+        median = {case: statistics.median(times) for case, times in walls.items()}
+        for case, wall in median.items():
+            print(f"| {case} | {wall:.2f} | {statistics.median(cpus[case]):.2f} | {wall / median['ping']:.2f} |")
+        for what in ("passive", "all in check mode"):
+            print(f"\n{what}: one task / a task each = {median[f'{what}, one task'] / median[f'{what}, a task each']:.2f}", end="")
+        print("\n")
         print("| module | payload KiB | CPU s | peak MiB |\n| --- | --- | --- | --- |")
         host_root = directory / "node" / "root"
-        for module, arguments in (("ansible.builtin.ping", {"data": "pong"}), ("autopilot.gpu.node_checks", {"checks": CHECKS, "host_root": str(host_root)})):
+        ours = {"checks": PASSIVE_CHECKS, "host_root": str(host_root)}
+        for module, arguments in (("ansible.builtin.ping", {"data": "pong"}), ("autopilot.gpu.node_checks", ours)):
             cost = module_cost(inventory, host_root, module, arguments)
             print(f"| {module} | {cost['payload_kib']:.0f} | {cost['cpu_seconds']:.2f} | {cost['peak_mib']:.0f} |")
 
