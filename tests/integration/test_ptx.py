@@ -19,6 +19,9 @@ CUDA = Path(__file__).resolve().parents[2] / "src" / "cuda"
 sys.path.insert(0, str(CUDA))
 import build  # noqa: E402
 
+# One worker only: the compiler is installed once, into .build.
+pytestmark = pytest.mark.xdist_group("compiler")
+
 
 @pytest.fixture(scope="module")
 def toolchain():
