@@ -22,6 +22,8 @@ import traceback
 from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
+from .host import Host
+
 #: Seconds a process has between SIGTERM and SIGKILL unless its caller says otherwise.
 GRACE = 2.0
 #: Seconds to wait for the kernel to deliver SIGKILL before a process is abandoned.
@@ -343,18 +345,7 @@ def _end_descendants(known: int) -> List[int]:
 
 
 def _children_of(parent: int) -> List[int]:
-    found = []
-    for name in os.listdir("/proc"):
-        if not name.isdigit():
-            continue
-        try:
-            with open(f"/proc/{name}/stat", encoding="utf-8", errors="replace") as handle:
-                fields = handle.read().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[1]) == parent:
-            found.append(int(name))
-    return found
+    return [pid for pid, process in Host().processes().items() if process.parent == parent]
 
 
 class _Output:

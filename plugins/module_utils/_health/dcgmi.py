@@ -13,10 +13,11 @@ import shutil
 import signal
 import tempfile
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List
 
 from . import dcgm
 from .check import Probe, Readings
+from .host import Host, Process
 from .knowledge import dcgm as knowledge
 
 #: Characters of dcgmi's output kept in the readings; what is judged is the whole of it, normalised.
@@ -127,32 +128,17 @@ def already_running(one: Readings) -> bool:
 # --- the tests a host engine runs for us; dcgmi's own descendants are ended with it ---
 
 
-def _processes() -> Dict[int, Tuple[str, int]]:
-    """Name and parent of every process."""
-    found = {}
-    for entry in os.listdir("/proc"):
-        if not entry.isdigit():
-            continue
-        try:
-            with open(f"/proc/{entry}/stat", encoding="utf-8", errors="replace") as handle:
-                head, _paren, tail = handle.read().rpartition(")")
-        except OSError:
-            continue
-        found[int(entry)] = (head.partition("(")[2], int(tail.split()[1]))
-    return found
-
-
 def _engine_tests() -> List[int]:
     """Processes running tests for a host engine on this host: ``nvvs`` whose parent is ``nv-hostengine``. An engine runs one diagnostic at a time."""
-    processes = _processes()
-    return [pid for pid, (name, parent) in processes.items() if name == "nvvs" and processes.get(parent, ("", 0))[0] == "nv-hostengine"]
+    processes = Host().processes()
+    engines = [pid for pid, process in processes.items() if process.name == "nv-hostengine"]
+    return [pid for pid, process in processes.items() if process.name == "nvvs" and process.parent in engines]
 
 
 def _end(pids: List[int], seconds: float) -> List[int]:
     """SIGTERM, a share of ``seconds``, SIGKILL, to the processes and what they started; returns those that would not go."""
     for number in (signal.SIGTERM, signal.SIGKILL):
-        running = _processes()
-        pids = [pid for pid, (_name, parent) in running.items() if pid in pids or parent in pids]
+        pids = [pid for pid, process in _running().items() if pid in pids or process.parent in pids]
         for pid in pids:
             try:
                 os.kill(pid, number)
@@ -161,14 +147,10 @@ def _end(pids: List[int], seconds: float) -> List[int]:
         until = time.monotonic() + max(0.2, seconds / 2)
         while pids and time.monotonic() < until:
             time.sleep(0.02)
-            pids = [pid for pid in pids if _running(pid)]
+            pids = [pid for pid in pids if pid in _running()]
     return pids
 
 
-def _running(pid: int) -> bool:
-    """Whether it still runs; a process that ended and waits for its parent to take note does not."""
-    try:
-        with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as handle:
-            return handle.read().rpartition(")")[2].split()[0] not in ("Z", "X")
-    except OSError:
-        return False
+def _running() -> Dict[int, Process]:
+    """Processes that still run; one that ended and waits for its parent to take note does not."""
+    return {pid: process for pid, process in Host().processes().items() if process.state not in ("Z", "X")}

@@ -159,18 +159,10 @@ def _open_minors(host: Host, pid: str) -> Set[int]:
 
 def _our_pids(host: Host) -> Set[int]:
     """This process and its descendants, by the numbers they have on the host (a container has numbers of its own)."""
-    parents: Dict[int, int] = {}
-    ours = {os.getpid()} if host.root == "/" else set()
-    for name in host.names("proc") or []:
-        stat = host.text("proc", name, "stat") if name.isdigit() else None
-        if not stat:
-            continue
-        fields = stat.rpartition(")")[2].split()
-        parents[int(name)] = int(fields[1]) if len(fields) > 1 and fields[1].isdigit() else 0
-        if host.root != "/" and _is_this_process(host, name):
-            ours.add(int(name))
+    processes = host.processes()
+    ours = {os.getpid()} if host.root == "/" else {pid for pid in processes if _is_this_process(host, str(pid))}
     while True:
-        more = {pid for pid, parent in parents.items() if parent in ours} - ours
+        more = {pid for pid, process in processes.items() if process.parent in ours} - ours
         if not more:
             return ours
         ours |= more

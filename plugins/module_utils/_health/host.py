@@ -9,13 +9,21 @@ What cannot be read is None or empty, never an exception.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, NamedTuple, Optional, Set
 
 from .model import normalise_pci
 
 NVIDIA_VENDOR = "0x10de"
 #: PCI base classes of GPUs: VGA controller and 3D controller.
 GPU_CLASSES = ("0x0300", "0x0302")
+
+
+class Process(NamedTuple):
+    """A process as ``/proc/<pid>/stat`` tells: its name, its state (one letter, see proc(5)) and its parent's number."""
+
+    name: str
+    state: str
+    parent: int
 
 
 class Host:
@@ -84,6 +92,17 @@ class Host:
 
     def boot_id(self) -> Optional[str]:
         return self.text("proc/sys/kernel/random/boot_id")
+
+    def processes(self) -> Dict[int, Process]:
+        """Every process by its number."""
+        found = {}
+        for name in self.names("proc") or []:
+            # The name stands in parentheses and may itself contain some.
+            head, _paren, tail = (self.text("proc", name, "stat") or "" if name.isdigit() else "").rpartition(")")
+            fields = tail.split()
+            if len(fields) > 1 and fields[1].isdigit():
+                found[int(name)] = Process(head.partition("(")[2], fields[0], int(fields[1]))
+        return found
 
     def process_name(self, pid: int) -> Optional[str]:
         return self.text("proc", str(pid), "comm")
