@@ -12,6 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
+from node import processes_of
 
 DEADLINE = 2.0
 #: What a pass may take beyond its deadline, and what starting Python and importing the core takes on a busy machine.
@@ -36,19 +37,6 @@ def passed(measure):
     for node in nodes:
         for pid in processes_of(node):
             os.kill(pid, signal.SIGKILL)
-
-
-def processes_of(node):
-    """Processes that were started on a node and have not ended."""
-    found = []
-    for home in Path("/proc").glob("[0-9]*"):
-        try:
-            ours = f"SANDBOX_NODE={node.directory}\0".encode() in (home / "environ").read_bytes()
-            if ours and (home / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                found.append(int(home.name))
-        except OSError:
-            continue
-    return found
 
 
 def nobody_stays(node):

@@ -10,6 +10,7 @@ import time
 from pathlib import Path
 
 import pytest
+from node import processes_of
 
 CHECK = "pcie_bandwidth"
 GB = 1e9
@@ -107,19 +108,6 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_measured(node, measure):
     assert not processes_of(hanging)
     with open(Path(hanging.root) / "run/lock/autopilot-gpu.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-
-
-def processes_of(node):
-    """Live processes that were started on a node."""
-    found = []
-    for home in Path("/proc").glob("[0-9]*"):
-        try:
-            ours = f"SANDBOX_NODE={node.directory}\0".encode() in (home / "environ").read_bytes()
-            if ours and (home / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
-                found.append(int(home.name))
-        except OSError:
-            continue
-    return found
 
 
 #: What the driver answers everywhere -> what is said once, about the node.

@@ -29,6 +29,8 @@
 #include <strings.h>
 #include <unistd.h>
 
+#include "hang.h"
+
 enum {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
     INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, MISALIGNED = 716,
@@ -99,25 +101,11 @@ static const char *text_of(int gpu, const char *key) {
 
 // ---- fate: what becomes of a call ----
 
-// Blocks in the kernel in state D; see libnvidia-ml.c.
-static void block_uninterruptibly(void) {
-    char path[4096];
-    const char *node = getenv("SANDBOX_NODE");
-    snprintf(path, sizeof path, "%s/frozen/door", node ? node : ".");
-    close(open(path, O_RDONLY | O_CLOEXEC));
-    pid_t child = vfork();
-    if (child == 0) for (;;) pause();
-}
-
 static void hang(const char *mode) {
     sigset_t all;
     sigfillset(&all);
     pthread_sigmask(SIG_BLOCK, &all, NULL);
-    for (;;) {
-        if (!strcmp(mode, "stop")) raise(SIGSTOP);
-        else if (!strcmp(mode, "uninterruptible")) block_uninterruptibly();
-        else pause();
-    }
+    never_return(mode);
 }
 
 static CUresult fate(int gpu, const char *function) {

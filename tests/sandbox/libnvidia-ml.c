@@ -25,6 +25,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "hang.h"
+
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, UNKNOWN = 999 };
 enum { ANY = -1, SYSTEM = -2, LONGEST = 160, MOST_VALUES = 512 };
 
@@ -107,24 +109,9 @@ static Rule *find(int gpu, const char *function) {
 
 // ---- hanging ----
 
-// Blocks in the kernel in state D. With tests/sandbox/frozen.py serving $SANDBOX_NODE/frozen not even SIGKILL ends it;
-// without, the parent of a vfork waits in state D and only SIGKILL ends it.
-static void block_uninterruptibly(void) {
-    char path[4096];
-    const char *node = getenv("SANDBOX_NODE");
-    snprintf(path, sizeof path, "%s/frozen/door", node ? node : ".");
-    close(open(path, O_RDONLY | O_CLOEXEC));
-    pid_t child = vfork();
-    if (child == 0) for (;;) pause();
-}
-
 static void hang(const char *mode) {
     signal(SIGTERM, SIG_IGN);
-    for (;;) {
-        if (!strcmp(mode, "stop")) raise(SIGSTOP);
-        else if (!strcmp(mode, "uninterruptible")) block_uninterruptibly();
-        else pause();
-    }
+    never_return(mode);
 }
 
 // ---- answering ----

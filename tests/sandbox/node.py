@@ -114,6 +114,19 @@ class Node:
         }
 
 
+def processes_of(node: Node) -> list:
+    """Numbers of the processes that were started on a node and have not ended."""
+    found = []
+    for home in Path("/proc").glob("[0-9]*"):
+        try:
+            ours = f"SANDBOX_NODE={node.directory}\0".encode() in (home / "environ").read_bytes()
+            if ours and (home / "stat").read_text().rpartition(")")[2].split()[0] not in "ZX":
+                found.append(int(home.name))
+        except OSError:
+            continue
+    return found
+
+
 def build(scenario: dict | str | Path, directory: Path, python: str = sys.executable) -> Node:
     """Render a scenario (a mapping, a file, or the name of a file in ``scenarios/``) into ``directory``."""
     scenario = checked(scenario if isinstance(scenario, dict) else _load(scenario))
@@ -475,7 +488,7 @@ def library(source: str, missing: set | frozenset = frozenset()) -> Path:
     stem = source.rpartition(".")[0]
     suffix = "-" + hashlib.sha256(" ".join(sorted(missing)).encode()).hexdigest()[:12] if missing else ""
     built = BUILD / f"{stem}{suffix}.so.1"
-    if built.exists() and built.stat().st_mtime > (SANDBOX / source).stat().st_mtime:
+    if built.exists() and built.stat().st_mtime > max(file.stat().st_mtime for file in (SANDBOX / source, *SANDBOX.glob("*.h"))):
         return built
     found = compiler()
     if not found:
