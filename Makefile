@@ -39,7 +39,7 @@ test-unit: setup
 
 ##   make test-integration  real modules and playbooks against stand-in hardware
 test-integration: setup
-	$(PYTEST) -n 4 --dist loadgroup tests/integration --ignore=tests/integration/test_matrix.py --ignore=tests/integration/test_artifact.py
+	$(PYTEST) -n 4 tests/integration --ignore=tests/integration/test_matrix.py --ignore=tests/integration/test_artifact.py
 
 ##   make matrix            ansible-core 2.18 to the newest, hosts from Python 3.8
 matrix: setup

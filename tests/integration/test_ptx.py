@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import re
 import subprocess
@@ -19,15 +20,14 @@ CUDA = Path(__file__).resolve().parents[2] / "src" / "cuda"
 sys.path.insert(0, str(CUDA))
 import build  # noqa: E402
 
-# One worker only: the compiler is installed once, into .build.
-pytestmark = pytest.mark.xdist_group("compiler")
-
 
 @pytest.fixture(scope="module")
 def toolchain():
     build.BUILD.mkdir(parents=True, exist_ok=True)
     try:
-        return build.toolchain()
+        with open(build.BUILD / "lock", "w", encoding="utf-8") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)  # test processes that run side by side install it once
+            return build.toolchain()
     except subprocess.CalledProcessError as error:
         pytest.skip(f"needs the packages {' '.join(build.PACKAGES)} from a package index: {error}")
 
