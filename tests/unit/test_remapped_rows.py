@@ -172,8 +172,8 @@ def test_a_waiting_row_on_a_model_without_containment_says_why_it_must_not_be_us
 
 def test_the_summary_of_a_healthy_node_is_one_line_with_the_numbers():
     result = judge({"gpus": [gpu(index=0, rows=rows(2, 1)), gpu(index=1, rows=rows(3, 4))]}, {})
-    assert result.summary == "2 GPUs: 5 rows remapped for uncorrectable errors, 5 for correctable ones; none pending"
-    assert judge({"gpus": [retiring(pages=pages(3, 1))]}, {}).summary == "1 GPU: 1 pages retired for double-bit errors, 3 for single-bit ones; none pending"
+    assert result.summary == "2 GPUs: 5 rows remapped for uncorrectable errors, 5 for correctable ones, none pending"
+    assert judge({"gpus": [retiring(pages=pages(3, 1))]}, {}).summary == "1 GPU: 1 pages retired for double-bit errors, 3 for single-bit ones, none pending"
 
 
 def test_the_numbers_are_measured_by_gpu_and_cause():

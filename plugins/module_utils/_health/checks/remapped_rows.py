@@ -240,11 +240,13 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
     parts = []
     if rows:
         counts = {cause: sum(values[cause] for values in rows) for cause in ("correctable", "uncorrectable")}
-        parts.append(f"{counts['uncorrectable']} rows remapped for uncorrectable errors, {counts['correctable']} for correctable ones")
+        some = f"{counts['uncorrectable']} rows remapped for uncorrectable errors, {counts['correctable']} for correctable ones"
+        parts.append(some if any(counts.values()) else "no rows remapped")
     if pages:
         counts = {cause: sum(values[cause] for values in pages) for cause in ("single_bit", "double_bit")}
-        parts.append(f"{counts['double_bit']} pages retired for double-bit errors, {counts['single_bit']} for single-bit ones")
-    return f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}: {'; '.join(parts + ['none pending'])}"
+        some = f"{counts['double_bit']} pages retired for double-bit errors, {counts['single_bit']} for single-bit ones"
+        parts.append(some if any(counts.values()) else "no pages retired")
+    return f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''}: {', '.join(parts + ['none pending'])}"
 
 
 NAME = "remapped_rows"
