@@ -24,7 +24,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks impor
 
 MATRIX = ROOT / ".build/matrix"
 #: ansible-core by the requirement that installs it, with the Pythons that it can run on.
-CORES = {"2.18": ("ansible-core==2.18.*", range(11, 14)), "newest": ("ansible-core", range(14, 11, -1))}
+CORES = {"2.18": ("ansible-core==2.18.*", range(11, 14)), "newest": ("ansible-core", range(14, 10, -1))}
 #: Minor versions of Python 3 on the hosts: from the oldest that ansible-core 2.18 manages.
 TARGETS = range(8, 15)
 
