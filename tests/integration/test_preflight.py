@@ -111,7 +111,7 @@ def test_the_exit_code_and_the_failure_are_short_and_name_nodes(mixed):
     assert mixed.code == 2
     fatal = [line for line in mixed.text.splitlines() if line.startswith("fatal") and "passed" in line]
     assert len(fatal) == 1 and len(fatal[0]) < 800
-    assert "preflight failed: 2 of 8 nodes are unfit and 0 may be: lost, missing; 4 of 8 nodes are undecided" in fatal[0]
+    assert "preflight failed: 2 of 8 nodes unfit (lost, missing), tolerated 0; 4 of 8 nodes undecided" in fatal[0]
 
 
 def test_the_summary_is_the_last_thing_and_printed_once(mixed):

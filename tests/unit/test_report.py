@@ -196,7 +196,7 @@ def test_screen():
         "  gpu12   SKIP                     the checks were not asked for on this host",
         "  login1  SKIP                     no NVIDIA GPU on the PCI bus",
         "  gpu03   PASS                     8 x NVIDIA H100 80GB HBM3; 55.0 to 55.2 GB/s both ways",
-        "preflight FAILED: 1 of 6 nodes is unfit and 0 may be: gpu07; 3 of 6 nodes are undecided and 0 may be: gpu[09-11]",
+        "preflight FAILED: 1 of 6 nodes unfit (gpu07), tolerated 0; 3 of 6 nodes undecided (gpu[09-11]), tolerated 0",
     ]
 
 

@@ -206,13 +206,13 @@ def test_another_result_never_makes_a_node_better(statuses):
 
 @pytest.mark.parametrize("statuses, policy, passed, says", [
     (["pass"] * 3, {}, True, "3 of 3 nodes are fit"),
-    (["pass", "fail"], {}, False, "1 of 2 nodes is unfit and 0 may be: n1"),
+    (["pass", "fail"], {}, False, "1 of 2 nodes unfit (n1), tolerated 0"),
     (["pass", "fail"], {"max_unfit": 1}, True, "1 of 2 nodes is fit"),
     (["pass", "fail"], {"max_unfit": "50%"}, True, ""),
-    (["pass", "fail"], {"max_unfit": "49%"}, False, "49% of them, that is 0, may be: n1"),
-    (["pass", "unknown"], {"max_unfit": "100%"}, False, "1 of 2 nodes is undecided and 0 may be: n1"),
+    (["pass", "fail"], {"max_unfit": "49%"}, False, "unfit (n1), tolerated 49%, that is 0"),
+    (["pass", "unknown"], {"max_unfit": "100%"}, False, "1 of 2 nodes undecided (n1), tolerated 0"),
     (["pass", "unknown"], {"max_unknown": 1}, True, ""),
-    (["fail", "unknown"], {}, False, "unfit and 0 may be: n0; 1 of 2 nodes is undecided and 0 may be: n1"),
+    (["fail", "unknown"], {}, False, "unfit (n0), tolerated 0; 1 of 2 nodes undecided (n1), tolerated 0"),
     (["skip", "skip"], {}, True, "nothing to check"),
     (["skip", "fail"], {"max_unfit": "50%"}, False, "1 of 1 node is unfit"),
     ([], {}, True, "nothing to check"),
@@ -227,7 +227,7 @@ def test_run(statuses, policy, passed, says):
 
 def test_many_names_are_folded():
     nodes = [judge_node(f"gpu{number:04d}", [result("fail")], STRICT) for number in range(2000)]
-    assert judge_run(nodes, STRICT).reason == "2000 of 2000 nodes are unfit and 0 may be: gpu[0000-1999]"
+    assert judge_run(nodes, STRICT).reason == "2000 of 2000 nodes unfit (gpu[0000-1999]), tolerated 0"
     odd = [judge_node(f"gpu{number:04d}", [result("fail")], STRICT) for number in range(1, 2000, 2)]
     assert judge_run(odd, STRICT).reason.endswith("gpu0019, and more, 1000 nodes in all")
 

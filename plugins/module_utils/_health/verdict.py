@@ -256,8 +256,8 @@ def judge_run(nodes: Sequence[NodeVerdict], policy: Policy) -> RunVerdict:
     reasons = []
     for fit, limit, verb in ((UNFIT, policy.max_unfit, "unfit"), (COULD_NOT_TELL, policy.max_unknown, "undecided")):
         if counts[fit] > tolerated(limit, checked):
-            most = f"{limit} of them, that is {tolerated(limit, checked)}," if isinstance(limit, str) else f"{limit}"
-            reasons.append(f"{counts[fit]} of {total} {'is' if counts[fit] == 1 else 'are'} {verb} and {most} may be: {', '.join(_few(names[fit]))}")
+            most = f"{limit}, that is {tolerated(limit, checked)}" if isinstance(limit, str) else f"{limit}"
+            reasons.append(f"{counts[fit]} of {total} {verb} ({', '.join(_few(names[fit]))}), tolerated {most}")
     status = worst((node.status for node in nodes), SKIP)
     if reasons:
         return RunVerdict(status, False, "; ".join(reasons), counts)
