@@ -214,7 +214,7 @@ def test_another_result_never_makes_a_node_better(statuses):
     (["pass", "unknown"], {"max_unknown": 1}, True, ""),
     (["fail", "unknown"], {}, False, "unfit (n0), tolerated 0; 1 of 2 nodes undecided (n1), tolerated 0"),
     (["skip", "skip"], {}, True, "nothing to check"),
-    (["skip", "fail"], {"max_unfit": "50%"}, False, "1 of 1 node is unfit"),
+    (["skip", "fail"], {"max_unfit": "50%"}, False, "1 of 1 node unfit"),
     ([], {}, True, "nothing to check"),
 ])
 def test_run(statuses, policy, passed, says):
@@ -229,7 +229,7 @@ def test_many_names_are_folded():
     nodes = [judge_node(f"gpu{number:04d}", [result("fail")], STRICT) for number in range(2000)]
     assert judge_run(nodes, STRICT).reason == "2000 of 2000 nodes unfit (gpu[0000-1999]), tolerated 0"
     odd = [judge_node(f"gpu{number:04d}", [result("fail")], STRICT) for number in range(1, 2000, 2)]
-    assert judge_run(odd, STRICT).reason.endswith("gpu0019, and more, 1000 nodes in all")
+    assert judge_run(odd, STRICT).reason.endswith("gpu0019, and more, 1000 nodes in all), tolerated 0")
 
 
 @pytest.mark.parametrize("names, folded", [
