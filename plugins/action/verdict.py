@@ -11,7 +11,6 @@ import re
 import time
 import typing as t
 
-from ansible.errors import AnsibleActionFail
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 from ansible.utils.display import Display
@@ -40,11 +39,17 @@ class ActionModule(ActionBase):
             "phase": {"type": "str", "default": "preflight", "choices": ["preflight", "inflight", "postflight"]},
             "run_id": {"type": "str"},
         })
+        # By now the checks have run: a wrong option fails the task, and what they found is judged and written down all the same.
+        refused = []
+        policy, run_id = verdict.Policy(), None
         try:
             policy = verdict.policy_from(_plain(options["policy"]))
         except ValueError as error:
-            raise AnsibleActionFail(str(error)) from error
-        run_id = _run_id(options["run_id"])
+            refused.append(f"{error}; judged by the default policy")
+        try:
+            run_id = _run_id(options["run_id"])
+        except ValueError as error:
+            refused.append(str(error))
         check_mode = bool(self._task.check_mode)
         finished = time.time()
         directory = None if check_mode else _directory(options["report_dir"], run_id, options["phase"], finished)
@@ -53,6 +58,8 @@ class ActionModule(ActionBase):
         judgement = verdict.judge(nodes, policy)
         run = report.Run(run_id, options["phase"], _started(), finished, check_mode, ansible_version)
         document = report.document_of(run, nodes, judgement, policy)
+        if refused:
+            document["verdict"].update(passed=False, reason="; ".join(refused + [judgement.run.reason]))
         return self._returned(document, directory)
 
     def _returned(self, document: dict[str, t.Any], directory: str | None) -> dict[str, t.Any]:
@@ -119,7 +126,7 @@ def _plain(value: t.Any) -> t.Any:
 
 def _run_id(given: str | None) -> str | None:
     if given is not None and not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", given):
-        raise AnsibleActionFail(f"run_id: {given!r} is not accepted, give letters, digits, '.', '_' and '-', with a letter or digit first")
+        raise ValueError(f"run_id: {given!r} is not accepted, give letters, digits, '.', '_' and '-', with a letter or digit first")
     return str(given) if given is not None else None
 
 

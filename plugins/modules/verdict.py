@@ -14,6 +14,7 @@ description:
   - Compares each measurement with the same model of GPU across the fleet, and warns of those far below their peers.
   - Writes the run as one JSON document, with the raw readings where the checks returned them, so that it can be judged again later.
   - Fails when the policy says so. A host that could not be reached, or was not checked, is never fit.
+  - Fails for a wrong option too. What the checks found is then judged by the default policy and written down all the same.
   - Runs once, on the controller. With C(serial) each batch gets a verdict and a document of its own.
   - Set C(run_once) on the task to have what it registers on every host, and not on one of them alone.
 author:

@@ -163,10 +163,12 @@ def test_exit_codes_by_policy(controller, hosts, tmp_path, policy, code):
     ({"preflight_policy": {"max_unfit": "many"}}, "policy.max_unfit: 'many' is not accepted, give a number of nodes"),
     ({"preflight_run_id": "../escape"}, "run_id: '../escape' is not accepted"),
 ])
-def test_a_wrong_option_is_named(controller, hosts, tmp_path, variables, named):
+def test_a_wrong_option_is_named_and_costs_nothing_of_what_was_found(controller, hosts, tmp_path, variables, named):
     run = Run(controller, tmp_path / "run", {"bare": hosts["bare"]}, variables=variables)
-    assert run.code == 2 and run.document is None
-    assert named in run.text
+    assert run.code == 2
+    assert named in run.text and any("preflight FAILED: " in line for line in run.after)
+    assert run.document["verdict"]["passed"] is False and named in run.document["verdict"]["reason"]
+    assert [node["name"] for node in run.document["nodes"]] == ["bare"]
 
 
 def test_check_mode_shows_the_plan_and_writes_nothing(controller, hosts, tmp_path):
