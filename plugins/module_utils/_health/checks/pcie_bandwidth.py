@@ -8,16 +8,13 @@ link as it is, so that a link that trained too slow is not measured against itse
 
 from __future__ import annotations
 
-import os
-import re
 import time
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from .. import gate
+from .. import gate, pcie_link
 from ..bounded import Child, wait
 from ..check import Check, Options, Probe, Readings
-from ..host import Host, sysfs_name
-from ..knowledge.links import GB, GENERATIONS, expected_bandwidth, over_pcie
+from ..knowledge.links import GB, expected_bandwidth, over_pcie
 from ..model import FAIL, LIGHT, PASS, UNKNOWN, WARN, CheckResult, Expectation, Finding, Measurement, NODE, Subject, concluded, gpu_subject, worst
 from ._driver import NOT_READ, driver_finding, judge_gpus, listed_gpus, mishap_findings
 
@@ -104,7 +101,7 @@ def _measure_one(probe: Probe, nvml: Any, gpu: Dict[str, Any], seconds: float) -
     """What a child finds out about a GPU within its time, while this process watches the link."""
     from .. import transfers
 
-    link = _link_limits(probe, nvml, gpu)
+    link = pcie_link.limits(probe, nvml, gpu)
     probe.stage(f"measuring GPU {gpu['index']}")
     until = time.monotonic() + seconds
     child = Child(lambda report: transfers.one(report, probe.host, gpu), seconds + _GRACE)
@@ -113,7 +110,7 @@ def _measure_one(probe: Probe, nvml: Any, gpu: Dict[str, Any], seconds: float) -
         while not wait([child], min(until, time.monotonic() + 0.01)) and time.monotonic() < until:
             phase = child.values.get("phase")
             if phase and looks < _LINK_SAMPLES:
-                seen = _link_now(probe, nvml, gpu)
+                seen = pcie_link.now(probe, nvml, gpu)
                 wait([child], time.monotonic() + 0.001)
                 if child.values.get("phase") == phase:
                     looks += 1
@@ -121,7 +118,7 @@ def _measure_one(probe: Probe, nvml: Any, gpu: Dict[str, Any], seconds: float) -
     finally:
         child.stop(_GRACE)
     found: Readings = {key: child.values[key] for key in ("numa", "transfers", "verified", "kernel_error", "cuda_error") if key in child.values}
-    return dict(found, link=dict(link, replays=_replays(nvml, gpu, link)), **child.mishap())
+    return dict(found, link=dict(link, replays=pcie_link.replays(nvml, gpu, link)), **child.mishap())
 
 
 def _measure_together(probe: Probe, gpus: List[Dict[str, Any]], until: float) -> Readings:
@@ -137,53 +134,6 @@ def _measure_together(probe: Probe, gpus: List[Dict[str, Any]], until: float) ->
     finally:
         child.stop(_GRACE)
     return dict({key: child.values[key] for key in ("together", "errors") if key in child.values}, **child.mishap())
-
-
-def _link_limits(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
-    """What GPU and slot can do together (``max_generation``, ``max_width``), what the GPU could (``gpu_max_generation``), and the link at rest."""
-    sysfs = _sysfs_limits(probe.host, gpu["pci"])
-    generation, width = _ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkGeneration"), _ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkWidth")
-    rest = _link_now(probe, nvml, gpu)
-    return {
-        "max_generation": generation or sysfs["generation"], "max_width": width or sysfs["width"],
-        "gpu_max_generation": _ask(nvml, gpu, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
-        "idle_generation": rest["generation"], "idle_width": rest["width"], "replays": _ask(nvml, gpu, "nvmlDeviceGetPcieReplayCounter"),
-    }
-
-
-def _link_now(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
-    generation, width = _ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"), _ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkWidth")
-    if generation and width:
-        return {"generation": generation, "width": width}
-    sysfs = probe.host.pci_link(gpu["pci"])
-    return {"generation": generation or GENERATIONS.get(sysfs["current_link_speed"]), "width": width or sysfs["current_link_width"] or None}
-
-
-def _sysfs_limits(host: Host, bus_id: str) -> Dict[str, Optional[int]]:
-    """The lesser of what the GPU and the port it is plugged into can do."""
-    ends = [host.pci_link(bus_id)]
-    port = os.path.basename(os.path.dirname(os.path.realpath(host.path("sys/bus/pci/devices", sysfs_name(bus_id)))))
-    if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", port):
-        ends.append(host.pci_link(port))
-    generations = [GENERATIONS[end["max_link_speed"]] for end in ends if end["max_link_speed"] in GENERATIONS]
-    widths = [end["max_link_width"] for end in ends if end["max_link_width"]]
-    return {"generation": min(generations, default=None), "width": min(widths, default=None)}
-
-
-def _replays(nvml: Any, gpu: Dict[str, Any], link: Readings) -> Optional[int]:
-    """How many packets had to be sent again during the measurement."""
-    after = _ask(nvml, gpu, "nvmlDeviceGetPcieReplayCounter")
-    return after - link["replays"] if after is not None and link["replays"] is not None else None
-
-
-def _ask(nvml: Any, gpu: Dict[str, Any], function: str) -> Any:
-    """The driver's answer, None when it has none: then sysfs is asked, or the reading is missing and is judged as that."""
-    from ..nvml import DriverError
-
-    try:
-        return nvml.optional(gpu, function)
-    except DriverError:
-        return None
 
 
 # --- judging (pure) --------------------------------------------------------------------------------------------------
