@@ -8,6 +8,8 @@ from __future__ import annotations
 import os
 import re
 import signal
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -129,3 +131,18 @@ def test_what_not_even_sigkill_ends_is_abandoned_and_named(rules, what, node, pa
     if "Remapped" in what:
         assert outcomes["gpu_count"].result.status == "pass" and outcomes["gpu_power"].result.status == "pass"
         assert processes_of(built) == [pid]
+
+
+def test_nobody_downstream_waits_for_what_was_abandoned(node, frozen, tmp_path):
+    """An abandoned process that held on to the task's output would keep Ansible, and over SSH the connection, waiting for ever."""
+    built = node({"rules": [{"gpu": 3, "call": "nvmlDeviceGetRemappedRows", "hang": "uninterruptible"}]})
+    frozen(built.directory / "frozen")
+    inventory = tmp_path / "hosts.yml"
+    inventory.write_text(f"all: {{hosts: {{gpu07: {{ansible_connection: local, ansible_python_interpreter: {built.python}}}}}}}\n")
+    ansible = [str(Path(sys.executable).with_name("ansible")), "-i", str(inventory), "gpu07", "-m", "autopilot.gpu.remapped_rows"]
+    began = time.monotonic()
+    done = subprocess.run([*ansible, "-a", f"host_root={built.root} timeout={DEADLINE}"], capture_output=True, text=True, timeout=60, check=False)
+    # Ansible itself starts and ends in a few seconds, also on a busy machine.
+    assert time.monotonic() - began < DEADLINE + BEYOND + 10
+    assert done.returncode == 0 and '"status": "unknown"' in done.stdout, done.stdout + done.stderr
+    assert len(processes_of(built)) == 1
