@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
@@ -39,6 +40,8 @@ def main_of(check: Check) -> None:
 def finish(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]], stop_on_fail: bool = True) -> None:
     """Run the checks with the module's common options and leave the module with their results."""
     refuse_negative(module, module.params)
+    if not os.path.isdir(module.params["host_root"]):
+        module.fail_json(msg=f"host_root: {module.params['host_root']} is not a directory on this host; give the directory where its root file system is mounted")
     for check, options in requests:
         try:
             check.refuse(options)

@@ -32,6 +32,7 @@ def call(python, module, **arguments):
     ("node_checks", {"options": {"pciebw": {"minimum": -1}}}, "options.pcie_bandwidth.minimum: -1.0 is not accepted, give 0 or a greater number"),
     ("node_checks", {"timeout": 0}, "timeout: 0.0 is not accepted, give a number greater than 0"),
     ("gpu_count", {"expected_gpus": -8}, "expected_gpus: -8 is not accepted, give 0 or a greater number"),
+    ("gpu_count", {"host_root": "/nowhere"}, "host_root: /nowhere is not a directory on this host"),
     ("dcgm_diag", {"level": 2, "tests": ["pcie"]}, "options of dcgm_diag: level and tests exclude each other, give one of them"),
 ])
 def test_a_wrong_call_fails_and_names_option_value_and_what_is_accepted(module, arguments, said):
