@@ -76,7 +76,7 @@ molecule: setup
 dist: setup-run
 	ansible-galaxy collection build --force --output-path dist .
 
-## make clean             remove what was built; .venv stays
+## make clean             remove what was built; .venv and the run documents in reports stay
 clean:
-	rm -rf .build dist reports tests/output .pytest_cache .ruff_cache .mypy_cache .hypothesis .ansible
+	rm -rf .build dist tests/output .pytest_cache .ruff_cache .mypy_cache .hypothesis .ansible
 	find plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -94,6 +94,15 @@ def test_a_gpu_without_a_result_is_not_a_pass(shape):
 
 
 @pytest.mark.parametrize("shape", documents.SHAPES)
+def test_a_gpu_without_a_result_of_one_of_the_tests_is_not_a_pass(shape):
+    one = run(printed(shape))
+    one["report"]["results"] = [row for row in one["report"]["results"] if (row["test"], row["gpu"]) != ("pcie", 1)]
+    result = judge(one)
+    assert found(result) == [("gpu_without_result", "unknown", 1, "watch")]
+    assert "pcie" in result.summary
+
+
+@pytest.mark.parametrize("shape", documents.SHAPES)
 def test_a_runtime_error_is_unknown_with_its_words(shape):
     result = judge(run(printed(shape, error="Unable to complete: (-33) mixed."), 233))
     assert found(result) == [("dcgm_could_not_run", "unknown", None, "watch")]
