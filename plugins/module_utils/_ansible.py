@@ -41,7 +41,8 @@ def finish(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]]
     """Run the checks with the module's common options and leave the module with their results."""
     refuse_negative(module, module.params)
     if not os.path.isdir(module.params["host_root"]):
-        module.fail_json(msg=f"host_root: {module.params['host_root']} is not a directory on this host; give the directory where its root file system is mounted")
+        given = module.params["host_root"]
+        module.fail_json(msg=f"host_root: {given} is not a directory on this host; give the one where its root file system is mounted")
     for check, options in requests:
         try:
             check.refuse(options)
