@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 import yaml
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, model
+
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
 
@@ -69,6 +72,44 @@ def test_every_module_is_documented(name):
 @pytest.mark.parametrize("name", MODULES)
 def test_readme_names_every_module(name):
     assert f"{name}`" in (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def rows(path, heading):
+    """First cells of the table under a heading; names in backticks only."""
+    text = (ROOT / path).read_text(encoding="utf-8")
+    assert text.count(heading) == 1
+    table = re.search(r"(?:^\|.*\n)+", text[text.index(heading):], re.M).group()
+    return [line.split("|")[1] for line in table.splitlines()[2:]]
+
+
+def named(cells):
+    return [name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell)]
+
+
+def test_the_readme_has_the_words_of_the_code():
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert named(rows("README.md", "### What a status means")) == list(model.STATUSES)
+    assert named(rows("README.md", "## The checks")) == list(checks.NAMES)
+    assert named(rows("README.md", "### Options of every check")) == list(COMMON_OPTIONS)
+    assert named([readme[readme.index("Each finding carries one next step:"):].split("\n\n")[0]]) == list(model.ACTIONS)
+    short = [name for names in checks.NAMES.values() for name in names]
+    assert set(named(rows("README.md", "### Coming from IBM Autopilot"))) & set(short) == set(short)
+
+
+def test_the_readme_tells_of_findings_that_there_are():
+    core = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "plugins/module_utils/_health").rglob("*.py"))
+    told = set(named(rows("README.md", "## Troubleshooting"))) - set(model.STATUSES)
+    assert "binding_missing" in told
+    assert [code for code in sorted(told) if f'"{code}"' not in core] == []
+
+
+def test_the_readmes_have_the_variables_of_the_role_and_the_playbook():
+    specified = load("roles/checks/meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+    playbook = (ROOT / "playbooks/preflight.yml").read_text(encoding="utf-8")
+    variables = named(rows("README.md", "| variable | default | meaning |\n| --- | --- | --- |\n| `expected_gpus` |"))
+    assert sorted(named(rows("roles/checks/README.md", "| variable | default | meaning |"))) == sorted(specified)
+    assert {name for name in variables if name.startswith("checks_")} <= set(specified)
+    assert {name for name in variables if name.startswith("preflight_")} == set(re.findall(r"preflight_[a-z_]+", playbook))
 
 
 def test_version_is_the_same_everywhere():
