@@ -96,6 +96,18 @@ def test_a_child_has_no_descriptor_but_its_own(tmp_path):
     assert len(opened) == 1 and opened.popitem()[1].startswith("pipe:")
 
 
+@pytest.mark.parametrize("closed", ["<&- 2>&-", "<&- >&-", ">&- 2>&-", "<&- >&- 2>&-"])
+def test_a_caller_without_standard_streams_hears_its_child(closed, tmp_path):
+    program = """
+import sys
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
+child = bounded.call(lambda report: report.send("a", 1), 5)
+open(sys.argv[1], "w").write(str(child.values))
+"""
+    subprocess.run(["sh", "-c", f'"$0" -c "$1" "$2" {closed}', sys.executable, program, str(tmp_path / "heard")], check=True)
+    assert (tmp_path / "heard").read_text() == "{'a': 1}"
+
+
 def test_the_deadline_holds_and_says_what_hung():
     def work(report):
         report.send("first", 1)

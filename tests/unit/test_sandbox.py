@@ -80,6 +80,18 @@ def test_the_fake_files_are_read_as_a_host_is(node):
     assert len(host.driver_gpus()) == 7 and host.boot_id()
 
 
+def test_what_a_gpu_lends_to_virtual_machines_is_no_gpu_of_the_host(node):
+    built = node({"gpus": 1})
+    gpu = Path(built.root, "sys/bus/pci/devices/0000:18:00.0").resolve()
+    virtual = gpu.parent / "0000:18:00.4"
+    virtual.mkdir()
+    for name in ("vendor", "class", "device"):
+        (virtual / name).write_text((gpu / name).read_text())
+    (virtual / "physfn").symlink_to(gpu)
+    Path(built.root, "sys/bus/pci/devices/0000:18:00.4").symlink_to(virtual)
+    assert [one["pci"] for one in Host(built.root).pci_gpus()] == ["00000000:18:00.0"]
+
+
 def test_the_bridge_above_a_gpu_is_its_parent_directory(node):
     device = Path(node({}).root, "sys/bus/pci/devices/0000:9a:00.0").resolve()
     assert (device.parent / "class").read_text().strip() == "0x060400"

@@ -12,6 +12,7 @@ nobody downstream waits for it.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import json
 import os
 import select
@@ -188,6 +189,8 @@ def _be_the_child(function: Callable[[Report], None], pipe: int, parent: int, li
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_REAL, lifetime + _FAREWELL)
+        if pipe <= 2:  # of a caller without standard streams, whose numbers are about to be taken
+            pipe = fcntl.fcntl(pipe, fcntl.F_DUPFD_CLOEXEC, 3)
         null = os.open(os.devnull, os.O_RDWR)
         for stream in (0, 1, 2):
             os.dup2(null, stream)
@@ -329,10 +332,11 @@ def _is_subreaper() -> bool:
 
 def _end_descendants(known: int) -> List[int]:
     """Kill every process whose parent is this one (orphans come to a subreaper); returns those that would not go."""
-    for _round in range(50):
+    until = time.monotonic() + _KILL_WAIT
+    while True:
         pids = [pid for pid in _children_of(os.getpid()) if pid != known]
-        if not pids:
-            return []
+        if not pids or time.monotonic() >= until:
+            return pids
         for pid in pids:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -341,7 +345,6 @@ def _end_descendants(known: int) -> List[int]:
         time.sleep(0.02)
         for pid in pids:
             _gone(pid, 0)
-    return [pid for pid in _children_of(os.getpid()) if pid != known]
 
 
 def _children_of(parent: int) -> List[int]:

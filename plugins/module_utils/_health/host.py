@@ -53,7 +53,8 @@ class Host:
     def pci_gpus(self) -> Optional[List[Dict[str, Any]]]:
         """NVIDIA GPUs on the PCI bus as ``{"pci", "driver", "device"}``; None where there is no PCI to read.
 
-        ``driver`` is the kernel driver bound to the device (``nvidia``, ``vfio-pci``, ``nouveau``) or None.
+        ``driver`` is the kernel driver bound to the device (``nvidia``, ``vfio-pci``, ``nouveau``) or None. A virtual function that a GPU of
+        this host lends to virtual machines (it has a ``physfn``, Linux PCI SR-IOV documentation) is none of the host's own GPUs.
         """
         names = self.names("sys/bus/pci/devices")
         if names is None:
@@ -63,6 +64,8 @@ class Host:
             if self.text("sys/bus/pci/devices", name, "vendor") != NVIDIA_VENDOR:
                 continue
             if not (self.text("sys/bus/pci/devices", name, "class") or "").startswith(GPU_CLASSES):
+                continue
+            if self._link("sys/bus/pci/devices", name, "physfn"):
                 continue
             driver = self._link("sys/bus/pci/devices", name, "driver")
             device = self.text("sys/bus/pci/devices", name, "device")
