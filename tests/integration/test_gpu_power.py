@@ -45,6 +45,7 @@ TABLE = {
     "limit lowered": (small(on(1, ENFORCED, 500000), on(1, CONFIGURED, 500000)), "warn", [("power_limit_lowered", "warn", 1, "fix_configuration")]),
     "clock lowered": (small(on(1, f"{APPLICATION}.0", 1200)), "warn", [("application_clock_lowered", "warn", 1, "fix_configuration")]),
     "clocks deprecated": (small(on("*", APPLICATION, returns=26), on("*", DEFAULT, returns=26)), "pass", [("clocks_not_reported", "pass", None, "none")]),
+    "violation counters that cannot be read": (small(on(1, "field.75", returns=999)), "unknown", [("driver_error", "unknown", 1, "watch")]),
     "no violation counters": (small(on("*", VIOLATIONS, returns=3)), "pass", [("violations_not_reported", "pass", None, "none")]),
 }
 

@@ -101,6 +101,9 @@ TABLE = {
         gpu(A100, **NONE, mig={"current": 1, "pending": 1}, pages=None, recovery={"action": 1}), "fail",
         [("not_readable_with_mig", "unknown", "watch"), ("recovery_action", "fail", "reset_gpu")],
     ),
+    "not supported with MIG, zeros for pages": (
+        gpu(A100, **NONE, mig={"current": 1, "pending": 1}, pages=pages()), "unknown", [("not_readable_with_mig", "unknown", "watch")],
+    ),
     "supported with MIG": (gpu(A100, mig={"current": 1, "pending": 1}), "pass", []),
     "not supported, no MIG": (gpu(L40S, **NONE, mig=None, pages=None), "skip", [("unsupported", "skip", "none")]),
     "zeros on RTX 4090": (

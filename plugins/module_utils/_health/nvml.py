@@ -96,14 +96,18 @@ class Nvml:
             raise
 
     def fields(self, gpu: Dict[str, Any], identifiers: List[int]) -> Dict[int, Any]:
-        """Field values by identifier; None for each field that this GPU or driver does not have."""
+        """Field values by identifier; None for each field that this GPU or driver does not have. Raises `DriverError` for one that it could not read."""
         values = self.optional(gpu, "nvmlDeviceGetFieldValues", identifiers)
-        if values is None:
-            return {identifier: None for identifier in identifiers}
-        return {
-            identifier: _field_value(self.binding, value) if value.nvmlReturn == 0 else None
-            for identifier, value in zip(identifiers, values)
-        }
+        found: Dict[int, Any] = {identifier: None for identifier in identifiers}
+        for identifier, value in zip(identifiers, values or ()):
+            if value.nvmlReturn == 0:
+                found[identifier] = _field_value(self.binding, value)
+                continue
+            kind = KINDS.get(value.nvmlReturn, "other_error")
+            # The identifier of a field that is newer than the driver is an invalid argument to it.
+            if kind not in ("unsupported", "invalid_argument"):
+                raise DriverError(kind, f"nvmlDeviceGetFieldValues of field {identifier}", value.nvmlReturn)
+        return found
 
     def _identify(self, index: int) -> Dict[str, Any]:
         gpu: Dict[str, Any] = {"index": index, "uuid": None, "pci": None, "name": None}

@@ -60,16 +60,13 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     def named(names: Tuple[str, ...], values: Any) -> Optional[Values]:
         return None if values is None or None in values else dict(zip(names, values))
 
-    def fields(*identifiers: int) -> Optional[List[Any]]:
-        found = nvml.fields(gpu, [142, 143, 144, 145, 230]) if not known else known
-        known.update(found)
-        return [found[identifier] for identifier in identifiers]
+    def fields(*identifiers: int) -> List[Any]:
+        return list(nvml.fields(gpu, list(identifiers)).values())
 
     def banks() -> Optional[Values]:
         histogram = nvml.optional(gpu, "nvmlDeviceGetRowRemapperHistogram")
         return None if histogram is None else {name: getattr(histogram, name) for name in _PARTS["banks"]}
 
-    known: Dict[int, Any] = {}
     parts: Dict[str, Callable[[], Any]] = {
         "rows": lambda: named(_PARTS["rows"], nvml.read(gpu, "nvmlDeviceGetRemappedRows")),
         "recovery": lambda: named(_PARTS["recovery"], fields(230)),
@@ -131,12 +128,13 @@ def _judge_gpu(gpu: Dict[str, Any], subject: Subject, strict: bool) -> Tuple[Lis
     if rows and not _placeholder(rows, parts, model.protection if model else ""):
         findings += _judge_rows(rows, gpu, subject, strict, model.containment if model else None) + _judge_banks(parts["banks"], subject)
         measurements = _counted("remapped_rows", rows, ("correctable", "uncorrectable"), "rows", subject)
+    elif parts["mig"] and parts["mig"]["current"]:
+        # Before the pages: what has MIG remaps rows, and its zero retired pages say nothing.
+        message = "remapped rows cannot be read while MIG is on; read them with the MIG instances destroyed, or through DCGM"
+        findings.append(Finding("not_readable_with_mig", UNKNOWN, message, "watch", subject, {"mig": parts["mig"]}))
     elif pages:
         findings += _judge_pages(pages, gpu["pages"], subject, strict)
         measurements = _counted("retired_pages", pages, ("single_bit", "double_bit"), "pages", subject)
-    elif parts["mig"] and parts["mig"]["current"]:
-        message = "remapped rows cannot be read while MIG is on; read them with the MIG instances destroyed, or through DCGM"
-        findings.append(Finding("not_readable_with_mig", UNKNOWN, message, "watch", subject, {"mig": parts["mig"]}))
     elif "pages" in gpu and gpu["pages"] is None and not set(missing) & {"rows", "row_fields", "banks", "ecc", "mig"}:
         findings.append(Finding("unsupported", SKIP, "reports neither row remapping nor page retirement", "none", subject))
     elif not missing:
