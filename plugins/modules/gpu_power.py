@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Reads what holds the clocks of each GPU back, for how long heat did since boot, and whether power limit and application clocks
     are below their defaults.
-  - A slowdown by the hardware for heat, or by an external power brake, is V(fail) when it lasts for a second, and V(warn) when it comes and goes.
+  - A slowdown by the hardware for heat, or by an external power brake, is V(fail) when three of five looks within a second show it, and V(warn) when
+    fewer do.
   - A hardware slowdown without a reason, a slowdown by the driver for heat, heat during 5 % of the time since boot, and limits below the defaults are V(warn).
   - A reason that is not known to this version is V(warn) too and is given as it is read.
   - A GPU held back by its power limit under load is normal and passes.

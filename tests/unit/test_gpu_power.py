@@ -46,7 +46,9 @@ TABLE = {
     "hardware thermal, lasting": (gpu(reasons=[0x40] * 5), "fail", [("hw_thermal_slowdown", "fail", "drain_node")]),
     "hardware thermal with hardware slowdown": (gpu(reasons=[0x48] * 5), "fail", [("hw_thermal_slowdown", "fail", "drain_node")]),
     "hardware thermal in three looks": (gpu(reasons=[0x48] * 3), "fail", [("hw_thermal_slowdown", "fail", "drain_node")]),
-    "hardware thermal in four of five looks": (gpu(reasons=[0x48, 0x48, 0x4, 0x48, 0x48]), "warn", [("hw_thermal_slowdown", "warn", "watch")]),
+    "hardware thermal in four of five looks": (gpu(reasons=[0x48, 0x48, 0x4, 0x48, 0x48]), "fail", [("hw_thermal_slowdown", "fail", "drain_node")]),
+    "power brake in three of five looks": (gpu(reasons=[0x88, 0x1, 0x88, 0x1, 0x88]), "fail", [("power_brake", "fail", "drain_node")]),
+    "hardware thermal in two of five looks": (gpu(reasons=[0x48, 0x1, 0x48, 0x1, 0x1]), "warn", [("hw_thermal_slowdown", "warn", "watch")]),
     "hardware thermal in the first look": (gpu(reasons=[0x48, 1, 1, 1, 1]), "warn", [("hw_thermal_slowdown", "warn", "watch")]),
     "hardware thermal in the only look": (gpu(reasons=[0x48]), "warn", [("hw_thermal_slowdown", "warn", "watch")]),
     "power brake, lasting": (gpu(reasons=[0x88] * 5), "fail", [("power_brake", "fail", "drain_node")]),
@@ -124,6 +126,8 @@ def test_what_does_not_answer_is_never_called_slowed_down(case):
 
 def test_a_slowdown_that_passes_says_in_how_many_looks_it_was_seen():
     assert "(in 2 of 5 looks)" in result_of(gpu(reasons=[0x40, 0x40, 1, 1, 1])).summary
+    assert "(in 4 of 5 looks)" in result_of(gpu(reasons=[0x40, 0x40, 1, 0x40, 0x40])).summary
+    assert "looks)" not in result_of(gpu(reasons=[0x40] * 5)).summary
 
 
 def test_the_evidence_of_a_slowdown_is_what_was_seen_and_counted():

@@ -22,7 +22,8 @@ Values = Dict[str, int]
 #: Looks at a GPU that shows a slowdown, and seconds between them. The driver advances its violation counters in
 #: steps of a tenth of a second, and a second is long against the spikes that power management evens out.
 LOOKS, PAUSE = 5, 0.25
-#: Looks that must agree before a slowdown counts as lasting.
+#: Looks that must show a slowdown before it counts as lasting. A judgement: hardware that slows down for heat cools, lets go and does it again,
+#: so that not all of them need to.
 ENOUGH_LOOKS = 3
 #: Part of the time since boot for which heat may have held the clocks back. A judgement: rare peaks stay far below it.
 HOT_SHARE = 0.05
@@ -175,9 +176,9 @@ def _judge_looks(looks: List[int], gpu: Dict[str, Any], subject: Subject) -> Lis
         hidden = HW_THERMAL | POWER_BRAKE if bit == HW_SLOWDOWN else 0
         seen = sum(1 for look in looks if look & bit and not look & hidden)
         if seen:
-            lasting = seen == len(looks) >= ENOUGH_LOOKS
+            lasting = seen >= ENOUGH_LOOKS
             status = FAIL if unfit and lasting else WARN
-            often = "" if lasting else f" (in {seen} of {len(looks)} looks)"
+            often = "" if seen == len(looks) >= ENOUGH_LOOKS else f" (in {seen} of {len(looks)} looks)"
             findings.append(Finding(code, status, message + often, action if lasting else "watch", subject, dict(evidence)))
     strange = 0
     for look in looks:
