@@ -35,9 +35,11 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     if expected is not None and len(gpus) != expected:
         evidence = {"expected_gpus": expected, "nvml": len(gpus), "pci": _length(readings.get("pci")), "kernel": readings.get("kernel")}
         message = f"the driver shows {len(gpus)} GPUs, the inventory expects {expected}"
-        if len(gpus) < expected:
+        # GPUs that are on the bus and not given to this container are not missing from the node, and have their own findings.
+        hidden = len([finding for finding in findings if finding.code == "gpu_not_visible"])
+        if len(gpus) + hidden < expected:
             findings.append(Finding("gpus_missing", FAIL, message, "drain_node", evidence=evidence))
-        else:
+        elif len(gpus) > expected:
             findings.append(Finding("more_gpus_than_expected", WARN, message, "fix_configuration", evidence=evidence))
     result = judge_gpus(NAME, readings, _identified, _all_there, findings)
     counted = [Measurement("gpu_count", len(gpus), "gpus")]
