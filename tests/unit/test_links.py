@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import GB, GENERATIONS, expected_bandwidth, over_pcie
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import GB, GENERATIONS, WRONG_NODE, expected_bandwidth, over_pcie
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -52,6 +52,12 @@ def test_a_floor_finds_a_lost_generation_or_half_the_lanes_and_nothing_healthy(g
     assert row.warn <= healthy * GB < raw * GB
     # The most that half the lanes can carry, with the headers of 256-byte packets taken off.
     assert raw / 2 * 0.92 * GB < row.fail
+
+
+@pytest.mark.parametrize("generation, half", [(3, 6.6), (4, 13.4), (5, 28.5), (6, 57.5)])
+def test_the_wrong_socket_hides_no_lost_generation_nor_half_the_lanes(generation, half):
+    """``half``: the most that copies over half the link were seen or are expected to reach, in GB/s."""
+    assert half * GB < WRONG_NODE * expected_bandwidth(generation, 16).fail
 
 
 def test_every_generation_of_sysfs_is_known_by_its_speed():

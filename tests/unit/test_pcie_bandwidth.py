@@ -140,6 +140,9 @@ TABLE = {
         node(gpu(0, verified=dict(INTACT, kernel=BROKEN["copy_engine"]))), {}, "fail",
         [("data_corrupted", "fail", "drain_node", 0)],
     ),
+    "a comparison that is not understood": (
+        node(gpu(0, verified={"copy_engine": {"size": 1 << 26, "wrong_blocks": "?"}})), {}, "unknown", [("not_verified", "unknown", "watch", 0)],
+    ),
     "data not compared": (node(gpu(0, verified=None)), {}, "unknown", [("not_verified", "unknown", "watch", 0)]),
     # what kept a GPU from being measured
     "out of memory": (eight(unmeasured(3, cuda_error=error("out_of_memory", 2))), {}, "unknown", [("out_of_memory", "unknown", "watch", 3)]),
@@ -163,6 +166,12 @@ TABLE = {
         [("cuda_library_missing", "unknown", "fix_configuration", None)],
     ),
     "kernel not loaded": (node(gpu(0, kernel_error=error("unsupported_ptx", 222, "cuModuleLoadData"))), {}, "pass", [("kernel_not_run", "pass", "none", 0)]),
+    "kernel failed on the GPU": (
+        node(gpu(0, kernel_error=error("launch_failed", 719, "cuEventSynchronize"))), {}, "unknown", [("cuda_error", "unknown", "watch", 0)],
+    ),
+    "kernel met an error nobody knows": (
+        node(gpu(0, kernel_error=error("unknown_error", 999, "cuLaunchKernel"))), {}, "unknown", [("cuda_error", "unknown", "watch", 0)],
+    ),
     "hung": (eight(unmeasured(3, hung=HUNG)), {}, "unknown", [("hung", "unknown", "watch", 3)]),
     "hung after a slow half": (
         eight(gpu(3, hung=HUNG, verified=None, transfers={"host_to_device": {"copy_engine": copies(3.3)}})), {}, "fail",

@@ -14,7 +14,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 from .. import gate, pcie_link
 from ..bounded import Child, wait
 from ..check import Check, Options, Probe, Readings
-from ..knowledge.links import GB, expected_bandwidth, over_pcie
+from ..knowledge.links import GB, WRONG_NODE, expected_bandwidth, over_pcie
 from ..model import FAIL, LIGHT, PASS, UNKNOWN, WARN, CheckResult, Expectation, Finding, Measurement, NODE, Subject, concluded, gpu_subject, worst
 from ._driver import NOT_READ, driver_finding, judge_gpus, listed_gpus, mishap_findings
 
@@ -26,8 +26,6 @@ DIRECTIONS = ("host_to_device", "device_to_host")
 PEER_WARN, PEER_FAIL = 0.9, 0.8
 #: A median of fewer GPUs cannot tell which of them is the odd one.
 ENOUGH_PEERS = 3
-#: Memory on the wrong socket costs up to about this part of a healthy rate, which is then no proof of a broken link.
-WRONG_NODE = 0.7
 
 #: Seconds one GPU may take at most; a healthy one takes less than one, its driver's start included.
 _GPU_SECONDS = 20.0
@@ -54,6 +52,11 @@ _CUDA_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
     "library_missing": ("cuda_library_missing", UNKNOWN, "fix_configuration", "libcuda.so.1 was not found; a driver without its compute part is installed"),
     "stub_library": ("cuda_library_missing", UNKNOWN, "fix_configuration", "libcuda.so.1 is the toolkit's stub, not the driver's library"),
 }
+#: Why a driver may not take our kernel, which says nothing about the GPU. Any other error of the kernel is one of a GPU that ran it.
+_KERNEL_NOT_LOADED = (
+    "out_of_memory", "invalid_image", "no_binary_for_gpu", "invalid_ptx", "jit_compiler_missing", "unsupported_ptx", "jit_disabled", "not_found",
+    "not_supported", "function_missing",
+)
 #: Kinds that are about the node: said once.
 _NODE_KINDS = ("system_not_ready", "driver_mismatch", "library_missing", "stub_library")
 
@@ -188,17 +191,18 @@ def _mishap_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
     error, kernel = (_dict(gpu.get(key)) for key in ("cuda_error", "kernel_error"))
     if error and error.get("kind") not in _NODE_KINDS:
         found.append(_cuda_finding(error, subject))
-    if kernel.get("kind") == "ecc_uncorrectable":
-        found.append(_cuda_finding(kernel, subject))
-    elif kernel:
+    if kernel.get("kind") in _KERNEL_NOT_LOADED:
         words = f"our copy kernel did not run: {kernel.get('call')} answered {kernel.get('kind')} ({kernel.get('code')}); the copy engines decide"
         found.append(Finding("kernel_not_run", PASS, words, "none", subject, kernel))
+    elif kernel:
+        found.append(_cuda_finding(kernel, subject))
     return found
 
 
 def _data_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
-    verified = {method: _dict(value) for method, value in _dict(gpu.get("verified")).items()}
-    wrong = {method: value for method, value in verified.items() if value.get("wrong_blocks") != 0}
+    # What does not tell how many blocks are wrong is no comparison.
+    verified = {method: value for method, value in _dict(gpu.get("verified")).items() if _count(_dict(value).get("wrong_blocks"), least=0) is not None}
+    wrong = {method: value for method, value in verified.items() if value["wrong_blocks"]}
     if wrong:
         method, first = next(iter(wrong.items()))
         where = f"copied by {' and '.join(str(name).replace('_', ' ') for name in wrong)}, first wrong byte {first.get('first_wrong')} of {first.get('size')}"
@@ -377,8 +381,8 @@ def _dict(value: Any) -> Dict[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def _count(value: Any) -> Optional[int]:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else None
+def _count(value: Any, least: int = 1) -> Optional[int]:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
 
 
 def _positive(value: Any) -> Optional[float]:

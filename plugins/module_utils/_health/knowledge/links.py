@@ -13,6 +13,11 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 GB = 1e9
 
 
+#: Copies from memory on the wrong socket reach about this part of a healthy rate (our own figure), so that less than that is no fault of the socket's.
+#: A lost generation or half the lanes is still less.
+WRONG_NODE = 0.7
+
+
 class Row(NamedTuple):
     """Below ``fail`` the link is broken, below ``warn`` it is worth a look (bytes/s, either direction)."""
 
