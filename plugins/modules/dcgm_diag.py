@@ -13,11 +13,12 @@ description:
   - Runs C(dcgmi diag) of NVIDIA's Data Center GPU Manager (DCGM), version 2 to 4, and judges each error by the severity DCGM gives it.
   - An error that calls for isolation or a reset, a PCIe link that is too narrow and a failed row remapping are V(fail). An error to be triaged has its
     test repeated once on that GPU, and is V(fail) when it comes again and V(warn) when it does not.
-  - A configuration to be fixed and an error to be watched are V(warn).
+  - A configuration to be fixed and an error to be watched are V(warn), and so is a row or page that waits for a reset. Where the model does not contain
+    errors until then, the row is V(fail), as in M(autopilot.gpu.remapped_rows).
   - A GPU or a test without a result, a result that cannot be read, an exit status that contradicts it, a C(dcgmi) that does not answer, cannot reach its
     host engine or is not installed are V(unknown).
-  - DCGM has no floor of its own for the bandwidth of the PCIe link. The test C(pcie) is given the floor of M(autopilot.gpu.pcie_bandwidth), and the
-    generation and width the link can have.
+  - DCGM has no floor of its own for the bandwidth of the PCIe link. The test C(pcie) is given 0.7 times the floor of
+    M(autopilot.gpu.pcie_bandwidth), since it copies from memory on any socket, and the generation and width the link can have.
   - Level 1 only reads and may run beside a job. Everything above takes the GPUs, and is V(skip) when they are in use, unless O(force=true).
   - A host with MIG enabled is V(skip).
   - Time limits are 2 minutes for level 1, 10 for level 2, 40 for level 3 and 150 for level 4, plus the test durations given in O(parameters). Named tests

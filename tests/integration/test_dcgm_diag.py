@@ -119,7 +119,7 @@ def test_older_dcgmi_is_asked_for_nothing_it_does_not_know(version, node, measur
     here = node(told(version=version))
     assert measure(here, "dcgm_diag", expected_gpus=2, level=None, tests=["pcie"]).result.status == "pass"
     assert [argument for argument in calls(here)[0] if argument.startswith("-")] == ["-j", "-r", "-p", "--statspath"]
-    assert "min_bandwidth=46;" in calls(here)[0][5]
+    assert "min_bandwidth=32.2;" in calls(here)[0][5]
 
 
 def test_an_engine_elsewhere_gets_no_directory_of_ours(node, measure):

@@ -29,7 +29,9 @@ TABLE = {
     "driver_missing": ("unfit", ("fail", "fail", "fail", "skip", "skip"), everywhere("driver_missing", "fail", None, "fix_configuration")),
     "version_mismatch": ("unfit", ("fail", "fail", "fail", "skip", "skip"), everywhere("driver_version_mismatch", "fail", None, "reboot_node")),
     "gpu_lost": ("unfit", ("fail", "fail", "fail", "skip", "skip"), everywhere("gpu_lost", "fail", 3, "reboot_node")),
-    "remap_pending": ("fit", ("pass", "warn", "pass", "pass", "pass"), [("remapped_rows", "row_remap_pending", "warn", 2, "reset_gpu")]),
+    "remap_pending": (
+        "fit", ("pass", "warn", "pass", "pass", "warn"), everywhere("row_remap_pending", "warn", 2, "reset_gpu", ("remapped_rows", "dcgm_diag")),
+    ),
     "remap_failure": ("unfit", ("pass", "fail", "pass", "skip", "skip"), [
         ("remapped_rows", "row_remap_failure", "fail", 3, "replace_part"), ("remapped_rows", "no_spare_rows", "warn", 3, "replace_part"),
         ("remapped_rows", "recovery_action", "fail", 3, "reset_gpu"),

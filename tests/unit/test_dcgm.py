@@ -220,12 +220,22 @@ def test_a_repetition_may_bring_something_worse():
 
 @pytest.mark.parametrize("code, severity, expected", [
     (46, 5, ("pcie_width", "fail", 1, "drain_node")), (80, 6, ("row_remap_failure", "fail", 1, "replace_part")),
-    (25, 6, ("graphics_processes", "warn", 1, "fix_configuration")),
+    (25, 6, ("graphics_processes", "warn", 1, "fix_configuration")), (84, 6, ("row_remap_pending", "warn", 1, "reset_gpu")),
+    (85, 6, ("row_remap_pending", "warn", 1, "reset_gpu")), (6, 6, ("page_retirement_pending", "warn", 1, "reset_gpu")),
+    (83, 6, ("dcgm_reset", "fail", 1, "reset_gpu")),
 ])
 @pytest.mark.parametrize("shape", ["3.2", "4"])
 def test_severities_that_mislead_are_overridden(shape, code, severity, expected):
     result = judge(run(printed(shape, faults=[{"test": "pcie", "gpu": 1, "id": code, "severity": severity}]), 226))
     assert found(result) == [expected]
+
+
+@pytest.mark.parametrize("model, status", [("NVIDIA H100 80GB HBM3", "warn"), ("NVIDIA L40S", "fail"), ("NVIDIA A10", "fail"), ("NVIDIA X9000", "warn")])
+@pytest.mark.parametrize("number", [1, None])
+def test_a_row_that_waits_is_for_later_only_where_errors_are_contained(model, status, number):
+    told = readings(run(printed(faults=[{"test": "software", "gpu": number, "id": 84, "severity": 6}]), 226))
+    told["gpus"] = [dict(gpu, name=model) for gpu in told["gpus"]]
+    assert found(dcgm_diag.judge(told, {"level": 2})) == [("row_remap_pending", status, number, "reset_gpu")]
 
 
 @pytest.mark.parametrize("code", sorted(set(knowledge.SEVERITY_OF) - set(knowledge.OVERRIDES)))
@@ -363,8 +373,8 @@ def test_what_could_not_be_ended_is_said():
 def test_our_floor_for_the_link_is_the_lowest_of_the_node():
     slower = gpus()[:1] + [dict(gpus()[1], generation=4, width=8)]
     prefix = "pcie.h2d_d2h_single_pinned."
-    assert dcgm_diag._floor(gpus()) == {prefix + "min_bandwidth": "46", prefix + "min_pci_generation": "5", prefix + "min_pci_width": "16"}
-    assert dcgm_diag._floor(slower) == {prefix + "min_bandwidth": "10", prefix + "min_pci_generation": "4", prefix + "min_pci_width": "8"}
+    assert dcgm_diag._floor(gpus()) == {prefix + "min_bandwidth": "32.2", prefix + "min_pci_generation": "5", prefix + "min_pci_width": "16"}
+    assert dcgm_diag._floor(slower) == {prefix + "min_bandwidth": "7", prefix + "min_pci_generation": "4", prefix + "min_pci_width": "8"}
     assert dcgm_diag._floor(gpus() + [dict(gpus()[0], generation=None)]) == {}
     assert dcgm_diag._floor([dict(gpus()[0], name="NVIDIA GH200 480GB")]) == {}
     assert dcgm_diag._floor(gpus() + [{"index": 2, "error": {"kind": "lost"}}]) == dcgm_diag._floor(gpus())

@@ -4,7 +4,8 @@
 
 What decides is DCGM's document. Its exit status is a hint (it comes from another table than the severities and can contradict them), and
 the word Fail is none, since a warning is printed as Fail too. DCGM itself sets no floor for the PCIe bandwidth of any model
-(DCGM 4.6, diag-skus.yaml.in), so it is handed ours wherever the test ``pcie`` runs.
+(DCGM 4.6, diag-skus.yaml.in), so it is handed ours wherever the test ``pcie`` runs. It copies for all GPUs from one buffer, whichever socket that is
+on (DCGM, nvvs/plugin_src/pcie/PcieMain.cpp), so the floor is the one for memory on the wrong socket.
 
 Level 1 only reads and asks nobody; everything above takes the GPUs and goes through the busy gate.
 """
@@ -19,7 +20,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from .. import dcgm, dcgmi, gate
 from ..check import Check, Options, Probe, Readings
 from ..knowledge import dcgm as knowledge
-from ..knowledge.links import GB, expected_bandwidth
+from ..knowledge.gpus import model_of
+from ..knowledge.links import GB, WRONG_NODE, expected_bandwidth
 from ..model import FAIL, INVASIVE, NODE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject, gpu_subject
 from ._driver import judge_gpus, listed_gpus, read_gpus, read_parts
 
@@ -159,7 +161,7 @@ def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
     if not known or len(known) < len(read):
         return {}
     return {
-        _PCIE + "min_bandwidth": f"{min(row.fail for row in known) / GB:g}",
+        _PCIE + "min_bandwidth": f"{WRONG_NODE * min(row.fail for row in known) / GB:g}",
         _PCIE + "min_pci_generation": str(min(gpu["generation"] for gpu in read)),
         _PCIE + "min_pci_width": str(min(gpu["width"] for gpu in read)),
     }
@@ -208,8 +210,9 @@ def _judge_runs(runs: List[Readings], readings: Readings, what: Wanted, gpus: Li
     first = runs[0]
     report = first.get("report")
     subjects = {number: gpu_subject(gpu) for number, gpu in zip(dcgm.gpu_ids(gpus, report), gpus)}
+    uncontained = [gpu_subject(gpu) for gpu in gpus for model in [model_of(gpu.get("name"))] if model and not model.containment]
     disturbed = gate.disturbed(readings.get("before"), readings.get("after"))
-    findings = _judge_run(first) + _judge_faults(runs, subjects, bool(disturbed))
+    findings = _judge_run(first) + [_without_containment(one, uncontained) for one in _judge_faults(runs, subjects, bool(disturbed))]
     results = dcgm.results(report)
     if not findings or results:
         findings += _judge_coverage(results, report, what, subjects)
@@ -288,6 +291,13 @@ def _judge_faults(runs: List[Readings], subjects: Dict[int, Subject], disturbed:
         if result.status not in ("pass", "skip", "fail"):
             findings.append(Finding("status_unknown", UNKNOWN, f"{result.title}: DCGM gives the status {result.status!r}", "watch", _subject(result, subjects)))
     return findings
+
+
+def _without_containment(finding: Finding, uncontained: List[Subject]) -> Finding:
+    """On a model that does not contain errors a row that waits is not for later; the node stands for GPUs that DCGM did not name."""
+    if finding.code != "row_remap_pending" or not (finding.subject in uncontained or (finding.subject == NODE and uncontained)):
+        return finding
+    return Finding(finding.code, FAIL, finding.message, finding.action, finding.subject, finding.evidence)
 
 
 def _place(result: dcgm.Result) -> Tuple[Any, ...]:

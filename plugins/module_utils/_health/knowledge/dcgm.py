@@ -55,6 +55,11 @@ OVERRIDES: Dict[int, Meaning] = {
     46: Meaning("pcie_width", FAIL, "drain_node", "the PCIe link is narrower than it can be; reseat the card"),
     # DCGM says RESET; a failed remapping is not healed by one (NVIDIA GPU Memory Error Management: RMA criterion).
     80: Meaning("row_remap_failure", FAIL, "replace_part", "a row could not be remapped"),
+    # DCGM says RESET, which is due before the next job. Until then an error is contained and its page is out of use, on models that can do
+    # that (NVML API reference, nvmlDeviceGetRemappedRows). The codes are also those of remapped_rows, which must not say less.
+    84: Meaning("row_remap_pending", WARN, "reset_gpu", "a row waits to be remapped; reset the GPU and check again"),
+    85: Meaning("row_remap_pending", WARN, "reset_gpu", "a row waits to be remapped; reset the GPU and check again"),
+    6: Meaning("page_retirement_pending", WARN, "reset_gpu", "a page waits for its retirement; reset the GPU and check again"),
     # DCGM says RESET; what must go is the process.
     25: Meaning("graphics_processes", WARN, "fix_configuration", "graphics processes run on it"),
 }
