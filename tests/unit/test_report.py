@@ -208,6 +208,18 @@ def test_lines_know_their_status():
     assert seen == ["", "fail", "fail", "unknown", "unknown", "unknown", "unknown", "unknown", "skip", "skip", "skip", "pass", ""]
 
 
+def test_lines_about_several_nodes_know_their_status():
+    nodes = [broken(name) for name in ("gpu01", "gpu07", "rack 7 gpu")] + [healthy(f"gpu{number:03d}", "") for number in (100, 102)]
+    assert [screen.status_of(line) for line in lines(nodes) if line.startswith("  ") and line[2] != " "] == ["fail", "pass"]
+
+
+def test_check_mode_promises_nothing_for_nodes_that_did_not_answer():
+    away = Node("gpu02", trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"))
+    only = Node("gpu01", [CheckResult("gpu_count", "pass", "8 x H100")])
+    assert "  without --check nothing more would run" in lines([only], run=RUN._replace(check_mode=True))
+    assert "  without --check nothing more would run on the nodes that answered" in lines([only, away], run=RUN._replace(check_mode=True))
+
+
 def test_a_large_fleet_is_short():
     nodes = [healthy(f"gpu{number:04d}", f"{number} GB/s") for number in range(1990)] + [broken(f"gpu{number}") for number in range(1990, 2000)]
     shown = lines(nodes)

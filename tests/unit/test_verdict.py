@@ -239,6 +239,9 @@ def test_many_names_are_folded():
     (["gpu2", "gpu01", "gpu02"], ["gpu[01-02]", "gpu2"]),
     (["r1-gpu1.example", "r1-gpu2.example", "r2-gpu3.example"], ["r1-gpu[1-2].example", "r2-gpu3.example"]),
     (["a", "b", "10.0.0.9", "10.0.0.10"], ["10.0.0.[9-10]", "a", "b"]),
+    (["gpu02.dc2.example", "gpu01.dc2.example", "gpu04.dc2.example"], ["gpu[01-02].dc2.example", "gpu04.dc2.example"]),
+    (["r1-gpu1", "r1-gpu2", "r2-gpu2"], ["r1-gpu[1-2]", "r2-gpu2"]),
+    (["gpu1", "gpu2-ib", "gpu2"], ["gpu[1-2]", "gpu2-ib"]),
 ])
 def test_fold(names, folded):
     assert fold(names) == folded

@@ -64,7 +64,7 @@ def lines_of(document: Dict[str, Any]) -> List[str]:
 
 def status_of(line: str, before: str = "") -> str:
     """The status that a line of the summary is about, for its colour: that of its row, or of the row that it continues."""
-    row = re.match(r"^  (?:\S+|[0-9]+ nodes) +(FAIL|UNKNOWN|WARN|SKIP|PASS)(?: |$)", line)
+    row = re.match(r"^  \S.*?  (FAIL|UNKNOWN|WARN|SKIP|PASS)(?:  |$)", line)
     if row:
         return row.group(1).lower()
     return before if line.startswith("    ") else ""
@@ -173,7 +173,8 @@ def _row_lines(row: _Row, label: str, widths: Tuple[int, int]) -> List[str]:
 def _plan_lines(document: Dict[str, Any]) -> List[str]:
     plan = plan_of(document)
     if not plan:
-        return ["  without --check nothing more would run"]
+        silent = any(node["trouble"] for node in document["nodes"])
+        return [f"  without --check nothing more would run{' on the nodes that answered' if silent else ''}"]
     return ["  without --check these would run too:"] + [
         f"    {row['check']}: {row['intrusion']}, at most {row['minutes']:.1f} min, on {row['nodes']} node{'' if row['nodes'] == 1 else 's'}" for row in plan
     ]

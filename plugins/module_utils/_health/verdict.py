@@ -278,30 +278,38 @@ def natural(name: str) -> List[Any]:
 
 
 def fold(names: Iterable[str]) -> List[str]:
-    """Names in order, those that count up sharing a bracket: ``["gpu[0001-0003]", "login1"]``."""
-    runs: List[List[str]] = []
+    """Names in order, those that count up sharing a bracket: ``["gpu[0001-0003].rack7", "login1"]``."""
+    runs: List[Tuple[Optional[int], str, str]] = []
     for name in sorted(names, key=natural):
-        if runs and _following(runs[-1][-1]) == name:
-            runs[-1].append(name)
+        place = _counted(runs[-1][2], name) if runs else None
+        if place is not None and runs[-1][0] in (None, place):
+            runs[-1] = (place, runs[-1][1], name)
         else:
-            runs.append([name])
-    return [_bracket(run[0], run[-1]) for run in runs]
+            runs.append((None, name, name))
+    return [_bracket(*run) for run in runs]
 
 
-def _parts(name: str) -> Tuple[str, str, str]:
-    """What is before the last number of a name, the number, and what is after it."""
-    found = re.match(r"^(.*?)([0-9]+)([^0-9]*)$", name, re.S)
-    return (found.group(1), found.group(2), found.group(3)) if found else (name, "", "")
+def _counted(name: str, following: str) -> Optional[int]:
+    """Which part of the names is a number that counts up by one from the first to the second, where nothing else differs."""
+    parts, others = _parts(name), _parts(following)
+    different = [place for place, (one, other) in enumerate(zip(parts, others)) if one != other]
+    if len(parts) != len(others) or len(different) != 1 or different[0] % 2 == 0:
+        return None
+    digits = parts[different[0]]
+    return different[0] if others[different[0]] == f"{int(digits) + 1:0{len(digits)}d}" else None
 
 
-def _following(name: str) -> Optional[str]:
-    prefix, digits, suffix = _parts(name)
-    return f"{prefix}{int(digits) + 1:0{len(digits)}d}{suffix}" if digits else None
+def _parts(name: str) -> List[str]:
+    """Text and numbers of a name in turn, text first and last."""
+    return re.split(r"([0-9]+)", name)
 
 
-def _bracket(first: str, last: str) -> str:
-    prefix, digits, suffix = _parts(first)
-    return first if first == last else f"{prefix}[{digits}-{_parts(last)[1]}]{suffix}"
+def _bracket(place: Optional[int], first: str, last: str) -> str:
+    if place is None:
+        return first
+    parts = _parts(first)
+    parts[place] = f"[{parts[place]}-{_parts(last)[place]}]"
+    return "".join(parts)
 
 
 # ---- fleet ----
