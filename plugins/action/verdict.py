@@ -11,12 +11,21 @@ import re
 import time
 import typing as t
 
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 from ansible.utils.display import Display
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import report, screen, verdict
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _summary
+
+_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "results": {"type": "str", "default": "autopilot_checks"},
+    "policy": {"type": "dict", "default": {}},
+    "report_dir": {"type": "path", "default": "reports"},
+    "phase": {"type": "str", "default": "preflight", "choices": ["preflight", "inflight", "postflight"]},
+    "run_id": {"type": "str"},
+}
 
 #: What is kept of a host's registered result; the rest (the invocation, say) is no part of the run.
 _KEPT = ("health", "node", "readings", "unreachable", "skipped", "msg", "module_stdout", "module_stderr")
@@ -32,15 +41,8 @@ class ActionModule(ActionBase):
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        _validation, options = self.validate_argument_spec(argument_spec={
-            "results": {"type": "str", "default": "autopilot_checks"},
-            "policy": {"type": "dict", "default": {}},
-            "report_dir": {"type": "path", "default": "reports"},
-            "phase": {"type": "str", "default": "preflight", "choices": ["preflight", "inflight", "postflight"]},
-            "run_id": {"type": "str"},
-        })
         # By now the checks have run: a wrong option fails the task, and what they found is judged and written down all the same.
-        refused = []
+        options, refused = _read(self._task.args)
         policy, run_id = verdict.Policy(), None
         try:
             policy = verdict.policy_from(_plain(options["policy"]))
@@ -98,6 +100,19 @@ class ActionModule(ActionBase):
         if _summary.started is None:
             _summary.show(Display(), lines)
         return result
+
+
+def _read(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
+    """The options, those that are accepted as given and the others by default, and what is wrong with the others."""
+    validator = ArgumentSpecValidator(_OPTIONS)
+    wrong = [f"{name}: there is no such option, there are {', '.join(_OPTIONS)}" for name in given if name not in _OPTIONS]
+    known = {name: value for name, value in given.items() if name in _OPTIONS}
+    for name in list(known):
+        messages = validator.validate({name: known[name]}).error_messages
+        if messages:
+            wrong += [f"{message}; judged with its default" for message in messages]
+            del known[name]
+    return validator.validate(known).validated_parameters, wrong
 
 
 def _answers(variables: dict[str, t.Any], name: str) -> list[tuple[str, t.Any]]:

@@ -11,6 +11,8 @@ short_description: Show the verdict on the nodes as the last thing on the screen
 version_added: 0.1.0
 description:
   - Shows what M(autopilot.gpu.verdict) found once the playbook is over, after the recap.
+  - Where a play with a verdict matches no host, it says that nothing was checked and ends the program with status 2,
+    so that a mistyped pattern or an empty inventory is not taken for healthy nodes; Ansible itself would exit with 0.
   - The playbooks of this collection bring it along. Enable it in the configuration to have the same in playbooks of your own;
     without it the summary is shown by the task itself.
 author:
@@ -30,16 +32,36 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils import _summary
 ACTION = "autopilot.gpu.verdict"
 
 
+def _is_verdict(task: t.Any) -> bool:
+    return ACTION in (getattr(task, "action", None), getattr(task, "resolved_action", None))
+
+
 class CallbackModule(CallbackBase):
-    """Remembers what the verdict task returned, and shows it when the playbook is over."""
+    """Remembers what the verdict tasks returned, or that there was no host to judge, and shows it when the playbook is over."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
     CALLBACK_NAME = "autopilot.gpu.summary"
     CALLBACK_NEEDS_ENABLED = True
 
+    def __init__(self, *arguments: t.Any, **options: t.Any) -> None:
+        super().__init__(*arguments, **options)
+        self._play: t.Any = None
+        self._nobody = False
+
     def v2_playbook_on_start(self, playbook: t.Any) -> None:
         _summary.started = time.time()
+
+    def v2_playbook_on_play_start(self, play: t.Any) -> None:
+        self._play = play
+
+    def v2_playbook_on_no_hosts_matched(self) -> None:
+        if not any(_is_verdict(task) for tasks in self._play.get_tasks() for task in (tasks if isinstance(tasks, list) else [tasks])):
+            return
+        pattern = self._play.hosts
+        words = ",".join(map(str, pattern)) if isinstance(pattern, list) else str(pattern)
+        _summary.waiting[f"play {words}"] = [f"autopilot: no host matches {words!r}, so no node was checked and there is no verdict"]
+        self._nobody = True
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
         self._remember(result)
@@ -50,11 +72,14 @@ class CallbackModule(CallbackBase):
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         while _summary.waiting:
             _summary.show(self._display, _summary.waiting.pop(next(iter(_summary.waiting))))
+        if self._nobody:
+            # Nothing failed as Ansible sees it, and it lets a callback say otherwise in no other way.
+            raise SystemExit(2)
 
     def _remember(self, result: t.Any) -> None:
         # ansible-core 2.19 named what had only private names before.
         task, returned = (result.task, result.result) if hasattr(result, "task") else (result._task, result._result)
-        if ACTION not in (task.action, getattr(task, "resolved_action", None)) or "run_id" not in returned:
+        if not _is_verdict(task) or "run_id" not in returned:
             return
         if "summary" in returned:
             lines = list(returned["summary"])

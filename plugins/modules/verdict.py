@@ -15,7 +15,9 @@ description:
   - Writes the run as one JSON document, with the raw readings where the checks returned them, so that it can be judged again later.
   - Fails when the policy says so. A host that could not be reached, or was not checked, is never fit.
   - Fails for a wrong option too. What the checks found is then judged by the default policy and written down all the same.
-  - Runs once, on the controller. With C(serial) each batch gets a verdict and a document of its own.
+  - Runs once, on the controller, under the strategy C(linear). A failure is counted for the first host of the play, whichever nodes are unfit.
+  - With C(serial) each batch gets a verdict and a document of its own; a verdict that fails ends the play, so later batches are not checked.
+    Hosts that left the play in an earlier batch are rows of the later verdicts too.
   - Set C(run_once) on the task to have what it registers on every host, and not on one of them alone.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)

@@ -162,6 +162,7 @@ def test_exit_codes_by_policy(controller, hosts, tmp_path, policy, code):
 @pytest.mark.parametrize("variables, named", [
     ({"preflight_policy": {"max_unfit": "many"}}, "policy.max_unfit: 'many' is not accepted, give a number of nodes"),
     ({"preflight_run_id": "../escape"}, "run_id: '../escape' is not accepted"),
+    ({"preflight_policy": "lenient"}, "argument 'policy' is of type str"),
 ])
 def test_a_wrong_option_is_named_and_costs_nothing_of_what_was_found(controller, hosts, tmp_path, variables, named):
     run = Run(controller, tmp_path / "run", {"bare": hosts["bare"]}, variables=variables)
@@ -225,6 +226,38 @@ def test_in_a_playbook_of_ones_own_the_task_shows_the_summary(controller, hosts,
 def test_limit(controller, hosts, tmp_path):
     run = Run(controller, tmp_path / "run", hosts, FQCN, "--limit", "bare,well")
     assert run.code == 0 and set(run.nodes()) == {"bare", "well"}
+
+
+@pytest.mark.parametrize("hosts_of, arguments, pattern", [
+    (["bare"], ["-e", "preflight_hosts=rack77"], "rack77"),
+    (["bare", "well"], ["-e", "preflight_hosts=bare", "--limit", "well"], "bare"),
+    ([], [], "all"),
+])
+def test_no_host_at_all_is_no_success(controller, hosts, tmp_path, hosts_of, arguments, pattern):
+    run = Run(controller, tmp_path / "run", {name: hosts[name] for name in hosts_of}, FQCN, *arguments, ANSIBLE_CALLBACKS_ENABLED="autopilot.gpu.summary")
+    assert run.code == 2, run.text
+    assert run.after == [f"autopilot: no host matches '{pattern}', so no node was checked and there is no verdict"]
+
+
+ELSEWHERE = """
+- hosts: nowhere
+  gather_facts: false
+  tasks: [{ansible.builtin.debug: {msg: nothing}}]
+- import_playbook: autopilot.gpu.preflight
+"""
+
+
+def test_a_play_without_a_verdict_may_match_no_host(controller, hosts, tmp_path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "elsewhere.yml").write_text(ELSEWHERE, encoding="utf-8")
+    run = Run(controller, directory, {"bare": hosts["bare"]}, "elsewhere.yml")
+    assert run.code == 0 and "no host matches" not in run.text, run.text
+
+
+def test_a_configured_strategy_does_not_cost_the_verdict(controller, hosts, tmp_path):
+    run = Run(controller, tmp_path / "run", {name: hosts[name] for name in ("bare", "away")}, ANSIBLE_STRATEGY="free")
+    assert run.code == 2 and run.nodes() == {"bare": "skip", "away": "unknown"}, run.text
 
 
 def test_a_host_that_is_configured_wrongly_is_a_row_too(controller, hosts, tmp_path):
@@ -291,6 +324,8 @@ def test_the_nvml_binding_gets_a_virtualenv_of_its_own(controller, hosts, tmp_pa
     run = Run(controller, tmp_path / "run", {"well": host}, variables=private, SANDBOX_NODE=str(node.directory))
     assert run.code == 0 and run.nodes() == {"well": "pass"}, run.text
     assert (tmp_path / "venv/bin/python").exists()
+    away = Run(controller, tmp_path / "away", {"away": hosts["away"]}, FQCN, "-e", "checks_install_nvml=true")
+    assert away.nodes("findings")["away"][0]["code"] == "unreachable", away.text
     refused = Run(controller, tmp_path / "refused", {"well": host}, variables=dict(private, checks_nvml_package=str(tmp_path / "nothing.whl")))
     assert refused.code == 2 and refused.nodes() == {"well": "unknown"}
     assert "nothing.whl" in refused.nodes("findings")["well"][0]["message"]
