@@ -60,7 +60,7 @@ class CallbackModule(CallbackBase):
             return
         pattern = self._play.hosts
         words = ",".join(map(str, pattern)) if isinstance(pattern, list) else str(pattern)
-        _summary.waiting[f"play {words}"] = [f"autopilot: no host matches {words!r}, so no node was checked and there is no verdict"]
+        _summary.keep([f"autopilot: no host matches {words!r}, so no node was checked and there is no verdict"])
         self._nobody = True
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
@@ -71,7 +71,7 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         while _summary.waiting:
-            _summary.show(self._display, _summary.waiting.pop(next(iter(_summary.waiting))))
+            _summary.show(self._display, _summary.waiting.pop(0))
         if self._nobody:
             # Nothing failed as Ansible sees it, and it lets a callback say otherwise in no other way.
             raise SystemExit(2)
@@ -85,4 +85,4 @@ class CallbackModule(CallbackBase):
             lines = list(returned["summary"])
         else:
             lines = Path(returned["summary_file"]).read_text(encoding="utf-8").splitlines()
-        _summary.waiting[str(returned["run_id"])] = lines
+        _summary.keep(lines)

@@ -48,7 +48,7 @@ options:
     choices: [preflight, inflight, postflight]
   run_id:
     description:
-      - Name of the run and of its directory; one that exists is written over.
+      - Name of the run and of its directory; one that exists is written over, with C(serial) by each batch that of the batch before.
       - The time and the phase when not given.
     type: str
 attributes:

@@ -25,10 +25,16 @@ if t.TYPE_CHECKING:
 #: When the playbook started, in seconds since the epoch; None while no callback listens.
 started: float | None = None
 
-#: Lines to show when the playbook is over, by run. Callbacks share it: however many listen, each run is shown once.
-waiting: dict[str, list[str]] = {}
+#: What to show when the playbook is over, verdict by verdict.
+waiting: list[list[str]] = []
 
 _COLOURS = {"fail": C.COLOR_ERROR, "unknown": C.COLOR_UNREACHABLE, "warn": C.COLOR_WARN, "skip": C.COLOR_SKIP, "pass": C.COLOR_OK}
+
+
+def keep(lines: list[str]) -> None:
+    """Have the lines wait. Callbacks share this: however many listen, each verdict is shown once."""
+    if lines not in waiting:
+        waiting.append(lines)
 
 
 def show(display: Display, lines: t.Iterable[str]) -> None:

@@ -223,6 +223,25 @@ def test_in_a_playbook_of_ones_own_the_task_shows_the_summary(controller, hosts,
     assert json.loads((directory / "elsewhere/run-7/run.json").read_text(encoding="utf-8"))["run_id"] == "run-7"
 
 
+BATCHES = """
+- hosts: all
+  gather_facts: false
+  serial: 1
+  tasks: [{ansible.builtin.set_fact: {autopilot_checks: {health: [{check: gpu_count, status: pass, summary: well}]}}}]
+  post_tasks: [{autopilot.gpu.verdict: {run_id: night}}]
+"""
+
+
+def test_each_batch_is_shown_also_under_one_name(controller, tmp_path):
+    directory = tmp_path / "run"
+    directory.mkdir()
+    (directory / "batches.yml").write_text(BATCHES, encoding="utf-8")
+    hosts = {name: {"ansible_connection": "local"} for name in ("first", "second")}
+    run = Run(controller, directory, hosts, "batches.yml", ANSIBLE_CALLBACKS_ENABLED="autopilot.gpu.summary")
+    assert run.code == 0, run.text
+    assert [line.split()[0] for line in run.after if " PASS " in line] == ["first", "second"]
+
+
 def test_limit(controller, hosts, tmp_path):
     run = Run(controller, tmp_path / "run", hosts, FQCN, "--limit", "bare,well")
     assert run.code == 0 and set(run.nodes()) == {"bare", "well"}
