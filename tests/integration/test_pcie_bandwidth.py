@@ -45,6 +45,11 @@ def test_scenarios(node, measure, scenario):
     assert len({gpu for gpu, _direction, _method in rates(outcome)}) == measured
 
 
+def test_a_link_that_comes_up_from_its_sleep_is_measured_awake(node, measure):
+    outcome = measure(node({"gpus": 1, "cuda": {0: {"h2d": 55.2e9, "d2h": 55.0e9, "asleep": 0.08}}}), CHECK)
+    assert (outcome.result.status, said(outcome)) == ("pass", [])
+
+
 def test_every_configured_rate_is_reported(node, measure):
     """Each within 0.5 %, from a Gen3 x1 link to NVLink-C2C, and both of the all-at-once ones."""
     configured = {

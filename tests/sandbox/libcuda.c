@@ -11,6 +11,7 @@
 //     <gpu index|*> cuda.<key> 0 <value>                                  keys:
 //         h2d d2h                     bytes/s of the copy engines         concurrent_h2d concurrent_d2h   while other GPUs have contexts too
 //         kernel_h2d kernel_d2h       bytes/s of our copy kernel          corrupt   a bit is flipped in all that is copied to the device
+//         asleep                      seconds from its first copy for which a GPU's link carries an eighth, as one does that comes up from a lower generation
 //         crash "<function>"          the process is ended by SIGSEGV in that function
 //
 // A rate that is not configured follows from the link. A GPU whose cuInit fails or hangs does so for every process that can see it.
@@ -27,6 +28,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "hang.h"
@@ -286,6 +288,16 @@ CUresult cuMemFree_v2(CUdeviceptr pointer) {
 
 // ---- streams, events: the virtual clock ----
 
+// Whether a GPU's link is still coming up; by the real clock, as all that a program can do about it is to wait or to copy.
+static int asleep(int gpu) {
+    static double first[MOST_GPUS];
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    double seconds = (double)now.tv_sec + now.tv_nsec / 1e9;
+    if (!first[gpu]) first[gpu] = seconds;
+    return seconds - first[gpu] < atof(text_of(gpu, "cuda.asleep"));
+}
+
 // Bytes a second on the way `way` (h2d, d2h) by copy engine or kernel.
 static double rate(int gpu, const char *way, int by_kernel) {
     static const double healthy[] = {55.2e9, 3.1e9, 6.2e9, 12.4e9, 25.9e9, 55.2e9, 105e9};
@@ -299,7 +311,7 @@ static double rate(int gpu, const char *way, int by_kernel) {
     snprintf(key, sizeof key, "cuda.%s", way);
     int generation = atoi(text_of(gpu, "nvmlDeviceGetMaxPcieLinkGeneration"));
     double engine = *text_of(gpu, key) ? atof(text_of(gpu, key)) : healthy[generation >= 0 && generation <= 6 ? generation : 0];
-    return by_kernel ? engine * 0.9 : engine;
+    return (by_kernel ? engine * 0.9 : engine) / (asleep(gpu) ? 8 : 1);
 }
 
 // The same copy again and again costs memory traffic only once.

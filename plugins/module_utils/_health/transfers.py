@@ -27,6 +27,9 @@ SIZE = 64 * MIB
 #: Bytes of one copy while all GPUs copy: less pinned memory, and longer samples are not needed.
 SIZE_TOGETHER = 32 * MIB
 SAMPLES = 5
+#: Seconds of copies before anything is measured: a link that slept in a lower generation and clocks that idled need time to come up, and a sample
+#: taken meanwhile is that of a broken link. Our own figure; nvbandwidth copies 2 GiB before each of its samples, 40 ms on PCIe 5.0 x16.
+WARM_UP_SECONDS = 0.1
 #: A sample is as many copies as take about this many seconds, so that a slow link is not measured for minutes.
 SAMPLE_SECONDS = 0.02
 MOST_COPIES = 128
@@ -100,6 +103,7 @@ class _Transfers:
 
     def measure(self, multiprocessors: int) -> None:
         context, stream = self._context, self._stream
+        self._warm_up()
         self._both_ways(
             "copy_engine",
             lambda: context.copy_to_device(self._device, self._source, SIZE, stream),
@@ -116,6 +120,12 @@ class _Transfers:
         except CudaError as error:
             self._report.send("kernel_error", error.to_dict())
         self._report.send("phase", "")
+
+    def _warm_up(self) -> None:
+        until = time.monotonic() + WARM_UP_SECONDS
+        while time.monotonic() < until:
+            self._context.copy_to_device(self._device, self._source, SIZE, self._stream)
+            self._context.finish(self._stream)
 
     def _both_ways(self, method: str, to_device: Callable[[], None], to_host: Callable[[], None]) -> None:
         fill(self._source, SIZE, seed=METHODS.index(method))
@@ -193,7 +203,7 @@ def sampler(context: Context, stream: int, events: Any, copy: Callable[[], None]
 
 
 def enough_copies(sample: Callable[[int], float], size: int) -> int:
-    """How many copies make a sample. The first one wakes the link and the clocks, the second tells how long one takes."""
+    """How many copies make a sample. The first one sets up what copies in this direction need, the second tells how long one takes."""
     sample(1)
     return max(1, min(MOST_COPIES, round(SAMPLE_SECONDS * sample(1) / size)))
 
