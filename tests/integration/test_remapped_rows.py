@@ -122,3 +122,16 @@ def test_a_healthy_node_costs_a_few_calls(node, measure):
     result = measure(node("healthy_8xh100"), "remapped_rows").result
     assert result.duration_seconds < 0.5
     assert result.summary == "8 GPUs: no rows remapped, none pending"
+
+
+@pytest.mark.parametrize("driver, status, codes", [("580.95.05", "unknown", {"binding_too_old"}), ("535.183.01", "pass", set())])
+def test_what_the_driver_tells_and_the_binding_cannot_ask_is_no_pass(driver, status, codes, node, measure, tmp_path, monkeypatch):
+    """A driver that has no SRAM status and no repair status is done without them, whatever the binding."""
+    import pynvml
+
+    lacks = "nvmlDeviceGetSramEccErrorStatus, c_nvmlEccSramErrorStatus_v1_t, nvmlDeviceGetRepairStatus"
+    (tmp_path / "pynvml.py").write_text(f"exec(compile(open({pynvml.__file__!r}).read(), 'pynvml', 'exec'))\ndel {lacks}\n")
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    result = measure(node({"gpus": 2, "driver": {"version": driver}}), "remapped_rows").result
+    assert (result.status, {finding.code for finding in result.findings}) == (status, codes)
+    assert all("--upgrade nvidia-ml-py" in finding.message for finding in result.findings)

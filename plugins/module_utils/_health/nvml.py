@@ -95,6 +95,12 @@ class Nvml:
                 return None
             raise
 
+    def demanded(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
+        """Like `optional`, for what no other call tells: raises `DriverError` when the driver has it and only the binding does not."""
+        if not hasattr(self.binding, function) and hasattr(self.binding.nvmlLib, function):
+            raise DriverError("binding_too_old", function, None, _remedy("upgrade"))
+        return self.optional(gpu, function, *arguments)
+
     def fields(self, gpu: Dict[str, Any], identifiers: List[int]) -> Dict[int, Any]:
         """Field values by identifier; None for each field that this GPU or driver does not have. Raises `DriverError` for one that it could not read."""
         values = self.optional(gpu, "nvmlDeviceGetFieldValues", identifiers)

@@ -74,7 +74,7 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
         "banks": banks,
         "ecc": lambda: named(_PARTS["ecc"], nvml.optional(gpu, "nvmlDeviceGetEccMode")),
         "mig": lambda: named(_PARTS["mig"], nvml.optional(gpu, "nvmlDeviceGetMigMode")),
-        "repair": lambda: named(_PARTS["repair"], nvml.optional(gpu, "nvmlDeviceGetRepairStatus")),
+        "repair": lambda: named(_PARTS["repair"], nvml.demanded(gpu, "nvmlDeviceGetRepairStatus")),
         "sram": lambda: _members(nvml, gpu, "nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t", threshold_exceeded="bThresholdExceeded"),
         "inactive": lambda: _members(
             nvml, gpu, "nvmlDeviceGetRemappedRows_v2", "c_nvmlRemappedRowsInfo_v2_t", correctable="corrInactiveRemaps", uncorrectable="uncInactiveRemaps"
@@ -88,8 +88,9 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _members(nvml: Any, gpu: Dict[str, Any], function: str, structure: str, **members: str) -> Optional[Values]:
-    """Members of a structure that the function fills in; None where the binding, the driver or the GPU does not have it."""
+    """Members of a structure that the function fills in; None where the driver or the GPU does not have it. The binding has both or neither."""
     if not hasattr(nvml.binding, structure):
+        nvml.demanded(gpu, function)
         return None
     status = getattr(nvml.binding, structure)()
     if nvml.optional(gpu, function, ctypes.byref(status)) is None:
