@@ -297,6 +297,16 @@ def test_slurm_is_asked_for_jobs(case, tmp_path, monkeypatch):
     assert gate._jobs(Probe(Settings())) == expected
 
 
+def test_a_slurm_that_hangs_leaves_open_whether_there_are_jobs(tmp_path, monkeypatch):
+    monkeypatch.setattr(gate, "_SQUEUE_SECONDS", 0.3)
+    (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 30\n")
+    (tmp_path / "squeue").chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    jobs = gate._jobs(Probe(Settings()))
+    assert jobs == {"error": "squeue did not answer within 0 s"}
+    assert "use_unknown" in [finding.code for finding in gate.judge({"locked_by": None, "looks": [{"gpus": [], "mps": [], "jobs": jobs}]})]
+
+
 def test_without_slurm_there_are_no_jobs(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
     assert gate._jobs(Probe(Settings())) is None
