@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import typing as t
 
@@ -88,6 +89,6 @@ def refuse_negative(module: AnsibleModule, params: dict[str, t.Any], prefix: str
     """No option of a check has a meaning below zero, and no time limit has one at zero."""
     for name, value in params.items():
         number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if number and (value < 0 or (value == 0 and name == "timeout")):
+        if number and (not 0 <= value < math.inf or (value == 0 and name == "timeout")):
             accepted = "a number greater than 0" if name == "timeout" else "0 or a greater number"
             module.fail_json(msg=f"{prefix}{name}: {value} is not accepted, give {accepted}")

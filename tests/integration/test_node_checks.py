@@ -31,6 +31,8 @@ def call(python, module, **arguments):
     ("node_checks", {"options": {"dcgm": {"level": 7}}}, "options of dcgm_diag: value of level must be one of: 1, 2, 3, 4, got: 7"),
     ("node_checks", {"options": {"pciebw": {"minimum": -1}}}, "options.pcie_bandwidth.minimum: -1.0 is not accepted, give 0 or a greater number"),
     ("node_checks", {"timeout": 0}, "timeout: 0.0 is not accepted, give a number greater than 0"),
+    ("node_checks", {"timeout": "nan"}, "timeout: nan is not accepted, give a number greater than 0"),
+    ("gpu_count", {"timeout": "inf"}, "timeout: inf is not accepted, give a number greater than 0"),
     ("gpu_count", {"expected_gpus": -8}, "expected_gpus: -8 is not accepted, give 0 or a greater number"),
     ("gpu_count", {"host_root": "/nowhere"}, "host_root: /nowhere is not a directory on this host"),
     ("dcgm_diag", {"level": 2, "tests": ["pcie"]}, "options of dcgm_diag: level and tests exclude each other, give one of them"),
