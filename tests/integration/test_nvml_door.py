@@ -11,6 +11,9 @@ import sys
 
 import pytest
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks._driver import read_gpu
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.nvml import DriverError
+
 #: GPU 3 of every node that is built here.
 LOST_BUS_ID = "00000000:5D:00.0"
 
@@ -340,3 +343,11 @@ def test_a_gpu_without_ecc_answers_zeros(node, ask):
 def test_every_model_is_identified(model, node, measure):
     built = node({"model": model, "gpus": 1})
     assert measure(built, "gpu_count", expected_gpus=1).result.summary == f"1 x {built.gpus[0]['name']}"
+
+
+def test_a_reader_that_meets_an_error_leaves_the_gpu_with_it():
+    def reader(_nvml, _gpu):
+        raise DriverError("lost", "nvmlDeviceGetTemperature", 15)
+
+    gpu = {"index": 3, "uuid": "GPU-3", "pci": "00000000:5D:00.0", "name": "NVIDIA H100"}
+    assert read_gpu(None, gpu, reader) == dict(gpu, error={"kind": "lost", "call": "nvmlDeviceGetTemperature", "code": 15, "text": ""})

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION, report, screen
@@ -277,6 +277,7 @@ def test_plan():
     assert [line.split()[1] for line in shown[1:4]] == ["SKIP", "PASS", "PASS"]
 
 
+@example([("node\u00b2", "pass", "")])  # a digit that is no number
 @given(st.lists(st.tuples(st.text(min_size=1, max_size=12), st.sampled_from(["pass", "skip", "warn", "unknown", "fail"]), st.text(max_size=200)), max_size=30))
 def test_any_run_has_a_screen(described):
     nodes = [Node(name, [CheckResult("gpu_count", status, text, [Finding("code", status, text)])]) for name, status, text in described]

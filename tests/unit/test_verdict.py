@@ -346,3 +346,12 @@ def test_thousands_of_nodes_take_seconds():
     began = time.monotonic()
     judge(fleet(slow), STRICT)
     assert time.monotonic() - began < 10
+
+
+def test_a_check_that_left_out_one_gpu_and_measured_the_others_has_checked_the_node():
+    in_use = Finding("gpu_in_use", "skip", "in use by python3 (pid 4242)", "none", Subject("gpu", index=2))
+    measured = [Measurement("pcie_bandwidth", 55.2e9, "bytes/s", {"gpu": "0"})]
+    some = judge_node("gpu13", [CheckResult("pcie_bandwidth", "skip", "in use", [in_use], measured)], Policy())
+    none = judge_node("gpu13", [CheckResult("pcie_bandwidth", "skip", "in use", [in_use])], Policy())
+    assert (some.fit, some.partial) == ("fit", True)
+    assert (none.fit, none.partial) == ("skipped", False)

@@ -134,7 +134,7 @@ def _scan_processes(host: Host, ours: Set[int]) -> Tuple[Dict[int, List[Dict[str
     holders: Dict[int, List[Dict[str, Any]]] = {}
     mps = []
     for name in host.names("proc") or []:
-        if not name.isdigit() or int(name) in ours:
+        if not name.isdecimal() or int(name) in ours:
             continue
         process = {"pid": int(name), "name": host.process_name(int(name))}
         command = (host.text("proc", name, "cmdline") or "").split("\0")[0]
@@ -152,7 +152,7 @@ def _open_minors(host: Host, pid: str) -> Set[int]:
             target = os.readlink(host.path("proc", pid, "fd", descriptor))
         except OSError:
             continue
-        if target.startswith("/dev/nvidia") and target[len("/dev/nvidia"):].isdigit():
+        if target.startswith("/dev/nvidia") and target[len("/dev/nvidia"):].isdecimal():
             minors.add(int(target[len("/dev/nvidia"):]))
     return minors
 

@@ -101,9 +101,9 @@ class Host:
         found = {}
         for name in self.names("proc") or []:
             # The name stands in parentheses and may itself contain some.
-            head, _paren, tail = (self.text("proc", name, "stat") or "" if name.isdigit() else "").rpartition(")")
+            head, _paren, tail = (self.text("proc", name, "stat") or "" if name.isdecimal() else "").rpartition(")")
             fields = tail.split()
-            if len(fields) > 1 and fields[1].isdigit():
+            if len(fields) > 1 and fields[1].isdecimal():
                 found[int(name)] = Process(head.partition("(")[2], fields[0], int(fields[1]))
         return found
 
@@ -122,7 +122,7 @@ def cpus_in(cpulist: str) -> Set[int]:
     cpus: Set[int] = set()
     for part in cpulist.split(","):
         first, _dash, last = part.strip().partition("-")
-        if first.isdigit() and (last.isdigit() or not last):
+        if first.isdecimal() and (last.isdecimal() or not last):
             cpus.update(range(int(first), int(last or first) + 1))
     return cpus
 

@@ -196,7 +196,7 @@ def _absence(host: Host) -> Optional[Dict[str, Any]]:
     """Evidence that the host has no NVIDIA GPU of its own; None when it has one or that cannot be told."""
     on_bus = host.pci_gpus()
     passed_through = [gpu["pci"] for gpu in on_bus or [] if gpu["driver"] == "vfio-pci"]
-    devices = [name for name in host.names("dev") or [] if name == "dxg" or (name.startswith("nvidia") and name[6:].isdigit())]
+    devices = [name for name in host.names("dev") or [] if name == "dxg" or (name.startswith("nvidia") and name[6:].isdecimal())]
     if on_bus is None or len(on_bus) > len(passed_through) or host.driver_gpus() or devices:
         return None
     return {"pci": [], "passed_through": passed_through}

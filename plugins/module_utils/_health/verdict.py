@@ -204,7 +204,8 @@ def judge_node(name: str, results: Sequence[CheckResult], policy: Policy, troubl
     elif status == UNKNOWN:
         fit = COULD_NOT_TELL
     else:
-        fit = SKIPPED if all(one == SKIP for one in statuses) else FIT
+        # A check that skipped some GPUs and measured the others has checked the node.
+        fit = SKIPPED if all(one.status == SKIP and not one.measurements for one in judged) else FIT
     findings = _loudest(judged)
     actions = {found.finding.action for found in findings} - {"none"}
     return NodeVerdict(name, status, fit, findings, sorted(actions, key=ACTIONS.index, reverse=True), fit == FIT and SKIP in statuses)
@@ -274,7 +275,7 @@ def _few(names: Sequence[str], most: int = 10) -> List[str]:
 
 def natural(name: str) -> List[Any]:
     """Sort key under which gpu9 comes before gpu10."""
-    return [(0, int(part), part) if part.isdigit() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
+    return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
 
 
 def fold(names: Iterable[str]) -> List[str]:
