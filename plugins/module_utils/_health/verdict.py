@@ -275,7 +275,7 @@ def _few(names: Sequence[str], most: int = 10) -> List[str]:
 
 def natural(name: str) -> List[Any]:
     """Sort key under which gpu9 comes before gpu10."""
-    return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", name) if part]
+    return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in _parts(name) if part]
 
 
 def fold(names: Iterable[str]) -> List[str]:
