@@ -1,0 +1,69 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import math
+import shlex
+import time
+import typing as t
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts
+
+#: How often the host's clock is read; the exchange that took the least time tells the most.
+_READS = 3
+_PROGRAM = "import time; print('clock', repr(time.time()))"
+
+
+class ActionModule(ActionBase):
+    """Runs the module of the same name, then compares the host's clock with the controller's."""
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        asked = time.time()
+        result = super().run(tmp, task_vars)
+        arguments = dict(self._task.args)
+        variables = dict(task_vars or {})
+        arguments["interfaces"] = _hosts.listed(arguments.get("interfaces") or [], variables)
+        if arguments.get("python"):
+            variables["ansible_python_interpreter"] = arguments["python"]
+        result.update(self._execute_module(module_args=arguments, task_vars=variables))
+        facts = result.get("mesh")
+        if not isinstance(facts, dict):
+            return result
+        try:
+            clock = best_of([self._exchange() for _turn in range(_READS)])
+            facts["clock"] = dict(clock, asked=asked, answered=time.time())
+        except (AnsibleError, ValueError) as error:
+            facts.update(clock=None, clock_error=f"the host's clock could not be read: {error}")
+        return result
+
+    def _exchange(self) -> tuple[float, float, float]:
+        """Seconds since the epoch before, on the host, and after; the controller's by its monotonic clock, which nobody sets meanwhile."""
+        # The interpreter that ran the module, spelt as Ansible spells it to the host's shell.
+        python = str(self._used_interpreter or "").lstrip("#!")
+        before, began = time.time(), time.monotonic()
+        answer = self._low_level_execute_command(f"{python} -c {shlex.quote(_PROGRAM)}")
+        return before, read(str(answer.get("stdout"))), before + time.monotonic() - began
+
+
+def read(printed: str) -> float:
+    """The clock in what the host printed, around which there may be a banner."""
+    for line in reversed(printed.splitlines()):
+        word, _space, value = line.strip().partition(" ")
+        if word == "clock":
+            clock = float(value)
+            if math.isfinite(clock):
+                return clock
+    raise ValueError(f"its interpreter printed {printed.strip()[-200:]!r}")
+
+
+def best_of(exchanges: list[tuple[float, float, float]]) -> dict[str, float]:
+    """How far the host's clock is ahead, by the exchange with the shortest round trip: the host read it somewhere in between."""
+    before, there, after = min(exchanges, key=lambda exchange: exchange[2] - exchange[0])
+    return {"offset_seconds": round(there - (before + after) / 2, 6), "uncertainty_seconds": round((after - before) / 2, 6)}

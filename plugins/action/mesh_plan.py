@@ -1,0 +1,209 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import time
+import typing as t
+import uuid
+
+from ansible import constants as C
+from ansible import context
+from ansible.errors import AnsibleError
+from ansible.utils.display import Display
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import translated
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _once, _options
+
+PING, IPERF = checks.MESH
+
+_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "checks": {"type": "list", "elements": "str", "default": []},
+    "rounds": {"type": "raw", "default": 5},
+    "together": {"type": "bool", "default": False},
+    "seed": {"type": "int"},
+    "group_by": {"type": "list", "elements": "str", "default": ["rack", "switch", "zone"]},
+    "options": {"type": "dict", "default": {}},
+    "only_options": {"type": "bool", "default": False},
+    "follow_up": {"type": "bool", "default": False},
+    "facts": {"type": "str", "default": "autopilot_mesh_facts"},
+    "plan": {"type": "str", "default": "autopilot_mesh_plan"},
+    "readings": {"type": "str", "default": "autopilot_mesh_first"},
+}
+
+#: Seconds from a plan to its first window at least, and those that the controller takes to hand a task to one of its forks: 5 to 15
+#: milliseconds, seen with ansible-core 2.18 and 2.19.
+_LEAST_LEAD, _DISPATCH = 5.0, 0.02
+#: Part of the forks that were at work, on average, when it was them that hosts waited for.
+_BUSY = 0.7
+#: Seconds after the last window until every host has put its last reading down.
+_ENDING = 1.0
+
+
+class ActionModule(_once.Once):
+    """Plans once for all hosts of the play, on the controller."""
+
+    def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        options = validated(_hosts.plain(self._task.args))
+        settings = settings_of(options)
+        if options["follow_up"]:
+            return self._follow_up(options, variables)
+        if options["only_options"]:
+            return self._look_ahead(settings, variables)
+        return self._plan(options, settings, variables)
+
+    def _look_ahead(self, settings: plan.Settings, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        """What can be said before any host is asked: for a host all alone, that is all."""
+        hosts = _hosts.hosts_of(variables)
+        if not settings.checks:
+            return {"checks": [], "gate": False, "goes_on": False}
+        if len(hosts) < 2:
+            return self._returned(plan.make({str(host): {} for host in hosts}, settings, time.time(), uuid.uuid4().hex), 0.0)
+        gate = IPERF in settings.checks and not settings.options[IPERF]["force"]
+        return {"checks": list(settings.checks), "gate": gate, "goes_on": True}
+
+    def _plan(self, options: dict[str, t.Any], settings: plan.Settings, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        raws = _hosts.raws(variables)
+        facts = _facts(raws, options["facts"])
+        group_by, groups = self._groups(variables, raws, options["group_by"])
+        interfaces = {host: own["wanted"] for host, own in facts.items() if own and own.get("wanted")}
+        lead = lead_of(facts, time.time(), _forks())
+        settings = settings._replace(lead_seconds=lead, interfaces=interfaces, group_by=group_by, group_of=groups)
+        made = plan.make(without_twins(facts), settings, time.time(), uuid.uuid4().hex)
+        return self._returned(made, lead)
+
+    def _follow_up(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        planned = variables.get(options["plan"])
+        if not isinstance(planned, dict) or not isinstance(planned.get("plan"), dict):
+            raise ValueError(f"plan: {options['plan']!r} is not accepted, no plan was registered under that name")
+        first = _hosts.plain(planned["plan"])
+        raws = _hosts.raws(variables)
+        answers = _hosts.answers(raws, options["readings"], ("mesh",))
+        wanted = judge.second_pass(first, {host: (answer or {}).get("mesh") or {} for host, answer in answers})
+        facts = _facts(raws, options["facts"])
+        # Fewer hosts are started in less time.
+        part = len({host for _plane, *ends in wanted for host in ends}) / max(1, len(facts))
+        lead = max(_LEAST_LEAD, part * lead_of(facts, time.time(), _forks()))
+        made = plan.follow_up(first, wanted, time.time(), lead) if wanted else None
+        return self._returned(made, lead, "mesh, once more") if made else {"plan": None, "shares": {}, "goes_on": False}
+
+    def _returned(self, made: plan.Plan, lead: float, title: str = "mesh") -> dict[str, t.Any]:
+        # To plan for thousands takes seconds, too.
+        made["start"] = time.time() + lead
+        # As text, since Ansible goes through all that is registered item by item.
+        shares = {host: json.dumps(share) for host, share in plan.shares(made).items()}
+        description = plan.describe(made)
+        if shares:
+            Display().display(f"{title}: {in_words(description, lead)}")
+        return {
+            "plan": made, "shares": shares, "description": description, "checks": made["checks"],
+            "goes_on": bool(shares) and not self._task.check_mode, "end": made["start"] + made["seconds"] + _ENDING,
+        }
+
+    @staticmethod
+    def _groups(variables: dict[str, t.Any], raws: dict[str, dict[str, t.Any]], names: list[str]) -> tuple[str | None, dict[str, str]]:
+        """The first of the inventory variables that any host has, and the group of each host by it."""
+        for name in names:
+            found = {host: _of_host(variables, host, name, own[name]) for host, own in raws.items() if name in own}
+            if found:
+                return name, {host: str(value) for host, value in found.items() if value not in (None, "")}
+        return None, {}
+
+
+def _of_host(variables: dict[str, t.Any], host: str, name: str, value: t.Any) -> t.Any:
+    """A variable of a host, templated only where it is a template: that takes much longer."""
+    try:
+        return variables["hostvars"][host][name] if isinstance(value, str) and "{{" in value else value
+    except AnsibleError as error:
+        raise ValueError(f"group_by: {name} of {host} cannot be used: {error}") from error
+
+
+def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
+    """The options; raises ValueError that names the option, its value and what is accepted."""
+    return _options.validated(_OPTIONS, given)
+
+
+def settings_of(options: dict[str, t.Any]) -> plan.Settings:
+    """What is to be planned, as far as it does not depend on the hosts. No checks at all: none of the mesh is asked for."""
+    try:
+        names = {checks.name_of(name) for name in options["checks"]} or set(checks.MESH)
+    except ValueError as error:
+        raise ValueError(f"checks: {error}") from error
+    given = _options.by_check(options["options"])
+    of_checks, more = {}, {}
+    for name in checks.MESH:
+        of_checks[name], words = _options_of(name, given.get(name, {}))
+        more.update(words)
+    settings = plan.Settings(
+        checks=[name for name in checks.MESH if name in names], rounds=more.get("rounds", _rounds(options["rounds"])), plane_class=more.get("plane"),
+        together=options["together"], seed=options["seed"] if options["seed"] is not None else int(time.time()), options=of_checks,
+    )
+    if settings.checks:
+        plan.refuse(settings)
+    return settings
+
+
+def _options_of(name: str, given: t.Any) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
+    """The options of a check, and those of its words that are about the plan (``rounds``, ``plane``)."""
+    options = _options.of_check(name, given)
+    found = translated(options) if name == IPERF else options
+    words = {word: found.pop(word) for word in ("rounds", "plane") if word in found}
+    return found, words
+
+
+def _rounds(given: t.Any) -> t.Any:
+    """A number of rounds, which a template gives as text."""
+    return int(given) if isinstance(given, str) and given.isdecimal() else given
+
+
+def _forks() -> int:
+    return int(context.CLIARGS.get("forks") or C.DEFAULT_FORKS)
+
+
+def _facts(raws: dict[str, dict[str, t.Any]], name: str) -> dict[str, t.Any]:
+    return {host: (answer or {}).get("mesh") for host, answer in _hosts.answers(raws, name, ("mesh",))}
+
+
+def without_twins(facts: dict[str, t.Any]) -> dict[str, t.Any]:
+    """The facts without the interfaces of hosts that have all of them in common: names for one machine, which cannot measure with itself."""
+    names: dict[t.Any, list[str]] = {}
+    for host, own in facts.items():
+        addresses = frozenset((one["name"], each["address"]) for one in (own or {}).get("interfaces") or [] for each in one["addresses"])
+        if addresses:
+            names.setdefault(addresses, []).append(host)
+    found = dict(facts)
+    for twins in (hosts for hosts in names.values() if len(hosts) > 1):
+        for host in twins:
+            others = ", ".join(other for other in twins if other != host)
+            message = f"its interfaces, with their addresses, are also those of {others}, as if both were one machine; give each machine one name"
+            found[host] = dict(facts[host], interfaces=[], error={"reason": "twin", "message": message})
+    return found
+
+
+def lead_of(facts: dict[str, t.Any], now: float, forks: int) -> float:
+    """Seconds to leave for starting: as long as asking all hosts took, without the time in which they watched their GPUs."""
+    told = [own for own in facts.values() if own and own.get("clock")]
+    whole = plan.lead(facts, now)
+    if not told:
+        return whole
+    spent = sum(own["clock"]["answered"] - own["clock"]["asked"] for own in told)
+    took = max(own["clock"]["answered"] for own in told) - min(own["clock"]["asked"] for own in told)
+    if spent < _BUSY * took * min(forks, len(told)):
+        # The controller was the limit, not the hosts.
+        return whole
+    return max(_LEAST_LEAD, whole * (1 - sum(own["gate_seconds"] for own in told) / spent), _DISPATCH * len(told))
+
+
+def in_words(description: dict[str, t.Any], starts_in: float) -> str:
+    """What is about to happen, in a line."""
+    traffic = description["bytes"]
+    words = [
+        f"{description['hosts']} hosts on {', '.join(description['planes'])}", f"{description['rounds']} rounds of {description['pairs']} pairs in all",
+        f"{description['pings']} pings", "traffic not known" if traffic is None else f"at most {traffic / 1e9:.1f} GB",
+        f"begins in {starts_in:.0f} s and takes {description['seconds']:.0f} s", f"seed {description['seed']}",
+    ]
+    return ", ".join(words)

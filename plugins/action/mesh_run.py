@@ -1,0 +1,39 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import json
+import typing as t
+
+from ansible.plugins.action import ActionBase
+
+
+class ActionModule(ActionBase):
+    """Runs the module of the same name with this host's share of the plan; a host without one has nothing to do.
+
+    The share is picked here, from the raw variables: ansible-core 2.18 templates all of a variable to give one item of it, and a plan
+    has a share for each host.
+    """
+
+    TRANSFERS_FILES = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        arguments = dict(self._task.args)
+        name = arguments.get("share")
+        if isinstance(name, str) and name.isidentifier():
+            planned = variables.get(name)
+            shares = planned.get("shares") if isinstance(planned, dict) and planned.get("goes_on") else None
+            share = (shares or {}).get(variables.get("inventory_hostname"))
+            if share is None:
+                return dict(result, skipped=True, skip_reason=f"there is nothing to do for this host in {name}")
+            read = json.loads(share)
+            if arguments.get("state") != "started":
+                # What there is to do is not asked for any more.
+                arguments["run"], read = read["run"], {key: read[key] for key in ("run", "pass", "host")}
+            arguments["share"] = read
+        result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
+        return result

@@ -1,0 +1,399 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The node process: it follows a share when whoever started it is long gone, and hands its readings over a socket. Nothing is written to disk.
+
+There is one per network namespace, since its abstract socket has one name. It obeys its own user and root alone, and ends once its readings were
+taken, when it is told to, when another one takes its place, or when its lifetime is over. Everything it needs is imported
+before it detaches: the archive that Ansible imports modules from is removed when the module ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ..bounded import Report, detach
+from ..host import Host
+from .node import Node, Share, find_tools, refuse
+
+SOCKET = "autopilot-gpu-mesh"
+
+#: Seconds within which a node process listens, answers, and obeys: is gone once it was told to end.
+_START_SECONDS, _ANSWER_SECONDS, _OBEY_SECONDS = 10.0, 5.0, 2.0
+#: Seconds between two questions to a node process that is not done yet.
+_ASK_AGAIN = 0.2
+#: Seconds after its lifetime at which the kernel ends a node process that did not do so itself.
+_FAREWELL = 5.0
+#: Bytes of a question, and of an answer: thousands of windows of thousands of targets are less.
+_LONGEST_QUESTION, _LONGEST_ANSWER = 65536, 256 * 1024 * 1024
+#: Connections of other users that are held at a time, so that they cannot use up our descriptors.
+_STRANGERS = 16
+_LENGTH = struct.Struct(">I")
+
+
+class MeshError(Exception):
+    """What kept a node process from being started, asked or ended, in words for the operator."""
+
+
+class _Peer(NamedTuple):
+    """Who is at the other end of a socket, as the kernel says (unix(7), SO_PEERCRED)."""
+
+    pid: int
+    uid: int
+
+    def __str__(self) -> str:
+        return f"pid {self.pid}, uid {self.uid}"
+
+
+def _peer_of(connection: socket.socket) -> _Peer:
+    pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    return _Peer(pid, uid)
+
+
+# --- from outside ----------------------------------------------------------------------------------------------------
+
+
+def start(share: Any, host_root: str = "/", name: str = SOCKET) -> Dict[str, Any]:
+    """End the node process of an earlier run, and start one that follows the share. Raises ValueError for what is no share, else `MeshError`.
+
+    ``{"state": "started", "pid", "replaced": run or None}``; a share without windows starts nothing and has the state ``nothing_to_do``.
+    """
+    refuse(share, time.time())
+    _refuse_twin(share, name)
+    replaced = stop(name=name)
+    if not share["windows"]:
+        return {"state": "nothing_to_do", "pid": None, "replaced": replaced}
+    tools = find_tools(share)
+    lifetime = max(share["start"] + share["lifetime"] - time.time(), 1.0)
+    child = detach(lambda report: _serve(report, share, tools, host_root, name), lifetime + _FAREWELL, _START_SECONDS)
+    mishap = child.mishap()
+    if mishap or not child.values.get("listening"):
+        crashed = mishap.get("crashed") or {}
+        how = crashed.get("raised") or ("it did not begin to listen" if mishap.get("hung") else "it ended at once")
+        _refuse_twin(share, name)
+        raise MeshError(f"the node process could not be started: {how}")
+    return {"state": "started", "pid": child.values["pid"], "replaced": replaced}
+
+
+def would_start(share: Any, name: str = SOCKET) -> Dict[str, Any]:
+    """What `start` would do."""
+    refuse(share, time.time())
+    _refuse_twin(share, name)
+    return {"state": "would_start" if share["windows"] else "nothing_to_do", "pid": None, "replaced": state(name).get("run")}
+
+
+def collect(
+    run: str, wait_seconds: float = 0.0, take: bool = True, turn: Optional[int] = None, known_as: Optional[str] = None, name: str = SOCKET,
+) -> Dict[str, Any]:
+    """The readings of a run as they are after ``wait_seconds``, or as soon as it is over; with ``take`` the node process then ends.
+
+    Only those of the pass ``turn`` and of the host ``known_as`` in the inventory, where these are given: what is left of another is none of it.
+    """
+    until = time.monotonic() + wait_seconds
+    while True:
+        over = time.monotonic() >= until
+        answer, peer = _ask({"command": "collect", "run": run, "pass": turn, "host": known_as}, name, take, whatever=over)
+        if answer is None:
+            return nothing(run, "none", "no node process is running here: it was never started, has been collected, was ended or has ended by itself")
+        if answer.get("replaced"):
+            return nothing(run, "replaced", f"{answer['replaced']} is being measured here now ({peer})")
+        if over or answer.get("state") == "done":
+            return answer
+        time.sleep(min(_ASK_AGAIN, max(0.0, until - time.monotonic())))
+
+
+def state(name: str = SOCKET) -> Dict[str, Any]:
+    """``{"state": "running" | "done", "run", "host", "pid", "uid"}`` of the node process, ``{"state": "none"}`` when there is none."""
+    answer, peer = _ask({"command": "status"}, name)
+    return {"state": "none"} if answer is None else dict(answer, **peer._asdict())
+
+
+def stop(run: Optional[str] = None, name: str = SOCKET) -> Optional[str]:
+    """End the node process, of ``run`` when that is given; returns the run that it followed, None when there was nothing to end."""
+    connection = _connected(name)
+    if connection is None:
+        return None
+    with connection:
+        peer = _peer_of(connection)
+        try:
+            answer = _exchange(connection, {"command": "stop", "run": run}, _OBEY_SECONDS)
+        except (OSError, ValueError) as error:
+            answer = {"error": f"it gave no answer: {error}"}
+    if answer.get("replaced"):
+        return None
+    if "error" in answer or not _ended(name, peer):
+        _kill(peer, run, answer, name)
+    return str(answer.get("run") or "unknown")
+
+
+def _refuse_twin(share: Share, name: str) -> None:
+    """Raise `MeshError` where this machine takes part in the same run by another name: the two would end each other."""
+    try:
+        found = state(name)
+    except MeshError:  # what is in the way for another reason is `stop`'s business
+        return
+    if found.get("run") == share["run"] and found.get("host") != share["host"]:
+        raise MeshError(f"this machine is already measured as {found.get('host')}: the inventory has two names for it, measure it by one of them")
+
+
+def nothing(run: str, found: str, reason: str) -> Dict[str, Any]:
+    """Readings that are none, and why."""
+    return {"run": run, "pass": None, "host": None, "state": found, "reason": reason, "late_seconds": 0.0, "windows": []}
+
+
+def _ask(question: Dict[str, Any], name: str, take: bool = False, whatever: bool = False) -> Tuple[Optional[Dict[str, Any]], _Peer]:
+    """The node process's answer and who it is; no answer when there is none. Only what our own user or root runs is believed.
+
+    With ``take`` it is told that it may end if it is done, with ``whatever`` also if it is not.
+    """
+    connection = _connected(name)
+    if connection is None:
+        return None, _Peer(0, 0)
+    with connection:
+        peer = _peer_of(connection)
+        if peer.uid not in (0, os.geteuid()):
+            raise MeshError(f"the node process here ({peer}) belongs to another user and is not believed; collect as the user that started it")
+        try:
+            answer = _exchange(connection, question, _ANSWER_SECONDS)
+            if "error" in answer:
+                raise MeshError(f"the node process here ({peer}) does not answer us: {answer['error']}")
+            if take and "replaced" not in answer and (whatever or answer.get("state") == "done"):
+                with contextlib.suppress(OSError):
+                    _send(connection, {"command": "taken"})
+        except (OSError, ValueError) as error:
+            raise MeshError(f"the node process here ({peer}) does not answer: {error}") from error
+    return answer, peer
+
+
+def _connected(name: str) -> Optional[socket.socket]:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_ANSWER_SECONDS)
+    until = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            connection.connect("\0" + name)
+            return connection
+        except ConnectionRefusedError:
+            connection.close()
+            return None
+        except BlockingIOError as error:  # as many wait already as may (listen(2))
+            if time.monotonic() >= until:
+                connection.close()
+                words = f"nobody takes the connections to @{name}, and no more can wait; see who should (ss -xlp) and end it"
+                raise MeshError(f"the node process here cannot be reached: {words}") from error
+            time.sleep(0.05)
+        except OSError as error:
+            connection.close()
+            raise MeshError(f"the node process here cannot be reached: {error}") from error
+
+
+def _exchange(connection: socket.socket, question: Dict[str, Any], seconds: float) -> Dict[str, Any]:
+    until = time.monotonic() + seconds
+    _send(connection, question)
+    length = _LENGTH.unpack(_received(connection, _LENGTH.size, until))[0]
+    if length > _LONGEST_ANSWER:
+        raise ValueError(f"an answer of {length} bytes is too long")
+    answer = json.loads(_received(connection, length, until))
+    if not isinstance(answer, dict):
+        raise ValueError("its answer is no dictionary")
+    return answer
+
+
+def _received(connection: socket.socket, length: int, until: float) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        remaining = until - time.monotonic()
+        if remaining <= 0:
+            raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        connection.settimeout(remaining)
+        part = connection.recv(min(65536, length - len(data)))
+        if not part:
+            raise OSError(errno.ECONNRESET, "it ended in the middle of its answer")
+        data += part
+    return bytes(data)
+
+
+def _send(connection: socket.socket, message: Dict[str, Any]) -> None:
+    connection.sendall(_framed(message))
+
+
+def _framed(message: Dict[str, Any]) -> bytes:
+    data = json.dumps(message).encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def _ended(name: str, peer: _Peer) -> bool:
+    """Whether the node process is gone within its time; another one in its place counts."""
+    until = time.monotonic() + _OBEY_SECONDS
+    while time.monotonic() < until:
+        connection = _connected(name)
+        if connection is None:
+            return True
+        with connection:
+            if _peer_of(connection) != peer:
+                return True
+        time.sleep(0.02)
+    return False
+
+
+def _kill(peer: _Peer, run: Optional[str], answer: Dict[str, Any], name: str) -> None:
+    """End a node process that does not end when told to."""
+    words = answer.get("error") or "it does not end"
+    try:
+        # Its number may be somebody else's by now: only a process of the same user is killed.
+        if peer.pid > 1 and os.stat(f"/proc/{peer.pid}").st_uid == peer.uid:
+            os.kill(peer.pid, signal.SIGKILL)
+            if _ended(name, peer):
+                return
+    except OSError as error:
+        words = f"{words}; {error.strerror}"
+    who = f"the node process of run {answer.get('run') or run or 'unknown'} ({peer})"
+    raise MeshError(f"{who} is in the way and cannot be ended: {words}; end it as its user or as root")
+
+
+# --- inside ----------------------------------------------------------------------------------------------------------
+
+
+def _serve(report: Report, share: Share, tools: Any, host_root: str, name: str) -> None:
+    """The life of a node process."""
+    report.stage("listening")
+    door = _Door(name)
+    node = Node(share, tools, Host(host_root))
+    report.send("listening", True)
+    report.close()
+    try:
+        while not door.ends and time.monotonic() < node.until:
+            node.step()
+            door.expire()
+            children = node.children()
+            readers, writers = door.readers(), door.writers()
+            wait = min(node.wake(), door.wake()) - time.monotonic()
+            readable, writable, _none = select.select([*readers, *children], writers, [], max(0.0, wait))
+            for child in children:
+                if child in readable:
+                    child.pump()
+            door.turn(readable, writable, node)
+    finally:
+        door.close()
+        node.close()
+
+
+class _Guest:
+    """One who has connected: what has come from them and what is still to be sent."""
+
+    def __init__(self, connection: socket.socket, foreign: bool, now: float) -> None:
+        self.connection, self.foreign = connection, foreign
+        self.until = now + _ANSWER_SECONDS
+        self.come = bytearray()
+        self.left = memoryview(b"")
+        #: Whether the readings went out, so that the node process may end once they are acknowledged.
+        self.has_readings = False
+
+    def questions(self) -> List[Dict[str, Any]]:
+        """The whole questions that have come; ValueError for what is none."""
+        found = []
+        while len(self.come) >= _LENGTH.size:
+            length = _LENGTH.unpack_from(self.come)[0]
+            if length > _LONGEST_QUESTION:
+                raise ValueError("a question that long")
+            if len(self.come) < _LENGTH.size + length:
+                break
+            found.append(json.loads(self.come[_LENGTH.size:_LENGTH.size + length]))
+            del self.come[:_LENGTH.size + length]
+        return found
+
+
+class _Door:
+    """The socket of a node process and those who talk over it; nobody who is slow, hostile or gone holds up the rest."""
+
+    def __init__(self, name: str) -> None:
+        self.ends = False
+        self._guests: List[_Guest] = []
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.bind("\0" + name)
+        self._socket.listen(16)
+
+    def readers(self) -> List[Any]:
+        return [self._socket, *(guest.connection for guest in self._guests)]
+
+    def writers(self) -> List[Any]:
+        return [guest.connection for guest in self._guests if guest.left]
+
+    def wake(self) -> float:
+        return min((guest.until for guest in self._guests), default=float("inf"))
+
+    def expire(self) -> None:
+        """Send those away whose time is up."""
+        now = time.monotonic()
+        for guest in [one for one in self._guests if now >= one.until]:
+            self._dismiss(guest)
+
+    def turn(self, readable: List[Any], writable: List[Any], node: Node) -> None:
+        """Hear and answer whoever can be heard and answered without waiting."""
+        for guest in list(self._guests):
+            try:
+                if guest.connection in readable:
+                    self._hear(guest, node)
+                if guest.left and (guest.connection in writable or guest.connection in readable):
+                    guest.left = guest.left[guest.connection.send(guest.left):]
+            except BlockingIOError:
+                continue
+            except (OSError, ValueError, RecursionError, TypeError, KeyError):
+                self._dismiss(guest)
+        if self._socket in readable:
+            self._admit(node.run)
+
+    def close(self) -> None:
+        for guest in list(self._guests):
+            self._dismiss(guest)
+        self._socket.close()
+
+    def _admit(self, run: str) -> None:
+        try:
+            connection, _address = self._socket.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        foreign = _peer_of(connection).uid not in (0, os.geteuid())
+        if foreign and sum(guest.foreign for guest in self._guests) >= _STRANGERS:
+            connection.close()
+            return
+        guest = _Guest(connection, foreign, time.monotonic())
+        self._guests.append(guest)
+        if foreign:
+            guest.left = memoryview(_framed({"error": "it obeys its own user and root alone", "run": run}))
+
+    def _dismiss(self, guest: _Guest) -> None:
+        self._guests.remove(guest)
+        guest.connection.close()
+
+    def _hear(self, guest: _Guest, node: Node) -> None:
+        data = guest.connection.recv(65536)
+        if not data:
+            raise OSError("gone")
+        if guest.foreign:
+            return
+        guest.come += data
+        for question in guest.questions():
+            if question["command"] == "taken":
+                self.ends = self.ends or guest.has_readings
+            else:
+                guest.left = memoryview(_framed(self._answer(guest, question, node)))
+
+    def _answer(self, guest: _Guest, question: Dict[str, Any], node: Node) -> Dict[str, Any]:
+        if any(question.get(key) not in (None, own) for key, own in (("run", node.run), ("pass", node.turn), ("host", node.host))):
+            return {"replaced": f"run {node.run}, pass {node.turn}, as {node.host}"}
+        if question["command"] == "collect":
+            guest.has_readings = True
+            return node.readings()
+        self.ends = self.ends or question["command"] == "stop"
+        return {"run": node.run, "host": node.host, "state": "done" if node.finished else "running"}

@@ -1,0 +1,144 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Whom a second pass pairs: suspects with partners that proved good, each taken as seldom as possible, so that the pairs fit into few rounds. Pure."""
+
+from __future__ import annotations
+
+import heapq
+from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+
+if TYPE_CHECKING:
+    from .localise import Observation
+
+#: A plane and two nodes on it.
+Pair = Tuple[str, str, str]
+#: In place of a path's group: any other. From one group to any it is the group's uplink, from any to any what connects the groups.
+ELSEWHERE = "*"
+#: Partners that a suspect interface is paired with again.
+PARTNERS = 3
+#: Partners that are looked at for one that fits.
+LOOK = 64
+
+
+class Roster:
+    """Who may be paired with whom: proven-good partners by plane, who has met, and how often each is taken already."""
+
+    def __init__(
+        self, observations: Sequence[Observation], suspects: Set[Tuple[str, str]], groups: Mapping[str, str],
+        spared: Iterable[Tuple[str, str]] = (),
+    ) -> None:
+        self.groups, self.suspects = groups, suspects
+        self.loads: Dict[str, int] = {}
+        self.met: Dict[Tuple[str, str], Set[str]] = {}
+        everybody: Dict[str, Set[str]] = {}
+        good: Dict[Tuple[str, bool], Set[str]] = {}
+        sends: Dict[Tuple[str, bool], Set[str]] = {}
+        for one in observations:
+            seen = everybody.setdefault(one.plane, set())
+            seen.add(one.source)
+            seen.add(one.target)
+            self.met.setdefault((one.plane, one.source), set()).add(one.target)
+            self.met.setdefault((one.plane, one.target), set()).add(one.source)
+            if not one.bad:
+                sends.setdefault((one.plane, one.directed), set()).add(one.source)
+                good.setdefault((one.plane, one.directed), set()).add(one.target)
+        self.seen = {plane: sorted(nodes) for plane, nodes in everybody.items()}
+        self._of_groups: Dict[Tuple[str, str], List[str]] = {}
+        for plane, nodes in self.seen.items():
+            for node in nodes:
+                if groups.get(node) and (plane, node) not in suspects:
+                    self._of_groups.setdefault((plane, groups[node]), []).append(node)
+                    self._of_groups.setdefault((plane, ELSEWHERE), []).append(node)
+        self.heaps: Dict[str, List[Tuple[int, str]]] = {}
+        spared = set(spared)
+        for plane in self.seen:
+            # Where rates were measured, a good partner has one each way; a ping does not say that it is fast.
+            proven = good.get((plane, True), set()) & sends.get((plane, True), set())
+            proven = proven or good.get((plane, False), set()) | sends.get((plane, False), set())
+            proven = {node for node in proven if (plane, node) not in suspects}
+            free = {node for node in proven if (plane, node) not in spared}
+            self.heaps[plane] = [(0, node) for node in sorted(free if len(free) >= PARTNERS else proven)]
+
+    def take(self, plane: str, one: str, other: str) -> Pair:
+        for node in (one, other):
+            self.loads[node] = self.loads.get(node, 0) + 1
+        return (plane, one, other) if one < other else (plane, other, one)
+
+    def pair(self, plane: str, node: str, count: int, fresh: bool = False) -> List[Pair]:
+        """A suspect with so many good partners: those least taken, then those not met yet, then those of groups that are new to it."""
+        pairs: List[Pair] = []
+        used, taken = {self.groups.get(node) or ""}, {node}
+        while len(pairs) < count:
+            looked = self._least(plane, taken, self.met.get((plane, node), set()) if fresh else set())
+            if not looked:
+                break
+            met = self.met.get((plane, node), set())
+            partner = min(looked, key=lambda one: (self.loads.get(one, 0), one in met, (self.groups.get(one) or "") in used, one))
+            used.add(self.groups.get(partner) or "")
+            taken.add(partner)
+            pairs.append(self.take(plane, node, partner))
+        return pairs
+
+    def _least(self, plane: str, taken: Set[str], barred: Set[str]) -> List[str]:
+        """Good partners among those least taken."""
+        heap = self.heaps.get(plane, [])
+        out: List[str] = []
+        fit: List[str] = []
+        while heap and len(fit) < LOOK:
+            load, node = heapq.heappop(heap)
+            if self.loads.get(node, 0) > load:  # taken since it was put here
+                heapq.heappush(heap, (self.loads.get(node, 0), node))
+                continue
+            out.append(node)
+            if node not in taken and node not in barred:
+                fit.append(node)
+        for node in out:
+            heapq.heappush(heap, (self.loads.get(node, 0), node))
+        return fit
+
+    def fresh(self, plane: str, nodes: Sequence[str], most: int, fellows: bool = False) -> List[Pair]:
+        """Pairs with these nodes that were not measured yet, whoever the other is, or with others of their groups only."""
+        pairs: List[Pair] = []
+        for node in nodes[:most]:
+            met = self.met[(plane, node)] | {ends[0] if ends[1] == node else ends[1] for _plane, *ends in pairs if node in ends}
+            others = (
+                other for other in self.seen.get(plane, [])
+                if other != node and other not in met and (not fellows or self.groups.get(other) == self.groups.get(node))
+            )
+            other = min(others, key=lambda one: (self.loads.get(one, 0), one), default=None)
+            if other is not None:
+                pairs.append(self.take(plane, node, other))
+        return pairs
+
+    def across(self, plane: str, one: str, other: str) -> List[Pair]:
+        """Two pairs across a path, fresh where there are such."""
+        return self._disjoint(plane, one, other, 2)
+
+    def within(self, plane: str, one: str, other: str) -> List[Pair]:
+        """A pair within either group of a path."""
+        return [pair for group in (one, other) if group != ELSEWHERE for pair in self._disjoint(plane, group, group, 1)]
+
+    def _disjoint(self, plane: str, near: str, far: str, count: int) -> List[Pair]:
+        """Pairs from one group to the other, or within one, of nodes that are no suspects."""
+        pairs: List[Pair] = []
+        taken: Set[str] = set()
+        for _turn in range(count):
+            ones = (node for node in self._of_groups.get((plane, near), []) if node not in taken)
+            one = min(ones, key=lambda node: (self.loads.get(node, 0), node), default=None)
+            if one is None:
+                break
+            taken.add(one)
+            met = self.met[(plane, one)]
+
+            def wanted(node: str, met: Set[str] = met) -> Any:
+                return node in met, self.loads.get(node, 0), node
+
+            others = (
+                node for node in self._of_groups.get((plane, far), [])
+                if node not in taken and (near == far != ELSEWHERE) == (self.groups[node] == self.groups[one])
+            )
+            other = min(others, key=wanted, default=None)
+            if other is not None:
+                taken.add(other)
+                pairs.append(self.take(plane, one, other))
+        return pairs

@@ -1,0 +1,136 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What a cause is in words that an operator understands, and the pairs that prove it. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Optional, Tuple
+
+from . import localise
+from .figures import quantile
+from .localise import Cause, Observation
+from .view import IPERF, PING, Explained, View
+
+#: Pairs that a finding shows as evidence.
+_MOST_PAIRS = 12
+
+
+def what_is_wrong(view: View, one: Explained) -> str:
+    """The trouble of a host in words, without its name."""
+    cause = one.cause
+    partners = len({end for bad in cause.bad for end in (bad.source, bad.target)} - set(cause.nodes))
+    whom = f"{partners} partner{'' if partners == 1 else 's'}"
+    where = "" if cause.plane or cause.scope == "interface" else " on every plane"
+    if one.kind == "slow":
+        rate, usual = typical(view, cause)
+        verb = {"transmit": "sends", "receive": "receives"}.get(cause.direction, "sends and receives")
+        other = {"transmit": "; receives normally", "receive": "; sends normally"}.get(cause.direction, "")
+        preposition = {"transmit": "to", "receive": "from"}.get(cause.direction, "with")
+        return f"{verb} at {out_of(rate, usual)} {preposition} {whom}{where}{other}"
+    if one.kind == "blocked":
+        if cause.direction == "transmit" and not one.is_weak:
+            return f"nothing that it sends arrives at {whom}{where}; it receives from them"
+        if cause.direction == "receive" and not one.is_weak:
+            return f"nothing arrives that {whom} send{'s' if partners == 1 else ''} it{where}; they receive from it"
+        return f"{nothing(one)} gets through to or from {whom}{where}"
+    return path_words(view, one, f" with {whom}{where}")
+
+
+def nothing(one: Explained) -> str:
+    """What does not get through where something is blocked."""
+    return ("no ping" if one.check == PING else "no iperf3 connection") if one.is_weak else "no packet"
+
+
+def firewall_words(view: View, one: Explained) -> str:
+    """What a firewall may have to do with it."""
+    if one.check == PING:
+        return "iperf3 gets through, so the path is there: does a firewall drop ICMP echo?"
+    ports = view.plan["options"].get(IPERF, {}).get("ports", "")
+    why = "pings get through" if one.filtered else "whether pings get through was not seen"
+    return f"{why}: does a firewall close ports {ports} (TCP and UDP)?"
+
+
+def path_words(view: View, one: Explained, whom: str = "") -> str:
+    """Trouble that pings saw, in words that fit a host, a link and a path."""
+    last = [echo for bad in one.cause.bad for echo in view.echoes_of(bad)]
+    if one.kind == "loss":
+        sent, received = sum(echo.sent for echo in last), sum(echo.received for echo in last)
+        return f"{100 * (sent - received) / max(sent, 1):.0f} % of {sent} pings lost{whom}"
+    if one.kind == "mtu":
+        size = max([echo.big_size + view.headers.get(echo.plane, 0) for echo in last] or [0])
+        return f"packets of {size} bytes do not get through{whom}, small ones do: the MTU on the way is smaller than the interfaces'"
+    delays = sorted(echo.p50_ms for echo in last if echo.p50_ms is not None)
+    limits = [view.limits[bad.plane] for bad in one.cause.bad if bad.plane in view.limits]
+    most = f", more than {max(limits):.3g} ms" if limits else ""
+    return f"round trips{whom} take {quantile(delays, 0.5):.1f} ms{most}" if delays else f"round trips{whom} are slow"
+
+
+def typical(view: View, cause: Cause) -> Tuple[float, float]:
+    """The median rate of what is bad, from the last pass that measured each, and what is usual there; bits/s."""
+    legs = [several[-1] for several in map(view.legs_of, cause.bad) if several]
+    rates = sorted(leg.rate for leg in legs if leg.rate is not None)
+    usual = [expected.usual for expected in map(view.expected_of, legs) if expected and expected.usual]
+    return (quantile(rates, 0.5) if rates else 0.0), (max(usual) if usual else 0.0)
+
+
+def out_of(rate: float, usual: float) -> str:
+    """A rate and what it should be, in one unit: ``3.1 of 9.4 Gbit/s``."""
+    scale, unit = (1e9, "Gbit/s") if usual >= 1e9 else (1e6, "Mbit/s")
+    return f"{rate / scale:.1f} of {usual / scale:.1f} {unit}"
+
+
+def range_of(least: float, most: float) -> str:
+    scale, unit = (1e9, "Gbit/s") if most >= 1e9 else (1e6, "Mbit/s")
+    low, high = f"{least / scale:.1f}", f"{most / scale:.1f}"
+    return f"{low} {unit}" if low == high else f"{low} to {high} {unit}"
+
+
+def between(view: View, cause: Cause) -> str:
+    """A link or a path by its two ends; the name a direction has, where only one is bad."""
+    ends = list(cause.nodes)
+    if cause.scope == "path":
+        word = view.plan.get("group_by") or "group"
+        if set(cause.groups) == {localise.ELSEWHERE}:
+            return f"each {word} and the others"
+        ends = [f"all other {word}s" if group == localise.ELSEWHERE else f"{word} {group}" for group in cause.groups]
+    return f" {'to' if cause.direction == 'forward' else 'and'} ".join(ends)
+
+
+def interface_of(view: View, host: str, plane: Optional[str]) -> Optional[str]:
+    """What the host calls its interface on the plane."""
+    place = view.places[host]
+    for one in view.plan["planes"]:
+        if one["name"] == plane and one["members"][place]:
+            return str(one["members"][place]["interface"])
+    return plane
+
+
+def evidence_of(view: View, one: Explained) -> Dict[str, Any]:
+    """The pairs that prove it."""
+    cause = one.cause
+    evidence: Dict[str, Any] = {
+        "scope": cause.scope, "plane": cause.plane, "direction": cause.direction, "partners": list(cause.partners[:_MOST_PAIRS]),
+        "pairs": [_pair_of(view, bad) for bad in cause.bad[:_MOST_PAIRS]], "pairs_in_all": len(cause.bad), "repeated": one.repeated,
+    }
+    if cause.against:
+        evidence["against"] = [_pair_of(view, good) for good in cause.against[:_MOST_PAIRS]]
+    if one.further:
+        evidence["explains_too"] = [_pair_of(view, bad) for bad in one.further[:_MOST_PAIRS]]
+    if cause.further:
+        evidence["would_decide"] = [list(pair) for pair in cause.further[:_MOST_PAIRS]]
+    return evidence
+
+
+def _pair_of(view: View, one: Observation) -> Dict[str, Any]:
+    pair: Dict[str, Any] = {"plane": one.plane, "from": one.source, "to": one.target, "kind": one.kind}
+    if one.directed:
+        legs = view.legs_of(one)
+        if legs:
+            pair.update(bits_per_second=legs[-1].rate, retransmits=legs[-1].retransmits, cpu_percent=legs[-1].cpu, rounds=sum(leg.rounds for leg in legs))
+            expected = view.expected_of(legs[-1])
+            if expected and expected.floor is not None:
+                pair.update(expected_at_least=expected.floor, source=expected.source, detail=expected.detail)
+    else:
+        echoes = view.echoes_of(one)
+        pair.update(sent=sum(echo.sent for echo in echoes), received=sum(echo.received for echo in echoes))
+    return pair

@@ -1,0 +1,121 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: iperf3_pairs
+short_description: Measure with iperf3 what TCP carries between a host and its peers, each direction by itself
+version_added: 0.1.0
+description:
+  - Measures with C(iperf3) to each of the peers, one after the other, first sending to it and then receiving from it. An C(iperf3 -s) must listen there.
+  - The rate is the receiver's. It is compared with O(minimum), or with a share of the speed of the interface, which warns at most.
+  - This is one host by hand. The role C(mesh) measures between all hosts, and only that tells which end of a bad pair it is.
+  - It takes the network from whoever uses it, so a host whose GPUs are in use is skipped. Runs on hosts without a GPU, too.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+requirements:
+  - iperf3 3.1 or newer and iproute2 on the host
+options:
+  peers:
+    description: The addresses of the servers, IPv4 and IPv6. Names are not accepted.
+    type: list
+    elements: str
+    required: true
+  port:
+    description: The port on which the servers listen.
+    type: int
+    default: 5201
+  interface:
+    description:
+      - The interface by which to measure. When not given, the one that the kernel takes.
+      - iperf3 before 3.11 is bound to its address only.
+    type: str
+  duration:
+    description: Seconds of traffic with a peer, 2 or more. Each direction gets half of it, in whole seconds.
+    type: float
+    default: 6.0
+  streams:
+    description: How many TCP connections share the path.
+    type: int
+    default: 1
+  zerocopy:
+    description: Whether the sender spares itself a copy, where its iperf3 was built for that.
+    type: bool
+    default: true
+  minimum:
+    description: The least rate that is accepted in either direction, in Gbit/s. V(0) is the same as not giving it.
+    type: float
+  force:
+    description: Whether to measure although GPUs are in use or their use could not be told. A slow pair is then V(unknown), not V(fail).
+    type: bool
+    default: false
+  ports:
+    description: The ports from which servers take one. Means something in the role C(mesh) only.
+    type: str
+    default: 5200-5299
+  workload:
+    description: IBM Autopilot's word. Only V(ring) exists; the role C(mesh) then measures all pairs.
+    type: str
+  pclients:
+    description: IBM Autopilot's word for O(streams).
+    type: int
+  clientsperiface:
+    description: IBM Autopilot's word for O(streams).
+    type: int
+  startport:
+    description: IBM Autopilot's word for the first of O(ports).
+    type: int
+  serverspernode:
+    description: IBM Autopilot's word. Accepted, and says nothing here, since a host has one server at a time.
+    type: int
+  plane:
+    description: IBM Autopilot's word, V(data) or V(mgmt). Selects interfaces in the role C(mesh), the management one being that with the default route.
+    type: str
+"""
+
+EXAMPLES = r"""
+- name: Measure to a neighbour on which iperf3 -s was started
+  autopilot.gpu.iperf3_pairs:
+    peers: [10.78.1.2]
+    interface: eth1
+    minimum: 90
+    streams: 8
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result. Its measurements are C(pair_bandwidth) in bytes/s by peer and direction (C(transmit), C(receive)).
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The boot id of the node.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import CHECK, DIRECT
+
+
+def main() -> None:
+    main_of(CHECK._replace(options={**CHECK.options, **DIRECT}))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: mesh_facts
+short_description: Look at what a host brings to a mesh of network checks
+version_added: 0.1.0
+description:
+  - Reads the network interfaces of a host, whether iperf3 and fping are there, and whether somebody uses its GPUs.
+  - Compares the host's clock with the controller's, since the hosts of a mesh follow a plan by the clock.
+  - Changes nothing. M(autopilot.gpu.mesh_plan) makes a plan of what this returns on each host.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+options:
+  interfaces:
+    description: Names of the interfaces to measure on this host; chosen by M(autopilot.gpu.mesh_plan) when empty.
+    type: list
+    elements: str
+    default: []
+  gate:
+    description:
+      - Whether to ask if somebody uses the GPUs of the host, which takes two seconds; not done in check mode.
+      - A host without the NVIDIA driver is idle. With it, the Python package C(nvidia-ml-py) is needed to tell.
+    type: bool
+    default: false
+  python:
+    description: Path of the Python on the host to look with, such as one that has C(nvidia-ml-py); the one Ansible uses when not given.
+    type: path
+  nvml_library:
+    description: Path of C(libnvidia-ml.so.1) on the host, when it is not where the loader or driver containers have it.
+    type: path
+  host_root:
+    description: Where the root file system of the host is mounted; other than V(/) only in a container.
+    type: path
+    default: /
+attributes:
+  check_mode:
+    support: full
+    description: Can run in C(check_mode) and return what it would do.
+    details: It only reads.
+  diff_mode:
+    support: N/A
+    description: Returns what would change in diff mode.
+    details: Nothing is changed.
+  platform:
+    support: full
+    description: The systems it runs on.
+    platforms: linux
+seealso:
+  - module: autopilot.gpu.mesh_plan
+  - module: autopilot.gpu.mesh_run
+"""
+
+EXAMPLES = r"""
+- name: Look at interfaces, tools and clocks
+  autopilot.gpu.mesh_facts:
+    interfaces: [eth1, eth2]
+    gate: true
+  register: autopilot_mesh_facts
+  ignore_errors: true
+  ignore_unreachable: true
+"""
+
+RETURN = r"""
+mesh:
+  description: >-
+    The interfaces, iperf3 and fping, findings that speak against using the host (busy), and by how many seconds its clock is
+    ahead of the controller's (clock; null with clock_error where it could not be read).
+  type: dict
+  returned: always
+  sample:
+    interfaces: [{name: eth1, kind: "", up: true, carrier: true, mtu: 1500, speed: 100000000000, default_route: false,
+                  addresses: [{family: 4, address: 10.78.1.1, prefix: 24}]}]
+    wanted: [eth1]
+    iperf3: {path: /usr/bin/iperf3, version: "3.12"}
+    fping: {path: /usr/bin/fping, version: "5.1"}
+    busy: []
+    clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, asked: 1732145600.1, answered: 1732145600.9}
+"""
+
+import os
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import facts
+
+
+def main() -> None:
+    module = AnsibleModule(
+        argument_spec={
+            "interfaces": {"type": "list", "elements": "str", "default": []},
+            "gate": {"type": "bool", "default": False},
+            "python": {"type": "path"},
+            "nvml_library": {"type": "path"},
+            "host_root": {"type": "path", "default": "/"},
+        },
+        supports_check_mode=True,
+    )
+    root = module.params["host_root"]
+    if not os.path.isdir(root):
+        module.fail_json(msg=f"host_root: {root} is not a directory on this host; give the one where its root file system is mounted")
+    settings = Settings(nvml_library=module.params["nvml_library"], host_root=root)
+    # The gate takes the host's lock, which is a file.
+    told = facts.look(settings, module.params["gate"] and not module.check_mode)
+    module.exit_json(changed=False, mesh=dict(told, wanted=module.params["interfaces"]))
+
+
+if __name__ == "__main__":
+    main()

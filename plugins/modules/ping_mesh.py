@@ -1,0 +1,110 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: ping_mesh
+short_description: Ping addresses from a host, with small packets and with large ones that must not be fragmented
+version_added: 0.1.0
+description:
+  - Pings all targets with one C(fping) process, with small packets and then with packets that fill the MTU of the interface they leave by,
+    with the flag that forbids IPv4 to fragment them.
+  - Judged are loss and, when O(maximum_latency) is given, the median round trip. Large packets that get lost while small ones arrive are a
+    finding of their own, since then the MTU is smaller somewhere on the way.
+  - This is one host by hand. The role C(mesh) measures between all hosts, and only that tells which end of a bad pair it is.
+  - It sends few small packets and does not ask whether the GPUs are in use. Runs on hosts without a GPU, too.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+requirements:
+  - fping 4.0 or newer and iproute2 on the host
+options:
+  targets:
+    description: The addresses to ping, IPv4 and IPv6. Names are not accepted.
+    type: list
+    elements: str
+    required: true
+  interface:
+    description:
+      - The interface by which the packets leave.
+      - When not given, the one that the kernel takes; large packets are tried only where that can be told.
+    type: str
+  count:
+    description: How many small packets to send to each target, 2 or more.
+    type: int
+    default: 20
+  maximum_loss:
+    description: The share of packets that may get lost, in percent. One lost packet is accepted whatever the share.
+    type: float
+    default: 2.0
+  maximum_latency:
+    description:
+      - The highest median round trip that is accepted, in milliseconds.
+      - V(0) is the same as not giving it.
+    type: float
+  packets_per_second:
+    description: The most packets to send in a second. In the role C(mesh) all hosts together send no more, by hand this one.
+    type: int
+    default: 100000
+  family:
+    description: The family of addresses. Here it only refuses targets of the other one; in the role C(mesh) it selects the addresses of the hosts.
+    type: str
+    default: auto
+    choices: [auto, "4", "6"]
+  peers:
+    description: Means something in the role C(mesh) only. The most peers that a host pings there.
+    type: int
+    default: 32
+"""
+
+EXAMPLES = r"""
+- name: Ping two neighbours on the data network
+  autopilot.gpu.ping_mesh:
+    targets: [10.78.1.2, 10.78.1.3]
+    interface: eth1
+
+- name: Accept no more than 0.2 ms, and fail otherwise
+  autopilot.gpu.ping_mesh:
+    targets: ["fd78::2"]
+    maximum_latency: 0.2
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: >-
+    The check's result. Its measurements are C(ping_loss) as a ratio by peer, and C(ping_round_trip) in seconds by peer and statistic
+    (C(p50), C(p99), C(jitter)).
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The boot id of the node.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.ping_mesh import CHECK, DIRECT
+
+
+def main() -> None:
+    main_of(CHECK._replace(options={**CHECK.options, **DIRECT}))
+
+
+if __name__ == "__main__":
+    main()
