@@ -1,0 +1,117 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ansible.errors import AnsibleError
+from ansible.plugins.action import ActionBase
+from ansible.plugins.loader import callback_loader
+from ansible.utils.display import Display
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import verdict
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _options, _push
+
+_CALLBACK = "autopilot.gpu.pushgateway"
+_OPTIONS: dict[str, dict[str, t.Any]] = {"nodes": {"type": "list", "elements": "str"}}
+
+
+class ActionModule(ActionBase):
+    """Removes groups from the Pushgateway, on the controller, once."""
+
+    BYPASS_HOST_LOOP = True
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        variables = task_vars or {}
+        try:
+            nodes = _options.validated(_OPTIONS, _hosts.plain(self._task.args)).get("nodes")
+            result.update(self._forget(nodes, variables))
+        except (AnsibleError, ValueError, OSError, _push.Trouble) as error:
+            words = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
+            result.update(failed=True, msg=words)
+        return result
+
+    def _forget(self, nodes: list[str] | None, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        # Ansible knows its options, by a name of its own, once it is loaded.
+        callback = callback_loader.get(_CALLBACK, class_only=True)
+        settings = _push.settings_from(callback._load_name, variables, self._templar)
+        if settings is None:
+            raise ValueError("url: is missing, give the address of the Pushgateway (pushgateway_url)")
+        if _push.missing():
+            raise ValueError(f"{' and '.join(_push.missing())} cannot be imported on the controller")
+        until = time.monotonic() + settings.timeout
+        gateway, crew = _push.Gateway(settings), _push.Crew()
+        found = _pushed(settings, gateway, crew, until)
+        names = _chosen(nodes, {key["node"] for key in found}, set(map(str, variables["groups"]["all"])))
+        keys = [key for key in found if key["node"] in names]
+        if not self._task.check_mode:
+            # First, since it waits for a run that pushes just now, which may have them in hand.
+            _push.forget(settings, names, until)
+        left = {} if self._task.check_mode else _removed(gateway, crew, keys, until)
+        gone = verdict.fold({key["node"] for key in keys} - set(left))
+        if gone:
+            verb = "would forget" if self._task.check_mode else "forgot"
+            Display().display(f"autopilot: {verb} at {settings.url}: {', '.join(gone)}")
+        result = {"changed": bool(gone), "forgotten": sorted({key["node"] for key in keys} - set(left), key=verdict.natural), "groups": len(keys)}
+        if left:
+            result.update(failed=True, msg=f"not forgotten: {', '.join(verdict.fold(left))}: {next(iter(left.values()))}")
+        return result
+
+
+def _chosen(nodes: list[str] | None, pushed: set[str], inventory: set[str]) -> set[str]:
+    """The nodes to forget. Raises ValueError where it looks like the wrong inventory."""
+    if nodes is not None:
+        return set(nodes)
+    if not inventory:
+        raise ValueError("the inventory has no hosts, so that every node would be forgotten; give the inventory (-i), or nodes")
+    # Another cluster's nodes, pushed with the same labels, would go with all that is known of them, and nothing would tell.
+    if 2 * len(pushed & inventory) < len(pushed):
+        found = f"{len(pushed & inventory)} of the {len(pushed)} nodes that were pushed"
+        raise ValueError(f"only {found} are in the inventory, which looks like another one; give the nodes to forget")
+    return pushed - inventory
+
+
+def _pushed(settings: _push.Settings, gateway: _push.Gateway, crew: _push.Crew, until: float) -> list[dict[str, str]]:
+    """The grouping keys of the nodes that this job has pushed with these labels. Raises Trouble."""
+    found: list[dict[str, str]] = []
+    trouble: list[_push.Trouble] = []
+
+    def look() -> None:
+        try:
+            for labels, _group in gateway.groups(until):
+                if "node" in labels and labels == settings.key({name: labels.get(name, "") for name in ("node", "phase")}):
+                    found.append(labels)
+        except _push.Trouble as error:
+            trouble.append(error)
+
+    if not crew.run([look], until):
+        trouble.append(_push.Trouble(f"it took longer than {settings.timeout:.0f} s"))
+    if trouble:
+        raise _push.Trouble(f"{settings.url}: {trouble[0]}")
+    return found
+
+
+def _removed(gateway: _push.Gateway, crew: _push.Crew, keys: list[dict[str, str]], until: float) -> dict[str, str]:
+    """Remove the groups; returns the nodes of which one is left, with why."""
+    left = {key["node"]: "there was no time left" for key in keys}
+    why: dict[str, str] = {}
+    several: dict[str, list[dict[str, str]]] = {}
+    for key in keys:
+        several.setdefault(key["node"], []).append(key)
+
+    def remove(name: str) -> None:
+        try:
+            for key in several[name]:
+                gateway.delete(key, until)
+            left.pop(name)
+        except _push.Trouble as error:
+            why[name] = str(error)
+
+    crew.run([lambda name=name: remove(name) for name in several], until)  # type: ignore[misc]
+    return {name: why.get(name, words) for name, words in list(left.items())}

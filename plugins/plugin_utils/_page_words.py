@@ -1,0 +1,222 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""What the parts of the report page share: reading documents of any version, and figures in words. Pure."""
+
+from __future__ import annotations
+
+import json
+import re
+import typing as t
+
+from markupsafe import Markup
+
+#: Characters of one text; the run document has all of it.
+MOST_TEXT = 2000
+_MOST_NAME = 200
+#: Numbers from here on are no reading of anything.
+_LARGEST = 1e18
+
+#: Characters that are seen as nothing, or turn the text around them: controls, and marks of direction.
+_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
+
+_SOURCES = {"table": "the table of what is known of such parts", "override": "set by the operator", "fleet": "what the fleet shows"}
+
+
+# ---- reading ----
+
+def mapping(value: t.Any) -> dict[t.Any, t.Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def listed(value: t.Any) -> list[t.Any]:
+    return value if isinstance(value, list) else []
+
+
+def mappings(value: t.Any) -> list[dict[t.Any, t.Any]]:
+    """The dictionaries of a list."""
+    return [one for one in listed(value) if isinstance(one, dict)]
+
+
+def text_of(value: t.Any) -> str:
+    return value if isinstance(value, str) else "" if value is None else as_json(value)
+
+
+def number(value: t.Any) -> float | None:
+    """A number that arithmetic can be done with, as a float; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if -_LARGEST < value < _LARGEST else None
+
+
+def count(value: t.Any) -> int | None:
+    """A whole number from 0."""
+    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST else None
+
+
+def name_of(value: t.Any) -> str:
+    """A name of a host, short enough to be sorted and shown."""
+    return text_of(value)[:_MOST_NAME]
+
+
+def short_names(names: t.Iterable[str]) -> dict[str, str]:
+    """Names of hosts without the domain that all of them share, for where there is little room; those that differ only there stay whole."""
+    whole = list(dict.fromkeys(names))
+    dotted = [name.split(".") for name in whole if "." in name]
+    if not dotted or any(labels[0].isdecimal() for labels in dotted):
+        return {}
+    shared = 0
+    while all(len(labels) > shared + 1 and labels[-1 - shared] == dotted[0][-1 - shared] for labels in dotted):
+        shared += 1
+    short = {name: ".".join(name.split(".")[:-shared]) if shared and "." in name else name for name in whole}
+    return short if all(short.values()) and len(set(short.values())) == len(whole) else {}
+
+
+def as_json(value: t.Any) -> str:
+    try:
+        return json.dumps(value, ensure_ascii=False, default=str)
+    except (ValueError, RecursionError):
+        return "(cannot be shown)"
+
+
+# ---- words ----
+
+def seen(value: t.Any) -> t.Any:
+    """A text as it can be shown: what would not be seen, or would turn the text around, is spelt out; anything else as it is.
+
+    It is the last thing before a value is escaped, whatever it is and wherever it came from.
+    """
+    if not isinstance(value, str) or isinstance(value, Markup):
+        return value
+    if len(value) > MOST_TEXT:
+        value = f"{value[:MOST_TEXT]} ... ({len(value)} characters in all)"
+    return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", value)
+
+
+def plural(number_of: int, what: str) -> str:
+    return f"{number_of:,} {what}{'' if number_of == 1 else 's'}"
+
+
+def quantity(value: t.Any, unit: t.Any) -> str:
+    """A figure in the unit people use for it."""
+    read = number(value)
+    if read is None:
+        return "no figure"
+    if unit == "bytes/s":
+        return f"{read / 1e9:.3g} GB/s"
+    if unit == "bits/s":
+        return f"{read / 1e9:.3g} Gbit/s" if abs(read) >= 1e9 else f"{read / 1e6:.3g} Mbit/s"
+    if unit == "seconds" and abs(read) < 1:
+        return f"{read * 1000:.3g} ms"
+    if unit == "ratio":
+        return f"{read * 100:.3g} %"
+    return f"{read:.6g} {unit}".strip() if isinstance(unit, str) else f"{read:.6g}"
+
+
+def bare(value: float, unit: str, largest: float) -> str:
+    """The figure of a cell, without the unit: in that of the largest (see `unit_of`)."""
+    scaled = value * _scale(unit, largest)
+    return f"{scaled:.0f}" if scaled >= 99.5 or scaled == 0 else f"{scaled:.2g}" if scaled < 1 else f"{scaled:.3g}"
+
+
+def unit_of(unit: str, largest: float) -> str:
+    return {
+        "bits/s": "Gbit/s" if largest >= 1e9 else "Mbit/s", "ratio": "percent", "seconds": "ms" if largest >= 1e-3 else "\u00b5s",
+    }.get(unit, unit)
+
+
+def _scale(unit: str, largest: float) -> float:
+    return {"bits/s": 1e-9 if largest >= 1e9 else 1e-6, "ratio": 100.0, "seconds": 1e3 if largest >= 1e-3 else 1e6}.get(unit, 1.0)
+
+
+def duration(seconds: t.Any) -> str:
+    read = number(seconds)
+    if read is None:
+        return "unknown"
+    whole = round(read)
+    if whole < 120:
+        return f"{whole} s"
+    hours, rest = divmod(whole, 3600)
+    return (f"{hours} h " if hours else "") + f"{rest // 60} min {rest % 60} s"
+
+
+def source_words(source: t.Any, detail: t.Any) -> str:
+    """Who says what is expected."""
+    known = _SOURCES.get(source if isinstance(source, str) else "", text_of(source))
+    return ": ".join(part for part in (known, text_of(detail)) if part) or "source not recorded"
+
+
+def expectations_of(evidence: t.Any) -> list[str]:
+    """What a healthy part must show, with the source, as far as a finding's evidence says it; each once."""
+    evidence = mapping(evidence)
+    found = []
+    expected = mapping(evidence.get("expected"))
+    if number(expected.get("minimum")) is not None:
+        found.append(f"at least {quantity(expected['minimum'], expected.get('unit'))} ({source_words(expected.get('source'), expected.get('detail'))})")
+    if count(evidence.get("expected_gpus")) is not None:
+        found.append(f"{plural(evidence['expected_gpus'], 'GPU')} (the inventory: expected_gpus)")
+    for pair in mappings(evidence.get("pairs")):
+        if number(pair.get("expected_at_least")) is not None:
+            found.append(f"at least {quantity(pair['expected_at_least'], 'bits/s')} ({source_words(pair.get('source'), pair.get('detail'))})")
+    for one in mappings(evidence.get("outliers")):
+        if number(one.get("median")) is not None:
+            peers = f"the median of {text_of(one.get('peers'))} peers, MAD {quantity(one.get('mad'), one.get('unit'))}"
+            found.append(f"about {quantity(one['median'], one.get('unit'))} ({source_words('fleet', peers)})")
+    return list(dict.fromkeys(found))[:4]
+
+
+#: Units of figures in evidence, by key, where the value does not bring its own.
+_EVIDENCE_UNITS = {"bits_per_second": "bits/s", "expected_at_least": "bits/s", "usual": "bits/s", "link_speed": "bits/s", "best": "bits/s"}
+_WITH_OWN_UNIT = ("value", "median", "mad", "measured")
+_MOST_ROWS, _MOST_COLUMNS, _MOST_KEYS, _MOST_VALUE = 12, 10, 24, 600
+
+
+class Evidence(t.NamedTuple):
+    """One member of a finding's evidence: a text, or rows of a table."""
+
+    key: str
+    text: str = ""
+    columns: list[str] = []
+    rows: list[list[str]] = []
+    #: Rows that are not shown.
+    more: int = 0
+
+
+def evidence_of(evidence: t.Any) -> list[Evidence]:
+    """A finding's evidence member by member; what is expected is said elsewhere (`expectations_of`)."""
+    evidence = mapping(evidence)
+    shown = []
+    for key, value in list(evidence.items())[:_MOST_KEYS]:
+        rows = mappings(value)
+        if key == "expected" and isinstance(value, dict):
+            continue
+        if rows and len(rows) == len(value):
+            columns = list(dict.fromkeys(name_of(column) for row in rows[:_MOST_ROWS] for column in row))[:_MOST_COLUMNS]
+            cells = [[_figure(column, row.get(column), row) for column in columns] for row in rows[:_MOST_ROWS]]
+            shown.append(Evidence(name_of(key), columns=columns, rows=cells, more=len(rows) - len(cells)))
+        else:
+            shown.append(Evidence(name_of(key), _figure(name_of(key), value, mapping(evidence.get("expected")))))
+    if len(evidence) > _MOST_KEYS:
+        shown.append(Evidence("more", f"{len(evidence) - _MOST_KEYS} more members are in run.json"))
+    return shown
+
+
+def _figure(key: str, value: t.Any, beside: dict[t.Any, t.Any]) -> str:
+    unit = _EVIDENCE_UNITS.get(key) or (beside.get("unit") if key in _WITH_OWN_UNIT else None)
+    if unit and number(value) is not None:
+        return quantity(value, unit)
+    if value is None:
+        return "\u2013"
+    if isinstance(value, float):
+        return f"{value:.6g}"
+    return shortened(value)
+
+
+def shortened(value: t.Any) -> str:
+    """A value as a text that leaves room for others."""
+    words = text_of(value)
+    return words if len(words) <= _MOST_VALUE else f"{words[:_MOST_VALUE]} ... ({len(words)} characters in all)"
