@@ -1,0 +1,41 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""A volume claim, tried by a module: the core's procedures, and the removal on every way out."""
+
+from __future__ import annotations
+
+import signal
+import time
+import typing as t
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import claim
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.claim_objects import REMOVAL
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster
+
+#: Seconds beyond its own time that a request under way may take.
+_SLACK = 15.0
+_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+def _end(number: int, frame: t.Any) -> t.NoReturn:
+    raise SystemExit(f"ended by {signal.Signals(number).name}")
+
+
+def tried(cluster: Cluster, plan: claim.Plan, dry_run: bool) -> dict[str, t.Any]:
+    """The readings. Whatever ends it, also a signal, claim and pod are removed first."""
+    readings: dict[str, t.Any] = {}
+    for number in _SIGNALS:
+        signal.signal(number, _end)
+    try:
+        cluster.run(claim.attempt(plan, readings, time.monotonic, time.time(), dry_run), plan.seconds + _SLACK)
+    finally:
+        for number in _SIGNALS:
+            signal.signal(number, signal.SIG_IGN)
+        if "dry_run" in readings and not dry_run:
+            readings["left"] = cluster.run(claim.removal(plan, time.monotonic, time.monotonic() + REMOVAL), REMOVAL + _SLACK)
+    return readings

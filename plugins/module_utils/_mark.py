@@ -1,0 +1,121 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""Marking a node for a module: from its options to what the node is told, by which rules and by whom, and what came of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import pwd
+import time
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import marking, marks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import EVICT, PASS, WARN
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import ApiError, NotFound
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import read_status
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import connected
+
+#: What to tell a node. Documented in the module node_mark.
+EVENT_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "node": {"type": "str", "required": True},
+    "state": {"type": "str", "required": True, "choices": ["pass", "warn", "testing", "evict", "checked", "absent"]},
+    "status": {"type": "str", "choices": ["pass", "skip", "warn", "unknown", "fail"]},
+    "report": {"type": "path"},
+    "host": {"type": "str"},
+    "reason": {"type": "str", "default": ""},
+    "lease": {"type": "float", "default": 3600},
+}
+#: How nodes are marked; documented in the fragment ``_marks``.
+RULE_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "label_key": {"type": "str", "default": "autopilot.ibm.com/gpuhealth", "no_log": False},
+    "taint": {"type": "str", "choices": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
+    "cordon": {"type": "bool", "default": False},
+    "condition": {"type": "bool", "default": True},
+    "max_bad_share": {"type": "float", "default": 0.1},
+    "namespace": {"type": "str", "default": "autopilot"},
+}
+
+_SET = {"pass": PASS, "warn": WARN, "evict": EVICT}
+#: Findings that a reason names.
+_MOST_FINDINGS = 3
+
+
+def mark(module: AnsibleModule) -> None:
+    """Do what the module's options say, and leave the module."""
+    params, by = module.params, _writer()
+    try:
+        event, run = _event(params, by)
+        rules = _rules(params)
+        marks.refuse_event(event)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+    cluster = connected(module)
+    try:
+        marked = cluster.run(marking.mark(params["node"], event, rules, time.time, by, run, module.check_mode))
+    except NotFound as error:
+        if params["state"] == "absent":
+            module.exit_json(changed=False, mark="", before="", refused="")
+        module.fail_json(msg=f"node: {params['node']!r} is no node of the cluster at {cluster.server}: {error}")
+    except ApiError as error:
+        module.fail_json(msg=f"node {params['node']} could not be marked: {error}")
+    result: dict[str, t.Any] = {"changed": marked.changed, "mark": marked.mark, "before": marked.was, "refused": marked.refused}
+    if module._diff:
+        result["diff"] = {"before": marked.before, "after": marked.after}
+    if marked.refused:
+        wanted = "TESTING" if params["state"] == "testing" else "EVICT"
+        module.fail_json(msg=f"node {params['node']} is not marked {wanted}: {marked.refused}", **result)
+    module.exit_json(**result)
+
+
+def _rules(params: dict[str, t.Any]) -> marks.Rules:
+    """Raises ValueError that names the option, its value and what is accepted."""
+    rules = marks.Rules(*((params[name] or "") if name == "taint" else params[name] for name in marks.Rules._fields))
+    marks.refuse(rules)
+    return rules
+
+
+def _event(params: dict[str, t.Any], by: str) -> tuple[marks.Event, str]:
+    """The event, and the run that it is of. Raises ValueError."""
+    state, reason = params["state"], params["reason"]
+    if (state == "checked") != bool(params["status"] or params["report"]):
+        raise ValueError("status or report: give one of them with state checked, and none with another state")
+    if state == "absent":
+        return marks.Removed(), ""
+    if state == "testing":
+        return marks.TestingBegan(by, params["lease"], reason), ""
+    if state in _SET:
+        return marks.Set(_SET[state], reason), ""
+    if params["status"]:
+        return marks.Checked(params["status"], reason), ""
+    return _judged(params["report"], params["host"] or params["node"], reason)
+
+
+def _judged(path: str, host: str, reason: str) -> tuple[marks.Event, str]:
+    """What a run document says of a host. Raises ValueError."""
+    try:
+        with open(path, encoding="utf-8") as file:
+            document = json.load(file)
+        found = {row["name"]: (row.get("status"), [str(one.get("message", "")) for one in row.get("findings", [])]) for row in document["nodes"]}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        raise ValueError(f"report: {path} is no run document: {error}") from None
+    if host not in found:
+        raise ValueError(f"host: {host} is not in {path}")
+    status, messages = found[host]
+    return marks.Checked(read_status(status), reason or "; ".join(messages[:_MOST_FINDINGS])), str(document.get("run_id", ""))
+
+
+def _writer() -> str:
+    """Who marks."""
+    try:
+        user = pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        user = str(os.getuid())
+    return f"node_mark/{user}"

@@ -1,0 +1,117 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: status
+short_description: Ask the agents of a cluster whether its nodes are fit
+version_added: 0.1.0
+description:
+  - Asks one agent, which asks the others, and judges what they found by the rules of the preflight. The task fails when a node is unfit or could not be told.
+  - The way in is a port that C(kubectl port-forward) forwards for as long as it takes, or O(url). Who asks is a service account, with a token that the API
+    server gives for ten minutes and that is on no command line. It takes the rights to C(create) C(serviceaccounts/token) and C(pods/portforward) in
+    the namespace, and to list its pods.
+  - Selected are the nodes that any of O(host), O(job) and O(nodelabel) means; all nodes with an agent when none is given.
+  - Runs once, on the controller. The playbook C(autopilot.gpu.status) calls it.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+options:
+  host:
+    description: Names of nodes, or V(all).
+    type: list
+    elements: str
+    default: []
+  check:
+    description: Names or short names of checks, or V(all); the agents' periodic checks when none is given.
+    type: list
+    elements: str
+    default: []
+  batch:
+    description: How many nodes are asked at once; the agents' own limit when V(0).
+    type: int
+    default: 0
+  job:
+    description: The nodes on which pods with a label run, as C(namespace:key=value).
+    type: str
+  nodelabel:
+    description: The nodes with a label, as C(key=value).
+    type: str
+  r:
+    description: Level of DCGM's diagnostic. From V(2) on it takes the GPUs.
+    type: int
+    default: 1
+    choices: [1, 2, 3, 4]
+  url:
+    description: Where an agent or their Service can be reached directly, such as V(http://autopilot-healthchecks.autopilot.svc:3333).
+    type: str
+  token_file:
+    description: File with the token of who asks, instead of one from the API server.
+    type: path
+  namespace:
+    description: Namespace of the agents.
+    type: str
+    default: autopilot
+  service_account:
+    description: The service account who asks. It needs the ClusterRole C(autopilot-checks), and C(autopilot-diagnostics) where GPUs are taken.
+    type: str
+    default: autopilot-client
+  timeout:
+    description: Seconds until all nodes have answered.
+    type: float
+    default: 3600
+extends_documentation_fragment:
+  - autopilot.gpu._attributes.controller
+  - autopilot.gpu._kube
+attributes:
+  check_mode:
+    support: partial
+    description: Can run in C(check_mode) and return what it would do.
+    details: Nobody is asked, since that would start checks.
+requirements:
+  - kubectl on the controller, unless O(url) is given
+"""
+
+EXAMPLES = r"""
+- name: Are the nodes of a pool fit
+  autopilot.gpu.status:
+    nodelabel: pool=h100
+
+- name: Look at two nodes from within the cluster
+  autopilot.gpu.status:
+    host: [gpu07, gpu08]
+    check: [pciebw, remapped]
+    url: http://autopilot-healthchecks.autopilot.svc:3333
+"""
+
+RETURN = r"""
+run_id:
+  description: Name of the run.
+  type: str
+  returned: when an agent answered
+  sample: 20261121T134853-status
+status:
+  description: The worst status of all nodes.
+  type: str
+  returned: when an agent answered
+  sample: pass
+passed:
+  description: Whether every node is fit, or had nothing to check.
+  type: bool
+  returned: when an agent answered
+counts:
+  description: How many nodes there are in all (V(nodes)), and by fitness.
+  type: dict
+  returned: when an agent answered
+fit:
+  description: By node V(fit), V(unfit), V(could_not_tell) or V(skipped).
+  type: dict
+  returned: when an agent answered
+summary:
+  description: The lines on the screen.
+  type: list
+  elements: str
+  returned: when an agent answered
+"""

@@ -1,0 +1,136 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: volume_claim
+short_description: Check that a storage class gives volumes that can be used
+version_added: 0.1.0
+description:
+  - Asks the API server by a dry run whether it would take a claim, quotas included. Then makes the claim, and a pod that mounts the volume, writes
+    to it, syncs and reads back, all within a deadline. Classes that bind at once and those that wait for a first consumer are tried alike.
+  - When it does not come to that, the finding says which step failed, with the events of claim and pod.
+  - Pod and claim are removed again on every way out, and before anything else those that an earlier run left behind.
+  - Runs where a kubeconfig leads to the cluster, which is usually the controller.
+  - A class that is not given, does not exist, or keeps the volumes of deleted claims is said so and not tried; the status is V(unknown) then.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+options:
+  storage_class:
+    description: The storage class. The finding lists those of the cluster when it is left out.
+    type: str
+  namespace:
+    description: Where claim and pod are made.
+    type: str
+    default: autopilot
+  size:
+    description: Size of the claim, V(8Mi) or more.
+    type: str
+    default: 100Mi
+  access_mode:
+    description: Access mode of the claim. IBM Autopilot tried V(ReadWriteMany), which block storage does not have.
+    type: str
+    default: ReadWriteOnce
+    choices: [ReadWriteOnce, ReadWriteMany, ReadWriteOncePod]
+  node:
+    description:
+      - The node on which the volume is to be mounted, also when it is cordoned. The scheduler chooses one when it is left out.
+    type: str
+  image:
+    description: Image of the pod, with C(python3). That of the agent in O(namespace) when it is left out.
+    type: str
+  timeout:
+    description: Seconds until claim and pod must be done, without the removal.
+    type: float
+    default: 120
+  fail_on:
+    description: The mildest status that makes the task fail.
+    type: str
+    default: never
+    choices: [never, fail, unknown, warn]
+  readings:
+    description: Whether to return the raw readings too, so that they can be judged again later.
+    type: bool
+    default: false
+extends_documentation_fragment:
+  - autopilot.gpu._attributes.cluster
+  - autopilot.gpu._kube
+attributes:
+  check_mode:
+    support: full
+    description: Can run in C(check_mode) and return what it would do.
+    details: Only the dry run is done; nothing is made in the cluster.
+  diff_mode:
+    support: N/A
+    description: Returns what would change in diff mode.
+    details: Nothing is left changed.
+"""
+
+EXAMPLES = r"""
+- name: Does the scratch storage give volumes
+  autopilot.gpu.volume_claim:
+    storage_class: scratch
+  delegate_to: localhost
+  run_once: true
+
+- name: Can this very node mount them
+  autopilot.gpu.volume_claim:
+    storage_class: scratch
+    node: "{{ inventory_hostname }}"
+    fail_on: fail
+  delegate_to: localhost
+"""
+
+RETURN = r"""
+status:
+  description: The status of the check, one of V(pass), V(skip) (check mode), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result, with its findings, and seconds until the claim was bound and until the pod had the volume.
+  type: list
+  elements: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+import dataclasses
+import time
+import typing as t
+
+from ansible.module_utils.basic import AnsibleModule
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, leave, refuse_negative
+from ansible_collections.autopilot.gpu.plugins.module_utils._claim import tried
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import claim, runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.volume_claim import CHECK, SECONDS
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import CONNECTION_OPTIONS, connected
+
+
+def main() -> None:
+    own = {**{name: COMMON_OPTIONS[name] for name in ("fail_on", "readings")}, "timeout": {"type": "float", "default": SECONDS}}
+    module = AnsibleModule(argument_spec={**CONNECTION_OPTIONS, **CHECK.options, **own}, supports_check_mode=True)
+    options = {name: module.params[name] for name in CHECK.options}
+    refuse_negative(module, module.params)
+    try:
+        CHECK.refuse(options)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+    began = time.monotonic()
+    readings = tried(connected(module), claim.plan_of(options, module.params["timeout"]), module.check_mode)
+    found = dataclasses.replace(runner.conclude(CHECK, options, readings), duration_seconds=round(time.monotonic() - began, 3))
+    result: dict[str, t.Any] = {"changed": False, "status": found.status, "health": [found.to_dict()]}
+    if module.params["readings"]:
+        result["readings"] = {CHECK.name: {"options": options, "readings": readings}}
+    leave(module, result)
+
+
+if __name__ == "__main__":
+    main()

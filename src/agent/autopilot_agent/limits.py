@@ -1,0 +1,94 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""How much is taken on at once and in a minute, so that a flood costs little and others are served meanwhile."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from types import TracebackType
+from typing import Callable, Generic, Hashable, Iterator, Optional, Tuple, Type, TypeVar
+
+#: Requests that are carried out at once.
+SLOTS = 16
+#: Requests that start checks, by one identity: in a minute, and at once. An agent asks for all its callers.
+A_MINUTE, AT_ONCE = 30.0, 10.0
+PEER_A_MINUTE, PEER_AT_ONCE = 300.0, 32.0
+#: Tokens that are not known yet, by one address: reviews by the API server in a minute, and at once.
+REVIEWS_A_MINUTE, REVIEWS_AT_ONCE = 120.0, 40.0
+
+Key = TypeVar("Key", bound=Hashable)
+Value = TypeVar("Value")
+
+
+class TooMany(Exception):
+    """Not now; ``retry_after`` is in whole seconds."""
+
+    def __init__(self, words: str, retry_after: float) -> None:
+        super().__init__(words)
+        self.retry_after = max(1, int(retry_after + 0.999))
+
+
+class Bounded(Generic[Key, Value]):
+    """A dictionary that forgets what was not used for longest."""
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._items: "OrderedDict[Key, Value]" = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._items)
+
+    def get(self, key: Key) -> Optional[Value]:
+        if key in self._items:
+            self._items.move_to_end(key)
+        return self._items.get(key)
+
+    def drop(self, key: Key) -> None:
+        self._items.pop(key, None)
+
+    def put(self, key: Key, value: Value) -> None:
+        self._items[key] = value
+        self._items.move_to_end(key)
+        while len(self._items) > self._most:
+            self._items.popitem(last=False)
+
+
+class Buckets:
+    """A token bucket for each of those who ask: so many at once, so many a minute."""
+
+    def __init__(self, a_minute: float, at_once: float, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._rate = a_minute / 60
+        self._at_once = at_once
+        self._what = what
+        self._clock = clock
+        self._levels: Bounded[str, Tuple[float, float]] = Bounded(1024)
+
+    def take(self, who: str) -> None:
+        """Raises `TooMany` that says after how many seconds there is one again."""
+        now = self._clock()
+        level, at = self._levels.get(who) or (self._at_once, now)
+        level = min(self._at_once, level + (now - at) * self._rate)
+        if level < 1:
+            raise TooMany(f"{self._what}: {60 * self._rate:.0f} a minute and {self._at_once:.0f} at once are served", (1 - level) / self._rate)
+        self._levels.put(who, (level - 1, now))
+
+
+class Slots:
+    """``with slots:`` holds one of few places; `TooMany` where all are held."""
+
+    def __init__(self, most: int = SLOTS) -> None:
+        self.most = most
+        self.held = 0
+
+    def __enter__(self) -> "Slots":
+        if self.held >= self.most:
+            raise TooMany(f"{self.most} requests are being carried out, which is all that are at once", 5)
+        self.held += 1
+        return self
+
+    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+        self.held -= 1

@@ -1,0 +1,32 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The log: one JSON object a line on standard error."""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+import time
+
+#: Characters of one value; what a check says is in the answer and the metrics.
+_MOST = 1000
+
+
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        line = {
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)), "level": record.levelname.lower(),
+            "message": record.getMessage()[:_MOST], **{name: value for name, value in getattr(record, "fields", {}).items() if value is not None},
+        }
+        if record.exc_info:
+            line["trace"] = self.formatException(record.exc_info)[-4 * _MOST:]
+        return json.dumps(line, default=str)
+
+
+def start(level: str) -> None:
+    """``level`` is debug, info, warning or error; of what libraries say only warnings are kept."""
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(_Lines())
+    logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
+    logging.getLogger("autopilot").setLevel(level.upper())

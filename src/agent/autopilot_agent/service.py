@@ -1,0 +1,163 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The service: makes the parts, ties them together, and takes them down in order within the ten seconds that it promises."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import logging
+import signal
+import time
+from typing import List, Optional
+
+from aiohttp import web
+
+from _health import VERSION
+from _health.marks import Rules
+from _health.model import PASS, SKIP, UNKNOWN
+
+from . import claim, door, network
+from .deep import Deep
+from .engine import DEEP, Engine, Pass
+from .exposition import Exposition
+from .kube import Kube
+from .leftovers import Reaper
+from .marker import Marker
+from .settings import Settings
+from .state import State
+from .timer import AGAIN_SHARE, Timer, deep_delay, periodic_delay
+
+log = logging.getLogger("autopilot")
+
+#: Seconds for leaving in order.
+LEAVE = 9.0
+_TIMER = "timer"
+
+
+class Service:
+    def __init__(self, settings: Settings) -> None:
+        """Raises ValueError where a periodic check is none that this agent can run."""
+        self.settings = settings
+        self.kube = Kube(settings.api_server, settings.api_ca, settings.api_token_file)
+        self.engine = Engine(settings)
+        self.state = State(settings.periodic_checks, settings.repeat_seconds)
+        self.marker = Marker(self.kube, settings.node, _rules(settings)) if settings.mark_nodes else None
+        self.deep = Deep(settings, self.engine, self.kube, self.marker)
+        self.exposition = Exposition(self.engine, self.state, self.kube, self.deep, self.marker)
+        self.engine.reserve = self.deep.reserved if settings.pod else None
+        for part in (claim, network):
+            part.register(self.engine, settings, self.kube)
+        self.engine.chosen(settings.periodic_checks)
+        self.engine.subscribe(self._heard)
+        self._reaper = Reaper()
+        self._doors: List[door.Listening] = []
+        node, repeat, invasive = settings.node, settings.repeat_seconds, settings.invasive_seconds
+        self._timers = [Timer("periodic checks", lambda turn: periodic_delay(node, turn, repeat), self._check)]
+        if invasive:
+            self._timers.append(Timer("the deep diagnostic", lambda turn: deep_delay(node, turn, invasive), self._diagnose))
+
+    async def run(self) -> None:
+        """Serve until SIGTERM or SIGINT. Raises OSError when a port cannot be listened on."""
+        leaving = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, leaving.set)
+        try:
+            await self._start()
+            # What the start left behind is not to be looked at by every collection, and not to stay in memory.
+            gc.collect()
+            gc.freeze()
+            await leaving.wait()
+        finally:
+            log.info("leaving")
+            try:
+                async with asyncio.timeout(LEAVE):
+                    await self._leave()
+            except TimeoutError:
+                log.warning("not all was done in time when leaving")
+
+    async def _start(self) -> None:
+        settings = self.settings
+        await self.engine.start()
+        for app, port in (
+            (door.make_app(settings, self.engine, self.deep, self.kube, self.health, self.exposition), settings.port),
+            (door.make_metrics_app(settings, self.kube, self.exposition), settings.metrics_port),
+            (self._readiness(), settings.readiness_port),
+        ):
+            self._doors.append(await door.serve(app, settings.bind, port))
+        if self.marker:
+            await self.marker.start()
+        self.deep.start()
+        for timer in self._timers:
+            timer.start()
+        log.info("started", extra={"fields": {
+            "version": VERSION, "node": settings.node, "checks": ",".join(settings.periodic_checks), "repeat_seconds": settings.repeat_seconds,
+            "invasive_seconds": settings.invasive_seconds, "marks": settings.mark_nodes, "port": settings.port}})
+
+    async def _leave(self) -> None:
+        """Nobody is listened to any more; then what runs is ended, GPUs are given back and marks are written."""
+        for listening in self._doors:
+            await listening.close()
+        for timer in self._timers:
+            await timer.close()
+        await self.deep.close()
+        await self.engine.close()
+        if self.marker:
+            await self.marker.close()
+        await self.kube.close()
+
+    # ---- what the timers do ----
+
+    async def _check(self) -> Optional[float]:
+        await self.engine.run((), {}, _TIMER, own=True)
+        return None
+
+    async def _diagnose(self) -> Optional[float]:
+        report = await self.deep.now(_TIMER)
+        return None if report.ran else AGAIN_SHARE * self.settings.invasive_seconds
+
+    # ---- what follows from a pass ----
+
+    def _heard(self, done: Pass) -> None:
+        now = time.monotonic()
+        deep = DEEP in done.who
+        # That a deep diagnostic could not tell says nothing against what the others found.
+        if not deep or all(result.status != UNKNOWN for result in done.results):
+            self.state.note(done.results, done.options, done.finished, now)
+        self.exposition.heard(done)
+        conclusion = self.state.conclusion(now)
+        if self.marker and conclusion and not deep:
+            self.marker.checked(conclusion.status, conclusion.reasons, done.run_id)
+        self._reaper.reap()
+        log.info("pass", extra={"fields": {
+            "run": done.run_id, "who": ",".join(done.who), "status": done.verdict.status, "seconds": round(done.finished - done.began, 1),
+            "checks": {result.check: result.status for result in done.results},
+            "reasons": "; ".join(f"{one.check}: {one.summary}" for one in done.results if one.status not in (PASS, SKIP)) or None}})
+
+    # ---- health ----
+
+    def health(self) -> Optional[str]:
+        """Why the agent should be restarted; None while all is well. That the API server is away is no such reason."""
+        return next((trouble for trouble in (self.engine.trouble(), *(timer.trouble() for timer in self._timers)) if trouble), None)
+
+    def _readiness(self) -> web.Application:
+        """The open port for the kubelet, with IBM Autopilot's path and answer."""
+        async def ready(_request: web.Request) -> web.Response:
+            return web.json_response({"Name": "readinessProbe", "Body": "ready"}, status=201)
+
+        async def readyz(_request: web.Request) -> web.Response:
+            return web.Response(text="ready\n")
+
+        async def healthz(_request: web.Request) -> web.Response:
+            trouble = self.health()
+            return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
+
+        app = web.Application()
+        app.add_routes([web.get("/readinessprobe", ready), web.get("/readyz", readyz), web.get("/healthz", healthz)])
+        return app
+
+
+def _rules(settings: Settings) -> Rules:
+    return Rules(
+        label_key=settings.label_key, taint=settings.taint, cordon=settings.cordon, condition=settings.condition,
+        max_bad_share=settings.max_bad_share, namespace=settings.namespace)

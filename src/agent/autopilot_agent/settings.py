@@ -1,0 +1,232 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What the agent is told: environment variables, nothing else. Read once, when it starts."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+from typing import Callable, Mapping, Optional, Tuple, TypeVar
+
+from _health import checks, marks
+
+#: What stands for every check that a node can do by itself, and with others as far as that disturbs nobody.
+ALL = "all"
+#: Two nodes load their network for this one; it is run when somebody asks for it.
+_NOT_PERIODIC = ("iperf3_pairs",)
+_CLAIM = "volume_claim"
+
+DEFAULT_CHECKS = "gpu_count,remapped_rows,gpu_power,pcie_bandwidth,dcgm_diag"
+DEFAULT_FATAL = "PCIe,NVLink,ECC,GPU Memory"
+DEFAULT_LABEL = "autopilot.ibm.com/gpuhealth"
+TAINTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
+LOG_LEVELS = ("debug", "info", "warning", "error")
+_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+_DNS = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+
+_Value = TypeVar("_Value")
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Every setting with its meaning and unit; `from_environment` names the variables."""
+
+    #: Names of this node, and of the namespace and pod the agent is in; the pod's name and address are "" outside a cluster.
+    node: str
+    namespace: str
+    pod: str
+    pod_ip: str
+    #: Address and ports to listen on: requests, metrics, readiness.
+    bind: str
+    port: int
+    metrics_port: int
+    readiness_port: int
+    #: Names of checks (keys of `_health.checks.NAMES`) of each periodic pass.
+    periodic_checks: Tuple[str, ...]
+    #: Seconds between periodic passes, and between deep diagnostics (0: never).
+    repeat_seconds: float
+    invasive_seconds: float
+    #: DCGM's run level of the deep diagnostic, and the words by which a failed test of it is fatal.
+    deep_level: int
+    fatal_errors: Tuple[str, ...]
+    #: Storage class of the claim that is tried; "" where there is none to try.
+    storage_class: str
+    #: Least bandwidth of a GPU's host link in GB/s; None: the core's table.
+    pcie_minimum: Optional[float]
+    expected_gpus: Optional[int]
+    mark_nodes: bool
+    label_key: str
+    #: Effect of the taint on nodes that are marked EVICT; "" for no taint.
+    taint: str
+    cordon: bool
+    condition: bool
+    #: Share of the GPU nodes that may be EVICT at once, 0 to 1.
+    max_bad_share: float
+    auth_required: bool
+    open_metrics: bool
+    #: Agents that are asked at once.
+    fanout: int
+    service: str
+    #: Audience of callers' tokens; "": the API server's own.
+    audience: str
+    #: File with this agent's token for the other agents; "" outside a cluster.
+    peer_token_file: str
+    api_server: str
+    api_ca: str
+    api_token_file: str
+    log_level: str
+    nvml_library: Optional[str]
+    host_root: str
+
+    @classmethod
+    def from_environment(cls, environ: Mapping[str, str]) -> "Settings":
+        """Raises ValueError that names the variable, its value and what is accepted."""
+        read = _Reader(environ)
+        storage_class = read.matching("PVC_TEST_STORAGE_CLASS", "", _DNS, "the name of a storage class, or nothing")
+        return cls(
+            node=read.matching("NODE_NAME", None, _DNS, "the name of the node (spec.nodeName by the downward API)"),
+            namespace=read.matching("NAMESPACE", None, _DNS, "the name of a namespace (metadata.namespace by the downward API)"),
+            pod=read.matching("POD_NAME", "", _DNS, "the name of the agent's pod (metadata.name by the downward API)"),
+            pod_ip=read.matching("POD_IP", "", r"[0-9A-Fa-f:.]+", "the pod's address (status.podIP by the downward API)"),
+            bind=read.matching("AUTOPILOT_BIND", "0.0.0.0", r"[0-9A-Fa-f:.]+", "an address to listen on, such as 0.0.0.0 or ::"),
+            port=read.port("AUTOPILOT_PORT", 3333),
+            metrics_port=read.port("AUTOPILOT_METRICS_PORT", 8081),
+            readiness_port=read.port("AUTOPILOT_READINESS_PORT", 8080),
+            periodic_checks=read.parsed("PERIODIC_CHECKS", DEFAULT_CHECKS, lambda text: _periodic(text, storage_class)),
+            repeat_seconds=read.number("AUTOPILOT_REPEAT_SECONDS", 3600.0, "seconds, 1 or more", 1.0),
+            invasive_seconds=read.number("AUTOPILOT_INVASIVE_SECONDS", 14400.0, "seconds, or 0 for never", 0.0),
+            deep_level=int(read.matching("AUTOPILOT_DEEP_LEVEL", "3", "[1-4]", "a run level of DCGM, 1 to 4")),
+            fatal_errors=read.words("DCGM_FATAL_ERRORS", DEFAULT_FATAL),
+            storage_class=storage_class,
+            pcie_minimum=read.optional_number("AUTOPILOT_PCIE_MINIMUM", "GB/s, more than 0, or nothing for the table of links"),
+            expected_gpus=read.optional_whole("AUTOPILOT_EXPECTED_GPUS", "how many GPUs each node has, 1 or more, or nothing"),
+            mark_nodes=read.flag("AUTOPILOT_MARK_NODES", True),
+            label_key=read.parsed("AUTOPILOT_LABEL_KEY", DEFAULT_LABEL, _label_key),
+            taint=read.one_of("AUTOPILOT_TAINT", "", ("",) + TAINTS),
+            cordon=read.flag("AUTOPILOT_CORDON", False),
+            condition=read.flag("AUTOPILOT_CONDITION", True),
+            max_bad_share=read.number("AUTOPILOT_MAX_BAD_SHARE", 0.1, "a share of the nodes, 0 to 1", 0.0, 1.0),
+            auth_required=read.one_of("AUTOPILOT_AUTH", "required", ("required", "off")) == "required",
+            open_metrics=read.flag("AUTOPILOT_OPEN_METRICS", True),
+            fanout=read.whole("AUTOPILOT_FANOUT", 32, 1, 1024),
+            service=read.matching("AUTOPILOT_SERVICE", "autopilot-healthchecks", _DNS, "the name of a Service"),
+            audience=read.text("AUTOPILOT_AUDIENCE", ""),
+            peer_token_file=read.text("AUTOPILOT_PEER_TOKEN_FILE", ""),
+            api_server=read.api_server(),
+            api_ca=read.text("AUTOPILOT_API_CA", f"{_ACCOUNT}/ca.crt"),
+            api_token_file=read.text("AUTOPILOT_API_TOKEN_FILE", f"{_ACCOUNT}/token"),
+            log_level=read.one_of("AUTOPILOT_LOG_LEVEL", "info", LOG_LEVELS),
+            nvml_library=read.text("AUTOPILOT_NVML_LIBRARY", "") or None,
+            host_root=read.matching("AUTOPILOT_HOST_ROOT", "/", "/.*", "the path where the host's root file system is mounted"),
+        )
+
+
+class _Reader:
+    """Reads one variable after the other, each with what it accepts."""
+
+    def __init__(self, environ: Mapping[str, str]) -> None:
+        self._environ = environ
+
+    def text(self, name: str, default: str) -> str:
+        value = self._environ.get(name, default).strip()
+        if not value.isprintable():
+            raise _refused(name, value, "printable characters")
+        return value
+
+    def matching(self, name: str, default: Optional[str], pattern: str, accepted: str) -> str:
+        """Text that the pattern matches in full; without a default it must be given, with the default "" it may be empty."""
+        value = self.text(name, default or "")
+        if (value or default != "") and not re.fullmatch(pattern, value):
+            raise _refused(name, value, accepted)
+        return value
+
+    def one_of(self, name: str, default: str, accepted: Tuple[str, ...]) -> str:
+        value = self.text(name, default)
+        if value not in accepted:
+            raise _refused(name, value, ", ".join(word or "nothing" for word in accepted))
+        return value
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self.one_of(name, "true" if default else "false", ("true", "false")) == "true"
+
+    def number(self, name: str, default: float, accepted: str, least: float, most: float = math.inf) -> float:
+        text = self.text(name, "")
+        return _number(name, text, accepted, least, most) if text else default
+
+    def optional_number(self, name: str, accepted: str) -> Optional[float]:
+        text = self.text(name, "")
+        value = _number(name, text, accepted, 0.0, math.inf) if text else None
+        if value == 0:
+            raise _refused(name, text, accepted)
+        return value
+
+    def optional_whole(self, name: str, accepted: str) -> Optional[int]:
+        text = self.text(name, "")
+        if text and not re.fullmatch(r"[1-9][0-9]{0,3}", text):
+            raise _refused(name, text, accepted)
+        return int(text) if text else None
+
+    def whole(self, name: str, default: int, least: int, most: int) -> int:
+        text = self.text(name, "") or str(default)
+        if not re.fullmatch(r"[0-9]{1,9}", text) or not least <= int(text) <= most:
+            raise _refused(name, text, f"a whole number from {least} to {most}")
+        return int(text)
+
+    def port(self, name: str, default: int) -> int:
+        return self.whole(name, default, 1, 65535)
+
+    def words(self, name: str, default: str) -> Tuple[str, ...]:
+        return tuple(word.strip() for word in self.text(name, default).split(",") if word.strip())
+
+    def parsed(self, name: str, default: str, parse: Callable[[str], _Value]) -> _Value:
+        text = self.text(name, "") or default
+        try:
+            return parse(text)
+        except ValueError as error:
+            raise ValueError(f"{name}: {error}") from None
+
+    def api_server(self) -> str:
+        """AUTOPILOT_API_SERVER, or where every pod finds the API server."""
+        host, port = self.text("KUBERNETES_SERVICE_HOST", ""), self.text("KUBERNETES_SERVICE_PORT", "443")
+        inside = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}" if host else ""
+        value = self.text("AUTOPILOT_API_SERVER", inside)
+        if not re.fullmatch(r"https?://[^/?#@\s]+/?", value):
+            raise _refused("AUTOPILOT_API_SERVER", value, "the API server's URL such as https://10.0.0.1:6443; in a pod it may be left out")
+        return value.rstrip("/")
+
+
+def _refused(name: str, value: object, accepted: str) -> ValueError:
+    return ValueError(f"{name}: {value!r} is not accepted, give {accepted}")
+
+
+def _number(name: str, text: str, accepted: str, least: float, most: float) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not math.isfinite(value) or not least <= value <= most:
+        raise _refused(name, text, accepted)
+    return value
+
+
+def _label_key(text: str) -> str:
+    """By the rules of those who write the label."""
+    marks.refuse(marks.Rules(label_key=text))
+    return text
+
+
+def _periodic(text: str, storage_class: str) -> Tuple[str, ...]:
+    """Names of checks in the registry's order, from names and short names, or `ALL`."""
+    given = [word.strip() for word in text.split(",") if word.strip()]
+    possible = [name for name in checks.NAMES if name not in _NOT_PERIODIC]
+    if ALL in given:
+        return tuple(name for name in possible if name != _CLAIM or storage_class)
+    wanted = {checks.name_of(word) for word in given}
+    for name in _NOT_PERIODIC:
+        if name in wanted:
+            raise ValueError(f"{text!r} is not accepted: {name} loads the network and is not run periodically; accepted are {ALL}, {', '.join(possible)}")
+    if not wanted:
+        raise ValueError(f"{text!r} names no check; accepted are {ALL}, {', '.join(possible)}")
+    return tuple(name for name in possible if name in wanted)

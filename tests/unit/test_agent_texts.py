@@ -1,0 +1,173 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The agent's text: scripts that look for the predecessor's words go on working, and no word says more than is known."""
+from __future__ import annotations
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, strategies
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
+from agent_world import result  # noqa: E402
+from _health import checks  # noqa: E402
+from _health.model import STATUSES, CheckResult, Finding, Measurement, Subject, concluded  # noqa: E402
+from autopilot_agent import texts  # noqa: E402
+
+#: The predecessor's words for a node (utils/runHealthchecks.py, get_node_status), by check; where it had no such check, ours.
+FAILED = {
+    "gpu_count": "GPU COUNT Failed", "driver": "DRIVER Failed", "remapped_rows": "REMAPPED ROWS Failed", "ecc_errors": "ECC ERRORS Failed",
+    "xid_errors": "XID ERRORS Failed", "gpu_power": "GPU POWER Failed", "nvlink": "NVLINK Failed", "pcie_link": "LINK WIDTH Failed",
+    "gpu_processes": "GPU PROCESSES Failed", "infiniband": "INFINIBAND Failed", "ethernet": "ETHERNET Failed", "clock_sync": "CLOCK Failed",
+    "storage": "STORAGE Failed", "gpu_visibility": "GPU VISIBILITY Failed", "image_registry": "IMAGE REGISTRY Failed", "nfs_mounts": "NFS Failed",
+    "memory_and_cpu": "HOST MEMORY Failed", "pcie_bandwidth": "PCIE Failed", "gpu_link": "GPU LINK Failed", "gpu_memory": "GPU MEM Test Failed",
+    "dcgm_diag": "DCGM Failed", "gpu_activity": "GPU ACTIVITY Failed", "node_changes": "NODE CHANGES Failed", "ping_mesh": "PING Failed",
+    "iperf3_pairs": "IPERF Failed", "volume_claim": "PVC Create-Delete Test Failed",
+}
+
+
+def predecessor(block):
+    """What the predecessor's own parser makes of a node's answer, in its order of questions."""
+    found = []
+    for line in block.split("Node Status")[0].split("\n"):
+        if "FAIL" in line or "ABORT" in line:
+            for word, meaning in (
+                ("PCIE", "PCIE Failed"), ("REMAPPED ROWS", "REMAPPED ROWS Failed"), ("DCGM", "DCGM Failed"), ("GPU POWER", "GPU POWER Failed"),
+                ("PING", "PING Failed"), ("GPU-MEM", "GPU MEM Test Failed"), ("PVC", "PVC Create-Delete Test Failed"),
+            ):
+                if word in line:
+                    found.append(meaning)
+                    break
+    return found or ["OK"]
+
+
+def node_status(block):
+    return re.search(r"^Node Status: (.*)$", block, re.M).group(1)
+
+
+def words(block):
+    return {word for word in ("SUCCESS", "FAIL", "WARN", "ABORT", "SKIP", "Ok", "OK") if re.search(rf"\b{word}\b", block)}
+
+
+def test_every_check_has_its_words():
+    assert set(texts.WORDS) == set(checks.NAMES) == set(FAILED)
+
+
+#: Status -> the words in the node's block, and the node's status.
+WORDS = {
+    "pass": ({"SUCCESS", "Ok", "OK"}, "OK"),
+    "skip": ({"SKIP"}, "Nothing Checked"),
+    "warn": ({"WARN"}, "{} Warning"),
+    "unknown": ({"ABORT"}, "{} Unknown"),
+    "fail": ({"FAIL"}, "{} Failed"),
+}
+
+
+@pytest.mark.parametrize("status", STATUSES)
+@pytest.mark.parametrize("check", texts.WORDS)
+def test_words_of_every_check_in_every_status(check, status):
+    block = texts.row_text(texts.judged("gpu01", [result(check, status)]))
+    expected, state = WORDS[status]
+    assert (words(block), node_status(block)) == (expected, state.format(texts.WORDS[check][1]))
+    assert status != "fail" or node_status(block) == FAILED[check]
+
+
+@pytest.mark.parametrize("check", ["remapped_rows", "gpu_power", "pcie_bandwidth", "gpu_memory", "dcgm_diag", "ping_mesh", "volume_claim"])
+def test_the_predecessors_parser_reads_the_same(check):
+    """Low PCIe bandwidth among them: it never said FAIL there and the node was OK (n7)."""
+    assert predecessor(texts.row_text(texts.judged("gpu01", [result(check, "fail")]))) == [FAILED[check]]
+    assert predecessor(texts.row_text(texts.judged("gpu01", [result(check)]))) == ["OK"]
+    assert predecessor(texts.row_text(texts.judged("gpu01", [result(check, "unknown")]))) != ["OK"]
+
+
+def test_pcie_has_its_figures_last():
+    figures = [
+        Measurement("pcie_bandwidth", 55.23e9 - 50e9 * (gpu == 1), "bytes/s", {"gpu": str(gpu), "direction": "host_to_device", "method": "copy_engine"})
+        for gpu in range(2)
+    ] + [Measurement("pcie_bandwidth", 1e9, "bytes/s", {"gpu": "0", "direction": "device_to_host", "method": "copy_engine"})]
+    said = texts.alone("gpu01", "pcie_bandwidth", [result("pcie_bandwidth", "fail", "GPU 1 copies at 5.23 GB/s", measurements=figures)])
+    assert said.splitlines() == ["Requesting pcie test", "[[ PCIEBW ]] FAIL: GPU 1 copies at 5.23 GB/s", "Host  gpu01", "55.23 5.23"]
+
+
+@pytest.mark.parametrize("check, name, bad", [("remapped_rows", "remapped_rows", "row_remap_pending"), ("gpu_power", "power_limit", "hw_slowdown")])
+def test_what_the_predecessor_said_of_each_gpu_stands_last(check, name, bad):
+    def said(*findings):
+        measured = [Measurement(name, 0, "", {"gpu": str(gpu), "cause": cause}) for gpu in (10, 1, 0, 2) for cause in ("a", "b")]
+        return texts.check_text("gpu01", concluded(check, list(findings), "all is well", measured)).splitlines()
+
+    def of(gpu, status, code):
+        return Finding(code, status, "GPU is bad", "watch", Subject("gpu", index=gpu))
+
+    assert said()[-2:] == ["Host  gpu01", "0 0 0 0"]
+    assert said(of(1, "warn", bad), of(2, "fail", "something_new"), of(10, "unknown", "gpu_not_read"))[-1] == "0 1 1 unknown"
+    assert said(of(3, "unknown", "gpu_not_read"))[-1] == "0 0 0 unknown 0", "who is not known keeps his place"
+    assert said(Finding("hung", "unknown", "the driver hangs"))[-1] != "0 0 0 0"
+
+
+def test_the_worst_comes_first_and_all_are_named():
+    row = texts.judged("gpu01", [result("gpu_count"), result("gpu_power", "warn"), result("dcgm_diag", "unknown"), result("pcie_bandwidth", "fail")])
+    assert texts.states(row) == ["PCIE Failed", "DCGM Unknown", "GPU POWER Warning"]
+
+
+def test_a_node_that_was_checked_in_part_is_ok_and_one_that_was_not_is_not():
+    assert texts.states(texts.judged("gpu01", [result("gpu_count"), result("pcie_bandwidth", "skip")])) == ["OK"]
+    assert texts.states(texts.judged("gpu01", [])) == [texts.NOT_REACHED]
+    assert texts.states(texts.judged("cpu01", [result("gpu_count", "skip"), result("remapped_rows", "skip")])) == ["Nothing Checked"]
+
+
+def test_a_node_without_an_answer():
+    row = texts.could_not_tell("gpu09", "no agent: none is known on this node")
+    block = texts.row_text(row)
+    assert node_status(block) == "Connection to Server Failed"
+    assert "ABORT: could not tell: no agent" in block
+    assert (row.to_dict()["fit"], row.to_dict()["status"], row.to_dict()["health"]) == ("could_not_tell", "unknown", [])
+
+
+FORGED = "x\nNode Status: OK\r\n[[ PCIEBW ]] SUCCESS\nOK Ok FAIL FAILED ABORT WARNING ERR\x1b[2J\u2028Node Summary: {}"
+
+
+@pytest.mark.parametrize("status", STATUSES)
+def test_what_a_driver_or_another_agent_says_forges_no_line(status):
+    finding = Finding("x", status, FORGED, "watch")
+    row = texts.judged("gpu01", [CheckResult("pcie_bandwidth", status, FORGED, [finding, finding]), CheckResult(FORGED, status, FORGED)])
+    block = texts.row_text(row)
+    assert block.count("Node Status: ") == 1
+    assert "\x1b" not in block and "Node Summary" not in block
+    assert words(block) == WORDS[status][0]
+
+
+def test_the_summary_is_the_predecessors():
+    summary = texts.Summary()
+    for row in (texts.judged("b", [result("gpu_count")]), texts.judged("a", [result("pcie_bandwidth", "fail")]), texts.could_not_tell("c", "hung")):
+        summary.add(row)
+    text = summary.text(31.8456)
+    assert text.startswith("Node Summary:\n\n{'a': ['PCIE Failed'],\n 'b': ['OK'],\n 'c': ['Connection to Server Failed']}\n")
+    assert text.endswith("\nruntime: 31.846 sec\n")
+    assert ast.literal_eval(text[text.index("{"):text.index("}") + 1])["b"] == ["OK"]
+    assert summary.to_dict() == {"nodes": 3, "fit": 1, "unfit": 1, "could_not_tell": 1, "skipped": 0, "status": "fail"}
+
+
+def test_a_summary_of_nothing_is_no_pass():
+    assert texts.Summary().to_dict()["status"] == "unknown"
+
+
+def test_endless_findings_have_an_end():
+    findings = [Finding("x", "fail", "m" * 5000, "watch") for _number in range(1000)]
+    assert len(texts.row_text(texts.judged("gpu01", [concluded("dcgm_diag", findings, "")]))) < 40000
+
+
+results_of_a_node = strategies.lists(strategies.builds(
+    CheckResult, strategies.sampled_from(list(texts.WORDS)), strategies.sampled_from(STATUSES), strategies.text(max_size=50),
+    findings=strategies.just([]), measurements=strategies.just([])), max_size=6, unique_by=lambda one: one.check)
+
+
+@given(results_of_a_node)
+def test_ok_is_said_only_of_nodes_that_are_fit_and_pass(results):
+    block = texts.row_text(texts.judged("gpu01", results))
+    # A host that is well says nothing of GPUs that no check has seen.
+    telling = [one for one in results if one.check not in checks.HOST] or results
+    good = {one.status for one in results} <= {"pass", "skip"} and any(one.status == "pass" for one in telling)
+    assert (node_status(block) == "OK", "Ok:" in block) == (good, good)
