@@ -1,0 +1,101 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import time
+import typing as t
+from pathlib import Path
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import calibration, files, report
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _once, _options, _summary
+
+_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "runs": {"type": "list", "elements": "path", "required": True},
+    "newest": {"type": "int", "default": 3},
+    "dest": {"type": "path"},
+}
+
+
+class ActionModule(_once.Once):
+    """Proposes floors from saved runs, on the controller."""
+
+    def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        options = _options.validated(_OPTIONS, self._task.args)
+        if options["newest"] < 1:
+            raise ValueError(f"newest: {options['newest']} is not accepted, give a number from 1")
+        gathered = calibration.Gathered(options["newest"])
+        unread = _gather(options["runs"], gathered)
+        proposals = calibration.propose(gathered)
+        lines = calibration.lines_of(proposals, gathered) + [f"  not read: {words}" for words in unread]
+        result = {
+            "proposals": [one.to_dict() for one in proposals], "left_out": gathered.left_out, "unread": unread, "files": [], "summary": lines,
+        }
+        if options["dest"]:
+            self._write(os.path.join(os.getcwd(), options["dest"]), proposals, gathered, lines, result)
+        _summary.show_now(lines)
+        return result
+
+    def _write(
+        self, directory: str, proposals: list[calibration.Proposal], gathered: calibration.Gathered, lines: list[str], result: dict[str, t.Any],
+    ) -> None:
+        """A file for each model; one that says the same but for its date is left as it is."""
+        date = time.strftime("%Y-%m-%d", time.gmtime())
+        for model in dict.fromkeys(one.model for one in proposals):
+            path = os.path.join(directory, calibration.file_name(model))
+            text = calibration.variables_of(model, [one for one in proposals if one.model == model], gathered, date)
+            result["files"].append(path)
+            if _without_date(_text_of(path)) == _without_date(text):
+                continue
+            result["changed"] = True
+            if self._task.check_mode:
+                continue
+            try:
+                files.write(path, text)
+            except OSError as error:
+                result.update(failed=True, msg=f"dest: {path} could not be written: {error}")
+                return
+            lines.append(f"  for review: {_files.shown(path)}")
+
+
+def _gather(given: list[str], gathered: calibration.Gathered) -> list[str]:
+    """Read the documents, the newest first, and say which could not be. Raises ValueError for a path that leads to none, or to none that was named itself."""
+    unread: list[str] = []
+    ages: list[tuple[str, str]] = []
+    for path in given:
+        found = sorted(Path(path).glob("**/run.json")) if os.path.isdir(path) else [Path(path)]
+        if not found:
+            raise ValueError(f"runs: {path!r} has no run.json in it, give a directory of reports or paths of run documents")
+        for one in found:
+            try:
+                ages.append((str(_document(one).get("finished")), str(one)))
+            except ValueError as error:
+                if not os.path.isdir(path):
+                    raise ValueError(f"runs: {path!r} {error}") from error
+                unread.append(f"{one} {error}")
+    # Once more, one at a time: a year of runs of a large fleet is more than fits into memory.
+    for _age, path in sorted(set(ages), reverse=True):
+        gathered.add(_document(Path(path)))
+    return unread
+
+
+def _document(path: Path) -> dict[str, t.Any]:
+    try:
+        return report.read(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ValueError(f"cannot be read ({error.strerror}), give the path of a run document, such as reports/<run>/run.json") from error
+    except ValueError as error:
+        raise ValueError(f"is no run document: {error}") from error
+
+
+def _text_of(path: str) -> str:
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
+def _without_date(text: str) -> list[str]:
+    return text.splitlines()[:1] + text.splitlines()[2:]

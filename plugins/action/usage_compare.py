@@ -1,0 +1,51 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import os
+import time
+import typing as t
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import report
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import comparison, reading, runs
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _hosts, _once, _options, _page_usage, _summary, _usage
+
+_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "a": {"type": "path", "required": True},
+    "b": {"type": "path", "required": True},
+    "rules": {"type": "dict", "default": {}},
+    "report_dir": {"type": "path"},
+}
+
+_FILES = (
+    _files.File("comparison", "report", "comparison.json", report.to_json),
+    _files.File("report", "page", "comparison.html", _page_usage.html_of),
+)
+
+
+class ActionModule(_once.Once):
+    """Compares two collected runs, on the controller."""
+
+    def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        options = _options.validated(_OPTIONS, self._task.args)
+        rules = _usage.rules_of(_hosts.plain(options["rules"]))
+        given = {name: _loaded(name, options[name]) for name in ("a", "b")}
+        document = comparison.compare((options["a"], given["a"]), (options["b"], given["b"]), time.time(), rules)
+        lines = comparison.lines_of(document)
+        metrics = [{key: value for key, value in row.items() if key != "plot"} for row in document["metrics"]]
+        result = {"comparability": document["comparability"], "metrics": metrics, "summary": lines}
+        if options["report_dir"] and not self._task.check_mode:
+            failed = _files.write_down(_FILES, document, os.path.join(os.getcwd(), options["report_dir"]), lines, result)
+            if failed:
+                result.update(failed=True, msg=f"report_dir: {'; '.join(failed)}")
+        _summary.show_now(lines)
+        return result
+
+
+def _loaded(option: str, path: str) -> list[reading.Capture]:
+    try:
+        return runs.load(os.path.join(os.getcwd(), path))
+    except ValueError as error:
+        raise ValueError(f"{option}: {path!r} {error}") from None

@@ -1,0 +1,98 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import nhc
+
+DOCUMENTATION = r"""
+name: nhc_conf
+short_description: Options of checks from a configuration file of Node Health Check
+version_added: 0.1.0
+description:
+  - Reads the text of a configuration file of Node Health Check (NHC), also in the variant of Azure (AzNHC), and gives what its lines for a host say as
+    options of this collection's checks.
+  - Lines are for a host by their hostmask, a glob, a C(/regular expression/) or a C({range}), also negated. A host is known by its full and by its short name.
+  - Nothing of the file is left out in silence. Lines without a counterpart are in RV(_value.not_taken), and lines that this collection judges by another rule
+    are in RV(_value.differences), each with the reason.
+  - Hostmasks that ask a program, and commands of a shell, are not taken. Nothing of the file is run.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+positional: host
+options:
+  _input:
+    description: The text of the configuration file.
+    type: string
+    required: true
+  host:
+    description: Name of the host. Every line counts, whatever its hostmask, when not given.
+    type: string
+seealso:
+  - module: autopilot.gpu.node_checks
+"""
+
+EXAMPLES = r"""
+- name: Check a node by the limits that it had with NHC
+  autopilot.gpu.node_checks:
+    checks: "{{ taken.checks_list }}"
+    options: "{{ taken.checks_options }}"
+    expected_gpus: "{{ taken.expected_gpus or omit }}"
+  vars:
+    taken: "{{ lookup('ansible.builtin.file', 'nhc.conf') | autopilot.gpu.nhc_conf(inventory_hostname) }}"
+
+- name: Is there anything in the file that is not taken?
+  ansible.builtin.debug:
+    var: (lookup('ansible.builtin.file', 'nhc.conf') | autopilot.gpu.nhc_conf).not_taken
+"""
+
+RETURN = r"""
+_value:
+  description: What the file says of the host.
+  type: dictionary
+  contains:
+    checks_list:
+      description: The checks that look at what the lines are about.
+      type: list
+      elements: string
+    checks_options:
+      description: Their options, as the role C(autopilot.gpu.checks) and M(autopilot.gpu.node_checks) take them.
+      type: dictionary
+    expected_gpus:
+      description: How many GPUs the host is expected to have, V(none) where the file does not say.
+      type: integer
+    not_taken:
+      description: Lines without a counterpart, each with C(line) (its number), C(text) and C(reason).
+      type: list
+      elements: dictionary
+    differences:
+      description: Lines that were taken and are judged by another rule, likewise.
+      type: list
+      elements: dictionary
+    lines:
+      description: How many lines of the file are for the host.
+      type: integer
+"""
+
+
+def nhc_conf(text: t.Any, host: t.Any = None) -> dict[str, t.Any]:
+    """What a file says of a host, see the documentation."""
+    if not isinstance(text, str):
+        raise AnsibleFilterError(f"autopilot.gpu.nhc_conf: {text!r} is not accepted, give the text of a configuration file of NHC")
+    if host is not None and not isinstance(host, str):
+        raise AnsibleFilterError(f"autopilot.gpu.nhc_conf: host: {host!r} is not accepted, give the name of a host")
+    try:
+        return nhc.read(str(text), None if host is None else str(host)).to_dict()
+    except ValueError as error:
+        raise AnsibleFilterError(f"autopilot.gpu.nhc_conf: {error}") from error
+
+
+class FilterModule:
+    """Filters of the collection."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        return {"nhc_conf": nhc_conf}

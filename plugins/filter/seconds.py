@@ -1,0 +1,60 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleFilterError
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.durations import seconds_of
+
+DOCUMENTATION = r"""
+name: seconds
+short_description: Seconds of a length of time as people write it
+version_added: 0.1.0
+description:
+  - Reads lengths of time such as V(90s), V(30m), V(2h) and V(1h30m), or a number of seconds.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+positional: option
+options:
+  _input:
+    description: The length of time.
+    type: raw
+    required: true
+  option:
+    description: What to call it where it is refused.
+    type: str
+    default: duration
+"""
+
+EXAMPLES = r"""
+- name: Watch for half an hour
+  ansible.builtin.debug:
+    msg: "{{ watch | autopilot.gpu.seconds('watch') }}"
+  vars:
+    watch: 30m
+"""
+
+RETURN = r"""
+_value:
+  description: The seconds.
+  type: float
+"""
+
+
+def seconds(value: t.Any, option: str = "duration") -> float:
+    """Raises AnsibleFilterError that names the option, its value and what is accepted."""
+    try:
+        return seconds_of(value, option)
+    except ValueError as error:
+        raise AnsibleFilterError(str(error)) from None
+
+
+class FilterModule:
+    """The filter of this file's name."""
+
+    def filters(self) -> dict[str, t.Callable[..., t.Any]]:
+        return {"seconds": seconds}

@@ -1,0 +1,350 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""A configuration file of Node Health Check (NHC, also Azure's AzNHC) as options of our checks. Pure.
+
+Lines are ``<hostmask> || <check>``: NHC's README, "Configuration File Syntax" and "Match Strings", and scripts/common.nhc. What the checks of LBNL's NHC
+mean is from its scripts, what those of AzNHC mean from its customTests. Whatever of a line has no counterpart here is said.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+import shlex
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+#: POSIX's classes, which Python's expressions do not have.
+_CLASSES = {"digit": "0-9", "alpha": "A-Za-z", "alnum": "A-Za-z0-9", "lower": "a-z", "upper": "A-Z", "space": r"\s", "xdigit": "0-9A-Fa-f"}
+_ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$")
+_VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
+#: Seconds that AzNHC's check_gpu_xid looks back in the log.
+XID_SECONDS = 7200.0
+_GIB = float(1 << 30)
+
+
+class NotTaken(Exception):
+    """Why a line has no counterpart, in words."""
+
+
+class Taken:
+    """What was taken of a file for a host."""
+
+    def __init__(self) -> None:
+        self.checks: List[str] = []
+        self.options: Dict[str, Dict[str, Any]] = {}
+        self.expected_gpus: Optional[int] = None
+        #: Lines of the file, as ``{"line": number, "text": ..., "reason": ...}``: those without a counterpart, and those that are judged by another rule.
+        self.not_taken: List[Dict[str, Any]] = []
+        self.differences: List[Dict[str, Any]] = []
+        #: How many lines of the file were for the host.
+        self.lines = 0
+
+    def check(self, name: str, **options: Any) -> None:
+        if name not in self.checks:
+            self.checks.append(name)
+        if options:
+            self.options.setdefault(name, {}).update(options)
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {
+            "checks_list": self.checks, "checks_options": self.options, "expected_gpus": self.expected_gpus, "not_taken": self.not_taken,
+            "differences": self.differences, "lines": self.lines,
+        }
+
+
+class _Line(NamedTuple):
+    number: int
+    mask: str
+    check: str
+
+
+def read(text: str, host: Optional[str] = None) -> Taken:
+    """What the lines for a host say, by its full name and by its short one; every line, whatever its mask, without a host. Raises ValueError for text that
+    has no line of NHC's at all."""
+    lines = _lines(text)
+    if not lines and any(line.strip() and not line.strip().startswith("#") for line in text.splitlines()):
+        raise ValueError("it has no line of the form '<hostmask> || <check>', as a configuration file of NHC has")
+    taken = Taken()
+    variables: Dict[str, str] = {}
+    for line in lines:
+        where = {"line": line.number, "text": f"{line.mask} || {line.check}"}
+        try:
+            if host is not None and not matches(line.mask, host):
+                continue
+            taken.lines += 1
+            difference = _take(line.check, taken, variables)
+        except NotTaken as reason:
+            taken.not_taken.append({**where, "reason": str(reason)})
+        else:
+            if difference:
+                taken.differences.append({**where, "reason": difference})
+    return taken
+
+
+def _lines(text: str) -> List[_Line]:
+    """As NHC takes them: a line that begins with # is a comment, the mask ends at the first ``||``."""
+    found = []
+    for number, line in enumerate(text.splitlines(), 1):
+        mask, bars, check = line.strip().partition("||")
+        if bars and mask.strip() and check.strip() and not mask.strip().startswith("#"):
+            found.append(_Line(number, mask.strip(), check.strip()))
+    return found
+
+
+def matches(mask: str, host: str) -> bool:
+    """Whether a mask is for a host: ``glob``, ``/expression/``, ``{range,range}``, each with a ``!`` before it where it is for all others. Raises `NotTaken`
+    for one that cannot be read. NHC knows a host by the name that its kernel has, which may be the full or the short one."""
+    negated, mask = mask.startswith("!"), mask[1:] if mask.startswith("!") else mask
+    names = {host, host.partition(".")[0]}
+    if len(mask) > 1 and mask[0] == mask[-1] == "/":
+        pattern = re.sub(r"\[:([a-z]+):\]", lambda found: _CLASSES.get(found.group(1), found.group(0)), mask[1:-1])
+        try:
+            hit = any(re.search(pattern, name) for name in names)
+        except re.error as error:
+            raise NotTaken(f"its hostmask {mask} is no expression: {error}") from None
+    elif mask.startswith("{") and mask.endswith("}"):
+        hit = any(_in_range(name, part) for part in mask[1:-1].split(",") for name in names)
+    elif len(mask) > 1 and mask[0] == mask[-1] and mask[0] in "%@&":
+        raise NotTaken(f"its hostmask {mask} is for a program of NHC's, which is not asked here")
+    else:
+        hit = any(fnmatch.fnmatchcase(name, mask.replace("[^", "[!")) for name in names)
+    return hit != negated
+
+
+def _in_range(name: str, part: str) -> bool:
+    """``n0[10-21].phys``: the number has as many digits as the longer of the two."""
+    found = re.match(r"^([-A-Za-z0-9_]+)\[([0-9]+)-([0-9]+)\]([-.A-Za-z0-9]*)$", part)
+    if not found:
+        if not re.match(r"^[-A-Za-z0-9_.]+$", part):
+            raise NotTaken(f"its hostmask has {part!r}, which is no range of NHC's")
+        return name == part
+    prefix, first, last, suffix = found.groups()
+    number = name[len(prefix):len(name) - len(suffix)]
+    if not (name.startswith(prefix) and name.endswith(suffix) and number.isdecimal() and len(number) == max(len(first), len(last))):
+        return False
+    return min(int(first), int(last)) <= int(number) <= max(int(first), int(last))
+
+
+# ---- checks ----
+
+def _take(check: str, taken: Taken, variables: Dict[str, str]) -> str:
+    """Take over a check; returns what is judged otherwise here, if anything. Raises `NotTaken`."""
+    check = _VARIABLE.sub(lambda found: _value_of(found.group(1) or found.group(2), variables), check)
+    try:
+        words = shlex.split(check, comments=True)
+    except ValueError as error:
+        raise NotTaken(f"it cannot be read: {error}") from None
+    if not words:
+        raise NotTaken("it is empty")
+    assigned = _ASSIGNMENT.match(" ".join(words))
+    if assigned:
+        variables[assigned.group(1)] = assigned.group(2)
+        raise NotTaken("it sets a variable of NHC's; it was put in where later lines use it")
+    if any(re.match(r"^(\|\|?|&&?|;|[0-9]*[<>].*|.*;)$", word) for word in words[1:]) or re.search(r"[`$]", check):
+        raise NotTaken("it is a command of a shell's, and no single check")
+    name, arguments = words[0], words[1:]
+    if name not in _CHECKS:
+        raise NotTaken(_WITHOUT.get(name) or f"there is no counterpart of {name}")
+    return _CHECKS[name](arguments, taken)
+
+
+def _value_of(name: str, variables: Dict[str, str]) -> str:
+    if name not in variables:
+        raise NotTaken(f"it uses the variable {name}, which no line before it sets")
+    return variables[name]
+
+
+def _number(words: Sequence[str], position: int, what: str, default: Optional[float] = None) -> float:
+    if position >= len(words) and default is not None:
+        return default
+    try:
+        number = float(words[position])
+    except (IndexError, ValueError):
+        raise NotTaken(f"{what} is missing or no number") from None
+    if not 0 <= number < 1e15:
+        raise NotTaken(f"{what} is {words[position]}, which is no number from 0 up")
+    return int(number) if number == int(number) else number
+
+
+def kilobytes(text: str) -> float:
+    """A size as NHC has it (nhc_common_parse_size): kB of 1024 bytes where nothing else is said. Raises `NotTaken`."""
+    found = re.match(r"^([0-9]+)([kmgtpe]?)b?$", text, re.IGNORECASE)
+    if not found:
+        raise NotTaken(f"{text!r} is no size")
+    return int(found.group(1)) * 1024.0 ** " kmgtpe".index(found.group(2).lower() or "k") / 1024.0
+
+
+def at_least(minimum: str, fudge: str = "") -> float:
+    """The least size in bytes that NHC lets pass: ``actual + fudge >= minimum``, where a fudge in percent is one of what there is."""
+    least = kilobytes(minimum)
+    least = least / (1 + _percent(fudge) / 100) if fudge.endswith("%") else least - (kilobytes(fudge) if fudge else 0.0)
+    return max(least, 0.0) * 1024
+
+
+def at_most(maximum: str, fudge: str = "") -> float:
+    """The same of the most: ``actual - fudge <= maximum``."""
+    most = kilobytes(maximum)
+    if fudge.endswith("%"):
+        share = 1 - _percent(fudge) / 100
+        return most * 1024 / share if share > 0 else float("inf")
+    return (most + (kilobytes(fudge) if fudge else 0.0)) * 1024
+
+
+def _percent(fudge: str) -> float:
+    if not re.match(r"^[0-9]+%$", fudge):
+        raise NotTaken(f"{fudge!r} is no share")
+    return int(fudge[:-1])
+
+
+def _gpu_count(words: Sequence[str], taken: Taken) -> str:
+    taken.expected_gpus = int(_number(words, 0, "the number of GPUs"))
+    taken.check("gpu_count")
+    return ""
+
+
+def _bandwidth(words: Sequence[str], taken: Taken) -> str:
+    minimum = _number(words, 0, "the bandwidth between host and GPU")
+    between = _number(words, 1, "the bandwidth between GPUs", default=0.0)
+    # In GB/s of 10^9 bytes both there (nvbandwidth) and here.
+    taken.check("pcie_bandwidth", minimum=float(minimum))
+    if between:
+        taken.check("gpu_link", minimum=float(between))
+    return "up to 1.05 times the limit AzNHC warns, here nothing is said from the limit up"
+
+
+def _ecc(words: Sequence[str], taken: Taken) -> str:
+    options = {}
+    if words:
+        options["dram_corrected_limit"] = int(_number(words, 0, "the limit of corrected errors of DRAM"))
+    if len(words) > 1:
+        options["sram_corrected_limit"] = int(_number(words, 1, "the limit of corrected errors of SRAM"))
+    taken.check("ecc_errors", **options)
+    taken.check("remapped_rows")
+    return "more corrected errors than the limits are a warning here, and uncorrectable ones are judged by NVIDIA's own flags"
+
+
+def _xid(_words: Sequence[str], taken: Taken) -> str:
+    taken.check("xid_errors", since=XID_SECONDS)
+    return "Xids are judged by NVIDIA's catalogue, and not by AzNHC's list"
+
+
+def _infiniband(words: Sequence[str], taken: Taken) -> str:
+    rate = float(_number(words, 0, "the rate"))
+    if len(words) > 1:
+        ports = dict(taken.options.get("infiniband", {}).get("ports") or {})
+        ports[words[1]] = rate
+        taken.check("infiniband", ports=ports)
+    else:
+        taken.check("infiniband", minimum_rate_gbps=rate)
+    return "NHC wants exactly this rate, here it is the least"
+
+
+def _ethernet(words: Sequence[str], taken: Taken) -> str:
+    if not words:
+        raise NotTaken("the interface is missing")
+    listed = list(taken.options.get("ethernet", {}).get("interfaces") or [])
+    taken.check("ethernet", interfaces=listed + [word for word in words[:1] if word not in listed])
+    return "NHC wants the interface to be there, here it must be up as well"
+
+
+def _flapping(words: Sequence[str], taken: Taken) -> str:
+    taken.check("infiniband")
+    return "how often a link may go down is not an option here" + (f", {words[0]} times in AzNHC" if words else "")
+
+
+def _mounted(words: Sequence[str], taken: Taken) -> str:
+    """``check_fs_mount[_rw] [-r|-R] [-t type] [-s source] [-o options] [-O options] [-e action] [-E action] [-f] mount_point ...``, or ``mount_point
+    source type options``."""
+    given: Dict[str, List[str]] = {}
+    plain: List[str] = []
+    position = 0
+    while position < len(words):
+        word = words[position]
+        if word in ("-s", "-t", "-o", "-O", "-e", "-E", "-f", "-F") and position + 1 < len(words):
+            given.setdefault(word, []).append(words[position + 1])
+            position += 2
+            continue
+        plain += [] if word.startswith("-") else [word]
+        position += 1
+    points = given.get("-f", []) + given.get("-F", []) + (plain if given else plain[:1])
+    source = (given.get("-s") or plain[1:2] or [""])[0] if not given or "-s" in given else ""
+    server, colon, path = source.partition(":")
+    if not points or not all(re.match(r"^/[^*?\[{]*$", point) for point in points):
+        raise NotTaken("its mount point is missing or a pattern")
+    if colon and path.startswith("/") and len(points) == 1 and "/" not in server and not re.search(r"[*?\[{]", source):
+        listed = list(taken.options.get("nfs_mounts", {}).get("mounts") or [])
+        taken.check("nfs_mounts", mounts=[*listed, {"server": server, "path": path, "mount_point": points[0]}])
+        return "which options it is mounted with is not looked at"
+    paths = list(taken.options.get("storage", {}).get("paths") or [])
+    taken.check("storage", paths=paths + [point for point in points if point not in paths])
+    return "it must be mounted and writable; from where, of which type and with which options is not looked at"
+
+
+def _nvme(words: Sequence[str], taken: Taken) -> str:
+    taken.check("storage", expected_nvme_disks=int(_number(words, 0, "the number of disks")))
+    return ""
+
+
+def _cpus(words: Sequence[str], taken: Taken) -> str:
+    names = ("sockets", "cores", "threads")
+    taken.check("memory_and_cpu", **{name: int(_number(words, place, f"the number of {name}")) for place, name in enumerate(names[:len(words)])})
+    return ""
+
+
+def _memory(words: Sequence[str], taken: Taken) -> str:
+    """``check_hw_physmem minimum [maximum] [fudge]``."""
+    if not words:
+        raise NotTaken("the size is missing")
+    taken.check("memory_and_cpu", minimum_memory_gib=round(at_least(words[0], words[2] if len(words) > 2 else "") / _GIB, 2))
+    return "more memory than the maximum is no finding here" if len(words) > 1 else ""
+
+
+def _swap(words: Sequence[str], taken: Taken) -> str:
+    """``check_hw_swap minimum [maximum] [fudge]``."""
+    if len(words) < 2:
+        raise NotTaken("there is no check of the least swap space")
+    least = kilobytes(words[0])
+    most = at_most(words[1], words[2] if len(words) > 2 else "") / _GIB
+    if most == float("inf"):
+        raise NotTaken("its fudge lets everything pass")
+    taken.check("memory_and_cpu", maximum_swap_gib=round(most, 2))
+    return "less swap space than the minimum is no finding here" if least else ""
+
+
+def _only(name: str, difference: str = "") -> Callable[[Sequence[str], Taken], str]:
+    def take(_words: Sequence[str], taken: Taken) -> str:
+        taken.check(name)
+        return difference
+
+    return take
+
+
+_CHECKS: Dict[str, Callable[[Sequence[str], Taken], str]] = {
+    "check_gpu_count": _gpu_count,
+    "check_gpu_bw": _bandwidth,
+    "check_cuda_bw": _bandwidth,
+    "check_gpu_ecc": _ecc,
+    "check_gpu_xid": _xid,
+    "check_hw_cpuinfo": _cpus,
+    "check_hw_physmem": _memory,
+    "check_hw_swap": _swap,
+    "check_hw_ib": _infiniband,
+    "check_hw_eth": _ethernet,
+    "check_ib_link_flapping": _flapping,
+    "check_fs_mount": _mounted,
+    "check_fs_mount_rw": _mounted,
+    "check_nvme_count": _nvme,
+    "check_gpu_clock_throttling": _only("gpu_power", "AzNHC only writes throttling down, here it is judged"),
+    "check_nvsmi_healthmon": _only("driver", "what nvidia-smi's exit status says is read from the driver itself"),
+    "check_nv_healthmon": _only("driver", "what nvidia-healthmon says is read from the driver itself"),
+    "check_nvlink_status": _only("nvlink", "links are judged by what the model has, so that cards without a bridge pass"),
+}
+
+#: Why the other checks of AzNHC have no counterpart.
+_WITHOUT: Dict[str, str] = {
+    "check_nccl_allreduce": "there is no check that runs NCCL; gpu_link measures between the GPUs of a node, and iperf3_pairs between nodes",
+    "check_nccl_allreduce_ib_loopback": "there is no check that runs NCCL",
+    "check_ib_bw_gdr": "there is no check of RDMA bandwidth; the check infiniband reads the rate of the ports",
+    "check_ib_bw_non_gdr": "there is no check of RDMA bandwidth; the check infiniband reads the rate of the ports",
+    "check_hw_topology": "there is no check of a topology file; pcie_bandwidth shows GPUs that are wired otherwise",
+}

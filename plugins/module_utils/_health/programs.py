@@ -1,0 +1,54 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Finding the programs that measure: where they are and which version they have, told as readings."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from typing import Any, Dict, Optional, Tuple
+
+from .bounded import run
+
+#: Where programs are installed that the path of a login over SSH without a shell often lacks.
+_ALSO = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/sbin")
+#: Seconds a program may take to tell its version.
+_SECONDS = 5.0
+
+
+def path_of(name: str) -> Optional[str]:
+    return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath),) + _ALSO))
+
+
+def error(reason: str, message: str) -> Dict[str, Any]:
+    """Why there is no reading: ``reason`` is one word for programs, ``message`` says it to people."""
+    return {"error": {"reason": reason, "message": message}}
+
+
+def numbers_of(version: str) -> Tuple[int, ...]:
+    """``3.10.1`` is (3, 10, 1); as text 3.9 would be newer than 3.10."""
+    return tuple(int(part) for part in version.split("."))
+
+
+def find(name: str, least: str) -> Dict[str, Any]:
+    """``{"path", "version", "told"}``, or ``{"error": text, "reason": word}`` where it is missing, older than ``least``, or does not tell.
+
+    ``told`` is all that it printed when asked for its version (``-v``, the same for iperf3 and fping in all versions).
+    """
+    path = path_of(name)
+    if not path:
+        return {"error": f"{name} is not installed", "reason": "missing"}
+    try:
+        done = run([path, "-v"], _SECONDS, grace=0.5)
+    except OSError as problem:
+        return {"error": f"{path} could not be started: {problem}", "reason": "not_started"}
+    told = done.stdout + done.stderr
+    found = re.search(r"\b(\d{1,4}(?:\.\d{1,4}){1,2})", told)
+    if not found:
+        waited = f" within {_SECONDS:.0f} s" if done.timed_out else ""
+        return {"error": f"{path} did not tell its version{waited}", "reason": "not_understood"}
+    version = found.group(1)
+    if numbers_of(version) < numbers_of(least):
+        return {"error": f"{path} is version {version}, {least} or newer is needed", "reason": "too_old"}
+    return {"path": path, "version": version, "told": told}

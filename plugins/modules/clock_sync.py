@@ -1,0 +1,74 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: clock_sync
+short_description: Check that the clock of a host is synchronised
+version_added: 0.1.0
+description:
+  - Asks the kernel whether its clock is synchronised, and chrony, systemd-timesyncd or ntpd, whichever runs, how far it is off. Also runs where there is no
+    GPU.
+  - The daemon's word counts before the kernel's, since chrony tells the kernel nothing unless C(rtcsync) is set. Where a daemon runs and cannot be asked, and
+    the kernel does not vouch for the clock, the result is V(unknown).
+  - A clock that nobody keeps, that is more than O(maximum_offset) off, or that has not heard of a server for a day is V(warn).
+  - Nothing of this is V(fail) unless O(fail_offset) is given.
+options:
+  maximum_offset:
+    description: Seconds that the clock may be off before that is V(warn).
+    type: float
+    default: 0.1
+  fail_offset:
+    description: Seconds that the clock may be off before that is V(fail); without it, it never is.
+    type: float
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+"""
+
+EXAMPLES = r"""
+- name: Is the clock synchronised
+  autopilot.gpu.clock_sync:
+
+- name: A second off is too much for these nodes
+  autopilot.gpu.clock_sync:
+    fail_offset: 1
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result, with its findings and measurements.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.clock_sync import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,63 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: driver
+short_description: Check driver, firmware and modes of the GPUs of a host
+version_added: 0.1.0
+description:
+  - Compares the versions of the driver, its libraries and its kernel module, and VBIOS, InfoROM, GSP firmware and compute mode among GPUs of the same model.
+  - Parts of different versions, GPUs that differ from the others, persistence mode that is off and MIG that changes with the next reset are V(warn).
+  - A compute mode that refuses every program is V(fail). So are NVSwitches without a fabric manager, unless the fabric is still set up.
+  - The verdict over several nodes adds which of them differ from the majority of three or more with the same model of GPU.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+"""
+
+EXAMPLES = r"""
+- name: Do driver and firmware go together
+  autopilot.gpu.driver:
+
+- name: The same as a gate
+  autopilot.gpu.driver:
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result, with its findings and measurements.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.driver import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_link
+short_description: Measure the bandwidth between the GPUs of a host
+version_added: 0.1.0
+description:
+  - Copies from each GPU to each other one, both ways, and compares the data afterwards. GPUs meet in rounds in which each is in one pair at most. Eight
+    GPUs take about three seconds.
+  - Pairs over NVLink are judged by their model and number of links, and by the node's other pairs of the same kind. Pairs over PCIe, where healthy figures
+    depend on the board, are compared with those at the same distance in the node only, and warn at most.
+  - A GPU that is slow with most of the others is one finding; else the pair is.
+  - Data that came changed is V(fail). Where the driver gives no access between two GPUs, as on many boards without NVLink, they are not measured.
+  - GPUs that are in use, and those with MIG, are left alone and skipped; with one GPU there is nothing to measure. Needs nothing but the driver.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+options:
+  minimum:
+    description:
+      - The least bandwidth that is accepted in either direction, in GB/s (decimal), in place of the built-in table. It is asked of pairs that NVLinks
+        connect, and on a host without NVLinks of all.
+      - The comparison with the other pairs of the node then warns at most.
+      - V(0) is the same as not giving it.
+    type: float
+  force:
+    description:
+      - Whether to measure GPUs that are in use, too, or whose use could not be told.
+      - A pair that is slow while someone else uses it is V(unknown), not V(fail).
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Measure between all GPUs
+  autopilot.gpu.gpu_link:
+
+- name: Accept no less than 335 GB/s over NVLink
+  autopilot.gpu.gpu_link:
+    minimum: 335
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: >-
+    The check's result. Its measurement is C(gpu_link_bandwidth) in bytes/s, the slowest direction by GPU and kind (V(nvlink), V(pcie)).
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_link import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: gpu_memory
+short_description: Measure the memory bandwidth and the arithmetic of each GPU, and whether its results are right
+version_added: 0.1.0
+description:
+  - Runs three small kernels on each GPU, one GPU at a time, a triad over its memory, multiply-adds in double precision, and products of tiles in
+    the tensor cores, and compares every result with what it must be. A healthy GPU takes about two seconds.
+  - A GPU that computes wrong results is V(fail), whatever its speed.
+  - The memory's bandwidth is judged by the GPU's model, and by the other GPUs of the same model in the node, when at least three were measured.
+  - The rates of the arithmetic are compared with those of the other GPUs of the same model in the node and in the fleet only, and warn at most. They are
+    not those of a data sheet, as the kernels run on every GPU since Volta alike.
+  - GPUs that are in use, and those with MIG, are left alone and skipped. Needs nothing but the driver; no toolkit, no compiler and no cuBLAS.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+options:
+  minimum:
+    description:
+      - The least bandwidth of the memory that is accepted, in GB/s (decimal), in place of the built-in table.
+      - The comparison with the other GPUs of the node then warns at most.
+      - V(0) is the same as not giving it.
+    type: float
+  force:
+    description:
+      - Whether to measure GPUs that are in use, too, or whose use could not be told.
+      - A GPU that is slow while someone else uses it is V(unknown), not V(fail).
+    type: bool
+    default: false
+"""
+
+EXAMPLES = r"""
+- name: Measure the memory and the cores of each GPU
+  autopilot.gpu.gpu_memory:
+
+- name: Accept no less than 2800 GB/s
+  autopilot.gpu.gpu_memory:
+    minimum: 2800
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: >-
+    The check's result. Its measurements are C(gpu_memory_bandwidth) in bytes/s by GPU, and C(gpu_compute_rate) in FLOP/s by GPU and kind
+    (V(fp64), V(tensor)).
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_memory import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

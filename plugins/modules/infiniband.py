@@ -1,0 +1,85 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: infiniband
+short_description: Check the InfiniBand and RoCE ports of a host
+version_added: 0.1.0
+description:
+  - Reads state, rate, counters, P_Keys and firmware of every port of an InfiniBand or RoCE card from C(/sys/class/infiniband). Also runs where there is no GPU.
+  - A port that is down, or slow, is V(fail) only where an option says what it should be. Without one it is V(warn) where more than half of the ports of the
+    same board are up, or faster; a port without a cable is no fault by itself.
+  - V(warn) too are a link that no subnet manager has set up, a link that went down five times in 24 hours, errors beyond what InfiniBand's specification and
+    its tools allow (on the average since boot), and cards of one board with different firmware.
+  - A host without such ports is V(skip). Virtual functions that the host lends to virtual machines are not judged unless O(ports) names them.
+options:
+  expected_ports:
+    description: How many ports must be up, at O(minimum_rate_gbps) where that is given.
+    type: int
+  minimum_rate_gbps:
+    description:
+      - The least rate of a port in Gb/s, as the kernel gives it, such as 400 for four lanes of NDR.
+      - With O(expected_ports) so many ports must have it, others may be slower; without it all InfiniBand ports that are up must (those of RoCE where there is
+        no InfiniBand).
+    type: float
+  ports:
+    description:
+      - Ports that must be up, each with its least rate in Gb/s or without a value.
+      - A port is named as C(mlx5_0:1); C(mlx5_0) means all ports of the device.
+    type: dict
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+"""
+
+EXAMPLES = r"""
+- name: Eight ports of 400 Gb/s
+  autopilot.gpu.infiniband:
+    expected_ports: 8
+    minimum_rate_gbps: 400
+
+- name: These ports by name, at least at these rates
+  autopilot.gpu.infiniband:
+    ports:
+      mlx5_0:1: 400
+      mlx5_1:1: 400
+      mlx5_bond_0:
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result, with its findings and measurements.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.infiniband import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

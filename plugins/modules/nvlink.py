@@ -1,0 +1,65 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: nvlink
+short_description: Check the NVLinks of each GPU and its place in the NVSwitch fabric
+version_added: 0.1.0
+description:
+  - Reads which NVLinks of each GPU are active, their version, speed and error counters, and how its registration with the NVSwitch fabric stands.
+  - How many links must be active follows from the model. Where they go to NVSwitches, one that is down is V(fail). On PCIe cards with a bridge whole
+    bridges are expected, and a card without one is not faulty. Boards whose links are wired by their maker are compared within the node, and warn at most.
+  - A GPU that has not joined the fabric is V(fail), as CUDA refuses to start there (error 802); while the node has only just booted it is V(unknown).
+  - Errors counted since the driver was loaded are told. Only links that have some are looked at again for half a second, and growth is V(warn).
+  - Links that are down because MIG is on, in a virtual machine with one GPU, or by the driver's parameter C(NvLinkDisable) make no node unfit.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+"""
+
+EXAMPLES = r"""
+- name: Are all NVLinks up
+  autopilot.gpu.nvlink:
+
+- name: The same as a gate
+  autopilot.gpu.nvlink:
+    fail_on: fail
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result. Its measurements are C(nvlinks_active) by GPU and C(nvlink_errors) by GPU and kind.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.nvlink import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

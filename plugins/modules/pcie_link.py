@@ -1,0 +1,66 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: pcie_link
+short_description: Check the PCIe links of each GPU and of the bridges above it
+version_added: 0.1.0
+description:
+  - Reads the generation and width of each GPU's PCIe link and of every bridge between it and the host, against the most that both ends can do, the
+    packets sent again, and the errors that the kernel has counted (AER).
+  - Lanes do not go to sleep, so a link that is narrower than GPU and slot can is V(fail) where the port above agrees; V(warn) where that port is not
+    seen, as in a virtual machine, and where all GPUs of the model in the node are alike.
+  - A generation below the most is power saving at rest. What the link carries under load is for M(autopilot.gpu.pcie_bandwidth) to measure.
+  - A slot that allows less than the GPU could do is told and passes. GPUs whose data does not go over PCIe (GH200, GB200, GB10) pass.
+  - More packets sent again than PCIe's bit error rate explains, fatal errors, and a link between bridges that is below what both can do are V(warn).
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+"""
+
+EXAMPLES = r"""
+- name: Are all PCIe links up at their width
+  autopilot.gpu.pcie_link:
+
+- name: Measure the links only where they are up as they should
+  autopilot.gpu.pcie_link:
+    fail_on: warn
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result. Its measurement is C(pcie_replays) by GPU.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.pcie_link import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,83 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: usage_compare
+short_description: Compare what a job made of two platforms
+version_added: 0.1.0
+description:
+  - Reads two runs that M(autopilot.gpu.usage_capture) collected, and says first whether they can be compared at all.
+  - The verdict is V(identical), V(same hardware) (then a difference is the platform's), V(different hardware) or V(different job). What differs stands on top.
+  - Then the figures of each metric, weighted by time, with what is missing, and the difference with a 95 % interval by a bootstrap on block means of 60 s.
+  - Measures nothing and asks no host. Runs once, on the controller.
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+options:
+  a:
+    description: Directory on the controller with the first run, as O(b) relative to where Ansible was started.
+    type: path
+    required: true
+  b:
+    description: Directory with the second run; differences are those of it to the first.
+    type: path
+    required: true
+  rules:
+    description: When something is a finding, see M(autopilot.gpu.usage_capture).
+    type: dict
+    default: {}
+  report_dir:
+    description: Directory on the controller for C(comparison.json), C(comparison.html) and C(summary.txt). Nothing is written when not given.
+    type: path
+extends_documentation_fragment:
+  - autopilot.gpu._attributes.controller
+attributes:
+  check_mode:
+    support: full
+    description: Can run in C(check_mode) and return what it would do.
+    details: The same, and nothing is written.
+seealso:
+  - module: autopilot.gpu.usage_capture
+"""
+
+EXAMPLES = r"""
+- name: Is it the platform?
+  autopilot.gpu.usage_compare:
+    a: runs/baremetal
+    b: runs/openshift
+    report_dir: reports/platforms
+"""
+
+RETURN = r"""
+comparability:
+  description: >-
+    C(verdict), whether a difference is C(attributable) to the platform, the C(reason), and what differs of C(parameters), C(hardware) and C(software),
+    each with its C(name), C(a) and C(b).
+  type: dict
+  returned: success
+metrics:
+  description: By metric its name, unit, the figures of both runs and their difference, without the plots that the document has.
+  type: list
+  elements: dict
+  returned: success
+summary:
+  description: The same for a person, line by line.
+  type: list
+  elements: str
+  returned: success
+report:
+  description: Path of the document.
+  type: str
+  returned: when O(report_dir) is given and not in check mode
+page:
+  description: Path of the same as one HTML page with plots.
+  type: str
+  returned: when O(report_dir) is given and not in check mode
+summary_file:
+  description: Path of the summary as text, beside the document.
+  type: str
+  returned: when O(report_dir) is given and not in check mode
+"""

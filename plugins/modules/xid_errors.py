@@ -1,0 +1,80 @@
+#!/usr/bin/python
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+DOCUMENTATION = r"""
+module: xid_errors
+short_description: Check the errors that the driver logged of GPUs and NVSwitches
+version_added: 0.1.0
+description:
+  - Reads the kernel's log of this boot (C(/dev/kmsg), or the journal where that cannot be read) for errors of GPUs (Xid) and NVSwitches (SXid), GPUs that have
+    fallen off the bus, and PCIe errors that GPUs reported.
+  - Errors of a GPU without 180 s of silence between them are one incident, of which the worst is the cause. What came with it is in the evidence.
+  - What an error makes of its GPU follows NVIDIA's Xid catalogue. Where a reset, a power-cycle or a repair is asked for it is V(fail); what a GPU can go on
+    with is V(warn); errors of applications are V(pass).
+  - What is over does not count. Loading the driver ends what a reset mends, and so does the driver's own word that it asks for no recovery any more (Xid 154).
+    Of a reset that the driver tells nothing of the log does not know; give O(since) then.
+  - A log that cannot be read is V(unknown). That of a long boot may have lost its beginning, which is told.
+options:
+  since:
+    description:
+      - Seconds to look back. What was logged before does not count.
+      - Without it all that was logged since boot counts.
+    type: float
+seealso:
+  - name: NVIDIA Xid errors
+    description: What each Xid means, and the workflow for each.
+    link: https://docs.nvidia.com/deploy/xid-errors/index.html
+author:
+  - Contributors to autopilot.gpu (@autopilot-gpu)
+extends_documentation_fragment:
+  - autopilot.gpu._attributes
+  - autopilot.gpu._checks
+"""
+
+EXAMPLES = r"""
+- name: Did the driver log an error that counts
+  autopilot.gpu.xid_errors:
+  become: true
+
+- name: The same of the last hour only, after the GPUs were reset by hand
+  autopilot.gpu.xid_errors:
+    since: 3600
+    fail_on: fail
+  become: true
+"""
+
+RETURN = r"""
+status:
+  description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  type: str
+  returned: always
+  sample: pass
+health:
+  description: The check's result, with its findings and measurements.
+  type: list
+  elements: dict
+  returned: always
+node:
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version and the boot id.
+  type: dict
+  returned: always
+readings:
+  description: The options and raw readings by check.
+  type: dict
+  returned: when O(readings=true)
+"""
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.xid_errors import CHECK
+
+
+def main() -> None:
+    main_of(CHECK)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,36 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""An action that works on the controller, once for all hosts of the play."""
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.plugins.action import ActionBase
+
+
+class Once(ActionBase):
+    """Returns what `once` gives; a ValueError of it is a failed task with its words."""
+
+    BYPASS_HOST_LOOP = True
+    TRANSFERS_FILES = False
+    _requires_connection = False
+
+    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        result = super().run(tmp, task_vars)
+        # What is of all hosts is more than anybody reads, and -v would show it.
+        result.update(changed=False, _ansible_verbose_override=True)
+        try:
+            result.update(self.once(task_vars or {}))
+        except ValueError as error:
+            result.update(failed=True, msg=str(error))
+        return t.cast("dict[str, t.Any]", result)
+
+    def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        """What the task returns; raises ValueError that names the option, its value and what is accepted."""
+        raise NotImplementedError

@@ -1,0 +1,264 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the pages that are made from tables of the core: the metrics, the codes of findings, the marks of nodes.
+
+    reference.py            write them
+    reference.py --check    fail (exit 1) when what is there differs
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any, Dict, Iterable, List, Sequence, Tuple
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path[:0] = [str(ROOT / "plugins" / "module_utils"), str(Path(__file__).parent)]
+
+import marks  # noqa: E402
+from _health import metrics  # noqa: E402
+from _health.knowledge import agent  # noqa: E402
+from _health.knowledge.findings import FINDINGS  # noqa: E402
+from _health.metrics import COMPATIBILITY, METRICS, MOST_FINDINGS, MOST_MESH_HOSTS, Metric  # noqa: E402
+
+#: Ends of names -> unit.
+_UNITS = (
+    ("_bytes_per_second", "bytes/s"), ("_seconds", "s"), ("_watts", "W"), ("_ratio", "0 to 1"), ("_rows", "rows"), ("_pages", "pages"), ("_gpus", "GPUs"),
+    ("_nodes", "nodes"), ("_bytes", "bytes"), ("_hertz", "Hz"), ("_per_second", "1/s"),
+)
+
+METRICS_PAGE = """<!-- Made by `make -C src/docs` from the table in plugins/module_utils/_health/metrics.py; do not edit. -->
+
+# Metrics
+
+What a run pushes to a Prometheus Pushgateway. All metrics are gauges. A status is a number: {statuses}.
+
+## Of a node
+
+Each series has the labels `job`, `node` and `phase`, and those that the option `labels` adds (`cluster`, say). A node and phase is a group: a run replaces
+what it found out about the nodes that it had, and nothing else. So runs over part of the fleet (`--limit`, job slices of AWX, two runs at once) do not
+disturb each other.
+
+{node}
+
+Figures of `ping_mesh` and `iperf3_pairs` are those of the mesh. When these modules are called by hand, only their status and findings are pushed.
+
+A check that could not tell has its status (3) and no figure; so has a node that was not reached, and it is neither fit nor unfit. What is wrong between two
+nodes (a link, a path) is a finding of the nodes in its evidence. It makes neither unfit, and a run that has both again replaces it.
+
+## Of the run
+
+The labels are the same without `node`; the last run of a phase replaces the one before.
+
+{run}
+
+## When a group is there already
+
+A push reads what the gateway has of the node and puts back what is known then:
+
+- Of each check the later news win, with all that belongs to them: status, time, findings, figures.
+- A check that was not part of the run, or was skipped in it, keeps what is there. `autopilot_check_timestamp_seconds` tells how old that is.
+- `autopilot_gpu_info`, and findings of no check (a node that could not be reached), are those of the latest run that was not a mere skip.
+- `autopilot_last_success_timestamp_seconds` is the latest there was.
+- `autopilot_node_status` is the worst of all that is kept, where nothing is worse than a skip what the latest run says.
+  `autopilot_node_fit` is 0 while a kept check has failed, absent while one could not tell, and else
+  what the latest run says.
+- Of two runs that ended in the same second, the worse news win.
+- Series of this collection's other versions that this one does not know are dropped.
+
+So no fail is hidden by a skip or by an earlier pass, in whatever order pushes arrive, and a push that is repeated changes nothing.
+
+## How many series
+
+For 1,000 nodes with 8 GPUs each, all checks and two networks: {usual} series. At the very most, with everything measured and {most_findings} findings on every
+node: {most}. The metric of IBM Autopilot adds {compatibility}. Whatever a node says, it has at most {most_series} series of a metric.
+
+In a mesh of at most {most_hosts} hosts each pair has series of its own; for {most_hosts} nodes where all pairs were measured on two networks that is {mesh}
+more, and {mesh_compatibility} of IBM Autopilot's `ping`.
+
+## Coming from IBM Autopilot
+
+With the option `compatibility` the callback pushes this metric too, with the values it had, so that dashboards and alerts go on working:
+
+{compatible}
+
+| `health` | `deviceid` | value |
+| --- | --- | --- |
+| `pciebw` | index of the GPU | GB/s from host to GPU, by the copy engine |
+| `remapped` | index of the GPU | 1 where a row waits to be remapped, else 0 |
+| `power-slowdown` | index of the GPU | 1 where the hardware slows the GPU down, else 0 |
+| `gpumem` | 0 | 1 where a GPU's memory or arithmetic fails, else 0 |
+| `dcgm` | empty | 1 where any result of DCGM says fail, else 0 |
+| `pvc` | empty | 1 where a claim got no volume that could be used, else 0 |
+| `ping` | the other node | 1 where no ping came back on some network, else 0; in meshes of at most {most_hosts} hosts |
+
+A check that could not tell, or was skipped, has no value here, where IBM Autopilot says 1 or 0. `node` is the group's label.
+
+## Of the agent
+
+The resident agent exposes what it knows of its node for Prometheus to scrape: the metrics of a node above, IBM Autopilot's included, with the labels `node`
+and `phase="{agent_phase}"`, and those of its own below, with the label `node`. They are made anew for each scrape: a finding that is gone has no series any
+more, and of a check that was put off since the GPUs are in use the earlier news stay, with their time.
+
+{agent}
+
+## The file
+
+The verdict writes `metrics.json` beside the run document, with the groups of the run, one in each line. That is what the callback pushes.
+"""
+
+FINDINGS_PAGE = """<!-- Made by `make -C src/docs` from the tables in plugins/module_utils/_health/knowledge/findings; do not edit. -->
+
+# Findings
+
+Each finding has a code. The finding itself says what it is of one node, with figures; here is what the code means and what to do. Alerts and the report
+page use the same words. With the policy's `warn_only`, a code counts as a warning at most.
+
+{findings}
+
+A code `<check>_<status>`, such as `gpu_power_unknown`, is a check's own word that none of its findings explains; the run document has its readings then.
+"""
+
+
+def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [heads, ["---"] * len(heads), *rows]
+    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+
+
+def _unit(metric: Metric) -> str:
+    return next((unit for end, unit in _UNITS if metric.name.endswith(end)), "")
+
+
+def _rows(several: Iterable[Metric]) -> Iterable[Tuple[str, ...]]:
+    for metric in several:
+        check = metric.check or ("any" if "check" in metric.labels else "")
+        yield f"`{metric.name}`", ", ".join(f"`{label}`" for label in metric.labels), _unit(metric), f"`{check}`" if metric.check else check, metric.help
+
+
+def _node(gpus: int, most: bool, hosts: int) -> Dict[str, Any]:
+    """A node as a run document has it, of which everything was measured; ``most``: with all that there can be."""
+    indexes = [str(index) for index in range(gpus)]
+    planes = ("eth1", "eth2")
+    directions, methods, ways = ("host_to_device", "device_to_host"), ("copy_engine", "kernel"), ("transmit", "receive")
+    values: Dict[str, List[Tuple[str, str, Dict[str, str]]]] = {
+        "gpu_count": [("gpu_count", "gpus", {})],
+        "remapped_rows": [("remapped_rows", "rows", {"gpu": gpu, "cause": cause}) for gpu in indexes for cause in ("correctable", "uncorrectable")],
+        "gpu_power": [("power_limit", "watts", {"gpu": gpu}) for gpu in indexes],
+        "pcie_bandwidth": [
+            ("pcie_bandwidth", "bytes/s", {"gpu": gpu, "direction": direction, "method": method})
+            for gpu in indexes for direction in directions for method in methods
+        ],
+        "ecc_errors": [
+            ("ecc_errors", "errors", {"gpu": gpu, "counter": counter, "kind": kind})
+            for gpu in indexes for counter in ("volatile", "aggregate") for kind in ("corrected", "uncorrected")
+        ],
+        "nvlink": [("nvlinks_active", "links", {"gpu": gpu}) for gpu in indexes],
+        "pcie_link": [("pcie_replays", "replays", {"gpu": gpu}) for gpu in indexes],
+        "gpu_processes": [("memory_used", "bytes", {"gpu": gpu}) for gpu in indexes],
+        "infiniband": [("port_active", "ports", {"port": f"mlx5_{gpu}:1"}) for gpu in indexes],
+        "clock_sync": [("clock_offset", "seconds", {})],
+        "storage": [("filesystem_free", "ratio", {"path": path}) for path in ("/", "/var", "/scratch")],
+        "memory_and_cpu": [("memory_errors", "errors", {"kind": kind}) for kind in ("corrected", "uncorrected")],
+        "gpu_link": [("gpu_link_bandwidth", "bytes/s", {"gpu": gpu, "kind": "nvlink"}) for gpu in indexes],
+        "gpu_memory": [("gpu_memory_bandwidth", "bytes/s", {"gpu": gpu}) for gpu in indexes] + [
+            ("gpu_compute_rate", "FLOP/s", {"gpu": gpu, "kind": kind}) for gpu in indexes for kind in ("fp64", "tensor")],
+        "dcgm_diag": [],
+        "ping_mesh": [(name, unit, {"plane": plane}) for plane in planes for name, unit in (("ping_loss", "ratio"), ("ping_round_trip", "seconds"))],
+        "iperf3_pairs": [("pair_bandwidth", "bytes/s", {"plane": plane, "direction": way}) for plane in planes for way in ways],
+        "volume_claim": [(name, "seconds", {"storage_class": "fast"}) for name in ("volume_bound", "volume_ready")],
+    }
+    if most:
+        causes = ("power", "thermal", "board_limit", "reliability")
+        values["gpu_power"] += [("clocks_held_back", "seconds", {"gpu": gpu, "cause": cause}) for gpu in indexes for cause in causes]
+        values["pcie_bandwidth"] += [
+            ("pcie_bandwidth_concurrent", "bytes/s", {"gpu": gpu, "direction": direction, "method": "copy_engine"})
+            for gpu in indexes for direction in directions
+        ]
+        values["nvlink"] += [
+            ("nvlink_errors", "errors", {"gpu": gpu, "kind": kind}) for gpu in indexes for kind in ("crc_flit", "crc_data", "replay", "recovery")]
+        values["memory_and_cpu"] += [("host_memory_bandwidth", "bytes/s", {"numa": numa}) for numa in ("0", "1")]
+        values["xid_errors"] = [("xid_errors", "events", {"gpu": gpu, "xid": xid}) for gpu in indexes for xid in ("13", "31", "79")]
+        values["gpu_visibility"] = [("gpus_visible", "gpus", {})]
+        values["image_registry"] = [("image_lookup", "seconds", {"registry": "registry"})]
+        values["nfs_mounts"] = [("nfs_answer", "seconds", {"server": "nas"})]
+        values["gpu_activity"] = [("sampling_cpu", "ratio", {}), ("sampling_memory", "bytes", {})] + [
+            (name, unit, {"gpu": gpu}) for gpu in indexes for name, unit in (("utilization", "ratio"), ("power", "watts"), ("sm_clock", "hertz"))]
+        values["gpu_usage"] = [
+            (f"gpu_usage_{name}", unit, {"gpu": gpu}) for gpu in indexes
+            for name, unit in (("mean", "ratio"), ("p50", "ratio"), ("idle", "ratio"), ("idle_episodes", "episodes"), ("memory_occupied", "ratio"))]
+    findings = [
+        {"check": "gpu_power", "code": f"code_{number}", "status": "warn", "action": "watch", "subject": {"kind": "node"}, "message": "", "evidence": {}}
+        for number in range(MOST_FINDINGS + 1 if most else 0)
+    ]
+    health = [
+        {"check": check, "status": "pass", "summary": "", "findings": [], "duration_seconds": 1.0, "measurements": [
+            {"name": name, "value": 1.0, "unit": unit, "labels": labels} for name, unit, labels in of_check
+        ]} for check, of_check in values.items()
+    ]
+    known = [{"index": index, "uuid": f"GPU-{index}", "pci": f"00000000:{index:02X}:00.0", "name": "GPU"} for index in range(gpus)]
+    return {"name": "gpu0", "status": "pass", "fit": "fit", "findings": findings, "health": health, "fleet": [], "facts": {"gpus": known}, "readings": {}}
+
+
+def _document(gpus: int, most: bool, hosts: int) -> Dict[str, Any]:
+    names = [f"gpu{number}" for number in range(hosts)]
+    measures = (("iperf3_pairs", "bandwidth", "bits/s"), ("ping_mesh", "loss", "ratio"), ("ping_mesh", "round_trip_p50", "seconds"))
+    return {
+        "run_id": "run", "phase": "preflight", "finished": "2026-01-01T00:00:00Z", "duration_seconds": 1.0, "versions": {},
+        "policy": {}, "counts": dict.fromkeys(("fit", "unfit", "could_not_tell", "skipped"), 0), "verdict": {"status": "pass", "passed": True},
+        "findings": [], "nodes": [_node(gpus, most, hosts)],
+        "mesh": {"hosts": names, "matrices": [
+            {"check": check, "plane": plane, "measure": measure, "unit": unit, "cells": [[0, other, 1.0] for other in range(1, hosts)]}
+            for plane in ("eth1", "eth2") for check, measure, unit in measures
+        ]},
+    }
+
+
+def series(nodes: int, gpus: int, most: bool = False, hosts: int = 0, compatibility: bool = False) -> int:
+    """Series of a fleet in which each node has two networks and was in a mesh of so many hosts: those of one node's group times the nodes, and the run's."""
+    node, run = metrics.groups_of(_document(gpus, most, hosts), compatibility)
+    return len(node.samples) * nodes + len(run.samples)
+
+
+def _metrics_page() -> str:
+    of_run = [metric for metric in METRICS if metric.name.startswith("autopilot_run_")]
+    hosts = MOST_MESH_HOSTS
+    usual, compatible = series(1000, 8), series(1000, 8, compatibility=True)
+    cells, all_cells = (series(hosts, 8, hosts=hosts, compatibility=both) - series(hosts, 8, compatibility=both) for both in (False, True))
+    heads = ("metric", "labels", "unit", "check", "meaning")
+    return METRICS_PAGE.format(
+        statuses=", ".join(f"{rank} {status}" for rank, status in enumerate(metrics.STATUSES)),
+        node=table(heads, _rows(metric for metric in METRICS if metric not in of_run)),
+        run=table(("metric", "labels", "unit", "meaning"), [(*row[:3], row[4]) for row in _rows(of_run)]),
+        compatible=table(("metric", "labels"), [(row[0], "`node`, " + row[1]) for row in _rows([COMPATIBILITY])]),
+        usual=f"{usual:,}", most=f"{series(1000, 8, most=True):,}", most_findings=MOST_FINDINGS, most_hosts=hosts, most_series=metrics.MOST_SERIES,
+        agent_phase=agent.PHASE, agent=table(("metric", "kind", "labels", "meaning"), [
+            (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help) for metric in agent.METRICS]),
+        compatibility=f"{compatible - usual:,}", mesh=f"{cells:,}", mesh_compatibility=f"{all_cells - cells:,}",
+    )
+
+
+def _findings_page() -> str:
+    return FINDINGS_PAGE.format(findings=table(
+        ("code", "what it means", "what to do"), [(f"`{code}`", entry.meaning, entry.next) for code, entry in sorted(FINDINGS.items())],
+    ))
+
+
+#: Page -> how it is made.
+PAGES = {"metrics.md": _metrics_page, "findings.md": _findings_page, "marks.md": lambda: marks.page(table)}
+
+
+def main() -> int:
+    differ = []
+    for name, made in PAGES.items():
+        page = ROOT / "docs" / name
+        if "--check" not in sys.argv[1:]:
+            page.write_text(made(), encoding="utf-8")
+        elif not page.exists() or page.read_text(encoding="utf-8") != made():
+            differ.append(str(page))
+    for name in differ:
+        print(f"reference: {name} is not what the tables of the core give; run make -C src/docs", file=sys.stderr)
+    return int(bool(differ))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,29 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What Ansible does on a host of a mesh, without Ansible: ``on_node.py facts | start | collect`` with its arguments as JSON on standard input."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import daemon, facts
+
+
+def main() -> None:
+    given = json.load(sys.stdin)
+    if sys.argv[1] == "facts":
+        answer = facts.look(Settings(host_root=given["host_root"]), ask_gate=False)
+        answer["clock"] = time.time()
+    elif sys.argv[1] == "start":
+        answer = daemon.start(given["share"], given["host_root"])
+    else:
+        answer = daemon.collect(given["run"], wait_seconds=5.0)
+    print(json.dumps(answer))
+
+
+if __name__ == "__main__":
+    main()
