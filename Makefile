@@ -6,14 +6,25 @@
 # make help         the rest
 
 BIN := .venv/bin
-# The tools call each other by name.
-export PATH := $(CURDIR)/$(BIN):$(PATH)
+# The tools call each other by name. Where a user's PATH lacks them, ip, tc and nft are in the last two.
+export PATH := $(CURDIR)/$(BIN):$(PATH):/usr/sbin:/sbin
 PYTEST = python -m pytest --junit-xml=.build/reports/$@.xml
-GATES := test-unit test-integration matrix artifact sanity lint docs import molecule
+GATES := test-unit test-integration kubernetes mesh molecule
+# These have one process each, and measure nothing.
+GATES_ASIDE := matrix sanity artifact lint import docs
+# These make network namespaces and measure in them, which is no use beside other tests.
+# The longest tests first, so that no worker is left with one at the end.
+MESH_TESTS := $(addprefix tests/integration/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_run.py network_checks.py cluster.py dashboards.py)
+# These need an API server, nodes or the agent's image; a worker makes them once, and has all of a file.
+KUBERNETES_TESTS := $(wildcard $(addprefix tests/integration/test_,lab.py node_mark*.py volume_claim.py agents_inventory.py status.py job_action_cluster.py agent_*.py))
+comma := ,
+space := $(subst ,, )
 # Arguments for ansible-playbook, for example ARGS='--check' or ARGS='-e expected_gpus=8'.
 ARGS ?=
+# The bad part of `make demo`; `make demo ARGS=--help` lists them.
+DEMO_FAULT ?= slow_sender
 
-.PHONY: help setup setup-run preflight test dist clean $(GATES)
+.PHONY: help as-root setup setup-run preflight demo test accuracy dist clean $(GATES) $(GATES_ASIDE)
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -22,6 +33,10 @@ help:
 setup:
 	@tests/tools/setup.sh all
 
+# Before anything is installed.
+as-root:
+	@[ "$$(id -u)" -eq 0 ] || { echo "demo: needs root, to make network namespaces" >&2; exit 2; }
+
 setup-run:
 	@tests/tools/setup.sh run
 
@@ -29,17 +44,29 @@ setup-run:
 preflight: setup-run
 	@ansible-playbook -i localhost, -c local -e 'ansible_python_interpreter=$(CURDIR)/$(BIN)/python' playbooks/preflight.yml $(ARGS)
 
+## make demo              a cluster of network namespaces on this machine, with one bad part, diagnosed; needs root, cleans up (DEMO_FAULT=mtu, path, ...)
+demo: as-root setup-run
+	@python tests/tools/demo.py --fault $(DEMO_FAULT) $(ARGS)
+
 ## make test              all of the following, and a list of what was skipped
 test: setup
-	@python tests/tools/gates.py $(GATES)
+	@python tests/tools/gates.py $(GATES) $(subst $(space),$(comma),$(GATES_ASIDE))
 
 ##   make test-unit         pure functions
 test-unit: setup
-	$(PYTEST) tests/unit
+	$(PYTEST) -n 2 --dist loadfile tests/unit
 
 ##   make test-integration  real modules and playbooks against stand-in hardware
 test-integration: setup
-	$(PYTEST) -n 4 tests/integration --ignore=tests/integration/test_matrix.py --ignore=tests/integration/test_artifact.py
+	$(PYTEST) -n 4 tests/integration $(addprefix --ignore=,tests/integration/test_matrix.py tests/integration/test_artifact.py $(MESH_TESTS) $(KUBERNETES_TESTS))
+
+##   make kubernetes        the agent, its role and its marks on a real Kubernetes; builds one (once, some minutes), needs root
+kubernetes: setup
+	$(PYTEST) -n 3 --dist loadfile $(KUBERNETES_TESTS)
+
+##   make mesh              networks of namespaces on this machine, with every fault there is; needs root
+mesh: setup
+	$(PYTEST) -n 2 --dist loadgroup $(MESH_TESTS)
 
 ##   make matrix            ansible-core 2.18 to the newest, hosts from Python 3.8
 matrix: setup
@@ -57,6 +84,7 @@ sanity: setup
 lint: setup
 	ruff check .
 	mypy plugins/module_utils/_health
+	cd src/agent && MYPYPATH=../../plugins/module_utils mypy --config-file ../../pyproject.toml --python-version 3.11 autopilot_agent pin.py
 	ansible-lint --offline --profile production
 
 ##   make docs              documentation and changelog lint
@@ -68,9 +96,13 @@ docs: setup
 import: setup
 	tests/tools/import.sh
 
-##   make molecule          the role on stand-in nodes: converge, idempotence
+##   make molecule          the role on stand-in nodes: converge, idempotence; the preflight on a cluster of namespaces, as root
 molecule: setup
 	tests/tools/molecule.sh
+
+## make accuracy          puts every scenario of tests/accuracy before the real checks, prints what they make of it (ARGS='--only xid')
+accuracy: setup
+	@python tests/tools/accuracy.py $(ARGS)
 
 ## make dist              the artifact, in dist/
 dist: setup-run

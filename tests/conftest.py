@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -17,11 +18,18 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome
 
 sys.path.insert(0, str(Path(__file__).parent / "sandbox"))
+import cluster as sandbox_cluster  # noqa: E402
+import lab as sandbox_lab  # noqa: E402
+import measures  # noqa: E402
 import node as sandbox  # noqa: E402
 
 # No deadline for an example: how long one takes says more about the machine than about the code.
 hypothesis.settings.register_profile("quick", max_examples=60, deadline=None)
 hypothesis.settings.load_profile("quick")
+
+
+def pytest_configure(config):
+    config.pluginmanager.register(measures)
 
 
 @pytest.fixture
@@ -36,6 +44,45 @@ def node(tmp_path):
         return built[-1]
 
     return build
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """``cluster(hosts=8, ...) -> Cluster``: a running cluster (see tests/sandbox/cluster.py), which ends with the tests of the file."""
+    reason = sandbox_cluster.obstacle()
+    if reason:
+        pytest.skip(reason)
+    with contextlib.ExitStack() as running:
+        yield lambda **settings: running.enter_context(sandbox_cluster.Cluster(**settings))
+
+
+def _running_lab(nodes):
+    """A lab for the session; where a user names their own cluster, that."""
+    if sandbox_lab.own.named():
+        made = sandbox_lab.OwnCluster()
+    else:
+        reason = sandbox_lab.obstacle(nodes)
+        if reason:
+            pytest.skip(reason)
+        try:
+            sandbox_lab.build.programs()
+        except sandbox_lab.build.Unavailable as error:
+            pytest.skip(str(error))
+        made = sandbox_lab.Lab(nodes=nodes)
+    with made as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def lab():
+    """A Kubernetes whose nodes are objects only (see tests/sandbox/lab): tests leave it as they found it."""
+    yield from _running_lab(0)
+
+
+@pytest.fixture(scope="session")
+def lab_nodes():
+    """A Kubernetes with two nodes that run pods."""
+    yield from _running_lab(2)
 
 
 @pytest.fixture

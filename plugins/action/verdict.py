@@ -14,10 +14,10 @@ import typing as t
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
-from ansible.utils.display import Display
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import report, screen, verdict
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _summary
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes, report, screen, snapshot, verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.files import write
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _hosts, _summary
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str", "default": "autopilot_checks"},
@@ -25,10 +25,16 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
     "report_dir": {"type": "path", "default": "reports"},
     "phase": {"type": "str", "default": "preflight", "choices": ["preflight", "inflight", "postflight"]},
     "run_id": {"type": "str"},
+    "run": {"type": "str"},
 }
 
 #: What is kept of a host's registered result; the rest (the invocation, say) is no part of the run.
 _KEPT = ("health", "node", "readings", "unreachable", "skipped", "msg", "module_stdout", "module_stderr")
+
+
+#: What the role mesh registers: the plan of each pass, and what each host collected in it.
+_PLANS = ("autopilot_mesh_plan", "autopilot_mesh_second_plan")
+_PASSES = ("autopilot_mesh_first", "autopilot_mesh_second")
 
 
 class ActionModule(ActionBase):
@@ -43,48 +49,55 @@ class ActionModule(ActionBase):
         variables = task_vars or {}
         # By now the checks have run: a wrong option fails the task, and what they found is judged and written down all the same.
         options, refused = _read(self._task.args)
-        policy, run_id = verdict.Policy(), None
+        policy, run_id, job = verdict.Policy(), None, None
         try:
-            policy = verdict.policy_from(_plain(options["policy"]))
+            policy = verdict.policy_from(_hosts.plain(options["policy"]))
         except ValueError as error:
             refused.append(f"{error}; judged by the default policy")
         try:
             run_id = _run_id(options["run_id"])
         except ValueError as error:
             refused.append(str(error))
+        try:
+            job = snapshot.refuse_run(options["run"]) if options["run"] else None
+        except ValueError as error:
+            refused.append(str(error))
         check_mode = bool(self._task.check_mode)
         finished = time.time()
-        directory = None if check_mode else _directory(options["report_dir"], run_id, options["phase"], finished)
-        run_id = run_id or os.path.basename(directory or _named(options["phase"], finished))
-        nodes = [verdict.node_of(name, answer) for name, answer in _answers(variables, options["results"])]
-        judgement = verdict.judge(nodes, policy)
-        run = report.Run(run_id, options["phase"], _started(), finished, check_mode, ansible_version)
+        # What belongs to a job stands below its name, each phase in a directory of its own.
+        directory = None if check_mode else _directory(os.path.join(options["report_dir"], job or ""), run_id, options["phase"], finished)
+        named = os.path.basename(directory or _named(options["phase"], finished))
+        run_id = run_id or (f"{job}-{named}" if job else named)
+        raws = _hosts.raws(variables)
+        plans, unplanned = _plans(raws, variables.get("ansible_play_batch") or [])
+        nodes = _nodes(raws, options["results"], plans)
+        judgement = verdict.judge(nodes, policy, plans, planned_only=check_mode)
+        refused += unplanned
+        run = report.Run(run_id, options["phase"], _started(), finished, check_mode, ansible_version, job)
         document = report.document_of(run, nodes, judgement, policy)
         if refused:
             document["verdict"].update(passed=False, reason="; ".join(refused + [judgement.run.reason]))
-        return self._returned(document, directory)
+        unkept = _keep_snapshots(options["report_dir"], job, nodes) if job and not check_mode else ""
+        return self._returned(document, directory, unkept)
 
-    def _returned(self, document: dict[str, t.Any], directory: str | None) -> dict[str, t.Any]:
+    def _returned(self, document: dict[str, t.Any], directory: str | None, unkept: str) -> dict[str, t.Any]:
         """Write the document down and say what came out. A failure carries no more than a person wants on the screen."""
         judged = document["verdict"]
         result: dict[str, t.Any] = {
             "changed": False, "run_id": document["run_id"], "status": judged["status"], "passed": judged["passed"], "counts": document["counts"],
         }
         lines = screen.lines_of(document)
+        if unkept:
+            result["snapshots_error"] = unkept
+            lines.append(f"snapshots: NOT KEPT on the controller, {unkept}")
         if directory is None:
             result["plan"] = report.plan_of(document)
             lines.append("no run document is written in check mode")
         else:
-            result["report"] = os.path.join(directory, "run.json")
-            result["summary_file"] = os.path.join(directory, "summary.txt")
-            lines.append(f"run document: {_shown(result['report'])}")
-            try:
-                report.write(result["report"], report.to_json(document))
-                report.write(result["summary_file"], "".join(f"{line}\n" for line in lines))
-            except OSError as error:
+            failed = _files.write_down((_files.DOCUMENT, _files.METRICS, _files.PAGE), document, directory, lines, result)
+            if failed:
                 # The verdict stands all the same, and it must reach the screen.
-                lines[-1] = f"run document: NOT WRITTEN, {error}"
-                result.update(failed=True, msg=f"the run document could not be written: {error}; {judged['reason']}", summary=lines)
+                result.update(failed=True, msg=f"{'; '.join(failed)}; {judged['reason']}", summary=lines)
                 return self._shown_by(lines, result)
         if not judged["passed"]:
             result.update(failed=True, msg=f"{document['phase']} failed: {judged['reason']}")
@@ -97,9 +110,45 @@ class ActionModule(ActionBase):
     @staticmethod
     def _shown_by(lines: list[str], result: dict[str, t.Any]) -> dict[str, t.Any]:
         """The result, once it is sure that somebody shows the lines: the callback when the playbook is over, or else this task."""
-        if _summary.started is None:
-            _summary.show(Display(), lines)
+        _summary.show_now(lines)
         return result
+
+
+def _nodes(raws: dict[str, dict[str, t.Any]], results: str, plans: list[dict[str, t.Any]]) -> list[verdict.Node]:
+    """The hosts with what they registered. Where no host has the checks' results, they were not asked for: then the mesh stands alone."""
+    answers = _hosts.answers(raws, results, _KEPT)
+    passes = [dict(_hosts.answers(raws, name, ("mesh",))) for name, _plan in zip(_PASSES, plans)]
+    mesh_alone = bool(plans) and all(answer is None for _name, answer in answers)
+    return [
+        (verdict.Node(name) if mesh_alone else verdict.node_of(name, answer))._replace(mesh=tuple((one[name] or {}).get("mesh") for one in passes))
+        for name, answer in answers
+    ]
+
+
+def _keep_snapshots(report_dir: str, job: str, nodes: list[verdict.Node]) -> str:
+    """Keep the controller's copies of the snapshots that the nodes were asked for; returns why that cannot be, "" where it can."""
+    for node in nodes:
+        copy = changes.controller_copy(node.readings, node.facts)
+        try:
+            if copy is not None and copy.get("run") == job:
+                write(snapshot.controller_path(report_dir, job, node.name), json.dumps(copy))
+        except (OSError, ValueError) as error:
+            return f"{error}; those that the nodes keep will serve"
+    return ""
+
+
+def _plans(raws: dict[str, dict[str, t.Any]], batch: list[str]) -> tuple[list[dict[str, t.Any]], list[str]]:
+    """The plans of the mesh's passes, and why there is none where there should be."""
+    plans, wrong = [], []
+    # What is registered once for all hosts is the same on each of them; hosts that left in an earlier batch have that batch's.
+    hosts = [*(str(host) for host in batch), *raws]
+    for name in _PLANS:
+        answer = next((raws[host][name] for host in hosts if isinstance(raws[host].get(name), dict)), {})
+        if isinstance(answer.get("plan"), dict):
+            plans.append(_hosts.plain(answer["plan"]))
+        elif answer.get("failed"):
+            wrong.append(f"the mesh was not planned: {answer.get('msg')}")
+    return plans, wrong
 
 
 def _read(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
@@ -113,30 +162,6 @@ def _read(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
             wrong += [f"{message}; judged with its default" for message in messages]
             del known[name]
     return validator.validate(known).validated_parameters, wrong
-
-
-def _answers(variables: dict[str, t.Any], name: str) -> list[tuple[str, t.Any]]:
-    """What each host of the play registered under the name (None where it has nothing), hosts that dropped out of the play included.
-
-    Taken from the raw variables: templating thousands of results would take minutes and results hold nothing to template.
-    """
-    hostvars = variables["hostvars"]
-    still = set(variables.get("ansible_play_hosts") or [])
-    batch = set(variables.get("ansible_play_batch") or [])
-    answers = []
-    for host in variables["ansible_play_hosts_all"]:
-        # With `serial`, hosts of other batches are neither in this batch nor out of the play.
-        if host in still and host not in batch:
-            continue
-        own = hostvars.raw_get(host)
-        answer = own.get(name) if isinstance(own, dict) else None
-        answers.append((str(host), _plain({key: answer[key] for key in _KEPT if key in answer}) if isinstance(answer, dict) else None))
-    return answers
-
-
-def _plain(value: t.Any) -> t.Any:
-    """The value as plain JSON types: Ansible's own string and number types do not belong in a document, nor do NaN and infinity."""
-    return json.loads(json.dumps(value, default=str), parse_constant=lambda word: None)
 
 
 def _run_id(given: str | None) -> str | None:
@@ -165,12 +190,6 @@ def _directory(report_dir: str, run_id: str | None, phase: str, finished: float)
             break  # writing there says what is wrong
         return directory
     return os.path.join(base, name)
-
-
-def _shown(path: str) -> str:
-    """A path as short as it can be typed from here."""
-    relative = os.path.relpath(path)
-    return path if relative.startswith("..") else relative
 
 
 def _started() -> float:

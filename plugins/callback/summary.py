@@ -10,7 +10,8 @@ type: aggregate
 short_description: Show the verdict on the nodes as the last thing on the screen
 version_added: 0.1.0
 description:
-  - Shows what M(autopilot.gpu.verdict) found once the playbook is over, after the recap.
+  - Shows what M(autopilot.gpu.verdict) found once the playbook is over, after the recap, and what M(autopilot.gpu.replay),
+    M(autopilot.gpu.calibrate) and M(autopilot.gpu.status) did.
   - Where a play with a verdict matches no host, it says that nothing was checked and ends the program with status 2,
     so that a mistyped pattern or an empty inventory is not taken for healthy nodes; Ansible itself would exit with 0.
   - The playbooks of this collection bring it along. Enable it in the configuration to have the same in playbooks of your own;
@@ -27,17 +28,21 @@ from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _summary
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _summary
 
-ACTION = "autopilot.gpu.verdict"
+VERDICT = "autopilot.gpu.verdict"
+REPLAY = "autopilot.gpu.replay"
+STATUS = "autopilot.gpu.status"
+COMPARE = "autopilot.gpu.usage_compare"
+CALIBRATE = "autopilot.gpu.calibrate"
 
 
-def _is_verdict(task: t.Any) -> bool:
-    return ACTION in (getattr(task, "action", None), getattr(task, "resolved_action", None))
+def _is(task: t.Any, *actions: str) -> bool:
+    return any(getattr(task, name, None) in actions for name in ("action", "resolved_action"))
 
 
 class CallbackModule(CallbackBase):
-    """Remembers what the verdict tasks returned, or that there was no host to judge, and shows it when the playbook is over."""
+    """Remembers what the tasks that judge returned, or that there was no host to judge, and shows it when the playbook is over."""
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -56,7 +61,7 @@ class CallbackModule(CallbackBase):
         self._play = play
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        if not any(_is_verdict(task) for tasks in self._play.get_tasks() for task in (tasks if isinstance(tasks, list) else [tasks])):
+        if not any(_is(task, VERDICT) for task in _hosts.tasks_of(self._play)):
             return
         pattern = self._play.hosts
         words = ",".join(map(str, pattern)) if isinstance(pattern, list) else str(pattern)
@@ -79,7 +84,8 @@ class CallbackModule(CallbackBase):
     def _remember(self, result: t.Any) -> None:
         # ansible-core 2.19 named what had only private names before.
         task, returned = (result.task, result.result) if hasattr(result, "task") else (result._task, result._result)
-        if not _is_verdict(task) or "run_id" not in returned:
+        told = {COMPARE: "comparability", CALIBRATE: "proposals"}
+        if not (_is(task, VERDICT, REPLAY, STATUS) and "run_id" in returned or any(_is(task, name) and key in returned for name, key in told.items())):
             return
         if "summary" in returned:
             lines = list(returned["summary"])

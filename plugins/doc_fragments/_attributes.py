@@ -30,3 +30,53 @@ attributes:
     membership:
       - autopilot.gpu.gpu
 """
+
+    # What starts and ends a process on a host.
+    CAPTURE = r"""
+options: {}
+attributes:
+  check_mode:
+    support: full
+    description: Can run in C(check_mode) and return what it would do.
+    details: Nothing is started, ended or brought here.
+  diff_mode:
+    support: N/A
+    description: Returns what would change in diff mode.
+    details: Nothing is changed that has a text.
+  platform:
+    support: full
+    description: The systems it runs on.
+    platforms: linux
+"""
+
+    # What runs once, on the controller.
+    CONTROLLER = r"""
+options: {}
+attributes:
+  diff_mode:
+    support: N/A
+    description: Returns what would change in diff mode.
+    details: Nothing is changed on a host.
+  platform:
+    support: full
+    description: The systems it runs on.
+    platforms: posix
+  bypass_host_loop:
+    support: full
+    description: Runs once for all hosts of the play.
+"""
+
+    # What speaks to the API server of a cluster.
+    CLUSTER = r"""
+options: {}
+attributes:
+  platform:
+    support: full
+    description: The systems it runs on.
+    platforms: posix
+  action_group:
+    support: full
+    description: Use the group C(autopilot.gpu.cluster) in C(module_defaults) to say once where the cluster is.
+    membership:
+      - autopilot.gpu.cluster
+"""

@@ -42,5 +42,5 @@ options:
     type: bool
     default: false
 requirements:
-  - nvidia-ml-py on the host, of the driver's branch or newer (Python package; not C(pynvml), which is a different one)
+  - nvidia-ml-py on hosts whose GPUs are looked at, of the driver's branch or newer (Python package; not C(pynvml), which is a different one)
 """

@@ -17,8 +17,12 @@ from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Check, Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, worst
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome, node_facts, run
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import BESIDE_A_JOB, CLUSTER, MESH
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, overall
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome, node_facts, not_run, run
+
+_NOT_OF_A_HOST = "not run here: the cluster's API server is asked for it, by the module autopilot.gpu.volume_claim and by the agent"
+_NOT_BESIDE_A_JOB = "not run: it could disturb the job that runs here"
 
 #: Options that every check module has; documented in the fragment ``_checks``.
 COMMON_OPTIONS: dict[str, dict[str, t.Any]] = {
@@ -34,12 +38,13 @@ COMMON_OPTIONS: dict[str, dict[str, t.Any]] = {
 def main_of(check: Check) -> None:
     """The whole of a module that runs one check."""
     module = AnsibleModule(argument_spec={**COMMON_OPTIONS, **check.options}, supports_check_mode=True)
-    options = {name: module.params[name] for name in check.options}
-    finish(module, [(check, options)])
+    requests = [(check, {name: module.params[name] for name in check.options})]
+    settings = accepted(module, requests)
+    leave(module, result_of(run(requests, settings, passive_only=module.check_mode), settings, with_readings=module.params["readings"]))
 
 
-def finish(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]], stop_on_fail: bool = True) -> None:
-    """Run the checks with the module's common options and leave the module with their results."""
+def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]]) -> Settings:
+    """The module's common options, once they and those of the checks are accepted; what is not ends the module."""
     refuse_negative(module, module.params)
     if not os.path.isdir(module.params["host_root"]):
         given = module.params["host_root"]
@@ -49,13 +54,22 @@ def finish(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]]
             check.refuse(options)
         except ValueError as error:
             module.fail_json(msg=f"options of {check.name}: {error}")
-    settings = Settings(*(module.params[name] for name in Settings._fields))
-    outcomes = run(requests, settings, passive_only=module.check_mode, stop_on_fail=stop_on_fail)
-    result = result_of(outcomes, settings, with_readings=module.params["readings"])
+    return Settings(*(module.params[name] for name in Settings._fields))
+
+
+def left_out(asked: list[str], beside_job: bool) -> list[Outcome]:
+    """Outcomes of the checks that were named and do not run here."""
+    outcomes = [Outcome(not_run(name, _NOT_OF_A_HOST), {}, {}) for name in CLUSTER if name in asked]
+    disturbing = [name for name in dict.fromkeys(asked) if name not in BESIDE_A_JOB + MESH + CLUSTER] if beside_job else []
+    return outcomes + [Outcome(not_run(name, _NOT_BESIDE_A_JOB), {}, {}) for name in disturbing]
+
+
+def leave(module: AnsibleModule, result: dict[str, t.Any]) -> t.NoReturn:
+    """Leave the module with what it returns, as its option ``fail_on`` has it."""
     threshold = module.params["fail_on"]
     if threshold != "never" and STATUSES.index(result["status"]) >= STATUSES.index(threshold):
-        bad = [outcome.result for outcome in outcomes if outcome.result.status == result["status"]]
-        module.fail_json(msg="; ".join(f"{one.check} is {one.status}: {one.summary}" for one in bad), **result)
+        bad = [one for one in result["health"] if one["status"] == result["status"]]
+        module.fail_json(msg="; ".join(f"{one['check']} is {one['status']}: {one['summary']}" for one in bad), **result)
     module.exit_json(**result)
 
 
@@ -63,7 +77,7 @@ def result_of(outcomes: list[Outcome], settings: Settings, with_readings: bool) 
     """What every check module returns."""
     result: dict[str, t.Any] = {
         "changed": False,
-        "status": worst([outcome.result.status for outcome in outcomes]),
+        "status": overall([outcome.result for outcome in outcomes]),
         "health": [outcome.result.to_dict() for outcome in outcomes],
         "node": node_facts(outcomes, settings),
     }
@@ -82,6 +96,10 @@ def options_of(module: AnsibleModule, check: Check, given: dict[str, t.Any]) -> 
     if validated.error_messages:
         module.fail_json(msg=f"options of {check.name}: {'; '.join(validated.error_messages)}")
     refuse_negative(module, validated.validated_parameters, f"options.{check.name}.")
+    secret = {value for name, value in validated.validated_parameters.items() if check.options.get(name, {}).get("no_log") and isinstance(value, str) and value}
+    if secret and isinstance(module, AnsibleModule):
+        # Ansible knows the secrets among a module's own options only, and these stand in one that is a dictionary.
+        module.no_log_values.update(secret)
     return {name: validated.validated_parameters.get(name) for name in check.options}
 
 

@@ -11,8 +11,10 @@ short_description: Judge the checks of all nodes at once
 version_added: 0.1.0
 description:
   - Reads what M(autopilot.gpu.node_checks) returned on every host of the play and decides, once for all of them, which nodes are fit.
+  - Judges what the role P(autopilot.gpu.mesh#role) registered too, if it ran. A link or a path between nodes that is bad is no node's fault; it fails the run.
   - Compares each measurement with the same model of GPU across the fleet, and warns of those far below their peers.
   - Writes the run as one JSON document, with the raw readings where the checks returned them, so that it can be judged again later.
+    Beside it stand the report as one HTML page, what there is to push to Prometheus, and the summary as text.
   - Fails when the policy says so. A host that could not be reached, or was not checked, is never fit.
   - Fails for a wrong option too. What the checks found is then judged by the default policy and written down all the same.
   - Runs once, on the controller, under the strategy C(linear). A failure is counted for the first host of the play, whichever nodes are unfit.
@@ -51,22 +53,18 @@ options:
       - Name of the run and of its directory; one that exists is written over, with C(serial) by each batch that of the batch before.
       - The time and the phase when not given.
     type: str
+  run:
+    description:
+      - Name of the job that this phase belongs to. Its directories then stand below one of that name, and beside them, in C(snapshots), the controller's
+        copies of the snapshots that M(autopilot.gpu.node_checks) kept.
+    type: str
+extends_documentation_fragment:
+  - autopilot.gpu._attributes.controller
 attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
     details: Judges what the passive checks found, returns what else would run as RV(plan), and writes nothing.
-  diff_mode:
-    support: N/A
-    description: Returns what would change in diff mode.
-    details: Nothing is changed on a host.
-  platform:
-    support: full
-    description: The systems it runs on.
-    platforms: posix
-  bypass_host_loop:
-    support: full
-    description: Runs once for all hosts of the play.
 seealso:
   - module: autopilot.gpu.node_checks
   - plugin: autopilot.gpu.summary
@@ -85,7 +83,7 @@ EXAMPLES = r"""
   autopilot.gpu.verdict:
     policy:
       max_unfit: 2%
-      warn_only: [power_limit_lowered]
+      warn_only: [low_bandwidth]
 """
 
 RETURN = r"""
@@ -115,13 +113,21 @@ run_id:
   returned: always
   sample: 20261121T031200-preflight
 report:
-  description: Path of the run document on the controller.
+  description: Path of the run document on the controller. Where it or one of the files beside it cannot be written, the task fails and says why.
   type: str
-  returned: when not in check mode
+  returned: when not in check mode and written
+page:
+  description: Path of the report as one HTML page, beside the document.
+  type: str
+  returned: when not in check mode and written
+metrics_file:
+  description: Path of what there is to push to Prometheus, beside the document.
+  type: str
+  returned: when not in check mode and written
 summary_file:
   description: Path of the summary as text, beside the document.
   type: str
-  returned: when not in check mode
+  returned: when not in check mode and written
 summary:
   description: The summary, line by line.
   type: list

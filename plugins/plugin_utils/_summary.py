@@ -16,11 +16,9 @@ from __future__ import annotations
 import typing as t
 
 from ansible import constants as C
+from ansible.utils.display import Display
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.screen import status_of
-
-if t.TYPE_CHECKING:
-    from ansible.utils.display import Display
 
 #: When the playbook started, in seconds since the epoch; None while no callback listens.
 started: float | None = None
@@ -32,9 +30,14 @@ _COLOURS = {"fail": C.COLOR_ERROR, "unknown": C.COLOR_UNREACHABLE, "warn": C.COL
 
 
 def keep(lines: list[str]) -> None:
-    """Have the lines wait. Callbacks share this: however many listen, each verdict is shown once."""
+    """Have the lines wait. Callbacks share this: however many listen, each verdict is shown once, and of the looks at a running job the last."""
     if lines not in waiting:
+        waiting[:] = [one for one in waiting if not (_is_look(one) and _is_look(lines))]
         waiting.append(lines)
+
+
+def _is_look(lines: list[str]) -> bool:
+    return bool(lines) and lines[0].startswith("autopilot inflight ")
 
 
 def show(display: Display, lines: t.Iterable[str]) -> None:
@@ -43,3 +46,9 @@ def show(display: Display, lines: t.Iterable[str]) -> None:
     for line in lines:
         status = status_of(line, status)
         display.display(line, color=_COLOURS.get(status))
+
+
+def show_now(lines: t.Iterable[str]) -> None:
+    """Show an action's lines, unless a callback listens: it does when the playbook is over."""
+    if started is None:
+        show(Display(), lines)

@@ -24,7 +24,15 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent.parent / ".build" / "cuda"
-SOURCE = HERE / "copy.cu"
+#: Source -> the name of its text in the core, and what stands beside it there.
+SOURCES = {
+    "copy.cu": ("COPY", "``autopilot_copy(to, from, vectors)`` copies ``vectors`` times 16 bytes, one side being mapped host memory."),
+    "triad.cu": (
+        "TRIAD", "``autopilot_fill(b, c, count)``, ``autopilot_triad(a, b, c, s, pairs)``: a = b + s * c, ``autopilot_count(a, s, count, wrong)``; of doubles.",
+    ),
+    "fp64.cu": ("FP64", "``autopilot_fp64(ends, starts, k, steps)``: eight chains x = x * x - k a thread, from eight starts."),
+    "tensor.cu": ("TENSOR", "``autopilot_tensor(sums, left, right, steps)``: four tiles of 16 x 16 floats a warp, each ``steps`` times left x right"),
+}
 LITERAL = HERE.parent.parent / "plugins" / "module_utils" / "_health" / "knowledge" / "ptx.py"
 
 NVCC = "13.0.88"
@@ -56,47 +64,50 @@ def toolchain() -> tuple[Path, Path, Path]:
     return new / "nvcc", new / "ptxas", old / "nvidia" / "cuda_nvcc" / "bin" / "ptxas"
 
 
-def compiled(nvcc: Path) -> str:
-    """The text nvcc makes of the source, for the oldest GPUs it knows."""
+def compiled(nvcc: Path, source: str) -> str:
+    """The text nvcc makes of a source, for the oldest GPUs it knows."""
     with tempfile.TemporaryDirectory(dir=BUILD) as directory:
-        output = Path(directory) / "copy.ptx"
-        subprocess.run([str(nvcc), "-O2", "-ptx", "-arch=compute_75", "-o", str(output), str(SOURCE)], check=True)
+        output = Path(directory) / "device.ptx"
+        subprocess.run([str(nvcc), "-O2", "-ptx", "-arch=compute_75", "-o", str(output), str(HERE / source)], check=True)
         return output.read_text()
 
 
 def lowered(text: str) -> str:
-    """The text without the compiler's remarks, with the lowest header it is valid with."""
+    """The text without the compiler's remarks, with the lowest header it is valid with, in lines that a reader of Python takes."""
     lines = [line.expandtabs(4).rstrip() for line in text.splitlines() if not line.lstrip().startswith("//")]
     text = re.sub(r"\n{2,}", "\n", "\n".join(lines)).strip() + "\n"
     for name, value in ((".version", VERSION), (".target", TARGET)):
         text, count = re.subn(rf"^\{name} \S+$", f"{name} {value}", text, flags=re.MULTILINE)
         if count != 1:
             raise SystemExit(f"build: expected one {name} in what nvcc wrote, found {count}")
-    return text
+    # A line of PTX may end between any two operands.
+    return re.sub(r"^.{120,}$", lambda line: line.group().replace("}, {", "},\n        {"), text, flags=re.MULTILINE)
 
 
 def prove(text: str, ptxas: Path, gpus: tuple[str, ...]) -> None:
     """Assemble the text for each GPU; the assembler refuses an instruction that its header does not allow."""
     with tempfile.TemporaryDirectory(dir=BUILD) as directory:
-        source = Path(directory) / "copy.ptx"
+        source = Path(directory) / "device.ptx"
         source.write_text(text)
         for gpu in gpus:
-            subprocess.run([str(ptxas), f"-arch={gpu}", "-o", str(Path(directory) / "copy.cubin"), str(source)], check=True)
+            subprocess.run([str(ptxas), f"-arch={gpu}", "-o", str(Path(directory) / "device.cubin"), str(source)], check=True)
 
 
-def literal(text: str) -> str:
-    digest = hashlib.sha256(SOURCE.read_bytes()).hexdigest()
-    return (
+def literal(texts: dict[str, str]) -> str:
+    """The module of the core, from each source's text."""
+    parts = [
         "# Copyright: Contributors to the autopilot.gpu collection\n"
         "# SPDX-License-Identifier: Apache-2.0\n"
-        f'"""Device code as PTX, which the driver compiles for its GPU. Generated from src/cuda/{SOURCE.name} by `make -C src/cuda`; do not edit."""\n\n'
+        '"""Device code as PTX, which the driver compiles for its GPU. Generated from src/cuda by `make -C src/cuda`; do not edit."""\n\n'
         "from __future__ import annotations\n\n"
-        f'#: SHA-256 of src/cuda/{SOURCE.name}, and what compiled it.\n'
-        f'SOURCE_SHA256 = "{digest}"\n'
-        f'COMPILER = "nvcc {NVCC}, header lowered to PTX {VERSION} and {TARGET}"\n\n'
-        "#: Entry ``autopilot_copy(to, from, vectors)``: copies ``vectors`` times 16 bytes, one side being mapped host memory.\n"
-        f'COPY = """\\\n{text}"""\n'
-    )
+        "#: SHA-256 of each source in src/cuda, and what compiled it.\n"
+        "SOURCES = {\n"
+        + "".join(f'    "{source}": "{hashlib.sha256((HERE / source).read_bytes()).hexdigest()}",\n' for source in texts)
+        + "}\n"
+        f'COMPILER = "nvcc {NVCC}, header lowered to PTX {VERSION} and {TARGET}"\n'
+    ]
+    parts += [f'\n#: {SOURCES[source][1]}\n{SOURCES[source][0]} = """\\\n{text}"""\n' for source, text in texts.items()]
+    return "".join(parts)
 
 
 def main() -> int:
@@ -104,15 +115,16 @@ def main() -> int:
         raise SystemExit(f"build: there is no pinned nvcc for {platform.system()} on {platform.machine()}")
     BUILD.mkdir(parents=True, exist_ok=True)
     nvcc, ptxas, old_ptxas = toolchain()
-    text = lowered(compiled(nvcc))
-    prove(text, ptxas, PROOF)
-    prove(text, old_ptxas, OLD_PROOF)
-    fresh = literal(text)
+    texts = {source: lowered(compiled(nvcc, source)) for source in SOURCES}
+    for text in texts.values():
+        prove(text, ptxas, PROOF)
+        prove(text, old_ptxas, OLD_PROOF)
+    fresh = literal(texts)
     if "--check" not in sys.argv[1:]:
         LITERAL.write_text(fresh)
         return 0
     if not LITERAL.exists() or LITERAL.read_text() != fresh:
-        print(f"build: {LITERAL} is not what {SOURCE.name} compiles to; run make -C src/cuda", file=sys.stderr)
+        print(f"build: {LITERAL} is not what the sources compile to; run make -C src/cuda", file=sys.stderr)
         return 1
     return 0
 

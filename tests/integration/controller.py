@@ -7,8 +7,11 @@ import json
 import os
 import re
 import subprocess
+import sysconfig
 from dataclasses import dataclass
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).resolve().parents[2]
 _RESULT = re.compile(r"^(\S+) \| [A-Z!]+ => (?=\{)", re.M)
@@ -27,7 +30,7 @@ class Controller:
         environment = {
             # The link that `make setup` puts into its virtualenv must not help.
             "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false", "ANSIBLE_COLLECTIONS_PATH": str(self.collections), "ANSIBLE_NOCOLOR": "1",
-            "HOME": str(self.home), "PATH": f"{self.programs}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8",
+            "ANSIBLE_PIPELINING": "true", "HOME": str(self.home), "PATH": f"{self.programs}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8",
         }
         self.home.mkdir(exist_ok=True)
         return subprocess.run(
@@ -50,6 +53,23 @@ class Controller:
         documents = list(reports.glob("*/run.json"))
         assert len(documents) <= 1, documents
         return done, json.loads(documents[0].read_text(encoding="utf-8")) if documents else None
+
+
+def linked(base, programs):
+    """A controller that lives in ``base`` and finds this checkout as the collection."""
+    (base / "collections/ansible_collections/autopilot").mkdir(parents=True)
+    (base / "collections/ansible_collections/autopilot/gpu").symlink_to(ROOT)
+    return Controller(programs, base / "collections", base / "home")
+
+
+def with_kubernetes_core(controller):
+    """The controller, which finds kubernetes.core too: `make setup` has put it into the virtualenv."""
+    installed = Path(sysconfig.get_path("purelib")) / "ansible_collections/kubernetes"
+    if not (installed / "core").is_dir():
+        pytest.skip("needs the collection kubernetes.core, which `make setup` gets")
+    (controller.collections / "ansible_collections").mkdir(parents=True, exist_ok=True)
+    (controller.collections / "ansible_collections/kubernetes").symlink_to(installed)
+    return controller
 
 
 def statuses(document):

@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import subprocess
@@ -137,7 +138,25 @@ def test_readings_judge_again_to_the_same(node, measure):
     assert judge(json.loads(json.dumps(outcome.readings)), outcome.options).findings == outcome.result.findings
 
 
+def test_what_killed_runs_left_is_removed_and_what_others_use_is_not(node, measure, tmp_path, monkeypatch):
+    place = tmp_path / "temporary"
+    for name in ("autopilot-gpu-dcgm-left", "autopilot-gpu-dcgm-used", "somebody-elses"):
+        (place / name).mkdir(parents=True)
+        (place / name / "stats.json").write_text("{}", encoding="utf-8")
+    (place / "autopilot-gpu-dcgm-link").symlink_to(place / "somebody-elses")
+    monkeypatch.setenv("TMPDIR", str(place))
+    used = os.open(place / "autopilot-gpu-dcgm-used", os.O_RDONLY)
+    try:
+        fcntl.flock(used, fcntl.LOCK_EX)
+        assert measure(node(told()), "dcgm_diag").result.status == "pass"
+    finally:
+        os.close(used)
+    assert sorted(path.name for path in place.iterdir()) == ["autopilot-gpu-dcgm-link", "autopilot-gpu-dcgm-used", "somebody-elses"]
+    assert (place / "somebody-elses/stats.json").exists()
+
+
 @pytest.mark.parametrize("ignore_term", [False, True])
+@pytest.mark.measures
 def test_a_diagnostic_that_hangs_is_ended_with_its_tests(ignore_term, node, measure):
     here = node(told(sleep=600, ignore_term=ignore_term))
     began = time.monotonic()

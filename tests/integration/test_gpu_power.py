@@ -67,6 +67,7 @@ def test_every_part_is_read(node, measure):
     }
 
 
+@pytest.mark.measures
 def test_only_what_shows_a_slowdown_is_looked_at_for_a_second(node, measure):
     outcome = measure(node("throttled"), "gpu_power")
     assert [len(gpu["reasons"]) for gpu in outcome.readings["gpus"]] == [1, 1, 1, 5, 1, 5, 1, 1]

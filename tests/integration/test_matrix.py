@@ -17,43 +17,20 @@ import time
 import node as sandbox
 import pytest
 
-from controller import ROOT, Controller, statuses, write_inventory
-from interpreters import interpreter
+from controller import ROOT, linked, statuses, write_inventory
+from interpreters import CORES, core, interpreter, virtualenv
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import NAMES
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import NODE_CHECKS
 
-MATRIX = ROOT / ".build/matrix"
-#: ansible-core by the requirement that installs it, with the Pythons that it can run on.
-CORES = {"2.18": ("ansible-core==2.18.*", range(11, 14)), "newest": ("ansible-core", range(14, 10, -1))}
 #: Minor versions of Python 3 on the hosts: from the oldest that ansible-core 2.18 manages.
 TARGETS = range(8, 15)
-
-
-def virtualenv(name, python, *requirements):
-    """A virtualenv with these packages; made once."""
-    directory = MATRIX / name
-    ready = directory / ".ready"
-    wanted = "\n".join([python, str(directory), *requirements])
-    if not ready.is_file() or ready.read_text(encoding="utf-8") != wanted:
-        subprocess.run([python, "-m", "venv", "--clear", directory], check=True)
-        subprocess.run([directory / "bin/python", "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *requirements], check=True)
-        ready.write_text(wanted, encoding="utf-8")
-    return directory / "bin"
-
 
 needs_compiler = pytest.mark.skipif(not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found")
 
 
 @pytest.fixture(scope="module", params=CORES)
 def controller(request, tmp_path_factory):
-    requirement, minors = CORES[request.param]
-    python = next(filter(None, map(interpreter, minors)), None)
-    if python is None:
-        pytest.skip(f"needs Python 3.{min(minors)} to 3.{max(minors)} for {requirement}: none was found")
-    base = tmp_path_factory.mktemp("controller")
-    (base / "collections/ansible_collections/autopilot").mkdir(parents=True)
-    (base / "collections/ansible_collections/autopilot/gpu").symlink_to(ROOT)
-    return Controller(virtualenv(f"core-{request.param}", python, requirement), base / "collections", base / "home")
+    return linked(tmp_path_factory.mktemp("controller"), core(request.param, "core"))
 
 
 @pytest.fixture(scope="module")
@@ -133,7 +110,7 @@ def test_hosts(controller, hosts, minor):
     if interpreter(minor) is None:
         pytest.skip(f"needs Python 3.{minor}: neither on the path nor in pyenv")
     well, sick = hosts[f"well_{minor}"], hosts[f"sick_{minor}"]
-    assert {check["check"]: check["status"] for check in well["health"]} == dict.fromkeys(NAMES, "pass")
+    assert {check["check"]: check["status"] for check in well["health"]} == {**dict.fromkeys(NODE_CHECKS, "pass"), **sandbox.NOTHING_HERE}
     assert sick["status"] == "fail"
 
 

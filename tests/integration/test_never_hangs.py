@@ -20,6 +20,7 @@ DEADLINE = 2.0
 #: What a pass may take beyond its deadline, and what starting Python and importing the core takes on a busy machine.
 BEYOND, START = 5.0, 2.0
 PASSIVE = ("gpu_count", "remapped_rows", "gpu_power")
+pytestmark = pytest.mark.measures
 HANGS = ("ignore_term", "stop", "uninterruptible")
 
 

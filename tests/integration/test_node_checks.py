@@ -8,8 +8,13 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import threading
+import time
+from pathlib import Path
 
 import pytest
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes
 
 PREFIX = "ansible_collections.autopilot.gpu.plugins.modules."
 
@@ -24,12 +29,15 @@ def call(python, module, **arguments):
 
 
 @pytest.mark.parametrize("module, arguments, said", [
-    ("node_checks", {"checks": ["pcie"]}, "checks, options: 'pcie' is not a check; accepted are: gpu_count, remapped_rows (remapped)"),
+    ("node_checks", {"checks": ["pcie"]}, "checks, options: 'pcie' is not a check; accepted are: gpu_count, driver, remapped_rows (remapped)"),
     ("node_checks", {"options": {"memory": {}}}, "checks, options: 'memory' is not a check"),
     ("node_checks", {"options": {"dcgm": 2}}, "options.dcgm_diag: 2 is not accepted, give a dictionary"),
     ("node_checks", {"options": {"dcgm": {"lvel": 2}}}, "options.dcgm_diag.lvel does not exist; accepted are: level, tests"),
     ("node_checks", {"options": {"dcgm": {"level": 7}}}, "options of dcgm_diag: value of level must be one of: 1, 2, 3, 4, got: 7"),
     ("node_checks", {"options": {"pciebw": {"minimum": -1}}}, "options.pcie_bandwidth.minimum: -1.0 is not accepted, give 0 or a greater number"),
+    ("node_checks", {"snapshot": "keep"}, "run: None is not accepted, give at most 100 letters, digits, '.', '_' and '-'"),
+    ("node_checks", {"snapshot": "compare", "run": "a/b"}, "run: 'a/b' is not accepted, give at most 100 letters"),
+    ("node_checks", {"options": {"node_changes": {"phase": "later"}}}, "options of node_changes: value of phase must be one of: inflight, postflight"),
     ("node_checks", {"timeout": 0}, "timeout: 0.0 is not accepted, give a number greater than 0"),
     ("node_checks", {"timeout": "nan"}, "timeout: nan is not accepted, give a number greater than 0"),
     ("gpu_count", {"timeout": "inf"}, "timeout: inf is not accepted, give a number greater than 0"),
@@ -65,3 +73,46 @@ def test_a_healthy_node_has_little_to_say_and_its_readings_only_when_asked(node)
     asked = call(healthy.python, "node_checks", host_root=healthy.root, checks=["gpu_count"], readings=True)
     assert list(asked["readings"]) == ["gpu_count"]
     assert len(asked["readings"]["gpu_count"]["readings"]["gpus"]) == 8
+
+
+HELD = {"gpus": 1, "files": {"proc/sys/kernel/random/boot_id": "one boot\n"}, "rules": [
+    {"gpu": 0, "call": "nvmlDeviceGetMemoryInfo", "values": [80 << 30, 550 << 20, 20 * 10 ** 9]}]}
+
+
+def test_what_is_still_held_after_a_job_is_waited_for(node, monkeypatch, tmp_path):
+    """The driver releases the memory once it was looked at; then what is not passive runs on a GPU that is idle."""
+    free, held = node({**HELD, "rules": []}), node(HELD)
+    table = Path(free.root).parent / "node.table"
+    asked = {"host_root": free.root, "run": "job42", "checks": ["gpu_processes", "pciebw"]}
+    assert call(free.python, "node_checks", snapshot="keep", **asked)["status"] == "pass"
+    as_free = table.read_text(encoding="utf-8")
+    table.write_text((Path(held.root).parent / "node.table").read_text(encoding="utf-8"), encoding="utf-8")
+    calls = tmp_path / "calls"
+    monkeypatch.setenv("SANDBOX_CALLS", str(calls))
+    answers = []
+    module = threading.Thread(target=lambda: answers.append(call(
+        free.python, "node_checks", snapshot="compare", release_seconds=60, **asked)))
+    module.start()
+    until = time.monotonic() + 60
+    # A second session of the driver is the second look; the module has seen by then that the memory is held.
+    while module.is_alive() and time.monotonic() < until and (calls.read_text() if calls.exists() else "").count("nvmlShutdown") < 2:
+        time.sleep(0.01)
+    replaced = table.with_suffix(".new")
+    replaced.write_text(as_free, encoding="utf-8")
+    replaced.replace(table)
+    module.join(60)
+    results = {result["check"]: result["status"] for result in answers[0]["health"]}
+    assert results == {"gpu_processes": "pass", "pcie_bandwidth": "pass", "node_changes": "pass"}, answers[0]
+
+
+def test_what_stays_held_is_a_finding_when_the_time_is_up(node):
+    free, held = node({**HELD, "rules": []}), node(HELD)
+    asked = {"run": "job42", "checks": ["gpu_processes"], "readings": True}
+    kept = call(free.python, "node_checks", snapshot="keep", host_root=free.root, **asked)
+    copied = changes.controller_copy(kept["readings"], kept["node"])
+    answer = call(held.python, "node_checks", snapshot="compare", release_seconds=0, host_root=held.root, baseline=copied, **asked)
+    result = answer["health"][-1]
+    assert (result["check"], result["status"], [finding["code"] for finding in result["findings"]]) == ("node_changes", "fail", ["left_memory"])
+    assert result["findings"][0]["evidence"]["baseline"]["source"] == "controller"
+    beside = call(held.python, "node_checks", snapshot="compare", host_root=held.root, baseline=copied, beside_job=True, **asked)
+    assert beside["health"][-1]["status"] == "pass"

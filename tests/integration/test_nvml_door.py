@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 
@@ -13,6 +14,8 @@ import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks._driver import read_gpu
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.nvml import DriverError
+
+import node as sandbox  # found by conftest.py
 
 #: GPU 3 of every node that is built here.
 LOST_BUS_ID = "00000000:5D:00.0"
@@ -278,6 +281,26 @@ VALUES = [
     ("nvml.read(gpu, 'nvmlDeviceGetRepairStatus')", [1, 0]),
     ("[nvml.read(gpu, 'nvmlDeviceGetTotalEccErrors', type, counter) for type in (0, 1) for counter in (0, 1)]", [0, 0, 4, 9]),
     ("(lambda info: [info.state, info.status, info.healthSummary])(struct(b.c_nvmlGpuFabricInfo_v3_t(), 'nvmlDeviceGetGpuFabricInfoV'))", [3, 0, 1]),
+    ("[nvml.read(gpu, 'nvmlDeviceGetMemoryErrorCounter', *which) for which in ((0, 0, 2), (1, 0, 2), (1, 0, 7), (1, 1, 7), (1, 1, 2))]", [0, 11, 12, 13, 13]),
+    ("(lambda status: [getattr(status, name) for name in ('volatileUncParity', 'volatileUncSecDed', 'volatileCor', 'aggregateUncParity', 'aggregateUncSecDed',"
+     " 'aggregateCor')])(struct(b.c_nvmlEccSramErrorStatus_v1_t(), 'nvmlDeviceGetSramEccErrorStatus'))", [1, 2, 3, 4, 5, 6]),
+    ("[nvml.read(gpu, 'nvmlDeviceGetNvLinkState', link) for link in (0, 3, 17)]", [1, 0, 1]),
+    ("kind(lambda: nvml.read(gpu, 'nvmlDeviceGetNvLinkState', 18))", ["invalid_argument", 2]),
+    ("[nvml.read(gpu, 'nvmlDeviceGetNvLinkVersion', 0), nvml.read(gpu, 'nvmlDeviceGetNvLinkCapability', 0, 0)]", [6, 1]),
+    ("[nvml.read(gpu, 'nvmlDeviceGetNvLinkRemoteDeviceType', 5), nvml.read(gpu, 'nvmlDeviceGetNvLinkRemotePciInfo', 5).busId]", [2, "00000000:05:00.0"]),
+    ("[nvml.read(gpu, 'nvmlDeviceGetNvLinkErrorCounter', *which) for which in ((0, 0), (7, 0), (7, 2))]", [0, 0, 41]),
+    ("list(nvml.fields(gpu, [90, 91, 161, 162, 163, 219]).values())", [26562, 18, 0, 0, 0, None]),
+    ("nvml.read(gpu, 'nvmlDeviceGetTotalEnergyConsumption')", 86400000),
+    ("[nvml.read(gpu, 'nvmlDeviceGet' + name) for name in ('VbiosVersion', 'InforomImageVersion', 'BoardPartNumber')]",
+     ["96.00.23.30.01", "2330.0200.00.05", "692-2330-0200-000"]),
+    # The binding leaves this one text as bytes.
+    ("nvml.read(gpu, 'nvmlDeviceGetGspFirmwareVersion').decode()", "580.95.05"),
+    ("[nvml.read(gpu, 'nvmlDeviceGetInforomVersion', part) for part in (0, 1)]", ["2.1", "7.16"]),
+    ("[nvml.read(gpu, 'nvmlDeviceGet' + name) for name in ('GspFirmwareMode', 'Brand', 'NumGpuCores')]", [[1, 1], 14, 16896]),
+    ("nvml.read(gpu, 'nvmlDeviceGetPcieThroughput', 0)", 0),
+    ("[b.nvmlDeviceGetTopologyCommonAncestor(*(b.nvmlDeviceGetHandleByIndex(one) for one in pair)) for pair in ((1, 0), (1, 1), (1, 7), (0, 7))]",
+     [40, 0, 50, 10]),
+    ("[b.nvmlDeviceGetP2PStatus(*(b.nvmlDeviceGetHandleByIndex(one) for one in pair), 2) for pair in ((1, 0), (1, 2), (1, 3))]", [0, 5, 4]),
     ("b.nvmlDeviceGetIndex(b.nvmlDeviceGetHandleByUUID(nvml.gpus[5]['uuid']))", 5),
     ("b.nvmlDeviceGetIndex(b.nvmlDeviceGetHandleByPciBusId('0000:AB:00.0'))", 5),
 ]
@@ -290,7 +313,15 @@ READABLE = {
         {"gpu": 1, "call": "nvmlDeviceGetCurrentClocksThrottleReasons", "values": [0x48]},
         {"gpu": 1, "call": "nvmlDeviceGetViolationStatus.1", "values": [7, "100+3"]},
         {"gpu": 1, "call": "nvmlDeviceGetUtilizationRates", "values": [97, 61]},
-        {"gpu": 1, "call": "nvmlDeviceGetSramEccErrorStatus", "values": [1]},
+        {"gpu": 1, "call": "nvmlDeviceGetSramEccErrorStatus", "values": [1, 1, 2, 3, 4, 5, 6]},
+        {"gpu": 1, "call": "nvmlDeviceGetMemoryErrorCounter.1.0.2", "values": [11]},
+        {"gpu": 1, "call": "nvmlDeviceGetMemoryErrorCounter.1.0.7", "values": [12]},
+        {"gpu": 1, "call": "nvmlDeviceGetMemoryErrorCounter.1.1", "values": [13]},
+        {"gpu": 1, "call": "nvmlDeviceGetNvLinkState.3", "values": [0]},
+        {"gpu": 1, "call": "nvmlDeviceGetNvLinkErrorCounter.7.2", "values": [41]},
+        {"gpu": 0, "call": "nvmlDeviceGetTopologyCommonAncestor.7", "values": [10]},
+        {"gpu": 1, "call": "nvmlDeviceGetP2PStatus.2.2", "values": [5]},
+        {"gpu": 1, "call": "nvmlDeviceGetP2PStatus.3", "values": [4]},
         {"gpu": 1, "call": "nvmlDeviceGetRepairStatus", "values": [1, 0]},
         {"gpu": 1, "call": "nvmlDeviceGetTotalEccErrors.1.0", "values": [4]},
         {"gpu": 1, "call": "nvmlDeviceGetTotalEccErrors.1.1", "values": [9]},
@@ -339,7 +370,52 @@ def test_a_gpu_without_ecc_answers_zeros(node, ask):
     assert ask(built, "[nvml.optional(gpu, 'nvmlDeviceGetEccMode'), nvml.read(gpu, 'nvmlDeviceGetRemappedRows')]") == [None, [0, 0, 0, 0]]
 
 
-@pytest.mark.parametrize("model", ["H100-80GB", "A100-SXM4-80GB", "H200", "V100-32GB", "L40S", "RTX-4090", "GB10"])
+#: Model -> what NVML tells of link 0 (version, state, type of the other end; None: no such links) and the state of its fabric.
+LINKS = {
+    "H100-80GB": ([6, 1, 2], 3), "H100-PCIe": ([6, 0, None], 0), "H100-NVL": ([6, 1, 0], 0), "A100-SXM4-80GB": ([4, 1, 2], None), "L40S": ([None] * 3, None),
+    "V100-32GB": ([2, 1, 0], None), "B200": ([7, 1, 2], 3), "GH200": ([6, 0, None], 0), "RTX-4090": ([None] * 3, None),
+}
+
+
+@pytest.mark.parametrize("model", LINKS)
+def test_the_links_are_those_of_the_model(model, node, ask):
+    calls = ", ".join(f"nvml.optional(gpu, 'nvmlDeviceGetNvLink{name}', 0)" for name in ("Version", "State", "RemoteDeviceType"))
+    fabric = "(lambda told: told if told is None else made.state)(nvml.optional(gpu, 'nvmlDeviceGetGpuFabricInfoV', byref(made)))"
+    links, state = LINKS[model]
+    assert ask(node({"model": model}), f"[[{calls}], (lambda made: {fabric})(b.c_nvmlGpuFabricInfo_v3_t())]") == [links, state]
+
+
+def test_the_links_of_a_mesh_lead_to_each_other(node, ask):
+    built = node({"model": "V100-32GB"})
+    pairs = ask(built, "[[one['pci'], nvml.read(one, 'nvmlDeviceGetNvLinkRemotePciInfo', link).busId] for one in nvml.gpus for link in range(6)]")
+    assert sorted(pairs) == sorted([there, here] for here, there in pairs) and all(here != there for here, there in pairs)
+
+
+#: What changes a GPU or its driver by its name; those that make or free an event set change nothing.
+SETTER = r"nvml(?!EventSet|SystemEventSet)\w*?(Set|Reset|Clear|Freeze|Modify|Create|Destroy|Remove|Discover|Write)[A-Z]\w*|nvmlSetVgpuVersion|nvml\w+(Destroy)"
+
+
+def test_whatever_changes_something_is_seen(node, ask):
+    """Every function of the binding that by its name is no getter is in the stand-in, and leaves its name in a log."""
+    import pynvml
+
+    with open(pynvml.__file__, encoding="utf-8") as source:
+        functions = re.findall(r'_nvmlGetFunctionPointer\("(\w+)"\)', source.read())
+    names = sorted({name for name in functions if re.fullmatch(SETTER, name) and "Get" not in name})
+    assert len(names) > 60
+    built = node({"gpus": 1})
+    ask(built, f"[getattr(b.nvmlLib, name)() for name in {names!r}]")
+    assert (built.directory / "setters.log").read_text().split() == names
+
+
+def test_every_call_is_logged_where_one_asks_for_it(node, ask, monkeypatch, tmp_path):
+    monkeypatch.setenv("SANDBOX_CALLS", str(tmp_path / "calls"))
+    ask(node({"gpus": 1}), "[nvml.read(gpu, 'nvmlDeviceGetPowerUsage'), nvml.fields(gpu, [230]) and None, b.nvmlDeviceSetPersistenceMode(nvml._handles[0], 1)]")
+    calls = (tmp_path / "calls").read_text().split()
+    assert {"nvmlInit", "nvmlDeviceGetPowerUsage", "field.230", "nvmlDeviceSetPersistenceMode"} <= set(calls)
+
+
+@pytest.mark.parametrize("model", sandbox.PROFILES)
 def test_every_model_is_identified(model, node, measure):
     built = node({"model": model, "gpus": 1})
     assert measure(built, "gpu_count", expected_gpus=1).result.summary == f"1 x {built.gpus[0]['name']}"

@@ -50,6 +50,7 @@ def test_a_link_that_comes_up_from_its_sleep_is_measured_awake(node, measure):
     assert (outcome.result.status, said(outcome)) == ("pass", [])
 
 
+@pytest.mark.measures  # all GPUs at once takes processors that let all of them go at once
 def test_every_configured_rate_is_reported(node, measure):
     """Each within 0.5 %, from a Gen3 x1 link to NVLink-C2C, and both of the all-at-once ones."""
     configured = {
@@ -102,6 +103,7 @@ def test_each_gpu_has_a_trouble_of_its_own_and_costs_no_other_its_figures(node, 
     assert crashed.message == "the measurement was ended by signal 11 in cuMemcpyDtoHAsync_v2"
 
 
+@pytest.mark.measures
 def test_a_gpu_that_hangs_is_named_and_the_others_are_measured(node, measure):
     hanging = node({"gpus": 3, "cuda": HEALTHY, "rules": [{"gpu": 1, "call": "cuMemAlloc_v2", "hang": "ignore_term"}]})
     began = time.monotonic()

@@ -6,30 +6,22 @@ from __future__ import annotations
 import json
 import re
 import socket
+import stat
 import sys
 import zipfile
-from pathlib import Path
 
 import node as sandbox
 import pytest
 
-from controller import ROOT, Controller
+from controller import ROOT
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import report
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics, model, report
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import policy_from
 
 FQCN, PATH = "autopilot.gpu.preflight", ROOT / "playbooks/preflight.yml"
 LENIENT = {"max_unfit": "100%", "max_unknown": "100%"}
 
 pytestmark = pytest.mark.skipif(not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found")
-
-
-@pytest.fixture(scope="module")
-def controller(tmp_path_factory):
-    base = tmp_path_factory.mktemp("controller")
-    (base / "collections/ansible_collections/autopilot").mkdir(parents=True)
-    (base / "collections/ansible_collections/autopilot/gpu").symlink_to(ROOT)
-    return Controller(Path(sys.executable).parent, base / "collections", base / "home")
 
 
 @pytest.fixture(scope="module")
@@ -110,7 +102,7 @@ def test_every_host_is_a_row_of_the_verdict(mixed):
 def test_the_exit_code_and_the_failure_are_short_and_name_nodes(mixed):
     assert mixed.code == 2
     fatal = [line for line in mixed.text.splitlines() if line.startswith("fatal") and "passed" in line]
-    assert len(fatal) == 1 and len(fatal[0]) < 800
+    assert len(fatal) == 1 and len(fatal[0]) < 1000
     assert "preflight failed: 2 of 8 nodes unfit (lost, missing), tolerated 0; 4 of 8 nodes undecided" in fatal[0]
 
 
@@ -121,9 +113,26 @@ def test_the_summary_is_the_last_thing_and_printed_once(mixed):
         ("lost", "FAIL"), ("missing", "FAIL"), ("asleep", "UNKNOWN"), ("away", "UNKNOWN"), ("crashed", "UNKNOWN"), ("hung", "UNKNOWN"), ("pending", "WARN"),
         ("bare", "SKIP"), ("well", "PASS"),
     ]
+    assert re.match(r"report: reports/\w+-preflight/report\.html$", mixed.after[-2])
     assert re.match(r"run document: reports/\w+-preflight/run\.json$", mixed.after[-1])
     assert mixed.text.count("autopilot preflight ") == 1
     assert (mixed.directory / "reports" / mixed.document["run_id"] / "summary.txt").read_text(encoding="utf-8").splitlines() == mixed.after
+
+
+def test_what_is_written_beside_the_document(mixed):
+    home = mixed.directory / "reports" / mixed.document["run_id"]
+    assert sorted(path.name for path in home.iterdir()) == ["metrics.json", "report.html", "run.json", "summary.txt"]
+    assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in home.iterdir())
+    export = metrics.from_json((home / "metrics.json").read_text(encoding="utf-8"))
+    assert export == metrics.export_of(mixed.document) and export.complete and export.run_id == mixed.document["run_id"]
+    statuses = {
+        group.labels["node"]: sample.value for group in export.groups[:-1] for sample in group.samples if sample.metric == "autopilot_node_status"
+    }
+    assert {name: model.STATUSES[int(value)] for name, value in statuses.items()} == mixed.nodes()
+    compatible = next(sample for group in export.groups for sample in group.samples if sample.metric == "autopilot_health_checks")
+    assert compatible.labels["cpumodel"] == "Intel(R) Xeon(R) Platinum 8480C"
+    page = (home / "report.html").read_text(encoding="utf-8")
+    assert page.lower().startswith("<!doctype html>") and mixed.document["run_id"] in page and "asleep" in page
 
 
 def test_the_document_keeps_to_its_schema(mixed):
@@ -156,7 +165,7 @@ def test_exit_codes_by_policy(controller, hosts, tmp_path, policy, code):
     chosen = {name: hosts[name] for name in ("lost", "pending", "bare")}
     run = Run(controller, tmp_path / "run", chosen, variables={"preflight_policy": policy})
     assert run.code == code, run.text
-    assert run.after[-2].startswith("preflight FAILED: " if code else "preflight passed: ")
+    assert run.after[-3].startswith("preflight FAILED: " if code else "preflight passed: ")
 
 
 @pytest.mark.parametrize("variables, named", [
@@ -298,6 +307,15 @@ def test_a_report_that_cannot_be_written_does_not_cost_the_verdict(controller, h
     assert any("lost  FAIL" in line for line in run.after) and run.after[-1].startswith("run document: NOT WRITTEN")
 
 
+def test_what_is_written_beside_the_document_is_told_when_it_cannot_be(controller, hosts, tmp_path):
+    home = tmp_path / "run" / "reports" / "again"
+    (home / "metrics.json").mkdir(parents=True)
+    run = Run(controller, tmp_path / "run", {"bare": hosts["bare"]}, variables={"preflight_run_id": "again"})
+    assert run.code == 2 and "the metrics could not be written: " in run.text
+    assert run.after[-2].startswith("metrics: NOT WRITTEN") and run.after[-1] == "run document: reports/again/run.json"
+    assert run.document["verdict"]["passed"] is True
+
+
 FAKE = """
 - hosts: all
   gather_facts: false
@@ -322,7 +340,7 @@ def test_a_large_fleet_collapses(controller, tmp_path):
     variables = {"good": answer("pass"), "bad": answer("fail", lost)}
     run = Run(controller, directory, hosts, "fake.yml", "--forks", "20", variables=variables, ANSIBLE_CALLBACKS_ENABLED="autopilot.gpu.summary")
     assert run.code == 2
-    assert len(run.after) == 6, run.after
+    assert len(run.after) == 7, run.after
     assert run.after[0].startswith("autopilot preflight   300 nodes: 299 fit, 1 unfit")
     assert re.match(r"  gpu0123 +FAIL +gpu_count +GPU 3: fell off the bus$", run.after[1])
     assert re.match(r"  gpu\[0000-0122\], gpu\[0124-0299\] +PASS +299 nodes: 1 x H100$", run.after[3])

@@ -32,13 +32,21 @@ def toolchain():
         pytest.skip(f"needs the packages {' '.join(build.PACKAGES)} from a package index: {error}")
 
 
-def test_the_source_is_the_one_that_was_compiled():
-    assert ptx.SOURCE_SHA256 == hashlib.sha256((CUDA / "copy.cu").read_bytes()).hexdigest()
+#: Text -> the kernels in it.
+TEXTS = {
+    "COPY": ["autopilot_copy"], "TRIAD": ["autopilot_fill", "autopilot_triad", "autopilot_count"], "FP64": ["autopilot_fp64"], "TENSOR": ["autopilot_tensor"],
+}
 
 
-def test_the_header_asks_for_no_more_than_driver_410_and_a_v100():
-    assert re.findall(r"^\.(version|target) (\S+)$", ptx.COPY, re.MULTILINE) == [("version", "6.3"), ("target", "sm_70")]
-    assert ".visible .entry autopilot_copy(" in ptx.COPY
+def test_the_sources_are_the_ones_that_were_compiled():
+    assert ptx.SOURCES == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in CUDA.glob("*.cu")}
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_the_header_asks_for_no_more_than_driver_410_and_a_v100(name):
+    text = getattr(ptx, name)
+    assert re.findall(r"^\.(version|target) (\S+)$", text, re.MULTILINE) == [("version", "6.3"), ("target", "sm_70")]
+    assert re.findall(r"^\.visible \.entry (\w+)\($", text, re.MULTILINE) == TEXTS[name]
 
 
 def test_a_rebuild_gives_the_same_bytes(toolchain):
@@ -47,15 +55,16 @@ def test_a_rebuild_gives_the_same_bytes(toolchain):
 
 
 def test_a_literal_that_is_not_what_the_source_compiles_to_is_found(toolchain):
-    fresh = build.literal(build.lowered(build.compiled(toolchain[0])))
-    assert fresh == build.LITERAL.read_text()
-    assert build.literal(build.lowered(build.compiled(toolchain[0]).replace("add.s64", "sub.s64"))) != fresh
+    texts = {source: build.lowered(build.compiled(toolchain[0], source)) for source in build.SOURCES}
+    assert build.literal(texts) == build.LITERAL.read_text()
+    assert build.literal({**texts, "copy.cu": texts["copy.cu"].replace("add.s64", "sub.s64")}) != build.LITERAL.read_text()
 
 
 @pytest.mark.parametrize("gpu", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
 def test_it_assembles_for(toolchain, gpu):
     _nvcc, ptxas, old = toolchain
-    build.prove(ptx.COPY, old if gpu == "sm_70" else ptxas, (gpu,))
+    for name in TEXTS:
+        build.prove(getattr(ptx, name), old if gpu == "sm_70" else ptxas, (gpu,))
 
 
 def test_the_assembler_refuses_what_the_header_does_not_allow(toolchain):

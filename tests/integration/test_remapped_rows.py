@@ -113,11 +113,13 @@ def test_a_double_bit_page_that_waits_blocks_the_gpu(node, measure):
     assert [(one.code, one.status) for one in outcome.result.findings] == [("page_retirement_pending", "fail")]
 
 
+@pytest.mark.measures
 def test_a_gpu_that_hangs_is_named_and_those_before_it_count(node, measure):
     result = measure(node(small(on(0, ROWS, 0, 8, 0, 1), on(1, ROWS, hang="ignore_term"))), "remapped_rows", timeout=3).result
     assert [(one.code, one.status, one.subject.index) for one in result.findings] == [("hung", "unknown", 1), ("row_remap_failure", "fail", 0)]
 
 
+@pytest.mark.measures
 def test_a_healthy_node_costs_a_few_calls(node, measure):
     result = measure(node("healthy_8xh100"), "remapped_rows").result
     assert result.duration_seconds < 0.5

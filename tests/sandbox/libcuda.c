@@ -11,6 +11,10 @@
 //     <gpu index|*> cuda.<key> 0 <value>                                  keys:
 //         h2d d2h                     bytes/s of the copy engines         concurrent_h2d concurrent_d2h   while other GPUs have contexts too
 //         kernel_h2d kernel_d2h       bytes/s of our copy kernel          corrupt   a bit is flipped in all that is copied to the device
+//         triad                       bytes/s of the memory, by our kernel   fp64 tensor   operations/s of our kernels
+//         wrong "<kernel>"            a bit of that kernel's result is flipped, its name without autopilot_ (triad, fp64, tensor)
+//         capability                  major compute capability (9)        peer peer.<index>   bytes/s of copies from this GPU to others, to that one
+//         peer_access                 0: it cannot reach others' memory   peer_corrupt   a bit is flipped in what it copies to others
 //         asleep                      seconds from its first copy for which a GPU's link carries an eighth, as one does that comes up from a lower generation
 //         crash "<function>"          the process is ended by SIGSEGV in that function
 //
@@ -21,6 +25,7 @@
 
 #define _GNU_SOURCE
 #include <fcntl.h>
+#include <math.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdint.h>
@@ -31,11 +36,12 @@
 #include <time.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "hang.h"
 
 enum {
     SUCCESS = 0, INVALID_VALUE = 1, OUT_OF_MEMORY = 2, NOT_INITIALIZED = 3, NO_DEVICE = 100, INVALID_DEVICE = 101, INVALID_CONTEXT = 201,
-    INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, MISALIGNED = 716,
+    PEER_ACCESS_UNSUPPORTED = 217, INVALID_PTX = 218, INVALID_HANDLE = 400, NOT_FOUND = 500, NOT_READY = 600, PEER_ACCESS_ENABLED = 704, MISALIGNED = 716,
 };
 enum { SYSTEM = -2, MOST_GPUS = 16, MOST_ROWS = 4096 };
 
@@ -45,9 +51,13 @@ typedef uint64_t CUdeviceptr;
 
 typedef struct { int gpu, any_gpu, code; char function[96], value[160], hang[32]; } Row;
 typedef struct Block { char *start; size_t size; int gpu, on_device; struct Block *next; } Block;
-typedef struct { int gpu; double now; char *to, *from; size_t size; } Stream;
+enum { NOTHING, COPY, FILL, TRIAD, COUNT, FP64, TENSOR };
+// What a stream has to do, with the arguments of the kernel where it is one.
+typedef struct { int kind, peer; char *to, *from; size_t size; uint64_t arguments[5]; } Work;
+typedef struct { int gpu; double now; Work work; } Stream;
 typedef struct { double time; int recorded; } Event;
 typedef struct { char *text; } Module;
+typedef struct { const char *name; int kind, arguments; } Kernel;
 typedef struct { int gpu; } Context;
 
 static Row *rows;
@@ -111,6 +121,7 @@ static void hang(const char *mode) {
 }
 
 static CUresult fate(int gpu, const char *function) {
+    called(function);
     if (gpu != SYSTEM && !strcmp(text_of(gpu, "cuda.crash"), function)) {
         signal(SIGSEGV, SIG_DFL);
         raise(SIGSEGV);
@@ -189,8 +200,13 @@ CUresult cuDeviceGetByPCIBusId(CUdevice *device, const char *bus_id) {
 CUresult cuDeviceGetAttribute(int *value, int attribute, CUdevice device) {
     if (!initialised) return NOT_INITIALIZED;
     if (device < 0 || device >= visible_count) return INVALID_DEVICE;
-    if (attribute != 16) return INVALID_VALUE;
-    *value = 132;
+    const char *capability = text_of(visible[device], "cuda.capability");
+    switch (attribute) {
+    case 16: *value = 132; break;                                     // multiprocessors
+    case 38: *value = 1 << 18; break;                                 // bytes of the L2 cache: small, so that a test's memory is
+    case 75: *value = *capability ? atoi(capability) : 9; break;      // major compute capability
+    default: return INVALID_VALUE;
+    }
     return fate(visible[device], __func__);
 }
 
@@ -248,17 +264,19 @@ static CUresult release(const void *start, int on_device) {
     return result;
 }
 
-// Whether a range lies in pinned host memory (of any context) or in memory of this device.
-static int within(const char *start, size_t size, int on_device) {
+// Whether a range lies in pinned host memory (of any context) or in memory of a device.
+static int within_of(int gpu, const char *start, size_t size, int on_device) {
     int found = 0;
     pthread_mutex_lock(&lock);
     for (Block *block = blocks; block; block = block->next) {
-        if (block->on_device != on_device || (on_device && block->gpu != current->gpu)) continue;
+        if (block->on_device != on_device || (on_device && block->gpu != gpu)) continue;
         if (start >= block->start && start + size <= block->start + block->size) found = 1;
     }
     pthread_mutex_unlock(&lock);
     return found;
 }
+
+static int within(const char *start, size_t size, int on_device) { return within_of(current->gpu, start, size, on_device); }
 
 CUresult cuMemHostAlloc(void **pointer, size_t size, unsigned flags) {
     OR_RETURN(here(__func__));
@@ -314,22 +332,91 @@ static double rate(int gpu, const char *way, int by_kernel) {
     return (by_kernel ? engine * 0.9 : engine) / (asleep(gpu) ? 8 : 1);
 }
 
-// The same copy again and again costs memory traffic only once.
-static void move(Stream *stream) {
-    if (!stream->to) return;
-    memcpy(stream->to, stream->from, stream->size);
-    if (atoi(text_of(stream->gpu, "cuda.corrupt")) && within(stream->to, 1, 1)) stream->to[stream->size / 3] ^= 0x10;
-    stream->to = NULL;
+static double as_double(uint64_t bits) {
+    double value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+// A binary16 that is a whole number of at most 2048.
+static float of_half(uint16_t half) {
+    int exponent = half >> 10 & 31, mantissa = half & 1023;
+    double value = exponent ? ldexp(1024 + mantissa, exponent - 25) : 0;
+    return (float)(half >> 15 ? -value : value);
+}
+
+static void flip(int gpu, const char *kernel, void *result, size_t size) {
+    if (!strcmp(text_of(gpu, "cuda.wrong"), kernel)) ((char *)result)[size / 3 & ~(size_t)7] ^= 0x10;
+}
+
+static void fp64(char *ends, const double *starts, double k, uint64_t steps, size_t size) {
+    double x[8];
+    for (int chain = 0; chain < 8; chain++) {
+        x[chain] = starts[chain];
+        for (uint64_t step = 0; step < steps; step++) x[chain] = fma(x[chain], x[chain], -k);
+    }
+    for (size_t at = 0; at < size; at += sizeof x) memcpy(ends + at, x, sizeof x);
+}
+
+static void tensor(char *sums, const uint16_t *left, const uint16_t *right, uint64_t steps, size_t size) {
+    float tiles[1024] = {0};
+    for (int tile = 0; tile < 4; tile++)
+        for (int row = 0; row < 16; row++)
+            for (int column = 0; column < 16; column++) {
+                double sum = 0;
+                for (int i = 0; i < 16; i++) sum += of_half(left[row * 16 + i]) * of_half(right[tile * 256 + i * 16 + column]);
+                tiles[tile * 256 + row * 16 + column] = (float)(sum * (double)steps);
+            }
+    for (size_t at = 0; at < size; at += sizeof tiles) memcpy(sums + at, tiles, sizeof tiles);
+}
+
+// The same work again and again is done once: that is what time it is said to take that counts.
+static void work(Stream *stream) {
+    Work *w = &stream->work;
+    uint64_t *given = w->arguments;
+    double *a = (double *)(uintptr_t)given[0], *b = (double *)(uintptr_t)given[1], *c = (double *)(uintptr_t)given[2];
+    switch (w->kind) {
+    case COPY:
+        memcpy(w->to, w->from, w->size);
+        int spoilt = w->peer ? atoi(text_of(stream->gpu, "cuda.peer_corrupt")) : atoi(text_of(stream->gpu, "cuda.corrupt")) && within(w->to, 1, 1);
+        if (spoilt) w->to[w->size / 3] ^= 0x10;
+        break;
+    case FILL:
+        for (uint64_t i = 0; i < given[2]; i++) { a[i] = (double)(i % 65521); b[i] = (double)(i % 8191); }
+        break;
+    case TRIAD:
+        for (uint64_t i = 0; i < 2 * given[4]; i++) a[i] = b[i] + as_double(given[3]) * c[i];
+        flip(stream->gpu, "triad", a, 16 * given[4]);
+        break;
+    case COUNT:
+        for (uint64_t i = 0; i < given[2]; i++) *(uint64_t *)(uintptr_t)given[3] += a[i] != (double)(i % 65521) + as_double(given[1]) * (double)(i % 8191);
+        break;
+    case FP64:
+        fp64((char *)a, b, as_double(given[2]), given[3], w->size);
+        flip(stream->gpu, "fp64", a, w->size);
+        break;
+    case TENSOR:
+        tensor((char *)a, (uint16_t *)b, (uint16_t *)c, given[3], w->size);
+        flip(stream->gpu, "tensor", a, w->size);
+        break;
+    }
+    w->kind = NOTHING;
+}
+
+static CUresult enqueue(Stream *stream, Work next, double seconds) {
+    if (!stream) return INVALID_VALUE;
+    if (memcmp(&stream->work, &next, sizeof next)) work(stream);
+    stream->work = next;
+    stream->now += seconds;
+    return SUCCESS;
 }
 
 static CUresult copy(Stream *stream, char *to, char *from, size_t size, int to_device, int by_kernel) {
+    Work next;
     if (!stream || !size || !within(to, size, to_device) || !within(from, size, !to_device)) return INVALID_VALUE;
-    if (stream->to != to || stream->from != from || stream->size != size) move(stream);
-    stream->to = to;
-    stream->from = from;
-    stream->size = size;
-    stream->now += (double)size / rate(stream->gpu, to_device ? "h2d" : "d2h", by_kernel);
-    return SUCCESS;
+    memset(&next, 0, sizeof next);
+    next.kind = COPY, next.to = to, next.from = from, next.size = size;
+    return enqueue(stream, next, (double)size / rate(stream->gpu, to_device ? "h2d" : "d2h", by_kernel));
 }
 
 CUresult cuStreamCreate(Stream **stream, unsigned flags) {
@@ -342,7 +429,7 @@ CUresult cuStreamCreate(Stream **stream, unsigned flags) {
 CUresult cuStreamSynchronize(Stream *stream) {
     OR_RETURN(here(__func__));
     if (!stream) return INVALID_HANDLE;
-    move(stream);
+    work(stream);
     return SUCCESS;
 }
 CUresult cuStreamDestroy_v2(Stream *stream) {
@@ -389,7 +476,61 @@ CUresult cuMemcpyDtoHAsync_v2(void *to, CUdeviceptr from, size_t size, Stream *s
     return copy(stream, to, (char *)(uintptr_t)from, size, 0, 0);
 }
 
-// ---- our kernel ----
+// ---- peers ----
+
+CUresult cuDeviceCanAccessPeer(int *can, CUdevice device, CUdevice peer) {
+    if (!initialised) return NOT_INITIALIZED;
+    if (device < 0 || device >= visible_count || peer < 0 || peer >= visible_count) return INVALID_DEVICE;
+    *can = device != peer && strcmp(text_of(visible[device], "cuda.peer_access"), "0");
+    return fate(visible[device], __func__);
+}
+
+CUresult cuCtxEnablePeerAccess(Context *peer, unsigned flags) {
+    static int enabled[MOST_GPUS][MOST_GPUS];
+    OR_RETURN(here(__func__));
+    if (flags || !peer) return INVALID_VALUE;
+    if (peer == current || !strcmp(text_of(current->gpu, "cuda.peer_access"), "0")) return PEER_ACCESS_UNSUPPORTED;
+    return enabled[current->gpu][peer->gpu]++ ? PEER_ACCESS_ENABLED : SUCCESS;
+}
+
+// What NVML's stand-in says of a link: by its own row, else by that of all.
+static const char *of_link(int gpu, const char *function, int link) {
+    char key[96];
+    snprintf(key, sizeof key, "%s.%d", function, link);
+    Row *row = find(gpu, key);
+    return row && !strcmp(row->function, key) ? row->value : text_of(gpu, function);
+}
+
+// Bytes a second from one GPU to another: by what is configured, by the NVLinks that are up, by PCIe.
+static double peer_rate(int from, int to) {
+    char key[64];
+    snprintf(key, sizeof key, "cuda.peer.%d", to);
+    if (*text_of(from, key)) return atof(text_of(from, key));
+    if (*text_of(from, "cuda.peer")) return atof(text_of(from, "cuda.peer"));
+    int links = 0, switched = atoi(text_of(from, "nvmlDeviceGetNvLinkRemoteDeviceType")) == 2;
+    for (int link = 0; link < atoi(text_of(from, "nvlink.links")); link++) {
+        if (!atoi(of_link(from, "nvmlDeviceGetNvLinkState", link))) continue;
+        links += switched || !strcmp(of_link(from, "nvmlDeviceGetNvLinkRemotePciInfo", link), text_of(to, "nvmlDeviceGetPciInfo"));
+    }
+    return links ? links * atof(text_of(from, "field.164")) * 0.82e6 : rate(from, "d2h", 0) * 0.9;
+}
+
+CUresult cuMemcpyPeerAsync(CUdeviceptr to, Context *to_context, CUdeviceptr from, Context *from_context, size_t size, Stream *stream) {
+    Work next;
+    OR_RETURN(here(__func__));
+    char *target = (char *)(uintptr_t)to, *source = (char *)(uintptr_t)from;
+    if (!stream || !to_context || !from_context || !within_of(to_context->gpu, target, size, 1) || !within_of(from_context->gpu, source, size, 1)) return INVALID_VALUE;
+    memset(&next, 0, sizeof next);
+    next.kind = COPY, next.peer = 1, next.to = target, next.from = source, next.size = size;
+    return enqueue(stream, next, (double)size / peer_rate(from_context->gpu, to_context->gpu));
+}
+
+// ---- our kernels ----
+
+static const Kernel kernels[] = {
+    {"autopilot_copy", COPY, 3}, {"autopilot_fill", FILL, 3}, {"autopilot_triad", TRIAD, 5}, {"autopilot_count", COUNT, 4}, {"autopilot_fp64", FP64, 4},
+    {"autopilot_tensor", TENSOR, 4},
+};
 
 CUresult cuModuleLoadData(Module **module, const char *image) {
     OR_RETURN(here(__func__));
@@ -404,21 +545,57 @@ CUresult cuModuleUnload(Module *module) {
     free(module);
     return SUCCESS;
 }
-CUresult cuModuleGetFunction(void **function, Module *module, const char *name) {
+CUresult cuModuleGetFunction(const Kernel **function, Module *module, const char *name) {
     char entry[128];
     OR_RETURN(here(__func__));
     snprintf(entry, sizeof entry, ".entry %s(", name);
-    if (strcmp(name, "autopilot_copy") || !strstr(module->text, entry)) return NOT_FOUND;
-    *function = module;
-    return SUCCESS;
+    for (size_t i = 0; i < sizeof kernels / sizeof *kernels; i++) {
+        if (strcmp(name, kernels[i].name) || !strstr(module->text, entry)) continue;
+        *function = &kernels[i];
+        return SUCCESS;
+    }
+    return NOT_FOUND;
 }
 
-// autopilot_copy(to, from, vectors): the one kernel there is.
-CUresult cuLaunchKernel(void *function, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x, unsigned threads_y, unsigned threads_z,
+static double speed(int gpu, const char *key, double healthy) { return *text_of(gpu, key) ? atof(text_of(gpu, key)) : healthy; }
+
+CUresult cuLaunchKernel(const Kernel *kernel, unsigned blocks_x, unsigned blocks_y, unsigned blocks_z, unsigned threads_x, unsigned threads_y, unsigned threads_z,
                         unsigned shared, Stream *stream, void **parameters, void **extra) {
+    Work next;
     OR_RETURN(here(__func__));
-    if (!function || !blocks_x || blocks_y != 1 || blocks_z != 1 || threads_x < 1 || threads_x > 1024 || threads_y != 1 || threads_z != 1 || shared || extra) return INVALID_VALUE;
-    uint64_t to = *(uint64_t *)parameters[0], from = *(uint64_t *)parameters[1], vectors = *(uint64_t *)parameters[2];
-    if (to % 16 || from % 16) return MISALIGNED;
-    return copy(stream, (char *)(uintptr_t)to, (char *)(uintptr_t)from, vectors * 16, within((char *)(uintptr_t)to, 1, 1), 1);
+    if (!kernel || !stream || !blocks_x || blocks_y != 1 || blocks_z != 1 || threads_x < 1 || threads_x > 1024 || threads_y != 1 || threads_z != 1 || shared || extra)
+        return INVALID_VALUE;
+    memset(&next, 0, sizeof next);
+    next.kind = kernel->kind;
+    for (int i = 0; i < kernel->arguments; i++) next.arguments[i] = *(uint64_t *)parameters[i];
+    uint64_t *given = next.arguments, threads = (uint64_t)blocks_x * threads_x;
+    char *first = (char *)(uintptr_t)given[0], *second = (char *)(uintptr_t)given[1], *third = (char *)(uintptr_t)given[2];
+    if (given[0] % 16) return MISALIGNED;
+    double seconds = 1e-6;
+    switch (kernel->kind) {
+    case COPY:
+        if (given[1] % 16) return MISALIGNED;
+        return copy(stream, first, second, given[2] * 16, within(first, 1, 1), 1);
+    case FILL:
+        if (!within(first, given[2] * 8, 1) || !within(second, given[2] * 8, 1)) return INVALID_VALUE;
+        break;
+    case TRIAD:
+        if (!within(first, given[4] * 16, 1) || !within(second, given[4] * 16, 1) || !within(third, given[4] * 16, 1)) return INVALID_VALUE;
+        seconds = 48.0 * (double)given[4] / speed(stream->gpu, "cuda.triad", 3.0e12);
+        break;
+    case COUNT:
+        if (!within(first, given[2] * 8, 1) || !within((char *)(uintptr_t)given[3], 8, 1)) return INVALID_VALUE;
+        break;
+    case FP64:
+        next.size = threads * 64;
+        if (!within(first, next.size, 1) || !within(second, 64, 1)) return INVALID_VALUE;
+        seconds = 16.0 * (double)threads * (double)given[3] / speed(stream->gpu, "cuda.fp64", 30e12);
+        break;
+    case TENSOR:
+        next.size = threads / 32 * 4096;
+        if (threads_x % 32 || !within(first, next.size, 1) || !within(second, 512, 1) || !within(third, 2048, 1)) return INVALID_VALUE;
+        seconds = 32768.0 * (double)(threads / 32) * (double)given[3] / speed(stream->gpu, "cuda.tensor", 500e12);
+        break;
+    }
+    return enqueue(stream, next, seconds);
 }

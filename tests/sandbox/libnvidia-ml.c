@@ -12,6 +12,7 @@
 // An exact GPU beats `*`, then an exact function beats `*`, then the later line wins. Functions stand in the table without
 // their version suffix (nvmlDeviceGetCount_v2 is nvmlDeviceGetCount; nvmlInit_v2 and nvmlInitWithFlags are nvmlInit); what
 // takes a selector may be told apart by it (nvmlDeviceGetViolationStatus.1, nvmlDeviceGetTotalEccErrors.1.0, field.230).
+// What changes a GPU answers 0 and does nothing but to leave its name in $SANDBOX_NODE/setters.log.
 // A function that has no rule answers NVML_ERROR_NOT_SUPPORTED. A function that an old driver lacks is not a rule at all:
 // node.py links a variant of this library that does not export it, so that the binding meets a truly missing symbol.
 // Signatures and layouts: NVML API reference; the binding's own declarations are compared in tests/integration/test_nvml_door.py.
@@ -25,6 +26,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#include "calls.h"
 #include "hang.h"
 
 enum { SUCCESS = 0, UNINITIALIZED = 1, INVALID_ARGUMENT = 2, NOT_SUPPORTED = 3, NOT_FOUND = 6, INSUFFICIENT_SIZE = 7, UNKNOWN = 999 };
@@ -38,6 +40,7 @@ typedef unsigned long long ulong64;
 typedef struct Rule {
     int gpu;
     char function[LONGEST];
+    uint hash;
     char hang[32];
     int code;
     int count;
@@ -64,6 +67,12 @@ static char *next_word(char **line) {
     return start;
 }
 
+static uint hash_of(const char *text) {
+    uint hash = 5381;
+    while (*text) hash = hash * 33 + (unsigned char)*text++;
+    return hash;
+}
+
 static void read_table(void) {
     if (last_rule) return;
     char path[4096], *line = NULL;
@@ -78,7 +87,8 @@ static void read_table(void) {
         Rule *rule = calloc(1, sizeof *rule);
         rule->gpu = !strcmp(gpu, "*") ? ANY : !strcmp(gpu, "system") ? SYSTEM : atoi(gpu);
         snprintf(rule->function, sizeof rule->function, "%s", function);
-        rule->values = calloc(MOST_VALUES, sizeof *rule->values);
+        rule->hash = hash_of(rule->function);
+        char *values[MOST_VALUES];
         if (!strcmp(code, "hang")) {
             word = next_word(&rest);
             snprintf(rule->hang, sizeof rule->hang, "%s", word ? word : "ignore_term");
@@ -86,7 +96,8 @@ static void read_table(void) {
             rule->code = (int)strtol(code, &word, 10);
             rule->limit = *word == 'x' ? atol(word + 1) : 0;
         }
-        while (rule->count < MOST_VALUES && (word = next_word(&rest))) rule->values[rule->count++] = strdup(word);
+        while (rule->count < MOST_VALUES && (word = next_word(&rest))) values[rule->count++] = strdup(word);
+        rule->values = memcpy(calloc((size_t)rule->count + 1, sizeof *values), values, (size_t)rule->count * sizeof *values);
         rule->earlier = last_rule;
         last_rule = rule;
     }
@@ -97,7 +108,9 @@ static void read_table(void) {
 static Rule *find(int gpu, const char *function) {
     Rule *best = NULL;
     int best_score = -1;
+    uint hash = hash_of(function), any = hash_of("*");
     for (Rule *rule = last_rule; rule; rule = rule->earlier) {
+        if (rule->hash != hash && rule->hash != any) continue;
         int any_gpu = rule->gpu == ANY && gpu != SYSTEM, any_function = !strcmp(rule->function, "*");
         if (rule->limit && rule->calls >= rule->limit) continue;
         if ((rule->gpu != gpu && !any_gpu) || (strcmp(rule->function, function) && !any_function)) continue;
@@ -124,6 +137,7 @@ static int narrower(const Rule *narrow, const Rule *wide) {
 // The rule for a function of a GPU or NULL. The selectors (one or two, -1 for none) try the narrower name too.
 static Rule *answer_of(int gpu, const char *function, int first, int second) {
     char name[LONGEST];
+    called(function);
     Rule *rule = find(gpu, function), *narrow;
     if (first >= 0) {
         snprintf(name, sizeof name, "%s.%d", function, first);
@@ -164,8 +178,8 @@ static nvmlReturn_t uints(nvmlDevice_t device, const char *function, int first, 
     return code;
 }
 
-static nvmlReturn_t string(int gpu, const char *function, char *target, uint size) {
-    Rule *rule = initialised ? answer_of(gpu, function, -1, -1) : NULL;
+static nvmlReturn_t string_of(int gpu, const char *function, int selector, char *target, uint size) {
+    Rule *rule = initialised ? answer_of(gpu, function, selector, -1) : NULL;
     nvmlReturn_t code = code_of(rule);
     if (code != SUCCESS) return code;
     if (strlen(text(rule, 0)) + 1 > size) return INSUFFICIENT_SIZE;
@@ -173,9 +187,19 @@ static nvmlReturn_t string(int gpu, const char *function, char *target, uint siz
     return SUCCESS;
 }
 
+static nvmlReturn_t string(int gpu, const char *function, char *target, uint size) { return string_of(gpu, function, -1, target, size); }
+
+static nvmlReturn_t long_number(nvmlDevice_t device, const char *function, int first, int second, ulong64 *value) {
+    Rule *rule = initialised ? answer_of(device->index, function, first, second) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code == SUCCESS) *value = (ulong64)number(rule, 0);
+    return code;
+}
+
 #define ONE(NAME) nvmlReturn_t NAME(nvmlDevice_t device, uint *a) { return uints(device, __func__, -1, -1, 1, a); }
 #define TWO(NAME) nvmlReturn_t NAME(nvmlDevice_t device, uint *a, uint *b) { return uints(device, __func__, -1, -1, 2, a, b); }
 #define ONE_OF(NAME) nvmlReturn_t NAME(nvmlDevice_t device, uint which, uint *a) { return uints(device, __func__, (int)which, -1, 1, a); }
+#define WORDS(NAME) nvmlReturn_t NAME(nvmlDevice_t device, char *words, uint size) { return string(device->index, __func__, words, size); }
 
 // ---- system ----
 
@@ -258,9 +282,18 @@ nvmlReturn_t nvmlDeviceGetHandleByPciBusId_v2(const char *bus_id, nvmlDevice_t *
     return handle_by("nvmlDeviceGetHandleByPciBusId", "nvmlDeviceGetPciInfo", full, device);
 }
 
-nvmlReturn_t nvmlDeviceGetUUID(nvmlDevice_t device, char *uuid, uint size) { return string(device->index, __func__, uuid, size); }
-nvmlReturn_t nvmlDeviceGetName(nvmlDevice_t device, char *name, uint size) { return string(device->index, __func__, name, size); }
-nvmlReturn_t nvmlDeviceGetSerial(nvmlDevice_t device, char *serial, uint size) { return string(device->index, __func__, serial, size); }
+WORDS(nvmlDeviceGetUUID)
+WORDS(nvmlDeviceGetName)
+WORDS(nvmlDeviceGetSerial)
+WORDS(nvmlDeviceGetVbiosVersion)
+WORDS(nvmlDeviceGetInforomImageVersion)
+WORDS(nvmlDeviceGetBoardPartNumber)
+// selector: InfoROM object (0 OEM, 1 ECC, 2 power)
+nvmlReturn_t nvmlDeviceGetInforomVersion(nvmlDevice_t device, uint object, char *version, uint size) {
+    return string_of(device->index, __func__, (int)object, version, size);
+}
+// The caller's buffer has 64 characters (NVML_GSP_FIRMWARE_VERSION_BUF_SIZE).
+nvmlReturn_t nvmlDeviceGetGspFirmwareVersion(nvmlDevice_t device, char *version) { return string(device->index, __func__, version, 64); }
 nvmlReturn_t nvmlDeviceGetIndex(nvmlDevice_t device, uint *index) {
     if (!initialised) return UNINITIALIZED;
     Rule *rule = answer_of(device->index, __func__, -1, -1);
@@ -272,8 +305,8 @@ typedef struct { char busIdLegacy[16]; uint domain, bus, device, pciDeviceId, pc
 _Static_assert(sizeof(PciInfo) == 68, "nvmlPciInfo_t");
 
 // values: bus id as NVML spells it, PCI device and vendor id (0x233010de)
-nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, PciInfo *info) {
-    Rule *rule = initialised ? answer_of(device->index, "nvmlDeviceGetPciInfo", -1, -1) : NULL;
+static nvmlReturn_t pci_info(nvmlDevice_t device, const char *function, int selector, PciInfo *info) {
+    Rule *rule = initialised ? answer_of(device->index, function, selector, -1) : NULL;
     nvmlReturn_t code = code_of(rule);
     if (code != SUCCESS) return code;
     memset(info, 0, sizeof *info);
@@ -283,6 +316,7 @@ nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, PciInfo *info) {
     info->pciDeviceId = (uint)number(rule, 1);
     return SUCCESS;
 }
+nvmlReturn_t nvmlDeviceGetPciInfo_v3(nvmlDevice_t device, PciInfo *info) { return pci_info(device, "nvmlDeviceGetPciInfo", -1, info); }
 
 // ---- modes, memory errors ----
 
@@ -291,6 +325,9 @@ TWO(nvmlDeviceGetMigMode)
 ONE(nvmlDeviceGetPersistenceMode)
 ONE(nvmlDeviceGetComputeMode)
 ONE(nvmlDeviceGetPerformanceState)
+ONE(nvmlDeviceGetBrand)
+ONE(nvmlDeviceGetNumGpuCores)
+TWO(nvmlDeviceGetGspFirmwareMode)
 
 // values: correctable, uncorrectable, pending, failure
 nvmlReturn_t nvmlDeviceGetRemappedRows(nvmlDevice_t device, uint *correctable, uint *uncorrectable, uint *pending, uint *failure) {
@@ -335,7 +372,15 @@ ONE(nvmlDeviceGetRetiredPagesPendingStatus)
 
 // selectors: error type (0 corrected, 1 uncorrected), counter (0 volatile, 1 aggregate)
 nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, uint type, uint counter, ulong64 *errors) {
-    Rule *rule = initialised ? answer_of(device->index, __func__, (int)type, (int)counter) : NULL;
+    return long_number(device, __func__, (int)type, (int)counter, errors);
+}
+
+// selectors: as above and the location (0 L1, 1 L2, 2 DRAM, 3 register file, 4 texture memory, 5 texture shared memory, 6 CBU, 7 SRAM)
+nvmlReturn_t nvmlDeviceGetMemoryErrorCounter(nvmlDevice_t device, uint type, uint counter, uint location, ulong64 *errors) {
+    char narrow[LONGEST];
+    snprintf(narrow, sizeof narrow, "%s.%u", __func__, type);
+    Rule *wide = find(device->index, __func__), *rule = answer_of(device->index, narrow, (int)counter, (int)location);
+    if (!narrower(rule, wide)) rule = answer_of(device->index, __func__, -1, -1);
     nvmlReturn_t code = code_of(rule);
     if (code == SUCCESS) *errors = (ulong64)number(rule, 0);
     return code;
@@ -344,13 +389,13 @@ nvmlReturn_t nvmlDeviceGetTotalEccErrors(nvmlDevice_t device, uint type, uint co
 typedef struct { uint version; ulong64 counters[11]; uint bThresholdExceeded; } SramStatus;
 _Static_assert(sizeof(SramStatus) == 0x68, "nvmlEccSramErrorStatus_v1_t");
 
-// values: threshold exceeded, volatile uncorrectable (parity)
+// values: threshold exceeded, volatile uncorrectable (parity), volatile uncorrectable (SEC-DED), volatile corrected, the same three aggregate
 nvmlReturn_t nvmlDeviceGetSramEccErrorStatus(nvmlDevice_t device, SramStatus *status) {
     Rule *rule = initialised ? answer_of(device->index, __func__, -1, -1) : NULL;
     nvmlReturn_t code = code_of(rule);
     if (code != SUCCESS) return code;
     status->bThresholdExceeded = (uint)number(rule, 0);
-    status->counters[3] = (ulong64)number(rule, 1);
+    for (int i = 0; i < 6; i++) status->counters[(i + 3) % 6] = (ulong64)number(rule, i + 1);
     return SUCCESS;
 }
 
@@ -366,6 +411,15 @@ nvmlReturn_t nvmlDeviceGetRepairStatus(nvmlDevice_t device, RepairStatus *status
 typedef struct { uint fieldId, scopeId; long long timestamp, latencyUsec; uint valueType, nvmlReturn; union { double d; uint u; ulong64 ull; } value; } FieldValue;
 _Static_assert(sizeof(FieldValue) == 40, "nvmlFieldValue_t");
 
+// A link beyond those of the model is an invalid argument; `nvlink.links` says how many it has.
+static nvmlReturn_t bounded(nvmlDevice_t device, uint link) {
+    if (!initialised) return UNINITIALIZED;
+    Rule *rule = find(device->index, "nvlink.links");
+    return rule && rule->code == SUCCESS && link >= (uint)number(rule, 0) ? INVALID_ARGUMENT : SUCCESS;
+}
+// Whether a field's scope is a link: NVML_FI_DEV_NVLINK_ERROR_DL_REPLAY to GET_VERSION, and the counters of NVLink 5.
+static int of_link(uint field) { return (field >= 161 && field <= 166) || (field >= 201 && field <= 222); }
+
 // one rule a field: field.<id> or field.<id>.<scope>, one value
 nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, FieldValue *values) {
     if (!initialised) return UNINITIALIZED;
@@ -375,6 +429,10 @@ nvmlReturn_t nvmlDeviceGetFieldValues(nvmlDevice_t device, int count, FieldValue
         char name[LONGEST];
         snprintf(name, sizeof name, "field.%u", values[i].fieldId);
         Rule *rule = answer_of(device->index, name, (int)values[i].scopeId, -1);
+        if (of_link(values[i].fieldId) && bounded(device, values[i].scopeId)) {
+            values[i].nvmlReturn = INVALID_ARGUMENT;
+            continue;
+        }
         values[i].nvmlReturn = (uint)code_of(rule);
         values[i].valueType = 3;
         values[i].value.ull = rule && rule->code == SUCCESS ? (ulong64)number(rule, 0) : 0;
@@ -415,6 +473,7 @@ ONE_OF(nvmlDeviceGetApplicationsClock)
 ONE_OF(nvmlDeviceGetDefaultApplicationsClock)
 ONE_OF(nvmlDeviceGetMaxCustomerBoostClock)
 ONE_OF(nvmlDeviceGetTemperature)
+nvmlReturn_t nvmlDeviceGetTotalEnergyConsumption(nvmlDevice_t device, ulong64 *millijoules) { return long_number(device, __func__, -1, -1, millijoules); }
 
 // ---- use ----
 
@@ -474,6 +533,7 @@ ONE(nvmlDeviceGetGpuMaxPcieLinkGeneration)
 ONE(nvmlDeviceGetCurrPcieLinkWidth)
 ONE(nvmlDeviceGetMaxPcieLinkWidth)
 ONE(nvmlDeviceGetPcieReplayCounter)
+ONE_OF(nvmlDeviceGetPcieThroughput)
 
 // values: 64-bit words of the CPU mask, lowest first
 nvmlReturn_t nvmlDeviceGetCpuAffinity(nvmlDevice_t device, uint words, unsigned long *mask) {
@@ -498,3 +558,137 @@ nvmlReturn_t nvmlDeviceGetGpuFabricInfoV(nvmlDevice_t device, FabricInfo *info) 
     if ((info->version >> 24) >= 3) info->healthSummary = (unsigned char)number(rule, 3);
     return SUCCESS;
 }
+
+// ---- NVLink, peers ----
+
+#define OF_LINK(NAME) \
+    nvmlReturn_t NAME(nvmlDevice_t device, uint link, uint *a) { \
+        nvmlReturn_t code = bounded(device, link); \
+        return code ? code : uints(device, __func__, (int)link, -1, 1, a); \
+    }
+
+OF_LINK(nvmlDeviceGetNvLinkState)
+OF_LINK(nvmlDeviceGetNvLinkVersion)
+OF_LINK(nvmlDeviceGetNvLinkRemoteDeviceType)
+
+// selectors: link, capability (0 peer to peer, 1 access to system memory, 5 valid, ...)
+nvmlReturn_t nvmlDeviceGetNvLinkCapability(nvmlDevice_t device, uint link, uint capability, uint *answer) {
+    nvmlReturn_t code = bounded(device, link);
+    return code ? code : uints(device, __func__, (int)link, (int)capability, 1, answer);
+}
+
+// values: as of nvmlDeviceGetPciInfo; selector: link
+nvmlReturn_t nvmlDeviceGetNvLinkRemotePciInfo_v2(nvmlDevice_t device, uint link, PciInfo *info) {
+    nvmlReturn_t code = bounded(device, link);
+    return code ? code : pci_info(device, "nvmlDeviceGetNvLinkRemotePciInfo", (int)link, info);
+}
+
+// selectors: link, counter (0 replay, 1 recovery, 2 CRC of flits, 3 CRC of data, 4 ECC)
+nvmlReturn_t nvmlDeviceGetNvLinkErrorCounter(nvmlDevice_t device, uint link, uint counter, ulong64 *errors) {
+    nvmlReturn_t code = bounded(device, link);
+    return code ? code : long_number(device, __func__, (int)link, (int)counter, errors);
+}
+
+// values: one, or one for each position; selectors: the peer's index, position
+static nvmlReturn_t of_peer(nvmlDevice_t device, const char *function, int peer, int position, int place, uint *answer) {
+    Rule *rule = initialised ? answer_of(device->index, function, peer, position) : NULL;
+    nvmlReturn_t code = code_of(rule);
+    if (code == SUCCESS) *answer = (uint)number(rule, rule->count > 1 ? place : 0);
+    return code;
+}
+// values: NVML's level for each peer in the order of the indexes (10 behind one switch, 20 several, 30 one host bridge, 40 one NUMA node, 50 neither)
+nvmlReturn_t nvmlDeviceGetTopologyCommonAncestor(nvmlDevice_t device, nvmlDevice_t peer, uint *level) {
+    return of_peer(device, __func__, peer->index, -1, peer->index, level);
+}
+// values: NVML's status (0 is well) of reading, writing, NVLink, atomics, PCI
+nvmlReturn_t nvmlDeviceGetP2PStatus(nvmlDevice_t device, nvmlDevice_t peer, uint way, uint *status) {
+    return of_peer(device, __func__, peer->index, (int)way, (int)way, status);
+}
+
+// ---- what changes something ----
+
+static nvmlReturn_t changed(const char *function) {
+    char path[4096];
+    const char *node = getenv("SANDBOX_NODE");
+    snprintf(path, sizeof path, "%s/setters.log", node ? node : ".");
+    append_line(path, function);
+    called(function);
+    return SUCCESS;
+}
+// Arguments are left where they are: the platform's calling convention lets a function take none.
+#define CHANGES(NAME) nvmlReturn_t NAME(void) { return changed(__func__); }
+
+CHANGES(nvmlComputeInstanceDestroy)
+CHANGES(nvmlDeviceClearAccountingPids)
+CHANGES(nvmlDeviceClearCpuAffinity)
+CHANGES(nvmlDeviceClearEccErrorCounts)
+CHANGES(nvmlDeviceClearFieldValues)
+CHANGES(nvmlDeviceCreateGpuInstance)
+CHANGES(nvmlDeviceCreateGpuInstanceWithPlacement)
+CHANGES(nvmlDeviceDiscoverGpus)
+CHANGES(nvmlDeviceFreezeNvLinkUtilizationCounter)
+CHANGES(nvmlDeviceModifyDrainState)
+CHANGES(nvmlDevicePowerSmoothingSetState)
+CHANGES(nvmlDeviceReadWritePRM_v1)
+CHANGES(nvmlDeviceRemoveGpu)
+CHANGES(nvmlDeviceRemoveGpu_v2)
+CHANGES(nvmlDeviceResetApplicationsClocks)
+CHANGES(nvmlDeviceResetGpuLockedClocks)
+CHANGES(nvmlDeviceResetMemoryLockedClocks)
+CHANGES(nvmlDeviceResetNvLinkErrorCounters)
+CHANGES(nvmlDeviceResetNvLinkUtilizationCounter)
+CHANGES(nvmlDeviceSetAPIRestriction)
+CHANGES(nvmlDeviceSetAccountingMode)
+CHANGES(nvmlDeviceSetAdaptiveTgpMode_v1)
+CHANGES(nvmlDeviceSetApplicationsClocks)
+CHANGES(nvmlDeviceSetAutoBoostedClocksEnabled)
+CHANGES(nvmlDeviceSetClockOffsets)
+CHANGES(nvmlDeviceSetComputeMode)
+CHANGES(nvmlDeviceSetConfComputeUnprotectedMemSize)
+CHANGES(nvmlDeviceSetCpuAffinity)
+CHANGES(nvmlDeviceSetDefaultAutoBoostedClocksEnabled)
+CHANGES(nvmlDeviceSetDefaultFanSpeed_v2)
+CHANGES(nvmlDeviceSetDramEncryptionMode)
+CHANGES(nvmlDeviceSetDriverModel)
+CHANGES(nvmlDeviceSetEccMode)
+CHANGES(nvmlDeviceSetFanControlPolicy)
+CHANGES(nvmlDeviceSetFanSpeed_v2)
+CHANGES(nvmlDeviceSetGpcClkVfOffset)
+CHANGES(nvmlDeviceSetGpuLockedClocks)
+CHANGES(nvmlDeviceSetGpuOperationMode)
+CHANGES(nvmlDeviceSetHostname_v1)
+CHANGES(nvmlDeviceSetMemClkVfOffset)
+CHANGES(nvmlDeviceSetMemoryLimits_v1)
+CHANGES(nvmlDeviceSetMemoryLockedClocks)
+CHANGES(nvmlDeviceSetMigMode)
+CHANGES(nvmlDeviceSetNvLinkDeviceLowPowerThreshold)
+CHANGES(nvmlDeviceSetNvLinkUtilizationControl)
+CHANGES(nvmlDeviceSetNvlinkBwMode)
+CHANGES(nvmlDeviceSetNvlinkBwModeAsync_v1)
+CHANGES(nvmlDeviceSetPersistenceMode)
+CHANGES(nvmlDeviceSetPowerManagementLimit)
+CHANGES(nvmlDeviceSetPowerManagementLimit_v2)
+CHANGES(nvmlDeviceSetPowerMizerMode_v1)
+CHANGES(nvmlDeviceSetRusdSettings_v1)
+CHANGES(nvmlDeviceSetTemperatureThreshold)
+CHANGES(nvmlDeviceSetVgpuCapabilities)
+CHANGES(nvmlDeviceSetVgpuHeterogeneousMode)
+CHANGES(nvmlDeviceSetVgpuSchedulerState)
+CHANGES(nvmlDeviceSetVgpuSchedulerState_v2)
+CHANGES(nvmlDeviceSetVirtualizationMode)
+CHANGES(nvmlDeviceWorkloadPowerProfileClearRequestedProfiles)
+CHANGES(nvmlDeviceWorkloadPowerProfileSetRequestedProfiles)
+CHANGES(nvmlGpmSetStreamingEnabled)
+CHANGES(nvmlGpuInstanceCreateComputeInstance)
+CHANGES(nvmlGpuInstanceCreateComputeInstanceWithPlacement)
+CHANGES(nvmlGpuInstanceDestroy)
+CHANGES(nvmlGpuInstanceSetVgpuHeterogeneousMode)
+CHANGES(nvmlGpuInstanceSetVgpuSchedulerState)
+CHANGES(nvmlGpuInstanceSetVgpuSchedulerState_v2)
+CHANGES(nvmlSetVgpuVersion)
+CHANGES(nvmlSystemSetConfComputeGpusReadyState)
+CHANGES(nvmlSystemSetConfComputeKeyRotationThresholdInfo)
+CHANGES(nvmlSystemSetNvlinkBwMode)
+CHANGES(nvmlUnitSetLedState)
+CHANGES(nvmlVgpuInstanceClearAccountingPids)
+CHANGES(nvmlVgpuInstanceSetEncoderCapacity)

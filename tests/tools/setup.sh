@@ -13,9 +13,12 @@ wanted=${1:-all}
 requirements=(-r requirements.txt)
 [ "$wanted" = run ] || requirements+=(-r tests/requirements.txt)
 
+# The collection kubernetes.core comes with the package `ansible`, so that no Galaxy server is needed.
+ansible_package=ansible==12.3.0
+
 # A virtualenv knows its own path, so one that was copied or moved along with the checkout is made anew.
 fingerprint() {
-    { echo "$root"; cat requirements.txt meta/ee-requirements.txt; [ "$1" = run ] || cat tests/requirements.txt; } | cksum
+    { echo "$root"; cat requirements.txt meta/ee-requirements.txt; [ "$1" = run ] || { cat tests/requirements.txt src/agent/requirements.in; echo "$ansible_package"; }; } | cksum
 }
 
 ready() {
@@ -61,6 +64,24 @@ collections=$("$venv/bin/python" -c 'import sysconfig; print(sysconfig.get_path(
 mkdir -p "$collections/autopilot"
 ln -sfn "$root" "$collections/autopilot/gpu"
 echo "setup: autopilot.gpu resolves to this checkout in .venv"
+
+# Takes kubernetes.core alone out of the package's wheel, which pip keeps in its cache.
+take_kubernetes_core() (
+    wheel=$(mktemp -d "$venv/ansible.XXXXXX")
+    trap 'rm -rf "$wheel"' EXIT
+    "$venv/bin/python" -m pip download --quiet --disable-pip-version-check --no-deps --only-binary :all: --dest "$wheel" "$ansible_package"
+    rm -rf "$collections/kubernetes/core"
+    "$venv/bin/python" - "$wheel"/*.whl "$collections" <<'END'
+import pathlib, sys, zipfile
+with zipfile.ZipFile(sys.argv[1]) as wheel:
+    wheel.extractall(pathlib.Path(sys.argv[2]).parent, [name for name in wheel.namelist() if name.startswith("ansible_collections/kubernetes/core/")])
+END
+)
+
+if [ "$wanted" = all ]; then
+    take_kubernetes_core
+    echo "setup: kubernetes.core is in .venv"
+fi
 
 # What is installed for `all` serves `run` too.
 fingerprint run >"$venv/.ready-run"

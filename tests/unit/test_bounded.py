@@ -16,6 +16,8 @@ import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
 
+pytestmark = pytest.mark.measures
+
 #: Seconds beyond deadline and grace that ending something may take: two waits for SIGKILL to be delivered, and a busy machine.
 SLACK = 3.0
 
@@ -193,6 +195,85 @@ def test_waiting_ends_when_the_time_is_up():
     assert not ended and seconds < 2 and gone(child.pid)
 
 
+# ---- what outlives its caller ----
+
+def lasting(report):
+    report.send("facts", {
+        "directory": os.getcwd(), "leader": os.getsid(0) == os.getpid(), "hangup": str(signal.getsignal(signal.SIGHUP)),
+        "descriptors": [os.readlink(path).partition(":")[0] for path in Path("/proc/self/fd").iterdir() if path.exists() or path.is_symlink()],
+    })
+    report.close()
+    time.sleep(60)
+
+
+def test_what_is_detached_stands_alone(tmp_path):
+    with open(tmp_path / "file", "w"):
+        child = bounded.detach(lasting, 60, 5)
+    pid = child.values["pid"]
+    facts = child.values["facts"]
+    assert set(facts.pop("descriptors")) == {"/dev/null", "pipe"}
+    assert facts == {"directory": "/", "leader": True, "hangup": str(signal.SIG_IGN)}
+    assert child.mishap() == {} and state(pid)
+    os.kill(pid, signal.SIGHUP)
+    assert not gone(pid, 0.3)
+    os.kill(pid, signal.SIGTERM)
+    assert gone(pid)
+
+
+def test_what_is_detached_outlives_its_caller_and_not_its_lifetime():
+    program = f"""
+import sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_bounded import bounded, never_minding
+print(bounded.detach(lambda report: (report.close(), never_minding()), 1.5, 5).values["pid"])
+"""
+    done, seconds = seconds_of(lambda: subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True))
+    pid = int(done.stdout)
+    assert state(pid), "it ended with its caller"
+    assert gone(pid, 1.5 + SLACK)
+
+
+def test_what_is_detached_and_fails_says_so():
+    def work(report):
+        report.stage("listening")
+        raise OSError("no room")
+    child = bounded.detach(work, 60, 5)
+    assert child.mishap()["crashed"]["raised"] == "OSError: no room" and child.stage == "listening"
+    assert gone(child.values["pid"])
+
+
+def test_what_is_detached_and_never_says_that_it_is_ready_is_killed():
+    child = bounded.detach(never_minding, 60, 0.5)
+    assert child.mishap()["hung"] and gone(child.values["pid"])
+
+
+def test_what_is_detached_and_gone_before_it_could_be_killed_is_no_error():
+    def leaves_another(report):
+        if os.fork() == 0:
+            time.sleep(2)  # holding the pipe
+            os._exit(0)
+    child = bounded.detach(leaves_another, 60, 0.5)
+    assert child.mishap()["hung"] and gone(child.values["pid"])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user whose number of processes is limited")
+def test_a_child_that_cannot_be_started_costs_no_descriptors():
+    program = f"""
+import os, resource, sys
+sys.path.insert(0, {str(Path(__file__).parent)!r})
+from test_bounded import bounded
+os.setgroups([]); os.setgid(65533); os.setuid(65533)
+resource.setrlimit(resource.RLIMIT_NPROC, (1, 1))
+before = os.listdir("/proc/self/fd")
+try:
+    bounded.Child(print, 5)
+except BlockingIOError:
+    print(os.listdir("/proc/self/fd") == before)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    assert done.stdout == "True\n", done.stderr
+
+
 # ---- programs ----
 
 def test_a_program_and_what_it_says():
@@ -294,8 +375,9 @@ def test_output_that_is_no_text_is_readable():
     "bounded.run(['sleep', '60'], 60)",
     "bounded.run(['sh', '-c', 'trap \"\" TERM; sleep 60 & sleep 60'], 60, grace=0.5)",
     "bounded.run(['sh', '-c', 'setsid sleep 60 & sleep 60'], 60, grace=0.5)",
+    "bounded.run(['sh', '-c', 'trap \"\" TERM; sleep 0.2; kill -9 $PPID; while :; do sleep 0.2; done'], 1, grace=0.2)",
     "never_minding()",
-], ids=["function", "program", "program ignoring SIGTERM", "program with a daemon", "function ignoring SIGTERM"])
+], ids=["function", "program", "program ignoring SIGTERM", "program with a daemon", "program whose runner is killed", "function ignoring SIGTERM"])
 def test_a_caller_that_is_killed_leaves_nothing(work, tmp_path):
     mark = f"OF_THIS_TEST={tmp_path}"
     program = f"""

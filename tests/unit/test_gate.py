@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import gate
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import gate, processes
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Probe, Settings
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import NODE, gpu_subject
@@ -244,22 +244,22 @@ def test_a_link_in_place_of_the_lock_is_not_followed(host, tmp_path):
 # --- processes ---
 
 def test_holders_are_found_by_what_they_have_open(tmp_path):
-    processes = ((10, "python3", "/dev/nvidia3"), (11, "sshd", "/dev/null"), (12, "tool", "/dev/nvidiactl"), (13, "nvidia-cuda-mps", "/dev/nvidia0"))
-    for pid, name, target in processes:
+    several = ((10, "python3", "/dev/nvidia3"), (11, "sshd", "/dev/null"), (12, "tool", "/dev/nvidiactl"), (13, "nvidia-cuda-mps", "/dev/nvidia0"))
+    for pid, name, target in several:
         home = tmp_path / "proc" / str(pid)
         (home / "fd").mkdir(parents=True)
         (home / "fd/5").symlink_to(target)
         (home / "comm").write_text(name + "\n")
         (home / "cmdline").write_text("/usr/bin/nvidia-cuda-mps-server\0-x\0" if pid == 13 else name + "\0")
-    holders, mps = gate._scan_processes(Host(str(tmp_path)), set())
+    holders, mps = processes.scan(Host(str(tmp_path)), set())
     assert holders == {3: [{"pid": 10, "name": "python3"}], 0: [{"pid": 13, "name": "nvidia-cuda-mps"}]}
-    assert mps == [{"pid": 13, "name": "nvidia-cuda-mps"}]
+    assert mps == [{"pid": 13, "name": "nvidia-cuda-mps", "server": True}]
 
 
 def test_this_process_and_its_children_are_ours():
     child = subprocess.Popen(["sleep", "30"])
     try:
-        ours = gate._our_pids(Host("/"))
+        ours = processes.ours(Host("/"))
     finally:
         child.kill()
         child.wait()

@@ -16,7 +16,8 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION, report, screen
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, Finding, Measurement, Subject
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.files import write
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, Finding, Measurement, Subject, concluded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import Node, Policy, judge, node_of, policy_from
 
 ROOT = Path(__file__).parents[2]
@@ -25,8 +26,8 @@ GPU4 = Subject("gpu", 4, "GPU-4", "00000000:9A:00.0")
 GPUS = [{"index": index, "uuid": f"GPU-{index}", "pci": f"00000000:{0x10 + index:02X}:00.0", "name": "NVIDIA H100 80GB HBM3"} for index in range(8)]
 
 
-def healthy(name, summary="55.0 to 55.2 GB/s both ways", status="pass"):
-    return Node(name, [CheckResult("gpu_count", "pass", "8 x H100"), CheckResult("pcie_bandwidth", status, summary)], {"gpus": GPUS})
+def healthy(name, summary="55.0 to 55.2 GB/s both ways"):
+    return Node(name, [CheckResult("gpu_count", "pass", "8 x H100"), CheckResult("pcie_bandwidth", "pass", summary)], {"gpus": GPUS})
 
 
 def broken(name, *findings):
@@ -39,7 +40,10 @@ FLEET = [
     Node("gpu09", [CheckResult("dcgm_diag", "unknown", "", [Finding("hung", "unknown", "dcgmi did not answer within 120 s and was ended", "watch")])]),
     node_of("gpu10", {"unreachable": True, "msg": "no route"}), node_of("gpu11", None), node_of("gpu12", {"skipped": True}),
     Node("login1", [CheckResult("gpu_count", "skip", "no NVIDIA GPU on the PCI bus"), CheckResult("pcie_bandwidth", "skip", "no NVIDIA GPU on the PCI bus")]),
-    healthy("gpu04", "GPU 2: in use by python3 (pid 4242)", "skip"),
+    Node("gpu04", [
+        CheckResult("gpu_count", "pass", "8 x H100"),
+        concluded("pcie_bandwidth", [Finding("gpu_in_use", "skip", "in use by python3 (pid 4242)", "none", Subject("gpu", 2))], ""),
+    ], {"gpus": GPUS}),
 ]
 
 
@@ -163,8 +167,8 @@ def test_garbage_is_read_as_far_as_it_goes(garbage):
 
 def test_write(tmp_path):
     path = tmp_path / "a" / "b" / "run.json"
-    report.write(str(path), "one")
-    report.write(str(path), "two")
+    write(str(path), "one")
+    write(str(path), "two")
     assert path.read_text(encoding="utf-8") == "two"
     assert stat.S_IMODE(path.stat().st_mode) == 0o644
     assert [file.name for file in path.parent.iterdir()] == ["run.json"]
@@ -172,9 +176,9 @@ def test_write(tmp_path):
 
 def test_a_failed_write_leaves_the_old_document(tmp_path):
     path = tmp_path / "run.json"
-    report.write(str(path), "old")
+    write(str(path), "old")
     with pytest.raises(UnicodeEncodeError):
-        report.write(str(path), "half \ud800")
+        write(str(path), "half \ud800")
     assert path.read_text(encoding="utf-8") == "old"
     assert [file.name for file in tmp_path.iterdir()] == ["run.json"]
 

@@ -12,6 +12,7 @@ import yaml
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, model
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import PREDECESSOR
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
@@ -83,7 +84,7 @@ def rows(path, heading):
 
 
 def named(cells):
-    return [name for cell in cells for name in re.findall(r"`([a-z_]+)`", cell)]
+    return [name for cell in cells for name in re.findall(r"`([a-z][a-z0-9_]*)`", cell)]
 
 
 def test_the_readme_has_the_words_of_the_code():
@@ -103,13 +104,28 @@ def test_the_readme_tells_of_findings_that_there_are():
     assert [code for code in sorted(told) if f'"{code}"' not in core] == []
 
 
-def test_the_readmes_have_the_variables_of_the_role_and_the_playbook():
-    specified = load("roles/checks/meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+@pytest.mark.parametrize("role", sorted(path.name for path in (ROOT / "roles").iterdir()))
+def test_the_readme_of_a_role_has_its_variables(role):
+    assert sorted(named(rows(f"roles/{role}/README.md", "| variable | default | meaning |"))) == sorted(specified(role))
+    assert set(load(f"roles/{role}/defaults/main.yml")) <= set(specified(role))
+
+
+def specified(role):
+    return load(f"roles/{role}/meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+
+
+def test_the_readme_has_variables_that_there_are():
     playbook = (ROOT / "playbooks/preflight.yml").read_text(encoding="utf-8")
     variables = named(rows("README.md", "| variable | default | meaning |\n| --- | --- | --- |\n| `expected_gpus` |"))
-    assert sorted(named(rows("roles/checks/README.md", "| variable | default | meaning |"))) == sorted(specified)
-    assert {name for name in variables if name.startswith("checks_")} <= set(specified)
+    assert {name for name in variables if name.startswith("checks_")} <= set(specified("checks"))
     assert {name for name in variables if name.startswith("preflight_")} == set(re.findall(r"preflight_[a-z_]+", playbook))
+    mesh = named(rows("README.md", "| variable | default | meaning |\n| --- | --- | --- |\n| `mesh_checks` |"))
+    assert set(mesh) <= set(specified("mesh"))
+
+
+def test_the_readme_has_the_words_of_the_predecessor():
+    told = " ".join(rows("README.md", "The words of IBM Autopilot's `iperf`"))
+    assert [word for word in PREDECESSOR if f"`{word}" not in told] == []
 
 
 def test_version_is_the_same_everywhere():
@@ -137,8 +153,9 @@ def test_licences():
         assert (ROOT / "LICENSES" / f"{name}.txt").is_file()
 
 
-def test_collection_depends_on_nothing():
-    """AWX syncs the repository as a project without reaching a Galaxy server."""
-    assert load("galaxy.yml")["dependencies"] == {}
-    assert load("requirements.yml")["collections"] == []
+def test_collection_depends_on_one_other():
+    """By which the role agent speaks to a cluster. Where it is installed, AWX syncs the repository as a project without reaching a Galaxy server."""
+    needed = load("galaxy.yml")["dependencies"]
+    assert list(needed) == ["kubernetes.core"]
+    assert load("requirements.yml")["collections"] == [{"name": name, "version": version} for name, version in needed.items()]
     assert load("collections/requirements.yml")["collections"] == [{"source": "./", "type": "dir"}]

@@ -78,6 +78,18 @@ def test_the_fake_files_are_read_as_a_host_is(node):
         "current_link_speed": 32.0, "current_link_width": 1, "max_link_speed": 32.0, "max_link_width": 16, "numa_node": None, "local_cpulist": None}
     assert [device["driver"] for device in host.pci_gpus()] == ["nvidia"] * 6 + ["vfio-pci"]
     assert len(host.driver_gpus()) == 7 and host.boot_id()
+    assert host.cpu_model() == "Intel(R) Xeon(R) Platinum 8480C"
+
+
+@pytest.mark.parametrize("text, name", [
+    ("processor\t: 0\nmodel\t\t: 85\nmodel name\t: A: B \n\nprocessor\t: 1\nmodel name\t: C\n", "A: B"),
+    ("processor\t: 0\nBogoMIPS\t: 2000.00\nCPU part\t: 0xd4f\n", None), ("model name\t:\n", None), ("", None), (None, None),
+])
+def test_the_model_of_the_cpu_is_that_of_the_first(tmp_path, text, name):
+    if text is not None:
+        (tmp_path / "proc").mkdir()
+        (tmp_path / "proc/cpuinfo").write_text(text)
+    assert Host(tmp_path).cpu_model() == name
 
 
 def test_what_a_gpu_lends_to_virtual_machines_is_no_gpu_of_the_host(node):

@@ -95,7 +95,7 @@ def test_tolerated(limit, nodes, allowed):
     (["pass", "pass"], {}, "pass", "fit", False),
     (["pass", "warn"], {}, "warn", "fit", False),
     (["pass", "warn"], {"unfit": ["fail", "warn"]}, "warn", "unfit", False),
-    (["pass", "skip"], {}, "skip", "fit", True),
+    (["pass", "skip"], {}, "pass", "fit", False),
     (["skip", "skip"], {}, "skip", "skipped", False),
     (["pass", "unknown"], {}, "unknown", "could_not_tell", False),
     (["skip", "unknown"], {}, "unknown", "could_not_tell", False),
@@ -106,6 +106,23 @@ def test_tolerated(limit, nodes, allowed):
 ])
 def test_node(statuses, policy, status, fit, partial):
     judged = judge_node("gpu01", [result(one) for one in statuses], policy_from(policy))
+    assert (judged.status, judged.fit, judged.partial) == (status, fit, partial)
+
+
+@pytest.mark.parametrize("results, status, fit, partial", [
+    # There is nothing for a check here: it has left nothing out.
+    ([result("pass"), result("skip", check="infiniband")], "pass", "fit", False),
+    # It has left something out.
+    ([result("pass"), result("skip", finding("gpu_in_use", "skip"), check="pcie_bandwidth")], "skip", "fit", True),
+    # A host that is well says nothing of GPUs that are not there.
+    ([result("skip", check="gpu_count"), result("pass", check="storage")], "skip", "skipped", False),
+    ([result("skip", check="gpu_count"), result("warn", finding("filesystem_full", "warn"), check="storage")], "warn", "skipped", False),
+    ([result("skip", check="gpu_count"), result("fail", finding("memory_uncorrectable", "fail"), check="memory_and_cpu")], "fail", "unfit", False),
+    # Only the host was asked for.
+    ([result("pass", check="storage"), result("skip", check="infiniband")], "pass", "fit", False),
+])
+def test_what_has_nothing_to_check_and_what_is_not_about_gpus(results, status, fit, partial):
+    judged = judge_node("gpu01", results, STRICT)
     assert (judged.status, judged.fit, judged.partial) == (status, fit, partial)
 
 
@@ -313,6 +330,20 @@ def test_the_finding_says_what_it_rests_on():
     assert found.findings[0].subject.uuid == "GPU-5-0"
 
 
+def test_the_memory_of_a_host_is_compared_with_that_of_its_model_of_processor():
+    def host(name, cpu, *rates):
+        measured = [Measurement("host_memory_bandwidth", rate, "bytes/s", {"numa": str(node)}) for node, rate in enumerate(rates)]
+        return Node(name, [CheckResult("memory_and_cpu", "pass", "", [], measured)], {"cpu_model": cpu})
+
+    nodes = [host(f"n{index}", "8480C", 250e9 + index * 1e8, 251e9 + index * 1e8) for index in range(5)]
+    found = verdict.compare_fleet([*nodes, host("slow", "8480C", 250e9, 190e9), host("other", "9654", 180e9, 180e9), host("odd", None, 1e9)])
+    assert list(found) == ["slow"]
+    finding = found["slow"][0].findings[0]
+    assert (found["slow"][0].check, finding.code, str(finding.subject), finding.evidence["outliers"][0]["model"]) == (
+        "memory_and_cpu", "below_fleet", "numa node1", "8480C")
+    assert finding.message.startswith("host memory bandwidth is 190.0 GB/s, 24 % below the fleet (median 250.4, ")
+
+
 def test_below_the_fleet_warns_and_fails_only_by_policy():
     nodes = fleet(TIGHT + [44.1e9])
     assert (judge(nodes, STRICT).nodes[5].status, judge(nodes, STRICT).nodes[5].fit, judge(nodes, STRICT).run.passed) == ("warn", "fit", True)
@@ -341,6 +372,7 @@ def test_the_median_and_mad_are_those_of_the_others(rates):
     assert set(verdict.compare_fleet(nodes)) == expected
 
 
+@pytest.mark.measures
 def test_thousands_of_nodes_take_seconds():
     slow = [[55e9 + 1e7 * (index % 17) for index in range(8)] for _node in range(1000)] + [[30e9 + 1e7 * index for index in range(8)] for _node in range(1000)]
     began = time.monotonic()

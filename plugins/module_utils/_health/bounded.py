@@ -6,18 +6,22 @@ Driver calls run in a forked child (`Child`), programs in a process group of the
 deadline that is enforced from outside, so a callee that ignores signals, is stopped, or blocks in the
 kernel for ever costs its caller no more than the deadline and a grace period: it is ended if the kernel
 allows that and abandoned if it does not. An abandoned process holds none of our file descriptors, so
-nobody downstream waits for it.
+nobody downstream waits for it. What must go on when its caller is gone runs detached (`detach`), with a
+lifetime of its own.
 """
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import fcntl
+import functools
 import json
 import os
 import select
 import signal
 import subprocess
+import tempfile
 import time
 import traceback
 from dataclasses import dataclass, field
@@ -84,6 +88,18 @@ class Report:
         trace = traceback.format_exception(type(error), error, error.__traceback__)
         self._write({"raised": f"{type(error).__name__}: {error}", "trace": "".join(trace)[-4000:]})
 
+    def close(self) -> None:
+        """Say that there is nothing more to hear, while the function goes on."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def inherited(self) -> Optional[int]:
+        """The descriptor, for a program that takes this process's place and goes on reporting."""
+        if self._descriptor is not None:
+            os.set_inheritable(self._descriptor, True)
+        return self._descriptor
+
     def _write(self, message: Dict[str, Any]) -> None:
         if self._descriptor is None:
             return
@@ -117,7 +133,12 @@ class Child:
         self._buffer = b""
         self._pipe, write_end = os.pipe()
         parent = os.getpid()
-        self.pid = os.fork()
+        try:
+            self.pid = os.fork()
+        except OSError:
+            os.close(self._pipe)
+            os.close(write_end)
+            raise
         if self.pid == 0:
             _be_the_child(function, write_end, parent, lifetime)
         os.close(write_end)
@@ -259,6 +280,41 @@ def call(function: Callable[[Report], None], seconds: float, grace: float = GRAC
     return child
 
 
+def detach(function: Callable[[Report], None], lifetime: float, seconds: float) -> Child:
+    """Run ``function(report)`` in a process that outlives this one and that nobody waits for; SIGALRM ends it after its ``lifetime`` in seconds.
+
+    Returns an ended child with what was reported until `Report.close`, its process id under ``pid``; who has not closed it in ``seconds`` is killed.
+    It is in a session of its own at ``/``, has no standard streams and none of the caller's descriptors, and SIGHUP does not end it.
+    Not for use in a `Child`, which adopts what is left behind by those it started.
+    """
+
+    def fork_off(report: Report) -> None:
+        if os.fork() == 0:
+            _be_detached(function, report, lifetime)
+
+    child = call(fork_off, seconds)
+    if child.timed_out and "pid" in child.values:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.values["pid"], signal.SIGKILL)
+    return child
+
+
+def _be_detached(function: Callable[[Report], None], report: Report, lifetime: float) -> None:
+    """In the child of a `Child`: streams and descriptors are as they must be, and what was to die with the parent is not inherited by a fork."""
+    try:
+        os.setsid()
+        os.chdir("/")
+        signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        signal.setitimer(signal.ITIMER_REAL, lifetime)
+        report.send("pid", os.getpid())
+        try:
+            function(report)
+        except Exception as error:
+            report.raised(error)
+    finally:
+        os._exit(0)
+
+
 @dataclass
 class Completed:
     """What a program did. ``returncode`` is negative for a signal, None when it never ended."""
@@ -281,18 +337,24 @@ def run(
     grace: float = GRACE,
     environment: Optional[Dict[str, str]] = None,
     directory: Optional[str] = None,
+    given: bytes = b"",
 ) -> Completed:
-    """Run a program with an argument list, no shell and no standard input, for at most ``seconds``.
+    """Run a program with an argument list, no shell, and what is ``given`` on its standard input, for at most ``seconds``.
 
     When its time is up the process group gets SIGTERM, ``grace`` seconds, SIGKILL. Inside a `Child` what the
     program left behind in other groups or sessions is ended too. Raises OSError when it cannot be started.
     """
     began = time.monotonic()
     own_child = _is_subreaper()
-    process = subprocess.Popen(
-        list(argv), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-        cwd=directory, env=environment, start_new_session=True, preexec_fn=_die_with_parent,
-    )
+    # A file without a name and no pipe: whoever does not read it holds nobody up.
+    with tempfile.TemporaryFile() if given else open(os.devnull, "rb") as standard_input:
+        if given:
+            standard_input.write(given)
+            standard_input.seek(0)
+        process = subprocess.Popen(
+            list(argv), stdin=standard_input, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            cwd=directory, env=environment, start_new_session=True, preexec_fn=functools.partial(_die_in_time, seconds + grace + _FAREWELL),
+        )
     output = _Output(process)
     abandoned: List[int] = []
     timed_out = False
@@ -317,8 +379,11 @@ def run(
     return Completed(list(argv), process.returncode, out, err, time.monotonic() - began, timed_out, abandoned, output.cut)
 
 
-def _die_with_parent() -> None:
+def _die_in_time(seconds: float) -> None:
+    """SIGTERM when the parent dies; the kernel forgets that for a program with capabilities of its own such as fping, but not the SIGALRM."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
 
 
 def _is_subreaper() -> bool:

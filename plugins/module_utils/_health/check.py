@@ -95,6 +95,8 @@ class Check(NamedTuple):
     refuse: Callable[[Options], Any] = lambda options: None
     #: Seconds of the deadline that are kept for ending what it started, at most a quarter of it.
     grace: float = 1.0
+    #: Whether it is about GPUs; others also run where there is none.
+    gpu: bool = True
 
     def defaults(self) -> Options:
         return {name: spec.get("default") for name, spec in self.options.items()}

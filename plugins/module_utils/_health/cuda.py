@@ -22,12 +22,12 @@ SONAME = "libcuda.so.1"
 #: CUresult (cuda.h) by what it means for a check; codes that are not here are ``unknown_error``.
 KINDS = {
     1: "invalid_value", 2: "out_of_memory", 3: "not_initialized", 4: "deinitialized", 34: "stub_library", 46: "devices_unavailable", 100: "no_device",
-    101: "invalid_device", 200: "invalid_image", 201: "invalid_context", 209: "no_binary_for_gpu", 214: "ecc_uncorrectable", 218: "invalid_ptx",
-    220: "nvlink_uncorrectable", 221: "jit_compiler_missing", 222: "unsupported_ptx", 223: "jit_disabled", 226: "contained_error", 304: "operating_system",
-    401: "illegal_state", 500: "not_found", 700: "illegal_address", 702: "launch_timeout", 709: "context_destroyed", 710: "assert", 714: "hardware_stack_error",
-    715: "illegal_instruction", 716: "misaligned_address", 717: "invalid_address_space", 719: "launch_failed", 721: "launch_failed", 800: "not_permitted",
-    801: "not_supported", 802: "system_not_ready", 803: "driver_mismatch", 804: "compatibility_unsupported", 805: "mps_failed", 806: "mps_failed",
-    807: "mps_not_ready", 999: "unknown_error",
+    101: "invalid_device", 200: "invalid_image", 201: "invalid_context", 209: "no_binary_for_gpu", 214: "ecc_uncorrectable", 217: "peer_access_unsupported",
+    218: "invalid_ptx", 220: "nvlink_uncorrectable", 221: "jit_compiler_missing", 222: "unsupported_ptx", 223: "jit_disabled", 226: "contained_error",
+    304: "operating_system", 401: "illegal_state", 500: "not_found", 700: "illegal_address", 702: "launch_timeout", 704: "peer_access_enabled",
+    709: "context_destroyed", 710: "assert", 714: "hardware_stack_error", 715: "illegal_instruction", 716: "misaligned_address", 717: "invalid_address_space",
+    719: "launch_failed", 721: "launch_failed", 800: "not_permitted", 801: "not_supported", 802: "system_not_ready", 803: "driver_mismatch",
+    804: "compatibility_unsupported", 805: "mps_failed", 806: "mps_failed", 807: "mps_not_ready", 999: "unknown_error",
 }
 
 _PORTABLE, _MAPPED = 1, 2
@@ -58,14 +58,17 @@ _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "cuEventSynchronize": (c_void_p,),
     "cuEventElapsedTime": (c_void_p, c_void_p, c_void_p),
     "cuEventDestroy_v2": (c_void_p,),
+    "cuDeviceCanAccessPeer": (c_void_p, c_int, c_int),
+    "cuCtxEnablePeerAccess": (c_void_p, c_uint),
+    "cuMemcpyPeerAsync": (c_uint64, c_void_p, c_uint64, c_void_p, c_size_t, c_void_p),
     "cuModuleLoadData": (c_void_p, c_char_p),
     "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
     "cuLaunchKernel": (c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_void_p, c_void_p, c_void_p),
 }
 
-#: CUdevice_attribute.
-MULTIPROCESSORS = 16
+#: CUdevice_attribute: the last two in bytes, and the whole number before the dot.
+MULTIPROCESSORS, L2_CACHE, CAPABILITY = 16, 38, 75
 
 
 class CudaError(Exception):
@@ -113,6 +116,12 @@ class Cuda:
         self.call("cuDeviceGetByPCIBusId", byref(device), sysfs_name(bus_id).encode())
         return device.value
 
+    def can_access(self, device: int, peer: int) -> bool:
+        """Whether the driver lets a device use another's memory without a detour over the host's."""
+        answer = c_int()
+        self.call("cuDeviceCanAccessPeer", byref(answer), device, peer)
+        return bool(answer.value)
+
     def attribute(self, device: int, number: int) -> int:
         value = c_int()
         self.call("cuDeviceGetAttribute", byref(value), number, device)
@@ -123,13 +132,14 @@ class Cuda:
         """The device's primary context, current in this thread until it is left; then what was allocated in it is given back."""
         handle = c_void_p()
         self.call("cuDevicePrimaryCtxRetain", byref(handle), device)
-        context = Context(self)
+        context = Context(self, handle)
         try:
             self.call("cuCtxSetCurrent", handle)
             yield context
         finally:
             # After some errors nothing in the context works any more, not even giving it back; the process ends with it.
             with contextlib.suppress(CudaError):
+                context.make_current()
                 context.close()
                 self.call("cuCtxSetCurrent", None)
                 self.call("cuDevicePrimaryCtxRelease_v2", device)
@@ -151,8 +161,8 @@ class Cuda:
 class Context:
     """What a check needs of a context. Pointers are plain integers; sizes are bytes; copies and launches are asynchronous."""
 
-    def __init__(self, cuda: Cuda) -> None:
-        self._cuda = cuda
+    def __init__(self, cuda: Cuda, handle: c_void_p) -> None:
+        self._cuda, self._handle = cuda, handle
         self._owned: List[Tuple[str, Any]] = []
 
     def close(self) -> None:
@@ -195,6 +205,22 @@ class Context:
 
     def copy_to_host(self, to: int, source: int, size: int, stream: int) -> None:
         self._cuda.call("cuMemcpyDtoHAsync_v2", to, source, size, stream)
+
+    def make_current(self) -> None:
+        """What this thread does from now on happens here."""
+        self._cuda.call("cuCtxSetCurrent", self._handle)
+
+    def reach(self, peer: "Context") -> None:
+        """Let this context, which is current, use the memory of another."""
+        try:
+            self._cuda.call("cuCtxEnablePeerAccess", peer._handle, 0)
+        except CudaError as error:
+            if error.kind != "peer_access_enabled":
+                raise
+
+    def copy_to_peer(self, to: int, peer: "Context", source: int, size: int, stream: int) -> None:
+        """Copy from memory of this context to memory of another."""
+        self._cuda.call("cuMemcpyPeerAsync", to, peer._handle, source, self._handle, size, stream)
 
     def launch(self, function: int, blocks: int, threads: int, arguments: Tuple[int, ...], stream: int) -> None:
         """Run a kernel whose parameters are all 64-bit integers or pointers, on a one-dimensional grid."""

@@ -13,6 +13,7 @@ import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from .knowledge import dcgm as knowledge
+from .values import list_of, mapping
 
 #: The key of a diagnostic's document in DCGM 4, and in DCGM 2 and 3.
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -75,7 +76,7 @@ class _Reader:
         }
 
     def read(self, document: Dict[str, Any]) -> None:
-        for iteration in _list(document.get("iterations")):
+        for iteration in list_of(document.get("iterations")):
             if isinstance(iteration, dict):
                 self.read(iteration)
         for root in _ROOTS:
@@ -83,22 +84,22 @@ class _Reader:
                 continue
             self.seen = True
             self.report["rates"] = self.report["rates"] or root == _ROOTS[0]
-            body = _dict(document[root])
+            body = mapping(document[root])
             self._read_header(body)
-            self._read_header(_dict(document.get("metadata")))
-            self._read_header(_dict(body.get("metadata")))
+            self._read_header(mapping(document.get("metadata")))
+            self._read_header(mapping(body.get("metadata")))
             self._read_entities(document.get("entity_groups") or body.get("entity_groups"))
             if "runtime_error" in body:
                 self.report["errors"].append(_short(body["runtime_error"]) or "an error without words")
-            for category in _list(body.get("test_categories")):
-                for test in _list(_dict(category).get("tests")):
-                    self._read_test(_dict(test))
+            for category in list_of(body.get("test_categories")):
+                for test in list_of(mapping(category).get("tests")):
+                    self._read_test(mapping(test))
 
     def _read_header(self, header: Dict[str, Any]) -> None:
         for key, name in (("version", "version"), ("Driver Version Detected", "driver")):
             if isinstance(header.get(key), str):
                 self.report[name] = header[key][:_TEXT]
-        devices, serials = _list(header.get("GPU Device IDs")), _dict(header.get("GPU Device Serials"))
+        devices, serials = list_of(header.get("GPU Device IDs")), mapping(header.get("GPU Device Serials"))
         if devices:
             self.report["gpus"] = list(range(len(devices[:_ROWS])))
         if serials:
@@ -106,10 +107,10 @@ class _Reader:
             self.report["serials"] = {key: serial for key, serial in serials.items() if isinstance(serial, str)}
 
     def _read_entities(self, groups: Any) -> None:
-        for group in _list(groups):
-            if not _is_gpu(_dict(group)):
+        for group in list_of(groups):
+            if not _is_gpu(mapping(group)):
                 continue
-            for entity in map(_dict, _list(_dict(group).get("entities"))):
+            for entity in map(mapping, list_of(mapping(group).get("entities"))):
                 number = _whole(entity.get("entity_id"))
                 if number is None:
                     continue
@@ -122,11 +123,11 @@ class _Reader:
         if not title:
             return
         before = len(self.report["results"])
-        for result in _list(test.get("results")):
+        for result in list_of(test.get("results")):
             if isinstance(result, dict):  # DCGM 2 and 3 leave null where a GPU did not run
                 for gpu, entity in _about(result):
                     self._add(title, gpu, entity, result)
-        summary = _dict(test.get("test_summary"))
+        summary = mapping(test.get("test_summary"))
         # The summary repeats its results' worst status; only an error of no GPU in particular stands nowhere else.
         if summary and (_warnings(summary) or len(self.report["results"]) == before):
             self._add(title, None, None, summary)
@@ -203,8 +204,8 @@ class Fault(NamedTuple):
 def results(report: Any) -> List[Result]:
     """The results of a report; what is not understood in it is passed over."""
     found = []
-    for row in map(_dict, _list(_dict(report).get("results"))):
-        warnings = [_dict(warning) for warning in _list(row.get("warnings"))]
+    for row in map(mapping, list_of(mapping(report).get("results"))):
+        warnings = [mapping(warning) for warning in list_of(row.get("warnings"))]
         entity = row.get("entity") if isinstance(row.get("entity"), str) else None
         test, title, status = (_short(row.get(key)) for key in ("test", "title", "status"))
         found.append(Result(test, title or test, _whole(row.get("gpu")), entity, status, warnings))
@@ -213,7 +214,7 @@ def results(report: Any) -> List[Result]:
 
 def faults(report: Any) -> List[Fault]:
     """Everything that a report says is wrong: the warnings of each result by class, the worst not hiding the others."""
-    rates = bool(_dict(report).get("rates"))
+    rates = bool(mapping(report).get("rates"))
     found: List[Fault] = []
     for result in results(report):
         by_kind: Dict[Any, List[Dict[str, Any]]] = {}
@@ -253,7 +254,7 @@ def _kind(warning: Dict[str, Any], result: Result) -> Any:
 def gpu_ids(gpus: List[Dict[str, Any]], report: Any) -> List[int]:
     """DCGM's id of each GPU: by serial number where every GPU has one that DCGM gives too, else its index, which DCGM counts alike."""
     by_serial: Dict[Any, int] = {}
-    for key, serial in _dict(_dict(report).get("serials")).items():
+    for key, serial in mapping(mapping(report).get("serials")).items():
         number = _whole(key)
         if number is not None and isinstance(serial, str):
             by_serial[serial] = number
@@ -264,14 +265,6 @@ def gpu_ids(gpus: List[Dict[str, Any]], report: Any) -> List[int]:
 
 
 # --- reading what may be anything ---
-
-
-def _dict(value: Any) -> Dict[str, Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def _list(value: Any) -> List[Any]:
-    return value if isinstance(value, list) else []
 
 
 def _strings(value: Any) -> List[Any]:

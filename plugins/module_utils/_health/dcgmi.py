@@ -7,13 +7,14 @@ Use it only inside a `bounded.Child`, which ends what dcgmi itself started.
 
 from __future__ import annotations
 
+import fcntl
 import os
 import re
 import shutil
 import signal
 import tempfile
 import time
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from . import dcgm
 from .check import Probe, Readings
@@ -76,10 +77,24 @@ def _time_limit(version: List[int], parameters: Dict[str, str], until: float) ->
 
 
 class _StatsDirectory:
-    """A directory for the statistics DCGM writes, removed afterwards. An engine elsewhere has no such directory: then it is not told any."""
+    """A directory for the statistics DCGM writes, removed afterwards. An engine elsewhere has no such directory: then it is not told any.
+
+    Whoever uses one has it locked, so that the next run can remove what runs that were killed have left.
+    """
+
+    _PREFIX = "autopilot-gpu-dcgm-"
 
     def __init__(self, wanted: bool) -> None:
-        self._path = tempfile.mkdtemp(prefix="autopilot-gpu-dcgm-") if wanted else None
+        self._path: Optional[str] = None
+        self._lock: Optional[int] = None
+        if wanted:
+            self._remove_leftovers()
+            self._path = tempfile.mkdtemp(prefix=self._PREFIX)
+            self._lock = self._locked(self._path)
+            if self._lock is None:
+                # Another run took it for a leftover before it was locked; a second time in a row that does not happen.
+                self._path = tempfile.mkdtemp(prefix=self._PREFIX)
+                self._lock = self._locked(self._path)
 
     def __enter__(self) -> List[str]:
         if not self._path:
@@ -91,6 +106,35 @@ class _StatsDirectory:
     def __exit__(self, *_error: Any) -> None:
         if self._path:
             shutil.rmtree(self._path, ignore_errors=True)
+            if self._lock is not None:
+                os.close(self._lock)
+
+    def _remove_leftovers(self) -> None:
+        parent = tempfile.gettempdir()
+        for name in os.listdir(parent):
+            path = os.path.join(parent, name)
+            lock = self._locked(path) if name.startswith(self._PREFIX) else None
+            if lock is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+    @staticmethod
+    def _locked(path: str) -> Optional[int]:
+        """The open lock on a directory of this user; None for one of somebody else, and for one that is in use."""
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.fstat(handle)
+            # It has no link any more when somebody removed it meanwhile.
+            if found.st_uid == os.geteuid() and found.st_nlink:
+                return handle
+        except OSError:
+            pass
+        os.close(handle)
+        return None
 
 
 def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> Readings:

@@ -19,39 +19,23 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
-import re
 import shutil
 import tempfile
 import time
 from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
 
+from . import processes
 from .check import Probe, Readings
-from .host import Host, sysfs_name
+from .host import Host
 from .model import NODE, SKIP, UNKNOWN, Finding, Subject, gpu_subject
+from .processes import IDLE_MEMORY, first_of, foreign
+from .values import mappings_in
 
 #: Seconds between the looks: longer than the window over which the driver averages utilisation (at most 1 s, NVML API reference).
 PAUSE = 2.0
-#: Bytes of device memory beyond the driver's reserve that an idle GPU may have in use. Our own figure: less than any CUDA context takes.
-IDLE_MEMORY = 64 * 1024 * 1024
 #: Seconds squeue may take.
 _SQUEUE_SECONDS = 10.0
 LOCK_NAME = "autopilot-gpu.lock"
-
-#: Services and tools that hold GPUs open without using them, as the kernel names processes (15 characters).
-IGNORED = tuple(
-    name[:15] for name in (
-        "nvidia-persistenced", "nv-hostengine", "dcgm-exporter", "nv-fabricmanager", "nvidia-imex", "nvidia-powerd", "nvidia-device-plugin",
-        "gpu-feature-discovery", "nvidia-smi", "nvtop", "Xorg",
-    )
-)
-_MPS_SERVER = "nvidia-cuda-mps-server"
-
-#: How a process holds a GPU -> the NVML functions that list such processes, newest first (older drivers lack the newest).
-_PROCESS_LISTS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
-    ("compute", ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2")),
-    ("graphics", ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2")),
-    ("mps", ("nvmlDeviceGetMPSComputeRunningProcesses_v3", "nvmlDeviceGetMPSComputeRunningProcesses_v2")),
-)
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -79,9 +63,9 @@ def _look(probe: Probe) -> Readings:
     from .nvml import DriverError
 
     nvml = probe.nvml()
-    ours = _our_pids(probe.host)
+    ours = processes.ours(probe.host)
     probe.stage("looking for processes that hold GPUs")
-    holders, mps = _scan_processes(probe.host, ours)
+    holders, mps = processes.scan(probe.host, ours)
     gpus = []
     for gpu in nvml.gpus:
         if "error" in gpu:
@@ -91,93 +75,25 @@ def _look(probe: Probe) -> Readings:
             gpus.append(dict(gpu, **_look_at(probe, nvml, gpu, holders, ours)))
         except DriverError as error:
             gpus.append(dict(gpu, error=error.to_dict()))
-    return {"gpus": gpus, "mps": mps, "jobs": _jobs(probe)}
+    return {"gpus": gpus, "mps": [process for process in mps if process["server"]], "jobs": _jobs(probe)}
 
 
 def _look_at(probe: Probe, nvml: Any, gpu: Dict[str, Any], holders: Dict[int, List[Dict[str, Any]]], ours: Set[int]) -> Readings:
-    found: Dict[int, Dict[str, Any]] = {}
-    readable = False
-    for how, functions in _PROCESS_LISTS:
-        listed = None
-        for function in functions:
-            listed = nvml.optional(gpu, function) if listed is None else listed
-        readable = readable or (how == "compute" and listed is not None)
-        for process in listed or []:
-            found.setdefault(process.pid, {
-                "pid": process.pid, "name": probe.host.process_name(process.pid), "how": how, "memory": process.usedGpuMemory,
-            })
-    minor = _minor(probe.host, gpu["pci"])
+    listed = processes.listed(nvml, gpu)
+    found = {process["pid"]: dict(process, name=probe.host.process_name(process["pid"])) for process in listed or []}
+    minor = processes.minor_of(probe.host, gpu["pci"])
     for process in [one for number, some in holders.items() for one in some if minor in (number, None)]:
         found.setdefault(process["pid"], dict(process, how="open", memory=None))
     utilisation = nvml.optional(gpu, "nvmlDeviceGetUtilizationRates")
-    version = getattr(nvml.binding, "nvmlMemory_v2", None)
-    memory = nvml.optional(gpu, "nvmlDeviceGetMemoryInfo", version) if version else None
+    memory = processes.memory(nvml, gpu)
     mig = nvml.optional(gpu, "nvmlDeviceGetMigMode")
     return {
-        "processes": [process for pid, process in sorted(found.items()) if pid not in ours] if readable else None,
+        "processes": [process for pid, process in sorted(found.items()) if pid not in ours] if listed is not None else None,
         "utilisation": utilisation.gpu if utilisation else None,
         "memory_utilisation": utilisation.memory if utilisation else None,
-        "memory_used": max(0, memory.total - memory.free - memory.reserved) if memory else None,
+        "memory_used": memory["used"] if memory else None,
         "mig": any(mig) if mig else None,
     }
-
-
-def _minor(host: Host, bus_id: str) -> Optional[int]:
-    """The number in a GPU's /dev/nvidia<number>; None when the driver does not say, and then whoever holds any GPU counts."""
-    text = host.text("proc/driver/nvidia/gpus", sysfs_name(bus_id), "information") or ""
-    found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
-    return int(found.group(1)) if found else None
-
-
-def _scan_processes(host: Host, ours: Set[int]) -> Tuple[Dict[int, List[Dict[str, Any]]], List[Dict[str, Any]]]:
-    """Processes by the minor number of the /dev/nvidia* they have open, and MPS servers. Without root only one's own can be seen."""
-    holders: Dict[int, List[Dict[str, Any]]] = {}
-    mps = []
-    for name in host.names("proc") or []:
-        if not name.isdecimal() or int(name) in ours:
-            continue
-        process = {"pid": int(name), "name": host.process_name(int(name))}
-        command = (host.text("proc", name, "cmdline") or "").split("\0")[0]
-        if os.path.basename(command) == _MPS_SERVER:
-            mps.append(process)
-        for minor in _open_minors(host, name):
-            holders.setdefault(minor, []).append(process)
-    return holders, mps
-
-
-def _open_minors(host: Host, pid: str) -> Set[int]:
-    minors = set()
-    for descriptor in host.names("proc", pid, "fd") or []:
-        try:
-            target = os.readlink(host.path("proc", pid, "fd", descriptor))
-        except OSError:
-            continue
-        if target.startswith("/dev/nvidia") and target[len("/dev/nvidia"):].isdecimal():
-            minors.add(int(target[len("/dev/nvidia"):]))
-    return minors
-
-
-def _our_pids(host: Host) -> Set[int]:
-    """This process and its descendants, by the numbers they have on the host (a container has numbers of its own)."""
-    processes = host.processes()
-    ours = {os.getpid()} if host.root == "/" else {pid for pid in processes if _is_this_process(host, str(pid))}
-    while True:
-        more = {pid for pid, process in processes.items() if process.parent in ours} - ours
-        if not more:
-            return ours
-        ours |= more
-
-
-def _is_this_process(host: Host, pid: str) -> bool:
-    """Whether the host's process ``pid`` is this one seen from outside: the same number in the same process namespace."""
-    status = host.text("proc", pid, "status") or ""
-    inner = [line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")]
-    if inner != [str(os.getpid())]:
-        return False
-    try:
-        return os.readlink(host.path("proc", pid, "ns/pid")) == os.readlink("/proc/self/ns/pid")
-    except OSError:
-        return False
 
 
 def _jobs(probe: Probe) -> Optional[Dict[str, Any]]:
@@ -204,7 +120,7 @@ def _jobs(probe: Probe) -> Optional[Dict[str, Any]]:
 
 def judge(readings: Any) -> List[Finding]:
     """Why GPUs may not be used: ``skip`` when someone has them, ``unknown`` when that could not be told. Empty: all are idle."""
-    looks = _dicts(_get(readings, "looks"))
+    looks = mappings_in(_get(readings, "looks"))
     locked_by = _get(readings, "locked_by")
     findings: List[Finding] = []
     if isinstance(locked_by, dict):
@@ -212,9 +128,9 @@ def judge(readings: Any) -> List[Finding]:
     if not looks:
         return findings + [Finding("use_unknown", UNKNOWN, "whether the GPUs are in use could not be told", "watch")]
     findings += _judge_node(looks)
-    identities = {_key(gpu): gpu for one in looks for gpu in _dicts(one.get("gpus"))}
+    identities = {_key(gpu): gpu for one in looks for gpu in mappings_in(one.get("gpus"))}
     for key, gpu in identities.items():
-        seen = [other for one in looks for other in _dicts(one.get("gpus")) if _key(other) == key]
+        seen = [other for one in looks for other in mappings_in(one.get("gpus")) if _key(other) == key]
         finding = _judge_gpu(gpu_subject(gpu), seen, complete=len(seen) == len(looks))
         if finding:
             findings.append(finding)
@@ -236,19 +152,19 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
 
     Utilisation and memory are not asked: what they show after a measurement is our own.
     """
-    old, new = _dicts(_get(before, "looks")), _dicts(_get(after, "looks"))
+    old, new = mappings_in(_get(before, "looks")), mappings_in(_get(after, "looks"))
     if not old or not new:
         return []
     findings = []
     came = [job for job in _job_ids(new) if job not in _job_ids(old)]
     if came:
-        findings.append(Finding("disturbed", UNKNOWN, f"Slurm started job {_several(came)} on the node meanwhile", "watch", NODE, {"jobs": came}))
-    known = {_text(process) for one in old for process in _dicts(one.get("mps"))}
-    servers = [process for one in new for process in _dicts(one.get("mps")) if _text(process) not in known]
+        findings.append(Finding("disturbed", UNKNOWN, f"Slurm started job {first_of(came)} on the node meanwhile", "watch", NODE, {"jobs": came}))
+    known = {_text(process) for one in old for process in mappings_in(one.get("mps"))}
+    servers = [process for one in new for process in mappings_in(one.get("mps")) if _text(process) not in known]
     if servers:
         findings.append(Finding("disturbed", UNKNOWN, f"an MPS server started meanwhile: {_people(servers)}", "watch", NODE, {"processes": servers}))
-    for gpu in _dicts(new[-1].get("gpus")):
-        held = {str(process.get("pid")) for one in old for other in _dicts(one.get("gpus")) if _key(other) == _key(gpu) for process in _foreign(other)}
+    for gpu in mappings_in(new[-1].get("gpus")):
+        held = {str(process.get("pid")) for one in old for other in mappings_in(one.get("gpus")) if _key(other) == _key(gpu) for process in _foreign(other)}
         intruders = [process for process in _foreign(gpu) if str(process.get("pid")) not in held]
         if intruders:
             message = f"taken into use meanwhile by {_people(intruders)}"
@@ -258,13 +174,13 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
 
 def _judge_node(looks: List[Dict[str, Any]]) -> List[Finding]:
     findings = []
-    servers = {str(process.get("pid")): process for one in looks for process in _dicts(one.get("mps"))}
+    servers = {str(process.get("pid")): process for one in looks for process in mappings_in(one.get("mps"))}
     if servers:
         processes = list(servers.values())
         findings.append(Finding("gpu_in_use", SKIP, f"an MPS server is running: {_people(processes)}", "none", NODE, {"processes": processes}))
     jobs = _job_ids(looks)
     if jobs:
-        findings.append(Finding("jobs_on_node", SKIP, f"Slurm runs job {_several(jobs)} on the node", "none", NODE, {"jobs": jobs}))
+        findings.append(Finding("jobs_on_node", SKIP, f"Slurm runs job {first_of(jobs)} on the node", "none", NODE, {"jobs": jobs}))
     errors = [_get(one.get("jobs"), "error") for one in looks if _get(one.get("jobs"), "error")]
     if errors:
         findings.append(Finding("use_unknown", UNKNOWN, f"whether Slurm runs jobs on the node could not be told: {errors[-1]}", "watch"))
@@ -295,7 +211,7 @@ def _judge_gpu(subject: Subject, seen: List[Dict[str, Any]], complete: bool) -> 
 
 def _unexplained_memory(gpu: Dict[str, Any]) -> float:
     """Bytes in use that no service we ignore accounts for."""
-    explained = sum(_number(process.get("memory")) for process in _dicts(gpu.get("processes")) if not _is_foreign(process))
+    explained = sum(_number(process.get("memory")) for process in mappings_in(gpu.get("processes")) if not foreign(process))
     return _number(gpu.get("memory_used")) - explained
 
 
@@ -307,12 +223,7 @@ def _locked(locked_by: Dict[str, Any]) -> Finding:
 
 
 def _foreign(gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
-    return [process for process in _dicts(gpu.get("processes")) if _is_foreign(process)]
-
-
-def _is_foreign(process: Dict[str, Any]) -> bool:
-    """A process without a name (another namespace's, or one that just ended) is someone's all the same."""
-    return str(process.get("name"))[:15] not in IGNORED
+    return [process for process in mappings_in(gpu.get("processes")) if foreign(process)]
 
 
 def _job_ids(looks: List[Dict[str, Any]]) -> List[str]:
@@ -324,11 +235,7 @@ def _job_ids(looks: List[Dict[str, Any]]) -> List[str]:
 
 
 def _people(processes: List[Dict[str, Any]]) -> str:
-    return _several([_text(process) for process in processes])
-
-
-def _several(words: List[str]) -> str:
-    return words[0] + (f" and {len(words) - 1} more" if len(words) > 1 else "")
+    return first_of([_text(process) for process in processes])
 
 
 def _text(process: Dict[str, Any]) -> str:
@@ -341,10 +248,6 @@ def _key(gpu: Dict[str, Any]) -> str:
 
 def _get(value: Any, key: str) -> Any:
     return value.get(key) if isinstance(value, dict) else None
-
-
-def _dicts(value: Any) -> List[Dict[str, Any]]:
-    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
 
 
 def _number(value: Any) -> float:

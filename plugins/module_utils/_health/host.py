@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the kernel's files: PCI devices, their links and NUMA nodes, processes, boot id.
+"""The door to the kernel's files: PCI devices, their links and NUMA nodes, processes, CPU model, boot id.
 
 Everything is read below one root, so that a check in a container can look at a host mounted elsewhere.
 What cannot be read is None or empty, never an exception.
@@ -14,6 +14,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Set
 from .model import normalise_pci
 
 NVIDIA_VENDOR = "0x10de"
+#: PCI base class of NVSwitches: another kind of bridge.
+NVSWITCH_CLASS = "0x0680"
 #: PCI base classes of GPUs: VGA controller and 3D controller.
 GPU_CLASSES = ("0x0300", "0x0302")
 
@@ -65,12 +67,18 @@ class Host:
                 continue
             if not (self.text("sys/bus/pci/devices", name, "class") or "").startswith(GPU_CLASSES):
                 continue
-            if self._link("sys/bus/pci/devices", name, "physfn"):
+            if self.link("sys/bus/pci/devices", name, "physfn"):
                 continue
-            driver = self._link("sys/bus/pci/devices", name, "driver")
+            driver = self.link("sys/bus/pci/devices", name, "driver")
             device = self.text("sys/bus/pci/devices", name, "device")
             found.append({"pci": normalise_pci(name), "driver": driver, "device": device})
         return found
+
+    def nvswitches(self) -> List[str]:
+        """PCI addresses of NVIDIA's NVSwitches; none where there is no PCI to read."""
+        devices = "sys/bus/pci/devices"
+        found = [name for name in self.names(devices) or [] if self.text(devices, name, "vendor") == NVIDIA_VENDOR]
+        return [normalise_pci(name) for name in found if (self.text(devices, name, "class") or "").startswith(NVSWITCH_CLASS)]
 
     def driver_gpus(self) -> Optional[List[str]]:
         """PCI addresses the NVIDIA kernel driver has adopted; None when the driver is not loaded."""
@@ -83,18 +91,33 @@ class Host:
         A NUMA node of -1 means the firmware does not say; it is given as None.
         """
         base = "sys/bus/pci/devices/" + sysfs_name(bus_id)
-        node = _whole(self.text(base, "numa_node"))
+        node = whole_number(self.text(base, "numa_node"))
         return {
-            "current_link_speed": _leading_number(self.text(base, "current_link_speed")),
-            "current_link_width": _whole(self.text(base, "current_link_width")),
-            "max_link_speed": _leading_number(self.text(base, "max_link_speed")),
-            "max_link_width": _whole(self.text(base, "max_link_width")),
+            "current_link_speed": leading_number(self.text(base, "current_link_speed")),
+            "current_link_width": whole_number(self.text(base, "current_link_width")),
+            "max_link_speed": leading_number(self.text(base, "max_link_speed")),
+            "max_link_width": whole_number(self.text(base, "max_link_width")),
             "numa_node": node if node is not None and node >= 0 else None,
             "local_cpulist": self.text(base, "local_cpulist") or None,
         }
 
     def boot_id(self) -> Optional[str]:
         return self.text("proc/sys/kernel/random/boot_id")
+
+    def uptime(self) -> Optional[float]:
+        """Seconds since boot."""
+        return leading_number(self.text("proc/uptime"))
+
+    def cpu_model(self) -> Optional[str]:
+        """The name of the first CPU's model; None on machines whose kernel does not tell it, such as Arm's."""
+        try:
+            # Only the first CPU's lines are read: the kernel asks each CPU for its clock when its turn comes.
+            with open(self.path("proc/cpuinfo"), "rb") as handle:
+                lines = handle.read(2048).decode("utf-8", "replace").splitlines()
+        except OSError:
+            return None
+        names = [value.strip() for key, _colon, value in (line.partition(":") for line in lines) if key.strip() == "model name"]
+        return names[0] or None if names else None
 
     def processes(self) -> Dict[int, Process]:
         """Every process by its number."""
@@ -110,7 +133,8 @@ class Host:
     def process_name(self, pid: int) -> Optional[str]:
         return self.text("proc", str(pid), "comm")
 
-    def _link(self, *parts: str) -> Optional[str]:
+    def link(self, *parts: str) -> Optional[str]:
+        """The last part of where a symbolic link leads, None when there is none."""
         try:
             return os.path.basename(os.readlink(self.path(*parts)))
         except OSError:
@@ -133,16 +157,17 @@ def sysfs_name(bus_id: str) -> str:
     return f"{int(domain, 16):04x}:{rest.lower()}"
 
 
-def _whole(text: Optional[str]) -> Optional[int]:
+def whole_number(text: Optional[str]) -> Optional[int]:
+    """A file's text as a whole number; None when it is none."""
     try:
         return int(text or "")
     except ValueError:
         return None
 
 
-def _leading_number(text: Optional[str]) -> Optional[float]:
+def leading_number(text: Optional[str]) -> Optional[float]:
     """``32.0 GT/s PCIe`` is 32.0; ``Unknown`` is None."""
     try:
-        return float((text or "").split(" ")[0])
-    except ValueError:
+        return float((text or "").split()[0])
+    except (ValueError, IndexError):
         return None

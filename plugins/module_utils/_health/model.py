@@ -244,3 +244,13 @@ def concluded(check: str, findings: List[Finding], healthy: str, measurements: I
         more = f" (and {len(loudest) - 1} more)" if len(loudest) > 1 else ""
         summary = f"{prefix}{first.message}{more}"
     return CheckResult(check, overall, summary, list(findings), list(measurements))
+
+
+def left_out(result: CheckResult) -> bool:
+    """Whether a skipped check left something out; one that says no more than that there is nothing for it here did not."""
+    return result.status == SKIP and bool(result.findings or result.measurements)
+
+
+def overall(results: Iterable[CheckResult]) -> str:
+    """The worst status of several results, ``skip`` where there was nothing for any of them."""
+    return worst([result.status for result in results if result.status != SKIP or left_out(result)], default=SKIP)

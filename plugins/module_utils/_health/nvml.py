@@ -13,7 +13,7 @@ import importlib
 import os
 import sys
 import time
-from typing import Any, Callable, Dict, List, Optional
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from .host import Host
 from .model import normalise_pci
@@ -43,6 +43,10 @@ KINDS = {
 #: Kinds that often pass by themselves: asked once more after a pause before they count.
 RETRIED = ("timeout", "unknown_error", "not_ready")
 _RETRY_PAUSE = 0.2
+
+
+#: Identifier of a field value, or the identifier and its scope (a link, say).
+Field = Union[int, Tuple[int, int]]
 
 
 class DriverError(Exception):
@@ -95,16 +99,34 @@ class Nvml:
                 return None
             raise
 
+    def selected(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
+        """Like `optional`, but None also where an argument names what this GPU or driver does not have: a link, a counter, a memory location."""
+        try:
+            return self.optional(gpu, function, *arguments)
+        except DriverError as error:
+            if error.kind == "invalid_argument":
+                return None
+            raise
+
+    def system(self, function: str, *arguments: Any) -> Any:
+        """The value of a function that is about no GPU; None when this driver or binding does not have it. Raises `DriverError`."""
+        try:
+            return self._call(function, *arguments)
+        except DriverError as error:
+            if error.kind in ("unsupported", "binding_too_old"):
+                return None
+            raise
+
     def demanded(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
         """Like `optional`, for what no other call tells: raises `DriverError` when the driver has it and only the binding does not."""
         if not hasattr(self.binding, function) and hasattr(self.binding.nvmlLib, function):
             raise DriverError("binding_too_old", function, None, _remedy("upgrade"))
         return self.optional(gpu, function, *arguments)
 
-    def fields(self, gpu: Dict[str, Any], identifiers: List[int]) -> Dict[int, Any]:
+    def fields(self, gpu: Dict[str, Any], identifiers: Sequence[Field]) -> Dict[Field, Any]:
         """Field values by identifier; None for each field that this GPU or driver does not have. Raises `DriverError` for one that it could not read."""
         values = self.optional(gpu, "nvmlDeviceGetFieldValues", identifiers)
-        found: Dict[int, Any] = {identifier: None for identifier in identifiers}
+        found: Dict[Field, Any] = {identifier: None for identifier in identifiers}
         for identifier, value in zip(identifiers, values or ()):
             if value.nvmlReturn == 0:
                 found[identifier] = _field_value(self.binding, value)

@@ -6,11 +6,14 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, Optional
+from typing import Any, Dict, List, Optional
 
 from .check import Probe, Readings
 from .host import Host, sysfs_name
 from .knowledge.links import GENERATIONS
+from .model import normalise_pci
+
+_ADDRESS = r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 
 
 def limits(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
@@ -40,12 +43,36 @@ def replays(nvml: Any, gpu: Dict[str, Any], link: Readings) -> Optional[int]:
     return after - link["replays"] if after is not None and link["replays"] is not None else None
 
 
+def bridges(host: Host, bus_id: str) -> List[Dict[str, Any]]:
+    """The ports and switches above a device, the host's own port first, each with its link as sysfs shows it and its ``aer`` counts."""
+    keys = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+    found = []
+    for name in _above(host, bus_id):
+        link = host.pci_link(name)
+        found.append({"pci": normalise_pci(name), **{key: link[key] for key in keys}, "aer": aer(host, name)})
+    return found
+
+
+def aer(host: Host, bus_id: str) -> Optional[Dict[str, int]]:
+    """Errors that the device has reported since it was found (Linux, Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats); None where it counts none."""
+    counts = {}
+    for kind in ("correctable", "nonfatal", "fatal"):
+        text = host.text("sys/bus/pci/devices", sysfs_name(bus_id), f"aer_dev_{kind}")
+        total = re.search(r"^TOTAL_ERR_\w+ (\d+)$", text or "", re.MULTILINE)
+        if total:
+            counts[kind] = int(total.group(1))
+    return counts or None
+
+
+def _above(host: Host, bus_id: str) -> List[str]:
+    """The addresses of the bridges above a device, from the host's down: its place in sysfs is below all of them."""
+    place = os.path.realpath(host.path("sys/bus/pci/devices", sysfs_name(bus_id))).split(os.sep)
+    return [part for part in place[:-1] if re.fullmatch(_ADDRESS, part)]
+
+
 def _sysfs_limits(host: Host, bus_id: str) -> Dict[str, Optional[int]]:
     """The lesser of what the GPU and the port it is plugged into can do."""
-    ends = [host.pci_link(bus_id)]
-    port = os.path.basename(os.path.dirname(os.path.realpath(host.path("sys/bus/pci/devices", sysfs_name(bus_id)))))
-    if re.fullmatch(r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]", port):
-        ends.append(host.pci_link(port))
+    ends = [host.pci_link(bus_id)] + [host.pci_link(port) for port in _above(host, bus_id)[-1:]]
     generations = [GENERATIONS[end["max_link_speed"]] for end in ends if end["max_link_speed"] in GENERATIONS]
     widths = [end["max_link_width"] for end in ends if end["max_link_width"]]
     return {"generation": min(generations, default=None), "width": min(widths, default=None)}

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 import traceback
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .bounded import Child, Report, call, end, wait
 from .check import Check, Options, Probe, Readings, Settings
@@ -22,6 +22,9 @@ from .model import FAIL, PASSIVE, SKIP, UNKNOWN, CheckResult, Finding, NODE, con
 #: Seconds the shared child of the passive checks may be silent before the others stop waiting for it; never more
 #: than a quarter of the deadline.
 _PATIENCE = 5.0
+
+#: Seconds between two measurements of a check that is measured again.
+_PAUSE = 1.0
 
 Request = Tuple[Check, Options]
 
@@ -34,21 +37,30 @@ class Outcome(NamedTuple):
     options: Options
 
 
-def run(requests: Sequence[Request], settings: Settings, passive_only: bool = False, stop_on_fail: bool = True) -> List[Outcome]:
+def run(
+    requests: Sequence[Request], settings: Settings, passive_only: bool = False, stop_on_fail: bool = True,
+    again: Optional[Callable[[Outcome, float], bool]] = None,
+) -> List[Outcome]:
     """Run the checks and return their outcomes in the order of the requests.
 
-    ``passive_only`` says of the others what they would do; ``stop_on_fail`` spares a node that already failed the rest.
+    ``passive_only`` says of the others what they would do; ``stop_on_fail`` spares a node that already failed the rest. A passive check is measured
+    once more as long as ``again(outcome, seconds)`` says so, the seconds since it was measured first; the others wait for that.
     """
     outcomes: Dict[str, Outcome] = {}
     passive = [request for request in requests if request[0].intrusion == PASSIVE]
     for (check, options), (readings, seconds) in zip(passive, _measure_passive(passive, settings)):
         outcomes[check.name] = _outcome(check, options, readings, seconds, settings)
+    began = time.monotonic()
+    for check, options in passive if again else []:
+        while again and again(outcomes[check.name], time.monotonic() - began):
+            time.sleep(_PAUSE)
+            outcomes[check.name] = _outcome(check, options, *_measure_passive([(check, options)], settings)[0], settings)
     for check, options in requests:
         if check.intrusion == PASSIVE:
             continue
         failed = [outcome.result.check for outcome in outcomes.values() if outcome.result.status == FAIL]
         if failed and stop_on_fail:
-            skipped = CheckResult(check.name, SKIP, f"not run: the node already failed {failed[0]}")
+            skipped = not_run(check.name, f"not run: the node already failed {failed[0]}")
             outcomes[check.name] = Outcome(skipped, {}, options)
         elif passive_only:
             outcomes[check.name] = Outcome(_would_run(check, options, settings), {}, options)
@@ -83,8 +95,9 @@ def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
 
 
 def node_facts(outcomes: Sequence[Outcome], settings: Settings) -> Dict[str, Any]:
-    """What the readings tell about the node itself: its GPUs (index, uuid, pci, name), driver version and boot id."""
-    facts: Dict[str, Any] = {"gpus": [], "driver_version": None, "boot_id": Host(settings.host_root).boot_id()}
+    """What the readings tell about the node itself: its GPUs (index, uuid, pci, name), driver version, CPU model and boot id."""
+    host = Host(settings.host_root)
+    facts: Dict[str, Any] = {"gpus": [], "driver_version": None, "cpu_model": host.cpu_model(), "boot_id": host.boot_id()}
     for outcome in outcomes:
         gpus = outcome.readings.get("gpus")
         if gpus:
@@ -95,10 +108,17 @@ def node_facts(outcomes: Sequence[Outcome], settings: Settings) -> Dict[str, Any
 
 
 def _outcome(check: Check, options: Options, readings: Readings, seconds: float, settings: Settings) -> Outcome:
+    # What is said here is written down: a password has done its work by now.
+    options = {name: value for name, value in options.items() if not check.options.get(name, {}).get("no_log")}
     options = dict(options, expected_gpus=settings.expected_gpus)
     result = conclude(check, options, readings)
     result = CheckResult(result.check, result.status, result.summary, result.findings, result.measurements, round(seconds, 3))
     return Outcome(result, readings, options)
+
+
+def not_run(name: str, why: str) -> CheckResult:
+    """What a check says that was wanted and left out."""
+    return concluded(name, [Finding("not_run", SKIP, why)], "")
 
 
 def _would_run(check: Check, options: Options, settings: Settings) -> CheckResult:
@@ -160,7 +180,7 @@ def _measuring(requests: Sequence[Request], settings: Settings, seconds: float) 
 def _measured(check: Check, probe: Probe, absent: Optional[Dict[str, Any]]) -> Readings:
     from .nvml import DriverError
 
-    if absent:
+    if absent and check.gpu:
         return {"absent": absent}
     try:
         return check.measure(probe)

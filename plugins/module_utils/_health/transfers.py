@@ -57,7 +57,7 @@ def one(report: Report, host: Host, gpu: Dict[str, Any]) -> None:
     """
     try:
         report.send("numa", bind(host, gpu["pci"]))
-        _only_these([gpu])
+        only_these([gpu])
         cuda = Cuda(host, report.stage)
         device = cuda.device(gpu["pci"])
         with cuda.context(device) as context:
@@ -70,7 +70,7 @@ def one(report: Report, host: Host, gpu: Dict[str, Any]) -> None:
 def together(report: Report, host: Host, gpus: List[Dict[str, Any]]) -> None:
     """Measure all GPUs at the same time, by copy engine. Sends ``{index: {direction: {"samples": [bytes/s]}}}`` as ``together``
     and ``{index: error}`` as ``errors``."""
-    _only_these(gpus)
+    only_these(gpus)
     try:
         cuda = Cuda(host, report.stage)
     except CudaError as error:
@@ -270,7 +270,7 @@ def _prefer_memory_of(node: int) -> Optional[str]:
     return f"set_mempolicy: {os.strerror(ctypes.get_errno())}"
 
 
-def _only_these(gpus: List[Dict[str, Any]]) -> None:
+def only_these(gpus: List[Dict[str, Any]]) -> None:
     """Show the driver these GPUs only, so that another that is broken cannot hold it up; and leave nothing in anyone's home."""
     uuids = [gpu["uuid"] for gpu in gpus]
     if all(uuids):

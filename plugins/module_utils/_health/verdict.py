@@ -13,7 +13,12 @@ from bisect import bisect_left
 from fractions import Fraction
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
-from .model import ACTIONS, FAIL, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, worst
+from . import activity, uniform
+from .checks import HOST
+from .knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
+from .mesh import judge as mesh_judge
+from .model import ACTIONS, FAIL, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, concluded, left_out, overall, worst
+from .values import mapping
 
 FIT, UNFIT, COULD_NOT_TELL, SKIPPED = "fit", "unfit", "could_not_tell", "skipped"
 FITNESS = (FIT, UNFIT, COULD_NOT_TELL, SKIPPED)
@@ -21,21 +26,25 @@ FITNESS = (FIT, UNFIT, COULD_NOT_TELL, SKIPPED)
 #: Findings about a node that no check looked at; no policy turns them into a warning, since that would make it fit.
 _NOT_LOOKED_AT = ("unreachable", "not_checked")
 
+#: The code of what check mode says would run.
+WOULD_RUN = "would_run"
+
+#: Links and paths that the reason of a failed run names; the document has all.
+_MOST_REASONS = 5
+
 #: What ansible-core puts before the message of any task that failed.
 _PREFIX = "Task failed: "
 
 #: A measurement is compared when at least so many nodes have it, and so many others beside it.
 MINIMUM_NODES = 5
 MINIMUM_PEERS = 5
-#: How far below the median of its peers a measurement is an outlier, in standard deviations estimated by the MAD
-#: (1.4826 x MAD): Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993, recommend 3.5.
-OUTLIER = 3.5
-MAD_TO_DEVIATION = 1.4826
 #: A fleet whose nodes agree within a few per mille has outliers that mean nothing: this share of the median is the least
 #: that is said. 5 % is well above the spread of repeated bandwidth measurements on one healthy GPU (below 1 %).
 LEAST_SHARE = 0.05
 #: Units of which less is worse; nothing is said of the others.
-_LESS_IS_WORSE = ("bytes/s",)
+_LESS_IS_WORSE = ("bytes/s", "FLOP/s")
+#: Labels that say whose a measurement is: a GPU's, a NUMA node's.
+_WHO = ("gpu", "numa")
 
 
 # ---- policy ----
@@ -120,7 +129,7 @@ class Node(NamedTuple):
 
     name: str
     results: List[CheckResult] = []
-    #: ``gpus`` (index, uuid, pci, name), ``driver_version``, ``boot_id``; empty when the node did not answer.
+    #: ``gpus`` (index, uuid, pci, name), ``driver_version``, ``cpu_model``, ``boot_id``; empty when the node did not answer.
     facts: Dict[str, Any] = {}
     #: Options and raw readings by check, as the modules return them.
     readings: Dict[str, Any] = {}
@@ -128,6 +137,8 @@ class Node(NamedTuple):
     trouble: Optional[Finding] = None
     #: Why nothing was to be checked there.
     skipped: Optional[str] = None
+    #: What it collected in each pass of the mesh; None where it gave no answer.
+    mesh: Tuple[Optional[Dict[str, Any]], ...] = ()
 
 
 class CheckFinding(NamedTuple):
@@ -160,6 +171,8 @@ class RunVerdict(NamedTuple):
     passed: bool
     reason: str
     counts: Dict[str, int]
+    #: What is wrong with no single node: links and paths between them.
+    findings: List[CheckFinding] = []
 
 
 def node_of(name: str, answer: Any) -> Node:
@@ -170,16 +183,12 @@ def node_of(name: str, answer: Any) -> Node:
     if answer.get("unreachable"):
         return Node(name, trouble=Finding("unreachable", UNKNOWN, f"could not be reached: {words}", "watch"))
     health = answer.get("health")
-    if isinstance(health, list) and health:
+    # None at all is what a host says that was only asked for checks of the mesh.
+    if isinstance(health, list) and (health or "node" in answer):
         return Node(name, [CheckResult.from_dict(result) for result in health], mapping(answer.get("node")), mapping(answer.get("readings")))
     if answer.get("skipped"):
         return Node(name, skipped="the checks were not asked for on this host")
     return Node(name, trouble=Finding("not_checked", UNKNOWN, f"was not checked: {words}", "watch"))
-
-
-def mapping(value: Any) -> Dict[str, Any]:
-    """The value where it is a dictionary, an empty one where it is not."""
-    return value if isinstance(value, dict) else {}
 
 
 def _words(answer: Dict[str, Any]) -> str:
@@ -194,26 +203,41 @@ def judge_node(name: str, results: Sequence[CheckResult], policy: Policy, troubl
     """Whether a node is fit, by the results of its checks. No results at all is never fit; what would run is no result."""
     if trouble is None and not results:
         trouble = Finding("not_checked", UNKNOWN, "was not checked: there is no result", "watch")
-    judged = [_downgraded(result, policy.warn_only) for result in results if not is_planned(result)] or list(results)
+    judged = by_policy(results, policy) or list(results)
     if trouble is not None:
         judged.append(CheckResult("", trouble.status, trouble.message, [trouble]))
     statuses = [result.status for result in judged]
-    status = worst(statuses)
+    status = overall(judged)
     if any(one in policy.unfit for one in statuses):
         fit = UNFIT
     elif status == UNKNOWN:
         fit = COULD_NOT_TELL
     else:
+        # A host that is well says nothing of GPUs that no check has seen.
+        telling = [one for one in judged if one.check not in HOST] or judged
         # A check that skipped some GPUs and measured the others has checked the node.
-        fit = SKIPPED if all(one.status == SKIP and not one.measurements for one in judged) else FIT
+        fit = SKIPPED if all(one.status == SKIP and not one.measurements for one in telling) else FIT
+        status = worst([status, SKIP]) if fit == SKIPPED else status
     findings = _loudest(judged)
     actions = {found.finding.action for found in findings} - {"none"}
-    return NodeVerdict(name, status, fit, findings, sorted(actions, key=ACTIONS.index, reverse=True), fit == FIT and SKIP in statuses)
+    return NodeVerdict(name, status, fit, findings, sorted(actions, key=ACTIONS.index, reverse=True), fit == FIT and any(map(left_out, judged)))
+
+
+def by_policy(results: Sequence[CheckResult], policy: Policy) -> List[CheckResult]:
+    """The results as the policy takes them; what would run is left out as far as nothing is known without running it."""
+    known = [_known(result) if is_planned(result) else result for result in results]
+    return [_downgraded(result, policy.warn_only) for result in known if result]
 
 
 def is_planned(result: CheckResult) -> bool:
     """Whether it only says what would run without check mode."""
-    return any(finding.code == "would_run" for finding in result.findings)
+    return any(finding.code == WOULD_RUN for finding in result.findings)
+
+
+def _known(result: CheckResult) -> Optional[CheckResult]:
+    """What is wrong by a result that says what would run, as far as that is known without running it."""
+    rest = [finding for finding in result.findings if finding.status in (WARN, UNKNOWN, FAIL)]
+    return concluded(result.check, rest, result.summary) if rest else None
 
 
 def _downgraded(result: CheckResult, codes: Iterable[str]) -> CheckResult:
@@ -247,8 +271,11 @@ def _loudest(results: Sequence[CheckResult]) -> List[CheckFinding]:
     return sorted(by_fact.values(), key=lambda found: -STATUSES.index(found.finding.status))
 
 
-def judge_run(nodes: Sequence[NodeVerdict], policy: Policy) -> RunVerdict:
-    """Whether the run passed. Shares are of the nodes that there was something to check on."""
+def judge_run(nodes: Sequence[NodeVerdict], policy: Policy, findings: Sequence[CheckFinding] = ()) -> RunVerdict:
+    """Whether the run passed. Shares are of the nodes that there was something to check on.
+
+    ``findings`` are those about what lies between nodes: one that counts as unfit fails the run, whatever is tolerated of nodes.
+    """
     names = {fit: [node.name for node in nodes if node.fit == fit] for fit in FITNESS}
     counts = dict({"nodes": len(nodes)}, **{fit: len(those) for fit, those in names.items()})
     counts["partial"] = sum(node.partial for node in nodes)
@@ -259,12 +286,14 @@ def judge_run(nodes: Sequence[NodeVerdict], policy: Policy) -> RunVerdict:
         if counts[fit] > tolerated(limit, checked):
             most = f"{limit}, that is {tolerated(limit, checked)}" if isinstance(limit, str) else f"{limit}"
             reasons.append(f"{counts[fit]} of {total} {verb} ({', '.join(_few(names[fit]))}), tolerated {most}")
-    status = worst((node.status for node in nodes), SKIP)
+    between = _loudest([_downgraded(CheckResult(one.check, one.finding.status, "", [one.finding]), policy.warn_only) for one in findings])
+    reasons += [f"{one.finding.subject}: {one.finding.message}" for one in between if one.finding.status in policy.unfit + (UNKNOWN,)][:_MOST_REASONS]
+    status = worst([node.status for node in nodes] + [one.finding.status for one in between], SKIP)
     if reasons:
-        return RunVerdict(status, False, "; ".join(reasons), counts)
+        return RunVerdict(status, False, "; ".join(reasons), counts, between)
     if not checked:
-        return RunVerdict(status, True, "there was nothing to check on any node", counts)
-    return RunVerdict(status, True, f"{counts[FIT]} of {total} {'is' if counts[FIT] == 1 else 'are'} fit", counts)
+        return RunVerdict(status, True, "there was nothing to check on any node", counts, between)
+    return RunVerdict(status, True, f"{counts[FIT]} of {total} {'is' if counts[FIT] == 1 else 'are'} fit", counts, between)
 
 
 def _few(names: Sequence[str], most: int = 10) -> List[str]:
@@ -323,7 +352,7 @@ class _Value(NamedTuple):
 
 
 def compare_fleet(nodes: Sequence[Node]) -> Dict[str, List[CheckResult]]:
-    """Each measurement of a GPU against the same measurement on the same model of GPU across the fleet.
+    """Each measurement of a GPU against the same measurement on the same model of GPU across the fleet, and of a NUMA node on the same model of processor.
 
     Returns by node name what stands out, as further results of the checks that measured it: findings ``below_fleet``,
     status ``warn``. A GPU that already failed the check is neither compared nor a peer.
@@ -332,19 +361,20 @@ def compare_fleet(nodes: Sequence[Node]) -> Dict[str, List[CheckResult]]:
     for node in nodes:
         for result in node.results:
             for value in _comparable(node, result):
-                labels = tuple(sorted(item for item in value.measurement.labels.items() if item[0] != "gpu"))
+                labels = tuple(sorted(item for item in value.measurement.labels.items() if item[0] not in _WHO))
                 key = (result.check, value.model, value.measurement.name, value.measurement.unit, labels)
                 groups.setdefault(key, []).append(value)
     outliers: Dict[Any, List[Dict[str, Any]]] = {}
     subjects: Dict[Any, Subject] = {}
     for (check, model, _name, _unit, _labels), values in groups.items():
         for value, evidence in _below(values):
-            where = (value.node, check, value.measurement.labels["gpu"])
+            where = (value.node, check, str(value.subject))
             outliers.setdefault(where, []).append(dict(evidence, model=model))
             subjects[where] = value.subject
     found: Dict[str, List[CheckResult]] = {}
-    for (name, check, gpu), several in outliers.items():
-        finding = _below_fleet(subjects[(name, check, gpu)], several)
+    for where, several in outliers.items():
+        name, check, _subject = where
+        finding = _below_fleet(subjects[where], several)
         found.setdefault(name, []).append(CheckResult(check, WARN, finding.message, [finding]))
     return found
 
@@ -361,13 +391,18 @@ def _models(node: Node) -> Dict[str, Tuple[str, Subject]]:
 
 
 def _comparable(node: Node, result: CheckResult) -> List[_Value]:
-    models = _models(node)
+    models, cpu = _models(node), node.facts.get("cpu_model")
     failed = {str(one.subject.index) for one in result.findings if one.status == FAIL and one.subject.kind == "gpu"}
-    return [
-        _Value(node.name, *models[measurement.labels["gpu"]], measurement)
-        for measurement in result.measurements
-        if measurement.unit in _LESS_IS_WORSE and measurement.labels.get("gpu") in models and measurement.labels["gpu"] not in failed
-    ]
+    values = []
+    for measurement in result.measurements:
+        gpu, numa = (measurement.labels.get(label) for label in _WHO)
+        if measurement.unit not in _LESS_IS_WORSE:
+            continue
+        if gpu in models and gpu not in failed:
+            values.append(_Value(node.name, *models[gpu], measurement))
+        elif numa is not None and isinstance(cpu, str):
+            values.append(_Value(node.name, cpu, Subject("numa", name=f"node{numa}"), measurement))
+    return values
 
 
 def _below(values: Sequence[_Value]) -> List[Tuple[_Value, Dict[str, Any]]]:
@@ -410,7 +445,7 @@ def _below_fleet(subject: Subject, evidence: List[Dict[str, Any]]) -> Finding:
     """One finding for all measurements of a GPU by one check; the one furthest below is put in words."""
     evidence = sorted(evidence, key=lambda one: one["deviation"])
     first = evidence[0]
-    labels = ", ".join(label for key, label in sorted(first["labels"].items()) if key != "gpu")
+    labels = ", ".join(label for key, label in sorted(first["labels"].items()) if key not in _WHO)
     what = (first["measurement"] + (f" ({labels})" if labels else "")).replace("_", " ")
     more = f"; {len(evidence) - 1} more of its measurements are low too" if len(evidence) > 1 else ""
     message = (
@@ -428,15 +463,43 @@ class Judgement(NamedTuple):
     nodes: List[NodeVerdict]
     fleet: Dict[str, List[CheckResult]]
     run: RunVerdict
+    #: What the mesh found, None where there was none.
+    mesh: Optional[mesh_judge.Judged] = None
 
 
-def judge(nodes: Sequence[Node], policy: Policy) -> Judgement:
-    """Compare the fleet, judge every node, judge the run."""
+def judge(nodes: Sequence[Node], policy: Policy, plans: Sequence[Dict[str, Any]] = (), planned_only: bool = False) -> Judgement:
+    """Compare the fleet, judge the mesh by its plans (of the first pass and of the second, if any), judge every node, judge the run.
+
+    ``planned_only`` says of the mesh what would run.
+    """
     fleet = compare_fleet(nodes)
+    beside, of_run = activity.compare((node.name, node.results, node.facts.get("gpus")) for node in nodes)
+    for name, results in [*beside.items(), *uniform.compare([(node.name, node.readings) for node in nodes]).items()]:
+        fleet[name] = fleet.get(name, []) + results
+    mesh = _judge_mesh(nodes, plans, planned_only) if plans else None
     verdicts = []
     for node in nodes:
-        if node.skipped is not None:
+        of_mesh = mesh_results(node, mesh)
+        # Who was not to be checked by itself may have been in the mesh.
+        if node.skipped is not None and all(result.status == SKIP for result in of_mesh):
             verdicts.append(NodeVerdict(node.name, SKIP, SKIPPED, [], []))
         else:
-            verdicts.append(judge_node(node.name, node.results + fleet.get(node.name, []), policy, node.trouble))
-    return Judgement(verdicts, fleet, judge_run(verdicts, policy))
+            verdicts.append(judge_node(node.name, node.results + fleet.get(node.name, []) + of_mesh, policy, node.trouble))
+    between = [CheckFinding(check, finding) for check, finding in mesh.findings] if mesh else []
+    between += [CheckFinding(activity.CHECK, finding) for finding in of_run]
+    return Judgement(verdicts, fleet, judge_run(verdicts, policy, between), mesh)
+
+
+def _judge_mesh(nodes: Sequence[Node], plans: Sequence[Dict[str, Any]], planned_only: bool) -> mesh_judge.Judged:
+    if planned_only:
+        return mesh_judge.planned(plans[0])
+    passes = [{node.name: node.mesh[turn] or {} for node in nodes if len(node.mesh) > turn} for turn in range(len(plans))]
+    return mesh_judge.judge(plans, passes)
+
+
+def mesh_results(node: Node, mesh: Optional[mesh_judge.Judged]) -> List[CheckResult]:
+    """What the mesh says of a node. That a node which was not reached, or a node all alone, was not in it, is no news."""
+    results = mesh.results.get(node.name, []) if mesh else []
+    alone = mesh is not None and len(mesh.results) < 2
+    news = [result for result in results if not (alone and node.results) and not (node.trouble and result.status in (SKIP, UNKNOWN))]
+    return news

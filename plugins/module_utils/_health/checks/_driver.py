@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ..check import Probe, Readings
@@ -11,6 +12,9 @@ from ..model import FAIL, SKIP, UNKNOWN, WARN, CheckResult, Finding, Measurement
 
 #: A GPU whose turn has not come; only seen when the measurement ended early.
 NOT_READ = {"kind": "not_read"}
+
+#: Where memory errors are counted: nvml.h, nvmlMemoryLocation_t.
+DRAM, SRAM = 2, 7
 
 #: Kind of driver error on one GPU -> code, status, action, message. Meanings: NVML API reference, nvmlReturn_t;
 #: NVIDIA's Xid catalogue for a GPU that is lost (Xid 79: restart the machine).
@@ -98,6 +102,17 @@ def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
     return found
 
 
+def members_of(nvml: Any, gpu: Dict[str, Any], function: str, structure: str, **members: str) -> Optional[Dict[str, int]]:
+    """Members of a structure that the function fills in; None where the driver or the GPU does not have it. The binding has both or neither."""
+    if not hasattr(nvml.binding, structure):
+        nvml.demanded(gpu, function)
+        return None
+    status = getattr(nvml.binding, structure)()
+    if nvml.optional(gpu, function, ctypes.byref(status)) is None:
+        return None
+    return {name: getattr(status, member) for name, member in members.items()}
+
+
 def whole_numbers(part: Any, names: Iterable[str]) -> Optional[Dict[str, int]]:
     """The part of a GPU's readings as whole numbers of at most 64 bits under ``names``; None when one of them is not there."""
     values: Dict[str, int] = {}
@@ -109,6 +124,17 @@ def whole_numbers(part: Any, names: Iterable[str]) -> Optional[Dict[str, int]]:
     return values
 
 
+def named(names: Iterable[str], values: Optional[Iterable[Any]]) -> Optional[Dict[str, int]]:
+    """What a driver call gave, by name; None where it or one part of it was not there."""
+    found = None if values is None else list(values)
+    return None if found is None or None in found else dict(zip(names, found))
+
+
+def unsupported(gpu: Dict[str, Any], part: str) -> bool:
+    """Whether the driver said that this GPU does not have it; what is absent or not understood was not read."""
+    return part in gpu and gpu[part] is None
+
+
 def unread_findings(gpu: Dict[str, Any], subject: Subject, missing: Iterable[str]) -> List[Finding]:
     """Why the ``missing`` parts of a GPU that answers were not read: one finding for each kind of error, one for those without any."""
     errors = gpu.get("unread")
@@ -118,6 +144,12 @@ def unread_findings(gpu: Dict[str, Any], subject: Subject, missing: Iterable[str
     if names:
         found["not_read"] = Finding("not_read", UNKNOWN, f"was not read: {', '.join(names)}", "watch", subject)
     return list(found.values())
+
+
+def sram_threshold(subject: Subject, evidence: Dict[str, Any]) -> Finding:
+    """What two checks read: DCGM 4.6, dcgm_errors.c: DCGM_FR_SRAM_THRESHOLD, isolate."""
+    message = "uncorrectable SRAM errors exceed NVIDIA's threshold; drain the node, run the field diagnostic, and replace the GPU if it agrees"
+    return Finding("sram_threshold_exceeded", FAIL, message, "replace_part", subject, evidence)
 
 
 def mishap_findings(readings: Readings, subject: Subject) -> List[Finding]:

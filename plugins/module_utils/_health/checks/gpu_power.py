@@ -13,9 +13,11 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
+from .. import clocks
 from ..check import Check, Options, Probe, Readings
+from ..clocks import HOT_SHARE, HW_SLOWDOWN, HW_THERMAL, IDLE, KNOWN, NORMAL, POWER_BRAKE, SLOWDOWNS, VIOLATIONS, duration
 from ..model import FAIL, PASS, PASSIVE, SKIP, WARN, CheckResult, Finding, Measurement, NODE, Subject
-from ._driver import judge_gpus, listed_gpus, read_gpus, read_parts, unread_findings, whole_numbers
+from ._driver import judge_gpus, listed_gpus, read_gpus, read_parts, unread_findings, unsupported, whole_numbers
 
 Values = Dict[str, int]
 
@@ -25,24 +27,6 @@ LOOKS, PAUSE = 5, 0.25
 #: Looks that must show a slowdown before it counts as lasting. A judgement: hardware that slows down for heat cools, lets go and does it again,
 #: so that not all of them need to.
 ENOUGH_LOOKS = 3
-#: Part of the time since boot for which heat may have held the clocks back. A judgement: rare peaks stay far below it.
-HOT_SHARE = 0.05
-
-#: Bits of NVML's clock event reasons: nvml.h, nvmlClocksEventReason*.
-IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0x80
-#: 0x2 application clocks, 0x4 software power cap (normal under load), 0x10 sync boost, 0x100 display, 0x200 board limit, 0x400 reliability.
-NORMAL = IDLE | 0x2 | 0x4 | 0x10 | 0x100 | 0x200 | 0x400
-#: Bits that say a GPU is slowed down -> code, whether a lasting one makes the GPU unfit, action, what it means.
-SLOWDOWNS: Dict[int, Tuple[str, bool, str, str]] = {
-    HW_THERMAL: ("hw_thermal_slowdown", True, "drain_node", "the hardware slows it down for heat; look at its cooling and the air at the inlet"),
-    POWER_BRAKE: ("power_brake", True, "drain_node", "an external power brake slows it down; look at the power supplies and the limits of the rack"),
-    SW_THERMAL: ("sw_thermal_slowdown", False, "watch", "the driver slows it down for heat; look at its cooling"),
-    HW_SLOWDOWN: ("hw_slowdown", False, "watch", "the hardware slows it down and does not say why; look at temperatures and power"),
-}
-_KNOWN = NORMAL | HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
-
-#: Violation counters, in nanoseconds: field of NVML, and policy of nvmlDeviceGetViolationStatus on drivers without the field.
-_COUNTERS = {"power": (74, 0), "thermal": (75, 1), "board_limit": (77, 3), "reliability": (79, 5)}
 
 _PARTS: Dict[str, Tuple[str, ...]] = {
     "power_limit": ("enforced", "configured", "default"),
@@ -57,7 +41,7 @@ def measure(probe: Probe) -> Readings:
     held back, since the driver was loaded), ``power_limit`` in milliwatts and ``graphics_clock`` and ``memory_clock`` in MHz. A GPU that was
     looked at for longer has ``looked_seconds`` and ``violations_meanwhile`` too. ``uptime_seconds`` is the node's."""
     readings = read_gpus(probe, _read)
-    readings["uptime_seconds"] = _first_number(probe.host.text("proc/uptime"))
+    readings["uptime_seconds"] = probe.host.uptime()
     slow = [gpu for gpu in readings["gpus"] if any(reasons & ~NORMAL for reasons in gpu.get("reasons") or [])]
     if slow:
         probe.keep(readings)
@@ -71,13 +55,13 @@ def _look_again(nvml: Any, gpus: List[Dict[str, Any]]) -> None:
         time.sleep(PAUSE)
         for gpu in gpus:
             if "error" not in gpu:
-                again = read_parts({"reasons": partial(_reasons, nvml, gpu)})
+                again = read_parts({"reasons": partial(clocks.reasons, nvml, gpu)})
                 if again.get("reasons") is not None:
                     gpu["reasons"].append(again["reasons"])
                 gpu.update({"error": again["error"]} if "error" in again else {})
     for gpu in gpus:
         before = gpu.get("violations") or {}
-        after = read_parts({"violations": partial(_violations, nvml, gpu)}).get("violations") if "error" not in gpu else None
+        after = read_parts({"violations": partial(clocks.violations, nvml, gpu)}).get("violations") if "error" not in gpu else None
         if after:
             gpu["looked_seconds"] = round(time.monotonic() - began, 2)
             gpu["violations_meanwhile"] = {cause: after[cause] - before[cause] for cause in before if after.get(cause, 0) > before[cause]}
@@ -92,37 +76,14 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
         return values(part, ("nvmlDeviceGetApplicationsClock", domain), ("nvmlDeviceGetDefaultApplicationsClock", domain))
 
     return read_parts({
-        "reasons": lambda: [_reasons(nvml, gpu)],
-        "violations": lambda: _violations(nvml, gpu),
+        "reasons": lambda: [clocks.reasons(nvml, gpu)],
+        "violations": lambda: clocks.violations(nvml, gpu),
         "power_limit": lambda: values(
             "power_limit", ("nvmlDeviceGetEnforcedPowerLimit",), ("nvmlDeviceGetPowerManagementLimit",), ("nvmlDeviceGetPowerManagementDefaultLimit",)
         ),
         "graphics_clock": lambda: clock("graphics_clock", _GRAPHICS),
         "memory_clock": lambda: clock("memory_clock", _MEMORY),
     })
-
-
-def _reasons(nvml: Any, gpu: Dict[str, Any]) -> int:
-    """Drivers and bindings before 535 know the call by its older name only."""
-    reasons = nvml.optional(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
-    return nvml.read(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons") if reasons is None else reasons
-
-
-def _violations(nvml: Any, gpu: Dict[str, Any]) -> Values:
-    """Nanoseconds by cause, without the causes this GPU does not count."""
-    fields = nvml.fields(gpu, [field for field, _policy in _COUNTERS.values()])
-    found = {}
-    for cause, (field, policy) in _COUNTERS.items():
-        status = nvml.optional(gpu, "nvmlDeviceGetViolationStatus", policy) if fields[field] is None else None
-        found[cause] = fields[field] if status is None else status.violationTime
-    return {cause: value for cause, value in found.items() if value is not None}
-
-
-def _first_number(text: Optional[str]) -> Optional[float]:
-    try:
-        return float((text or "").split()[0])
-    except (ValueError, IndexError):
-        return None
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:
@@ -133,25 +94,20 @@ def judge(readings: Readings, options: Options) -> CheckResult:
 
 def _judge_gpu(gpu: Dict[str, Any], subject: Subject, uptime: float) -> Tuple[List[Finding], List[Measurement]]:
     parts = {name: whole_numbers(gpu.get(name), names) for name, names in _PARTS.items()}
-    missing = [name for name in _PARTS if parts[name] is None and not _unsupported(gpu, name)]
+    missing = [name for name in _PARTS if parts[name] is None and not unsupported(gpu, name)]
     looks = _looks(gpu)
     findings: List[Finding] = []
     if looks:
         findings += _judge_looks(looks, gpu, subject)
-    elif _unsupported(gpu, "reasons"):
+    elif unsupported(gpu, "reasons"):
         findings.append(Finding("unsupported", SKIP, "does not report what holds its clocks back", "none", subject))
     else:
         missing = ["reasons"] + missing
     violations = gpu.get("violations")
-    if not isinstance(violations, dict) or any(whole_numbers(violations, [cause]) is None for cause in _COUNTERS if cause in violations):
+    if not isinstance(violations, dict) or any(whole_numbers(violations, [cause]) is None for cause in VIOLATIONS if cause in violations):
         missing.append("violations")
     findings += _judge_heat(_counters(violations), uptime, subject) + _judge_limits(parts, subject) + unread_findings(gpu, subject, missing)
     return findings, _measured(gpu, parts["power_limit"], subject)
-
-
-def _unsupported(gpu: Dict[str, Any], part: str) -> bool:
-    """Whether the driver said that this GPU does not have it; what is absent or not understood was not read."""
-    return part in gpu and gpu[part] is None
 
 
 def _looks(gpu: Dict[str, Any]) -> List[int]:
@@ -162,7 +118,7 @@ def _looks(gpu: Dict[str, Any]) -> List[int]:
 
 
 def _counters(part: Any) -> Values:
-    return {cause: part[cause] for cause in _COUNTERS if whole_numbers(part, [cause])}
+    return {cause: part[cause] for cause in VIOLATIONS if whole_numbers(part, [cause])}
 
 
 def _judge_looks(looks: List[int], gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
@@ -182,7 +138,7 @@ def _judge_looks(looks: List[int], gpu: Dict[str, Any], subject: Subject) -> Lis
             findings.append(Finding(code, status, message + often, action if lasting else "watch", subject, dict(evidence)))
     strange = 0
     for look in looks:
-        strange |= look & ~_KNOWN
+        strange |= look & ~KNOWN
     if strange:
         message = f"reports a clock event reason that is not known ({hex(strange)})"
         findings.append(Finding("clock_reason_not_known", WARN, message, "watch", subject, evidence))
@@ -194,7 +150,7 @@ def _judge_heat(violations: Values, uptime: float, subject: Subject) -> List[Fin
     # The driver cannot have counted longer than the node is up: then the counter is not a time.
     if not uptime or not HOT_SHARE * uptime <= hot <= uptime:
         return []
-    message = f"heat held its clocks back for {_duration(hot)} of the {_duration(uptime)} since boot; look at its cooling"
+    message = f"heat held its clocks back for {duration(hot)} of the {duration(uptime)} since boot; look at its cooling"
     return [Finding("was_slowed_by_heat", WARN, message, "watch", subject, {"thermal_violation_seconds": round(hot), "uptime_seconds": round(uptime)})]
 
 
@@ -221,8 +177,8 @@ def _not_reported(gpus: List[Dict[str, Any]]) -> List[Finding]:
     """What could not be compared, said once for the node: many GPUs have no application clocks, which is no fault."""
     kinds = (
         ("violations_not_reported", "violation counters", lambda gpu: isinstance(gpu.get("violations"), dict) and not _counters(gpu["violations"])),
-        ("power_limit_not_reported", "power limits", lambda gpu: _unsupported(gpu, "power_limit")),
-        ("clocks_not_reported", "application clocks", lambda gpu: _unsupported(gpu, "graphics_clock") or _unsupported(gpu, "memory_clock")),
+        ("power_limit_not_reported", "power limits", lambda gpu: unsupported(gpu, "power_limit")),
+        ("clocks_not_reported", "application clocks", lambda gpu: unsupported(gpu, "graphics_clock") or unsupported(gpu, "memory_clock")),
     )
     findings = []
     for code, words, silent_on in kinds:
@@ -254,10 +210,6 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
 
 def _watts(milliwatts: int) -> str:
     return f"{milliwatts / 1000:g}"
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"
 
 
 NAME = "gpu_power"

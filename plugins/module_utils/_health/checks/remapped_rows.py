@@ -8,13 +8,12 @@ effect at its next reset. What counts is whether one failed, waits, or was the l
 
 from __future__ import annotations
 
-import ctypes
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..check import Check, Options, Probe, Readings
-from ..knowledge.gpus import NO_PROTECTION, PAGE_RETIREMENT, model_of
+from ..knowledge.gpus import NO_PROTECTION, PAGE_RETIREMENT, model_of, recovery_action
 from ..model import FAIL, PASS, PASSIVE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, gpu_subject
-from ._driver import NOT_READ, judge_gpus, listed_gpus, read_gpus, read_parts, unread_findings, whole_numbers
+from ._driver import NOT_READ, judge_gpus, listed_gpus, members_of, named, read_gpus, read_parts, sram_threshold, unread_findings, whole_numbers
 
 Values = Dict[str, int]
 
@@ -24,15 +23,6 @@ ROW_LIMIT = 512
 PAGE_LIMIT = 63
 #: The same while one more is pending: azurehpc-health-checks, customTests/azure_gpu_ecc.nhc.
 PAGE_LIMIT_PENDING = 62
-
-#: What NVML's field 230 asks for -> action, message: NVML API reference, nvmlDeviceGpuRecoveryAction_t. From 5 on the
-#: numbers mean different things in different releases of NVML, so that only their being there is known.
-_RECOVERY: Dict[int, Tuple[str, str]] = {
-    1: ("reset_gpu", "the driver asks for a reset of this GPU"),
-    2: ("reboot_node", "the driver asks for a reboot of the node"),
-    3: ("drain_node", "the driver asks to end all work that uses peer-to-peer traffic; check again afterwards for what comes next"),
-    4: ("reset_gpu", "the driver asks to drain this GPU and to reset it"),
-}
 
 #: The numbers in each part of the readings of a GPU.
 _PARTS: Dict[str, Tuple[str, ...]] = {
@@ -57,9 +47,6 @@ def measure(probe: Probe) -> Readings:
 
 
 def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
-    def named(names: Tuple[str, ...], values: Any) -> Optional[Values]:
-        return None if values is None or None in values else dict(zip(names, values))
-
     def fields(*identifiers: int) -> List[Any]:
         return list(nvml.fields(gpu, list(identifiers)).values())
 
@@ -75,8 +62,8 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
         "ecc": lambda: named(_PARTS["ecc"], nvml.optional(gpu, "nvmlDeviceGetEccMode")),
         "mig": lambda: named(_PARTS["mig"], nvml.optional(gpu, "nvmlDeviceGetMigMode")),
         "repair": lambda: named(_PARTS["repair"], nvml.demanded(gpu, "nvmlDeviceGetRepairStatus")),
-        "sram": lambda: _members(nvml, gpu, "nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t", threshold_exceeded="bThresholdExceeded"),
-        "inactive": lambda: _members(
+        "sram": lambda: members_of(nvml, gpu, "nvmlDeviceGetSramEccErrorStatus", "c_nvmlEccSramErrorStatus_v1_t", threshold_exceeded="bThresholdExceeded"),
+        "inactive": lambda: members_of(
             nvml, gpu, "nvmlDeviceGetRemappedRows_v2", "c_nvmlRemappedRowsInfo_v2_t", correctable="corrInactiveRemaps", uncorrectable="uncInactiveRemaps"
         ),
     }
@@ -85,17 +72,6 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     if "error" not in found and not any(any((found.get(part) or {}).values()) for part in ("rows", "row_fields", "banks")):
         found.update(read_parts({"pages": lambda: _pages(nvml, gpu)}))
     return found
-
-
-def _members(nvml: Any, gpu: Dict[str, Any], function: str, structure: str, **members: str) -> Optional[Values]:
-    """Members of a structure that the function fills in; None where the driver or the GPU does not have it. The binding has both or neither."""
-    if not hasattr(nvml.binding, structure):
-        nvml.demanded(gpu, function)
-        return None
-    status = getattr(nvml.binding, structure)()
-    if nvml.optional(gpu, function, ctypes.byref(status)) is None:
-        return None
-    return {name: getattr(status, member) for name, member in members.items()}
 
 
 def _pages(nvml: Any, gpu: Dict[str, Any]) -> Values:
@@ -161,16 +137,14 @@ def _placeholder(rows: Values, parts: Dict[str, Optional[Values]], protection: s
 def _recovery(recovery: Optional[Values], subject: Subject) -> List[Finding]:
     if not recovery or recovery["action"] == 0:
         return []
-    action, message = _RECOVERY.get(recovery["action"], ("drain_node", f"the driver asks for a recovery action not known ({recovery['action']})"))
+    action, message = recovery_action(recovery["action"])
     return [Finding("recovery_action", FAIL, message, action, subject, {"field_230": recovery["action"]})]
 
 
 def _repairs(parts: Dict[str, Optional[Values]], subject: Subject, strict: bool) -> List[Finding]:
     findings = []
     if parts["sram"] and parts["sram"]["threshold_exceeded"]:
-        # DCGM 4.6, dcgm_errors.c: DCGM_FR_SRAM_THRESHOLD, isolate.
-        message = "uncorrectable SRAM errors exceed NVIDIA's threshold; drain the node, run the field diagnostic, and replace the GPU if it agrees"
-        findings.append(Finding("sram_threshold_exceeded", FAIL, message, "replace_part", subject, {"sram": parts["sram"]}))
+        findings.append(sram_threshold(subject, {"sram": parts["sram"]}))
     waiting = [name for name, value in (parts["repair"] or {}).items() if value]
     if waiting:
         message = f"a memory {' and a '.join(waiting)} repair waits for a reset; reset the GPU and check again"

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 import re
-from typing import List, NamedTuple, Optional
+from typing import Dict, List, NamedTuple, Optional, Tuple
 
 ROW_REMAPPING, PAGE_RETIREMENT, NO_PROTECTION = "row_remapping", "page_retirement", "none"
 
@@ -45,3 +45,37 @@ MODELS: List[Model] = [
 def model_of(name: object) -> Optional[Model]:
     """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None when there is none."""
     return next((model for model in MODELS if isinstance(name, str) and re.search(model.pattern, name)), None)
+
+
+#: Names of vGPUs, such as ``GRID A100-40C``, ``NVIDIA H100XM-80C`` and ``NVIDIA A100-4-20C`` (NVIDIA Virtual GPU Software User Guide, "Virtual GPU Types"):
+#: they share the GPU's time or memory with others, and its links are the host's.
+VIRTUAL = r"-\d{1,3}[ABCQ](ME)?$"
+
+#: What NVML's field 230 and Xid 154 ask for -> action, message: NVML API reference, nvmlDeviceGpuRecoveryAction_t. From 5 on the
+#: numbers mean different things in different releases of NVML, so that only their being there is known.
+_RECOVERY: Dict[int, Tuple[str, str]] = {
+    1: ("reset_gpu", "the driver asks for a reset of this GPU"),
+    2: ("reboot_node", "the driver asks for a reboot of the node"),
+    3: ("drain_node", "the driver asks to end all work that uses peer-to-peer traffic; check again afterwards for what comes next"),
+    4: ("reset_gpu", "the driver asks to drain this GPU and to reset it"),
+}
+
+
+def are_contained(name: object, count: float, dram: Optional[float], sram: Optional[float]) -> bool:
+    """Whether a GPU of this name goes on working after ``count`` uncorrectable errors, of which so many were in DRAM and in SRAM (None: it does not say).
+
+    One with containment does when all of them were in DRAM: the page is out of use, and its row is remapped at the next reset ("NVIDIA GPU Memory
+    Error Management"). That errors were not contained is also said by Xid 95 and by the driver's recovery action.
+    """
+    model = model_of(name)
+    return bool(model and model.containment and dram is not None and dram >= count and not sram)
+
+
+def shares_memory(name: object) -> bool:
+    """Whether the model's memory is a NUMA node of the system, which the kernel uses too ("NVIDIA Grace Hopper Tuning Guide")."""
+    return bool(re.search(r"\bG[HB]\d+\b", str(name)))
+
+
+def recovery_action(number: int) -> Tuple[str, str]:
+    """Action and words for a recovery action other than 0, which is none."""
+    return _RECOVERY.get(number, ("drain_node", f"the driver asks for a recovery action not known ({number})"))

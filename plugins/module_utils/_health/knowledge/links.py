@@ -39,6 +39,10 @@ _PCIE_X16: Dict[int, Tuple[float, float, str]] = {
     6: (85.0 * GB, 95.0 * GB, "121 GB/s raw; 100 to 110 expected from the flit overhead, not yet confirmed by published measurements"),
 }
 
+#: PCIe generation -> packets sent again a minute and lane that a link may have at the bit error rate that PCIe allows, 1e-12: DCGM 4.6,
+#: modules/health/DcgmHealthWatch.cpp. Generations below 3 are not in the table and have that of 3, newer ones that of 6.
+_REPLAYS_PER_LANE: Dict[int, float] = {3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
+
 #: Part of the model's name -> (PCIe generation the row is for, or None when the host link is not PCIe; row).
 _MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
     ("GH200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "0.8 and 0.9 of the lower direction measured on GH200 (290 to 300): nvbandwidth issue 23")),
@@ -48,6 +52,11 @@ _MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
     ("GB10", None, None),
     ("V100", 3, Row(9.0 * GB, 10.0 * GB, "PCIe 3.0 x16", "Azure NHC's floors for ND40 and NC V100: 9 to 10")),
 )
+
+
+def replays_per_minute(generation: int, width: int) -> float:
+    """Packets that a link of this generation and so many lanes may send again in a minute."""
+    return _REPLAYS_PER_LANE[min(max(generation, 3), 6)] * width
 
 
 def expected_bandwidth(generation: Any, width: Any, model: Optional[str] = None) -> Optional[Row]:
