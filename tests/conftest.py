@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -24,7 +25,8 @@ import measures  # noqa: E402
 import node as sandbox  # noqa: E402
 
 # No deadline for an example: how long one takes says more about the machine than about the code.
-hypothesis.settings.register_profile("quick", max_examples=60, deadline=None)
+# Where a change is judged, the examples are the same each time: a find of chance is somebody's at a desk, who can look into it.
+hypothesis.settings.register_profile("quick", max_examples=60, deadline=None, derandomize="CI" in os.environ)
 hypothesis.settings.load_profile("quick")
 
 
