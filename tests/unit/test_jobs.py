@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.jobs import Done, slurm_idle, slurm_states, suspend
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import MERGE, Conflict, NotFound, Pause
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import MERGE, TRIES, Conflict, NotFound, Pause
 
 
 def answered(procedure, *answers):
@@ -61,8 +61,8 @@ def test_who_was_quicker_is_read_again():
     done, asked = answered(suspend("Job", "train", "llama"), job("7"), Conflict("x", 409), job("8"), job("9", True))
     assert done.changed and [(one.body or {}).get("metadata", {}).get("resourceVersion") for one in asked] == [None, "7", None, "8"]
     assert answered(suspend("Job", "train", "llama"), job("7"), Conflict("x", 409), job("8", True))[0].changed is False
-    with pytest.raises(Conflict, match="5 times in a row"):
-        answered(suspend("Job", "train", "llama"), *[job(), Conflict("x", 409)] * 5)
+    with pytest.raises(Conflict, match=f"{TRIES} times in a row"):
+        answered(suspend("Job", "train", "llama"), *[job(), Conflict("x", 409)] * TRIES)
 
 
 def test_a_job_that_is_not_there_is_an_error():

@@ -4,11 +4,10 @@
 
 from __future__ import annotations
 
-import random
 import re
 from typing import Any, Dict, List, NamedTuple, Tuple
 
-from .kube import MERGE, Conflict, Pause, Procedure, Request, path_of
+from .kube import MERGE, TRIES, Conflict, Procedure, Request, after_conflict, path_of
 from .values import mapping
 
 #: Kinds of Kubernetes that have ``spec.suspend`` -> where they are asked for.
@@ -17,8 +16,6 @@ KINDS: Dict[str, Tuple[str, str]] = {
     "JobSet": ("apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
     "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
 }
-#: How often a write is tried for which somebody else was quicker.
-_TRIES = 5
 #: Conditions and phases of these that say that there is nothing left to suspend.
 _ENDED = ("Complete", "Completed", "Failed", "Succeeded")
 
@@ -43,7 +40,7 @@ def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedur
     base, plural = KINDS[kind]
     path = path_of(base, "namespaces", namespace, plural, name)
     what = f"{kind} {namespace}/{name}"
-    for attempt in range(_TRIES):
+    for attempt in range(TRIES):
         found = yield Request("GET", path)
         if _ended(found):
             return Done(False, f"{what} has ended")
@@ -56,8 +53,8 @@ def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedur
             yield Request("PATCH", path, {"metadata": version, "spec": {"suspend": True}}, content_type=MERGE)
             return Done(True, f"suspended {what}")
         except Conflict:
-            yield Pause(random.uniform(0.01, 0.05) * (attempt + 1))
-    raise Conflict(f"{what}: {_TRIES} times in a row somebody else has written first", 409, "Conflict")
+            yield after_conflict(attempt)
+    raise Conflict(f"{what}: {TRIES} times in a row somebody else has written first", 409, "Conflict")
 
 
 def _ended(found: Dict[str, Any]) -> bool:

@@ -9,6 +9,7 @@ a `Pause` to wait. What it returns is its result. So the agent (aiohttp) and the
 from __future__ import annotations
 
 import json
+import random
 from typing import Any, Dict, Generator, List, NamedTuple, Optional, TypeVar, Union
 from urllib.parse import quote
 
@@ -23,6 +24,9 @@ PAGE = 250
 MOST_BYTES = 32 << 20
 #: Seconds to wait before a read that got no answer is tried again; what writes is never sent twice by a door.
 READ_WAITS = (0.2, 1.0)
+#: How often a write that carries a resourceVersion is tried for which others were quicker; with `after_conflict` up to some ten seconds.
+#: Eight were too few for an agent on a busy machine beside two that wrote without a break.
+TRIES = 60
 #: Characters of an error's words.
 _MOST_WORDS = 400
 _REASONS = {429: "TooManyRequests"}
@@ -43,6 +47,11 @@ class Pause(NamedTuple):
     """Wait before going on."""
 
     seconds: float
+
+
+def after_conflict(attempt: int) -> Pause:
+    """Before what somebody else has written is read again: longer for each of the first attempts, and never in step with the others."""
+    return Pause(random.uniform(0.01, 0.05) * min(attempt + 1, 5))
 
 
 T = TypeVar("T")

@@ -10,12 +10,13 @@ anybody else took one meanwhile, and only then marks the node. A place ends by i
 from __future__ import annotations
 
 import json
-import random
 from fractions import Fraction
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from .knowledge.marks import CONDITION_REASON, EVICT
-from .kube import MERGE, STRATEGIC, ApiError, Conflict, Forbidden, Invalid, NotFound, Pause, Procedure, Request, Unavailable, items, path_of
+from .kube import (
+    MERGE, STRATEGIC, TRIES, ApiError, Conflict, Forbidden, Invalid, NotFound, Procedure, Request, Unavailable, after_conflict, items, path_of,
+)
 from .marks import SKEW, Event, Refresh, Removed, Rules, State, refuse
 from .node_marks import Decision, decide, mark_of, shown, written
 
@@ -28,8 +29,6 @@ EVENTS = "default"
 GPU_NODES = "nvidia.com/gpu.present=true"
 #: Seconds that a place is kept for who took it; the write it is for has long ended by then.
 PLACE_SECONDS = 120
-#: How often a write is tried for which others were quicker: of a node, and of the Lease, which all nodes share.
-_TRIES, _LEASE_TRIES = 8, 60
 #: Names in one sentence.
 _MOST_NAMES = 5
 
@@ -73,7 +72,7 @@ def _decided(
 ) -> Procedure[Tuple[Dict[str, Any], Decision, bool]]:
     """The node as it was when the decision about it was written, its new resourceVersion in it, and whether it has a place."""
     refusal, placed = "", False
-    for attempt in range(_TRIES):
+    for attempt in range(TRIES):
         node = yield Request("GET", path_of(NODES, name))
         decision = decide(node, event, rules, clock(), by, run, refusal)
         if decision.evicts and not placed:
@@ -85,17 +84,17 @@ def _decided(
         try:
             written = yield Request("PATCH", path_of(NODES, name), decision.patch, content_type=MERGE)
         except Conflict:
-            yield _pause(attempt)
+            yield after_conflict(attempt)
         else:
             version = {"resourceVersion": written["metadata"]["resourceVersion"]}
             return dict(node, metadata=dict(node["metadata"], **version)), decision, placed
-    raise Conflict(f"node {name}: {_TRIES} times in a row somebody else has written first", 409, "Conflict")
+    raise Conflict(f"node {name}: {TRIES} times in a row somebody else has written first", 409, "Conflict")
 
 
 def _tell_status(name: str, patch: Dict[str, Any], node: Dict[str, Any], rules: Rules, clock: Callable[[], float], by: str) -> Procedure[None]:
     """Write the condition; where the node is not any more what it was, as its mark is then."""
     wanted: Optional[Dict[str, Any]] = patch
-    for attempt in range(_TRIES):
+    for attempt in range(TRIES):
         if not wanted:
             return
         version = {"resourceVersion": node["metadata"]["resourceVersion"]}
@@ -103,13 +102,9 @@ def _tell_status(name: str, patch: Dict[str, Any], node: Dict[str, Any], rules: 
             yield Request("PATCH", path_of(NODES, name, "status"), dict(wanted, metadata=version), content_type=STRATEGIC)
             return
         except Conflict:
-            yield _pause(attempt)
+            yield after_conflict(attempt)
         node = yield Request("GET", path_of(NODES, name))
         wanted = decide(node, Refresh(), rules, clock(), by).status_patch
-
-
-def _pause(attempt: int) -> Pause:
-    return Pause(random.uniform(0.01, 0.05) * (attempt + 1))
 
 
 def _merged(node: Dict[str, Any], decision: Decision) -> Dict[str, Any]:
@@ -175,7 +170,7 @@ def census(rules: Rules) -> Procedure[Tuple[List[str], int]]:
 def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Procedure[str]:
     """Take a place for a node that is to become EVICT; why there is none, or ""."""
     try:
-        for attempt in range(_LEASE_TRIES):
+        for attempt in range(TRIES):
             # First the Lease, then the nodes: whose place is given back by now, is EVICT by now.
             lease = yield from _lease(rules)
             evicted, nodes = yield from census(rules)
@@ -193,10 +188,10 @@ def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Pr
             except (Conflict, NotFound) as error:
                 if isinstance(error, NotFound) and lease is None:
                     raise
-                yield _pause(min(attempt, 4))
+                yield after_conflict(attempt)
     except (Forbidden, Invalid, NotFound) as error:
         return f"it could not be counted how many nodes are EVICT: {error}"
-    raise Unavailable(f"{_lease_path(rules)}: {_LEASE_TRIES} times in a row somebody else has written first")
+    raise Unavailable(f"{_lease_path(rules)}: {TRIES} times in a row somebody else has written first")
 
 
 def _lease_write(lease: Optional[Dict[str, Any]], taken: Dict[str, float], rules: Rules) -> Request:
@@ -212,7 +207,7 @@ def _lease_write(lease: Optional[Dict[str, Any]], taken: Dict[str, float], rules
 def _leave(name: str, rules: Rules, clock: Callable[[], float]) -> Procedure[None]:
     """Give the place back; where that fails it ends by itself."""
     try:
-        for attempt in range(_TRIES):
+        for attempt in range(TRIES):
             lease = yield from _lease(rules)
             taken = places(lease, clock())
             if lease is None or taken.pop(name, None) is None:
@@ -221,7 +216,7 @@ def _leave(name: str, rules: Rules, clock: Callable[[], float]) -> Procedure[Non
                 yield _lease_write(lease, taken, rules)
                 return
             except Conflict:
-                yield _pause(attempt)
+                yield after_conflict(attempt)
     except ApiError:
         return
 
