@@ -36,7 +36,8 @@ def gates(tmp_path):
             rules.append(f"{gate}:\n\t$(PYTEST) test_{gate}.py\n")
         Path(tmp_path, "Makefile").write_text(how + "\n" + "".join(rules), encoding="utf-8")
         environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
-        done = subprocess.run([sys.executable, ROOT / "tests/tools/gates.py", *tests], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+        command = [sys.executable, ROOT / "tests/tools/gates.py", *tests]
+        done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         return done.returncode, done.stdout
 
     return run

@@ -36,6 +36,7 @@ needs_pushgateway = pytest.mark.skipif(bool(missing("prometheus-pushgateway")), 
 #: Returns the result of a check, as the modules of the collection do, without a host.
 ACTION = """
 import time
+from pathlib import Path
 from ansible.plugins.action import ActionBase
 
 class ActionModule(ActionBase):
@@ -44,7 +45,9 @@ class ActionModule(ActionBase):
 
     def run(self, tmp=None, task_vars=None):
         given = self._task.args
-        time.sleep(float(given.get("sleep", 0)))
+        if "sleep" in given:
+            Path(task_vars["playbook_dir"], "asleep-" + task_vars["inventory_hostname"]).touch()
+            time.sleep(given["sleep"])
         status, check = str(given.get("status", "pass")), str(given.get("check", "remapped_rows"))
         subject = {"kind": "gpu", "index": int(given.get("gpu", 3))}
         bad = {"code": check + "_bad", "status": status, "action": "replace_part", "subject": subject, "message": "spare rows are used up"}
@@ -100,6 +103,18 @@ class Place:
             [str(self.controller.programs / "ansible-playbook"), "-i", "hosts.json", "play.yml", *arguments], cwd=self.directory, env=environment,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, start_new_session=True,
         )
+
+    def break_off(self, number, url):
+        """Run a check that fails, send the signal while another has all nodes asleep for 20 s: what was printed, the exit status, and the seconds from then."""
+        self.play({"recorded": {"status": "fail"}}, {"recorded": {"check": "gpu_power", "sleep": 20}})
+        run = self.start(url=url)
+        while len(list(self.directory.glob("asleep-*"))) < 3:
+            assert run.poll() is None
+            time.sleep(0.05)
+        began = time.monotonic()
+        os.killpg(run.pid, number)
+        printed = run.communicate(timeout=60)[0]
+        return printed, run.returncode, time.monotonic() - began
 
     @property
     def spooled(self):
@@ -289,15 +304,8 @@ def test_a_missing_library_is_named(place):
 @pytest.mark.parametrize("number, code", [(signal.SIGINT, 99), (signal.SIGTERM, -signal.SIGTERM)])
 @pytest.mark.measures
 def test_a_run_that_is_broken_off_pushes_what_it_knew(any_place, gateway, number, code):
-    any_place.play({"recorded": {"status": "fail"}}, {"name": "Long", "recorded": {"check": "gpu_power", "sleep": 20}})
-    run = any_place.start(url=gateway.url)
-    while "TASK [Long]" not in run.stdout.readline():
-        assert run.poll() is None
-    time.sleep(0.5)
-    began = time.monotonic()
-    os.killpg(run.pid, number)
-    printed = run.communicate(timeout=60)[0]
-    assert time.monotonic() - began < 20 and run.returncode == code, printed
+    printed, status, seconds = any_place.break_off(number, gateway.url)
+    assert seconds < 20 and status == code, printed
     assert printed.count("marked incomplete") == 1, printed
     assert value(gateway, "autopilot_run_complete") == 0
     assert checks_of(gateway, "gpu03") == {"remapped_rows": 4}
@@ -322,16 +330,9 @@ def test_a_run_that_ansible_gives_up_goes_by_the_policy_of_the_verdict_that_did_
 
 @pytest.mark.measures
 def test_a_run_that_is_broken_off_is_not_held_up_by_a_gateway_that_never_answers(place):
-    place.play({"recorded": {"status": "fail"}}, {"name": "Long", "recorded": {"check": "gpu_power", "sleep": 20}})
     with gateways.Raw(gateways.silent) as server:
-        run = place.start(url=server.url)
-        while "TASK [Long]" not in run.stdout.readline():
-            assert run.poll() is None
-        time.sleep(0.5)
-        began = time.monotonic()
-        os.killpg(run.pid, signal.SIGTERM)
-        run.communicate(timeout=60)
-        assert time.monotonic() - began < 8 and run.returncode == -signal.SIGTERM
+        _printed, status, seconds = place.break_off(signal.SIGTERM, server.url)
+        assert seconds < 8 and status == -signal.SIGTERM
     assert len(place.spooled) == 1
 
 
