@@ -8,7 +8,7 @@
 BIN := .venv/bin
 # The tools call each other by name. Where a user's PATH lacks them, ip, tc and nft are in the last two.
 export PATH := $(CURDIR)/$(BIN):$(PATH):/usr/sbin:/sbin
-PYTEST = python -m pytest --junit-xml=.build/reports/$@.xml -p cacheprovider -o cache_dir=.build/reports/$@.cache
+PYTEST = python -m pytest --junit-xml=.build/reports/$@.xml -o cache_dir=.build/reports/$@.cache
 GATES := test-unit test-integration kubernetes mesh molecule
 # These have one process each, and measure nothing.
 GATES_ASIDE := matrix sanity artifact lint import docs
@@ -110,5 +110,5 @@ dist: setup-run
 
 ## make clean             remove what was built; .venv and the run documents in reports stay
 clean:
-	rm -rf .build dist tests/output .pytest_cache .ruff_cache .mypy_cache .hypothesis .ansible
+	rm -rf .build dist tests/output .ruff_cache .mypy_cache .hypothesis .ansible
 	find plugins tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -26,7 +27,8 @@ def first(name):
 
 @pytest.fixture
 def gates(tmp_path):
-    """``gates(gate=(text of its tests, succeeds), ...) -> (exit status, output)``, run with the Makefile's pytest."""
+    """``gates(gate="text of its tests", ...) -> (exit status, output)``, run with the Makefile's pytest and its settings."""
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
     how = re.search(r"^PYTEST = .*$", (ROOT / "Makefile").read_text(encoding="utf-8"), re.M).group()
 
     def run(**tests):
