@@ -8,6 +8,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -32,6 +33,8 @@ hypothesis.settings.load_profile("quick")
 
 def pytest_configure(config):
     config.pluginmanager.register(measures)
+    # A shell has what it runs in the background ignore it, which all that tests start and interrupt would inherit.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture

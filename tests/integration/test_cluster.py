@@ -349,10 +349,9 @@ def test_nothing_is_left_after_the_supervisor_was_killed(namespaces):
 
 
 PROGRAM = """
-import signal, sys
+import sys
 sys.path.insert(0, {sandbox!r})
 from cluster import Cluster
-signal.signal(signal.SIGINT, signal.default_int_handler)  # which a program in the background inherits as ignored
 with Cluster(hosts=2) as cluster:
     print(cluster.supervisor, cluster.directory, flush=True)
     cluster.run(["sleep", "600"], "gpu01", timeout=600)

@@ -269,9 +269,7 @@ def processes(directory):
 
 
 KILLED = """
-import signal, sys, time
-# A shell has what it runs in the background ignore it.
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys, time
 sys.path.insert(0, sys.argv[1])
 from lab import Lab
 with Lab(nodes=1) as lab:
