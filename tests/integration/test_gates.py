@@ -60,10 +60,10 @@ def test_what_fails_twice_has_failed(gates):
 
 
 def test_what_fails_by_chance_is_named_and_counts_as_passed(gates):
-    status, out = gates(chance="def test_a():\n    assert not first('a'), 'too late'\n\ndef test_b():\n    pass\n")
+    status, out = gates(chance="def test_a():\n    assert not first('a'), 'too\\nlate'\n\ndef test_b():\n    pass\n")
     assert status == 0
     assert out.endswith("\n2 passed, 0 failed, 0 skipped\n")
-    assert re.search(r"^=== tests that failed at first and passed alone: .*\ntest_chance::test_a: AssertionError: too late$", out, re.M)
+    assert re.search(r"^=== tests that failed at first and passed alone: .*\ntest_chance::test_a: AssertionError: too late .*\n\n=== gates", out, re.M)
 
 
 def test_a_fixture_that_fails_by_chance_after_its_test(gates):
@@ -78,7 +78,7 @@ def test_a_fixture_that_fails_by_chance_after_its_test(gates):
     # Could not tell is not passed.
     "def test_a():\n    assert not first('a')\n    pytest.skip('gone')\n",
     # Too many for chance.
-    "@pytest.mark.parametrize('n', range(6))\ndef test_a(n):\n    assert not first(f'a{n}')\n",
+    "@pytest.mark.parametrize('n', range(11))\ndef test_a(n):\n    assert not first(f'a{n}')\n",
     # What could not be read kept tests from running.
     "assert not first('a')\n\ndef test_a():\n    pass\n",
     # pytest itself was ended.

@@ -24,7 +24,9 @@ from xml.etree import ElementTree
 
 REPORTS = Path(".build/reports")
 #: Tests of a gate that are run again at most: what fails more of them is no chance.
-AGAIN_AT_MOST = 5
+AGAIN_AT_MOST = 10
+#: Characters of what such a test said at first.
+MOST_WORDS = 300
 
 
 class Outcomes(NamedTuple):
@@ -45,7 +47,7 @@ def outcomes(gate: str, succeeded: bool) -> Outcomes:
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
         reasons = {kind: case.find(kind) for kind in ("failure", "error", "skipped")}
-        words = {kind: f"{name}: {reason.get('message')}" for kind, reason in reasons.items() if reason is not None}
+        words = {kind: f"{name}: {' '.join(reason.get('message', '').split())}" for kind, reason in reasons.items() if reason is not None}
         if "failure" in words or "error" in words:
             failed.append(words.get("failure") or words["error"])
         elif words:
@@ -98,7 +100,7 @@ def main(gates: List[str]) -> int:
         passed, failed, skipped = outcomes(gate, succeeded)
         alone = passed_alone(gate) if failed else 0
         if alone:
-            chance += failed
+            chance += [line[:MOST_WORDS] for line in failed]
             passed, failed = passed + alone, []
         lines.append(f"{'FAILED' if failed else 'ok':<8}{gate:<18}{seconds:6.0f} s  {passed} passed, {len(failed)} failed, {len(skipped)} skipped")
         total = Outcomes(total.passed + passed, total.failed + failed, total.skipped + skipped)
