@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any, Dict, Generator, List, NamedTuple, Optional, TypeVar, Union
+from typing import Any, Callable, Dict, Generator, List, NamedTuple, Optional, TypeVar, Union
 from urllib.parse import quote
+
+from .values import mapping, mappings_in
 
 JSON, MERGE, STRATEGIC, APPLY = (
     "application/json", "application/merge-patch+json", "application/strategic-merge-patch+json", "application/apply-patch+yaml")
@@ -124,11 +126,14 @@ def path_of(*parts: str) -> str:
     return "/" + "/".join([parts[0].strip("/")] + [quote(part, safe="") for part in parts[1:]])
 
 
-def items(path: str, query: Optional[Dict[str, str]] = None, metadata_only: bool = False, page: int = PAGE) -> Procedure[List[Dict[str, Any]]]:
-    """All objects of a list, page by page; from the beginning, once, where it went out of date meanwhile."""
+def items(
+    path: str, query: Optional[Dict[str, str]] = None, metadata_only: bool = False, page: int = PAGE,
+    keep: Callable[[Dict[str, Any]], List[Any]] = lambda one: [one],
+) -> Procedure[List[Any]]:
+    """What ``keep`` takes of each object of a list, page by page; from the beginning, once, where it went out of date meanwhile."""
     accept = f"{METADATA_LIST},{JSON}" if metadata_only else JSON
     for attempt in range(2):
-        found: List[Dict[str, Any]] = []
+        found: List[Any] = []
         after = ""
         while True:
             asked = dict(query or {}, limit=str(page), **({"continue": after} if after else {}))
@@ -138,8 +143,9 @@ def items(path: str, query: Optional[Dict[str, str]] = None, metadata_only: bool
                 if attempt:
                     raise
                 break
-            found += [one for one in answer.get("items") or [] if isinstance(one, dict)]
-            after = (answer.get("metadata") or {}).get("continue") or ""
+            for one in mappings_in(answer.get("items")):
+                found += keep(one)
+            after = str(mapping(answer.get("metadata")).get("continue") or "")
             if not after:
                 return found
     raise AssertionError("not reached: the second attempt returns or raises")

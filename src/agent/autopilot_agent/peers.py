@@ -8,7 +8,7 @@ import asyncio
 import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Tuple
 
-from _health.kube import JSON, METADATA_LIST, ApiError, Gone, Procedure, Request, Unavailable, path_of
+from _health.kube import Procedure, Unavailable, items, path_of
 from _health.values import list_of, mapping
 
 from .query import Query, Refused
@@ -65,7 +65,7 @@ class Peers:
         async with self._lock:
             if self._old("agents", at_most):
                 query = {"labelSelector": f"kubernetes.io/service-name={self._service}", "resourceVersion": "0"}
-                found = await self._ask("agents", _pages(self._slices, query, JSON, _agents))
+                found = await self._ask("agents", items(self._slices, query, page=_PAGE, keep=_agents))
                 if found is not None:
                     self._known = _best(found)
             return self._known
@@ -77,17 +77,17 @@ class Peers:
         names = list(query.hosts)
         if query.job:
             path = path_of("api/v1/namespaces", query.job.namespace, "pods")
-            found = await self._api.run(_pages(path, {"labelSelector": query.job.selector}, JSON, _nodes_of_pods), _DEADLINE)
+            found = await self._api.run(items(path, {"labelSelector": query.job.selector}, page=_PAGE, keep=_nodes_of_pods), _DEADLINE)
             names += _some(found, f"job: no pod on a node has the labels {query.job.selector} in the namespace {query.job.namespace}. ABORT")
         if query.nodelabel:
-            found = await self._api.run(_pages("/api/v1/nodes", {"labelSelector": query.nodelabel}, METADATA_LIST, _names), _DEADLINE)
+            found = await self._api.run(_names_of_nodes(query.nodelabel), _DEADLINE)
             names += _some(found, f"nodelabel: no node is labelled {query.nodelabel}. ABORT")
         return list(dict.fromkeys(names))
 
     async def _gpu_nodes(self) -> List[str]:
         async with self._lock:
             if self._old("nodes", NODES_FRESH):
-                self._nodes = await self._ask("nodes", _pages("/api/v1/nodes", {"labelSelector": GPU_NODES}, METADATA_LIST, _names)) or self._nodes
+                self._nodes = await self._ask("nodes", _names_of_nodes(GPU_NODES)) or self._nodes
             return self._nodes
 
     def _old(self, what: str, at_most: float) -> bool:
@@ -114,27 +114,6 @@ def _some(found: Iterable[str], words: str) -> List[str]:
     return names
 
 
-def _pages(path: str, query: Dict[str, str], accept: str, keep: Callable[[Dict[str, Any]], List[Any]]) -> Procedure[List[Any]]:
-    """What ``keep`` takes of each object of a list; from the beginning, once, where it went out of date meanwhile."""
-    for attempt in range(2):
-        found: List[Any] = []
-        after = ""
-        while True:
-            asked = dict(query, limit=str(_PAGE), **({"continue": after} if after else {}))
-            try:
-                answer = yield Request("GET", path, query=asked, accept=accept)
-            except Gone:
-                if attempt:
-                    raise
-                break
-            for one in list_of(answer.get("items")):
-                found += keep(mapping(one))
-            after = str(mapping(answer.get("metadata")).get("continue") or "")
-            if not after:
-                return found
-    raise ApiError(f"GET {path}: the list went out of date twice")
-
-
 def _agents(endpoint_slice: Dict[str, Any]) -> List[Agent]:
     ports = [mapping(one).get("port") for one in list_of(endpoint_slice.get("ports"))]
     port = next((one for one in ports if isinstance(one, int) and 0 < one < 65536), None)
@@ -154,6 +133,10 @@ def _best(agents: Iterable[Agent]) -> Dict[str, Agent]:
         if agent.node not in best or (agent.ready and not best[agent.node].ready):
             best[agent.node] = agent
     return best
+
+
+def _names_of_nodes(selector: str) -> Procedure[List[Any]]:
+    return items("/api/v1/nodes", {"labelSelector": selector}, metadata_only=True, page=_PAGE, keep=_names)
 
 
 def _names(item: Dict[str, Any]) -> List[str]:
