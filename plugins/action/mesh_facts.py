@@ -10,16 +10,15 @@ import time
 import typing as t
 
 from ansible.errors import AnsibleError
-from ansible.plugins.action import ActionBase
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _on_node
 
 #: How often the host's clock is read; the exchange that took the least time tells the most.
 _READS = 3
 _PROGRAM = "import time; print('clock', repr(time.time()))"
 
 
-class ActionModule(ActionBase):
+class ActionModule(_on_node.OnNode):
     """Runs the module of the same name, then compares the host's clock with the controller's."""
 
     TRANSFERS_FILES = False

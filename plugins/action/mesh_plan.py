@@ -27,13 +27,18 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
     "together": {"type": "bool", "default": False},
     "seed": {"type": "int"},
     "group_by": {"type": "list", "elements": "str", "default": ["rack", "switch", "zone"]},
+    "confirm": {"type": "bool", "default": True},
     "options": {"type": "dict", "default": {}},
+    "frozen": {"type": "str"},
     "only_options": {"type": "bool", "default": False},
     "follow_up": {"type": "bool", "default": False},
     "facts": {"type": "str", "default": "autopilot_mesh_facts"},
     "plan": {"type": "str", "default": "autopilot_mesh_plan"},
     "readings": {"type": "str", "default": "autopilot_mesh_first"},
 }
+
+#: Options that a plan takes from the result that it is given as ``frozen``.
+_FROZEN = ("checks", "rounds", "together", "seed", "group_by", "confirm", "options")
 
 #: Seconds from a plan to its first window at least, and those that the controller takes to hand a task to one of its forks: 5 to 15
 #: milliseconds, seen with ansible-core 2.18 and 2.19.
@@ -48,13 +53,21 @@ class ActionModule(_once.Once):
     """Plans once for all hosts of the play, on the controller."""
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        options = validated(_hosts.plain(self._task.args))
-        settings = settings_of(options)
+        given = _hosts.plain(self._task.args)
+        options = validated(given)
         if options["follow_up"]:
             return self._follow_up(options, variables)
-        if options["only_options"]:
-            return self._look_ahead(settings, variables)
-        return self._plan(options, settings, variables)
+        if options["frozen"]:
+            frozen = _frozen(variables, options["frozen"])
+            options = validated({**frozen["options"], **given})
+            group_by, groups = frozen["group_by"], frozen["groups"]
+        else:
+            group_by, groups = self._groups(variables, _hosts.raws(variables), options["group_by"])
+            frozen = {"options": {name: given[name] for name in _FROZEN if name in given}, "group_by": group_by, "groups": groups}
+        settings = settings_of(options)._replace(group_by=group_by, group_of=groups)
+        found = self._look_ahead(settings, variables) if options["only_options"] else self._plan(options, settings, variables)
+        # As text, since Ansible goes through all that is registered item by item.
+        return {**found, "frozen": json.dumps(dict(frozen, confirm=options["confirm"]))}
 
     def _look_ahead(self, settings: plan.Settings, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         """What can be said before any host is asked: for a host all alone, that is all."""
@@ -69,17 +82,18 @@ class ActionModule(_once.Once):
     def _plan(self, options: dict[str, t.Any], settings: plan.Settings, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         raws = _hosts.raws(variables)
         facts = _facts(raws, options["facts"])
-        group_by, groups = self._groups(variables, raws, options["group_by"])
         interfaces = {host: own["wanted"] for host, own in facts.items() if own and own.get("wanted")}
         lead = lead_of(facts, time.time(), _forks())
-        settings = settings._replace(lead_seconds=lead, interfaces=interfaces, group_by=group_by, group_of=groups)
+        settings = settings._replace(lead_seconds=lead, interfaces=interfaces)
         made = plan.make(without_twins(facts), settings, time.time(), uuid.uuid4().hex)
         return self._returned(made, lead)
 
     def _follow_up(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        planned = variables.get(options["plan"])
+        planned = _hosts.registered(variables, options["plan"])
         if not isinstance(planned, dict) or not isinstance(planned.get("plan"), dict):
             raise ValueError(f"plan: {options['plan']!r} is not accepted, no plan was registered under that name")
+        if not options["confirm"] or not _frozen(variables, options["plan"])["confirm"]:
+            return {"plan": None, "shares": {}, "goes_on": False}
         first = _hosts.plain(planned["plan"])
         raws = _hosts.raws(variables)
         answers = _hosts.answers(raws, options["readings"], ("mesh",))
@@ -112,6 +126,14 @@ class ActionModule(_once.Once):
             if found:
                 return name, {host: str(value) for host, value in found.items() if value not in (None, "")}
         return None, {}
+
+
+def _frozen(variables: dict[str, t.Any], name: str) -> dict[str, t.Any]:
+    """The options and groups that an earlier run of this module read, before any host was asked."""
+    answer = _hosts.registered(variables, name)
+    if not isinstance(answer, dict) or not isinstance(answer.get("frozen"), str):
+        raise ValueError(f"frozen: {name!r} is not accepted, no result of this module is registered under that name")
+    return t.cast("dict[str, t.Any]", json.loads(answer["frozen"]))
 
 
 def _of_host(variables: dict[str, t.Any], host: str, name: str, value: t.Any) -> t.Any:

@@ -7,10 +7,10 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible.plugins.action import ActionBase
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _on_node
 
 
-class ActionModule(ActionBase):
+class ActionModule(_on_node.OnNode):
     """Runs the module of the same name with this host's share of the plan; a host without one has nothing to do.
 
     The share is picked here, from the raw variables: ansible-core 2.18 templates all of a variable to give one item of it, and a plan
@@ -25,7 +25,7 @@ class ActionModule(ActionBase):
         arguments = dict(self._task.args)
         name = arguments.get("share")
         if isinstance(name, str) and name.isidentifier():
-            planned = variables.get(name)
+            planned = _hosts.registered(variables, name)
             shares = planned.get("shares") if isinstance(planned, dict) and planned.get("goes_on") else None
             share = (shares or {}).get(variables.get("inventory_hostname"))
             if share is None:

@@ -7,30 +7,46 @@ from __future__ import annotations
 import os
 import typing as t
 
-from ansible.plugins.action import ActionBase
-
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import snapshot
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _on_node
 
 
-class ActionModule(ActionBase):
-    """Runs the module of the same name; where the node is to be compared with a snapshot, it is given the controller's copy."""
+class ActionModule(_on_node.OnNode):
+    """Run the module that the task names on the node.
+
+    `meta/runtime.yml` routes every module here that has no action of its own. ``node_checks`` itself also gets the controller's copy of a
+    snapshot (``snapshot: compare``), and a virtualenv with the NVML binding (``virtualenv``).
+    """
 
     TRANSFERS_FILES = False
-    _supports_async = True
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
-        variables = task_vars or {}
+        variables = dict(task_vars or {})
         arguments = dict(self._task.args)
-        report_dir = arguments.pop("report_dir", None)
-        if arguments.get("snapshot") == "compare" and report_dir and not arguments.get("baseline"):
-            arguments["baseline"] = _copy(str(report_dir), arguments.get("run"), str(variables.get("inventory_hostname")))
-        in_background = self._task.async_val and not self._connection.has_native_async
-        result.update(self._execute_module(module_args=arguments, task_vars=variables, wrap_async=in_background))
-        # What the node was given it need not tell again, to every callback.
-        if isinstance(result.get("invocation"), dict):
-            result["invocation"].get("module_args", {}).pop("baseline", None)
+        if arguments.get("snapshot") == "compare" and arguments.get("report_dir") and not arguments.get("baseline"):
+            arguments["baseline"] = _copy(str(arguments["report_dir"]), arguments.get("run"), str(variables.get("inventory_hostname")))
+        installed = False
+        if arguments.get("virtualenv"):
+            answer = self._install(arguments, variables)
+            if answer.get("failed"):
+                return dict(result, **answer)
+            installed = bool(answer.get("changed"))
+            variables["ansible_python_interpreter"] = f"{arguments['virtualenv']}/bin/python"
+        result.update(self._execute_module(module_args=arguments, task_vars=variables))
+        result["changed"] = bool(result.get("changed")) or installed
+        # The node need not return the baseline that it was given to every callback.
+        invocation = result.get("invocation")
+        if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
+            invocation["module_args"].pop("baseline", None)
         return result
+
+    def _install(self, arguments: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        """Install the NVML binding into the virtualenv, which is made where it is missing; returns pip's result."""
+        wanted = {
+            "name": arguments.get("nvml_package") or "nvidia-ml-py", "virtualenv": arguments["virtualenv"], "virtualenv_command": "python3 -m venv",
+        }
+        return self._execute_module(module_name="ansible.builtin.pip", module_args=wanted, task_vars=variables)
 
 
 def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:

@@ -11,12 +11,10 @@ import re
 import tempfile
 import typing as t
 
-from ansible.plugins.action import ActionBase
-
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import files, report
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import judge, reading, runs
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.values import mapping
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _usage
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _on_node, _usage
 
 _MODULE = "autopilot.gpu.usage_capture"
 
@@ -29,7 +27,7 @@ class _Failed(Exception):
         self.result = result
 
 
-class ActionModule(ActionBase):
+class ActionModule(_on_node.OnNode):
     """Runs the module, and brings what it collected to the controller, where it is judged."""
 
     TRANSFERS_FILES = False

@@ -143,7 +143,7 @@ def _plans(raws: dict[str, dict[str, t.Any]], batch: list[str]) -> tuple[list[di
     # What is registered once for all hosts is the same on each of them; hosts that left in an earlier batch have that batch's.
     hosts = [*(str(host) for host in batch), *raws]
     for name in _PLANS:
-        answer = next((raws[host][name] for host in hosts if isinstance(raws[host].get(name), dict)), {})
+        answer = next((found for found in (_hosts.registered(raws[host], name) for host in hosts) if isinstance(found, dict)), {})
         if isinstance(answer.get("plan"), dict):
             plans.append(_hosts.plain(answer["plan"]))
         elif answer.get("failed"):

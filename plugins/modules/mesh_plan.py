@@ -45,6 +45,15 @@ options:
     type: list
     elements: str
     default: [rack, switch, zone]
+  confirm:
+    description: Whether O(follow_up=true) plans a second pass at all.
+    type: bool
+    default: true
+  frozen:
+    description:
+      - The name under which an earlier result of this module is registered. The options and the groups of hosts that it read are used again.
+      - With O(only_options=true) before any host is asked, and this afterwards, nothing that a host answers can change them.
+    type: str
   options:
     description:
       - "Options by check name or short name, for example C({iperf3_pairs: {duration: 10}})."
@@ -122,6 +131,10 @@ checks:
   type: list
   elements: str
   returned: success
+frozen:
+  description: The options and the groups of hosts that were read, as JSON text for the option of that name.
+  type: str
+  returned: unless O(follow_up=true)
 gate:
   description: Whether hosts are to be asked if somebody uses their GPUs.
   type: bool

@@ -62,6 +62,15 @@ options:
     description: Seconds to wait with O(snapshot=compare), where GPUs are still held that were not before, until they are released.
     type: float
     default: 30
+  virtualenv:
+    description:
+      - Path of a virtualenv on the host to run the checks with. It is made where it is missing, and O(nvml_package) is installed into it first.
+      - The Python that Ansible uses on the host runs the checks when not given.
+    type: path
+  nvml_package:
+    description: What to install into O(virtualenv), as M(ansible.builtin.pip) takes it.
+    type: str
+    default: nvidia-ml-py
 """
 
 EXAMPLES = r"""
@@ -121,6 +130,8 @@ def main() -> None:
             "report_dir": {"type": "path"},
             "baseline": {"type": "dict"},
             "release_seconds": {"type": "float", "default": 30},
+            "virtualenv": {"type": "path"},
+            "nvml_package": {"type": "str", "default": "nvidia-ml-py"},
         },
         supports_check_mode=True,
     )

@@ -48,11 +48,21 @@ def raws(variables: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
     return found
 
 
+def registered(own: dict[str, t.Any], name: str) -> t.Any:
+    """What a task registered for a host under the name, from the host's variables; None where only a fact of that name is there.
+
+    A node can set facts (``ansible_facts`` in the result of any module), but not what is registered.
+    """
+    facts = own.get("ansible_facts")
+    value = own.get(name)
+    return None if isinstance(facts, dict) and name in facts and facts[name] == value else value
+
+
 def answers(raws: dict[str, dict[str, t.Any]], name: str, kept: t.Iterable[str]) -> list[tuple[str, t.Any]]:
     """What each host registered under the name, of it the keys in ``kept``; None where it has nothing."""
     found = []
     for host, own in raws.items():
-        answer = own.get(name)
+        answer = registered(own, name)
         found.append((host, plain({key: answer[key] for key in kept if key in answer}) if isinstance(answer, dict) else None))
     return found
 
