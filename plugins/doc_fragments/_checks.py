@@ -44,3 +44,17 @@ options:
 requirements:
   - nvidia-ml-py on hosts whose GPUs are looked at, of the driver's branch or newer (Python package; not C(pynvml), which is a different one)
 """
+
+    # The Python that runs the checks.
+    VIRTUALENV = r"""
+options:
+  virtualenv:
+    description:
+      - Path of a virtualenv on the host to run the checks with. It is made where it is missing, and O(nvml_package) is installed into it first.
+      - The Python that Ansible uses on the host runs the checks when not given.
+    type: path
+  nvml_package:
+    description: What to install into O(virtualenv), as M(ansible.builtin.pip) takes it.
+    type: str
+    default: nvidia-ml-py
+"""

@@ -34,6 +34,9 @@ COMMON_OPTIONS: dict[str, dict[str, t.Any]] = {
     "readings": {"type": "bool", "default": False},
 }
 
+#: Options of node_checks that its action acts on; documented in the fragment ``_checks.virtualenv``.
+VIRTUALENV_OPTIONS: dict[str, dict[str, t.Any]] = {"virtualenv": {"type": "path"}, "nvml_package": {"type": "str", "default": "nvidia-ml-py"}}
+
 
 def main_of(check: Check) -> None:
     """The whole of a module that runs one check."""

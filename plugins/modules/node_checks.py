@@ -18,6 +18,7 @@ author:
 extends_documentation_fragment:
   - autopilot.gpu._attributes
   - autopilot.gpu._checks
+  - autopilot.gpu._checks.virtualenv
 options:
   checks:
     description:
@@ -62,15 +63,6 @@ options:
     description: Seconds to wait with O(snapshot=compare), where GPUs are still held that were not before, until they are released.
     type: float
     default: 30
-  virtualenv:
-    description:
-      - Path of a virtualenv on the host to run the checks with. It is made where it is missing, and O(nvml_package) is installed into it first.
-      - The Python that Ansible uses on the host runs the checks when not given.
-    type: path
-  nvml_package:
-    description: What to install into O(virtualenv), as M(ansible.builtin.pip) takes it.
-    type: str
-    default: nvidia-ml-py
 """
 
 EXAMPLES = r"""
@@ -81,9 +73,7 @@ EXAMPLES = r"""
 - name: Two checks, one with an option of its own
   autopilot.gpu.node_checks:
     checks: [remapped, pciebw]
-    options:
-      remapped_rows:
-        require_clean: true
+    options: {remapped_rows: {require_clean: true}}
 
 - name: What changed since the snapshot that was kept before the job
   autopilot.gpu.node_checks: {run: job42, snapshot: compare}
@@ -112,7 +102,7 @@ readings:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, accepted, leave, left_out, options_of, result_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, VIRTUALENV_OPTIONS, accepted, leave, left_out, options_of, result_of
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes, snapshot
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import QUIET, beside_a_job, chosen, name_of, node_changes
 
@@ -130,8 +120,7 @@ def main() -> None:
             "report_dir": {"type": "path"},
             "baseline": {"type": "dict"},
             "release_seconds": {"type": "float", "default": 30},
-            "virtualenv": {"type": "path"},
-            "nvml_package": {"type": "str", "default": "nvidia-ml-py"},
+            **VIRTUALENV_OPTIONS,
         },
         supports_check_mode=True,
     )

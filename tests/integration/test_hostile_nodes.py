@@ -12,77 +12,36 @@ import re
 import sys
 from pathlib import Path
 
-import jinja2
-import jinja2.nodes
 import node as sandbox
 import pytest
 import yaml
 
 from controller import ROOT, linked, statuses
+from hostile import hostile_python
 from interpreters import CORES, core
+from template_names import names_in, names_of
 
 pytestmark = pytest.mark.skipif(not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found")
-
-#: Keys of tasks and plays whose text is an expression without braces.
-BARE = {"when", "that", "until", "failed_when", "changed_when", "var"}
 
 #: In the inventory, which counts for less than the facts of a node.
 QUICK = {"checks_list": ["gpu_count", "remapped_rows", "ping", "iperf"], "inflight_checks": ["gpu_count"], "postflight_checks": ["gpu_count"]}
 
-#: Around the node's Python: its standard output is that of the module, with the facts added.
-INTERPRETER = """#!{python}
-import json, subprocess, sys
-done = subprocess.run([{node!r}, *sys.argv[1:]], stdin=sys.stdin, stdout=subprocess.PIPE)
-lines = done.stdout.decode().splitlines(keepends=True)
-added = json.load(open({added!r}))
-for number, line in enumerate(lines):
-    try:
-        answer = json.loads(line)
-    except ValueError:
-        continue
-    if isinstance(answer, dict):
-        lines[number] = json.dumps(dict(answer, **added)) + "\\n"
-        open({answered!r}, "a").write("x")
-sys.stdout.write("".join(lines))
-sys.exit(done.returncode)
-"""
-
-
-def texts_of(value, bare=False):
-    """Every text of a YAML document that is a template, or an expression where ``bare``, as a template."""
-    if isinstance(value, dict):
-        for key, one in value.items():
-            yield from texts_of(one, key in BARE)
-    elif isinstance(value, list):
-        for one in value:
-            yield from texts_of(one, bare)
-    elif isinstance(value, str) and (bare or "{{" in value or "{%" in value):
-        yield f"{{{{ {value} }}}}" if bare and "{{" not in value else value
-
-
 def variables_read():
-    """The names of all variables that the collection reads."""
-    found = set()
-    environment = jinja2.Environment()
+    """The names of all variables that the collection reads; some are read by a name in a text."""
+    found = {"rack", "switch", "zone", "node_name"}
     files = [path for room in ("playbooks", "roles") for path in (ROOT / room).rglob("*") if path.suffix in (".yml", ".j2") and "files" not in path.parts]
     for path in files:
         text = path.read_text(encoding="utf-8")
-        documents = [text] if path.suffix == ".j2" else [one for document in yaml.safe_load_all(text) for one in texts_of(document)]
-        for one in documents:
-            tree = environment.parse(one)
-            found |= {name.name for name in tree.find_all(jinja2.nodes.Name)}
-            # What a playbook froze is read by attribute.
-            found |= {one.attr for one in tree.find_all(jinja2.nodes.Getattr) if getattr(one.node, "name", None) == "autopilot_frozen"}
+        found |= set().union(*(names_in(text) if path.suffix == ".j2" else names_of(list(yaml.safe_load_all(text)))))
         if path.parent.name in ("defaults", "vars"):
             found |= set(yaml.safe_load(text) or {})
     for path in (ROOT / "plugins").rglob("*.py"):
         text = path.read_text(encoding="utf-8")
         found |= set(re.findall(r"\"(autopilot_[a-z_]+)\"", text)) | set(re.findall(r"^ +- name: ([a-z]\w+)$", text, re.M))
-    # Those that are read by a name in a text.
-    return found | {"rack", "switch", "zone", "node_name"}
+    return found
 
 
-def added_by(node, canary, elsewhere):
+def added_by(canary, elsewhere):
     """What the node adds to its answers."""
     facts = dict.fromkeys(variables_read(), {"plan": {"shares": 7}, "goes_on": True, "report": str(elsewhere), "frozen": "[", "looks": 9})
     for name in list(facts):
@@ -110,20 +69,15 @@ class World:
     def __init__(self, controller, base):
         self.controller, self.base = controller, base
         self.elsewhere, self.canary = base / "elsewhere", base / "canary"
-        self.ran, self._answered = base / "ran", base / "answered"
+        self.ran, self._answered = base / "ran", base / "answers"
         self.canary.write_text(f"#!/bin/sh\ntouch {self.ran}\n", encoding="utf-8")
         self.canary.chmod(0o755)
         hosts = {}
         for name, scenario in (("hostile", "gpu_lost"), ("well", "healthy_8xh100")):
             built = sandbox.build(scenario, base / name)
             hosts[name] = {"ansible_connection": "local", "ansible_python_interpreter": built.python, "checks_host_root": built.root, "node_name": f"n-{name}"}
-        (base / "added.json").write_text(json.dumps(added_by("hostile", self.canary, self.elsewhere)), encoding="utf-8")
-        wrapper = base / "hostile-python"
-        wrapper.write_text(INTERPRETER.format(
-            python=sys.executable, node=hosts["hostile"]["ansible_python_interpreter"], added=str(base / "added.json"), answered=str(self._answered)),
-            encoding="utf-8")
-        wrapper.chmod(0o755)
-        hosts["hostile"]["ansible_python_interpreter"] = str(wrapper)
+        python = hosts["hostile"]["ansible_python_interpreter"]
+        hosts["hostile"]["ansible_python_interpreter"] = hostile_python(base, python, added_by(self.canary, self.elsewhere))
         (base / "hosts.json").write_text(json.dumps({"all": {"hosts": hosts, "vars": QUICK}}), encoding="utf-8")
 
     def play(self, name, *arguments, **variables):

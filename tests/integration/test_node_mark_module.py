@@ -14,6 +14,7 @@ import time
 import pytest
 
 from controller import write_inventory
+from hostile import hostile_python
 from interpreters import interpreter
 from marks_place import Place
 
@@ -160,6 +161,9 @@ def test_a_preflight_marks_each_node_by_its_verdict(place, controller, node, tmp
     document["all"]["hosts"]["gone"] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
     for host, name in names.items():
         document["all"]["hosts"][host]["node_name"] = name
+    # A node that names another one in each of its answers is marked itself all the same.
+    bad = document["all"]["hosts"]["bad"]
+    bad["ansible_python_interpreter"] = hostile_python(tmp_path, bad["ansible_python_interpreter"], {"ansible_facts": {"node_name": names["well"]}})
     inventory.write_text(json.dumps(document), encoding="utf-8")
     variables = json.dumps({
         "preflight_mark_nodes": True, "preflight_mark_kubeconfig": str(place.lab.kubeconfig), "preflight_mark_namespace": place.name,
@@ -171,6 +175,7 @@ def test_a_preflight_marks_each_node_by_its_verdict(place, controller, node, tmp
     assert {host: state.mark for host, state in states.items()} == {"well": "PASS", "bad": "WARN", "gone": "WARN"}, done.stdout
     assert "a row could not be remapped" in states["bad"].reason and states["gone"].reason.startswith("could not tell: ")
     assert all(state.run == written["run_id"] for state in states.values())
+    assert (tmp_path / "answers").exists()
     # What is checked in check mode marks nobody.
     versions = [place.read(name)["metadata"]["resourceVersion"] for name in names.values()]
     controller.preflight("autopilot.gpu.preflight", inventory, tmp_path, "--skip-tags", "mesh", "-e", variables, "--check")

@@ -3,6 +3,7 @@
 """Promises of the tree as a whole: it stands alone, and its parts agree with each other."""
 from __future__ import annotations
 
+import importlib
 import re
 import subprocess
 from pathlib import Path
@@ -13,6 +14,8 @@ import yaml
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, model
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import PREDECESSOR
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._on_node import OnNode
+from template_names import names_of
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
@@ -56,6 +59,34 @@ def test_every_check_is_in_the_action_group():
     """Those that share the options of the fragment; the group's defaults would be refused by any other."""
     checks = [name for name in MODULES if "autopilot.gpu._checks" in (ROOT / f"plugins/modules/{name}.py").read_text(encoding="utf-8")]
     assert load("meta/runtime.yml")["action_groups"]["gpu"] == checks
+
+
+def test_no_module_is_run_on_a_node_by_an_action_of_ansible_core():
+    """Ansible's own action makes variables of what a node answers. Ours do not: those of the collection derive from OnNode, or run on the controller."""
+    routed = {name: entry["action_plugin"] for name, entry in load("meta/runtime.yml")["plugin_routing"]["modules"].items()}
+    for name in MODULES:
+        action = routed.get(name, f"autopilot.gpu.{name}").rpartition(".")[2]
+        found = importlib.import_module(f"ansible_collections.autopilot.gpu.plugins.action.{action}").ActionModule
+        assert issubclass(found, OnNode) and not found._supports_async or not found._requires_connection, name
+
+
+#: What a play still reads after its nodes have answered though nothing froze it: it says what a node does on itself.
+OF_THE_NODE = {
+    "preflight_nhc_conf", "preflight_become", "inflight_checks", "inflight_become", "postflight_checks", "postflight_release_seconds", "postflight_become"}
+
+
+@pytest.mark.parametrize("name", ["preflight", "inflight", "postflight"])
+def test_a_play_reads_its_options_before_a_node_answers(name):
+    """All that comes after the first task has them from autopilot_frozen, or from what was read before."""
+    [play] = load(f"playbooks/{name}.yml")
+    room = "pre_tasks" if "pre_tasks" in play else "tasks"
+    first = [task["name"] for task in play[room]].index("Freeze the options before any node answers")
+    # What comes before it runs on the controller.
+    assert all("ansible.builtin.assert" in task for task in play[room][:first])
+    after = {**play, "hosts": None, room: play[room][first + 1:]}
+    names, _frozen = names_of([after, *(yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "playbooks/tasks").glob(f"{name}_*.yml"))])
+    options = {word for word in names if re.match(r"(preflight|inflight|postflight)_|(run|watch|node_name)$", word)}
+    assert options - OF_THE_NODE == set()
 
 
 @pytest.mark.parametrize("name", MODULES)
