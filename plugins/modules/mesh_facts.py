@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Reads the network interfaces of a host, whether iperf3 and fping are there, and whether somebody uses its GPUs.
   - Compares the host's clock with the controller's, since the hosts of a mesh follow a plan by the clock.
-  - Changes nothing. M(autopilot.gpu.mesh_plan) makes a plan of what this returns on each host.
+  - Ends the process of an earlier run of the mesh, which would measure at the same time, and changes nothing else.
+  - M(autopilot.gpu.mesh_plan) makes a plan of what this returns on each host.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
@@ -41,7 +42,7 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: It only reads.
+    details: It only reads, and ends no process.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
@@ -82,12 +83,13 @@ mesh:
     clock: {offset_seconds: 0.013, uncertainty_seconds: 0.03, asked: 1732145600.1, answered: 1732145600.9}
 """
 
+import contextlib
 import os
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import facts
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import daemon, facts
 
 
 def main() -> None:
@@ -105,6 +107,10 @@ def main() -> None:
     if not os.path.isdir(root):
         module.fail_json(msg=f"host_root: {root} is not a directory on this host; give the one where its root file system is mounted")
     settings = Settings(nvml_library=module.params["nvml_library"], host_root=root)
+    if not module.check_mode:
+        # A run that was interrupted still has the lock that the gate asks for. What cannot be ended, the start of the next run reports.
+        with contextlib.suppress(daemon.MeshError):
+            daemon.stop(host_root=root)
     # The gate takes the host's lock, which is a file.
     told = facts.look(settings, module.params["gate"] and not module.check_mode)
     module.exit_json(changed=False, mesh=dict(told, wanted=module.params["interfaces"]))

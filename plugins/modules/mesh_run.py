@@ -12,7 +12,8 @@ version_added: 0.1.0
 description:
   - Starts a process on the host that follows its share of a mesh run by the clock, pinging its peers and measuring with them by iperf3, and returns at once.
   - Takes the readings from it later. That process then ends; it also does so when its lifetime is over, and when another run takes its place.
-  - Nothing is written to disk on the host. The process keeps its readings in memory and hands them over an abstract socket to the user that started it.
+  - The process keeps its readings in memory and hands them over a socket to the user that started it.
+    The socket is in C(/run/autopilot-gpu) of O(host_root) for root, in C(autopilot-gpu-<uid>) of the temporary directory for other users.
   - A part of the role that runs the mesh checks; the shares come from the plan for all hosts.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -39,7 +40,7 @@ options:
     type: float
     default: 0
   host_root:
-    description: Where the host's root file system is mounted; the lock that keeps checks of GPUs away while pairs are measured is taken below it.
+    description: Where the host's root file system is mounted; the socket, and the lock that keeps checks of GPUs away, are below it.
     type: path
     default: /
 attributes:
@@ -56,7 +57,7 @@ attributes:
     description: The systems it runs on.
     platforms: linux
 notes:
-  - Becoming root is not needed where fping may send pings as the user. Start and collect as the same user; root can end any user's process.
+  - Becoming root is not needed where fping may send pings as the user. Start and collect as the same user and with the same O(host_root).
   - Where systemd ends what a user leaves behind at logout (C(KillUserProcesses)), become root or enable lingering for the user.
 """
 
@@ -125,22 +126,22 @@ def main() -> None:
 
 
 def _start(options: dict, check_mode: bool) -> dict:
-    return daemon.would_start(options["share"]) if check_mode else daemon.start(options["share"], options["host_root"])
+    return daemon.would_start(options["share"], options["host_root"]) if check_mode else daemon.start(options["share"], options["host_root"])
 
 
 def _collect(options: dict, check_mode: bool) -> dict:
-    wait_seconds, share = 0.0 if check_mode else options["wait_seconds"], options["share"]
+    wait_seconds, share, root = 0.0 if check_mode else options["wait_seconds"], options["share"], options["host_root"]
     if share is None:
-        return daemon.collect(options["run"], wait_seconds, take=not check_mode)
+        return daemon.collect(options["run"], wait_seconds, take=not check_mode, host_root=root)
     if not isinstance(share, dict) or not isinstance(share.get("run"), str):
         raise ValueError(f"share: {share!r} is not accepted, give a dictionary with run, pass and host")
-    return daemon.collect(share["run"], wait_seconds, take=not check_mode, turn=share.get("pass"), known_as=share.get("host"))
+    return daemon.collect(share["run"], wait_seconds, take=not check_mode, turn=share.get("pass"), known_as=share.get("host"), host_root=root)
 
 
 def _end(options: dict, check_mode: bool) -> dict:
     if not check_mode:
-        return {"state": "none", "ended": daemon.stop(options["run"])}
-    found = daemon.state()
+        return {"state": "none", "ended": daemon.stop(options["run"], options["host_root"])}
+    found = daemon.state(options["host_root"])
     return {"state": found["state"], "ended": found.get("run") if options["run"] in (None, found.get("run")) else None}
 
 

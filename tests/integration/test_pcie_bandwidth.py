@@ -113,7 +113,7 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_measured(node, measure):
     assert "cuMemAlloc_v2 did not return" in outcome.result.findings[0].message
     assert {gpu for gpu, _direction, _method in rates(outcome)} == {"0", "2"}
     assert not processes_of(hanging)
-    with open(Path(hanging.root) / "run/lock/autopilot-gpu.lock", "w") as lock:
+    with open(Path(hanging.root) / "run/autopilot-gpu/checks.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
 
@@ -157,8 +157,9 @@ def test_a_gpu_in_use_is_measured_when_forced_and_its_slowness_proves_nothing(no
 
 def test_nothing_is_measured_while_another_check_has_the_lock(node, measure):
     shared = node({"gpus": 1, "cuda": HEALTHY})
-    with open(Path(shared.root) / "run/lock/autopilot-gpu.lock", "w") as lock:
+    Path(shared.root, "run/autopilot-gpu").mkdir(mode=0o700)
+    with open(Path(shared.root) / "run/autopilot-gpu/checks.lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        outcome = measure(shared, CHECK)
-    assert said(outcome) == [("locked", "skip", "none", None)]
+        outcome = measure(shared, CHECK, timeout=8)
+    assert said(outcome) == [("locked", "unknown", "watch", None)]
     assert not rates(outcome)

@@ -204,7 +204,7 @@ def build(scenario: dict | str | Path, directory: Path, python: str = sys.execut
     """Render a scenario (a mapping, a file, or the name of a file in ``scenarios/``) into ``directory``; ``settings`` are further environment variables."""
     scenario = checked(scenario if isinstance(scenario, dict) else _load(scenario))
     directory = Path(directory).resolve()
-    for name in ("lib", "bin", "root/sys/bus/pci/devices", "root/proc/sys/kernel/random", "root/dev", "root/run/lock"):
+    for name in ("lib", "bin", "root/sys/bus/pci/devices", "root/proc/sys/kernel/random", "root/dev", "root/run"):
         (directory / name).mkdir(parents=True, exist_ok=True)
     slots = _slots(scenario)
     listed = [slot for slot in slots if slot["driver"] == "nvidia" and slot["slot"] not in scenario["driver"]["skips"]]

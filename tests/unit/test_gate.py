@@ -8,8 +8,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import stat
 import subprocess
 import sys
+import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -86,7 +89,13 @@ TABLE = {
     "Slurm jobs": (twice(gpu(0), jobs={"ids": ["123", "124"]}), [("jobs_on_node", "skip", None, "Slurm runs job 123 and 1 more")]),
     "no Slurm job": (twice(gpu(0), jobs={"ids": []}), []),
     "Slurm does not answer": (twice(gpu(0), jobs={"error": "squeue did not answer"}), [("use_unknown", "unknown", None, "squeue did not answer")]),
-    "another check": (seen(look(gpu(0)), look(gpu(0)), locked_by={"pid": 99, "name": "python3"}), [("locked", "skip", None, "python3 (pid 99)")]),
+    "another check": (
+        seen(look(gpu(0)), look(gpu(0)), locked_by={"pid": 99, "name": "python3", "since": 1795381200}),
+        [("locked", "unknown", None, "another check of this collection is running: python3 (pid 99), since 2026-11-22T21:00:00Z")],
+    ),
+    "another check, whose lock says nothing": (
+        seen(look(gpu(0)), look(gpu(0)), locked_by={"pid": None, "name": None, "since": "now"}), [("locked", "unknown", None, "not visible here")],
+    ),
     "no lock to be had": (seen(look(gpu(0)), locked_by={"error": "read-only file system"}), [("use_unknown", "unknown", None, "read-only file system")]),
     "nothing seen": ({}, [("use_unknown", "unknown", None, "could not be told")]),
     "no GPU seen": (twice(), [("use_unknown", "unknown", None, "none was read")]),
@@ -174,7 +183,7 @@ with gate.lock(Host(sys.argv[1])) as locked_by:
 
 @pytest.fixture
 def host(tmp_path):
-    (tmp_path / "run/lock").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
     (tmp_path / "proc").mkdir()
     return Host(str(tmp_path))
 
@@ -197,8 +206,9 @@ def test_the_lock_is_had_once_and_names_its_holder(host, holder):
     process = Path(host.root, "proc", str(holder.pid))
     process.mkdir()
     (process / "comm").write_text("python3\n")
-    with gate.lock(host) as locked_by:
-        assert locked_by == {"pid": holder.pid, "name": "python3"}
+    began = time.time()
+    with gate.lock(host, wait=0) as locked_by:
+        assert (locked_by["pid"], locked_by["name"]) == (holder.pid, "python3") and began - 60 < locked_by["since"] <= time.time()
 
 
 @root_only
@@ -233,12 +243,57 @@ def test_a_process_left_behind_does_not_keep_the_lock(host):
 
 
 @root_only
+def test_the_lock_is_waited_for(host, holder):
+    """The holder ends while the lock is waited for."""
+    assert holder.stdout.readline() == "held\n"
+    later = threading.Timer(0.3, holder.kill)
+    later.start()
+    with gate.lock(host, wait=30) as locked_by:
+        assert locked_by is None
+    later.join()
+
+
+@root_only
 def test_a_link_in_place_of_the_lock_is_not_followed(host, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
-    (tmp_path / "run/lock" / gate.LOCK_NAME).symlink_to(victim)
-    with gate.lock(host):
-        assert victim.read_text() == "precious"
+    (tmp_path / "run/autopilot-gpu").mkdir(mode=0o700)
+    (tmp_path / "run/autopilot-gpu" / gate.LOCK_NAME).symlink_to(victim)
+    with gate.lock(host) as locked_by:
+        assert "error" in locked_by and victim.read_text() == "precious"
+
+
+@root_only
+def test_the_lock_lies_where_no_other_user_can_take_it(host):
+    with gate.lock(host) as locked_by:
+        assert locked_by is None
+    directory = Path(host.root, "run/autopilot-gpu")
+    assert (stat.S_IMODE(directory.stat().st_mode), directory.stat().st_uid) == (0o700, 0)
+    tried = subprocess.run(
+        [sys.executable, "-c", "import os, sys; os.setgid(65534); os.setuid(65534); os.open(sys.argv[1], os.O_RDWR)", directory / gate.LOCK_NAME],
+        capture_output=True, text=True, check=False)
+    assert "PermissionError" in tried.stderr
+
+
+#: What is wrong with the directory -> what is said.
+WRONG = {
+    "of another user": (lambda path: os.chown(path, 65534, 65534), "has owner 65534 and mode 0700, expected owner 0 and mode 0700; remove it"),
+    "open to others": (lambda path: os.chmod(path, 0o755), "has owner 0 and mode 0755, expected owner 0 and mode 0700; remove it"),
+    "a link": (lambda path: (path.rmdir(), path.symlink_to("/tmp")), "Not a directory"),
+}
+
+
+@root_only
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_directory_that_is_not_roots_own_is_refused(host, wrong):
+    change, said = WRONG[wrong]
+    path = Path(host.root, "run/autopilot-gpu")
+    path.mkdir(mode=0o700)
+    change(path)
+    with gate.lock(host) as locked_by:
+        assert said in locked_by["error"]
+    [finding] = gate.judge({"locked_by": locked_by, "looks": [look(gpu(0))]})
+    assert (finding.code, finding.status, finding.action) == ("use_unknown", "unknown", "fix_configuration")
 
 
 # --- processes ---

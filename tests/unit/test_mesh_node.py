@@ -112,7 +112,7 @@ def test_a_window_that_is_over_when_its_turn_comes_is_late():
 
 
 def test_a_node_on_which_another_check_measures_does_not(tmp_path):
-    (tmp_path / "run/lock").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
     following = node.Node(share(PAIR, start=time.time()), TOOLS, Host(str(tmp_path)))
     with gate.lock(Host(str(tmp_path))) as locked_by:
         assert locked_by is None
@@ -123,7 +123,7 @@ def test_a_node_on_which_another_check_measures_does_not(tmp_path):
 
 @pytest.mark.measures
 def test_other_checks_are_kept_away_until_the_last_pair_is_over(tmp_path):
-    (tmp_path / "run/lock").mkdir(parents=True)
+    (tmp_path / "run").mkdir()
     host = Host(str(tmp_path))
     following = node.Node(share(dict(PAIR, seconds=0.5), start=time.time()), TOOLS, host)
     following.step()

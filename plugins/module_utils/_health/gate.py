@@ -4,7 +4,7 @@
 
 How a check uses it::
 
-    with gate.lock(probe.host) as locked_by:          # two checks must not measure each other
+    with gate.lock(probe.host) as locked_by:          # two checks must not measure each other; this waits for the other
         before = gate.look(probe, locked_by)          # everything that must hold, twice, two seconds apart
         free = gate.free(gpus, gate.judge(before))    # the GPUs that may be used; all of them when forced
         ...                                           # the measurement
@@ -17,14 +17,12 @@ it) and ``gate.disturbed(before, after)`` (unknown: what was measured meanwhile 
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import os
 import shutil
-import tempfile
 import time
-from typing import Any, Dict, Iterator, List, Optional, Set, Tuple
+from typing import Any, Dict, Iterator, List, Optional, Set
 
-from . import processes
+from . import files, private_dir, processes
 from .check import Probe, Readings
 from .host import Host
 from .model import NODE, SKIP, UNKNOWN, Finding, Subject, gpu_subject
@@ -33,9 +31,13 @@ from .values import mappings_in
 
 #: Seconds between the looks: longer than the window over which the driver averages utilisation (at most 1 s, NVML API reference).
 PAUSE = 2.0
+#: Seconds since the epoch that no clock of a host reads (the year 2286).
+_END_OF_TIME = 10**10
 #: Seconds squeue may take.
 _SQUEUE_SECONDS = 10.0
-LOCK_NAME = "autopilot-gpu.lock"
+LOCK_NAME = "checks.lock"
+#: Seconds to wait for another check of this collection: a light one ends by then, a diagnostic of an hour does not.
+LOCK_SECONDS = 10.0
 
 
 # --- looking ---------------------------------------------------------------------------------------------------------
@@ -119,7 +121,7 @@ def _jobs(probe: Probe) -> Optional[Dict[str, Any]]:
 
 
 def judge(readings: Any) -> List[Finding]:
-    """Why GPUs may not be used: ``skip`` when someone has them, ``unknown`` when that could not be told. Empty: all are idle."""
+    """Why GPUs may not be used: ``skip`` when a job has them, ``unknown`` when that could not be told or another check runs. Empty: all are idle."""
     looks = mappings_in(_get(readings, "looks"))
     locked_by = _get(readings, "locked_by")
     findings: List[Finding] = []
@@ -219,7 +221,9 @@ def _locked(locked_by: Dict[str, Any]) -> Finding:
     if locked_by.get("error"):
         message = f"the lock that keeps checks apart could not be taken: {locked_by['error']}"
         return Finding("use_unknown", UNKNOWN, message, "fix_configuration", NODE, locked_by)
-    return Finding("locked", SKIP, f"another check is using the GPUs: {_text(locked_by)}", "none", NODE, locked_by)
+    since = locked_by.get("since")
+    when = f", since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(since))}" if isinstance(since, int) and 0 < since < _END_OF_TIME else ""
+    return Finding("locked", UNKNOWN, f"another check of this collection is running: {_text(locked_by)}{when}", "watch", NODE, locked_by)
 
 
 def _foreign(gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
@@ -258,57 +262,47 @@ def _number(value: Any) -> float:
 
 
 @contextlib.contextmanager
-def lock(host: Host) -> Iterator[Optional[Dict[str, Any]]]:
-    """Hold the host's lock on measuring GPUs; gives None, or who has it (``pid``, ``name``), or why it cannot be had (``error``).
+def lock(host: Host, wait: float = LOCK_SECONDS) -> Iterator[Optional[Dict[str, Any]]]:
+    """Hold the host's lock on measuring GPUs, which is waited for so many seconds.
 
-    It is an flock, so the kernel releases it however this process ends; the (empty) file stays, as lock files must.
+    Gives None, or who still has the lock (``pid``, ``name``, ``since`` in seconds since the epoch), or why it cannot be taken (``error``). The
+    kernel releases an flock however its process ends; the file stays, as lock files must.
     """
-    descriptor, trouble = _open_lock(host)
     try:
-        if descriptor is None:
-            yield {"error": trouble}
-            return
-        try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+        descriptor = _open_lock(host)
+    except OSError as error:
+        yield {"error": str(error)}
+        return
+    try:
+        if not files.locked(descriptor, time.monotonic() + wait):
             yield _lock_holder(host, descriptor)
             return
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, str(os.getpid()).encode(), 0)
+        os.pwrite(descriptor, f"{os.getpid()} {int(time.time())}".encode(), 0)
         try:
             yield None
         finally:
             os.ftruncate(descriptor, 0)
     finally:
-        if descriptor is not None:
-            os.close(descriptor)
+        os.close(descriptor)
 
 
-def _open_lock(host: Host) -> Tuple[Optional[int], str]:
-    """/run/lock for root; for other users a directory of their own, so that nobody can lock out the rest."""
-    user = os.geteuid()
-    private = [os.environ.get("XDG_RUNTIME_DIR"), f"/run/user/{user}"]
-    trouble = ""
-    for directory in ([host.path("run/lock"), "/run/lock"] if user == 0 else [one for one in private if one]):
-        try:
-            return os.open(os.path.join(directory, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), ""
-        except OSError as error:
-            trouble = str(error)
-    if user != 0:
-        try:
-            own = os.path.join(tempfile.gettempdir(), f"autopilot-gpu-{user}")
-            os.makedirs(own, 0o700, exist_ok=True)
-            if os.lstat(own).st_uid == user:
-                return os.open(os.path.join(own, LOCK_NAME), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600), ""
-            trouble = f"{own} belongs to someone else"
-        except OSError as error:
-            trouble = str(error)
-    return None, trouble
+def lock_seconds(probe: Probe) -> float:
+    """How long a check waits for the lock: never more than a quarter of its own time."""
+    return min(LOCK_SECONDS, probe.seconds / 4)
+
+
+def _open_lock(host: Host) -> int:
+    directory = private_dir.open_directory(host)
+    try:
+        return os.open(LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600, dir_fd=directory)
+    finally:
+        os.close(directory)
 
 
 def _lock_holder(host: Host, descriptor: int) -> Dict[str, Any]:
     try:
-        pid: Optional[int] = int(os.pread(descriptor, 32, 0) or b"x")
+        pid, since = map(int, os.pread(descriptor, 64, 0).split())
     except (OSError, ValueError):
-        pid = None
-    return {"pid": pid, "name": host.process_name(pid) if pid else None}
+        return {"pid": None, "name": None, "since": None}
+    return {"pid": pid, "name": host.process_name(pid), "since": since}

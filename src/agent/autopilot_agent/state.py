@@ -13,8 +13,10 @@ from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult, worst
 
 #: A check of each periodic pass is fresh for so many periods.
 FRESH_PERIODS = 2.0
-#: Findings by which a check was put off, since somebody uses the GPUs; other skips say that there is nothing to check.
-PUT_OFF = ("gpu_in_use", "jobs_on_node", "locked")
+#: Findings by which a check was put off, since a job uses the GPUs; other skips say that there is nothing to check.
+PUT_OFF = ("gpu_in_use", "jobs_on_node")
+#: The finding by which a check was put off, since another check of this collection was running. The check is unknown then, not skipped.
+LOCKED = "locked"
 _BAD = (WARN, UNKNOWN, FAIL)
 
 
@@ -64,7 +66,7 @@ class State:
         """
         said = [
             (_of_this_node(known.result), known.result) for name, known in self._known.items()
-            if name in self._periodic or known.result.status != UNKNOWN
+            if (name in self._periodic or known.result.status != UNKNOWN) and not _put_off(known.result)
         ]
         status = worst([own for own, _result in said])
         if status in _BAD:
@@ -107,4 +109,6 @@ def _vanished(before: CheckResult, after: CheckResult) -> bool:
 
 
 def _put_off(result: CheckResult) -> bool:
+    if result.status == UNKNOWN:
+        return {finding.code for finding in result.findings if finding.status == UNKNOWN} == {LOCKED}
     return result.status == SKIP and any(finding.code in PUT_OFF for finding in result.findings)

@@ -59,7 +59,7 @@ def run(request: Dict[str, Any]) -> None:
 
 
 def _look(probe: Probe) -> Readings:
-    with gate.lock(probe.host) as locked_by:
+    with gate.lock(probe.host, gate.lock_seconds(probe)) as locked_by:
         return {"looked": gate.look(probe, locked_by)}
 
 

@@ -65,7 +65,7 @@ def in_turn(
     gpus = [dict(gpu, error=gpu.get("error", NOT_READ)) for gpu in nvml.gpus]
     readings: Readings = {"driver_version": nvml.driver_version, "gpus": gpus}
     probe.keep(readings)
-    with gate.lock(probe.host) as locked_by:
+    with gate.lock(probe.host, gate.lock_seconds(probe)) as locked_by:
         readings["gate"] = gate.look(probe, locked_by)
         free = nvml.gpus if probe.options.get("force") else gate.free(nvml.gpus, gate.judge(readings["gate"]))
         for position, gpu in enumerate(nvml.gpus):

@@ -110,7 +110,7 @@ def measure(probe: Probe) -> Readings:
     if what.run == "1":
         _diagnose(probe, readings, what, until)
         return readings
-    with gate.lock(probe.host) as locked_by:
+    with gate.lock(probe.host, gate.lock_seconds(probe)) as locked_by:
         readings["before"] = gate.look(probe, locked_by)
         probe.keep(readings)
         if gate.judge(readings["before"]) and not probe.options.get("force"):

@@ -137,7 +137,7 @@ def measure(probe: Probe) -> Readings:
     probe.stage("ip")
     found = network.look(probe.host)
     readings["interfaces_error"] = found.get("error")
-    with gate.lock(probe.host) as locked_by:
+    with gate.lock(probe.host, gate.lock_seconds(probe)) as locked_by:
         readings["gate"] = use_of_gpus(probe, locked_by)
         if held(readings["gate"]) and not options.get("force"):
             return readings

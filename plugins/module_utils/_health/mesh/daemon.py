@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """The node process: it follows a share when whoever started it is long gone, and hands its readings over a socket. Nothing is written to disk.
 
-There is one per network namespace, since its abstract socket has one name. It obeys its own user and root alone, and ends once its readings were
+Each user has at most one per network namespace. Its socket lies in a directory that no other user can enter (`private_dir`). It ends once its readings were
 taken, when it is told to, when another one takes its place, or when its lifetime is over. Everything it needs is imported
 before it detaches: the archive that Ansible imports modules from is removed when the module ends.
 """
@@ -20,11 +20,10 @@ import struct
 import time
 from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
+from .. import files, private_dir
 from ..bounded import Report, detach
 from ..host import Host
 from .node import Node, Share, find_tools, refuse
-
-SOCKET = "autopilot-gpu-mesh"
 
 #: Seconds within which a node process listens, answers, and obeys: is gone once it was told to end.
 _START_SECONDS, _ANSWER_SECONDS, _OBEY_SECONDS = 10.0, 5.0, 2.0
@@ -34,8 +33,8 @@ _ASK_AGAIN = 0.2
 _FAREWELL = 5.0
 #: Bytes of a question, and of an answer: thousands of windows of thousands of targets are less.
 _LONGEST_QUESTION, _LONGEST_ANSWER = 65536, 256 * 1024 * 1024
-#: Connections of other users that are held at a time, so that they cannot use up our descriptors.
-_STRANGERS = 16
+#: Seconds that a node process waits until the one before it has given the socket back.
+_SOCKET_SECONDS = 2.0
 _LENGTH = struct.Struct(">I")
 
 
@@ -61,37 +60,37 @@ def _peer_of(connection: socket.socket) -> _Peer:
 # --- from outside ----------------------------------------------------------------------------------------------------
 
 
-def start(share: Any, host_root: str = "/", name: str = SOCKET) -> Dict[str, Any]:
+def start(share: Any, host_root: str = "/") -> Dict[str, Any]:
     """End the node process of an earlier run, and start one that follows the share. Raises ValueError for what is no share, else `MeshError`.
 
     ``{"state": "started", "pid", "replaced": run or None}``; a share without windows starts nothing and has the state ``nothing_to_do``.
     """
     refuse(share, time.time())
-    _refuse_twin(share, name)
-    replaced = stop(name=name)
+    _refuse_twin(share, host_root)
+    replaced = stop(host_root=host_root)
     if not share["windows"]:
         return {"state": "nothing_to_do", "pid": None, "replaced": replaced}
     tools = find_tools(share)
     lifetime = max(share["start"] + share["lifetime"] - time.time(), 1.0)
-    child = detach(lambda report: _serve(report, share, tools, host_root, name), lifetime + _FAREWELL, _START_SECONDS)
+    child = detach(lambda report: _serve(report, share, tools, host_root), lifetime + _FAREWELL, _START_SECONDS)
     mishap = child.mishap()
     if mishap or not child.values.get("listening"):
         crashed = mishap.get("crashed") or {}
         how = crashed.get("raised") or ("it did not begin to listen" if mishap.get("hung") else "it ended at once")
-        _refuse_twin(share, name)
+        _refuse_twin(share, host_root)
         raise MeshError(f"the node process could not be started: {how}")
     return {"state": "started", "pid": child.values["pid"], "replaced": replaced}
 
 
-def would_start(share: Any, name: str = SOCKET) -> Dict[str, Any]:
+def would_start(share: Any, host_root: str = "/") -> Dict[str, Any]:
     """What `start` would do."""
     refuse(share, time.time())
-    _refuse_twin(share, name)
-    return {"state": "would_start" if share["windows"] else "nothing_to_do", "pid": None, "replaced": state(name).get("run")}
+    _refuse_twin(share, host_root)
+    return {"state": "would_start" if share["windows"] else "nothing_to_do", "pid": None, "replaced": state(host_root).get("run")}
 
 
 def collect(
-    run: str, wait_seconds: float = 0.0, take: bool = True, turn: Optional[int] = None, known_as: Optional[str] = None, name: str = SOCKET,
+    run: str, wait_seconds: float = 0.0, take: bool = True, turn: Optional[int] = None, known_as: Optional[str] = None, host_root: str = "/",
 ) -> Dict[str, Any]:
     """The readings of a run as they are after ``wait_seconds``, or as soon as it is over; with ``take`` the node process then ends.
 
@@ -100,7 +99,7 @@ def collect(
     until = time.monotonic() + wait_seconds
     while True:
         over = time.monotonic() >= until
-        answer, peer = _ask({"command": "collect", "run": run, "pass": turn, "host": known_as}, name, take, whatever=over)
+        answer, peer = _ask({"command": "collect", "run": run, "pass": turn, "host": known_as}, host_root, take, whatever=over)
         if answer is None:
             return nothing(run, "none", "no node process is running here: it was never started, has been collected, was ended or has ended by itself")
         if answer.get("replaced"):
@@ -110,15 +109,15 @@ def collect(
         time.sleep(min(_ASK_AGAIN, max(0.0, until - time.monotonic())))
 
 
-def state(name: str = SOCKET) -> Dict[str, Any]:
+def state(host_root: str = "/") -> Dict[str, Any]:
     """``{"state": "running" | "done", "run", "host", "pid", "uid"}`` of the node process, ``{"state": "none"}`` when there is none."""
-    answer, peer = _ask({"command": "status"}, name)
+    answer, peer = _ask({"command": "status"}, host_root)
     return {"state": "none"} if answer is None else dict(answer, **peer._asdict())
 
 
-def stop(run: Optional[str] = None, name: str = SOCKET) -> Optional[str]:
+def stop(run: Optional[str] = None, host_root: str = "/") -> Optional[str]:
     """End the node process, of ``run`` when that is given; returns the run that it followed, None when there was nothing to end."""
-    connection = _connected(name)
+    connection = _connected(host_root)
     if connection is None:
         return None
     with connection:
@@ -129,15 +128,15 @@ def stop(run: Optional[str] = None, name: str = SOCKET) -> Optional[str]:
             answer = {"error": f"it gave no answer: {error}"}
     if answer.get("replaced"):
         return None
-    if "error" in answer or not _ended(name, peer):
-        _kill(peer, run, answer, name)
+    if "error" in answer or not _ended(host_root, peer):
+        _kill(peer, run, answer, host_root)
     return str(answer.get("run") or "unknown")
 
 
-def _refuse_twin(share: Share, name: str) -> None:
+def _refuse_twin(share: Share, host_root: str) -> None:
     """Raise `MeshError` where this machine takes part in the same run by another name: the two would end each other."""
     try:
-        found = state(name)
+        found = state(host_root)
     except MeshError:  # what is in the way for another reason is `stop`'s business
         return
     if found.get("run") == share["run"] and found.get("host") != share["host"]:
@@ -149,18 +148,16 @@ def nothing(run: str, found: str, reason: str) -> Dict[str, Any]:
     return {"run": run, "pass": None, "host": None, "state": found, "reason": reason, "late_seconds": 0.0, "windows": []}
 
 
-def _ask(question: Dict[str, Any], name: str, take: bool = False, whatever: bool = False) -> Tuple[Optional[Dict[str, Any]], _Peer]:
-    """The node process's answer and who it is; no answer when there is none. Only what our own user or root runs is believed.
+def _ask(question: Dict[str, Any], host_root: str, take: bool = False, whatever: bool = False) -> Tuple[Optional[Dict[str, Any]], _Peer]:
+    """The node process's answer and who it is; no answer when there is none.
 
     With ``take`` it is told that it may end if it is done, with ``whatever`` also if it is not.
     """
-    connection = _connected(name)
+    connection = _connected(host_root)
     if connection is None:
         return None, _Peer(0, 0)
     with connection:
         peer = _peer_of(connection)
-        if peer.uid not in (0, os.geteuid()):
-            raise MeshError(f"the node process here ({peer}) belongs to another user and is not believed; collect as the user that started it")
         try:
             answer = _exchange(connection, question, _ANSWER_SECONDS)
             if "error" in answer:
@@ -173,21 +170,40 @@ def _ask(question: Dict[str, Any], name: str, take: bool = False, whatever: bool
     return answer, peer
 
 
-def _connected(name: str) -> Optional[socket.socket]:
+def _address(directory: int) -> str:
+    """The socket below the open directory. By its descriptor, since the address of a socket has at most 107 bytes (unix(7))."""
+    return f"/proc/self/fd/{directory}/mesh-{os.stat('/proc/self/ns/net').st_ino}.socket"
+
+
+def _connected(host_root: str) -> Optional[socket.socket]:
+    """A connection to the node process, None where there is none."""
+    try:
+        directory = private_dir.open_directory(Host(host_root), create=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MeshError(f"the node process here cannot be reached: {error}") from error
+    try:
+        return _connected_to(_address(directory))
+    finally:
+        os.close(directory)
+
+
+def _connected_to(address: str) -> Optional[socket.socket]:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     connection.settimeout(_ANSWER_SECONDS)
     until = time.monotonic() + _ANSWER_SECONDS
     while True:
         try:
-            connection.connect("\0" + name)
+            connection.connect(address)
             return connection
-        except ConnectionRefusedError:
+        except (FileNotFoundError, ConnectionRefusedError):  # never started, or ended without removing its socket
             connection.close()
             return None
         except BlockingIOError as error:  # as many wait already as may (listen(2))
             if time.monotonic() >= until:
                 connection.close()
-                words = f"nobody takes the connections to @{name}, and no more can wait; see who should (ss -xlp) and end it"
+                words = "it accepts no connections, and no more can wait; find it (ss -xlp) and end it"
                 raise MeshError(f"the node process here cannot be reached: {words}") from error
             time.sleep(0.05)
         except OSError as error:
@@ -230,11 +246,11 @@ def _framed(message: Dict[str, Any]) -> bytes:
     return _LENGTH.pack(len(data)) + data
 
 
-def _ended(name: str, peer: _Peer) -> bool:
+def _ended(host_root: str, peer: _Peer) -> bool:
     """Whether the node process is gone within its time; another one in its place counts."""
     until = time.monotonic() + _OBEY_SECONDS
     while time.monotonic() < until:
-        connection = _connected(name)
+        connection = _connected(host_root)
         if connection is None:
             return True
         with connection:
@@ -244,14 +260,14 @@ def _ended(name: str, peer: _Peer) -> bool:
     return False
 
 
-def _kill(peer: _Peer, run: Optional[str], answer: Dict[str, Any], name: str) -> None:
+def _kill(peer: _Peer, run: Optional[str], answer: Dict[str, Any], host_root: str) -> None:
     """End a node process that does not end when told to."""
     words = answer.get("error") or "it does not end"
     try:
         # Its number may be somebody else's by now: only a process of the same user is killed.
         if peer.pid > 1 and os.stat(f"/proc/{peer.pid}").st_uid == peer.uid:
             os.kill(peer.pid, signal.SIGKILL)
-            if _ended(name, peer):
+            if _ended(host_root, peer):
                 return
     except OSError as error:
         words = f"{words}; {error.strerror}"
@@ -262,10 +278,10 @@ def _kill(peer: _Peer, run: Optional[str], answer: Dict[str, Any], name: str) ->
 # --- inside ----------------------------------------------------------------------------------------------------------
 
 
-def _serve(report: Report, share: Share, tools: Any, host_root: str, name: str) -> None:
+def _serve(report: Report, share: Share, tools: Any, host_root: str) -> None:
     """The life of a node process."""
     report.stage("listening")
-    door = _Door(name)
+    door = _Door(host_root)
     node = Node(share, tools, Host(host_root))
     report.send("listening", True)
     report.close()
@@ -289,8 +305,8 @@ def _serve(report: Report, share: Share, tools: Any, host_root: str, name: str) 
 class _Guest:
     """One who has connected: what has come from them and what is still to be sent."""
 
-    def __init__(self, connection: socket.socket, foreign: bool, now: float) -> None:
-        self.connection, self.foreign = connection, foreign
+    def __init__(self, connection: socket.socket, now: float) -> None:
+        self.connection = connection
         self.until = now + _ANSWER_SECONDS
         self.come = bytearray()
         self.left = memoryview(b"")
@@ -314,12 +330,21 @@ class _Guest:
 class _Door:
     """The socket of a node process and those who talk over it; nobody who is slow, hostile or gone holds up the rest."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, host_root: str) -> None:
+        """Raises OSError where another node process has the socket."""
         self.ends = False
         self._guests: List[_Guest] = []
+        self._directory = private_dir.open_directory(Host(host_root))
+        self._address = _address(self._directory)
+        # Whoever has this lock may remove the socket that an ended process has left.
+        self._lock = os.open(f"{self._address}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        if not files.locked(self._lock, time.monotonic() + _SOCKET_SECONDS):
+            raise OSError(errno.EADDRINUSE, "another node process has the socket")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._address)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
-        self._socket.bind("\0" + name)
+        self._socket.bind(self._address)
         self._socket.listen(16)
 
     def readers(self) -> List[Any]:
@@ -350,27 +375,24 @@ class _Door:
             except (OSError, ValueError, RecursionError, TypeError, KeyError):
                 self._dismiss(guest)
         if self._socket in readable:
-            self._admit(node.run)
+            self._admit()
 
     def close(self) -> None:
         for guest in list(self._guests):
             self._dismiss(guest)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._address)
         self._socket.close()
+        os.close(self._lock)
+        os.close(self._directory)
 
-    def _admit(self, run: str) -> None:
+    def _admit(self) -> None:
         try:
             connection, _address = self._socket.accept()
         except OSError:
             return
         connection.setblocking(False)
-        foreign = _peer_of(connection).uid not in (0, os.geteuid())
-        if foreign and sum(guest.foreign for guest in self._guests) >= _STRANGERS:
-            connection.close()
-            return
-        guest = _Guest(connection, foreign, time.monotonic())
-        self._guests.append(guest)
-        if foreign:
-            guest.left = memoryview(_framed({"error": "it obeys its own user and root alone", "run": run}))
+        self._guests.append(_Guest(connection, time.monotonic()))
 
     def _dismiss(self, guest: _Guest) -> None:
         self._guests.remove(guest)
@@ -380,8 +402,6 @@ class _Door:
         data = guest.connection.recv(65536)
         if not data:
             raise OSError("gone")
-        if guest.foreign:
-            return
         guest.come += data
         for question in guest.questions():
             if question["command"] == "taken":

@@ -241,7 +241,7 @@ class Node:
         """Keep checks of GPUs away until the last pair is measured; the words for who has the lock, None when it is ours."""
         if self._locked:
             return None
-        locked_by = self._lock.enter_context(gate.lock(self._root))
+        locked_by = self._lock.enter_context(gate.lock(self._root, wait=0))
         if locked_by is None:
             self._locked = True
             return None

@@ -171,5 +171,8 @@ FINDINGS: Dict[str, Entry] = {
     ),
     "disturbed": Entry("Someone began to use the GPUs during the measurement, which therefore proves nothing.", "Run the check again while the node is idle."),
     "jobs_on_node": Entry("The batch system runs jobs on the node, so it was left alone.", FREE),
-    "locked": Entry("Another check was using the GPUs.", "Nothing is wrong. Run it again when the other is done."),
+    "locked": Entry(
+        "Another check of this collection was running on the node, so this one was not run.",
+        "Run the check again when the other one has ended. The finding names its process and when it began.",
+    ),
 }
