@@ -7,7 +7,7 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _on_node
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _interrupt, _on_node
 
 
 class ActionModule(_on_node.OnNode):
@@ -20,9 +20,15 @@ class ActionModule(_on_node.OnNode):
     TRANSFERS_FILES = False
 
     def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+        _interrupt.shield()
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         arguments = dict(self._task.args)
+        if _interrupt.is_pressed():
+            if arguments.get("state") == "started":
+                return dict(result, skipped=True, skip_reason="interrupted")
+            # The run is not waited for, only ended.
+            arguments.pop("wait_seconds", None)
         name = arguments.get("share")
         if isinstance(name, str) and name.isidentifier():
             planned = _hosts.registered(variables, name)

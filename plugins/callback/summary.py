@@ -14,6 +14,7 @@ description:
     M(autopilot.gpu.calibrate) and M(autopilot.gpu.status) did.
   - Where a play with a verdict matches no host, it says that nothing was checked and ends the program with status 2,
     so that a mistyped pattern or an empty inventory is not taken for healthy nodes; Ansible itself would exit with 0.
+  - Ctrl-C while nodes measure the network has the play end the measurement on the nodes first, and a second Ctrl-C ends Ansible at once.
   - The playbooks of this collection bring it along. Enable it in the configuration to have the same in playbooks of your own;
     without it the summary is shown by the task itself.
 author:
@@ -28,13 +29,15 @@ from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _summary
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _interrupt, _summary
 
 VERDICT = "autopilot.gpu.verdict"
 REPLAY = "autopilot.gpu.replay"
 STATUS = "autopilot.gpu.status"
 COMPARE = "autopilot.gpu.usage_compare"
 CALIBRATE = "autopilot.gpu.calibrate"
+#: While these run, nodes measure by themselves.
+MESH = ("autopilot.gpu.mesh_run", "autopilot.gpu.mesh_wait")
 
 
 def _is(task: t.Any, *actions: str) -> bool:
@@ -68,6 +71,12 @@ class CallbackModule(CallbackBase):
         _summary.keep([f"autopilot: no host matches {words!r}, so no node was checked and there is no verdict"])
         self._nobody = True
 
+    def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
+        if _is(task, *MESH):
+            _interrupt.handle()
+        else:
+            _interrupt.release()
+
     def v2_runner_on_ok(self, result: t.Any) -> None:
         self._remember(result)
 
@@ -75,6 +84,7 @@ class CallbackModule(CallbackBase):
         self._remember(result)
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
+        _interrupt.release()
         while _summary.waiting:
             _summary.show(self._display, _summary.waiting.pop(0))
         if self._nobody:

@@ -16,6 +16,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Check, Settings
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import BESIDE_A_JOB, CLUSTER, MESH
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, overall
@@ -47,7 +48,10 @@ def main_of(check: Check) -> None:
 
 
 def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]]) -> Settings:
-    """The module's common options, once they and those of the checks are accepted; what is not ends the module."""
+    """The module's common options, once they and those of the checks are accepted; what is not ends the module.
+
+    From here on the module also ends when Ansible has gone.
+    """
     refuse_negative(module, module.params)
     if not os.path.isdir(module.params["host_root"]):
         given = module.params["host_root"]
@@ -57,6 +61,7 @@ def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]
             check.refuse(options)
         except ValueError as error:
             module.fail_json(msg=f"options of {check.name}: {error}")
+    bounded.end_with_reader(1)
     return Settings(*(module.params[name] for name in Settings._fields))
 
 

@@ -88,6 +88,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import daemon, facts
 
@@ -106,6 +107,7 @@ def main() -> None:
     root = module.params["host_root"]
     if not os.path.isdir(root):
         module.fail_json(msg=f"host_root: {root} is not a directory on this host; give the one where its root file system is mounted")
+    bounded.end_with_reader(1)
     settings = Settings(nvml_library=module.params["nvml_library"], host_root=root)
     if not module.check_mode:
         # A run that was interrupted still has the lock that the gate asks for. What cannot be ended, the start of the next run reports.

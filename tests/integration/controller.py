@@ -3,6 +3,7 @@
 """Ansible as a controller runs it: an ansible-core, one place to look for collections, and nothing from this checkout's surroundings."""
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import re
@@ -25,18 +26,35 @@ class Controller:
     collections: Path
     home: Path
 
-    def run(self, program, *arguments, cwd, **settings):
-        """The finished program; ``settings`` are environment variables. It has no configuration but what ``cwd`` holds."""
-        environment = {
+    def environment(self, settings):
+        """Environment variables of its programs, ``settings`` among them."""
+        self.home.mkdir(exist_ok=True)
+        return {
             # The link that `make setup` puts into its virtualenv must not help.
             "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false", "ANSIBLE_COLLECTIONS_PATH": str(self.collections), "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_PIPELINING": "true", "HOME": str(self.home), "PATH": f"{self.programs}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8",
+            "ANSIBLE_PIPELINING": "true", "HOME": str(self.home), "PATH": f"{self.programs}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8", **settings,
         }
-        self.home.mkdir(exist_ok=True)
+
+    def run(self, program, *arguments, cwd, **settings):
+        """The finished program; ``settings`` are environment variables. It has no configuration but what ``cwd`` holds."""
         return subprocess.run(
-            [str(self.programs / program), *map(str, arguments)], cwd=cwd, env=dict(environment, **settings), check=False,
+            [str(self.programs / program), *map(str, arguments)], cwd=cwd, env=self.environment(settings), check=False,
             stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, universal_newlines=True,
         )
+
+    @contextlib.contextmanager
+    def started(self, program, *arguments, cwd, **settings):
+        """The program while it runs, in a process group of its own; what it prints is in ``cwd / "printed"``."""
+        with (cwd / "printed").open("w") as printed:
+            process = subprocess.Popen(
+                [str(self.programs / program), *map(str, arguments)], cwd=cwd, env=self.environment(settings), stdin=subprocess.DEVNULL, stdout=printed,
+                stderr=subprocess.STDOUT, start_new_session=True,
+            )
+        try:
+            yield process
+        finally:
+            process.kill()
+            process.wait()
 
     def ad_hoc(self, inventory, module, options, cwd, *arguments, **settings):
         """What the module returned, by host."""

@@ -6,13 +6,16 @@ The virtualenvs are kept in .build/matrix. The interpreters are those on the pat
 """
 from __future__ import annotations
 
+import fcntl
 import functools
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import time
+from pathlib import Path
 
 import node as sandbox
 import pytest
@@ -131,3 +134,36 @@ def test_preflight(controller, ssh, mode, pipelining, tmp_path):
     else:
         assert statuses(document) == {"healthy_8xh100": "pass", "gpu_lost": "fail", "no_gpu": "skip"}
         assert done.stdout.rstrip().splitlines()[-1].startswith("run document: ")
+
+
+@needs_compiler
+def test_ctrl_c_ends_what_runs_on_the_node(controller, ssh, tmp_path):
+    """With pipelining, so that sshd signals nobody: the check finds out by itself that nobody waits for it, and gives the lock back."""
+    node = sandbox.build({"gpus": 1, "dcgmi": {"sleep": 600}}, tmp_path / "node")
+    inventory = write_inventory(tmp_path / "hosts.json", {"gpu01": node}, **ssh, ansible_pipelining=True, checks_list=["dcgm"], checks_options={"dcgm": {"level": 2}})
+    with controller.started("ansible-playbook", "-i", inventory, "autopilot.gpu.preflight", cwd=tmp_path) as playbook:
+        commands = wait_for(lambda: [name for name in map(command_of, sandbox.processes_of(node)) if "dcgmi" in name], "dcgmi does not run")
+        assert commands
+        # As a terminal does: the whole process group.
+        os.killpg(playbook.pid, signal.SIGINT)
+        assert playbook.wait(60) == 99
+    wait_for(lambda: not sandbox.processes_of(node), "what the check started still runs")
+    with open(Path(node.root) / "run/autopilot-gpu/checks.lock", "rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+
+
+def command_of(pid):
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def wait_for(true, otherwise, seconds=60):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = true()
+        if found:
+            return found
+        time.sleep(0.1)
+    return pytest.fail(otherwise)

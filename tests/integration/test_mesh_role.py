@@ -61,7 +61,7 @@ def test_one_host_is_not_asked_for_more_than_its_own_checks(controller, bare, tm
     done, document = run(controller, tmp_path, {"alone": bare})
     assert done.returncode == 0, done.stdout
     assert statuses(document) == {"alone": "skip"}
-    assert "interfaces, tools" not in done.stdout and "Pausing" not in done.stdout
+    assert "interfaces, tools" not in done.stdout and "Wait until the plan" not in done.stdout
 
 
 def test_where_no_mesh_is_asked_for_only_one_host_is(controller, bare, tmp_path):
@@ -126,7 +126,7 @@ def test_check_mode_prints_the_plan_and_starts_nothing(four, tmp_path):
     # Three rounds of two pairs on each plane; 24 ways, 23 pings on each.
     assert "mesh: 4 hosts on eth1, eth2, 6 rounds of 12 pairs in all, 552 pings, at most " in done.stdout
     assert " GB, begins in " in done.stdout and "seed 7\n" in done.stdout
-    assert "Pausing" not in done.stdout
+    assert "Wait until the plan" not in done.stdout
     assert left_on(four) == []
 
 
@@ -143,4 +143,4 @@ def test_a_mesh_from_start_to_end(four, tmp_path):
         assert (readings["state"], readings["late_seconds"], {window["error"] and window["error"]["message"] for window in readings["windows"]}) == \
             ("done", 0.0, {None}), done.stdout
     assert left_on(four) == []
-    assert len([line for line in done.stdout.splitlines() if line.startswith("Pausing for ")]) == 1
+    assert done.stdout.count("Wait until the plan is over]") == 1

@@ -17,6 +17,7 @@ import ctypes
 import fcntl
 import functools
 import json
+import math
 import os
 import select
 import signal
@@ -37,6 +38,9 @@ _KILL_WAIT = 1.0
 _FAREWELL = 3.0
 #: Bytes of a program's output that are kept; the rest is read and dropped, and said to be cut.
 OUTPUT_LIMIT = 8 * 1024 * 1024
+
+#: The descriptor whose reader started this program, see `end_with_reader`.
+_reader: Optional[int] = None
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_CHILD_SUBREAPER = 36
@@ -222,6 +226,8 @@ def _be_the_child(function: Callable[[Report], None], pipe: int, parent: int, li
                     os.close(descriptor)
                 except OSError:
                     pass
+        global _reader
+        _reader = None
         report = Report(pipe)
         if os.getppid() == parent:
             try:
@@ -242,15 +248,34 @@ def _unwind(_number: int, _frame: Any) -> None:
     raise _Terminated()
 
 
+def end_with_reader(descriptor: int) -> None:
+    """From now on `wait` raises SystemExit when the descriptor, a pipe or a socket, has no reader any more, and the children end with this program.
+
+    sshd signals nothing to a program without a terminal when its connection ends: it only closes what it read from.
+    """
+    global _reader
+    _reader = descriptor
+
+
 def wait(children: Sequence[Child], until: float) -> bool:
     """Read from the children until all have ended (True) or the monotonic clock reads ``until`` (False)."""
+    global _reader
     while True:
-        running = [child for child in children if not child.ended]
+        running = {child.fileno(): child for child in children if not child.ended}
         remaining = until - time.monotonic()
         if not running or remaining <= 0:
             return not running
-        for child in select.select(running, [], [], remaining)[0]:
-            child.pump()
+        poll = select.poll()
+        for descriptor in running:
+            poll.register(descriptor, select.POLLIN)
+        if _reader is not None:
+            # No event is asked for: those of an end that is gone are always told (poll(2)).
+            poll.register(_reader, 0)
+        for descriptor, _events in poll.poll(math.ceil(remaining * 1000)):
+            if descriptor == _reader:
+                _reader = None
+                raise SystemExit("whoever started this has gone")
+            running[descriptor].pump()
 
 
 def end(children: Sequence[Child], grace: float = GRACE) -> None:

@@ -1,0 +1,28 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import time
+import typing as t
+
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _interrupt, _once, _options
+
+_OPTIONS: dict[str, dict[str, t.Any]] = {"plan": {"type": "str", "default": "autopilot_mesh_plan"}}
+
+
+class ActionModule(_once.Once):
+    """Waits on the controller, once, until the plan is over or Ctrl-C is pressed."""
+
+    def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        name = _options.validated(_OPTIONS, _hosts.plain(self._task.args))["plan"]
+        planned = _hosts.registered(variables, name)
+        if not isinstance(planned, dict) or not isinstance(planned.get("end", 0.0), (int, float)):
+            raise ValueError(f"plan: {name!r} is not accepted, no plan was registered under that name")
+        if not planned.get("goes_on"):
+            return {"skipped": True, "skip_reason": f"no host has anything to measure in {name}"}
+        _interrupt.shield()
+        began = time.monotonic()
+        interrupted = _interrupt.wait(planned["end"] - time.time())
+        return {"interrupted": interrupted, "seconds": round(time.monotonic() - began, 1)}
