@@ -14,7 +14,7 @@ GATES := test-unit test-integration kubernetes mesh molecule
 GATES_ASIDE := matrix sanity artifact lint import docs
 # These make network namespaces and measure in them, which is no use beside other tests.
 # The longest tests first, so that no worker is left with one at the end.
-MESH_TESTS := $(addprefix tests/integration/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_run.py network_checks.py cluster.py dashboards.py)
+MESH_TESTS := $(addprefix tests/integration/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_run.py mesh_interrupt.py network_checks.py cluster.py dashboards.py)
 # These need an API server, nodes or the agent's image; a worker makes them once, and has all of a file.
 KUBERNETES_TESTS := $(wildcard $(addprefix tests/integration/test_,lab.py node_mark*.py volume_claim.py agents_inventory.py status.py job_action_cluster.py agent_*.py))
 comma := ,
