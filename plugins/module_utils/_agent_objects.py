@@ -12,9 +12,11 @@ from __future__ import annotations
 import re
 import typing as t
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import SELECTOR
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import NotFound, Procedure, Request, items, path_of
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import Rules
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_marks import written_labels
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.without_dcgm import Agent, agents_in, summary_of
 
 #: What each object of the role carries.
 OWN = {"app.kubernetes.io/managed-by": "autopilot-gpu", "app.kubernetes.io/part-of": "autopilot-gpu"}
@@ -71,6 +73,7 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
     leftovers = (yield from _leftovers(namespace)) if found else []
     passing = {f"{one['kind']} {one['metadata']['name']}" for one in leftovers}
     others = (yield from _others(namespace)) if found else []
+    without_dcgm: list[Agent] = (yield from _without_dcgm(namespace)) if found else []
     marked: set[str] = set()
     for key in written_labels(Rules(label_key=label_key)):
         listed = yield from _listed("v1", "nodes", "Node", {"labelSelector": key})
@@ -81,8 +84,14 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
         "others": [one for one in others if one not in passing],
         "daemonset_is_foreign": bool(daemonset) and not _ours(daemonset["metadata"].get("labels") or {}),
         "other_namespaces": sorted({str(one.get("namespace")) for one in bound.get("subjects") or []} - {namespace}),
-        "marked_nodes": sorted(marked),
+        "marked_nodes": sorted(marked), "without_dcgm": summary_of(without_dcgm),
     }
+
+
+def _without_dcgm(namespace: str) -> Procedure[list[Agent]]:
+    """The agents without dcgmi, by the status of their pods. Only the reports of a page of pods are kept."""
+    found: list[Agent] = yield from items(_path("v1", "pods", namespace), {"labelSelector": SELECTOR}, keep=lambda pod: agents_in([pod]))
+    return found
 
 
 def _leftovers(namespace: str) -> Procedure[list[Json]]:

@@ -164,11 +164,16 @@ def _why(pod: Json, events: list[Json], generation: str | None) -> str:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _cut(f"{condition.get('reason')}: {condition.get('message')}")
-    for container in status.get("containerStatuses") or []:
+    # While an init container has not ended, the containers behind it say no more than that they wait.
+    for container in [*filter(_is_unfinished, status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         why = _container(container, events)
         if why:
             return why
     return "" if _is(pod, "Ready") else "starting" + _spoken(events)
+
+
+def _is_unfinished(init_container: Json) -> bool:
+    return ((init_container.get("state") or {}).get("terminated") or {}).get("exitCode") != 0
 
 
 def _container(container: Json, events: list[Json]) -> str:

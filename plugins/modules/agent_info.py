@@ -12,6 +12,7 @@ version_added: 0.1.0
 description:
   - Finds every object that the role P(autopilot.gpu.agent#role) made, also in an earlier release, what the agents made, and which nodes are marked.
   - Tells what the cluster has that the role needs to know before it deploys the agent.
+  - Names the nodes whose agent has no DCGM, with the build arguments that add DCGM to the agent's image.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -48,6 +49,10 @@ EXAMPLES = r"""
 - name: Which nodes are marked
   ansible.builtin.debug:
     var: found.marked_nodes
+
+- name: Show which nodes have an agent without DCGM
+  ansible.builtin.debug:
+    var: found.without_dcgm.nodes
 """
 
 RETURN = r"""
@@ -94,6 +99,30 @@ marked_nodes:
   type: list
   elements: str
   returned: always
+without_dcgm:
+  description:
+    - The agents whose image has no C(dcgmi), by the termination message of their pod's init container C(report).
+    - An agent that has reported nothing yet, or is of an earlier release, is not listed.
+  type: dict
+  returned: always
+  contains:
+    nodes:
+      description: Names of the nodes of these agents.
+      type: list
+      elements: str
+    left_out:
+      description:
+        - What the defaults of these agents leave out, V(dcgm_diag) for the periodic check and V(deep_diagnostic) for the timer.
+        - Empty when O(autopilot.gpu.agent#role:main:agent_periodic_checks) and O(autopilot.gpu.agent#role:main:agent_invasive_seconds) are set.
+      type: list
+      elements: str
+    message:
+      description: The same as a sentence, with the build arguments that add DCGM to the image. Empty when nothing is left out.
+      type: str
+  sample:
+    nodes: [gpu07]
+    left_out: [dcgm_diag, deep_diagnostic]
+    message: The agent's image has no DCGM (nodes gpu07). To add DCGM, rebuild the image with --build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL.
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -37,7 +37,8 @@ def trouble_of(pod: Object | None) -> str:
     conditions = {one.get("type"): one for one in status.get("conditions") or []}
     if conditions.get("Ready", {}).get("status") == "True":
         return ""
-    waiting = [(one.get("state") or {}).get("waiting") or {} for one in status.get("containerStatuses") or []]
+    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    waiting = [(one.get("state") or {}).get("waiting") or {} for one in containers]
     reasons = [": ".join(filter(None, (one.get("reason"), one.get("message")))) for one in waiting if one]
     told = [one.get("message") for one in (conditions.get("PodScheduled", {}), conditions.get("Ready", {})) if one.get("status") == "False"]
     words = next(filter(None, [*reasons, status.get("message"), *told]), "nothing says why")

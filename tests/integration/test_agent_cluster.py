@@ -40,6 +40,12 @@ VARIABLES = {
         {"name": "AUTOPILOT_HOST_ROOT", "value": f"{HARDWARE}/root"}, {"name": "AUTOPILOT_NVML_LIBRARY", "value": f"{HARDWARE}/lib/libnvidia-ml.so.1"},
     ],
 }
+#: Without the variables that say what the agents check, and with the PATH of the image.
+DEFAULT_CHECKS = {
+    **{name: value for name, value in VARIABLES.items() if name not in ("agent_periodic_checks", "agent_invasive_seconds", "agent_expected_gpus")},
+    "agent_env": [one for one in VARIABLES["agent_env"] if one["name"] != "PATH"],
+}
+WITHOUT_DCGM = {"dcgmi": False, "cuda": {"*": {"h2d": 55e9, "d2h": 55e9}}}
 
 
 def equip(lab, name, scenario, directory):
@@ -67,8 +73,8 @@ class Cluster:
     def equip(self, name, scenario):
         equip(self.lab, name, scenario, self.directory / "hardware")
 
-    def playbook(self, name, *arguments, **variables):
-        given = {"agent_kubeconfig": str(self.lab.kubeconfig), **VARIABLES, **variables}
+    def playbook(self, name, *arguments, role=VARIABLES, **variables):
+        given = {"agent_kubeconfig": str(self.lab.kubeconfig), **role, **variables}
         return self.controller.run("ansible-playbook", f"autopilot.gpu.{name}", "-e", json.dumps(given), *arguments, cwd=self.directory, PATH=self.path)
 
     @property
@@ -248,6 +254,44 @@ def test_an_agent_that_is_killed_comes_back_and_says_nothing_wrong_meanwhile(clu
     wait_until(lambda: any(ready(pod) for pod in cluster.pods() if pod["metadata"]["name"] != old and pod["spec"]["nodeName"] == victim), "it is back", 120)
     assert cluster.mark(victim) in ("PASS", None)
     wait_until(lambda: f"Node: {victim}" in cluster.ask("/status?check=gpu_count"), "it is found again", 90)
+
+
+def test_healthy_nodes_are_marked_pass_with_the_default_image_and_the_default_checks(cluster):
+    """The default image has no DCGM: the defaults do without, and the role, /status and agent_info each say so once."""
+    assert cluster.playbook("agent", state="absent").returncode == 0
+    assert [cluster.mark(name) for name in cluster.lab.nodes] == [None, None]
+    for name in cluster.lab.nodes:
+        cluster.equip(name, WITHOUT_DCGM)
+    done = cluster.playbook("agent", role=DEFAULT_CHECKS)
+    assert done.returncode == 0 and done.stdout.count("--build-arg DCGM_REPOSITORY=") == 1, done.stdout
+    text = cluster.ask("/status")
+    wait_until(lambda: all(cluster.mark(name) for name in cluster.lab.nodes), "both nodes are marked", 60)
+    assert [cluster.mark(name) for name in cluster.lab.nodes] == ["PASS", "PASS"], text
+    assert text.count("Node Status: OK") == len(cluster.lab.nodes) and text.count("--build-arg DCGM_REPOSITORY=") == 1, text
+    for name in cluster.lab.nodes:
+        metrics = cluster.ask("/metrics", target=f"pod/{cluster.pod_of(name)}", port=8081, token=False)
+        wanted = {"PASS": "1.0", "WARN": "0.0", "EVICT": "0.0", "TESTING": "0.0"}
+        assert dict(re.findall(r'^autopilot_node_mark\{mark="(\w+)"[^}]*\} (\S+)$', metrics, re.M)) == wanted, metrics
+        assert "autopilot_finding{" not in metrics, metrics
+
+    again = cluster.playbook("agent", role=DEFAULT_CHECKS)
+    assert again.returncode == 0 and "changed=0" in again.stdout and again.stdout.count("--build-arg DCGM_REPOSITORY=") == 1, again.stdout
+    asked = json.dumps({"kubeconfig": str(cluster.lab.kubeconfig), "namespace": NAMESPACE})
+    told = cluster.controller.run("ansible", "localhost", "-m", "autopilot.gpu.agent_info", "-a", asked, cwd=cluster.directory, PATH=cluster.path)
+    found = json.loads(told.stdout[told.stdout.index("{"):])["without_dcgm"]
+    assert (found["nodes"], found["left_out"]) == (sorted(cluster.lab.nodes), ["dcgm_diag", "deep_diagnostic"]) and found["message"] in text, found
+
+
+def test_dcgm_that_is_asked_for_by_name_and_missing_is_unknown_with_the_remedy(cluster):
+    """Nobody reserves GPUs or marks a node for it."""
+    name = cluster.lab.nodes[0]
+    target = f"pod/{cluster.pod_of(name)}"
+    row = json.loads(cluster.ask(f"/status?host={name}&check=dcgm&format=json", target=target))["nodes"][0]
+    assert row["status"] == "unknown" and [one["code"] for one in row["health"][0]["findings"]] == ["dcgmi_missing"], row
+    assert "--build-arg DCGM_REPOSITORY=" in row["summary"] and "install" not in row["summary"], row
+    refused = cluster.ask("/invasive", target=target)
+    assert "not run" in refused and "--build-arg DCGM_REPOSITORY=" in refused, refused
+    assert cluster.mark(name) == "PASS"
 
 
 def test_nothing_is_left(cluster, before):

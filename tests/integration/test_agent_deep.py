@@ -224,6 +224,22 @@ def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
     assert pod["metadata"]["ownerReferences"][0]["name"] == place.agent
 
 
+def test_without_dcgm_the_gpus_are_not_taken_to_find_that_out(place, agent):
+    """Neither by the deep diagnostic nor by the check at a level that takes them."""
+    async def main():
+        async with agent({"dcgmi": False}, PATH="/nowhere") as (deep, _marker, _built):
+            report = await deep.now("alice")
+            engine = deep._engine
+            engine.reserve = deep.reserved
+            (asked,) = (await engine.run(["dcgm"], {"dcgm": {"level": 3}}, "alice")).results
+            return report, asked, await place.labels()
+
+    report, asked, (labels, _annotations) = within(main())
+    assert not report.ran and "no dcgmi" in report.reason and "--build-arg DCGM_REPOSITORY=" in report.reason
+    assert asked.status == "unknown" and [one.code for one in asked.findings] == ["dcgmi_missing"]
+    assert not [name for name in labels if name.startswith("autopilot.ibm.com/")] and place.seen == [], "neither held, tested nor marked"
+
+
 def test_n2_a_fatal_fault_evicts_and_the_node_does_not_stay_testing(place, agent):
     fault = {"test": "pcie", "gpu": 3, "id": 38, "severity": 2, "text": "GPU 3 PCIe replay"}
 

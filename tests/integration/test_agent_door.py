@@ -44,6 +44,27 @@ def test_json():
     assert told["runtime_seconds"] >= 0
 
 
+def test_an_agent_without_dcgm_says_so_once_with_the_remedy():
+    """The defaults are those of an agent that nobody told what to check; a check that was left out can still be asked for."""
+    defaults = {"PERIODIC_CHECKS": "", "AUTOPILOT_INVASIVE_SECONDS": "", "PATH": "/nowhere"}
+    says = {name: result(name) for name in ("gpu_count", "remapped_rows", "gpu_power", "pcie_bandwidth")}
+    text = asked(says, "/status?host=gpu01", variables=defaults)[2]
+    assert "Node Status: OK\n" in text and text.count("DCGM_REPOSITORY") == text.count("gpu01)") == 1
+    told = json.loads(asked(says, "/status?host=gpu01&format=json", variables=defaults)[2])
+    assert [one["check"] for one in told["nodes"][0]["health"]] == list(says)
+    assert (told["without_dcgm"]["nodes"], told["without_dcgm"]["left_out"]) == (["gpu01"], ["dcgm_diag", "deep_diagnostic"])
+    assert told["without_dcgm"]["message"] in text.splitlines()
+
+
+def test_an_agent_with_dcgm_says_nothing_of_it(tmp_path):
+    (tmp_path / "dcgmi").write_text("#!/bin/sh\n")
+    (tmp_path / "dcgmi").chmod(0o755)
+    text = asked(HEALTHY, "/status?host=gpu01", variables={"PATH": str(tmp_path)})[2]
+    assert "DCGM" not in text
+    told = json.loads(asked(HEALTHY, "/status?host=gpu01&format=json", variables={"PATH": str(tmp_path)})[2])
+    assert told["without_dcgm"] == {"nodes": [], "left_out": [], "message": ""}
+
+
 @pytest.fixture
 def worker(node, monkeypatch):
     """``worker(scenario) -> (variables, command)``: the real worker, on a node of stand-in hardware."""

@@ -243,6 +243,19 @@ def test_what_an_agent_says_is_judged_here():
     assert [one["check"] for one in found["gpu0001"]["health"]] == ["gpu_count", "remapped_rows"]
 
 
+def test_which_agents_have_no_dcgm_is_said_once_for_all():
+    """Each agent reports of its own node; the words are those of the agent that was asked."""
+    def reports(node, nodes, **more):
+        given = json.loads(answer(node, CHECKS))
+        return says(json.dumps({**given, "without_dcgm": {"nodes": nodes, "left_out": ["dcgm_diag", "forged"], "message": "forged", **more}}).encode())
+
+    fleet = Fleet(5, {"gpu0001": reports("gpu0001", ["gpu0001"]), "gpu0002": reports("gpu0002", ["gpu0003"]), "gpu0003": reports("gpu0003", {"gpu0003": 1})})
+    _status, text = asked("/status?host=gpu0001,gpu0002,gpu0003,gpu0004", fleet)
+    (line,) = [line for line in text.splitlines() if "DCGM" in line]
+    assert line.startswith("The agent's image has no DCGM (nodes: gpu0001).") and "--build-arg DCGM_REPOSITORY=" in line
+    assert "forged" not in text and text.count("Node Status: OK\n") == 4
+
+
 def test_text_of_many():
     bad = of("gpu0001", CHECKS["gpu_count"], result("remapped_rows", "fail", "row remapping failed"))
     _status, text = asked("/status?host=gpu0000,gpu0001,gpu0002", Fleet(3, {"gpu0001": says(bad)}))

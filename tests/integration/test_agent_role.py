@@ -289,6 +289,39 @@ def test_why_the_agents_do_not_run(lab, clean, play):
         assert changed(play(agent_rollout_timeout=60)) == 0
 
 
+def test_agents_without_dcgm_are_reported_once_with_the_build_arguments(lab, clean, play):
+    """What a pod reports is shown and never templated; a report that is not one is left out."""
+    reports = {
+        "dcgm-a": '{"dcgmi": false, "left_out": ["dcgm_diag", "deep_diagnostic", "{{ 6 * 7 }}"]}',
+        "dcgm-b": '{"dcgmi": true, "left_out": []}', "dcgm-c": "{{ lookup('pipe', 'id') }}",
+    }
+    with nodes(lab, *reports):
+        assert changed(play()) > 0
+        pods = wait_until(lambda: by_node(lab) if len(by_node(lab)) == len(reports) else None, "a pod for each node")
+
+        def report(node, message):
+            ended = {"exitCode": 0, "reason": "Completed", "message": message, "startedAt": None, "finishedAt": None}
+            status = {
+                "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
+                "initContainerStatuses": [{
+                    "name": "report", "image": "x", "imageID": "", "ready": True, "restartCount": 0, "state": {"terminated": ended}}],
+                "containerStatuses": [{
+                    "name": "agent", "image": "x", "imageID": "", "ready": True, "restartCount": 0,
+                    "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}
+            lab.kubectl("patch", "pod", pods[node], "-n", "autopilot", "--subresource=status", "--type=merge", "--patch", json.dumps({"status": status}))
+
+        for node, message in reports.items():
+            report(node, message)
+        done = play(agent_rollout_timeout=60)
+        assert changed(done) == 0
+        sentence = re.search(r'"msg": "(The agent\'s image has no DCGM.*?)"\n', done.stdout)[1]
+        assert "(nodes: dcgm-a)" in sentence and "--build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL" in sentence
+        assert done.stdout.count("DCGM_REPOSITORY") == 1 and "42" not in sentence and "uid=" not in done.stdout
+        report("dcgm-a", reports["dcgm-b"])
+        quiet = play(agent_rollout_timeout=60)
+        assert changed(quiet) == 0 and "DCGM_REPOSITORY" not in quiet.stdout
+
+
 def by_node(lab):
     """Name of the pod of each node."""
     affinity = "requiredDuringSchedulingIgnoredDuringExecution"

@@ -15,6 +15,7 @@ import pytest
 import yaml
 from autopilot_agent.settings import Settings
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import without_dcgm
 from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import judge, tell
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -94,6 +95,26 @@ def test_the_agent_understands_what_the_role_tells_it(render):
     assert Settings.from_environment({**given, **server}) == Settings.from_environment({**least, **server})
 
 
+def test_the_agent_decides_what_needs_dcgm_unless_the_operator_does(render):
+    names = {"PERIODIC_CHECKS", "AUTOPILOT_INVASIVE_SECONDS"}
+    assert not names & set(environment(render()))
+    given = environment(render(agent_periodic_checks=["gpu_count", "dcgm"], agent_invasive_seconds=0))
+    assert {name: given[name] for name in names} == {"PERIODIC_CHECKS": "gpu_count,dcgm", "AUTOPILOT_INVASIVE_SECONDS": "0"}
+
+
+def test_the_container_that_reports_has_what_the_agent_has(render):
+    """Whether there is DCGM depends on the image, the environment and the volumes."""
+    spec = render(
+        agent_env=[{"name": "PATH", "value": "/v/bin"}], agent_volumes=[{"name": "v", "emptyDir": {}}],
+        agent_volume_mounts=[{"name": "v", "mountPath": "/v"}])["DaemonSet autopilot"]["spec"]["template"]["spec"]
+    (report,), (agent,) = spec["initContainers"], spec["containers"]
+    assert report["name"] == without_dcgm.CONTAINER and report["command"] == ["python", "-m", "autopilot_agent.report"]
+    same = ("image", "imagePullPolicy", "env", "resources", "securityContext")
+    assert [report[name] for name in same] == [agent[name] for name in same]
+    assert [one for one in agent["volumeMounts"] if one not in report["volumeMounts"]] == [
+        {"name": "peers", "mountPath": "/var/run/secrets/autopilot", "readOnly": True}]
+
+
 def test_words_of_the_command_line_are_understood(render):
     """What comes from `-e` or a form is text: false is not true, and names with commas are names."""
     objects = render(
@@ -158,6 +179,15 @@ def waiting(reason, message="", **more):
     return {"containerStatuses": [{"ready": False, "state": {"waiting": {"reason": reason, "message": message}}, **more}]}
 
 
+def initialising(state):
+    """What the kubelet tells while the init container has not ended well."""
+    return {**waiting("PodInitializing"), "initContainerStatuses": [{"name": "report", "ready": False, "state": state}]}
+
+
+def initialised():
+    return {"initContainerStatuses": [{"name": "report", "ready": True, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}]}
+
+
 @pytest.mark.parametrize(("status", "more", "why"), [
     (READY, {}, ""),
     (READY, {"labels": {"pod-template-generation": "1"}}, "still runs what was deployed before"),
@@ -171,6 +201,10 @@ def waiting(reason, message="", **more):
     (waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), {}, "exit code 137 (OOMKilled)"),
     ({"containerStatuses": [{"ready": False, "state": {"running": {}}}]}, {"events": ["Readiness probe failed"]}, "not ready: R: Readiness probe failed"),
     ({}, {"events": ["Failed to create pod sandbox"]}, "starting: R: Failed to create pod sandbox"),
+    (initialising({"waiting": {"reason": "ImagePullBackOff"}}), {"events": ["Failed to pull image x: not found"]}, "ImagePullBackOff: Failed to pull image x"),
+    (initialising({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), {}, "exit code 137 (OOMKilled)"),
+    ({**READY, **initialised()}, {}, ""),
+    ({**waiting("CreateContainerConfigError", 'secret "x" not found'), **initialised()}, {}, 'secret "x" not found'),
 ])
 def test_the_reason_of_a_pod(status, more, why):
     found = seen(status, **more)

@@ -22,15 +22,46 @@ def read(**given):
     return Settings.from_environment({**LEAST, **given})
 
 
-def test_defaults_are_those_of_the_documentation():
-    settings = read()
+@pytest.fixture
+def path(tmp_path):
+    """A PATH with dcgmi."""
+    program = tmp_path / "dcgmi"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    return str(tmp_path)
+
+
+def test_defaults_are_those_of_the_documentation(path):
+    settings = read(PATH=path)
     assert (settings.port, settings.metrics_port, settings.readiness_port) == (3333, 8081, 8080)
     assert settings.periodic_checks == ("gpu_count", "remapped_rows", "gpu_power", "pcie_bandwidth", "dcgm_diag")
     assert (settings.repeat_seconds, settings.invasive_seconds, settings.deep_level) == (3600, 14400, 3)
+    assert (settings.has_dcgmi, settings.left_out) == (True, ())
     assert settings.fatal_errors == ("PCIe", "NVLink", "ECC", "GPU Memory")
     assert (settings.mark_nodes, settings.cordon, settings.condition, settings.taint, settings.max_bad_share) == (True, False, True, "", 0.1)
     assert (settings.auth_required, settings.open_metrics, settings.fanout) == (True, True, 32)
     assert settings.api_server == "https://10.0.0.1:443" and settings.api_token_file.endswith("/serviceaccount/token")
+
+
+BOTH = ("dcgm_diag", "deep_diagnostic")
+
+
+@pytest.mark.parametrize("variables, has_diagnostic, seconds, left_out", [
+    ({}, False, 0, BOTH),
+    ({"PERIODIC_CHECKS": "", "AUTOPILOT_INVASIVE_SECONDS": ""}, False, 0, BOTH),
+    ({"PERIODIC_CHECKS": "all"}, False, 0, BOTH),
+    ({"PERIODIC_CHECKS": "all,dcgm"}, True, 0, ("deep_diagnostic",)),
+    ({"PERIODIC_CHECKS": "gpu_count"}, False, 0, ("deep_diagnostic",)),
+    ({"PERIODIC_CHECKS": "gpu_count,dcgm"}, True, 0, ("deep_diagnostic",)),
+    ({"AUTOPILOT_INVASIVE_SECONDS": "600"}, False, 600, ("dcgm_diag",)),
+    ({"AUTOPILOT_INVASIVE_SECONDS": "0"}, False, 0, ("dcgm_diag",)),
+    ({"PERIODIC_CHECKS": "gpu_count,dcgm_diag", "AUTOPILOT_INVASIVE_SECONDS": "600"}, True, 600, ()),
+])
+def test_without_dcgmi_the_defaults_leave_out_what_needs_it_and_what_is_named_stays(variables, has_diagnostic, seconds, left_out):
+    settings = read(PATH="/nowhere", **variables)
+    assert settings.has_dcgmi is False
+    assert ("dcgm_diag" in settings.periodic_checks, settings.invasive_seconds, settings.left_out) == (has_diagnostic, seconds, left_out)
+    assert "gpu_count" in settings.periodic_checks
 
 
 def test_n4_names_of_periodic_checks_are_words_and_not_sets_of_characters():
@@ -39,8 +70,8 @@ def test_n4_names_of_periodic_checks_are_words_and_not_sets_of_characters():
     assert read(PERIODIC_CHECKS="gpupower,pciebw,dcgm,remapped").periodic_checks == ("remapped_rows", "gpu_power", "pcie_bandwidth", "dcgm_diag")
 
 
-def test_n11_all_is_a_value_of_periodic_checks():
-    every = read(PERIODIC_CHECKS="all").periodic_checks
+def test_n11_all_is_a_value_of_periodic_checks(path):
+    every = read(PERIODIC_CHECKS="all", PATH=path).periodic_checks
     assert set(checks.NODE_CHECKS) - {"volume_claim"} <= set(every)
     assert "iperf3_pairs" not in every and "volume_claim" not in every
 

@@ -15,6 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import result  # noqa: E402
 from _health import checks  # noqa: E402
 from _health.model import STATUSES, CheckResult, Finding, Measurement, Subject, concluded  # noqa: E402
+from _health.without_dcgm import Agent  # noqa: E402
 from autopilot_agent import texts  # noqa: E402
 
 #: The predecessor's words for a node (utils/runHealthchecks.py, get_node_status), by check; where it had no such check, ours.
@@ -148,6 +149,26 @@ def test_the_summary_is_the_predecessors():
     assert text.endswith("\nruntime: 31.846 sec\n")
     assert ast.literal_eval(text[text.index("{"):text.index("}") + 1])["b"] == ["OK"]
     assert summary.to_dict() == {"nodes": 3, "fit": 1, "unfit": 1, "could_not_tell": 1, "skipped": 0, "status": "fail"}
+
+
+LEFT_OUT = ("dcgm_diag", "deep_diagnostic")
+
+
+def test_agents_without_dcgm_are_one_line_before_the_predecessors_last_lines():
+    summary = texts.Summary()
+    for number in range(8):
+        row = texts.judged(f"gpu{number}", [result("gpu_count")])
+        summary.add(row._replace(without_dcgm=Agent(f"gpu{number}", LEFT_OUT)) if number else row)
+    line, rest = summary.text(1.0).split("\n", 1)
+    assert "gpu1, gpu2, gpu3, gpu4, gpu5 and 2 more" in line and "--build-arg DCGM_REPOSITORY=" in line and "--build-arg DCGM_KEY=" in line
+    assert words(line) == set() and rest.startswith("Node Summary:\n\n{'gpu0': ['OK'],\n") and "DCGM" not in rest
+    assert summary.without_dcgm == {"nodes": [f"gpu{number}" for number in range(1, 8)], "left_out": list(LEFT_OUT), "message": line}
+
+
+def test_an_agent_whose_settings_name_what_it_runs_is_no_line():
+    summary = texts.Summary()
+    summary.add(texts.judged("gpu0", [result("gpu_count")])._replace(without_dcgm=Agent("gpu0", ())))
+    assert summary.text(1.0).startswith("Node Summary:") and summary.without_dcgm == {"nodes": ["gpu0"], "left_out": [], "message": ""}
 
 
 def test_a_summary_of_nothing_is_no_pass():

@@ -328,6 +328,11 @@ def test_options_that_mean_nothing_are_refused(options):
 
 def test_no_dcgmi_no_run_and_mig():
     assert found(dcgm_diag.judge({"gpus": gpus(), "dcgmi": None}, {})) == [("dcgmi_missing", "unknown", None, "fix_configuration")]
+    on_host = dcgm_diag.judge({"gpus": gpus(), "dcgmi": None, "in_agent_image": False}, {}).summary
+    in_image = dcgm_diag.judge({"gpus": gpus(), "dcgmi": None, "in_agent_image": True}, {})
+    assert found(in_image) == [("dcgmi_missing", "unknown", None, "fix_configuration")]
+    assert "datacenter-gpu-manager-4-core" in on_host and "--build-arg" not in on_host
+    assert "--build-arg DCGM_REPOSITORY=" in in_image.summary and "--build-arg DCGM_KEY=" in in_image.summary and "install" not in in_image.summary
     assert found(dcgm_diag.judge({"gpus": gpus()}, {})) == [("diagnostic_not_run", "unknown", None, "watch")]
     assert found(dcgm_diag.judge({"gpus": [dict(gpus()[0], mig=[0, 1])]}, {})) == [("mig_enabled", "skip", 0, "none")]
 

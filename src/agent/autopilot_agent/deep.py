@@ -17,7 +17,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Awaitable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
-from _health.knowledge.dcgm import run_name
+from _health.knowledge.dcgm import BUILD_ARGUMENTS, run_name
 from _health.kube import ApiError, Conflict, NotFound, path_of
 from _health.model import FAIL, PASS, SKIP, WARN, CheckResult, Finding
 
@@ -107,6 +107,8 @@ class Deep:
     async def _diagnosed(self, run_id: str) -> Report:
         settings, options = self._settings, {_CHECK: {"level": self._settings.deep_level}}
         lease = self._engine.deadline([_CHECK], options) + _MARGIN
+        if not settings.has_dcgmi:
+            raise NotNow(f"the agent's image has no dcgmi; rebuild it with {BUILD_ARGUMENTS}")
         if not settings.pod:
             raise NotNow("the agent is not in a pod (POD_NAME is not set), so it cannot reserve GPUs")
         await self._engine.settled()

@@ -304,8 +304,8 @@ async def _stream(
         await _write(response, before + json.dumps(row.to_dict()) if query.json else text(row))
         before = ",\n"
     seconds = time.monotonic() - request[_BEGAN]
-    end = f'],\n"summary": {json.dumps(summary.to_dict())}, "runtime_seconds": {seconds:.3f}}}\n' if query.json else summary.text(seconds)
-    await _write(response, end)
+    last = {"summary": summary.to_dict(), "without_dcgm": summary.without_dcgm, "runtime_seconds": round(seconds, 3)}
+    await _write(response, f"],\n{json.dumps(last)[1:]}\n" if query.json else summary.text(seconds))
     await response.write_eof()
     return response
 

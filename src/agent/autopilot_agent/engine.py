@@ -257,8 +257,11 @@ class Engine(Catalogue):
         return done
 
     async def _ask_for_gpus(self, entry: _Entry, run_id: str, wanted: Dict[str, Options], results: Dict[str, CheckResult]) -> Dict[str, Any]:
-        """`_ask_worker`, with the GPUs reserved where DCGM takes them; where that cannot be, its diagnostic is put off, and the other checks run."""
-        if self.reserve is None or DEEP in entry.who or not takes_gpus(wanted):
+        """`_ask_worker`, with the GPUs reserved where DCGM takes them; where that cannot be, its diagnostic is put off, and the other checks run.
+
+        Without dcgmi nothing takes the GPUs: the check reports ``dcgmi_missing``.
+        """
+        if self.reserve is None or DEEP in entry.who or not takes_gpus(wanted) or not self.settings.has_dcgmi:
             return await self._ask_worker(run_id, wanted, results)
         try:
             async with self.reserve(self.deadline(entry.checks, entry.options), entry.checks):

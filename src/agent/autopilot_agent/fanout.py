@@ -14,6 +14,8 @@ import aiohttp
 
 from _health.kube import ApiError
 from _health.model import UNKNOWN, CheckResult, Finding, concluded
+from _health.without_dcgm import Agent as AgentWithoutDcgm
+from _health.without_dcgm import agent_in_answer
 
 from .access import PEER_HEADER, Access
 from .engine import Busy, Engine, Pass, Stopped
@@ -53,7 +55,9 @@ class Fanout:
         return await self._engine.run(query.checks, options, who, self._engine.deadline(query.checks, options) + QUEUE)
 
     def row_of(self, done: Pass) -> Row:
-        return judged(self._settings.node, done.results, self.endpoint, done.finished - done.began)
+        settings = self._settings
+        row = judged(settings.node, done.results, self.endpoint, done.finished - done.began)
+        return row if settings.has_dcgmi else row._replace(without_dcgm=AgentWithoutDcgm(settings.node, settings.left_out))
 
     @property
     def endpoint(self) -> str:
@@ -194,7 +198,8 @@ def _read(node: str, agent: Agent, query: Query, answer: Any, seconds: float) ->
     if not health:
         why = plain(str(row.get("summary") or "its agent gave no results"))
         return could_not_tell(node, why[len("could not tell: "):] if why.startswith("could not tell: ") else why, agent.endpoint, seconds)
-    return judged(node, _asked(query, health if isinstance(health, list) else []), agent.endpoint, seconds)
+    without_dcgm = agent_in_answer(node, answer)
+    return judged(node, _asked(query, health if isinstance(health, list) else []), agent.endpoint, seconds)._replace(without_dcgm=without_dcgm)
 
 
 def _asked(query: Query, health: List[Any]) -> List[CheckResult]:

@@ -6,10 +6,12 @@ from __future__ import annotations
 
 import math
 import re
+import shutil
 from dataclasses import dataclass
-from typing import Callable, Mapping, Optional, Tuple, TypeVar
+from typing import Callable, Mapping, Optional, Sequence, Tuple, TypeVar
 
 from _health import checks, marks
+from _health.without_dcgm import LEFT_OUT
 
 #: What stands for every check that a node can do by itself, and with others as far as that disturbs nobody.
 ALL = "all"
@@ -17,7 +19,10 @@ ALL = "all"
 _NOT_PERIODIC = ("iperf3_pairs",)
 _CLAIM = "volume_claim"
 
-DEFAULT_CHECKS = "gpu_count,remapped_rows,gpu_power,pcie_bandwidth,dcgm_diag"
+_DIAGNOSTIC = "dcgm_diag"
+#: The periodic checks, and seconds between deep diagnostics (0: never), where the environment does not set them: without DCGM, and what DCGM adds.
+DEFAULT_CHECKS, WITH_DCGM = "gpu_count,remapped_rows,gpu_power,pcie_bandwidth", f",{_DIAGNOSTIC}"
+DEFAULT_INVASIVE_SECONDS = 14400.0
 DEFAULT_FATAL = "PCIe,NVLink,ECC,GPU Memory"
 DEFAULT_LABEL = "autopilot.ibm.com/gpuhealth"
 TAINTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -43,6 +48,9 @@ class Settings:
     port: int
     metrics_port: int
     readiness_port: int
+    #: Whether dcgmi is on the PATH, and what the defaults leave out where it is not: keys of `_health.without_dcgm.LEFT_OUT`.
+    has_dcgmi: bool
+    left_out: Tuple[str, ...]
     #: Names of checks (keys of `_health.checks.NAMES`) of each periodic pass.
     periodic_checks: Tuple[str, ...]
     #: Seconds between periodic passes, and between deep diagnostics (0: never).
@@ -84,6 +92,8 @@ class Settings:
     def from_environment(cls, environ: Mapping[str, str]) -> "Settings":
         """Raises ValueError that names the variable, its value and what is accepted."""
         read = _Reader(environ)
+        has_dcgmi = shutil.which("dcgmi", path=environ.get("PATH", "")) is not None
+        default_checks = DEFAULT_CHECKS + WITH_DCGM * has_dcgmi
         storage_class = read.matching("PVC_TEST_STORAGE_CLASS", "", _DNS, "the name of a storage class, or nothing")
         return cls(
             node=read.matching("NODE_NAME", None, _DNS, "the name of the node (spec.nodeName by the downward API)"),
@@ -94,9 +104,12 @@ class Settings:
             port=read.port("AUTOPILOT_PORT", 3333),
             metrics_port=read.port("AUTOPILOT_METRICS_PORT", 8081),
             readiness_port=read.port("AUTOPILOT_READINESS_PORT", 8080),
-            periodic_checks=read.parsed("PERIODIC_CHECKS", DEFAULT_CHECKS, lambda text: _periodic(text, storage_class)),
+            has_dcgmi=has_dcgmi,
+            left_out=() if has_dcgmi else _left_out(read.words("PERIODIC_CHECKS", ""), read.text("AUTOPILOT_INVASIVE_SECONDS", "")),
+            periodic_checks=read.parsed("PERIODIC_CHECKS", default_checks, lambda text: _periodic(text, storage_class, has_dcgmi)),
             repeat_seconds=read.number("AUTOPILOT_REPEAT_SECONDS", 3600.0, "seconds, 1 or more", 1.0),
-            invasive_seconds=read.number("AUTOPILOT_INVASIVE_SECONDS", 14400.0, "seconds, or 0 for never", 0.0),
+            invasive_seconds=read.number(
+                "AUTOPILOT_INVASIVE_SECONDS", DEFAULT_INVASIVE_SECONDS if has_dcgmi else 0.0, "seconds, or 0 for never", 0.0),
             deep_level=int(read.matching("AUTOPILOT_DEEP_LEVEL", "3", "[1-4]", "a run level of DCGM, 1 to 4")),
             fatal_errors=read.words("DCGM_FATAL_ERRORS", DEFAULT_FATAL),
             storage_class=storage_class,
@@ -217,12 +230,23 @@ def _label_key(text: str) -> str:
     return text
 
 
-def _periodic(text: str, storage_class: str) -> Tuple[str, ...]:
-    """Names of checks in the registry's order, from names and short names, or `ALL`."""
+def _left_out(periodic: Sequence[str], invasive_seconds: str) -> Tuple[str, ...]:
+    """What the defaults leave out without dcgmi, from the values of the two variables: nothing that they name."""
+    left_out = {_DIAGNOSTIC: not periodic or (ALL in periodic and not _names_diagnostic(periodic)), "deep_diagnostic": not invasive_seconds}
+    return tuple(name for name in LEFT_OUT if left_out[name])
+
+
+def _names_diagnostic(words: Sequence[str]) -> bool:
+    return bool({_DIAGNOSTIC, *checks.NAMES[_DIAGNOSTIC]} & set(words))
+
+
+def _periodic(text: str, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]:
+    """Names of checks in the registry's order, from names and short names, or `ALL`: every check that this agent is set up for."""
     given = [word.strip() for word in text.split(",") if word.strip()]
     possible = [name for name in checks.NAMES if name not in _NOT_PERIODIC]
     if ALL in given:
-        return tuple(name for name in possible if name != _CLAIM or storage_class)
+        without = {_CLAIM: not storage_class, _DIAGNOSTIC: not has_dcgmi and not _names_diagnostic(given)}
+        return tuple(name for name in possible if not without.get(name))
     wanted = {checks.name_of(word) for word in given}
     for name in _NOT_PERIODIC:
         if name in wanted:

@@ -9,11 +9,12 @@ says is one line each and has them in lower case. A node is ``OK`` when it is fi
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from _health import metrics, verdict
 from _health.model import FAIL, PASS, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, worst
 from _health.verdict import COULD_NOT_TELL, FIT, SKIPPED, Policy
+from _health.without_dcgm import Agent, summary_of
 
 from . import reached
 
@@ -58,6 +59,8 @@ _STATES = {FAIL: "Failed", UNKNOWN: "Unknown", WARN: "Warning"}
 _MEANT = re.compile(r"\w*(?:SUCCESS|FAIL|WARN|ABORT|SKIP)\w*|\bERR|\bO[Kk]\b|Node (?:Status|Summary):")
 _SEPARATOR = "-" * 37
 _MOST_CHARACTERS = 500
+#: Characters of the line about DCGM: five names of nodes, and the build arguments behind them.
+_MOST_OF_DCGM = 2000
 _MOST_FINDINGS = 32
 
 
@@ -73,6 +76,8 @@ class Row(NamedTuple):
     #: Who was asked: the agent's address.
     endpoint: str = ""
     seconds: float = 0.0
+    #: The node's agent where it has no dcgmi; None where it has, or does not say.
+    without_dcgm: Optional[Agent] = None
 
     @property
     def summary(self) -> str:
@@ -151,20 +156,28 @@ class Summary:
         self._states: Dict[str, Tuple[str, ...]] = {}
         self._counts = {fit: 0 for fit in verdict.FITNESS}
         self._statuses: List[str] = []
+        self._without_dcgm: List[Agent] = []
 
     def add(self, row: Row) -> None:
         self._states[row.node] = tuple(states(row))
         self._counts[row.fit] += 1
         self._statuses = [worst(self._statuses + [row.status])]
+        self._without_dcgm += [row.without_dcgm] if row.without_dcgm else []
 
     def to_dict(self) -> Dict[str, Any]:
         status = worst(self._statuses, UNKNOWN)
         return {"nodes": len(self._states), **self._counts, "status": status}
 
+    @property
+    def without_dcgm(self) -> Dict[str, Any]:
+        """`without_dcgm.summary_of` the agents without dcgmi."""
+        return summary_of(self._without_dcgm)
+
     def text(self, seconds: float) -> str:
-        """The predecessor's last lines."""
+        """The predecessor's last lines; before them, and outside of any node's block, the line about DCGM where there is one."""
+        message = plain(str(self.without_dcgm["message"]), _MOST_OF_DCGM)
         pairs = [f"{node!r}: {list(state)!r}" for node, state in sorted(self._states.items())]
-        return "Node Summary:\n\n{" + ",\n ".join(pairs) + "}\n" + f"\nruntime: {seconds:.3f} sec\n"
+        return (f"{message}\n" if message else "") + "Node Summary:\n\n{" + ",\n ".join(pairs) + "}\n" + f"\nruntime: {seconds:.3f} sec\n"
 
 
 def _words(check: str) -> Tuple[str, str, str]:

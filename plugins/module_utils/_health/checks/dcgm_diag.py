@@ -12,6 +12,7 @@ Level 1 only reads and asks nobody; everything above takes the GPUs and goes thr
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import time
@@ -96,8 +97,8 @@ def deadline(options: Options, gpus: int) -> float:
 
 
 def measure(probe: Probe) -> Readings:
-    """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not installed), ``version``, ``before`` and ``after`` (`gate.look`),
-    and ``runs`` (see `dcgmi.run`): the diagnostic and, where an error called for it, its repetition.
+    """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not installed), ``in_agent_image`` (where it is not installed: whether
+    this runs in the agent's image), ``version``, ``before`` and ``after`` (`gate.look`), and ``runs`` (see `dcgmi.run`): the diagnostic and, where an error called for it, its repetition.
     """
     until = time.monotonic() + probe.seconds
     what = wanted(probe.options)
@@ -106,6 +107,7 @@ def measure(probe: Probe) -> Readings:
         return readings
     readings["dcgmi"] = shutil.which("dcgmi")
     if not readings["dcgmi"]:
+        readings["in_agent_image"] = os.environ.get(knowledge.AGENT_IMAGE) == "true"
         return readings
     if what.run == "1":
         _diagnose(probe, readings, what, until)
@@ -199,11 +201,17 @@ def _judge_absence(readings: Readings, options: Options, gpus: List[Dict[str, An
     if partitioned:
         return partitioned
     if "dcgmi" in readings and not readings["dcgmi"]:
-        packages = "datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, as the driver has it"
-        words = f"dcgmi is not installed; install {packages}, or leave dcgm_diag out of the checks"
-        return [Finding("dcgmi_missing", UNKNOWN, words, "fix_configuration")]
+        return [Finding("dcgmi_missing", UNKNOWN, _missing(readings.get("in_agent_image") is True), "fix_configuration")]
     held = gate.judge(readings["before"]) if "before" in readings and not options.get("force") else []
     return held or [Finding("diagnostic_not_run", UNKNOWN, "DCGM's diagnostic was not run", "watch")]
+
+
+def _missing(in_agent_image: bool) -> str:
+    """The message of ``dcgmi_missing``, with the remedy for the place where dcgmi is missing."""
+    if in_agent_image:
+        return f"the agent's image has no dcgmi; rebuild it with {knowledge.BUILD_ARGUMENTS}, or leave dcgm_diag out of the checks"
+    packages = "datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, as the driver has it"
+    return f"dcgmi is not installed; install {packages}, or leave dcgm_diag out of the checks"
 
 
 def _judge_runs(runs: List[Readings], readings: Readings, what: Wanted, gpus: List[Dict[str, Any]]) -> List[Finding]:

@@ -27,8 +27,8 @@ FINDINGS: Dict[str, Entry] = {
     "graphics_processes": Entry("Graphics processes run on the GPU.", "End them; on a server, disable the display manager."),
     "dcgmi_missing": Entry(
         "DCGM is not installed, so that its diagnostic did not run.",
-        "Install datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, as the driver has it; or leave `dcgm_diag` out with "
-        "`checks_list`.",
+        "Install datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, as the driver has it; in a cluster, rebuild the agent's image "
+        "with the build arguments `DCGM_REPOSITORY` and `DCGM_KEY`; or leave `dcgm_diag` out with `checks_list`.",
     ),
     "dcgmi_not_started": Entry("dcgmi could not be started.", "Start `dcgmi --version` on the node and repair what it says."),
     "dcgmi_timed_out": Entry("dcgmi did not answer in time and was ended.", f"{AGAIN}; then look at `systemctl status nvidia-dcgm`, and for Xids in `dmesg`."),
