@@ -44,6 +44,10 @@ def play(lab, tmp_path):
 @pytest.fixture
 def clean(lab):
     """The cluster as it was, once the test is over."""
+    def is_gone():
+        return "autopilot" not in {one["metadata"]["name"] for one in lab.get("namespaces")["items"]}
+
+    wait_until(is_gone, "the namespace of the test before is gone")
     before = everything(lab)
     yield before
     for name in sorted(set(everything(lab)) - set(before)):
@@ -311,6 +315,8 @@ def test_agents_without_dcgm_are_reported_once_with_the_build_arguments(lab, cle
             lab.kubectl("patch", "pod", pods[node], "-n", "autopilot", "--subresource=status", "--type=merge", "--patch", json.dumps({"status": status}))
 
         for node, message in reports.items():
+            binding = {"metadata": {"name": pods[node], "namespace": "autopilot"}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+            lab.create({"apiVersion": "v1", "kind": "Binding", **binding})
             report(node, message)
         done = play(agent_rollout_timeout=60)
         assert changed(done) == 0
