@@ -97,8 +97,9 @@ def deadline(options: Options, gpus: int) -> float:
 
 
 def measure(probe: Probe) -> Readings:
-    """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not installed), ``in_agent_image`` (where it is not installed: whether
-    this runs in the agent's image), ``version``, ``before`` and ``after`` (`gate.look`), and ``runs`` (see `dcgmi.run`): the diagnostic and, where an error called for it, its repetition.
+    """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not installed), ``version``, ``before`` and ``after`` (`gate.look`),
+    and ``runs`` (see `dcgmi.run`): the diagnostic and, where an error called for it, its repetition. Without dcgmi ``in_agent_image``: whether this runs
+    in the agent's image.
     """
     until = time.monotonic() + probe.seconds
     what = wanted(probe.options)
