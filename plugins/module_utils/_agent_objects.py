@@ -16,7 +16,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cl
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import NotFound, Procedure, Request, items, path_of
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import Rules
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_marks import written_labels
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.without_dcgm import Agent, agents_in, summary_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.without_dcgm import AgentWithoutDcgm, agents_in, summary_of
 
 #: What each object of the role carries.
 OWN = {"app.kubernetes.io/managed-by": "autopilot-gpu", "app.kubernetes.io/part-of": "autopilot-gpu"}
@@ -73,7 +73,7 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
     leftovers = (yield from _leftovers(namespace)) if found else []
     passing = {f"{one['kind']} {one['metadata']['name']}" for one in leftovers}
     others = (yield from _others(namespace)) if found else []
-    without_dcgm: list[Agent] = (yield from _without_dcgm(namespace)) if found else []
+    without_dcgm: list[AgentWithoutDcgm] = (yield from _without_dcgm(namespace)) if found else []
     marked: set[str] = set()
     for key in written_labels(Rules(label_key=label_key)):
         listed = yield from _listed("v1", "nodes", "Node", {"labelSelector": key})
@@ -88,9 +88,9 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
     }
 
 
-def _without_dcgm(namespace: str) -> Procedure[list[Agent]]:
-    """The agents without dcgmi, by the status of their pods. Only the reports of a page of pods are kept."""
-    found: list[Agent] = yield from items(_path("v1", "pods", namespace), {"labelSelector": SELECTOR}, keep=lambda pod: agents_in([pod]))
+def _without_dcgm(namespace: str) -> Procedure[list[AgentWithoutDcgm]]:
+    """Return the agents without dcgmi, by the status of their pods. Of each pod only the report is kept."""
+    found: list[AgentWithoutDcgm] = yield from items(_path("v1", "pods", namespace), {"labelSelector": SELECTOR}, keep=lambda pod: agents_in([pod]))
     return found
 
 

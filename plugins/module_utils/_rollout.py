@@ -164,7 +164,7 @@ def _why(pod: Json, events: list[Json], generation: str | None) -> str:
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _cut(f"{condition.get('reason')}: {condition.get('message')}")
-    # While an init container has not ended, the containers behind it say no more than that they wait.
+    # Until the init containers have ended, the other containers only report that they wait.
     for container in [*filter(_is_unfinished, status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
         why = _container(container, events)
         if why:

@@ -40,7 +40,7 @@ VARIABLES = {
         {"name": "AUTOPILOT_HOST_ROOT", "value": f"{HARDWARE}/root"}, {"name": "AUTOPILOT_NVML_LIBRARY", "value": f"{HARDWARE}/lib/libnvidia-ml.so.1"},
     ],
 }
-#: Without the variables that say what the agents check, and with the PATH of the image.
+#: Without the variables that select checks, and with the PATH of the image.
 DEFAULT_CHECKS = {
     **{name: value for name, value in VARIABLES.items() if name not in ("agent_periodic_checks", "agent_invasive_seconds", "agent_expected_gpus")},
     "agent_env": [one for one in VARIABLES["agent_env"] if one["name"] != "PATH"],
@@ -257,7 +257,7 @@ def test_an_agent_that_is_killed_comes_back_and_says_nothing_wrong_meanwhile(clu
 
 
 def test_healthy_nodes_are_marked_pass_with_the_default_image_and_the_default_checks(cluster):
-    """The default image has no DCGM: the defaults do without, and the role, /status and agent_info each say so once."""
+    """The default image has no DCGM. The role, /status and agent_info each report that once."""
     assert cluster.playbook("agent", state="absent").returncode == 0
     assert [cluster.mark(name) for name in cluster.lab.nodes] == [None, None]
     for name in cluster.lab.nodes:
@@ -282,8 +282,8 @@ def test_healthy_nodes_are_marked_pass_with_the_default_image_and_the_default_ch
     assert (found["nodes"], found["left_out"]) == (sorted(cluster.lab.nodes), ["dcgm_diag", "deep_diagnostic"]) and found["message"] in text, found
 
 
-def test_dcgm_that_is_asked_for_by_name_and_missing_is_unknown_with_the_remedy(cluster):
-    """Nobody reserves GPUs or marks a node for it."""
+def test_a_named_dcgm_diag_without_dcgm_is_unknown_with_the_build_arguments(cluster):
+    """The mark of the node does not change."""
     name = cluster.lab.nodes[0]
     target = f"pod/{cluster.pod_of(name)}"
     row = json.loads(cluster.ask(f"/status?host={name}&check=dcgm&format=json", target=target))["nodes"][0]

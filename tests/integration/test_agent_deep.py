@@ -224,8 +224,8 @@ def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
     assert pod["metadata"]["ownerReferences"][0]["name"] == place.agent
 
 
-def test_without_dcgm_the_gpus_are_not_taken_to_find_that_out(place, agent):
-    """Neither by the deep diagnostic nor by the check at a level that takes them."""
+def test_without_dcgm_no_gpu_is_reserved(place, agent):
+    """Neither by the deep diagnostic nor by dcgm_diag at level 3."""
     async def main():
         async with agent({"dcgmi": False}, PATH="/nowhere") as (deep, _marker, _built):
             report = await deep.now("alice")

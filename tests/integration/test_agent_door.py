@@ -44,8 +44,7 @@ def test_json():
     assert told["runtime_seconds"] >= 0
 
 
-def test_an_agent_without_dcgm_says_so_once_with_the_remedy():
-    """The defaults are those of an agent that nobody told what to check; a check that was left out can still be asked for."""
+def test_an_agent_without_dcgm_reports_that_once_with_the_build_arguments():
     defaults = {"PERIODIC_CHECKS": "", "AUTOPILOT_INVASIVE_SECONDS": "", "PATH": "/nowhere"}
     says = {name: result(name) for name in ("gpu_count", "remapped_rows", "gpu_power", "pcie_bandwidth")}
     text = asked(says, "/status?host=gpu01", variables=defaults)[2]
@@ -56,7 +55,7 @@ def test_an_agent_without_dcgm_says_so_once_with_the_remedy():
     assert told["without_dcgm"]["message"] in text.splitlines()
 
 
-def test_an_agent_with_dcgm_says_nothing_of_it(tmp_path):
+def test_an_agent_with_dcgm_reports_nothing_about_dcgm(tmp_path):
     (tmp_path / "dcgmi").write_text("#!/bin/sh\n")
     (tmp_path / "dcgmi").chmod(0o755)
     text = asked(HEALTHY, "/status?host=gpu01", variables={"PATH": str(tmp_path)})[2]

@@ -243,8 +243,8 @@ def test_what_an_agent_says_is_judged_here():
     assert [one["check"] for one in found["gpu0001"]["health"]] == ["gpu_count", "remapped_rows"]
 
 
-def test_which_agents_have_no_dcgm_is_said_once_for_all():
-    """Each agent reports of its own node; the words are those of the agent that was asked."""
+def test_agents_without_dcgm_are_reported_once_for_all_nodes():
+    """Each agent reports its own node. The agent that was asked writes the message."""
     def reports(node, nodes, **more):
         given = json.loads(answer(node, CHECKS))
         return says(json.dumps({**given, "without_dcgm": {"nodes": nodes, "left_out": ["dcgm_diag", "forged"], "message": "forged", **more}}).encode())

@@ -47,7 +47,7 @@ def clean(lab):
     def is_gone():
         return "autopilot" not in {one["metadata"]["name"] for one in lab.get("namespaces")["items"]}
 
-    wait_until(is_gone, "the namespace of the test before is gone")
+    wait_until(is_gone, "the namespace of the previous test is gone")
     before = everything(lab)
     yield before
     for name in sorted(set(everything(lab)) - set(before)):
@@ -294,7 +294,7 @@ def test_why_the_agents_do_not_run(lab, clean, play):
 
 
 def test_agents_without_dcgm_are_reported_once_with_the_build_arguments(lab, clean, play):
-    """What a pod reports is shown and never templated; a report that is not one is left out."""
+    """The text of a report is never templated, and an invalid report is ignored."""
     reports = {
         "dcgm-a": '{"dcgmi": false, "left_out": ["dcgm_diag", "deep_diagnostic", "{{ 6 * 7 }}"]}',
         "dcgm-b": '{"dcgmi": true, "left_out": []}', "dcgm-c": "{{ lookup('pipe', 'id') }}",

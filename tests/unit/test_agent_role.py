@@ -95,15 +95,15 @@ def test_the_agent_understands_what_the_role_tells_it(render):
     assert Settings.from_environment({**given, **server}) == Settings.from_environment({**least, **server})
 
 
-def test_the_agent_decides_what_needs_dcgm_unless_the_operator_does(render):
+def test_the_role_sets_checks_and_deep_period_only_where_the_operator_does(render):
     names = {"PERIODIC_CHECKS", "AUTOPILOT_INVASIVE_SECONDS"}
     assert not names & set(environment(render()))
     given = environment(render(agent_periodic_checks=["gpu_count", "dcgm"], agent_invasive_seconds=0))
     assert {name: given[name] for name in names} == {"PERIODIC_CHECKS": "gpu_count,dcgm", "AUTOPILOT_INVASIVE_SECONDS": "0"}
 
 
-def test_the_container_that_reports_has_what_the_agent_has(render):
-    """Whether there is DCGM depends on the image, the environment and the volumes."""
+def test_the_init_container_has_the_image_environment_and_volumes_of_the_agent(render):
+    """Each of the three decides whether dcgmi is found."""
     spec = render(
         agent_env=[{"name": "PATH", "value": "/v/bin"}], agent_volumes=[{"name": "v", "emptyDir": {}}],
         agent_volume_mounts=[{"name": "v", "mountPath": "/v"}])["DaemonSet autopilot"]["spec"]["template"]["spec"]
@@ -180,7 +180,7 @@ def waiting(reason, message="", **more):
 
 
 def initialising(state):
-    """What the kubelet tells while the init container has not ended well."""
+    """The status of a pod whose init container has not succeeded."""
     return {**waiting("PodInitializing"), "initContainerStatuses": [{"name": "report", "ready": False, "state": state}]}
 
 

@@ -57,7 +57,7 @@ BOTH = ("dcgm_diag", "deep_diagnostic")
     ({"AUTOPILOT_INVASIVE_SECONDS": "0"}, False, 0, ("dcgm_diag",)),
     ({"PERIODIC_CHECKS": "gpu_count,dcgm_diag", "AUTOPILOT_INVASIVE_SECONDS": "600"}, True, 600, ()),
 ])
-def test_without_dcgmi_the_defaults_leave_out_what_needs_it_and_what_is_named_stays(variables, has_diagnostic, seconds, left_out):
+def test_without_dcgmi_the_defaults_leave_out_the_diagnostic_and_explicit_settings_stay(variables, has_diagnostic, seconds, left_out):
     settings = read(PATH="/nowhere", **variables)
     assert settings.has_dcgmi is False
     assert ("dcgm_diag" in settings.periodic_checks, settings.invasive_seconds, settings.left_out) == (has_diagnostic, seconds, left_out)

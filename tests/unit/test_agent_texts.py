@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import result  # noqa: E402
 from _health import checks  # noqa: E402
 from _health.model import STATUSES, CheckResult, Finding, Measurement, Subject, concluded  # noqa: E402
-from _health.without_dcgm import Agent  # noqa: E402
+from _health.without_dcgm import AgentWithoutDcgm  # noqa: E402
 from autopilot_agent import texts  # noqa: E402
 
 #: The predecessor's words for a node (utils/runHealthchecks.py, get_node_status), by check; where it had no such check, ours.
@@ -154,20 +154,20 @@ def test_the_summary_is_the_predecessors():
 LEFT_OUT = ("dcgm_diag", "deep_diagnostic")
 
 
-def test_agents_without_dcgm_are_one_line_before_the_predecessors_last_lines():
+def test_agents_without_dcgm_are_reported_in_one_line_before_the_summary():
     summary = texts.Summary()
     for number in range(8):
         row = texts.judged(f"gpu{number}", [result("gpu_count")])
-        summary.add(row._replace(without_dcgm=Agent(f"gpu{number}", LEFT_OUT)) if number else row)
+        summary.add(row._replace(without_dcgm=AgentWithoutDcgm(f"gpu{number}", LEFT_OUT)) if number else row)
     line, rest = summary.text(1.0).split("\n", 1)
     assert "gpu1, gpu2, gpu3, gpu4, gpu5 and 2 more" in line and "--build-arg DCGM_REPOSITORY=" in line and "--build-arg DCGM_KEY=" in line
     assert words(line) == set() and rest.startswith("Node Summary:\n\n{'gpu0': ['OK'],\n") and "DCGM" not in rest
     assert summary.without_dcgm == {"nodes": [f"gpu{number}" for number in range(1, 8)], "left_out": list(LEFT_OUT), "message": line}
 
 
-def test_an_agent_whose_settings_name_what_it_runs_is_no_line():
+def test_no_line_reports_an_agent_whose_defaults_leave_out_nothing():
     summary = texts.Summary()
-    summary.add(texts.judged("gpu0", [result("gpu_count")])._replace(without_dcgm=Agent("gpu0", ())))
+    summary.add(texts.judged("gpu0", [result("gpu_count")])._replace(without_dcgm=AgentWithoutDcgm("gpu0", ())))
     assert summary.text(1.0).startswith("Node Summary:") and summary.without_dcgm == {"nodes": ["gpu0"], "left_out": [], "message": ""}
 
 

@@ -14,8 +14,7 @@ import aiohttp
 
 from _health.kube import ApiError
 from _health.model import UNKNOWN, CheckResult, Finding, concluded
-from _health.without_dcgm import Agent as AgentWithoutDcgm
-from _health.without_dcgm import agent_in_answer
+from _health.without_dcgm import AgentWithoutDcgm, agent_in_answer
 
 from .access import PEER_HEADER, Access
 from .engine import Busy, Engine, Pass, Stopped

@@ -16,7 +16,7 @@ from aiohttp import web
 from _health import VERSION
 from _health.marks import Rules
 from _health.model import PASS, SKIP, UNKNOWN
-from _health.without_dcgm import Agent, summary_of
+from _health.without_dcgm import AgentWithoutDcgm, summary_of
 
 from . import claim, door, network
 from .deep import Deep
@@ -95,7 +95,7 @@ class Service:
             "version": VERSION, "node": settings.node, "checks": ",".join(settings.periodic_checks), "repeat_seconds": settings.repeat_seconds,
             "invasive_seconds": settings.invasive_seconds, "marks": settings.mark_nodes, "port": settings.port, "dcgmi": settings.has_dcgmi}})
         if settings.left_out:
-            log.warning("%s", summary_of([Agent(settings.node, settings.left_out)])["message"])
+            log.warning("%s", summary_of([AgentWithoutDcgm(settings.node, settings.left_out)])["message"])
 
     async def _leave(self) -> None:
         """Nobody is listened to any more; then what runs is ended, GPUs are given back and marks are written."""

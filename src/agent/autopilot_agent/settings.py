@@ -20,7 +20,7 @@ _NOT_PERIODIC = ("iperf3_pairs",)
 _CLAIM = "volume_claim"
 
 _DIAGNOSTIC = "dcgm_diag"
-#: The periodic checks, and seconds between deep diagnostics (0: never), where the environment does not set them: without DCGM, and what DCGM adds.
+#: Defaults: the periodic checks without DCGM, the check that DCGM adds, and with DCGM the seconds between deep diagnostics.
 DEFAULT_CHECKS, WITH_DCGM = "gpu_count,remapped_rows,gpu_power,pcie_bandwidth", f",{_DIAGNOSTIC}"
 DEFAULT_INVASIVE_SECONDS = 14400.0
 DEFAULT_FATAL = "PCIe,NVLink,ECC,GPU Memory"
@@ -48,7 +48,7 @@ class Settings:
     port: int
     metrics_port: int
     readiness_port: int
-    #: Whether dcgmi is on the PATH, and what the defaults leave out where it is not: keys of `_health.without_dcgm.LEFT_OUT`.
+    #: Whether dcgmi is on the PATH, and what the defaults leave out without dcgmi (keys of `_health.without_dcgm.LEFT_OUT`).
     has_dcgmi: bool
     left_out: Tuple[str, ...]
     #: Names of checks (keys of `_health.checks.NAMES`) of each periodic pass.
@@ -231,7 +231,7 @@ def _label_key(text: str) -> str:
 
 
 def _left_out(periodic: Sequence[str], invasive_seconds: str) -> Tuple[str, ...]:
-    """What the defaults leave out without dcgmi, from the values of the two variables: nothing that they name."""
+    """Return what the defaults leave out without dcgmi. A check or a period that a variable sets explicitly is not left out."""
     left_out = {_DIAGNOSTIC: not periodic or (ALL in periodic and not _names_diagnostic(periodic)), "deep_diagnostic": not invasive_seconds}
     return tuple(name for name in LEFT_OUT if left_out[name])
 
@@ -241,7 +241,7 @@ def _names_diagnostic(words: Sequence[str]) -> bool:
 
 
 def _periodic(text: str, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]:
-    """Names of checks in the registry's order, from names and short names, or `ALL`: every check that this agent is set up for."""
+    """Names of checks in the registry's order, from names and short names, or `ALL`: every check that the agent is set up for."""
     given = [word.strip() for word in text.split(",") if word.strip()]
     possible = [name for name in checks.NAMES if name not in _NOT_PERIODIC]
     if ALL in given:

@@ -14,7 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from _health import metrics, verdict
 from _health.model import FAIL, PASS, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, worst
 from _health.verdict import COULD_NOT_TELL, FIT, SKIPPED, Policy
-from _health.without_dcgm import Agent, summary_of
+from _health.without_dcgm import AgentWithoutDcgm, summary_of
 
 from . import reached
 
@@ -59,7 +59,7 @@ _STATES = {FAIL: "Failed", UNKNOWN: "Unknown", WARN: "Warning"}
 _MEANT = re.compile(r"\w*(?:SUCCESS|FAIL|WARN|ABORT|SKIP)\w*|\bERR|\bO[Kk]\b|Node (?:Status|Summary):")
 _SEPARATOR = "-" * 37
 _MOST_CHARACTERS = 500
-#: Characters of the line about DCGM: five names of nodes, and the build arguments behind them.
+#: Most characters of the line about DCGM: five node names of any length, and the build arguments after them.
 _MOST_OF_DCGM = 2000
 _MOST_FINDINGS = 32
 
@@ -76,8 +76,8 @@ class Row(NamedTuple):
     #: Who was asked: the agent's address.
     endpoint: str = ""
     seconds: float = 0.0
-    #: The node's agent where it has no dcgmi; None where it has, or does not say.
-    without_dcgm: Optional[Agent] = None
+    #: The node's agent if it has no dcgmi, else None.
+    without_dcgm: Optional[AgentWithoutDcgm] = None
 
     @property
     def summary(self) -> str:
@@ -156,7 +156,7 @@ class Summary:
         self._states: Dict[str, Tuple[str, ...]] = {}
         self._counts = {fit: 0 for fit in verdict.FITNESS}
         self._statuses: List[str] = []
-        self._without_dcgm: List[Agent] = []
+        self._without_dcgm: List[AgentWithoutDcgm] = []
 
     def add(self, row: Row) -> None:
         self._states[row.node] = tuple(states(row))
@@ -170,11 +170,11 @@ class Summary:
 
     @property
     def without_dcgm(self) -> Dict[str, Any]:
-        """`without_dcgm.summary_of` the agents without dcgmi."""
+        """The summary of the agents without dcgmi (`_health.without_dcgm.summary_of`)."""
         return summary_of(self._without_dcgm)
 
     def text(self, seconds: float) -> str:
-        """The predecessor's last lines; before them, and outside of any node's block, the line about DCGM where there is one."""
+        """The predecessor's last lines. The line about agents without DCGM, if any, comes first, outside of every node's block."""
         message = plain(str(self.without_dcgm["message"]), _MOST_OF_DCGM)
         pairs = [f"{node!r}: {list(state)!r}" for node, state in sorted(self._states.items())]
         return (f"{message}\n" if message else "") + "Node Summary:\n\n{" + ",\n ".join(pairs) + "}\n" + f"\nruntime: {seconds:.3f} sec\n"

@@ -208,7 +208,7 @@ def _judge_absence(readings: Readings, options: Options, gpus: List[Dict[str, An
 
 
 def _missing(in_agent_image: bool) -> str:
-    """The message of ``dcgmi_missing``, with the remedy for the place where dcgmi is missing."""
+    """Return the message of ``dcgmi_missing``: rebuild the agent's image, or install DCGM on the host."""
     if in_agent_image:
         return f"the agent's image has no dcgmi; rebuild it with {knowledge.BUILD_ARGUMENTS}, or leave dcgm_diag out of the checks"
     packages = "datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, as the driver has it"

@@ -20,7 +20,7 @@ UNEXPLAINED = "unexplained"
 
 #: Build arguments that add DCGM to the agent's image (src/agent/Containerfile).
 BUILD_ARGUMENTS = "--build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL"
-#: Environment variable that the agent's image sets to "true": programs that are missing there are added by a build, not on the host.
+#: Environment variable that the agent's image sets to "true": a missing program is added to the image, not to the host.
 AGENT_IMAGE = "AUTOPILOT_AGENT_IMAGE"
 
 #: dcgmErrorSeverity_t by value; DCGM writes it into its documents since 3.3.1.
