@@ -17,6 +17,7 @@ from autopilot_agent.settings import Settings
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import without_dcgm
 from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import judge, tell
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import trouble_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles/agent"
@@ -210,6 +211,11 @@ def test_the_reason_of_a_pod(status, more, why):
     found = seen(status, **more)
     assert found.complete is (why == "")
     assert why in found.missing.get("a", "")
+
+
+def test_the_inventory_names_the_reason_of_the_init_container():
+    status = {"phase": "Pending", **initialising({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}})}
+    assert trouble_of({"metadata": {"name": "p"}, "status": status}) == "pod p is Pending and not ready: ImagePullBackOff: Back-off pulling image"
 
 
 def test_a_node_that_is_down_is_not_waited_for_and_named():
