@@ -16,6 +16,10 @@ attributes:
     support: full
     description: Can run in C(check_mode) and return what it would do.
     details: A check that only reads is run all the same; what any other check would do is returned instead.
+  async:
+    support: none
+    description: Can be used with the C(async) keyword.
+    details: ansible-core reads the result of an asynchronous task itself, and would make variables of what the node answers.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
@@ -39,6 +43,10 @@ attributes:
     support: full
     description: Can run in C(check_mode) and return what it would do.
     details: Nothing is started, ended or brought here.
+  async:
+    support: none
+    description: Can be used with the C(async) keyword.
+    details: ansible-core reads the result of an asynchronous task itself, and would make variables of what the node answers.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.

@@ -140,7 +140,8 @@ def test_preflight(controller, ssh, mode, pipelining, tmp_path):
 def test_ctrl_c_ends_what_runs_on_the_node(controller, ssh, tmp_path):
     """With pipelining, so that sshd signals nobody: the check finds out by itself that nobody waits for it, and gives the lock back."""
     node = sandbox.build({"gpus": 1, "dcgmi": {"sleep": 600}}, tmp_path / "node")
-    inventory = write_inventory(tmp_path / "hosts.json", {"gpu01": node}, **ssh, ansible_pipelining=True, checks_list=["dcgm"], checks_options={"dcgm": {"level": 2}})
+    variables = dict(ssh, ansible_pipelining=True, checks_list=["dcgm"], checks_options={"dcgm": {"level": 2}})
+    inventory = write_inventory(tmp_path / "hosts.json", {"gpu01": node}, **variables)
     with controller.started("ansible-playbook", "-i", inventory, "autopilot.gpu.preflight", cwd=tmp_path) as playbook:
         commands = wait_for(lambda: [name for name in map(command_of, sandbox.processes_of(node)) if "dcgmi" in name], "dcgmi does not run")
         assert commands

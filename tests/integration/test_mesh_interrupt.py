@@ -17,7 +17,10 @@ from test_mesh_role import PLAYBOOK, left_on, preflight
 
 from controller import ROOT
 
-OPTIONS = {"mesh_options": {"ping": {"count": 5}, "iperf": {"duration": 2}}, "mesh_rounds": 1, "mesh_confirm": False, "checks_list": ["gpu_count", "ping", "iperf"]}
+OPTIONS = {"mesh_options": {"ping": {"count": 5}, "iperf": {"duration": 2}}, "mesh_rounds": 1, "mesh_confirm": False,
+           "checks_list": ["gpu_count", "ping", "iperf"]}
+
+pytestmark = pytest.mark.xdist_group("mesh_interrupt")
 
 
 @pytest.fixture(scope="module")
