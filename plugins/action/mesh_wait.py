@@ -13,15 +13,15 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {"plan": {"type": "str", "default": "aut
 
 
 class ActionModule(_once.Once):
-    """Waits on the controller, once, until the plan is over or Ctrl-C is pressed."""
+    """Wait on the controller, once, until the plan is over or Ctrl-C is pressed."""
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         name = _options.validated(_OPTIONS, _hosts.plain(self._task.args))["plan"]
         planned = _hosts.registered(variables, name)
-        if not isinstance(planned, dict) or not isinstance(planned.get("end", 0.0), (int, float)):
-            raise ValueError(f"plan: {name!r} is not accepted, no plan was registered under that name")
-        if not planned.get("goes_on"):
+        if isinstance(planned, dict) and not planned.get("goes_on"):
             return {"skipped": True, "skip_reason": f"no host has anything to measure in {name}"}
+        if not isinstance(planned, dict) or not isinstance(planned.get("end"), (int, float)):
+            raise ValueError(f"plan: {name!r} is not accepted, no plan was registered under that name")
         _interrupt.shield()
         began = time.monotonic()
         interrupted = _interrupt.wait(planned["end"] - time.time())

@@ -28,7 +28,7 @@ class OnNode(ActionBase):
         result: dict[str, t.Any] = super()._execute_module(*arguments, **options)
         for key in COMMANDS:
             result.pop(key, None)
-        # ansible-core found the interpreter by itself and keeps it as a fact, so that the next task need not search again.
+        # The controller's own finding: kept, so that the next task need not search for the interpreter again.
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
         return result

@@ -138,7 +138,7 @@ def test_preflight(controller, ssh, mode, pipelining, tmp_path):
 
 @needs_compiler
 def test_ctrl_c_ends_what_runs_on_the_node(controller, ssh, tmp_path):
-    """With pipelining, so that sshd signals nobody: the check finds out by itself that nobody waits for it, and gives the lock back."""
+    """With pipelining sshd sends no signal: the check notices that its caller has gone, and releases the lock."""
     node = sandbox.build({"gpus": 1, "dcgmi": {"sleep": 600}}, tmp_path / "node")
     variables = dict(ssh, ansible_pipelining=True, checks_list=["dcgm"], checks_options={"dcgm": {"level": 2}})
     inventory = write_inventory(tmp_path / "hosts.json", {"gpu01": node}, **variables)

@@ -249,9 +249,9 @@ def _unwind(_number: int, _frame: Any) -> None:
 
 
 def end_with_reader(descriptor: int) -> None:
-    """From now on `wait` raises SystemExit when the descriptor, a pipe or a socket, has no reader any more, and the children end with this program.
+    """Have `wait` raise SystemExit as soon as the descriptor, a pipe or a socket, has no reader. The children end with this program.
 
-    sshd signals nothing to a program without a terminal when its connection ends: it only closes what it read from.
+    When a connection ends, sshd sends no signal to a program without a terminal. It only closes its end of the pipe.
     """
     global _reader
     _reader = descriptor
@@ -269,12 +269,12 @@ def wait(children: Sequence[Child], until: float) -> bool:
         for descriptor in running:
             poll.register(descriptor, select.POLLIN)
         if _reader is not None:
-            # No event is asked for: those of an end that is gone are always told (poll(2)).
+            # Events 0: poll(2) reports POLLERR and POLLHUP always.
             poll.register(_reader, 0)
         for descriptor, _events in poll.poll(math.ceil(remaining * 1000)):
             if descriptor == _reader:
                 _reader = None
-                raise SystemExit("whoever started this has gone")
+                raise SystemExit("the caller of this program has gone")
             running[descriptor].pump()
 
 

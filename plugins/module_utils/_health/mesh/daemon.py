@@ -149,7 +149,7 @@ def nothing(run: str, found: str, reason: str) -> Dict[str, Any]:
 
 
 def _ask(question: Dict[str, Any], host_root: str, take: bool = False, whatever: bool = False) -> Tuple[Optional[Dict[str, Any]], _Peer]:
-    """The node process's answer and who it is; no answer when there is none.
+    """The answer of the node process, and its peer credentials; the answer is None where no node process runs.
 
     With ``take`` it is told that it may end if it is done, with ``whatever`` also if it is not.
     """
@@ -176,7 +176,7 @@ def _address(directory: int) -> str:
 
 
 def _connected(host_root: str) -> Optional[socket.socket]:
-    """A connection to the node process, None where there is none."""
+    """A connection to the node process; None where no node process runs."""
     try:
         directory = private_dir.open_directory(Host(host_root), create=False)
     except FileNotFoundError:
@@ -336,7 +336,7 @@ class _Door:
         self._guests: List[_Guest] = []
         self._directory = private_dir.open_directory(Host(host_root))
         self._address = _address(self._directory)
-        # Whoever has this lock may remove the socket that an ended process has left.
+        # With this lock held, a socket that is there belongs to a process that has ended.
         self._lock = os.open(f"{self._address}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         if not files.locked(self._lock, time.monotonic() + _SOCKET_SECONDS):
             raise OSError(errno.EADDRINUSE, "another node process has the socket")
