@@ -21,7 +21,7 @@ def main() -> None:
     elif sys.argv[1] == "start":
         answer = daemon.start(given["share"], given["host_root"])
     else:
-        answer = daemon.collect(given["run"], wait_seconds=5.0)
+        answer = daemon.collect(given["run"], wait_seconds=5.0, host_root=given["host_root"])
     print(json.dumps(answer))
 
 
