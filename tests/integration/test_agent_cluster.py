@@ -73,8 +73,8 @@ class Cluster:
     def equip(self, name, scenario):
         equip(self.lab, name, scenario, self.directory / "hardware")
 
-    def playbook(self, name, *arguments, role=VARIABLES, **variables):
-        given = {"agent_kubeconfig": str(self.lab.kubeconfig), **role, **variables}
+    def playbook(self, name, *arguments, role=None, **variables):
+        given = {"agent_kubeconfig": str(self.lab.kubeconfig), **(role or VARIABLES), **variables}
         return self.controller.run("ansible-playbook", f"autopilot.gpu.{name}", "-e", json.dumps(given), *arguments, cwd=self.directory, PATH=self.path)
 
     @property

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.skipif(not sandbox.compiler(), reason="needs a C compil
 #: In the inventory, which counts for less than the facts of a node.
 QUICK = {"checks_list": ["gpu_count", "remapped_rows", "ping", "iperf"], "inflight_checks": ["gpu_count"], "postflight_checks": ["gpu_count"]}
 
+
 def variables_read():
     """The names of all variables that the collection reads; some are read by a name in a text."""
     found = {"rack", "switch", "zone", "node_name"}

@@ -21,7 +21,7 @@ from .settings import Settings
 MESSAGE = Path("/dev/termination-log")
 
 
-def main(environ: Mapping[str, str] = os.environ, message: Path = MESSAGE) -> int:
+def main(environ: Mapping[str, str], message: Path = MESSAGE) -> int:
     """Write the report. Return 0 always: an invalid setting or a read-only file must not block the start of the agent."""
     # The agent reports an invalid setting when it starts.
     with contextlib.suppress(ValueError, OSError):
@@ -31,4 +31,4 @@ def main(environ: Mapping[str, str] = os.environ, message: Path = MESSAGE) -> in
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(os.environ))
