@@ -40,6 +40,9 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
 #: Options that a plan takes from the result that it is given as ``frozen``.
 _FROZEN = ("checks", "rounds", "together", "seed", "group_by", "confirm", "options")
 
+#: What there is for a second pass that measures nothing.
+_NO_PASS: dict[str, t.Any] = {"plan": None, "shares": {}, "goes_on": False}
+
 #: Seconds from a plan to its first window at least, and those that the controller takes to hand a task to one of its forks: 5 to 15
 #: milliseconds, seen with ansible-core 2.18 and 2.19.
 _LEAST_LEAD, _DISPATCH = 5.0, 0.02
@@ -57,17 +60,21 @@ class ActionModule(_once.Once):
         options = validated(given)
         if options["follow_up"]:
             return self._follow_up(options, variables)
-        if options["frozen"]:
-            frozen = _frozen(variables, options["frozen"])
-            options = validated({**frozen["options"], **given})
-            group_by, groups = frozen["group_by"], frozen["groups"]
+        frozen = _frozen(variables, options["frozen"]) if options["frozen"] else {}
+        options = validated({**frozen.get("options", {}), **given})
+        settings = settings_of(options)
+        if not frozen:
+            frozen = {"options": {name: options[name] for name in _FROZEN}, "group_by": None, "groups": {}}
+            if settings.checks:
+                group_by, groups = self._groups(variables, _hosts.raws(variables), options["group_by"])
+                frozen.update(group_by=group_by, groups=groups)
+        settings = settings._replace(group_by=frozen["group_by"], group_of=frozen["groups"])
+        if options["only_options"]:
+            found = self._look_ahead(settings, variables)
         else:
-            group_by, groups = self._groups(variables, _hosts.raws(variables), options["group_by"])
-            frozen = {"options": {name: given[name] for name in _FROZEN if name in given}, "group_by": group_by, "groups": groups}
-        settings = settings_of(options)._replace(group_by=group_by, group_of=groups)
-        found = self._look_ahead(settings, variables) if options["only_options"] else self._plan(options, settings, variables)
+            found = self._plan(options, settings, variables)
         # As text, since Ansible goes through all that is registered item by item.
-        return {**found, "frozen": json.dumps(dict(frozen, confirm=options["confirm"]))}
+        return {**found, "frozen": json.dumps(frozen)}
 
     def _look_ahead(self, settings: plan.Settings, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         """What can be said before any host is asked: for a host all alone, that is all."""
@@ -92,8 +99,8 @@ class ActionModule(_once.Once):
         planned = _hosts.registered(variables, options["plan"])
         if not isinstance(planned, dict) or not isinstance(planned.get("plan"), dict):
             raise ValueError(f"plan: {options['plan']!r} is not accepted, no plan was registered under that name")
-        if not options["confirm"] or not _frozen(variables, options["plan"])["confirm"]:
-            return {"plan": None, "shares": {}, "goes_on": False}
+        if not (options["confirm"] and _frozen(variables, options["plan"])["options"]["confirm"]):
+            return dict(_NO_PASS)
         first = _hosts.plain(planned["plan"])
         raws = _hosts.raws(variables)
         answers = _hosts.answers(raws, options["readings"], ("mesh",))
@@ -103,7 +110,7 @@ class ActionModule(_once.Once):
         part = len({host for _plane, *ends in wanted for host in ends}) / max(1, len(facts))
         lead = max(_LEAST_LEAD, part * lead_of(facts, time.time(), _forks()))
         made = plan.follow_up(first, wanted, time.time(), lead) if wanted else None
-        return self._returned(made, lead, "mesh, once more") if made else {"plan": None, "shares": {}, "goes_on": False}
+        return self._returned(made, lead, "mesh, once more") if made else dict(_NO_PASS)
 
     def _returned(self, made: plan.Plan, lead: float, title: str = "mesh") -> dict[str, t.Any]:
         # To plan for thousands takes seconds, too.

@@ -7,6 +7,7 @@ from __future__ import annotations
 import os
 import typing as t
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import VIRTUALENV_OPTIONS
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import snapshot
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _on_node
 
@@ -44,7 +45,8 @@ class ActionModule(_on_node.OnNode):
     def _install(self, arguments: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
         """Install the NVML binding into the virtualenv, which is made where it is missing; returns pip's result."""
         wanted = {
-            "name": arguments.get("nvml_package") or "nvidia-ml-py", "virtualenv": arguments["virtualenv"], "virtualenv_command": "python3 -m venv",
+            "name": arguments.get("nvml_package") or VIRTUALENV_OPTIONS["nvml_package"]["default"],
+            "virtualenv": arguments["virtualenv"], "virtualenv_command": "python3 -m venv",
         }
         return self._execute_module(module_name="ansible.builtin.pip", module_args=wanted, task_vars=variables)
 

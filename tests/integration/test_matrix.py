@@ -19,6 +19,7 @@ from pathlib import Path
 
 import node as sandbox
 import pytest
+from servers import eventually
 
 from controller import ROOT, linked, statuses, write_inventory
 from interpreters import CORES, core, interpreter, virtualenv
@@ -143,12 +144,12 @@ def test_ctrl_c_ends_what_runs_on_the_node(controller, ssh, tmp_path):
     variables = dict(ssh, ansible_pipelining=True, checks_list=["dcgm"], checks_options={"dcgm": {"level": 2}})
     inventory = write_inventory(tmp_path / "hosts.json", {"gpu01": node}, **variables)
     with controller.started("ansible-playbook", "-i", inventory, "autopilot.gpu.preflight", cwd=tmp_path) as playbook:
-        commands = wait_for(lambda: [name for name in map(command_of, sandbox.processes_of(node)) if "dcgmi" in name], "dcgmi does not run")
+        commands = eventually(lambda: [name for name in map(command_of, sandbox.processes_of(node)) if "dcgmi" in name], 60)
         assert commands
         # As a terminal does: the whole process group.
         os.killpg(playbook.pid, signal.SIGINT)
         assert playbook.wait(60) == 99
-    wait_for(lambda: not sandbox.processes_of(node), "what the check started still runs")
+    eventually(lambda: not sandbox.processes_of(node), 60)
     with open(Path(node.root) / "run/autopilot-gpu/checks.lock", "rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
@@ -158,13 +159,3 @@ def command_of(pid):
         return Path(f"/proc/{pid}/cmdline").read_text(encoding="utf-8")
     except OSError:
         return ""
-
-
-def wait_for(true, otherwise, seconds=60):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        found = true()
-        if found:
-            return found
-        time.sleep(0.1)
-    return pytest.fail(otherwise)

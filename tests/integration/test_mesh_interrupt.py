@@ -8,11 +8,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
 from cluster import CONTROLLER
+from servers import eventually
 from test_mesh_role import PLAYBOOK, left_on, preflight
 
 from controller import ROOT
@@ -29,13 +29,6 @@ def two(cluster):
     return cluster(hosts=2, scenarios=dict.fromkeys(("gpu01", "gpu02"), "healthy_8xh100"))
 
 
-def wait_for(true, otherwise, seconds=60):
-    until = time.monotonic() + seconds
-    while not true():
-        assert time.monotonic() < until, otherwise
-        time.sleep(0.1)
-
-
 def broken_off(cluster, number, directory):
     """The exit status and output of a preflight whose main process gets the signal while the nodes measure for a minute."""
     options = dict(OPTIONS, mesh_options={"iperf": {"duration": 60}, "ping": {"count": 5}}, preflight_report_dir=str(directory))
@@ -45,7 +38,7 @@ def broken_off(cluster, number, directory):
         process = cluster.popen(
             argv, CONTROLLER, ROOT, {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")}, stdin=subprocess.DEVNULL, stdout=printed, stderr=subprocess.STDOUT)
         try:
-            wait_for(lambda: "iperf3" in left_on(cluster), "no node measures")
+            eventually(lambda: "iperf3" in left_on(cluster), 60)
             # The process is nsenter's, and its child is ansible-playbook.
             [main] = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text(encoding="utf-8").split()
             os.kill(int(main), number)
@@ -60,7 +53,7 @@ def test_ctrl_c_ends_the_measurement_on_the_nodes(two, tmp_path):
     assert status == 99, printed
     assert "interrupted, ending the measurement on the nodes" in printed and "User interrupted execution" in printed
     assert "TASK [autopilot.gpu.mesh : Collect]" in printed and "Judge all nodes" not in printed
-    wait_for(lambda: left_on(two) == [], "something still runs on the nodes", 10)
+    eventually(lambda: left_on(two) == [], 10)
 
 
 def test_a_run_replaces_what_a_killed_one_left_and_measures(two, tmp_path):

@@ -160,8 +160,6 @@ def _ask(question: Dict[str, Any], host_root: str, take: bool = False, whatever:
         peer = _peer_of(connection)
         try:
             answer = _exchange(connection, question, _ANSWER_SECONDS)
-            if "error" in answer:
-                raise MeshError(f"the node process here ({peer}) does not answer us: {answer['error']}")
             if take and "replaced" not in answer and (whatever or answer.get("state") == "done"):
                 with contextlib.suppress(OSError):
                     _send(connection, {"command": "taken"})
