@@ -1,11 +1,14 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A fleet of simulated agents on addresses 127.1.x.y, and an API server's lists of them, over real HTTP; for tests of what one agent makes of many others.
+"""A fleet of simulated agents on addresses 127.1.x.y, and an API server's lists of them, over real
+HTTP; for tests of what one agent makes of many others.
 
     python tests/agent_fleet.py 1000 [--hanging 10]      runs one and says as JSON where it is; ends with its standard input
 
-The API server refuses EndpointSlices with loopback addresses, and a test stays on loopback: so its lists are a stand-in here. It also counts what it is asked.
+The API server refuses EndpointSlices with loopback addresses, and a test stays on loopback: so its
+lists are a stand-in here. It also counts what it is asked.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -37,22 +40,43 @@ def address(number):
 def answer(node, checks, status="pass"):
     """What the agent of a node with eight GPUs says, some 4 kB."""
     rates = [
-        Measurement("pcie_bandwidth", 55.2e9 + gpu, "bytes/s", {"gpu": str(gpu), "direction": direction, "method": method})
-        for gpu in range(8) for direction in ("host_to_device", "device_to_host") for method in ("copy_engine", "kernel")
+        Measurement(
+            "pcie_bandwidth",
+            55.2e9 + gpu,
+            "bytes/s",
+            {"gpu": str(gpu), "direction": direction, "method": method},
+        )
+        for gpu in range(8)
+        for direction in ("host_to_device", "device_to_host")
+        for method in ("copy_engine", "kernel")
     ]
-    health = [result(check, status, measurements=rates if check == "pcie_bandwidth" else ()).to_dict() for check in checks]
-    row = {"node": node, "status": status, "fit": "fit", "summary": "", "health": health, "endpoint": "", "seconds": 0.1}
+    health = [
+        result(check, status, measurements=rates if check == "pcie_bandwidth" else ()).to_dict()
+        for check in checks
+    ]
+    row = {
+        "node": node,
+        "status": status,
+        "fit": "fit",
+        "summary": "",
+        "health": health,
+        "endpoint": "",
+        "seconds": 0.1,
+    }
     return json.dumps({"nodes": [row], "summary": {}, "runtime_seconds": 0.1}).encode()
 
 
 class Fleet:
-    """``behaviours`` are by node a coroutine function of (writer, node, form) that writes all of the answer; others answer as healthy nodes."""
+    """``behaviours`` are by node a coroutine function of (writer, node, form) that writes all of
+    the answer; others answer as healthy nodes.
+    """
 
     def __init__(self, nodes, behaviours=None, seconds=0.0):
         self.nodes = nodes
         self.behaviours = behaviours or {}
         self.seconds = seconds
-        #: Requests to the API server by method and path, forms that agents got by node, and how many agents were asked at once at most.
+        #: Requests to the API server by method and path, forms that agents got by node, and how
+        #: many agents were asked at once at most.
         self.asked, self.forms, self.headers = Counter(), {}, {}
         self.now = self.most = 0
         #: Nodes with GPUs that have no agent, and agents that are not ready.
@@ -64,7 +88,9 @@ class Fleet:
         first = await asyncio.start_server(self._serve, address(0), 0, backlog=512)
         self.port = first.sockets[0].getsockname()[1]
         rest = [address(number) for number in range(1, self.nodes)]
-        servers = [first] + ([await asyncio.start_server(self._serve, rest, self.port, backlog=128)] if rest else [])
+        servers = [first] + (
+            [await asyncio.start_server(self._serve, rest, self.port, backlog=128)] if rest else []
+        )
         for server in servers:
             self._open.callback(server.close)
         app = web.Application()
@@ -85,7 +111,9 @@ class Fleet:
         self.most = max(self.most, self.now)
         try:
             head = await reader.readuntil(b"\r\n\r\n")
-            fields = dict(line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if ": " in line)
+            fields = dict(
+                line.split(": ", 1) for line in head.decode().split("\r\n")[1:] if ": " in line
+            )
             fields = {key.lower(): value for key, value in fields.items()}
             form = parse_qs((await reader.readexactly(int(fields["content-length"]))).decode())
             at = writer.get_extra_info("sockname")[0].split(".")
@@ -108,38 +136,86 @@ class Fleet:
         self.asked[f"{request.method} {request.path}"] += 1
         if request.method == "POST":
             review = await request.json()
-            user = {"username": "system:serviceaccount:autopilot:autopilot" if "audiences" in review["spec"] else "somebody"}
-            return web.json_response({"status": {"authenticated": True, "allowed": True, "user": user, "audiences": review["spec"].get("audiences")}})
+            user = {
+                "username": "system:serviceaccount:autopilot:autopilot"
+                if "audiences" in review["spec"]
+                else "somebody"
+            }
+            return web.json_response(
+                {
+                    "status": {
+                        "authenticated": True,
+                        "allowed": True,
+                        "user": user,
+                        "audiences": review["spec"].get("audiences"),
+                    }
+                }
+            )
         if request.path.endswith("/endpointslices"):
             return self._page(request, [self._slice(at) for at in range(0, self.nodes, _SLICE)])
         if request.path == "/api/v1/nodes":
             # Metadata of a node as discovery labels it: some 3 kB.
-            labels = {f"feature.node.kubernetes.io/cpu-cpuid.FEATURE{number}": "true" for number in range(50)}
+            labels = {
+                f"feature.node.kubernetes.io/cpu-cpuid.FEATURE{number}": "true"
+                for number in range(50)
+            }
             names = [name(number) for number in range(self.nodes)] + self.without
-            if request.query.get("labelSelector") not in ("nvidia.com/gpu.present=true", "pool=h100"):
+            if request.query.get("labelSelector") not in (
+                "nvidia.com/gpu.present=true",
+                "pool=h100",
+            ):
                 names = []
-            return self._page(request, [{"metadata": {"name": one, "labels": labels}} for one in names])
+            return self._page(
+                request, [{"metadata": {"name": one, "labels": labels}} for one in names]
+            )
         if request.path.endswith("/pods"):
-            return self._page(request, [{"spec": {"nodeName": node}} for node in self.pods.get(request.query["labelSelector"], [])])
+            return self._page(
+                request,
+                [
+                    {"spec": {"nodeName": node}}
+                    for node in self.pods.get(request.query["labelSelector"], [])
+                ],
+            )
         return web.json_response({"message": "no such thing", "reason": "NotFound"}, status=404)
 
     def _page(self, request, items):
-        limit, after = int(request.query.get("limit", "0")) or len(items), int(request.query.get("continue", "0"))
+        limit, after = (
+            int(request.query.get("limit", "0")) or len(items),
+            int(request.query.get("continue", "0")),
+        )
         more = {"continue": str(after + limit)} if after + limit < len(items) else {}
-        return web.json_response({"metadata": {"resourceVersion": "1", **more}, "items": items[after:after + limit]})
+        return web.json_response(
+            {"metadata": {"resourceVersion": "1", **more}, "items": items[after : after + limit]}
+        )
 
     def _slice(self, at):
         endpoints = [
-            {"addresses": [address(number)], "nodeName": name(number), "conditions": {"ready": name(number) not in self.unready},
-             "targetRef": {"kind": "Pod", "name": f"autopilot-{number:05d}", "namespace": "autopilot"}}
+            {
+                "addresses": [address(number)],
+                "nodeName": name(number),
+                "conditions": {"ready": name(number) not in self.unready},
+                "targetRef": {
+                    "kind": "Pod",
+                    "name": f"autopilot-{number:05d}",
+                    "namespace": "autopilot",
+                },
+            }
             for number in range(at, min(at + _SLICE, self.nodes))
         ]
         ports = [{"name": "api", "port": self.port}]
-        return {"addressType": "IPv4", "metadata": {"name": f"autopilot-healthchecks-{at}"}, "ports": ports, "endpoints": endpoints}
+        return {
+            "addressType": "IPv4",
+            "metadata": {"name": f"autopilot-healthchecks-{at}"},
+            "ports": ports,
+            "endpoints": endpoints,
+        }
 
 
 def ok(body, headers="Content-Type: application/json"):
-    return f"HTTP/1.1 200 OK\r\n{headers}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode() + body
+    return (
+        f"HTTP/1.1 200 OK\r\n{headers}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n".encode()
+        + body
+    )
 
 
 async def hang(writer, _node, _form):
@@ -151,16 +227,23 @@ async def hang(writer, _node, _form):
 
 
 async def main():
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("nodes", type=int)
     parser.add_argument("--hanging", type=int, default=0)
-    parser.add_argument("--seconds", type=float, default=0.0, help="that an agent takes for its checks")
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="that an agent takes for its checks"
+    )
     chosen = parser.parse_args()
     hanging = {name(number): hang for number in range(1, chosen.hanging + 1)}
     async with Fleet(chosen.nodes, hanging, chosen.seconds) as fleet:
         print(json.dumps({"api": fleet.api, "port": fleet.port}), flush=True)
         await asyncio.to_thread(sys.stdin.readline)
-        print(json.dumps({"asked": fleet.asked, "most": fleet.most, "agents": len(fleet.forms)}), flush=True)
+        print(
+            json.dumps({"asked": fleet.asked, "most": fleet.most, "agents": len(fleet.forms)}),
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An agent's door in this process, over real HTTP and with the real engine. What its checks say comes from the test, by `Engine.register`."""
+"""An agent's door in this process, over real HTTP and with the real engine. What its checks say
+comes from the test, by `Engine.register`.
+"""
+
 from __future__ import annotations
 
 import asyncio
@@ -25,10 +28,19 @@ NOBODY = "http://127.0.0.1:9"
 
 
 def settings(**variables):
-    """Those of an agent on gpu01 that asks nobody for a token; variables as the environment has them."""
+    """Those of an agent on gpu01 that asks nobody for a token; variables as the environment has
+    them.
+    """
     given = {
-        "NODE_NAME": "gpu01", "NAMESPACE": "autopilot", "POD_IP": "127.0.0.1", "AUTOPILOT_BIND": "127.0.0.1", "AUTOPILOT_AUTH": "off",
-        "AUTOPILOT_API_SERVER": NOBODY, "AUTOPILOT_API_TOKEN_FILE": "", "AUTOPILOT_API_CA": "", "PERIODIC_CHECKS": "gpu_count,remapped_rows",
+        "NODE_NAME": "gpu01",
+        "NAMESPACE": "autopilot",
+        "POD_IP": "127.0.0.1",
+        "AUTOPILOT_BIND": "127.0.0.1",
+        "AUTOPILOT_AUTH": "off",
+        "AUTOPILOT_API_SERVER": NOBODY,
+        "AUTOPILOT_API_TOKEN_FILE": "",
+        "AUTOPILOT_API_CA": "",
+        "PERIODIC_CHECKS": "gpu_count,remapped_rows",
     }
     return Settings.from_environment({**given, **variables})
 
@@ -63,7 +75,16 @@ class NoDeep:
 
     async def now(self, who):
         self.asked.append(who)
-        return type("Outcome", (), {"ran": False, "reason": "pod default/train-0 has GPUs of this node", "outcome": "", "results": []})()
+        return type(
+            "Outcome",
+            (),
+            {
+                "ran": False,
+                "reason": "pod default/train-0 has GPUs of this node",
+                "outcome": "",
+                "results": [],
+            },
+        )()
 
 
 class Agent:
@@ -93,12 +114,16 @@ class Agent:
 
     async def get(self, path, method="GET", **given):
         """Status, headers and text."""
-        async with aiohttp.ClientSession() as session, session.request(method, self.url + path, **given) as response:
+        async with aiohttp.ClientSession() as session, session.request(
+            method, self.url + path, **given
+        ) as response:
             return response.status, response.headers, await response.text()
 
     async def __aenter__(self):
         await self.engine.start()
-        app = door.make_app(self.settings, self.engine, self.deep, self.kube, lambda: None, self.exposition)
+        app = door.make_app(
+            self.settings, self.engine, self.deep, self.kube, lambda: None, self.exposition
+        )
         self.listening = await door.serve(app, "127.0.0.1", 0, self.guards)
         return self
 
@@ -110,6 +135,7 @@ class Agent:
 
 def asked(says, path, method="GET", variables=None, command=errand.COMMAND, **given):
     """One request to an agent whose checks say this: status, headers, text."""
+
     async def ask():
         async with Agent(settings(**(variables or {})), says, command=command) as agent:
             return await agent.get(path, method, **given)

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Fixtures that every test of checks uses: a node of stand-in hardware, and checks run on it for real."""
+"""Fixtures that every test of checks uses: a node of stand-in hardware, and checks run on it for
+real.
+"""
 
 from __future__ import annotations
 
@@ -26,20 +28,26 @@ import measures  # noqa: E402
 import node as sandbox  # noqa: E402
 
 # No deadline for an example: how long one takes says more about the machine than about the code.
-# Where a change is judged, the examples are the same each time: a find of chance is somebody's at a desk, who can look into it.
-hypothesis.settings.register_profile("quick", max_examples=60, deadline=None, derandomize="CI" in os.environ)
+# Where a change is judged, the examples are the same each time: a find of chance is somebody's at a
+# desk, who can look into it.
+hypothesis.settings.register_profile(
+    "quick", max_examples=60, deadline=None, derandomize="CI" in os.environ
+)
 hypothesis.settings.load_profile("quick")
 
 
 def pytest_configure(config):
     config.pluginmanager.register(measures)
-    # A shell has what it runs in the background ignore it, which all that tests start and interrupt would inherit.
+    # A shell has what it runs in the background ignore it, which all that tests start and interrupt
+    # would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture
 def node(tmp_path):
-    """``node(name or mapping) -> Node``: build a scenario (see tests/sandbox/node.py) in a directory of its own."""
+    """``node(name or mapping) -> Node``: build a scenario (see tests/sandbox/node.py) in a
+    directory of its own.
+    """
     built = []
 
     def build(scenario):
@@ -53,7 +61,9 @@ def node(tmp_path):
 
 @pytest.fixture(scope="module")
 def cluster():
-    """``cluster(hosts=8, ...) -> Cluster``: a running cluster (see tests/sandbox/cluster.py), which ends with the tests of the file."""
+    """``cluster(hosts=8, ...) -> Cluster``: a running cluster (see tests/sandbox/cluster.py), which
+    ends with the tests of the file.
+    """
     reason = sandbox_cluster.obstacle()
     if reason:
         pytest.skip(reason)
@@ -80,7 +90,9 @@ def _running_lab(nodes):
 
 @pytest.fixture(scope="session")
 def lab():
-    """A Kubernetes whose nodes are objects only (see tests/sandbox/lab): tests leave it as they found it."""
+    """A Kubernetes whose nodes are objects only (see tests/sandbox/lab): tests leave it as they
+    found it.
+    """
     yield from _running_lab(0)
 
 
@@ -92,15 +104,27 @@ def lab_nodes():
 
 @pytest.fixture
 def frozen(tmp_path):
-    """``frozen(directory) -> path``: a file whose opening blocks in the kernel so that not even SIGKILL ends it, until the test is over."""
+    """``frozen(directory) -> path``: a file whose opening blocks in the kernel so that not even
+    SIGKILL ends it, until the test is over.
+    """
     daemons = []
 
     def freeze(directory=tmp_path / "frozen"):
         directory.mkdir()
         program = Path(__file__).parent / "sandbox" / "frozen.py"
-        daemons.append(subprocess.Popen([sys.executable, str(program), str(directory)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True))
+        daemons.append(
+            subprocess.Popen(
+                [sys.executable, str(program), str(directory)],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                text=True,
+            )
+        )
         if daemons[-1].stdout.readline().strip() != "ready":
-            pytest.skip(f"needs a file system that never answers, by FUSE: {daemons[-1].stderr.read().strip()}")
+            pytest.skip(
+                "needs a file system that never answers, by FUSE: "
+                f"{daemons[-1].stderr.read().strip()}"
+            )
         return directory / "door"
 
     yield freeze
@@ -112,28 +136,50 @@ def frozen(tmp_path):
 class Measure:
     """Runs checks in a fresh process on a node; see `__call__` and `several`."""
 
-    #: Seconds that a whole run may take before the test fails; far above any deadline that tests set.
+    #: Seconds that a whole run may take before the test fails; far above any deadline that tests
+    #: set.
     PATIENCE = 120
 
     def __call__(self, node, check, expected_gpus=None, timeout=None, **options) -> Outcome:
         """The outcome of one check with its options."""
         return self.several(node, [check], expected_gpus, timeout, {check: options})[0]
 
-    def several(self, node, checks, expected_gpus=None, timeout=None, options=None, settings=None, **how) -> list[Outcome]:
-        """The outcomes of several checks in one pass. ``options`` by check name; ``settings`` overrides fields of `Settings`;
-        what else is named (``passive_only``, ``stop_on_fail``) goes to `runner.run`."""
+    def several(
+        self, node, checks, expected_gpus=None, timeout=None, options=None, settings=None, **how
+    ) -> list[Outcome]:
+        """The outcomes of several checks in one pass. ``options`` by check name; ``settings``
+        overrides fields of `Settings`; what else is named (``passive_only``, ``stop_on_fail``) goes
+        to `runner.run`.
+        """
         request = {
             "checks": [[check, (options or {}).get(check, {})] for check in checks],
-            "settings": {"expected_gpus": expected_gpus, "nvml_library": node.library, "host_root": node.root, "timeout": timeout, **(settings or {})},
+            "settings": {
+                "expected_gpus": expected_gpus,
+                "nvml_library": node.library,
+                "host_root": node.root,
+                "timeout": timeout,
+                **(settings or {}),
+            },
             "how": how,
         }
         program = Path(__file__).parent / "sandbox" / "measure.py"
-        done = subprocess.run([node.python, str(program), json.dumps(request)], capture_output=True, text=True, timeout=self.PATIENCE, check=False)
+        done = subprocess.run(
+            [node.python, str(program), json.dumps(request)],
+            capture_output=True,
+            text=True,
+            timeout=self.PATIENCE,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
-        return [Outcome(CheckResult.from_dict(one["result"]), one["readings"], one["options"]) for one in json.loads(done.stdout)]
+        return [
+            Outcome(CheckResult.from_dict(one["result"]), one["readings"], one["options"])
+            for one in json.loads(done.stdout)
+        ]
 
 
 @pytest.fixture
 def measure():
-    """``measure(node, check_name, expected_gpus=, timeout=, **options) -> Outcome`` and ``measure.several(node, names, ...)``."""
+    """``measure(node, check_name, expected_gpus=, timeout=, **options) -> Outcome`` and
+    ``measure.several(node, names, ...)``.
+    """
     return Measure()

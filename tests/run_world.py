@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Whole runs on paper: fleets of any size with what is wrong in them, judged by the real judges into a run document."""
+"""Whole runs on paper: fleets of any size with what is wrong in them, judged by the real judges
+into a run document.
+"""
+
 from __future__ import annotations
 
 import json
@@ -9,17 +12,36 @@ import random
 from mesh_world import World
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import report, verdict
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import iperf3_pairs, pcie_bandwidth, ping_mesh
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+    iperf3_pairs,
+    pcie_bandwidth,
+    ping_mesh,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, plan
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, Finding, Measurement, Subject
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+)
 
 MODEL = "NVIDIA H100 80GB HBM3"
 GB = 1e9
 _LINK = {
-    "max_generation": 5, "max_width": 16, "gpu_max_generation": 5, "idle_generation": 1, "idle_width": 16, "generation": 5, "width": 16, "looks": 9,
+    "max_generation": 5,
+    "max_width": 16,
+    "gpu_max_generation": 5,
+    "idle_generation": 1,
+    "idle_width": 16,
+    "generation": 5,
+    "width": 16,
+    "looks": 9,
     "replays": 0,
 }
-_INTACT = {method: {"size": 1 << 26, "wrong_blocks": 0, "first_wrong": None} for method in ("copy_engine", "kernel")}
+_INTACT = {
+    method: {"size": 1 << 26, "wrong_blocks": 0, "first_wrong": None}
+    for method in ("copy_engine", "kernel")
+}
 
 
 def names(hosts):
@@ -28,100 +50,253 @@ def names(hosts):
 
 
 def node(name, gpus=8, slow=None, share=1.0, dice=None):
-    """A node that is well, but for the link of GPU ``slow``, which has one lane. ``share``: what all its links carry of what is usual."""
+    """A node that is well, but for the link of GPU ``slow``, which has one lane. ``share``: what
+    all its links carry of what is usual.
+    """
     dice = dice or random.Random(name)
-    known = [{"index": index, "uuid": f"GPU-{name}-{index}", "pci": f"00000000:{0x18 + 0x10 * index:02X}:00.0", "name": MODEL} for index in range(gpus)]
-    readings = {"driver_version": "580.95.05", "gpus": [_measured(gpu, gpu["index"] == slow, share, dice) for gpu in known]}
+    known = [
+        {
+            "index": index,
+            "uuid": f"GPU-{name}-{index}",
+            "pci": f"00000000:{0x18 + 0x10 * index:02X}:00.0",
+            "name": MODEL,
+        }
+        for index in range(gpus)
+    ]
+    readings = {
+        "driver_version": "580.95.05",
+        "gpus": [_measured(gpu, gpu["index"] == slow, share, dice) for gpu in known],
+    }
     look = {"gpus": [_idle(gpu) for gpu in known], "mps": [], "jobs": None}
-    readings.update(gate={"locked_by": None, "looks": [look] * 2}, after={"locked_by": None, "looks": [look]})
-    rows = [Measurement("remapped_rows", 0, "rows", {"gpu": str(index), "cause": cause}) for index in range(gpus) for cause in ("correctable", "uncorrectable")]
+    readings.update(
+        gate={"locked_by": None, "looks": [look] * 2}, after={"locked_by": None, "looks": [look]}
+    )
+    rows = [
+        Measurement("remapped_rows", 0, "rows", {"gpu": str(index), "cause": cause})
+        for index in range(gpus)
+        for cause in ("correctable", "uncorrectable")
+    ]
     results = [
-        CheckResult("gpu_count", "pass", f"{gpus} x {MODEL}", [], [Measurement("gpu_count", gpus, "gpus")]),
-        CheckResult("remapped_rows", "pass", f"{gpus} GPUs: no rows remapped, none pending", [], rows),
-        CheckResult("gpu_power", "pass", f"{gpus} GPUs not slowed down ({gpus} idle), power limit 700 W"),
+        CheckResult(
+            "gpu_count", "pass", f"{gpus} x {MODEL}", [], [Measurement("gpu_count", gpus, "gpus")]
+        ),
+        CheckResult(
+            "remapped_rows", "pass", f"{gpus} GPUs: no rows remapped, none pending", [], rows
+        ),
+        CheckResult(
+            "gpu_power", "pass", f"{gpus} GPUs not slowed down ({gpus} idle), power limit 700 W"
+        ),
         pcie_bandwidth.judge(readings, {"expected_gpus": gpus}),
     ]
-    taken = {"pcie_bandwidth": {"options": {"minimum": None, "expected_gpus": gpus}, "readings": readings}}
+    taken = {
+        "pcie_bandwidth": {
+            "options": {"minimum": None, "expected_gpus": gpus},
+            "readings": readings,
+        }
+    }
     return verdict.Node(name, results, {"gpus": known, "driver_version": "580.95.05"}, taken)
 
 
 def _idle(gpu):
-    return {**gpu, "processes": [], "utilisation": 0, "memory_utilisation": 0, "memory_used": 0, "mig": False}
+    return {
+        **gpu,
+        "processes": [],
+        "utilisation": 0,
+        "memory_utilisation": 0,
+        "memory_used": 0,
+        "mig": False,
+    }
 
 
 def _measured(gpu, is_slow, share, dice):
     usual = {"host_to_device": 55.2 * share, "device_to_host": 55.0 * share}
-    rates = {direction: (3.4 if is_slow else rate * dice.gauss(1, 0.004)) * GB for direction, rate in usual.items()}
+    rates = {
+        direction: (3.4 if is_slow else rate * dice.gauss(1, 0.004)) * GB
+        for direction, rate in usual.items()
+    }
     transfers = {
-        direction: {method: {"samples": [rate * part] * 5, "copies": 16, "size": 1 << 26} for method, part in (("copy_engine", 1), ("kernel", 0.9))}
+        direction: {
+            method: {"samples": [rate * part] * 5, "copies": 16, "size": 1 << 26}
+            for method, part in (("copy_engine", 1), ("kernel", 0.9))
+        }
         for direction, rate in rates.items()
     }
     link = dict(_LINK, width=1, idle_width=1) if is_slow else _LINK
-    return {**gpu, "numa": {"node": 0, "cpus": 56, "memory": "preferred", "problems": []}, "link": link, "verified": _INTACT, "transfers": transfers}
+    return {
+        **gpu,
+        "numa": {"node": 0, "cpus": 56, "memory": "preferred", "problems": []},
+        "link": link,
+        "verified": _INTACT,
+        "transfers": transfers,
+    }
 
 
 def lost(name):
     """A node with a GPU that fell off the bus, and one that is to be reset."""
     whole = node(name)
-    subjects = [Subject("gpu", index, f"GPU-{name}-{index}", f"00000000:{0x18 + 0x10 * index:02X}:00.0") for index in range(8)]
-    pending = Finding("row_remap_pending", "warn", "a row waits to be remapped; reset the GPU", "reset_gpu", subjects[2], {"pending": True})
-    gone = Finding("gpu_lost", "fail", "fell off the bus", "reboot_node", subjects[5], {"xids": [79], "kernel": "not there"})
-    return whole._replace(results=whole.results[2:] + [
-        CheckResult("gpu_count", "fail", "GPU 5 (68:00.0): fell off the bus", [gone]), CheckResult("remapped_rows", "warn", pending.message, [pending]),
-    ])
+    subjects = [
+        Subject("gpu", index, f"GPU-{name}-{index}", f"00000000:{0x18 + 0x10 * index:02X}:00.0")
+        for index in range(8)
+    ]
+    pending = Finding(
+        "row_remap_pending",
+        "warn",
+        "a row waits to be remapped; reset the GPU",
+        "reset_gpu",
+        subjects[2],
+        {"pending": True},
+    )
+    gone = Finding(
+        "gpu_lost",
+        "fail",
+        "fell off the bus",
+        "reboot_node",
+        subjects[5],
+        {"xids": [79], "kernel": "not there"},
+    )
+    return whole._replace(
+        results=whole.results[2:]
+        + [
+            CheckResult("gpu_count", "fail", "GPU 5 (68:00.0): fell off the bus", [gone]),
+            CheckResult("remapped_rows", "warn", pending.message, [pending]),
+        ]
+    )
 
 
 def hung(name):
-    finding = Finding("hung", "unknown", "dcgmi did not answer within 90 s and was ended", "watch", evidence={"what": "dcgmi", "seconds": 90})
+    finding = Finding(
+        "hung",
+        "unknown",
+        "dcgmi did not answer within 90 s and was ended",
+        "watch",
+        evidence={"what": "dcgmi", "seconds": 90},
+    )
     whole = node(name)
-    return whole._replace(results=[*whole.results, CheckResult("dcgm_diag", "unknown", finding.message, [finding])])
+    return whole._replace(
+        results=[*whole.results, CheckResult("dcgm_diag", "unknown", finding.message, [finding])]
+    )
 
 
 def away(name):
-    return verdict.node_of(name, {"unreachable": True, "msg": f"Failed to connect to the host via ssh: connect to host {name} port 22: Connection timed out"})
+    return verdict.node_of(
+        name,
+        {
+            "unreachable": True,
+            "msg": f"Failed to connect to the host via ssh: connect to host {name} port 22: "
+            "Connection timed out",
+        },
+    )
 
 
 def busy(name):
     whole = node(name)
-    return whole._replace(results=[*whole.results[:3], CheckResult("pcie_bandwidth", "skip", "GPU 0 (18:00.0): in use by python3 (pid 4242)")])
+    return whole._replace(
+        results=[
+            *whole.results[:3],
+            CheckResult("pcie_bandwidth", "skip", "GPU 0 (18:00.0): in use by python3 (pid 4242)"),
+        ]
+    )
 
 
 def bare(name):
-    return verdict.Node(name, [CheckResult(check, "skip", "no NVIDIA GPU on the PCI bus") for check in ("gpu_count", "remapped_rows", "pcie_bandwidth")])
+    return verdict.Node(
+        name,
+        [
+            CheckResult(check, "skip", "no NVIDIA GPU on the PCI bus")
+            for check in ("gpu_count", "remapped_rows", "pcie_bandwidth")
+        ],
+    )
 
 
 def mixed():
     """Nodes of every kind."""
-    return [node("gpu01"), node("gpu02", slow=4), lost("gpu03"), hung("gpu04"), away("gpu05"), busy("gpu06"), node("gpu07"), node("gpu08"), bare("login1")]
+    return [
+        node("gpu01"),
+        node("gpu02", slow=4),
+        lost("gpu03"),
+        hung("gpu04"),
+        away("gpu05"),
+        busy("gpu06"),
+        node("gpu07"),
+        node("gpu08"),
+        bare("login1"),
+    ]
 
 
 def large(hosts, seed=0):
     """A fleet of which one in a hundred is bad."""
     dice = random.Random(seed)
-    kinds = [lambda name: node(name, slow=3, dice=dice), lost, hung, away, lambda name: node(name, share=0.9, dice=dice)]
-    odd = {place: kinds[number % len(kinds)] for number, place in enumerate(sorted(dice.sample(range(hosts), max(1, hosts // 100))))}
-    return [odd[place](name) if place in odd else node(name, dice=dice) for place, name in enumerate(names(hosts))]
+    kinds = [
+        lambda name: node(name, slow=3, dice=dice),
+        lost,
+        hung,
+        away,
+        lambda name: node(name, share=0.9, dice=dice),
+    ]
+    odd = {
+        place: kinds[number % len(kinds)]
+        for number, place in enumerate(sorted(dice.sample(range(hosts), max(1, hosts // 100))))
+    }
+    return [
+        odd[place](name) if place in odd else node(name, dice=dice)
+        for place, name in enumerate(names(hosts))
+    ]
 
 
 def planned(hosts, racks=2, rounds=5, planes=2, peers=32, seed=1, speed=10_000_000_000):
     """The plan of a mesh of these hosts; no racks, no groups."""
     facts = {name: _facts(number, planes, speed) for number, name in enumerate(hosts, 1)}
     settings = plan.Settings(
-        checks=list(judge.CHECKS), rounds=rounds, interfaces={}, plane_class=None, together=False, seed=seed, group_by="rack",
-        group_of={name: f"r{1 + place * racks // len(hosts):02d}" for place, name in enumerate(hosts)} if racks else {},
-        options={"iperf3_pairs": iperf3_pairs.CHECK.defaults(), "ping_mesh": {**ping_mesh.CHECK.defaults(), "peers": peers}}, lead_seconds=5.0,
+        checks=list(judge.CHECKS),
+        rounds=rounds,
+        interfaces={},
+        plane_class=None,
+        together=False,
+        seed=seed,
+        group_by="rack",
+        group_of={
+            name: f"r{1 + place * racks // len(hosts):02d}" for place, name in enumerate(hosts)
+        }
+        if racks
+        else {},
+        options={
+            "iperf3_pairs": iperf3_pairs.CHECK.defaults(),
+            "ping_mesh": {**ping_mesh.CHECK.defaults(), "peers": peers},
+        },
+        lead_seconds=5.0,
     )
     return plan.make(facts, settings, 1000.0, f"run{seed}")
 
 
 def _facts(number, planes, speed):
     interfaces = [
-        dict(name=f"eth{plane}", kind="", up=True, carrier=True, mtu=1500, speed=speed, default_route=False,
-             addresses=[dict(family=4, address=f"10.{77 + plane}.{number // 250}.{1 + number % 250}", prefix=16)])
+        dict(
+            name=f"eth{plane}",
+            kind="",
+            up=True,
+            carrier=True,
+            mtu=1500,
+            speed=speed,
+            default_route=False,
+            addresses=[
+                dict(
+                    family=4,
+                    address=f"10.{77 + plane}.{number // 250}.{1 + number % 250}",
+                    prefix=16,
+                )
+            ],
+        )
         for plane in range(1, planes + 1)
     ]
     tools = {tool: {"path": f"/usr/bin/{tool}", "version": "3.12"} for tool in ("iperf3", "fping")}
-    return {**dict(interfaces=interfaces, busy=[], clock=dict(offset_seconds=0.0, uncertainty_seconds=0.01, asked=0.0, answered=1.0)), **tools}
+    return {
+        **dict(
+            interfaces=interfaces,
+            busy=[],
+            clock=dict(offset_seconds=0.0, uncertainty_seconds=0.01, asked=0.0, answered=1.0),
+        ),
+        **tools,
+    }
 
 
 def document(nodes, first=None, policy=None, **faults):
@@ -135,8 +310,14 @@ def document(nodes, first=None, policy=None, **faults):
         if second:
             plans.append(second)
             passes.append(world.readings(second))
-        nodes = [one._replace(mesh=tuple(readings.get(one.name) for readings in passes)) for one in nodes]
+        nodes = [
+            one._replace(mesh=tuple(readings.get(one.name) for readings in passes)) for one in nodes
+        ]
     chosen = verdict.policy_from(policy)
-    run = report.Run("20261121T031200-preflight", "preflight", 1795230720.0, 1795230829.0, False, "2.19.14")
+    run = report.Run(
+        "20261121T031200-preflight", "preflight", 1795230720.0, 1795230829.0, False, "2.19.14"
+    )
     # As a reader finds it in the file.
-    return json.loads(report.to_json(report.document_of(run, nodes, verdict.judge(nodes, chosen, plans), chosen)))
+    return json.loads(
+        report.to_json(report.document_of(run, nodes, verdict.judge(nodes, chosen, plans), chosen))
+    )

@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Names of variables in the templates of playbooks and roles."""
+
 from __future__ import annotations
 
 import jinja2
@@ -13,12 +14,18 @@ _BARE = {"when", "that", "until", "failed_when", "changed_when", "var"}
 def names_in(text):
     """The names of the variables that a template reads; what a playbook froze is read by attribute."""
     tree = jinja2.Environment().parse(text)
-    frozen = {one.attr for one in tree.find_all(nodes.Getattr) if getattr(one.node, "name", None) == "autopilot_frozen"}
+    frozen = {
+        one.attr
+        for one in tree.find_all(nodes.Getattr)
+        if getattr(one.node, "name", None) == "autopilot_frozen"
+    }
     return {name.name for name in tree.find_all(nodes.Name)}, frozen
 
 
 def names_of(value, bare=False):
-    """Those of all templates in a YAML document: the names, and what is read of ``autopilot_frozen``."""
+    """Those of all templates in a YAML document: the names, and what is read of
+    ``autopilot_frozen``.
+    """
     names, frozen = set(), set()
     for text in _texts(value, bare):
         found = names_in(text)

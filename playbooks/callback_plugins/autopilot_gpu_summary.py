@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Loads the callback ``autopilot.gpu.summary`` with the playbooks of this directory: Ansible loads callbacks beside a playbook unasked."""
+"""Loads the callback ``autopilot.gpu.summary`` with the playbooks of this directory: Ansible loads
+callbacks beside a playbook unasked.
+"""
 
 from __future__ import annotations
 

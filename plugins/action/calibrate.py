@@ -9,7 +9,11 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import calibration, files, report
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
+    calibration,
+    files,
+    report,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _once, _options, _summary
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
@@ -29,23 +33,38 @@ class ActionModule(_once.Once):
         gathered = calibration.Gathered(options["newest"])
         unread = _gather(options["runs"], gathered)
         proposals = calibration.propose(gathered)
-        lines = calibration.lines_of(proposals, gathered) + [f"  not read: {words}" for words in unread]
+        lines = calibration.lines_of(proposals, gathered) + [
+            f"  not read: {words}" for words in unread
+        ]
         result = {
-            "proposals": [one.to_dict() for one in proposals], "left_out": gathered.left_out, "unread": unread, "files": [], "summary": lines,
+            "proposals": [one.to_dict() for one in proposals],
+            "left_out": gathered.left_out,
+            "unread": unread,
+            "files": [],
+            "summary": lines,
         }
         if options["dest"]:
-            self._write(os.path.join(os.getcwd(), options["dest"]), proposals, gathered, lines, result)
+            self._write(
+                os.path.join(os.getcwd(), options["dest"]), proposals, gathered, lines, result
+            )
         _summary.show_now(lines)
         return result
 
     def _write(
-        self, directory: str, proposals: list[calibration.Proposal], gathered: calibration.Gathered, lines: list[str], result: dict[str, t.Any],
+        self,
+        directory: str,
+        proposals: list[calibration.Proposal],
+        gathered: calibration.Gathered,
+        lines: list[str],
+        result: dict[str, t.Any],
     ) -> None:
         """A file for each model; one that says the same but for its date is left as it is."""
         date = time.strftime("%Y-%m-%d", time.gmtime())
         for model in dict.fromkeys(one.model for one in proposals):
             path = os.path.join(directory, calibration.file_name(model))
-            text = calibration.variables_of(model, [one for one in proposals if one.model == model], gathered, date)
+            text = calibration.variables_of(
+                model, [one for one in proposals if one.model == model], gathered, date
+            )
             result["files"].append(path)
             if _without_date(_text_of(path)) == _without_date(text):
                 continue
@@ -61,13 +80,18 @@ class ActionModule(_once.Once):
 
 
 def _gather(given: list[str], gathered: calibration.Gathered) -> list[str]:
-    """Read the documents, the newest first, and say which could not be. Raises ValueError for a path that leads to none, or to none that was named itself."""
+    """Read the documents, the newest first, and say which could not be. Raises ValueError for a
+    path that leads to none, or to none that was named itself.
+    """
     unread: list[str] = []
     ages: list[tuple[str, str]] = []
     for path in given:
         found = sorted(Path(path).glob("**/run.json")) if os.path.isdir(path) else [Path(path)]
         if not found:
-            raise ValueError(f"runs: {path!r} has no run.json in it, give a directory of reports or paths of run documents")
+            raise ValueError(
+                f"runs: {path!r} has no run.json in it, give a directory of reports or paths "
+                "of run documents"
+            )
         for one in found:
             try:
                 ages.append((str(_document(one).get("finished")), str(one)))
@@ -85,7 +109,10 @@ def _document(path: Path) -> dict[str, t.Any]:
     try:
         return report.read(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror}), give the path of a run document, such as reports/<run>/run.json") from error
+        raise ValueError(
+            f"cannot be read ({error.strerror}), give the path of a run document, such as "
+            "reports/<run>/run.json"
+        ) from error
     except ValueError as error:
         raise ValueError(f"is no run document: {error}") from error
 

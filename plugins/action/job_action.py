@@ -63,20 +63,30 @@ class _Trouble(Exception):
 
 
 class ActionModule(ActionBase):
-    """Decides about a job by a judged run, tells whoever is to know, and acts, on the controller, once."""
+    """Decides about a job by a judged run, tells whoever is to know, and acts, on the controller,
+    once.
+    """
 
     BYPASS_HOST_LOOP = True
     TRANSFERS_FILES = False
     _requires_connection = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
+    ) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         given = _hosts.plain(self._task.args)
         try:
             options = _validated(given)
             result["changed"] = False
             if options["report"]:
-                result.update(_done(options, dry=options["dry_run"] or bool(self._task.check_mode), write_down=not self._task.check_mode))
+                result.update(
+                    _done(
+                        options,
+                        dry=options["dry_run"] or bool(self._task.check_mode),
+                        write_down=not self._task.check_mode,
+                    )
+                )
         except (AnsibleError, ValueError) as error:
             result.update(failed=True, msg=str(error))
         return t.cast("dict[str, t.Any]", remove_values(result, _secrets(given)))
@@ -87,7 +97,11 @@ def _secrets(given: dict[str, t.Any]) -> set[str]:
     notify = given.get("notify")
     notify = notify if isinstance(notify, dict) else {}
     mail = notify.get("mail")
-    found = [notify.get("webhook"), notify.get("slack"), mail.get("password") if isinstance(mail, dict) else None]
+    found = [
+        notify.get("webhook"),
+        notify.get("slack"),
+        mail.get("password") if isinstance(mail, dict) else None,
+    ]
     return {one for one in found if isinstance(one, str) and one}
 
 
@@ -101,12 +115,21 @@ def _validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
         raise ValueError(f"act: {', '.join(acts)} are given, give one of them")
     slurm, kubernetes = options["act"].get("slurm"), options["act"].get("kubernetes")
     if slurm and not re.fullmatch(r"\d+([_+]\d+)?", slurm["job_id"]):
-        raise ValueError(f"act.slurm.job_id: {slurm['job_id']!r} is not accepted, give the number of a job, such as 4711, 4711_3 or 4711+1")
+        raise ValueError(
+            f"act.slurm.job_id: {slurm['job_id']!r} is not accepted, give the number of a job, "
+            "such as 4711, 4711_3 or 4711+1"
+        )
     for name in ("namespace", "name") if kubernetes else ():
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", kubernetes[name]):
-            raise ValueError(f"act.kubernetes.{name}: {kubernetes[name]!r} is not accepted, give the name of an object")
+            raise ValueError(
+                f"act.kubernetes.{name}: {kubernetes[name]!r} is not accepted, give the name "
+                "of an object"
+            )
     if not 0 < options["timeout"] <= 3600:
-        raise ValueError(f"timeout: {options['timeout']} is not accepted, give seconds greater than 0, at most 3600")
+        raise ValueError(
+            f"timeout: {options['timeout']} is not accepted, give seconds greater than 0, at "
+            "most 3600"
+        )
     return options
 
 
@@ -114,7 +137,10 @@ def _done(options: dict[str, t.Any], dry: bool, write_down: bool) -> dict[str, t
     """Decide and do it, or say what would be done."""
     document = _read(options["report"], "report")
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), list):
-        raise ValueError(f"report: {options['report']} is no run document, give the path that the module verdict returns as report")
+        raise ValueError(
+            f"report: {options['report']} is no run document, give the path that the module "
+            "verdict returns as report"
+        )
     if not (options["history"] and write_down):
         return _decided(options, document, dry, False)
     with _alone(options["history"], options["timeout"]):
@@ -123,7 +149,9 @@ def _done(options: dict[str, t.Any], dry: bool, write_down: bool) -> dict[str, t
 
 @contextlib.contextmanager
 def _alone(history: str, seconds: float) -> t.Iterator[None]:
-    """Nobody else decides by this history meanwhile: what one has done, the next must know. The lock is on the directory, which stays anyway."""
+    """Nobody else decides by this history meanwhile: what one has done, the next must know. The
+    lock is on the directory, which stays anyway.
+    """
     directory = os.path.dirname(os.path.abspath(history))
     try:
         os.makedirs(directory, exist_ok=True)
@@ -134,18 +162,34 @@ def _alone(history: str, seconds: float) -> t.Iterator[None]:
         return
     try:
         if not locked(handle, time.monotonic() + seconds):
-            raise ValueError(f"history: {history} is in use by another decision for {seconds:g} s (timeout) already; nothing was decided")
+            raise ValueError(
+                f"history: {history} is in use by another decision for {seconds:g} s (timeout) "
+                "already; nothing was decided"
+            )
         yield
     finally:
         os.close(handle)
 
 
-def _decided(options: dict[str, t.Any], document: dict[str, t.Any], dry: bool, write_down: bool) -> dict[str, t.Any]:
-    history = _read(options["history"], "history") if options["history"] and os.path.exists(options["history"]) else None
+def _decided(
+    options: dict[str, t.Any], document: dict[str, t.Any], dry: bool, write_down: bool
+) -> dict[str, t.Any]:
+    history = (
+        _read(options["history"], "history")
+        if options["history"] and os.path.exists(options["history"])
+        else None
+    )
     decision = decide.decide(document, options["decisions"], history, options["hosts"])
     result: dict[str, t.Any] = {
-        "changed": False, "job": options["job"], "decision": decision.decision, "reason": decision.reason, "dry_run": dry,
-        "facts": [one.to_dict() for one in decision.facts], "acted": "", "notified": [], "planned": [],
+        "changed": False,
+        "job": options["job"],
+        "decision": decision.decision,
+        "reason": decision.reason,
+        "dry_run": dry,
+        "facts": [one.to_dict() for one in decision.facts],
+        "acted": "",
+        "notified": [],
+        "planned": [],
     }
     troubles = []
     if decision.decision in (decide.SUSPEND, decide.STOP):
@@ -155,11 +199,20 @@ def _decided(options: dict[str, t.Any], document: dict[str, t.Any], dry: bool, w
             result["planned" if dry else "acted"] = [done.words] if dry else done.words
             decision.history[-1]["acted"] = "" if dry else decision.decision
         except _Trouble as error:
-            troubles.append(f"job {options['job']}: decided to {decision.decision} it, which did not come to pass: {error}")
+            troubles.append(
+                f"job {options['job']}: decided to {decision.decision} it, which did not come "
+                f"to pass: {error}"
+            )
     if decision.news and dry:
-        result["planned"] = result["planned"] + [f"would tell {name}" for name in _notify.named(options["notify"])]
+        result["planned"] = result["planned"] + [
+            f"would tell {name}" for name in _notify.named(options["notify"])
+        ]
     elif decision.news:
-        said = _notify.tell(options["notify"], _message(options["job"], document, decision, result["acted"], troubles), options["timeout"])
+        said = _notify.tell(
+            options["notify"],
+            _message(options["job"], document, decision, result["acted"], troubles),
+            options["timeout"],
+        )
         result["notified"] = [name for name, trouble in said.items() if not trouble]
         troubles += [f"{name}: {trouble}" for name, trouble in said.items() if trouble]
         # Whoever was not told is told with the next pass.
@@ -169,14 +222,19 @@ def _decided(options: dict[str, t.Any], document: dict[str, t.Any], dry: bool, w
         try:
             write(options["history"], json.dumps(decision.history) + "\n")
         except OSError as error:
-            troubles.append(f"history: {options['history']} cannot be written, so that the next pass is the first again: {error}")
+            troubles.append(
+                f"history: {options['history']} cannot be written, so that the next pass is "
+                f"the first again: {error}"
+            )
     if troubles:
         result.update(failed=True, msg="; ".join(troubles))
     return result
 
 
 def _read(path: str, option: str) -> t.Any:
-    """A file of JSON. A history that is none is one that begins anew; a report that is none is an error."""
+    """A file of JSON. A history that is none is one that begins anew; a report that is none is an
+    error.
+    """
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)
@@ -188,23 +246,36 @@ def _read(path: str, option: str) -> t.Any:
 
 # ---- acting ----
 
-def _act(options: dict[str, t.Any], document: dict[str, t.Any], decision: decide.Decision, dry: bool) -> jobs.Done:
+
+def _act(
+    options: dict[str, t.Any], document: dict[str, t.Any], decision: decide.Decision, dry: bool
+) -> jobs.Done:
     """Raises _Trouble."""
     act, verb = options["act"], decision.decision
     try:
         if act.get("kubernetes"):
             return _kubernetes(options, dry)
         if act.get("slurm"):
-            return _slurm(act["slurm"], "cancel" if verb == decide.STOP else act["slurm"]["suspend_by"], options["timeout"], dry)
+            return _slurm(
+                act["slurm"],
+                "cancel" if verb == decide.STOP else act["slurm"]["suspend_by"],
+                options["timeout"],
+                dry,
+            )
         if act.get("command"):
-            # What it does is not known here, nor whether it is done already; who saw it done a pass ago does not do it again.
+            # What it does is not known here, nor whether it is done already; who saw it done a pass
+            # ago does not do it again.
             if decision.acted == verb:
                 return jobs.Done(False, f"{act['command'][0]} was run for this before")
             if dry:
                 return jobs.Done(True, f"would run {act['command'][0]}")
             told = json.dumps(_document(options["job"], document, decision)).encode()
             said = _program(act["command"], options["timeout"], told)
-            return jobs.Done(True, f"ran {act['command'][0]}{': ' if said.strip() else ''}{' '.join(said.split())[:_MOST_OUTPUT]}")
+            return jobs.Done(
+                True,
+                "ran "
+                f"{act['command'][0]}{': ' if said.strip() else ''}{' '.join(said.split())[:_MOST_OUTPUT]}",
+            )
     except (ApiError, OSError, ValueError) as error:
         raise _Trouble(str(error)) from None
     return jobs.Done(False, f"nothing: there is no act by which to {verb} a job")
@@ -212,15 +283,22 @@ def _act(options: dict[str, t.Any], document: dict[str, t.Any], decision: decide
 
 def _kubernetes(options: dict[str, t.Any], dry: bool) -> jobs.Done:
     if _kube.MISSING:
-        raise _Trouble("the Python package kubernetes cannot be imported on the controller; install it for the Python that runs Ansible")
+        raise _Trouble(
+            "the Python package kubernetes cannot be imported on the controller; install it "
+            "for the Python that runs Ansible"
+        )
     wanted = options["act"]["kubernetes"]
     cluster = _kube.Cluster(options["kubeconfig"], options["context"])
-    return cluster.run(jobs.suspend(wanted["kind"], wanted["namespace"], wanted["name"], dry), options["timeout"])
+    return cluster.run(
+        jobs.suspend(wanted["kind"], wanted["namespace"], wanted["name"], dry), options["timeout"]
+    )
 
 
 def _slurm(wanted: dict[str, t.Any], how: str, seconds: float, dry: bool) -> jobs.Done:
     number = wanted["job_id"]
-    idle = jobs.slurm_idle(how, jobs.slurm_states(_program(["scontrol", "-o", "show", "job", number], seconds)))
+    idle = jobs.slurm_idle(
+        how, jobs.slurm_states(_program(["scontrol", "-o", "show", "job", number], seconds))
+    )
     if idle:
         return jobs.Done(False, f"job {number} {idle}")
     command = [*jobs.SLURM[how][0], number]
@@ -231,10 +309,16 @@ def _slurm(wanted: dict[str, t.Any], how: str, seconds: float, dry: bool) -> job
 
 
 def _program(command: list[str], seconds: float, given: bytes = b"") -> str:
-    """What a program printed. Raises _Trouble for one that failed or did not end, OSError for one that is not there."""
+    """What a program printed. Raises _Trouble for one that failed or did not end, OSError for one
+    that is not there.
+    """
     done = run(command, seconds, given=given)
     if done.timed_out or done.returncode != 0:
-        how = f"did not end within {seconds:g} s" if done.timed_out else f"ended with {done.returncode}"
+        how = (
+            f"did not end within {seconds:g} s"
+            if done.timed_out
+            else f"ended with {done.returncode}"
+        )
         words = " ".join((done.stderr or done.stdout).split())[:_MOST_OUTPUT]
         raise _Trouble(f"{command[0]} {how}{': ' if words else ''}{words}")
     return done.stdout
@@ -242,22 +326,37 @@ def _program(command: list[str], seconds: float, given: bytes = b"") -> str:
 
 # ---- telling ----
 
+
 def _document(job: str, document: dict[str, t.Any], decision: decide.Decision) -> dict[str, t.Any]:
     """What programs are told: the decision and the facts that led to it."""
     return {
-        "schema": "autopilot.gpu/decision", "schema_version": 1, "job": job, "run_id": document.get("run_id"), "finished": document.get("finished"),
-        "decision": decision.decision, "reason": decision.reason, "facts": [one.to_dict() for one in decision.facts],
+        "schema": "autopilot.gpu/decision",
+        "schema_version": 1,
+        "job": job,
+        "run_id": document.get("run_id"),
+        "finished": document.get("finished"),
+        "decision": decision.decision,
+        "reason": decision.reason,
+        "facts": [one.to_dict() for one in decision.facts],
     }
 
 
-def _message(job: str, document: dict[str, t.Any], decision: decide.Decision, acted: str, troubles: list[str]) -> _notify.Message:
-    word = {decide.WARN_OWNER: "look at it", decide.SUSPEND: "suspend", decide.STOP: "stop"}[decision.decision]
+def _message(
+    job: str, document: dict[str, t.Any], decision: decide.Decision, acted: str, troubles: list[str]
+) -> _notify.Message:
+    word = {decide.WARN_OWNER: "look at it", decide.SUSPEND: "suspend", decide.STOP: "stop"}[
+        decision.decision
+    ]
     lines = [
         f"{one.node or 'run'}: {one.finding.status.upper()} {one.finding.code}: "
         f"{'' if one.finding.subject.kind in ('node', 'run') else f'{one.finding.subject}: '}{one.finding.message}"
         for one in decision.facts[:_MOST_LINES]
     ]
-    lines += [f"and {len(decision.facts) - _MOST_LINES} more"] if len(decision.facts) > _MOST_LINES else []
+    lines += (
+        [f"and {len(decision.facts) - _MOST_LINES} more"]
+        if len(decision.facts) > _MOST_LINES
+        else []
+    )
     lines += [f"done: {acted}"] if acted else []
     lines += [f"not done: {one}" for one in troubles]
     title = f"autopilot: {'job ' + job if job else 'a job'}: {word}"

@@ -23,7 +23,9 @@ class ActionModule(_on_node.OnNode):
 
     TRANSFERS_FILES = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
+    ) -> dict[str, t.Any]:
         asked = time.time()
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
@@ -43,7 +45,9 @@ class ActionModule(_on_node.OnNode):
         return result
 
     def _exchange(self) -> tuple[float, float, float]:
-        """Seconds since the epoch before, on the host, and after; the controller's by its monotonic clock, which nobody sets meanwhile."""
+        """Seconds since the epoch before, on the host, and after; the controller's by its monotonic
+        clock, which nobody sets meanwhile.
+        """
         # The interpreter that ran the module, spelt as Ansible spells it to the host's shell.
         python = str(self._used_interpreter or "").lstrip("#!")
         before, began = time.time(), time.monotonic()
@@ -63,6 +67,11 @@ def read(printed: str) -> float:
 
 
 def best_of(exchanges: list[tuple[float, float, float]]) -> dict[str, float]:
-    """How far the host's clock is ahead, by the exchange with the shortest round trip: the host read it somewhere in between."""
+    """How far the host's clock is ahead, by the exchange with the shortest round trip: the host
+    read it somewhere in between.
+    """
     before, there, after = min(exchanges, key=lambda exchange: exchange[2] - exchange[0])
-    return {"offset_seconds": round(there - (before + after) / 2, 6), "uncertainty_seconds": round((after - before) / 2, 6)}
+    return {
+        "offset_seconds": round(there - (before + after) / 2, 6),
+        "uncertainty_seconds": round((after - before) / 2, 6),
+    }

@@ -15,7 +15,9 @@ from ansible.errors import AnsibleError
 from ansible.utils.display import Display
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import translated
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import (
+    translated,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, plan
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _once, _options
 
@@ -43,8 +45,8 @@ _FROZEN = ("checks", "rounds", "together", "seed", "group_by", "confirm", "optio
 #: What there is for a second pass that measures nothing.
 _NO_PASS: dict[str, t.Any] = {"plan": None, "shares": {}, "goes_on": False}
 
-#: Seconds from a plan to its first window at least, and those that the controller takes to hand a task to one of its forks: 5 to 15
-#: milliseconds, seen with ansible-core 2.18 and 2.19.
+#: Seconds from a plan to its first window at least, and those that the controller takes to hand a
+#: task to one of its forks: 5 to 15 milliseconds, seen with ansible-core 2.18 and 2.19.
 _LEAST_LEAD, _DISPATCH = 5.0, 0.02
 #: Part of the forks that were at work, on average, when it was them that hosts waited for.
 _BUSY = 0.7
@@ -64,9 +66,15 @@ class ActionModule(_once.Once):
         options = validated({**frozen.get("options", {}), **given})
         settings = settings_of(options)
         if not frozen:
-            frozen = {"options": {name: options[name] for name in _FROZEN}, "group_by": None, "groups": {}}
+            frozen = {
+                "options": {name: options[name] for name in _FROZEN},
+                "group_by": None,
+                "groups": {},
+            }
             if settings.checks:
-                group_by, groups = self._groups(variables, _hosts.raws(variables), options["group_by"])
+                group_by, groups = self._groups(
+                    variables, _hosts.raws(variables), options["group_by"]
+                )
                 frozen.update(group_by=group_by, groups=groups)
         settings = settings._replace(group_by=frozen["group_by"], group_of=frozen["groups"])
         if options["only_options"]:
@@ -82,29 +90,44 @@ class ActionModule(_once.Once):
         if not settings.checks:
             return {"checks": [], "gate": False, "goes_on": False}
         if len(hosts) < 2:
-            return self._returned(plan.make({str(host): {} for host in hosts}, settings, time.time(), uuid.uuid4().hex), 0.0)
+            return self._returned(
+                plan.make(
+                    {str(host): {} for host in hosts}, settings, time.time(), uuid.uuid4().hex
+                ),
+                0.0,
+            )
         gate = IPERF in settings.checks and not settings.options[IPERF]["force"]
         return {"checks": list(settings.checks), "gate": gate, "goes_on": True}
 
-    def _plan(self, options: dict[str, t.Any], settings: plan.Settings, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _plan(
+        self, options: dict[str, t.Any], settings: plan.Settings, variables: dict[str, t.Any]
+    ) -> dict[str, t.Any]:
         raws = _hosts.raws(variables)
         facts = _facts(raws, options["facts"])
-        interfaces = {host: own["wanted"] for host, own in facts.items() if own and own.get("wanted")}
+        interfaces = {
+            host: own["wanted"] for host, own in facts.items() if own and own.get("wanted")
+        }
         lead = lead_of(facts, time.time(), _forks())
         settings = settings._replace(lead_seconds=lead, interfaces=interfaces)
         made = plan.make(without_twins(facts), settings, time.time(), uuid.uuid4().hex)
         return self._returned(made, lead)
 
-    def _follow_up(self, options: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _follow_up(
+        self, options: dict[str, t.Any], variables: dict[str, t.Any]
+    ) -> dict[str, t.Any]:
         planned = _hosts.registered(variables, options["plan"])
         if not isinstance(planned, dict) or not isinstance(planned.get("plan"), dict):
-            raise ValueError(f"plan: {options['plan']!r} is not accepted, no plan was registered under that name")
+            raise ValueError(
+                f"plan: {options['plan']!r} is not accepted, no plan was registered under that name"
+            )
         if not (options["confirm"] and _frozen(variables, options["plan"])["options"]["confirm"]):
             return dict(_NO_PASS)
         first = _hosts.plain(planned["plan"])
         raws = _hosts.raws(variables)
         answers = _hosts.answers(raws, options["readings"], ("mesh",))
-        wanted = judge.second_pass(first, {host: (answer or {}).get("mesh") or {} for host, answer in answers})
+        wanted = judge.second_pass(
+            first, {host: (answer or {}).get("mesh") or {} for host, answer in answers}
+        )
         facts = _facts(raws, options["facts"])
         # Fewer hosts are started in less time.
         part = len({host for _plane, *ends in wanted for host in ends}) / max(1, len(facts))
@@ -121,17 +144,29 @@ class ActionModule(_once.Once):
         if shares:
             Display().display(f"{title}: {in_words(description, lead)}")
         return {
-            "plan": made, "shares": shares, "description": description, "checks": made["checks"],
-            "goes_on": bool(shares) and not self._task.check_mode, "end": made["start"] + made["seconds"] + _ENDING,
+            "plan": made,
+            "shares": shares,
+            "description": description,
+            "checks": made["checks"],
+            "goes_on": bool(shares) and not self._task.check_mode,
+            "end": made["start"] + made["seconds"] + _ENDING,
         }
 
     @staticmethod
-    def _groups(variables: dict[str, t.Any], raws: dict[str, dict[str, t.Any]], names: list[str]) -> tuple[str | None, dict[str, str]]:
+    def _groups(
+        variables: dict[str, t.Any], raws: dict[str, dict[str, t.Any]], names: list[str]
+    ) -> tuple[str | None, dict[str, str]]:
         """The first of the inventory variables that any host has, and the group of each host by it."""
         for name in names:
-            found = {host: _of_host(variables, host, name, own[name]) for host, own in raws.items() if name in own}
+            found = {
+                host: _of_host(variables, host, name, own[name])
+                for host, own in raws.items()
+                if name in own
+            }
             if found:
-                return name, {host: str(value) for host, value in found.items() if value not in (None, "")}
+                return name, {
+                    host: str(value) for host, value in found.items() if value not in (None, "")
+                }
         return None, {}
 
 
@@ -139,14 +174,19 @@ def _frozen(variables: dict[str, t.Any], name: str) -> dict[str, t.Any]:
     """The options and groups that an earlier run of this module read, before any host was asked."""
     answer = _hosts.registered(variables, name)
     if not isinstance(answer, dict) or not isinstance(answer.get("frozen"), str):
-        raise ValueError(f"frozen: {name!r} is not accepted, no result of this module is registered under that name")
+        raise ValueError(
+            f"frozen: {name!r} is not accepted, no result of this module is registered under "
+            "that name"
+        )
     return t.cast("dict[str, t.Any]", json.loads(answer["frozen"]))
 
 
 def _of_host(variables: dict[str, t.Any], host: str, name: str, value: t.Any) -> t.Any:
     """A variable of a host, templated only where it is a template: that takes much longer."""
     try:
-        return variables["hostvars"][host][name] if isinstance(value, str) and "{{" in value else value
+        return (
+            variables["hostvars"][host][name] if isinstance(value, str) and "{{" in value else value
+        )
     except AnsibleError as error:
         raise ValueError(f"group_by: {name} of {host} cannot be used: {error}") from error
 
@@ -157,7 +197,9 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 def settings_of(options: dict[str, t.Any]) -> plan.Settings:
-    """What is to be planned, as far as it does not depend on the hosts. No checks at all: none of the mesh is asked for."""
+    """What is to be planned, as far as it does not depend on the hosts. No checks at all: none of
+    the mesh is asked for.
+    """
     try:
         names = {checks.name_of(name) for name in options["checks"]} or set(checks.MESH)
     except ValueError as error:
@@ -168,8 +210,12 @@ def settings_of(options: dict[str, t.Any]) -> plan.Settings:
         of_checks[name], words = _options_of(name, given.get(name, {}))
         more.update(words)
     settings = plan.Settings(
-        checks=[name for name in checks.MESH if name in names], rounds=more.get("rounds", _rounds(options["rounds"])), plane_class=more.get("plane"),
-        together=options["together"], seed=options["seed"] if options["seed"] is not None else int(time.time()), options=of_checks,
+        checks=[name for name in checks.MESH if name in names],
+        rounds=more.get("rounds", _rounds(options["rounds"])),
+        plane_class=more.get("plane"),
+        together=options["together"],
+        seed=options["seed"] if options["seed"] is not None else int(time.time()),
+        options=of_checks,
     )
     if settings.checks:
         plan.refuse(settings)
@@ -177,7 +223,9 @@ def settings_of(options: dict[str, t.Any]) -> plan.Settings:
 
 
 def _options_of(name: str, given: t.Any) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
-    """The options of a check, and those of its words that are about the plan (``rounds``, ``plane``)."""
+    """The options of a check, and those of its words that are about the plan (``rounds``,
+    ``plane``).
+    """
     options = _options.of_check(name, given)
     found = translated(options) if name == IPERF else options
     words = {word: found.pop(word) for word in ("rounds", "plane") if word in found}
@@ -194,45 +242,69 @@ def _forks() -> int:
 
 
 def _facts(raws: dict[str, dict[str, t.Any]], name: str) -> dict[str, t.Any]:
-    return {host: (answer or {}).get("mesh") for host, answer in _hosts.answers(raws, name, ("mesh",))}
+    return {
+        host: (answer or {}).get("mesh") for host, answer in _hosts.answers(raws, name, ("mesh",))
+    }
 
 
 def without_twins(facts: dict[str, t.Any]) -> dict[str, t.Any]:
-    """The facts without the interfaces of hosts that have all of them in common: names for one machine, which cannot measure with itself."""
+    """The facts without the interfaces of hosts that have all of them in common: names for one
+    machine, which cannot measure with itself.
+    """
     names: dict[t.Any, list[str]] = {}
     for host, own in facts.items():
-        addresses = frozenset((one["name"], each["address"]) for one in (own or {}).get("interfaces") or [] for each in one["addresses"])
+        addresses = frozenset(
+            (one["name"], each["address"])
+            for one in (own or {}).get("interfaces") or []
+            for each in one["addresses"]
+        )
         if addresses:
             names.setdefault(addresses, []).append(host)
     found = dict(facts)
     for twins in (hosts for hosts in names.values() if len(hosts) > 1):
         for host in twins:
             others = ", ".join(other for other in twins if other != host)
-            message = f"its interfaces, with their addresses, are also those of {others}, as if both were one machine; give each machine one name"
-            found[host] = dict(facts[host], interfaces=[], error={"reason": "twin", "message": message})
+            message = (
+                f"its interfaces, with their addresses, are also those of {others}, as "
+                "if both were one machine; give each machine one name"
+            )
+            found[host] = dict(
+                facts[host], interfaces=[], error={"reason": "twin", "message": message}
+            )
     return found
 
 
 def lead_of(facts: dict[str, t.Any], now: float, forks: int) -> float:
-    """Seconds to leave for starting: as long as asking all hosts took, without the time in which they watched their GPUs."""
+    """Seconds to leave for starting: as long as asking all hosts took, without the time in which
+    they watched their GPUs.
+    """
     told = [own for own in facts.values() if own and own.get("clock")]
     whole = plan.lead(facts, now)
     if not told:
         return whole
     spent = sum(own["clock"]["answered"] - own["clock"]["asked"] for own in told)
-    took = max(own["clock"]["answered"] for own in told) - min(own["clock"]["asked"] for own in told)
+    took = max(own["clock"]["answered"] for own in told) - min(
+        own["clock"]["asked"] for own in told
+    )
     if spent < _BUSY * took * min(forks, len(told)):
         # The controller was the limit, not the hosts.
         return whole
-    return max(_LEAST_LEAD, whole * (1 - sum(own["gate_seconds"] for own in told) / spent), _DISPATCH * len(told))
+    return max(
+        _LEAST_LEAD,
+        whole * (1 - sum(own["gate_seconds"] for own in told) / spent),
+        _DISPATCH * len(told),
+    )
 
 
 def in_words(description: dict[str, t.Any], starts_in: float) -> str:
     """What is about to happen, in a line."""
     traffic = description["bytes"]
     words = [
-        f"{description['hosts']} hosts on {', '.join(description['planes'])}", f"{description['rounds']} rounds of {description['pairs']} pairs in all",
-        f"{description['pings']} pings", "traffic not known" if traffic is None else f"at most {traffic / 1e9:.1f} GB",
-        f"begins in {starts_in:.0f} s and takes {description['seconds']:.0f} s", f"seed {description['seed']}",
+        f"{description['hosts']} hosts on {', '.join(description['planes'])}",
+        f"{description['rounds']} rounds of {description['pairs']} pairs in all",
+        f"{description['pings']} pings",
+        "traffic not known" if traffic is None else f"at most {traffic / 1e9:.1f} GB",
+        f"begins in {starts_in:.0f} s and takes {description['seconds']:.0f} s",
+        f"seed {description['seed']}",
     ]
     return ", ".join(words)

@@ -11,15 +11,18 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _inte
 
 
 class ActionModule(_on_node.OnNode):
-    """Runs the module of the same name with this host's share of the plan; a host without one has nothing to do.
+    """Runs the module of the same name with this host's share of the plan; a host without one has
+    nothing to do.
 
-    The share is picked here, from the raw variables: ansible-core 2.18 templates all of a variable to give one item of it, and a plan
-    has a share for each host.
+    The share is picked here, from the raw variables: ansible-core 2.18 templates all of a variable
+    to give one item of it, and a plan has a share for each host.
     """
 
     TRANSFERS_FILES = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
+    ) -> dict[str, t.Any]:
         _interrupt.shield()
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
@@ -32,14 +35,25 @@ class ActionModule(_on_node.OnNode):
         name = arguments.get("share")
         if isinstance(name, str) and name.isidentifier():
             planned = _hosts.registered(variables, name)
-            shares = planned.get("shares") if isinstance(planned, dict) and planned.get("goes_on") else None
+            shares = (
+                planned.get("shares")
+                if isinstance(planned, dict) and planned.get("goes_on")
+                else None
+            )
             share = (shares or {}).get(variables.get("inventory_hostname"))
             if share is None:
-                return dict(result, skipped=True, skip_reason=f"there is nothing to do for this host in {name}")
+                return dict(
+                    result,
+                    skipped=True,
+                    skip_reason=f"there is nothing to do for this host in {name}",
+                )
             read = json.loads(share)
             if arguments.get("state") != "started":
                 # What there is to do is not asked for any more.
-                arguments["run"], read = read["run"], {key: read[key] for key in ("run", "pass", "host")}
+                arguments["run"], read = (
+                    read["run"],
+                    {key: read[key] for key in ("run", "pass", "host")},
+                )
             arguments["share"] = read
         result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
         return result

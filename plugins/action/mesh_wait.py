@@ -7,7 +7,12 @@ from __future__ import annotations
 import time
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _interrupt, _once, _options
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import (
+    _hosts,
+    _interrupt,
+    _once,
+    _options,
+)
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {"plan": {"type": "str", "default": "autopilot_mesh_plan"}}
 
@@ -21,7 +26,9 @@ class ActionModule(_once.Once):
         if isinstance(planned, dict) and not planned.get("goes_on"):
             return {"skipped": True, "skip_reason": f"no host has anything to measure in {name}"}
         if not isinstance(planned, dict) or not isinstance(planned.get("end"), (int, float)):
-            raise ValueError(f"plan: {name!r} is not accepted, no plan was registered under that name")
+            raise ValueError(
+                f"plan: {name!r} is not accepted, no plan was registered under that name"
+            )
         _interrupt.shield()
         began = time.monotonic()
         interrupted = _interrupt.wait(planned["end"] - time.time())

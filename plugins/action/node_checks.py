@@ -15,18 +15,29 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils import _on_node
 class ActionModule(_on_node.OnNode):
     """Run the module that the task names on the node.
 
-    `meta/runtime.yml` routes every module here that has no action of its own. ``node_checks`` itself also gets the controller's copy of a
-    snapshot (``snapshot: compare``), and a virtualenv with the NVML binding (``virtualenv``).
+    `meta/runtime.yml` routes every module here that has no action of its own. ``node_checks``
+    itself also gets the controller's copy of a snapshot (``snapshot: compare``), and a virtualenv
+    with the NVML binding (``virtualenv``).
     """
 
     TRANSFERS_FILES = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
+    ) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         variables = dict(task_vars or {})
         arguments = dict(self._task.args)
-        if arguments.get("snapshot") == "compare" and arguments.get("report_dir") and not arguments.get("baseline"):
-            arguments["baseline"] = _copy(str(arguments["report_dir"]), arguments.get("run"), str(variables.get("inventory_hostname")))
+        if (
+            arguments.get("snapshot") == "compare"
+            and arguments.get("report_dir")
+            and not arguments.get("baseline")
+        ):
+            arguments["baseline"] = _copy(
+                str(arguments["report_dir"]),
+                arguments.get("run"),
+                str(variables.get("inventory_hostname")),
+            )
         installed = False
         if arguments.get("virtualenv"):
             answer = self._install(arguments, variables)
@@ -42,17 +53,26 @@ class ActionModule(_on_node.OnNode):
             invocation["module_args"].pop("baseline", None)
         return result
 
-    def _install(self, arguments: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Install the NVML binding into the virtualenv, which is made where it is missing; returns pip's result."""
+    def _install(
+        self, arguments: dict[str, t.Any], variables: dict[str, t.Any]
+    ) -> dict[str, t.Any]:
+        """Install the NVML binding into the virtualenv, which is made where it is missing; returns
+        pip's result.
+        """
         wanted = {
             "name": arguments.get("nvml_package") or VIRTUALENV_OPTIONS["nvml_package"]["default"],
-            "virtualenv": arguments["virtualenv"], "virtualenv_command": "python3 -m venv",
+            "virtualenv": arguments["virtualenv"],
+            "virtualenv_command": "python3 -m venv",
         }
-        return self._execute_module(module_name="ansible.builtin.pip", module_args=wanted, task_vars=variables)
+        return self._execute_module(
+            module_name="ansible.builtin.pip", module_args=wanted, task_vars=variables
+        )
 
 
 def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:
-    """The controller's snapshot of the host, or why there is none. Whether the name of the run is accepted the module says."""
+    """The controller's snapshot of the host, or why there is none. Whether the name of the run is
+    accepted the module says.
+    """
     try:
         path = snapshot.controller_path(report_dir, snapshot.refuse_run(run), host)
         # A pipe would hold up the controller until somebody writes into it.

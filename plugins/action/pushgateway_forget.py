@@ -26,7 +26,9 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
     _requires_connection = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
+    ) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         try:
@@ -42,13 +44,19 @@ class ActionModule(ActionBase):
         callback = callback_loader.get(_CALLBACK, class_only=True)
         settings = _push.settings_from(callback._load_name, variables, self._templar)
         if settings is None:
-            raise ValueError("url: is missing, give the address of the Pushgateway (pushgateway_url)")
+            raise ValueError(
+                "url: is missing, give the address of the Pushgateway (pushgateway_url)"
+            )
         if _push.missing():
-            raise ValueError(f"{' and '.join(_push.missing())} cannot be imported on the controller")
+            raise ValueError(
+                f"{' and '.join(_push.missing())} cannot be imported on the controller"
+            )
         until = time.monotonic() + settings.timeout
         gateway, crew = _push.Gateway(settings), _push.Crew()
         found = _pushed(settings, gateway, crew, until)
-        names = _chosen(nodes, {key["node"] for key in found}, set(map(str, variables["groups"]["all"])))
+        names = _chosen(
+            nodes, {key["node"] for key in found}, set(map(str, variables["groups"]["all"]))
+        )
         keys = [key for key in found if key["node"] in names]
         if not self._task.check_mode:
             # First, since it waits for a run that pushes just now, which may have them in hand.
@@ -58,9 +66,16 @@ class ActionModule(ActionBase):
         if gone:
             verb = "would forget" if self._task.check_mode else "forgot"
             Display().display(f"autopilot: {verb} at {settings.url}: {', '.join(gone)}")
-        result = {"changed": bool(gone), "forgotten": sorted({key["node"] for key in keys} - set(left), key=verdict.natural), "groups": len(keys)}
+        result = {
+            "changed": bool(gone),
+            "forgotten": sorted({key["node"] for key in keys} - set(left), key=verdict.natural),
+            "groups": len(keys),
+        }
         if left:
-            result.update(failed=True, msg=f"not forgotten: {', '.join(verdict.fold(left))}: {next(iter(left.values()))}")
+            result.update(
+                failed=True,
+                msg=f"not forgotten: {', '.join(verdict.fold(left))}: {next(iter(left.values()))}",
+            )
         return result
 
 
@@ -69,15 +84,24 @@ def _chosen(nodes: list[str] | None, pushed: set[str], inventory: set[str]) -> s
     if nodes is not None:
         return set(nodes)
     if not inventory:
-        raise ValueError("the inventory has no hosts, so that every node would be forgotten; give the inventory (-i), or nodes")
-    # Another cluster's nodes, pushed with the same labels, would go with all that is known of them, and nothing would tell.
+        raise ValueError(
+            "the inventory has no hosts, so that every node would be forgotten; give the "
+            "inventory (-i), or nodes"
+        )
+    # Another cluster's nodes, pushed with the same labels, would go with all that is known of them,
+    # and nothing would tell.
     if 2 * len(pushed & inventory) < len(pushed):
         found = f"{len(pushed & inventory)} of the {len(pushed)} nodes that were pushed"
-        raise ValueError(f"only {found} are in the inventory, which looks like another one; give the nodes to forget")
+        raise ValueError(
+            f"only {found} are in the inventory, which looks like another one; give the nodes "
+            "to forget"
+        )
     return pushed - inventory
 
 
-def _pushed(settings: _push.Settings, gateway: _push.Gateway, crew: _push.Crew, until: float) -> list[dict[str, str]]:
+def _pushed(
+    settings: _push.Settings, gateway: _push.Gateway, crew: _push.Crew, until: float
+) -> list[dict[str, str]]:
     """The grouping keys of the nodes that this job has pushed with these labels. Raises Trouble."""
     found: list[dict[str, str]] = []
     trouble: list[_push.Trouble] = []
@@ -85,7 +109,9 @@ def _pushed(settings: _push.Settings, gateway: _push.Gateway, crew: _push.Crew, 
     def look() -> None:
         try:
             for labels, _group in gateway.groups(until):
-                if "node" in labels and labels == settings.key({name: labels.get(name, "") for name in ("node", "phase")}):
+                if "node" in labels and labels == settings.key(
+                    {name: labels.get(name, "") for name in ("node", "phase")}
+                ):
                     found.append(labels)
         except _push.Trouble as error:
             trouble.append(error)
@@ -97,7 +123,9 @@ def _pushed(settings: _push.Settings, gateway: _push.Gateway, crew: _push.Crew, 
     return found
 
 
-def _removed(gateway: _push.Gateway, crew: _push.Crew, keys: list[dict[str, str]], until: float) -> dict[str, str]:
+def _removed(
+    gateway: _push.Gateway, crew: _push.Crew, keys: list[dict[str, str]], until: float
+) -> dict[str, str]:
     """Remove the groups; returns the nodes of which one is left, with why."""
     left = {key["node"]: "there was no time left" for key in keys}
     why: dict[str, str] = {}

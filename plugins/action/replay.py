@@ -11,7 +11,13 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import compare, report, verdict
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _hosts, _once, _options, _summary
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import (
+    _files,
+    _hosts,
+    _once,
+    _options,
+    _summary,
+)
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "run": {"type": "path", "required": True},
@@ -29,14 +35,26 @@ class ActionModule(_once.Once):
         laid_over = _laid_over(_hosts.plain(options["options"]))
         document = _document(options["run"])
         policy = _policy(options["policy"], document)
-        directory = _directory(options["report_dir"], document) if options["report_dir"] and not self._task.check_mode else None
+        directory = (
+            _directory(options["report_dir"], document)
+            if options["report_dir"] and not self._task.check_mode
+            else None
+        )
         again = report.replay(document, policy, laid_over)
         changes = compare.differences(document, again.document)
         lines = compare.lines_of(document, again, changes, laid_over)
-        result = dict(_judged(again.document), run_id=document.get("run_id"), summary=lines, changes=changes.to_dict(), kept=again.kept)
+        result = dict(
+            _judged(again.document),
+            run_id=document.get("run_id"),
+            summary=lines,
+            changes=changes.to_dict(),
+            kept=again.kept,
+        )
         if directory:
             document = report.replayed(again, laid_over, time.time())
-            failed = _files.write_down((_files.DOCUMENT, _files.PAGE), document, directory, lines, result)
+            failed = _files.write_down(
+                (_files.DOCUMENT, _files.PAGE), document, directory, lines, result
+            )
             if failed:
                 result.update(failed=True, msg=f"report_dir: {'; '.join(failed)}")
         _summary.show_now(lines)
@@ -44,19 +62,30 @@ class ActionModule(_once.Once):
 
 
 def _laid_over(given: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
-    """The options that were given, by check, and no others: what is not given stays as it was recorded."""
+    """The options that were given, by check, and no others: what is not given stays as it was
+    recorded.
+    """
     by_check = _options.by_check(given)
     validated = {name: _options.of_check(name, own) for name, own in by_check.items()}
-    return {name: {option: validated[name][option] for option in own} for name, own in by_check.items() if own}
+    return {
+        name: {option: validated[name][option] for option in own}
+        for name, own in by_check.items()
+        if own
+    }
 
 
 def _document(path: str) -> dict[str, t.Any]:
     try:
         return report.read(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
-        raise ValueError(f"run: {path!r} cannot be read ({error.strerror}), give the path of a run document, such as reports/<run>/run.json") from error
+        raise ValueError(
+            f"run: {path!r} cannot be read ({error.strerror}), give the path of a run "
+            "document, such as reports/<run>/run.json"
+        ) from error
     except ValueError as error:
-        raise ValueError(f"run: {path!r} is no run document that can be judged again: {error}") from error
+        raise ValueError(
+            f"run: {path!r} is no run document that can be judged again: {error}"
+        ) from error
 
 
 def _policy(given: t.Any, document: dict[str, t.Any]) -> verdict.Policy:
@@ -65,15 +94,24 @@ def _policy(given: t.Any, document: dict[str, t.Any]) -> verdict.Policy:
     try:
         return report.policy_of(document)
     except ValueError as error:
-        raise ValueError(f"the policy that the run was judged by cannot be used, give one: {error}") from error
+        raise ValueError(
+            f"the policy that the run was judged by cannot be used, give one: {error}"
+        ) from error
 
 
 def _judged(document: dict[str, t.Any]) -> dict[str, t.Any]:
-    return {"status": document["verdict"]["status"], "passed": document["verdict"]["passed"], "counts": document["counts"]}
+    return {
+        "status": document["verdict"]["status"],
+        "passed": document["verdict"]["passed"],
+        "counts": document["counts"],
+    }
 
 
 def _directory(report_dir: str, document: dict[str, t.Any]) -> str:
     run_id = document.get("run_id")
     if not isinstance(run_id, str) or not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", run_id):
-        raise ValueError(f"run: its run_id is {run_id!r}, which cannot be the name of a directory; a document of this collection has another")
+        raise ValueError(
+            f"run: its run_id is {run_id!r}, which cannot be the name of a directory; a "
+            "document of this collection has another"
+        )
     return os.path.join(os.getcwd(), report_dir, f"{run_id}-replay")

@@ -12,7 +12,11 @@ import tempfile
 import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import files, report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import judge, reading, runs
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import (
+    judge,
+    reading,
+    runs,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.values import mapping
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _on_node, _usage
 
@@ -32,23 +36,37 @@ class ActionModule(_on_node.OnNode):
 
     TRANSFERS_FILES = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
+    ) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         args = dict(self._task.args)
         try:
             rules = _usage.rules_of(args.get("rules"))
             if args.get("state") != "collected" or not args.get("dest"):
-                return dict(result, **self._execute_module(module_name=_MODULE, module_args=args, task_vars=variables))
+                return dict(
+                    result,
+                    **self._execute_module(
+                        module_name=_MODULE, module_args=args, task_vars=variables
+                    ),
+                )
             return dict(result, **self._collected(args, rules, variables))
         except ValueError as error:
             return dict(result, failed=True, msg=str(error))
         except _Failed as failed:
             return dict(result, **failed.result)
         except OSError as error:
-            return dict(result, failed=True, msg=f"dest: {args.get('dest')!r} cannot be written ({error.strerror}); give a directory on the controller")
+            return dict(
+                result,
+                failed=True,
+                msg=f"dest: {args.get('dest')!r} cannot be written ({error.strerror}); give a "
+                "directory on the controller",
+            )
 
-    def _collected(self, args: dict[str, t.Any], rules: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _collected(
+        self, args: dict[str, t.Any], rules: dict[str, t.Any], variables: dict[str, t.Any]
+    ) -> dict[str, t.Any]:
         host = re.sub(r"[^A-Za-z0-9._-]", "_", str(variables["inventory_hostname"]))
         directory = os.path.join(os.getcwd(), os.path.expanduser(str(args["dest"])))
         args = dict(args, dest=directory)
@@ -59,37 +77,68 @@ class ActionModule(_on_node.OnNode):
         if answer["state"] != "none":
             os.makedirs(directory, exist_ok=True)
             self._fetch(answer, samples, variables)
-            files.write(os.path.join(directory, host + runs.RECORD), report.to_json(answer["record"]))
-            self._on_host(_MODULE, {"name": args["name"], "state": "absent", **_where(args)}, variables)
+            files.write(
+                os.path.join(directory, host + runs.RECORD), report.to_json(answer["record"])
+            )
+            self._on_host(
+                _MODULE, {"name": args["name"], "state": "absent", **_where(args)}, variables
+            )
         elif not os.path.exists(samples):
-            raise ValueError(f"there is no capture {args['name']} on this host, and none of it in {args['dest']}: it was never started, or was removed")
+            raise ValueError(
+                f"there is no capture {args['name']} on this host, and none of it in "
+                f"{args['dest']}: it was never started, or was removed"
+            )
         capture = runs.load_host(directory, host)
-        own = judge.judge(capture, rules, int(args["expected_gpus"]) if args.get("expected_gpus") is not None else None)
+        own = judge.judge(
+            capture,
+            rules,
+            int(args["expected_gpus"]) if args.get("expected_gpus") is not None else None,
+        )
         return {
-            "changed": answer["changed"], "state": "none", "pid": None, "record": capture.record, "samples": samples, "status": own.status,
-            "health": [own.to_dict()], "node": _node(capture),
+            "changed": answer["changed"],
+            "state": "none",
+            "pid": None,
+            "record": capture.record,
+            "samples": samples,
+            "status": own.status,
+            "health": [own.to_dict()],
+            "node": _node(capture),
         }
 
     def _fetch(self, answer: dict[str, t.Any], path: str, variables: dict[str, t.Any]) -> None:
         """Bring the parts here, all of them or nothing."""
-        handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path))
+        handle, temporary = tempfile.mkstemp(
+            prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path)
+        )
         digest = hashlib.sha256()
         try:
             with os.fdopen(handle, "wb") as stream:
                 for part in answer["parts"]:
-                    block = base64.b64decode(self._on_host("ansible.legacy.slurp", {"src": part}, variables)["content"])
+                    block = base64.b64decode(
+                        self._on_host("ansible.legacy.slurp", {"src": part}, variables)["content"]
+                    )
                     digest.update(block)
                     stream.write(block)
                 os.fchmod(stream.fileno(), 0o644)
             if digest.hexdigest() != answer["sha256"]:
-                raise _Failed({"failed": True, "msg": f"what came of the capture from {answer['directory']} is not what was sent; collect it again"})
+                raise _Failed(
+                    {
+                        "failed": True,
+                        "msg": f"what came of the capture from {answer['directory']} is not "
+                        "what was sent; collect it again",
+                    }
+                )
             os.replace(temporary, path)
         except BaseException:
             os.unlink(temporary)
             raise
 
-    def _on_host(self, module: str, args: dict[str, t.Any], variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        answer: dict[str, t.Any] = self._execute_module(module_name=module, module_args=args, task_vars=variables)
+    def _on_host(
+        self, module: str, args: dict[str, t.Any], variables: dict[str, t.Any]
+    ) -> dict[str, t.Any]:
+        answer: dict[str, t.Any] = self._execute_module(
+            module_name=module, module_args=args, task_vars=variables
+        )
         if answer.get("failed") or answer.get("unreachable"):
             raise _Failed(answer)
         return answer
@@ -104,6 +153,12 @@ def _node(capture: reading.Capture) -> dict[str, t.Any]:
     gpus, node = mapping(capture.record.get("gpus")), mapping(capture.record.get("node"))
     listed = gpus.get("list") if isinstance(gpus.get("list"), list) else []
     return {
-        "gpus": [{key: gpu.get(key) for key in ("index", "uuid", "pci", "name")} for gpu in listed or [] if isinstance(gpu, dict)],
-        "driver_version": gpus.get("driver_version"), "cpu_model": node.get("cpu_model"), "boot_id": node.get("boot_id"),
+        "gpus": [
+            {key: gpu.get(key) for key in ("index", "uuid", "pci", "name")}
+            for gpu in listed or []
+            if isinstance(gpu, dict)
+        ],
+        "driver_version": gpus.get("driver_version"),
+        "cpu_model": node.get("cpu_model"),
+        "boot_id": node.get("boot_id"),
     }

@@ -9,8 +9,20 @@ import time
 import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import comparison, reading, runs
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _hosts, _once, _options, _page_usage, _summary, _usage
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import (
+    comparison,
+    reading,
+    runs,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import (
+    _files,
+    _hosts,
+    _once,
+    _options,
+    _page_usage,
+    _summary,
+    _usage,
+)
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "a": {"type": "path", "required": True},
@@ -32,12 +44,19 @@ class ActionModule(_once.Once):
         options = _options.validated(_OPTIONS, self._task.args)
         rules = _usage.rules_of(_hosts.plain(options["rules"]))
         given = {name: _loaded(name, options[name]) for name in ("a", "b")}
-        document = comparison.compare((options["a"], given["a"]), (options["b"], given["b"]), time.time(), rules)
+        document = comparison.compare(
+            (options["a"], given["a"]), (options["b"], given["b"]), time.time(), rules
+        )
         lines = comparison.lines_of(document)
-        metrics = [{key: value for key, value in row.items() if key != "plot"} for row in document["metrics"]]
+        metrics = [
+            {key: value for key, value in row.items() if key != "plot"}
+            for row in document["metrics"]
+        ]
         result = {"comparability": document["comparability"], "metrics": metrics, "summary": lines}
         if options["report_dir"] and not self._task.check_mode:
-            failed = _files.write_down(_FILES, document, os.path.join(os.getcwd(), options["report_dir"]), lines, result)
+            failed = _files.write_down(
+                _FILES, document, os.path.join(os.getcwd(), options["report_dir"]), lines, result
+            )
             if failed:
                 result.update(failed=True, msg=f"report_dir: {'; '.join(failed)}")
         _summary.show_now(lines)

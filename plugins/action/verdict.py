@@ -15,7 +15,13 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes, report, screen, snapshot, verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
+    changes,
+    report,
+    screen,
+    snapshot,
+    verdict,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.files import write
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _hosts, _summary
 
@@ -23,13 +29,26 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str", "default": "autopilot_checks"},
     "policy": {"type": "dict", "default": {}},
     "report_dir": {"type": "path", "default": "reports"},
-    "phase": {"type": "str", "default": "preflight", "choices": ["preflight", "inflight", "postflight"]},
+    "phase": {
+        "type": "str",
+        "default": "preflight",
+        "choices": ["preflight", "inflight", "postflight"],
+    },
     "run_id": {"type": "str"},
     "run": {"type": "str"},
 }
 
 #: What is kept of a host's registered result; the rest (the invocation, say) is no part of the run.
-_KEPT = ("health", "node", "readings", "unreachable", "skipped", "msg", "module_stdout", "module_stderr")
+_KEPT = (
+    "health",
+    "node",
+    "readings",
+    "unreachable",
+    "skipped",
+    "msg",
+    "module_stdout",
+    "module_stderr",
+)
 
 
 #: What the role mesh registers: the plan of each pass, and what each host collected in it.
@@ -44,10 +63,13 @@ class ActionModule(ActionBase):
     TRANSFERS_FILES = False
     _requires_connection = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
+    ) -> dict[str, t.Any]:
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        # By now the checks have run: a wrong option fails the task, and what they found is judged and written down all the same.
+        # By now the checks have run: a wrong option fails the task, and what they found is judged
+        # and written down all the same.
         options, refused = _read(self._task.args)
         policy, run_id, job = verdict.Policy(), None, None
         try:
@@ -65,7 +87,13 @@ class ActionModule(ActionBase):
         check_mode = bool(self._task.check_mode)
         finished = time.time()
         # What belongs to a job stands below its name, each phase in a directory of its own.
-        directory = None if check_mode else _directory(os.path.join(options["report_dir"], job or ""), run_id, options["phase"], finished)
+        directory = (
+            None
+            if check_mode
+            else _directory(
+                os.path.join(options["report_dir"], job or ""), run_id, options["phase"], finished
+            )
+        )
         named = os.path.basename(directory or _named(options["phase"], finished))
         run_id = run_id or (f"{job}-{named}" if job else named)
         raws = _hosts.raws(variables)
@@ -73,18 +101,32 @@ class ActionModule(ActionBase):
         nodes = _nodes(raws, options["results"], plans)
         judgement = verdict.judge(nodes, policy, plans, planned_only=check_mode)
         refused += unplanned
-        run = report.Run(run_id, options["phase"], _started(), finished, check_mode, ansible_version, job)
+        run = report.Run(
+            run_id, options["phase"], _started(), finished, check_mode, ansible_version, job
+        )
         document = report.document_of(run, nodes, judgement, policy)
         if refused:
-            document["verdict"].update(passed=False, reason="; ".join(refused + [judgement.run.reason]))
-        unkept = _keep_snapshots(options["report_dir"], job, nodes) if job and not check_mode else ""
+            document["verdict"].update(
+                passed=False, reason="; ".join(refused + [judgement.run.reason])
+            )
+        unkept = (
+            _keep_snapshots(options["report_dir"], job, nodes) if job and not check_mode else ""
+        )
         return self._returned(document, directory, unkept)
 
-    def _returned(self, document: dict[str, t.Any], directory: str | None, unkept: str) -> dict[str, t.Any]:
-        """Write the document down and say what came out. A failure carries no more than a person wants on the screen."""
+    def _returned(
+        self, document: dict[str, t.Any], directory: str | None, unkept: str
+    ) -> dict[str, t.Any]:
+        """Write the document down and say what came out. A failure carries no more than a person
+        wants on the screen.
+        """
         judged = document["verdict"]
         result: dict[str, t.Any] = {
-            "changed": False, "run_id": document["run_id"], "status": judged["status"], "passed": judged["passed"], "counts": document["counts"],
+            "changed": False,
+            "run_id": document["run_id"],
+            "status": judged["status"],
+            "passed": judged["passed"],
+            "counts": document["counts"],
         }
         lines = screen.lines_of(document)
         if unkept:
@@ -94,10 +136,14 @@ class ActionModule(ActionBase):
             result["plan"] = report.plan_of(document)
             lines.append("no run document is written in check mode")
         else:
-            failed = _files.write_down((_files.DOCUMENT, _files.METRICS, _files.PAGE), document, directory, lines, result)
+            failed = _files.write_down(
+                (_files.DOCUMENT, _files.METRICS, _files.PAGE), document, directory, lines, result
+            )
             if failed:
                 # The verdict stands all the same, and it must reach the screen.
-                result.update(failed=True, msg=f"{'; '.join(failed)}; {judged['reason']}", summary=lines)
+                result.update(
+                    failed=True, msg=f"{'; '.join(failed)}; {judged['reason']}", summary=lines
+                )
                 return self._shown_by(lines, result)
         if not judged["passed"]:
             result.update(failed=True, msg=f"{document['phase']} failed: {judged['reason']}")
@@ -109,24 +155,34 @@ class ActionModule(ActionBase):
 
     @staticmethod
     def _shown_by(lines: list[str], result: dict[str, t.Any]) -> dict[str, t.Any]:
-        """The result, once it is sure that somebody shows the lines: the callback when the playbook is over, or else this task."""
+        """The result, once it is sure that somebody shows the lines: the callback when the playbook
+        is over, or else this task.
+        """
         _summary.show_now(lines)
         return result
 
 
-def _nodes(raws: dict[str, dict[str, t.Any]], results: str, plans: list[dict[str, t.Any]]) -> list[verdict.Node]:
-    """The hosts with what they registered. Where no host has the checks' results, they were not asked for: then the mesh stands alone."""
+def _nodes(
+    raws: dict[str, dict[str, t.Any]], results: str, plans: list[dict[str, t.Any]]
+) -> list[verdict.Node]:
+    """The hosts with what they registered. Where no host has the checks' results, they were not
+    asked for: then the mesh stands alone.
+    """
     answers = _hosts.answers(raws, results, _KEPT)
     passes = [dict(_hosts.answers(raws, name, ("mesh",))) for name, _plan in zip(_PASSES, plans)]
     mesh_alone = bool(plans) and all(answer is None for _name, answer in answers)
     return [
-        (verdict.Node(name) if mesh_alone else verdict.node_of(name, answer))._replace(mesh=tuple((one[name] or {}).get("mesh") for one in passes))
+        (verdict.Node(name) if mesh_alone else verdict.node_of(name, answer))._replace(
+            mesh=tuple((one[name] or {}).get("mesh") for one in passes)
+        )
         for name, answer in answers
     ]
 
 
 def _keep_snapshots(report_dir: str, job: str, nodes: list[verdict.Node]) -> str:
-    """Keep the controller's copies of the snapshots that the nodes were asked for; returns why that cannot be, "" where it can."""
+    """Keep the controller's copies of the snapshots that the nodes were asked for; returns why that
+    cannot be, "" where it can.
+    """
     for node in nodes:
         copy = changes.controller_copy(node.readings, node.facts)
         try:
@@ -137,13 +193,23 @@ def _keep_snapshots(report_dir: str, job: str, nodes: list[verdict.Node]) -> str
     return ""
 
 
-def _plans(raws: dict[str, dict[str, t.Any]], batch: list[str]) -> tuple[list[dict[str, t.Any]], list[str]]:
+def _plans(
+    raws: dict[str, dict[str, t.Any]], batch: list[str]
+) -> tuple[list[dict[str, t.Any]], list[str]]:
     """The plans of the mesh's passes, and why there is none where there should be."""
     plans, wrong = [], []
-    # What is registered once for all hosts is the same on each of them; hosts that left in an earlier batch have that batch's.
+    # What is registered once for all hosts is the same on each of them; hosts that left in an
+    # earlier batch have that batch's.
     hosts = [*(str(host) for host in batch), *raws]
     for name in _PLANS:
-        answer = next((found for found in (_hosts.registered(raws[host], name) for host in hosts) if isinstance(found, dict)), {})
+        answer = next(
+            (
+                found
+                for found in (_hosts.registered(raws[host], name) for host in hosts)
+                if isinstance(found, dict)
+            ),
+            {},
+        )
         if isinstance(answer.get("plan"), dict):
             plans.append(_hosts.plain(answer["plan"]))
         elif answer.get("failed"):
@@ -152,9 +218,15 @@ def _plans(raws: dict[str, dict[str, t.Any]], batch: list[str]) -> tuple[list[di
 
 
 def _read(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
-    """The options, those that are accepted as given and the others by default, and what is wrong with the others."""
+    """The options, those that are accepted as given and the others by default, and what is wrong
+    with the others.
+    """
     validator = ArgumentSpecValidator(_OPTIONS)
-    wrong = [f"{name}: there is no such option, there are {', '.join(_OPTIONS)}" for name in given if name not in _OPTIONS]
+    wrong = [
+        f"{name}: there is no such option, there are {', '.join(_OPTIONS)}"
+        for name in given
+        if name not in _OPTIONS
+    ]
     known = {name: value for name, value in given.items() if name in _OPTIONS}
     for name in list(known):
         messages = validator.validate({name: known[name]}).error_messages
@@ -166,7 +238,10 @@ def _read(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
 
 def _run_id(given: str | None) -> str | None:
     if given is not None and not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", given):
-        raise ValueError(f"run_id: {given!r} is not accepted, give letters, digits, '.', '_' and '-', with a letter or digit first")
+        raise ValueError(
+            f"run_id: {given!r} is not accepted, give letters, digits, '.', '_' and '-', with "
+            "a letter or digit first"
+        )
     return str(given) if given is not None else None
 
 
@@ -175,7 +250,9 @@ def _named(phase: str, finished: float) -> str:
 
 
 def _directory(report_dir: str, run_id: str | None, phase: str, finished: float) -> str:
-    """Where the document goes, absolute. A name of our own is taken only once, also when runs end in the same second."""
+    """Where the document goes, absolute. A name of our own is taken only once, also when runs end
+    in the same second.
+    """
     base = os.path.join(os.getcwd(), os.path.expanduser(report_dir))
     if run_id:
         return os.path.join(base, run_id)
@@ -193,7 +270,9 @@ def _directory(report_dir: str, run_id: str | None, phase: str, finished: float)
 
 
 def _started() -> float:
-    """When the run began, in seconds since the epoch: the playbook, or where no callback saw that, this program."""
+    """When the run began, in seconds since the epoch: the playbook, or where no callback saw that,
+    this program.
+    """
     if _summary.started is not None:
         return _summary.started
     return time.time() - logging.makeLogRecord({}).relativeCreated / 1000

@@ -10,22 +10,32 @@ type: aggregate
 short_description: Push what a run found to a Prometheus Pushgateway
 version_added: 0.1.0
 description:
-  - Collects what the checks of this collection return, from any task that has C(health) in its result, and pushes it once the playbook is over.
+  - Collects what the checks of this collection return, from any task that has C(health) in its
+    result, and pushes it once the playbook is over.
     What is judged beside a running job (phase C(inflight)) is pushed after each verdict.
-  - Where M(autopilot.gpu.verdict) judged the nodes, its verdict is what is pushed; what no verdict is about is judged by the default policy.
-  - Each node and phase is a group of its own, so that a run over a part of the nodes replaces what is known of these and of no others.
+  - Where M(autopilot.gpu.verdict) judged the nodes, its verdict is what is pushed; what no verdict
+    is about is judged by the default policy.
+  - Each node and phase is a group of its own, so that a run over a part of the nodes replaces what
+    is known of these and of no others.
     A check that did not run leaves what an earlier run found with it.
-  - A task with C(delegate_to) is about the host that it was delegated to. In check mode nothing is pushed.
-  - A playbook that is interrupted pushes what its checks had found, and is marked incomplete. It cannot where the process is killed at once (SIGKILL),
+  - A task with C(delegate_to) is about the host that it was delegated to. In check mode nothing is
+    pushed.
+  - A playbook that is interrupted pushes what its checks had found, and is marked incomplete. It
+    cannot where the process is killed at once (SIGKILL),
     as C(ansible-runner) does when it cancels a job.
-  - It never fails a playbook. What the Pushgateway does not take is kept on the controller and pushed with the next run.
-  - Does nothing without O(url). The playbooks of this collection bring it along; enable it in the configuration to have the same in playbooks of your own.
-  - Options are read from variables as the first host of a play sees them, so that they can be given with C(-e), in the play, or in the inventory.
-  - With many nodes, start the Pushgateway with C(--push.disable-consistency-check); without it, a push of 1,000 nodes takes more than a minute.
+  - It never fails a playbook. What the Pushgateway does not take is kept on the controller and
+    pushed with the next run.
+  - Does nothing without O(url). The playbooks of this collection bring it along; enable it in the
+    configuration to have the same in playbooks of your own.
+  - Options are read from variables as the first host of a play sees them, so that they can be given
+    with C(-e), in the play, or in the inventory.
+  - With many nodes, start the Pushgateway with C(--push.disable-consistency-check); without it, a
+    push of 1,000 nodes takes more than a minute.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 requirements:
-  - enabled in the configuration (C(callbacks_enabled = autopilot.gpu.pushgateway) in the section C(defaults) of C(ansible.cfg))
+  - enabled in the configuration (C(callbacks_enabled = autopilot.gpu.pushgateway) in the section
+    C(defaults) of C(ansible.cfg))
   - prometheus_client and urllib3 on the controller (Python packages)
 extends_documentation_fragment:
   - autopilot.gpu._pushgateway
@@ -45,7 +55,12 @@ from ansible.plugins.callback import CallbackBase
 from ansible.release import __version__ as ansible_version
 from ansible.template import Templar
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, metrics, report, verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
+    checks,
+    metrics,
+    report,
+    verdict,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, worst
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.values import mapping
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _push
@@ -63,7 +78,9 @@ _LAST_SECONDS = 5.0
 
 
 class CallbackModule(CallbackBase):
-    """Keeps what each host returned as text, so that a large fleet takes little memory, and pushes it at the end."""
+    """Keeps what each host returned as text, so that a large fleet takes little memory, and pushes
+    it at the end.
+    """
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -122,14 +139,19 @@ class CallbackModule(CallbackBase):
     # ---- beginning ----
 
     def _begin(self, variables: dict[str, t.Any], templar: Templar) -> None:
-        """Find out whether and how to push; what is wrong is said once, and leaves the callback off."""
+        """Find out whether and how to push; what is wrong is said once, and leaves the callback
+        off.
+        """
         try:
             settings = _push.settings_from(self._load_name, variables, templar)
             if settings is None:
                 return
             absent = _push.missing()
             if absent:
-                raise ValueError(f"{' and '.join(absent)} cannot be imported on the controller; pip install {' '.join(absent)}")
+                raise ValueError(
+                    f"{' and '.join(absent)} cannot be imported on the controller; pip install "
+                    f"{' '.join(absent)}"
+                )
             self._gateway = _push.Gateway(settings)
         except (AnsibleError, ValueError) as error:
             self._complain(f"autopilot: nothing will be pushed to a Pushgateway: {error}")
@@ -142,18 +164,23 @@ class CallbackModule(CallbackBase):
             self._handle(number)
 
     def _expect(self, play: t.Any, templar: Templar) -> None:
-        """What a verdict that is to come is to go by, in case that the playbook is interrupted before it."""
+        """What a verdict that is to come is to go by, in case that the playbook is interrupted
+        before it.
+        """
         for task in _hosts.tasks_of(play):
             actions = (getattr(task, "action", None), getattr(task, "resolved_action", None))
             if _CAPTURE in actions:
-                # What was captured is what a job did; it must not take the place of what a preflight found.
+                # What was captured is what a job did; it must not take the place of what a
+                # preflight found.
                 self._phase = "inflight"
             if _VERDICT not in actions:
                 continue
             with contextlib.suppress(AnsibleError, ValueError):
                 phase = templar.template(task.args.get("phase"))
                 self._phase = str(phase) if phase in _PHASES else _PHASES[0]
-                self._policy = verdict.policy_from(_hosts.plain(templar.template(task.args.get("policy"))))
+                self._policy = verdict.policy_from(
+                    _hosts.plain(templar.template(task.args.get("policy")))
+                )
             return
 
     # ---- collecting ----
@@ -162,7 +189,9 @@ class CallbackModule(CallbackBase):
         if self._settings is None:
             return
         # ansible-core 2.19 named what had only private names before.
-        task, host = (result.task, result.host) if hasattr(result, "task") else (result._task, result._host)
+        task, host = (
+            (result.task, result.host) if hasattr(result, "task") else (result._task, result._host)
+        )
         returned = _returned(result)
         action = getattr(task, "resolved_action", None) or task.action
         if action == _VERDICT:
@@ -176,8 +205,12 @@ class CallbackModule(CallbackBase):
         health = returned.get("health")
         if not isinstance(health, list) and action not in _CHECKS:
             return
-        # Up to ansible-core 2.20 the task itself has its templates still; later the private name will go.
-        fields = getattr(result, "_task_fields", None) or {"check_mode": task.check_mode, "delegate_to": task.delegate_to}
+        # Up to ansible-core 2.20 the task itself has its templates still; later the private name
+        # will go.
+        fields = getattr(result, "_task_fields", None) or {
+            "check_mode": task.check_mode,
+            "delegate_to": task.delegate_to,
+        }
         if fields.get("check_mode"):
             return
         kept: dict[str, t.Any] = {"task": str(task._uuid)}
@@ -187,9 +220,14 @@ class CallbackModule(CallbackBase):
             # A loop whose items came one by one, or a job that goes on.
             return
         else:
-            kept.update({name: returned[name] for name in _KEPT if name in returned}, unreachable=unreachable)
+            kept.update(
+                {name: returned[name] for name in _KEPT if name in returned},
+                unreachable=unreachable,
+            )
         name = str(fields.get("delegate_to") or host.get_name())
-        self._found.setdefault(name, []).append(json.dumps(kept, default=str, separators=(",", ":")))
+        self._found.setdefault(name, []).append(
+            json.dumps(kept, default=str, separators=(",", ":"))
+        )
 
     # ---- the end ----
 
@@ -200,7 +238,8 @@ class CallbackModule(CallbackBase):
 
     def _handle(self, number: signal.Signals) -> None:
         before = signal.getsignal(number)
-        # What somebody wants to be left alone stays so (nohup), and what is not Python's cannot be put back.
+        # What somebody wants to be left alone stays so (nohup), and what is not Python's cannot be
+        # put back.
         if before in (signal.SIG_IGN, None):
             return
 
@@ -227,7 +266,8 @@ class CallbackModule(CallbackBase):
         settings = t.cast("_push.Settings", self._settings)
         exports = self._exports(complete)
         new, wrong = _push.write_down(settings, exports)
-        # From here on the run is in the spool; whoever interrupts this does not begin it again, and who did it before does.
+        # From here on the run is in the spool; whoever interrupts this does not begin it again, and
+        # who did it before does.
         self._found, self._judged = {}, []
         for words in wrong:
             self._warn(f"autopilot: {words}")
@@ -242,7 +282,10 @@ class CallbackModule(CallbackBase):
                 with open(path, encoding="utf-8") as stream:
                     export = metrics.from_json(stream.read())
             except (OSError, ValueError) as error:
-                self._complain(f"autopilot: {path} cannot be read ({error}); what the checks found is pushed as the default policy judges it")
+                self._complain(
+                    f"autopilot: {path} cannot be read ({error}); what the checks found is "
+                    "pushed as the default policy judges it"
+                )
                 rest.update(before)
                 continue
             exports.append(export)
@@ -253,7 +296,9 @@ class CallbackModule(CallbackBase):
             alone = self._export(rest, complete)
             if any(export.phase == alone.phase for export in exports):
                 # The run has been judged; these are other nodes, or looked at again.
-                alone = alone._replace(groups=[group for group in alone.groups if "node" in group.labels])
+                alone = alone._replace(
+                    groups=[group for group in alone.groups if "node" in group.labels]
+                )
             exports.append(alone)
         return exports
 
@@ -262,24 +307,40 @@ class CallbackModule(CallbackBase):
         finished = time.time()
         run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(finished))}-{self._phase}"
         run = report.Run(run_id, self._phase, self._started, finished, False, ansible_version)
-        return metrics.export_of(report.document_of(run, nodes, verdict.judge(nodes, self._policy), self._policy), complete)
+        return metrics.export_of(
+            report.document_of(run, nodes, verdict.judge(nodes, self._policy), self._policy),
+            complete,
+        )
 
     def _say(self, said: _push.Report, complete: bool) -> None:
         settings = t.cast("_push.Settings", self._settings)
         if said.pushed:
             nodes = f"{len(said.pushed)} node{'' if len(said.pushed) == 1 else 's'}"
-            more = f", with what {said.earlier} earlier run{'' if said.earlier == 1 else 's'} had left" if said.earlier else ""
-            self._display.display(f"autopilot: pushed {nodes} to {settings.url} ({said.seconds:.1f} s){more}{'' if complete else ', marked incomplete'}")
+            more = (
+                f", with what {said.earlier} earlier run{'' if said.earlier == 1 else 's'} had left"
+                if said.earlier
+                else ""
+            )
+            self._display.display(
+                f"autopilot: pushed {nodes} to {settings.url} ({said.seconds:.1f} "
+                f"s){more}{'' if complete else ', marked incomplete'}"
+            )
         for why, names in said.left.items():
             self._warn(f"autopilot: not pushed to {settings.url}: {_names(names)}: {why}")
         if said.left and said.kept:
-            self._warn(f"autopilot: what was not pushed is kept in {settings.spool_dir} and pushed with the next run")
+            self._warn(
+                f"autopilot: what was not pushed is kept in {settings.spool_dir} and pushed "
+                "with the next run"
+            )
         elif said.left:
             self._warn("autopilot: what was not pushed is lost")
         for words in said.wrong:
             self._warn(f"autopilot: {words}")
         if said.slow:
-            what = f"the Pushgateway compares each push with all that it has, which took {said.seconds:.0f} s"
+            what = (
+                "the Pushgateway compares each push with all that it has, which took "
+                f"{said.seconds:.0f} s"
+            )
             self._warn(f"autopilot: {what}; start it with --push.disable-consistency-check")
 
     def _warn(self, words: str) -> None:
@@ -295,15 +356,21 @@ class CallbackModule(CallbackBase):
 
 
 def _returned(result: t.Any) -> t.Mapping[str, t.Any]:
-    """What a task returned; where there is a choice not the copy that ansible-core 2.19 turns into plain types first, which takes 7 ms for 40 kB."""
+    """What a task returned; where there is a choice not the copy that ansible-core 2.19 turns into
+    plain types first, which takes 7 ms for 40 kB.
+    """
     raw = getattr(result, "_return_data", None)
     if raw is not None:
         return t.cast("t.Mapping[str, t.Any]", raw)
-    return t.cast("t.Mapping[str, t.Any]", result.result if hasattr(result, "result") else result._result)
+    return t.cast(
+        "t.Mapping[str, t.Any]", result.result if hasattr(result, "result") else result._result
+    )
 
 
 def _variables(play: t.Any) -> dict[str, t.Any]:
-    """The variables of a play as its first host sees them, or as far as they can be told without a host."""
+    """The variables of a play as its first host sees them, or as far as they can be told without a
+    host.
+    """
     manager = play.get_variable_manager()
     variables = manager.get_vars(play=play)
     inventory = getattr(manager, "_inventory", None)
@@ -315,7 +382,9 @@ def _variables(play: t.Any) -> dict[str, t.Any]:
 
 
 def _node(name: str, answers: list[dict[str, t.Any]]) -> verdict.Node:
-    """A host from what its tasks returned: of a check what the last task says, and all of it where that was a loop."""
+    """A host from what its tasks returned: of a check what the last task says, and all of it where
+    that was a loop.
+    """
     results: dict[str, list[CheckResult]] = {}
     last: dict[str, str] = {}
     facts: dict[str, t.Any] = {}
@@ -340,8 +409,12 @@ def _one(several: list[CheckResult]) -> CheckResult:
     status = worst(result.status for result in several)
     first = next(result for result in several if result.status == status)
     return CheckResult(
-        first.check, status, first.summary, [finding for result in several for finding in result.findings],
-        [measurement for result in several for measurement in result.measurements], sum(result.duration_seconds for result in several),
+        first.check,
+        status,
+        first.summary,
+        [finding for result in several for finding in result.findings],
+        [measurement for result in several for measurement in result.measurements],
+        sum(result.duration_seconds for result in several),
     )
 
 
@@ -349,5 +422,8 @@ def _names(names: list[str]) -> str:
     """Nodes in words; the empty name is that of the run itself."""
     nodes = [name for name in names if name]
     folded = verdict.fold(nodes)
-    words = f"{len(nodes)} node{'' if len(nodes) == 1 else 's'} ({', '.join(folded[:10])}{' and more' if len(folded) > 10 else ''})"
+    words = (
+        f"{len(nodes)} node{'' if len(nodes) == 1 else 's'} "
+        f"({', '.join(folded[:10])}{' and more' if len(folded) > 10 else ''})"
+    )
     return words if nodes else "the result of the run"

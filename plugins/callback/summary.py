@@ -10,17 +10,23 @@ type: aggregate
 short_description: Show the verdict on the nodes as the last thing on the screen
 version_added: 0.1.0
 description:
-  - Shows what M(autopilot.gpu.verdict) found once the playbook is over, after the recap, and what M(autopilot.gpu.replay),
+  - Shows what M(autopilot.gpu.verdict) found once the playbook is over, after the recap, and what
+    M(autopilot.gpu.replay),
     M(autopilot.gpu.calibrate) and M(autopilot.gpu.status) did.
-  - Where a play with a verdict matches no host, it says that nothing was checked and ends the program with status 2,
-    so that a mistyped pattern or an empty inventory is not taken for healthy nodes; Ansible itself would exit with 0.
-  - Ctrl-C while nodes measure the network has the play end the measurement on the nodes first, and a second Ctrl-C ends Ansible at once.
-  - The playbooks of this collection bring it along. Enable it in the configuration to have the same in playbooks of your own;
+  - Where a play with a verdict matches no host, it says that nothing was checked and ends the
+    program with status 2,
+    so that a mistyped pattern or an empty inventory is not taken for healthy nodes; Ansible itself
+    would exit with 0.
+  - Ctrl-C while nodes measure the network has the play end the measurement on the nodes first, and
+    a second Ctrl-C ends Ansible at once.
+  - The playbooks of this collection bring it along. Enable it in the configuration to have the same
+    in playbooks of your own;
     without it the summary is shown by the task itself.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 requirements:
-  - enabled in the configuration (C(callbacks_enabled = autopilot.gpu.summary) in the section C(defaults) of C(ansible.cfg))
+  - enabled in the configuration (C(callbacks_enabled = autopilot.gpu.summary) in the section
+    C(defaults) of C(ansible.cfg))
 """
 
 import time
@@ -45,7 +51,9 @@ def _is(task: t.Any, *actions: str) -> bool:
 
 
 class CallbackModule(CallbackBase):
-    """Remembers what the tasks that judge returned, or that there was no host to judge, and shows it when the playbook is over."""
+    """Remembers what the tasks that judge returned, or that there was no host to judge, and shows
+    it when the playbook is over.
+    """
 
     CALLBACK_VERSION = 2.0
     CALLBACK_TYPE = "aggregate"
@@ -68,7 +76,12 @@ class CallbackModule(CallbackBase):
             return
         pattern = self._play.hosts
         words = ",".join(map(str, pattern)) if isinstance(pattern, list) else str(pattern)
-        _summary.keep([f"autopilot: no host matches {words!r}, so no node was checked and there is no verdict"])
+        _summary.keep(
+            [
+                f"autopilot: no host matches {words!r}, so no node was checked and there is no "
+                "verdict"
+            ]
+        )
         self._nobody = True
 
     def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
@@ -88,14 +101,23 @@ class CallbackModule(CallbackBase):
         while _summary.waiting:
             _summary.show(self._display, _summary.waiting.pop(0))
         if self._nobody:
-            # Nothing failed as Ansible sees it, and it lets a callback say otherwise in no other way.
+            # Nothing failed as Ansible sees it, and it lets a callback say otherwise in no other
+            # way.
             raise SystemExit(2)
 
     def _remember(self, result: t.Any) -> None:
         # ansible-core 2.19 named what had only private names before.
-        task, returned = (result.task, result.result) if hasattr(result, "task") else (result._task, result._result)
+        task, returned = (
+            (result.task, result.result)
+            if hasattr(result, "task")
+            else (result._task, result._result)
+        )
         told = {COMPARE: "comparability", CALIBRATE: "proposals"}
-        if not (_is(task, VERDICT, REPLAY, STATUS) and "run_id" in returned or any(_is(task, name) and key in returned for name, key in told.items())):
+        if not (
+            _is(task, VERDICT, REPLAY, STATUS)
+            and "run_id" in returned
+            or any(_is(task, name) and key in returned for name, key in told.items())
+        ):
             return
         if "summary" in returned:
             lines = list(returned["summary"])

@@ -9,7 +9,8 @@ name: no_agent
 short_description: A node without an agent, which cannot be reached
 version_added: 0.1.0
 description:
-  - What P(autopilot.gpu.agents#inventory) gives to nodes whose agent is not ready or not there. Every task is unreachable at once, and says why.
+  - What P(autopilot.gpu.agents#inventory) gives to nodes whose agent is not ready or not there.
+    Every task is unreachable at once, and says why.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
@@ -36,7 +37,9 @@ class Connection(ConnectionBase):
     def _connect(self) -> t.NoReturn:
         raise AnsibleConnectionFailure(str(self.get_option("reason")))
 
-    def exec_command(self, cmd: str, in_data: bytes | None = None, sudoable: bool = True) -> t.NoReturn:
+    def exec_command(
+        self, cmd: str, in_data: bytes | None = None, sudoable: bool = True
+    ) -> t.NoReturn:
         self._connect()
 
     def put_file(self, in_path: str, out_path: str) -> t.NoReturn:

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any time.
-# Do not use it from other collections or standalone plugins/modules.
+# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any
+# time. Do not use it from other collections or standalone plugins/modules.
 
 from __future__ import annotations
 
@@ -15,11 +15,13 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: A check that only reads is run all the same; what any other check would do is returned instead.
+    details: A check that only reads is run all the same; what any other check would do is returned
+      instead.
   async:
     support: none
     description: Can be used with the C(async) keyword.
-    details: ansible-core reads the result of an asynchronous task itself, and would make variables of what the node answers.
+    details: ansible-core reads the result of an asynchronous task itself, and would make variables
+      of what the node answers.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
@@ -30,7 +32,8 @@ attributes:
     platforms: linux
   action_group:
     support: full
-    description: Use the group C(autopilot.gpu.gpu) in C(module_defaults) to set options of all checks at once.
+    description: Use the group C(autopilot.gpu.gpu) in C(module_defaults) to set options of all
+      checks at once.
     membership:
       - autopilot.gpu.gpu
 """
@@ -46,7 +49,8 @@ attributes:
   async:
     support: none
     description: Can be used with the C(async) keyword.
-    details: ansible-core reads the result of an asynchronous task itself, and would make variables of what the node answers.
+    details: ansible-core reads the result of an asynchronous task itself, and would make variables
+      of what the node answers.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
@@ -84,7 +88,8 @@ attributes:
     platforms: posix
   action_group:
     support: full
-    description: Use the group C(autopilot.gpu.cluster) in C(module_defaults) to say once where the cluster is.
+    description: Use the group C(autopilot.gpu.cluster) in C(module_defaults) to say once where the
+      cluster is.
     membership:
       - autopilot.gpu.cluster
 """

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any time.
-# Do not use it from other collections or standalone plugins/modules.
+# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any
+# time. Do not use it from other collections or standalone plugins/modules.
 
 from __future__ import annotations
 
@@ -22,18 +22,21 @@ options:
       - When not given, the loader's path and the usual places of driver containers are searched.
     type: path
   host_root:
-    description: Where the root file system of the host to check is mounted; other than V(/) only in a container.
+    description: Where the root file system of the host to check is mounted; other than V(/) only in
+      a container.
     type: path
     default: /
   timeout:
     description:
       - Seconds a check may take, in place of the check's own limit.
-      - A check that is not done by then is ended, or abandoned when the kernel does not let it go, and its status is V(unknown).
+      - A check that is not done by then is ended, or abandoned when the kernel does not let it go,
+        and its status is V(unknown).
     type: float
   fail_on:
     description:
       - The mildest status that makes the task fail.
-      - V(never) leaves the verdict to whoever reads RV(health); an unhealthy node is not a failed task.
+      - V(never) leaves the verdict to whoever reads RV(health); an unhealthy node is not a failed
+        task.
     type: str
     default: never
     choices: [never, fail, unknown, warn]
@@ -42,7 +45,8 @@ options:
     type: bool
     default: false
 requirements:
-  - nvidia-ml-py on hosts whose GPUs are looked at, of the driver's branch or newer (Python package; not C(pynvml), which is a different one)
+  - nvidia-ml-py on hosts whose GPUs are looked at, of the driver's branch or newer (Python package;
+    not C(pynvml), which is a different one)
 """
 
     # The Python that runs the checks.
@@ -50,7 +54,8 @@ requirements:
 options:
   virtualenv:
     description:
-      - Path of a virtualenv on the host to run the checks with. It is made where it is missing, and O(nvml_package) is installed into it first.
+      - Path of a virtualenv on the host to run the checks with. It is made where it is missing, and
+        O(nvml_package) is installed into it first.
       - The Python that Ansible uses on the host runs the checks when not given.
     type: path
   nvml_package:

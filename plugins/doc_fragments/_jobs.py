@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any time.
-# Do not use it from other collections or standalone plugins/modules.
+# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any
+# time. Do not use it from other collections or standalone plugins/modules.
 
 from __future__ import annotations
 
@@ -17,10 +17,12 @@ options:
     default: {}
     suboptions:
       webhook:
-        description: URL that gets the decision and its facts as JSON, by POST. It is taken for a secret.
+        description: URL that gets the decision and its facts as JSON, by POST. It is taken for a
+          secret.
         type: str
       slack:
-        description: URL of an incoming webhook of Slack, or of a service that takes the same. It is taken for a secret.
+        description: URL of an incoming webhook of Slack, or of a service that takes the same. It is
+          taken for a secret.
         type: str
       mail:
         description: A mail with the decision as text and as an attachment of JSON.
@@ -54,13 +56,15 @@ options:
             description: Their password.
             type: str
   act:
-    description: How the job is suspended or stopped, by one of these. Without it the decision is only told.
+    description: How the job is suspended or stopped, by one of these. Without it the decision is
+      only told.
     type: dict
     default: {}
     suboptions:
       kubernetes:
         description:
-          - Sets C(spec.suspend) of an object, for V(suspend) and for V(stop). Where Kueue admits jobs, it may take the suspension back; suspend the object that
+          - Sets C(spec.suspend) of an object, for V(suspend) and for V(stop). Where Kueue admits
+            jobs, it may take the suspension back; suspend the object that
             Kueue does not own.
           - It takes the rights to C(get) and C(patch) the object.
         type: dict
@@ -79,7 +83,8 @@ options:
             type: str
             required: true
       slurm:
-        description: Calls C(scontrol) for V(suspend) and C(scancel) for V(stop). Drain the node first, or a job that is requeued may come back to it.
+        description: Calls C(scontrol) for V(suspend) and C(scancel) for V(stop). Drain the node
+          first, or a job that is requeued may come back to it.
         type: dict
         suboptions:
           job_id:
@@ -87,12 +92,14 @@ options:
             type: str
             required: true
           suspend_by:
-            description: What V(suspend) is. A job that is suspended keeps its nodes, one that is requeued gives them back and starts again.
+            description: What V(suspend) is. A job that is suspended keeps its nodes, one that is
+              requeued gives them back and starts again.
             type: str
             choices: [requeue, suspend]
             default: requeue
       command:
-        description: A program with its arguments, without a shell, that gets the decision and its facts as JSON on its standard input. Run once for a decision.
+        description: A program with its arguments, without a shell, that gets the decision and its
+          facts as JSON on its standard input. Run once for a decision.
         type: list
         elements: str
 """

@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any time.
-# Do not use it from other collections or standalone plugins/modules.
+# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any
+# time. Do not use it from other collections or standalone plugins/modules.
 
 from __future__ import annotations
 
@@ -18,12 +18,14 @@ options:
     default: autopilot.ibm.com/gpuhealth
   taint:
     description:
-      - Effect of a taint that a node has while it is V(EVICT), with O(label_key) as its key and V(EVICT) as its value.
+      - Effect of a taint that a node has while it is V(EVICT), with O(label_key) as its key and
+        V(EVICT) as its value.
       - When not given none is set, and one that another writer has set stays as long as the mark.
     type: str
     choices: [NoSchedule, PreferNoSchedule, NoExecute]
   cordon:
-    description: Whether a node is cordoned while it is V(EVICT). Only a cordon made so is undone again.
+    description: Whether a node is cordoned while it is V(EVICT). Only a cordon made so is undone
+      again.
     type: bool
     default: false
   condition:
@@ -31,7 +33,8 @@ options:
     type: bool
     default: true
   max_bad_share:
-    description: The share of the GPU nodes that may be V(EVICT) at once, from 0 to 1. One node may be in any case.
+    description: The share of the GPU nodes that may be V(EVICT) at once, from 0 to 1. One node may
+      be in any case.
     type: float
     default: 0.1
   namespace:

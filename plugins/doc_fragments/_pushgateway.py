@@ -2,8 +2,8 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 
-# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any time.
-# Do not use it from other collections or standalone plugins/modules.
+# Note that this doc fragment is PRIVATE to the collection. It can have breaking changes at any
+# time. Do not use it from other collections or standalone plugins/modules.
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ class ModuleDocFragment:
 options:
   url:
     description:
-      - Where the Pushgateway is, such as V(https://push.example:9091). Without it nothing is pushed.
+      - Where the Pushgateway is, such as V(https://push.example:9091). Without it nothing is
+        pushed.
       - A user and a password in it are used for basic authentication and are never shown.
     type: str
     env:
@@ -36,7 +37,8 @@ options:
       - name: pushgateway_job
   labels:
     description:
-      - More labels that each group of metrics gets, a dictionary, or text such as V(cluster=a,site=north).
+      - More labels that each group of metrics gets, a dictionary, or text such as
+        V(cluster=a,site=north).
       - Runs with other labels do not touch each other's nodes.
     type: raw
     default: {}
@@ -49,8 +51,10 @@ options:
       - name: pushgateway_labels
   timeout:
     description:
-      - Seconds that pushing may take in all at the end of a playbook. What was not pushed by then is kept for the next run.
-      - A Pushgateway that does not answer at all is given up after 10 seconds, and after 5 where not even a connection is made.
+      - Seconds that pushing may take in all at the end of a playbook. What was not pushed by then
+        is kept for the next run.
+      - A Pushgateway that does not answer at all is given up after 10 seconds, and after 5 where
+        not even a connection is made.
       - A playbook that is interrupted takes 5 seconds at most.
     type: float
     default: 30
@@ -72,7 +76,8 @@ options:
     vars:
       - name: pushgateway_username
   password:
-    description: Password for basic authentication. A file (O(password_file)) is seen by fewer eyes than the environment.
+    description: Password for basic authentication. A file (O(password_file)) is seen by fewer eyes
+      than the environment.
     type: str
     env:
       - name: AUTOPILOT_PUSHGATEWAY_PASSWORD
@@ -106,7 +111,8 @@ options:
     vars:
       - name: pushgateway_token_file
   ca_file:
-    description: File with the certificates of the authorities that may vouch for the Pushgateway; those of the system when not given.
+    description: File with the certificates of the authorities that may vouch for the Pushgateway;
+      those of the system when not given.
     type: path
     env:
       - name: AUTOPILOT_PUSHGATEWAY_CA_FILE
@@ -116,7 +122,8 @@ options:
     vars:
       - name: pushgateway_ca_file
   client_cert:
-    description: File with the certificate that is shown to the Pushgateway, and its key unless that is in O(client_key).
+    description: File with the certificate that is shown to the Pushgateway, and its key unless that
+      is in O(client_key).
     type: path
     env:
       - name: AUTOPILOT_PUSHGATEWAY_CLIENT_CERT
@@ -136,7 +143,8 @@ options:
     vars:
       - name: pushgateway_client_key
   on_failure:
-    description: What is said when something could not be pushed. The playbook goes on and ends as it would have, either way.
+    description: What is said when something could not be pushed. The playbook goes on and ends as
+      it would have, either way.
     type: str
     default: warn
     choices:
@@ -151,7 +159,8 @@ options:
       - name: pushgateway_on_failure
   spool_dir:
     description:
-      - Directory on the controller where a run is kept until it is pushed; C(autopilot_gpu/spool) in Ansible's own directory (C(ANSIBLE_HOME)) when not given.
+      - Directory on the controller where a run is kept until it is pushed; C(autopilot_gpu/spool)
+        in Ansible's own directory (C(ANSIBLE_HOME)) when not given.
       - In an execution environment, give a directory that outlives the container.
     type: path
     env:
@@ -162,7 +171,8 @@ options:
     vars:
       - name: pushgateway_spool_dir
   spool_limit:
-    description: Most MiB that are kept for a Pushgateway; the oldest runs are dropped first. V(0) keeps nothing.
+    description: Most MiB that are kept for a Pushgateway; the oldest runs are dropped first. V(0)
+      keeps nothing.
     type: float
     default: 64
     env:

@@ -15,12 +15,16 @@ name: nhc_conf
 short_description: Options of checks from a configuration file of Node Health Check
 version_added: 0.1.0
 description:
-  - Reads the text of a configuration file of Node Health Check (NHC), also in the variant of Azure (AzNHC), and gives what its lines for a host say as
+  - Reads the text of a configuration file of Node Health Check (NHC), also in the variant of Azure
+    (AzNHC), and gives what its lines for a host say as
     options of this collection's checks.
-  - Lines are for a host by their hostmask, a glob, a C(/regular expression/) or a C({range}), also negated. A host is known by its full and by its short name.
-  - Nothing of the file is left out in silence. Lines without a counterpart are in RV(_value.not_taken), and lines that this collection judges by another rule
+  - Lines are for a host by their hostmask, a glob, a C(/regular expression/) or a C({range}), also
+    negated. A host is known by its full and by its short name.
+  - Nothing of the file is left out in silence. Lines without a counterpart are in
+    RV(_value.not_taken), and lines that this collection judges by another rule
     are in RV(_value.differences), each with the reason.
-  - Hostmasks that ask a program, and commands of a shell, are not taken. Nothing of the file is run.
+  - Hostmasks that ask a program, and commands of a shell, are not taken. Nothing of the file is
+    run.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 positional: host
@@ -60,13 +64,15 @@ _value:
       type: list
       elements: string
     checks_options:
-      description: Their options, as the role C(autopilot.gpu.checks) and M(autopilot.gpu.node_checks) take them.
+      description: Their options, as the role C(autopilot.gpu.checks) and
+        M(autopilot.gpu.node_checks) take them.
       type: dictionary
     expected_gpus:
       description: How many GPUs the host is expected to have, V(none) where the file does not say.
       type: integer
     not_taken:
-      description: Lines without a counterpart, each with C(line) (its number), C(text) and C(reason).
+      description: Lines without a counterpart, each with C(line) (its number), C(text) and
+        C(reason).
       type: list
       elements: dictionary
     differences:
@@ -82,9 +88,14 @@ _value:
 def nhc_conf(text: t.Any, host: t.Any = None) -> dict[str, t.Any]:
     """What a file says of a host, see the documentation."""
     if not isinstance(text, str):
-        raise AnsibleFilterError(f"autopilot.gpu.nhc_conf: {text!r} is not accepted, give the text of a configuration file of NHC")
+        raise AnsibleFilterError(
+            f"autopilot.gpu.nhc_conf: {text!r} is not accepted, give the text of a "
+            "configuration file of NHC"
+        )
     if host is not None and not isinstance(host, str):
-        raise AnsibleFilterError(f"autopilot.gpu.nhc_conf: host: {host!r} is not accepted, give the name of a host")
+        raise AnsibleFilterError(
+            f"autopilot.gpu.nhc_conf: host: {host!r} is not accepted, give the name of a host"
+        )
     try:
         return nhc.read(str(text), None if host is None else str(host)).to_dict()
     except ValueError as error:

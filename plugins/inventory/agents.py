@@ -9,15 +9,20 @@ name: agents
 short_description: The agents of a Kubernetes cluster as hosts
 version_added: 0.1.0
 description:
-  - Each pod of the agent (role P(autopilot.gpu.agent#role)) is a host with the name of its node. Playbooks such as C(autopilot.gpu.preflight) run in it by
+  - Each pod of the agent (role P(autopilot.gpu.agent#role)) is a host with the name of its node.
+    Playbooks such as C(autopilot.gpu.preflight) run in it by
     P(kubernetes.core.kubectl#connection), without a login on the node.
-  - A pod that is not ready, and a node that should have one and has none, are hosts as well. They come out as unreachable, with the reason
+  - A pod that is not ready, and a node that should have one and has none, are hosts as well. They
+    come out as unreachable, with the reason
     (P(autopilot.gpu.no_agent#connection)), so that no node is forgotten.
-  - Every host is in one of the groups C(agents_ready), C(agents_not_ready) and C(agents_missing), and in C(gpu_MODEL) by the node's label
+  - Every host is in one of the groups C(agents_ready), C(agents_not_ready) and C(agents_missing),
+    and in C(gpu_MODEL) by the node's label
     C(nvidia.com/gpu.product), such as C(gpu_nvidia_h100_80gb_hbm3).
-  - 'Variables of each host: C(node_name), C(node_labels), C(agent_pod), C(gpu_product), C(expected_gpus), and C(checks_host_root) and C(checks_nvml_library)
+  - 'Variables of each host: C(node_name), C(node_labels), C(agent_pod), C(gpu_product),
+    C(expected_gpus), and C(checks_host_root) and C(checks_nvml_library)
     where the pod has them in its environment.'
-  - C(expected_gpus) is the node's capacity of C(nvidia.com/gpu), or what is allocatable where that is more, without time slices. Allocatable alone would
+  - C(expected_gpus) is the node's capacity of C(nvidia.com/gpu), or what is allocatable where that
+    is more, without time slices. Allocatable alone would
     forget a GPU that the device plugin has given up. With MIG it is not set.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -29,8 +34,10 @@ options:
     choices: [autopilot.gpu.agents]
   kubeconfig:
     description:
-      - Path of the kubeconfig; when not given, E(KUBECONFIG), then C(~/.kube/config), then the service account of the pod.
-      - Not looked at where E(K8S_AUTH_HOST) and E(K8S_AUTH_API_KEY) say which cluster and by which token, as AWX does for a credential.
+      - Path of the kubeconfig; when not given, E(KUBECONFIG), then C(~/.kube/config), then the
+        service account of the pod.
+      - Not looked at where E(K8S_AUTH_HOST) and E(K8S_AUTH_API_KEY) say which cluster and by which
+        token, as AWX does for a credential.
     type: path
     env:
       - name: K8S_AUTH_KUBECONFIG
@@ -91,21 +98,33 @@ from ansible.plugins.inventory import BaseInventoryPlugin, Constructable, to_saf
 from ansible.utils.unsafe_proxy import wrap_var
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import cluster as words
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import ApiError, Forbidden, items, path_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import (
+    cluster as words,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import (
+    ApiError,
+    Forbidden,
+    items,
+    path_of,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _agents
 
 #: Seconds for listing pods and nodes.
 _DEADLINE = 60.0
 #: What the pod's environment says of the checks -> variable of the role checks.
-_ENVIRONMENT = {"AUTOPILOT_HOST_ROOT": "checks_host_root", "AUTOPILOT_NVML_LIBRARY": "checks_nvml_library"}
+_ENVIRONMENT = {
+    "AUTOPILOT_HOST_ROOT": "checks_host_root",
+    "AUTOPILOT_NVML_LIBRARY": "checks_nvml_library",
+}
 
 
 class InventoryModule(BaseInventoryPlugin, Constructable):
     NAME = "autopilot.gpu.agents"
 
     def verify_file(self, path: str) -> bool:
-        """A file named agents.yml; or just the plugin's name, where it is enabled in the configuration."""
+        """A file named agents.yml; or just the plugin's name, where it is enabled in the
+        configuration.
+        """
         if os.path.basename(path) == self.NAME and not os.path.exists(path):
             return True
         return super().verify_file(path) and path.endswith(("agents.yml", "agents.yaml"))
@@ -120,13 +139,20 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         by_node = {str(node["metadata"]["name"]): node for node in nodes}
         found = _agents.by_node(pods)
         try:
-            expected = [name for name, node in by_node.items() if _agents.selected(node, self.get_option("node_selector"))]
+            expected = [
+                name
+                for name, node in by_node.items()
+                if _agents.selected(node, self.get_option("node_selector"))
+            ]
         except ValueError as error:
             raise AnsibleParserError(str(error)) from None
         if not found and not expected:
             raise AnsibleParserError(
-                f"there is no pod with {self.get_option('label_selector')} in namespace {self.get_option('namespace')}, and no node with "
-                f"{self.get_option('node_selector')}: give namespace and label_selector of the agents, or install them (autopilot.gpu.agent)")
+                f"there is no pod with {self.get_option('label_selector')} in namespace "
+                f"{self.get_option('namespace')}, and no node with "
+                f"{self.get_option('node_selector')}: give namespace and label_selector of the "
+                "agents, or install them (autopilot.gpu.agent)"
+            )
         for group in ("agents_ready", "agents_not_ready", "agents_missing"):
             self.inventory.add_group(group)
         for name in sorted({*found, *expected}):
@@ -135,15 +161,22 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
     def _asked(self) -> tuple[list[dict[str, t.Any]], list[dict[str, t.Any]]]:
         """Pods and nodes."""
         if _kube.MISSING:
-            raise AnsibleParserError("the Python package kubernetes cannot be imported on the controller; install it for the Python that runs Ansible")
+            raise AnsibleParserError(
+                "the Python package kubernetes cannot be imported on the controller; install "
+                "it for the Python that runs Ansible"
+            )
         namespace = self.get_option("namespace")
         try:
             cluster = _kube.Cluster(self.get_option("kubeconfig"), self.get_option("context"))
             selector = {"labelSelector": self.get_option("label_selector")}
-            pods = cluster.run(items(path_of("api/v1/namespaces", namespace, "pods"), selector), _DEADLINE)
+            pods = cluster.run(
+                items(path_of("api/v1/namespaces", namespace, "pods"), selector), _DEADLINE
+            )
             return pods, cluster.run(items("/api/v1/nodes"), _DEADLINE)
         except Forbidden as error:
-            raise AnsibleParserError(f"{error}; what is needed is to list pods in namespace {namespace}, and nodes") from None
+            raise AnsibleParserError(
+                f"{error}; what is needed is to list pods in namespace {namespace}, and nodes"
+            ) from None
         except (ApiError, ValueError) as error:
             raise AnsibleParserError(str(error)) from None
 
@@ -151,37 +184,63 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         self.inventory.add_host(name)
         labels = dict(node["metadata"].get("labels") or {})
         variables: dict[str, t.Any] = {
-            "node_name": name, "node_labels": labels, "gpu_product": labels.get(words.PRODUCT, ""), "agent_pod": pod["metadata"]["name"] if pod else "",
+            "node_name": name,
+            "node_labels": labels,
+            "gpu_product": labels.get(words.PRODUCT, ""),
+            "agent_pod": pod["metadata"]["name"] if pod else "",
         }
         gpus = _agents.gpus_of(node)
         if gpus is not None:
             variables["expected_gpus"] = gpus
         trouble = _agents.trouble_of(pod)
         if trouble:
-            variables.update(ansible_connection="autopilot.gpu.no_agent", autopilot_no_agent=wrap_var(trouble))
+            variables.update(
+                ansible_connection="autopilot.gpu.no_agent", autopilot_no_agent=wrap_var(trouble)
+            )
         elif pod:
             variables.update(self._connection(pod))
         for key, value in variables.items():
             self.inventory.set_variable(name, key, value)
-        self.inventory.add_child("agents_ready" if not trouble else "agents_not_ready" if pod else "agents_missing", name)
+        self.inventory.add_child(
+            "agents_ready" if not trouble else "agents_not_ready" if pod else "agents_missing", name
+        )
         if variables["gpu_product"]:
             model = to_safe_group_name(f"gpu_{variables['gpu_product']}".lower())
             self.inventory.add_child(self.inventory.add_group(model), name)
         strict = self.get_option("strict")
         self._set_composite_vars(self.get_option("compose"), variables, name, strict=strict)
         self._add_host_to_composed_groups(self.get_option("groups"), variables, name, strict=strict)
-        self._add_host_to_keyed_groups(self.get_option("keyed_groups"), variables, name, strict=strict)
+        self._add_host_to_keyed_groups(
+            self.get_option("keyed_groups"), variables, name, strict=strict
+        )
 
     def _connection(self, pod: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Variables by which Ansible works in the pod: one call of kubectl for a task, and nothing written but below /tmp."""
+        """Variables by which Ansible works in the pod: one call of kubectl for a task, and nothing
+        written but below /tmp.
+        """
         given = {"kubeconfig": self.get_option("kubeconfig"), "context": self.get_option("context")}
-        container = next((one for one in pod["spec"]["containers"] if one["name"] == self.get_option("container")), {})
+        container = next(
+            (
+                one
+                for one in pod["spec"]["containers"]
+                if one["name"] == self.get_option("container")
+            ),
+            {},
+        )
         environment = {one["name"]: one.get("value") for one in container.get("env") or []}
         return {
-            "ansible_connection": "kubernetes.core.kubectl", "ansible_kubectl_namespace": pod["metadata"]["namespace"],
-            "ansible_kubectl_pod": pod["metadata"]["name"], "ansible_kubectl_container": self.get_option("container"),
+            "ansible_connection": "kubernetes.core.kubectl",
+            "ansible_kubectl_namespace": pod["metadata"]["namespace"],
+            "ansible_kubectl_pod": pod["metadata"]["name"],
+            "ansible_kubectl_container": self.get_option("container"),
             **{f"ansible_kubectl_{name}": value for name, value in given.items() if value},
-            "ansible_python_interpreter": self.get_option("python"), "ansible_pipelining": True, "ansible_remote_tmp": "/tmp/.ansible",
+            "ansible_python_interpreter": self.get_option("python"),
+            "ansible_pipelining": True,
+            "ansible_remote_tmp": "/tmp/.ansible",
             # Who may change a pod may not have templates run on the controller.
-            **{variable: wrap_var(environment[name]) for name, variable in _ENVIRONMENT.items() if environment.get(name)},
+            **{
+                variable: wrap_var(environment[name])
+                for name, variable in _ENVIRONMENT.items()
+                if environment.get(name)
+            },
         }

@@ -18,11 +18,23 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Check, Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import BESIDE_A_JOB, CLUSTER, MESH
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+    BESIDE_A_JOB,
+    CLUSTER,
+    MESH,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, overall
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome, node_facts, not_run, run
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import (
+    Outcome,
+    node_facts,
+    not_run,
+    run,
+)
 
-_NOT_OF_A_HOST = "not run here: the cluster's API server is asked for it, by the module autopilot.gpu.volume_claim and by the agent"
+_NOT_OF_A_HOST = (
+    "not run here: the cluster's API server is asked for it, by the module "
+    "autopilot.gpu.volume_claim and by the agent"
+)
 _NOT_BESIDE_A_JOB = "not run: it could disturb the job that runs here"
 
 #: Options that every check module has; documented in the fragment ``_checks``.
@@ -35,27 +47,44 @@ COMMON_OPTIONS: dict[str, dict[str, t.Any]] = {
     "readings": {"type": "bool", "default": False},
 }
 
-#: Options of node_checks that its action acts on; documented in the fragment ``_checks.virtualenv``.
-VIRTUALENV_OPTIONS: dict[str, dict[str, t.Any]] = {"virtualenv": {"type": "path"}, "nvml_package": {"type": "str", "default": "nvidia-ml-py"}}
+#: Options of node_checks that its action acts on; documented in the fragment
+#: ``_checks.virtualenv``.
+VIRTUALENV_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "virtualenv": {"type": "path"},
+    "nvml_package": {"type": "str", "default": "nvidia-ml-py"},
+}
 
 
 def main_of(check: Check) -> None:
     """The whole of a module that runs one check."""
-    module = AnsibleModule(argument_spec={**COMMON_OPTIONS, **check.options}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={**COMMON_OPTIONS, **check.options}, supports_check_mode=True
+    )
     requests = [(check, {name: module.params[name] for name in check.options})]
     settings = accepted(module, requests)
-    leave(module, result_of(run(requests, settings, passive_only=module.check_mode), settings, with_readings=module.params["readings"]))
+    leave(
+        module,
+        result_of(
+            run(requests, settings, passive_only=module.check_mode),
+            settings,
+            with_readings=module.params["readings"],
+        ),
+    )
 
 
 def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]]) -> Settings:
-    """The module's common options, once they and those of the checks are accepted; what is not ends the module.
+    """The module's common options, once they and those of the checks are accepted; what is not ends
+    the module.
 
     From here on the module also ends when Ansible has gone.
     """
     refuse_negative(module, module.params)
     if not os.path.isdir(module.params["host_root"]):
         given = module.params["host_root"]
-        module.fail_json(msg=f"host_root: {given} is not a directory on this host; give the one where its root file system is mounted")
+        module.fail_json(
+            msg=f"host_root: {given} is not a directory on this host; give the one where its "
+            "root file system is mounted"
+        )
     for check, options in requests:
         try:
             check.refuse(options)
@@ -68,7 +97,11 @@ def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]
 def left_out(asked: list[str], beside_job: bool) -> list[Outcome]:
     """Outcomes of the checks that were named and do not run here."""
     outcomes = [Outcome(not_run(name, _NOT_OF_A_HOST), {}, {}) for name in CLUSTER if name in asked]
-    disturbing = [name for name in dict.fromkeys(asked) if name not in BESIDE_A_JOB + MESH + CLUSTER] if beside_job else []
+    disturbing = (
+        [name for name in dict.fromkeys(asked) if name not in BESIDE_A_JOB + MESH + CLUSTER]
+        if beside_job
+        else []
+    )
     return outcomes + [Outcome(not_run(name, _NOT_BESIDE_A_JOB), {}, {}) for name in disturbing]
 
 
@@ -77,7 +110,10 @@ def leave(module: AnsibleModule, result: dict[str, t.Any]) -> t.NoReturn:
     threshold = module.params["fail_on"]
     if threshold != "never" and STATUSES.index(result["status"]) >= STATUSES.index(threshold):
         bad = [one for one in result["health"] if one["status"] == result["status"]]
-        module.fail_json(msg="; ".join(f"{one['check']} is {one['status']}: {one['summary']}" for one in bad), **result)
+        module.fail_json(
+            msg="; ".join(f"{one['check']} is {one['status']}: {one['summary']}" for one in bad),
+            **result,
+        )
     module.exit_json(**result)
 
 
@@ -90,7 +126,10 @@ def result_of(outcomes: list[Outcome], settings: Settings, with_readings: bool) 
         "node": node_facts(outcomes, settings),
     }
     if with_readings:
-        result["readings"] = {outcome.result.check: {"options": outcome.options, "readings": outcome.readings} for outcome in outcomes}
+        result["readings"] = {
+            outcome.result.check: {"options": outcome.options, "readings": outcome.readings}
+            for outcome in outcomes
+        }
     return result
 
 
@@ -99,14 +138,21 @@ def options_of(module: AnsibleModule, check: Check, given: dict[str, t.Any]) -> 
     for name in given:
         if name not in check.options:
             accepted = ", ".join(check.options) or "none, this check has no options of its own"
-            module.fail_json(msg=f"options.{check.name}.{name} does not exist; accepted are: {accepted}")
+            module.fail_json(
+                msg=f"options.{check.name}.{name} does not exist; accepted are: {accepted}"
+            )
     validated = ArgumentSpecValidator(check.options).validate(given)
     if validated.error_messages:
         module.fail_json(msg=f"options of {check.name}: {'; '.join(validated.error_messages)}")
     refuse_negative(module, validated.validated_parameters, f"options.{check.name}.")
-    secret = {value for name, value in validated.validated_parameters.items() if check.options.get(name, {}).get("no_log") and isinstance(value, str) and value}
+    secret = {
+        value
+        for name, value in validated.validated_parameters.items()
+        if check.options.get(name, {}).get("no_log") and isinstance(value, str) and value
+    }
     if secret and isinstance(module, AnsibleModule):
-        # Ansible knows the secrets among a module's own options only, and these stand in one that is a dictionary.
+        # Ansible knows the secrets among a module's own options only, and these stand in one that
+        # is a dictionary.
         module.no_log_values.update(secret)
     return {name: validated.validated_parameters.get(name) for name in check.options}
 

@@ -32,10 +32,15 @@ def tried(cluster: Cluster, plan: claim.Plan, dry_run: bool) -> dict[str, t.Any]
     for number in _SIGNALS:
         signal.signal(number, _end)
     try:
-        cluster.run(claim.attempt(plan, readings, time.monotonic, time.time(), dry_run), plan.seconds + _SLACK)
+        cluster.run(
+            claim.attempt(plan, readings, time.monotonic, time.time(), dry_run),
+            plan.seconds + _SLACK,
+        )
     finally:
         for number in _SIGNALS:
             signal.signal(number, signal.SIG_IGN)
         if "dry_run" in readings and not dry_run:
-            readings["left"] = cluster.run(claim.removal(plan, time.monotonic, time.monotonic() + REMOVAL), REMOVAL + _SLACK)
+            readings["left"] = cluster.run(
+                claim.removal(plan, time.monotonic, time.monotonic() + REMOVAL), REMOVAL + _SLACK
+            )
     return readings

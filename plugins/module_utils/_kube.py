@@ -5,7 +5,9 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The API server for modules, on top of the Python package kubernetes: whatever a kubeconfig has for authentication works."""
+"""The API server for modules, on top of the Python package kubernetes: whatever a kubeconfig has
+for authentication works.
+"""
 
 from __future__ import annotations
 
@@ -48,10 +50,17 @@ CONNECTION_OPTIONS: dict[str, dict[str, t.Any]] = {
     "context": {"type": "str", "fallback": (env_fallback, ["K8S_AUTH_CONTEXT"])},
 }
 
-#: By these kubernetes.core, and so AWX with its credentials, is told of a cluster without a kubeconfig. No options, since a token is no argument.
-_HOST, _API_KEY, _VERIFY_SSL, _CA_CERT = "K8S_AUTH_HOST", "K8S_AUTH_API_KEY", "K8S_AUTH_VERIFY_SSL", "K8S_AUTH_SSL_CA_CERT"
+#: By these kubernetes.core, and so AWX with its credentials, is told of a cluster without a
+#: kubeconfig. No options, since a token is no argument.
+_HOST, _API_KEY, _VERIFY_SSL, _CA_CERT = (
+    "K8S_AUTH_HOST",
+    "K8S_AUTH_API_KEY",
+    "K8S_AUTH_VERIFY_SSL",
+    "K8S_AUTH_SSL_CA_CERT",
+)
 
-#: Seconds for one request, for a procedure of several, and for a kubeconfig's program that fetches credentials.
+#: Seconds for one request, for a procedure of several, and for a kubeconfig's program that fetches
+#: credentials.
 DEADLINE, PROCEDURE_DEADLINE, CREDENTIALS_DEADLINE = 10.0, 60.0, 30.0
 
 T = t.TypeVar("T")
@@ -68,8 +77,10 @@ def connected(module: AnsibleModule) -> Cluster:
 
 
 class Cluster:
-    """A cluster, by K8S_AUTH_HOST and K8S_AUTH_API_KEY in the environment, or by a kubeconfig (without one: $KUBECONFIG, ~/.kube/config, the pod's service
-    account). Errors are those of the core's ``kube``."""
+    """A cluster, by K8S_AUTH_HOST and K8S_AUTH_API_KEY in the environment, or by a kubeconfig
+    (without one: $KUBECONFIG, ~/.kube/config, the pod's service account). Errors are those of the
+    core's ``kube``.
+    """
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
         """Raises ValueError that says what is wrong with the options."""
@@ -78,18 +89,35 @@ class Cluster:
         self._pool = ApiClient(self._configuration).rest_client.pool_manager
 
     def kubeconfig(self) -> str:
-        """What the environment says of the cluster as the text of a kubeconfig, for kubectl; "" where a kubeconfig says it."""
+        """What the environment says of the cluster as the text of a kubeconfig, for kubectl; ""
+        where a kubeconfig says it.
+        """
         if not os.environ.get(_HOST):
             return ""
-        trust = {"certificate-authority": self._configuration.ssl_ca_cert} if self._configuration.ssl_ca_cert else {}
-        cluster = {"server": self.server, **(trust if self._configuration.verify_ssl else {"insecure-skip-tls-verify": True})}
-        return json.dumps({
-            "apiVersion": "v1", "kind": "Config", "current-context": "it", "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "clusters": [{"name": "it", "cluster": cluster}], "users": [{"name": "it", "user": {"token": os.environ[_API_KEY]}}],
-        })
+        trust = (
+            {"certificate-authority": self._configuration.ssl_ca_cert}
+            if self._configuration.ssl_ca_cert
+            else {}
+        )
+        cluster = {
+            "server": self.server,
+            **(trust if self._configuration.verify_ssl else {"insecure-skip-tls-verify": True}),
+        }
+        return json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "it",
+                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
+                "clusters": [{"name": "it", "cluster": cluster}],
+                "users": [{"name": "it", "user": {"token": os.environ[_API_KEY]}}],
+            }
+        )
 
     def run(self, procedure: Procedure[T], deadline: float = PROCEDURE_DEADLINE) -> T:
-        """Do what a procedure of the core asks for, with one deadline for all of it, and return its result."""
+        """Do what a procedure of the core asks for, with one deadline for all of it, and return its
+        result.
+        """
         until = time.monotonic() + deadline
         try:
             step = next(procedure)
@@ -143,16 +171,27 @@ class Cluster:
                 raise ValueError("the answer is no JSON object")
         except (urllib3.exceptions.HTTPError, OSError, ValueError) as error:
             words = " ".join(str(error).split())
-            raise Unavailable(f"{request.method} {request.path}: no answer from {self.server}: {words}") from None
+            raise Unavailable(
+                f"{request.method} {request.path}: no answer from {self.server}: {words}"
+            ) from None
         raise error_of(request, status, content, retry_after)
 
-    def _exchange(self, request: Request, headers: dict[str, str], until: float) -> tuple[int, bytes, str | None]:
+    def _exchange(
+        self, request: Request, headers: dict[str, str], until: float
+    ) -> tuple[int, bytes, str | None]:
         """HTTP code, body and the header Retry-After."""
         url = self.server + request.path + ("?" + urlencode(request.query) if request.query else "")
         left = max(until - time.monotonic(), 0.01)
         response = self._pool.request(
-            request.method, url, body=None if request.body is None else json.dumps(request.body).encode(), headers=headers,
-            preload_content=False, redirect=False, retries=False, timeout=urllib3.Timeout(total=left))
+            request.method,
+            url,
+            body=None if request.body is None else json.dumps(request.body).encode(),
+            headers=headers,
+            preload_content=False,
+            redirect=False,
+            retries=False,
+            timeout=urllib3.Timeout(total=left),
+        )
         try:
             content = bytearray()
             for chunk in response.stream(1 << 16):
@@ -179,23 +218,36 @@ def _configuration(kubeconfig: str | None, context: str | None) -> t.Any:
         try:
             configuration.verify_ssl = boolean(verify)
         except TypeError:
-            raise ValueError(f"{_VERIFY_SSL}: {verify!r} is not accepted, give true or false") from None
+            raise ValueError(
+                f"{_VERIFY_SSL}: {verify!r} is not accepted, give true or false"
+            ) from None
     if authority:
         if not os.access(authority, os.R_OK):
-            raise ValueError(f"{_CA_CERT}: {authority} cannot be read, give a file with the certificates of the API server's authority")
+            raise ValueError(
+                f"{_CA_CERT}: {authority} cannot be read, give a file with the certificates of "
+                "the API server's authority"
+            )
         configuration.ssl_ca_cert = authority
     return configuration
 
 
 def _from_environment(configuration: t.Any) -> bool:
-    """Whether the environment says which cluster, and who asks. Before any kubeconfig, as kubernetes.core does: what works together goes to one cluster."""
+    """Whether the environment says which cluster, and who asks. Before any kubeconfig, as
+    kubernetes.core does: what works together goes to one cluster.
+    """
     host, token = os.environ.get(_HOST, ""), os.environ.get(_API_KEY, "")
     if bool(host) != bool(token):
-        raise ValueError(f"{_API_KEY if token else _HOST} is in the environment without {_HOST if token else _API_KEY}, give both or neither of them")
+        raise ValueError(
+            f"{_API_KEY if token else _HOST} is in the environment without "
+            f"{_HOST if token else _API_KEY}, give both or neither of them"
+        )
     if not host:
         return False
     if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", host):
-        raise ValueError(f"{_HOST}: {host!r} is not accepted, give the address of the API server, such as https://10.0.0.1:6443")
+        raise ValueError(
+            f"{_HOST}: {host!r} is not accepted, give the address of the API server, such as "
+            "https://10.0.0.1:6443"
+        )
     configuration.host = host
     configuration.api_key = {"BearerToken": f"Bearer {token}"}
     return True
@@ -208,7 +260,9 @@ def _load(configuration: t.Any, kubeconfig: str | None, context: str | None) -> 
     def load() -> None:
         try:
             try:
-                kubernetes.config.load_kube_config(config_file=kubeconfig, context=context, client_configuration=configuration)
+                kubernetes.config.load_kube_config(
+                    config_file=kubeconfig, context=context, client_configuration=configuration
+                )
             except kubernetes.config.ConfigException:
                 if kubeconfig or context:
                     raise
@@ -222,8 +276,13 @@ def _load(configuration: t.Any, kubeconfig: str | None, context: str | None) -> 
     loading.start()
     loading.join(CREDENTIALS_DEADLINE)
     if loading.is_alive():
-        trouble.append(f"its program that fetches credentials did not end within {CREDENTIALS_DEADLINE:.0f} s")
+        trouble.append(
+            f"its program that fetches credentials did not end within {CREDENTIALS_DEADLINE:.0f} s"
+        )
     if trouble:
         given = f"kubeconfig: {kubeconfig}" if kubeconfig else "kubeconfig: not given"
         where = f", context: {context}" if context else ""
-        raise ValueError(f"{given}{where}: {trouble[0]}; give a kubeconfig and a context of it that reach the cluster")
+        raise ValueError(
+            f"{given}{where}: {trouble[0]}; give a kubeconfig and a context of it that reach "
+            "the cluster"
+        )

@@ -5,7 +5,9 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Marking a node for a module: from its options to what the node is told, by which rules and by whom, and what came of it."""
+"""Marking a node for a module: from its options to what the node is told, by which rules and by
+whom, and what came of it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,11 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import marking, marks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import EVICT, PASS, WARN
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import (
+    EVICT,
+    PASS,
+    WARN,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import ApiError, NotFound
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import read_status
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import connected
@@ -26,7 +32,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._kube import connect
 #: What to tell a node. Documented in the module node_mark.
 EVENT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "node": {"type": "str", "required": True},
-    "state": {"type": "str", "required": True, "choices": ["pass", "warn", "testing", "evict", "checked", "absent"]},
+    "state": {
+        "type": "str",
+        "required": True,
+        "choices": ["pass", "warn", "testing", "evict", "checked", "absent"],
+    },
     "status": {"type": "str", "choices": ["pass", "skip", "warn", "unknown", "fail"]},
     "report": {"type": "path"},
     "host": {"type": "str"},
@@ -59,25 +69,38 @@ def mark(module: AnsibleModule) -> None:
         module.fail_json(msg=str(error))
     cluster = connected(module)
     try:
-        marked = cluster.run(marking.mark(params["node"], event, rules, time.time, by, run, module.check_mode))
+        marked = cluster.run(
+            marking.mark(params["node"], event, rules, time.time, by, run, module.check_mode)
+        )
     except NotFound as error:
         if params["state"] == "absent":
             module.exit_json(changed=False, mark="", before="", refused="")
-        module.fail_json(msg=f"node: {params['node']!r} is no node of the cluster at {cluster.server}: {error}")
+        module.fail_json(
+            msg=f"node: {params['node']!r} is no node of the cluster at {cluster.server}: {error}"
+        )
     except ApiError as error:
         module.fail_json(msg=f"node {params['node']} could not be marked: {error}")
-    result: dict[str, t.Any] = {"changed": marked.changed, "mark": marked.mark, "before": marked.was, "refused": marked.refused}
+    result: dict[str, t.Any] = {
+        "changed": marked.changed,
+        "mark": marked.mark,
+        "before": marked.was,
+        "refused": marked.refused,
+    }
     if module._diff:
         result["diff"] = {"before": marked.before, "after": marked.after}
     if marked.refused:
         wanted = "TESTING" if params["state"] == "testing" else "EVICT"
-        module.fail_json(msg=f"node {params['node']} is not marked {wanted}: {marked.refused}", **result)
+        module.fail_json(
+            msg=f"node {params['node']} is not marked {wanted}: {marked.refused}", **result
+        )
     module.exit_json(**result)
 
 
 def _rules(params: dict[str, t.Any]) -> marks.Rules:
     """Raises ValueError that names the option, its value and what is accepted."""
-    rules = marks.Rules(*((params[name] or "") if name == "taint" else params[name] for name in marks.Rules._fields))
+    rules = marks.Rules(
+        *((params[name] or "") if name == "taint" else params[name] for name in marks.Rules._fields)
+    )
     marks.refuse(rules)
     return rules
 
@@ -86,7 +109,9 @@ def _event(params: dict[str, t.Any], by: str) -> tuple[marks.Event, str]:
     """The event, and the run that it is of. Raises ValueError."""
     state, reason = params["state"], params["reason"]
     if (state == "checked") != bool(params["status"] or params["report"]):
-        raise ValueError("status or report: give one of them with state checked, and none with another state")
+        raise ValueError(
+            "status or report: give one of them with state checked, and none with another state"
+        )
     if state == "absent":
         return marks.Removed(), ""
     if state == "testing":
@@ -103,13 +128,21 @@ def _judged(path: str, host: str, reason: str) -> tuple[marks.Event, str]:
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
-        found = {row["name"]: (row.get("status"), [str(one.get("message", "")) for one in row.get("findings", [])]) for row in document["nodes"]}
+        found = {
+            row["name"]: (
+                row.get("status"),
+                [str(one.get("message", "")) for one in row.get("findings", [])],
+            )
+            for row in document["nodes"]
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"report: {path} is no run document: {error}") from None
     if host not in found:
         raise ValueError(f"host: {host} is not in {path}")
     status, messages = found[host]
-    return marks.Checked(read_status(status), reason or "; ".join(messages[:_MOST_FINDINGS])), str(document.get("run_id", ""))
+    return marks.Checked(read_status(status), reason or "; ".join(messages[:_MOST_FINDINGS])), str(
+        document.get("run_id", "")
+    )
 
 
 def _writer() -> str:

@@ -5,14 +5,23 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Whether a DaemonSet runs on every node that it is meant for, and for each node where it does not, why."""
+"""Whether a DaemonSet runs on every node that it is meant for, and for each node where it does not,
+why.
+"""
 
 from __future__ import annotations
 
 import time
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import Procedure, Pause, Request, Unavailable, items, path_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import (
+    Procedure,
+    Pause,
+    Request,
+    Unavailable,
+    items,
+    path_of,
+)
 
 #: Seconds between two looks at the DaemonSet, and looks between two at each of its pods.
 PAUSE, LOOKS = 2.0, 5
@@ -21,13 +30,21 @@ NAMED, WORDS = 5, 600
 
 _GENERATION = "deprecated.daemonset.template.generation"
 #: Reasons of waiting whose events say more than the container's own message.
-_IN_EVENTS = ("ImagePullBackOff", "ErrImagePull", "ContainerCreating", "PodInitializing", "CreateContainerError")
+_IN_EVENTS = (
+    "ImagePullBackOff",
+    "ErrImagePull",
+    "ContainerCreating",
+    "PodInitializing",
+    "CreateContainerError",
+)
 
 Json = t.Dict[str, t.Any]
 
 
 class Rollout(t.NamedTuple):
-    """How far it is. ``missing`` has the reason for each node without a ready pod, ``away`` those of these nodes that do not answer themselves."""
+    """How far it is. ``missing`` has the reason for each node without a ready pod, ``away`` those
+    of these nodes that do not answer themselves.
+    """
 
     wanted: int
     ready: int
@@ -40,14 +57,20 @@ class Rollout(t.NamedTuple):
         return not set(self.missing) - set(self.away)
 
 
-def follow(namespace: str, name: str, timeout: float, clock: t.Callable[[], float] = time.monotonic) -> Procedure[Rollout]:
-    """Looks until it is complete or the time is over, and returns what it saw last. An API server that is away for a while is waited for."""
+def follow(
+    namespace: str, name: str, timeout: float, clock: t.Callable[[], float] = time.monotonic
+) -> Procedure[Rollout]:
+    """Looks until it is complete or the time is over, and returns what it saw last. An API server
+    that is away for a while is waited for.
+    """
     until = clock() + timeout
     looks = 0
     while True:
         over = clock() >= until
         try:
-            daemonset = yield Request("GET", path_of("apis/apps/v1/namespaces", namespace, "daemonsets", name))
+            daemonset = yield Request(
+                "GET", path_of("apis/apps/v1/namespaces", namespace, "daemonsets", name)
+            )
             if _done(daemonset):
                 return Rollout(_wanted(daemonset), _wanted(daemonset), {}, [])
             if over or looks % LOOKS == LOOKS - 1:
@@ -67,7 +90,10 @@ def tell(seen: Rollout) -> list[str]:
     for node, why in sorted(seen.missing.items()):
         if node not in seen.away:
             nodes_of.setdefault(why, []).append(node)
-    return [f"{_named(nodes)}: {why}" for why, nodes in sorted(nodes_of.items(), key=lambda one: -len(one[1]))]
+    return [
+        f"{_named(nodes)}: {why}"
+        for why, nodes in sorted(nodes_of.items(), key=lambda one: -len(one[1]))
+    ]
 
 
 def _named(nodes: list[str]) -> str:
@@ -76,7 +102,9 @@ def _named(nodes: list[str]) -> str:
 
 
 def _observed(daemonset: Json) -> bool:
-    return (daemonset.get("status") or {}).get("observedGeneration") == daemonset["metadata"].get("generation")
+    return (daemonset.get("status") or {}).get("observedGeneration") == daemonset["metadata"].get(
+        "generation"
+    )
 
 
 def _wanted(daemonset: Json) -> int:
@@ -85,14 +113,20 @@ def _wanted(daemonset: Json) -> int:
 
 def _done(daemonset: Json) -> bool:
     status = daemonset.get("status") or {}
-    return _observed(daemonset) and all((status.get(count) or 0) == _wanted(daemonset) for count in ("updatedNumberScheduled", "numberReady"))
+    return _observed(daemonset) and all(
+        (status.get(count) or 0) == _wanted(daemonset)
+        for count in ("updatedNumberScheduled", "numberReady")
+    )
 
 
 def _look(daemonset: Json) -> Procedure[Rollout]:
     """Every pod, every node and what went wrong."""
     meta = daemonset["metadata"]
     within = path_of("api/v1/namespaces", meta["namespace"])
-    selector = ",".join(f"{key}={value}" for key, value in sorted(daemonset["spec"]["selector"]["matchLabels"].items()))
+    selector = ",".join(
+        f"{key}={value}"
+        for key, value in sorted(daemonset["spec"]["selector"]["matchLabels"].items())
+    )
     pods = yield from items(f"{within}/pods", {"labelSelector": selector})
     nodes = yield from items("/api/v1/nodes")
     events = yield from items(f"{within}/events", {"fieldSelector": "type=Warning"})
@@ -107,7 +141,10 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
     by_node: dict[str, str] = {}
     ready = 0
     for pod in pods:
-        if any(owner.get("uid") == meta["uid"] for owner in pod["metadata"].get("ownerReferences") or []):
+        if any(
+            owner.get("uid") == meta["uid"]
+            for owner in pod["metadata"].get("ownerReferences") or []
+        ):
             why = _why(pod, told.get(("Pod", pod["metadata"]["name"]), []), generation)
             if why:
                 by_node[node_of(pod) or f"pod {pod['metadata']['name']}"] = why
@@ -115,7 +152,9 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
                 ready += 1
     lacking = _wanted(daemonset) - ready - len(by_node)
     if lacking > 0:
-        by_node[f"{lacking} of {_wanted(daemonset)} nodes"] = "no pod yet" + _spoken(told.get(("DaemonSet", meta["name"]), []))
+        by_node[f"{lacking} of {_wanted(daemonset)} nodes"] = "no pod yet" + _spoken(
+            told.get(("DaemonSet", meta["name"]), [])
+        )
     down = {node["metadata"]["name"] for node in nodes if not _is(node, "Ready")}
     return Rollout(_wanted(daemonset), ready, by_node, sorted(down & set(by_node)))
 
@@ -123,7 +162,11 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
 def _latest(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
     """By kind and name of the object, the newest first."""
     found: dict[tuple[str, str], list[Json]] = {}
-    for event in sorted(events, key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""), reverse=True):
+    for event in sorted(
+        events,
+        key=lambda one: str(one.get("lastTimestamp") or one.get("eventTime") or ""),
+        reverse=True,
+    ):
         about = event.get("involvedObject") or {}
         found.setdefault((str(about.get("kind")), str(about.get("name"))), []).append(event)
     return found
@@ -139,7 +182,10 @@ def _cut(words: str) -> str:
 
 
 def _is(thing: Json, condition: str) -> bool:
-    return any(one.get("type") == condition and one.get("status") == "True" for one in (thing.get("status") or {}).get("conditions") or [])
+    return any(
+        one.get("type") == condition and one.get("status") == "True"
+        for one in (thing.get("status") or {}).get("conditions") or []
+    )
 
 
 def node_of(pod: Json) -> str:
@@ -147,9 +193,22 @@ def node_of(pod: Json) -> str:
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         return str(spec["nodeName"])
-    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
-    fields = [field for term in affinity.get("nodeSelectorTerms") or [] for field in term.get("matchFields") or []]
-    return next((str(field["values"][0]) for field in fields if field.get("key") == "metadata.name" and field.get("values")), "")
+    affinity = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get(
+        "requiredDuringSchedulingIgnoredDuringExecution"
+    ) or {}
+    fields = [
+        field
+        for term in affinity.get("nodeSelectorTerms") or []
+        for field in term.get("matchFields") or []
+    ]
+    return next(
+        (
+            str(field["values"][0])
+            for field in fields
+            if field.get("key") == "metadata.name" and field.get("values")
+        ),
+        "",
+    )
 
 
 def _why(pod: Json, events: list[Json], generation: str | None) -> str:
@@ -157,15 +216,25 @@ def _why(pod: Json, events: list[Json], generation: str | None) -> str:
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
         return "the pod before it has not ended yet"
-    if generation and (pod["metadata"].get("labels") or {}).get("pod-template-generation", generation) != generation:
-        return "still runs what was deployed before; its turn comes when others are ready (agent_max_unavailable)"
+    if (
+        generation
+        and (pod["metadata"].get("labels") or {}).get("pod-template-generation", generation)
+        != generation
+    ):
+        return (
+            "still runs what was deployed before; its turn comes when others are ready "
+            "(agent_max_unavailable)"
+        )
     if status.get("phase") == "Failed":
         return _cut(f"{status.get('reason') or 'failed'}: {status.get('message') or 'no message'}")
     for condition in status.get("conditions") or []:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return _cut(f"{condition.get('reason')}: {condition.get('message')}")
     # Until the init containers have ended, the other containers only report that they wait.
-    for container in [*filter(_is_unfinished, status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]:
+    for container in [
+        *filter(_is_unfinished, status.get("initContainerStatuses") or []),
+        *(status.get("containerStatuses") or []),
+    ]:
         why = _container(container, events)
         if why:
             return why
@@ -178,14 +247,21 @@ def _is_unfinished(init_container: Json) -> bool:
 
 def _container(container: Json, events: list[Json]) -> str:
     state = container.get("state") or {}
-    waiting, ended = state.get("waiting") or {}, state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {}
+    waiting, ended = (
+        state.get("waiting") or {},
+        state.get("terminated") or (container.get("lastState") or {}).get("terminated") or {},
+    )
     reason = waiting.get("reason")
     if ended and (not state.get("running")):
         # With terminationMessagePolicy FallbackToLogsOnError these are the last lines of its log.
         lines = _cut(ended.get("message") or "it said nothing")
-        return f"{reason or ended.get('reason')}: ended with exit code {ended.get('exitCode')} ({ended.get('reason')}): {lines}"
+        return (
+            f"{reason or ended.get('reason')}: ended with exit code {ended.get('exitCode')} "
+            f"({ended.get('reason')}): {lines}"
+        )
     if reason in _IN_EVENTS and events:
-        # Of several, the one that says most is not always the last: "Back-off pulling image" follows "Failed to pull image …: not found".
+        # Of several, the one that says most is not always the last: "Back-off pulling image"
+        # follows "Failed to pull image …: not found".
         told = max(events[:6], key=lambda event: len(str(event.get("message"))))
         return _cut(f"{reason}: {told.get('message')}")
     if reason:

@@ -22,12 +22,17 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling.cgr
 
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "name": {"type": "str", "required": True},
-    "state": {"type": "str", "default": "started", "choices": ["started", "stopped", "collected", "absent"]},
+    "state": {
+        "type": "str",
+        "default": "started",
+        "choices": ["started", "stopped", "collected", "absent"],
+    },
     "interval": {"type": "float", "default": 5.0},
     "duration": {"type": "int", "default": 86400},
     "max_bytes": {"type": "int", "default": 268435456},
     "job": {
-        "type": "dict", "options": {"pod_uid": {"type": "str"}, "unit": {"type": "str"}, "pid": {"type": "int"}},
+        "type": "dict",
+        "options": {"pod_uid": {"type": "str"}, "unit": {"type": "str"}, "pid": {"type": "int"}},
         "mutually_exclusive": [KINDS],
     },
     "declared": {"type": "dict", "default": {}},
@@ -41,13 +46,19 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
     "host_root": {"type": "path", "default": "/"},
 }
 #: Least and most of what is given as a number; a sample of sixteen GPUs has 10 kB.
-_RANGES = {"interval": (1, 60, "seconds"), "duration": (1, 30 * 86400, "seconds"), "max_bytes": (8192, 1 << 34, "bytes")}
+_RANGES = {
+    "interval": (1, 60, "seconds"),
+    "duration": (1, 30 * 86400, "seconds"),
+    "max_bytes": (8192, 1 << 34, "bytes"),
+}
 
 
 def main() -> None:
     """The whole of the module."""
     module = AnsibleModule(
-        argument_spec=OPTIONS, supports_check_mode=True, required_together=[("throughput_log", "throughput_regex")],
+        argument_spec=OPTIONS,
+        supports_check_mode=True,
+        required_together=[("throughput_log", "throughput_regex")],
         required_if=[("state", "collected", ("dest",))],
     )
     try:
@@ -55,7 +66,11 @@ def main() -> None:
     except (ValueError, daemon.CaptureError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
-        module.fail_json(msg=f"directory: {error.filename or module.params['directory'] or daemon.default_directory()}: {error.strerror}")
+        module.fail_json(
+            msg="directory: "
+            f"{error.filename or module.params['directory'] or daemon.default_directory()}: "
+            f"{error.strerror}"
+        )
     module.exit_json(**result)
 
 
@@ -72,47 +87,82 @@ def _done(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
         if not check_mode:
             daemon.stop(directory)
             daemon.remove(directory)
-        return {"changed": os.path.isdir(directory) if check_mode else found["state"] != "none", "state": "none"}
+        return {
+            "changed": os.path.isdir(directory) if check_mode else found["state"] != "none",
+            "state": "none",
+        }
     if found["state"] == "none" or check_mode:
         return dict(_shown(directory, found["state"] != "none"), parts=[])
     daemon.stop(directory)
     collected = daemon.collect(directory)
-    told = dict(found["record"], collected=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), ended=collected.pop("ended"))
+    told = dict(
+        found["record"],
+        collected=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        ended=collected.pop("ended"),
+    )
     if params["throughput_log"]:
         told["throughput"] = record.throughput(params["throughput_log"], params["throughput_regex"])
     return dict(_shown(directory, True), **collected, record=told)
 
 
 def _started(directory: str, params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
-    settings = {name: params[name] for name in ("name", "interval", "duration", "max_bytes", "host_root", "nvml_library")}
-    settings["job"] = {name: value for name, value in (params["job"] or {}).items() if value is not None} or None
+    settings = {
+        name: params[name]
+        for name in ("name", "interval", "duration", "max_bytes", "host_root", "nvml_library")
+    }
+    settings["job"] = {
+        name: value for name, value in (params["job"] or {}).items() if value is not None
+    } or None
     if check_mode:
         daemon.refuse(directory, settings)
         return _shown(directory, daemon.state(directory)["state"] != "running")
-    found = daemon.start(directory, settings, lambda: record.gather(settings, params["declared"], time.time()))
+    found = daemon.start(
+        directory, settings, lambda: record.gather(settings, params["declared"], time.time())
+    )
     return _shown(directory, found["changed"])
 
 
 def _shown(directory: str, changed: bool) -> dict[str, t.Any]:
     found = daemon.state(directory)
-    return {"changed": changed, "state": found["state"], "pid": found["pid"], "directory": directory, "bytes": found["bytes"], "record": found["record"]}
+    return {
+        "changed": changed,
+        "state": found["state"],
+        "pid": found["pid"],
+        "directory": directory,
+        "bytes": found["bytes"],
+        "record": found["record"],
+    }
 
 
 def _refuse(params: dict[str, t.Any]) -> None:
     """Raises ValueError that names the option, its value and what is accepted."""
     if not daemon.NAME.match(params["name"]):
-        raise ValueError(f"name: {params['name']!r} is not accepted, give up to 64 letters, digits, '.', '_' and '-', with a letter or digit first")
+        raise ValueError(
+            f"name: {params['name']!r} is not accepted, give up to 64 letters, digits, '.', "
+            "'_' and '-', with a letter or digit first"
+        )
     for name, (least, most, unit) in _RANGES.items():
         if not least <= params[name] <= most or not math.isfinite(params[name]):
-            raise ValueError(f"{name}: {params[name]} is not accepted, give {least} to {most} {unit}")
+            raise ValueError(
+                f"{name}: {params[name]} is not accepted, give {least} to {most} {unit}"
+            )
     if params["job"] is not None and not any(params["job"].values()):
         raise ValueError(f"job: {params['job']} is not accepted, give one of {', '.join(KINDS)}")
     if not os.path.isdir(params["host_root"]):
-        raise ValueError(f"host_root: {params['host_root']} is not a directory on this host; give the one where its root file system is mounted")
+        raise ValueError(
+            f"host_root: {params['host_root']} is not a directory on this host; give the one "
+            "where its root file system is mounted"
+        )
     if params["throughput_regex"] is not None:
         try:
             groups = re.compile(params["throughput_regex"]).groups
         except re.error as error:
-            raise ValueError(f"throughput_regex: {params['throughput_regex']!r} is no regular expression: {error}") from None
+            raise ValueError(
+                f"throughput_regex: {params['throughput_regex']!r} is no regular expression: "
+                f"{error}"
+            ) from None
         if groups < 1:
-            raise ValueError(f"throughput_regex: {params['throughput_regex']!r} is not accepted, give one with a group around the number")
+            raise ValueError(
+                f"throughput_regex: {params['throughput_regex']!r} is not accepted, give one "
+                "with a group around the number"
+            )

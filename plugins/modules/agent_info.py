@@ -10,9 +10,11 @@ module: agent_info
 short_description: What a cluster has of the agent, and for it
 version_added: 0.1.0
 description:
-  - Finds every object that the role P(autopilot.gpu.agent#role) made, also in an earlier release, what the agents made, and which nodes are marked.
+  - Finds every object that the role P(autopilot.gpu.agent#role) made, also in an earlier release,
+    what the agents made, and which nodes are marked.
   - Tells what the cluster has that the role needs to know before it deploys the agent.
-  - Names the nodes whose agent has no DCGM, with the build arguments that add DCGM to the agent's image.
+  - Names the nodes whose agent has no DCGM, with the build arguments that add DCGM to the agent's
+    image.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -70,7 +72,8 @@ runtime_class_exists:
   type: bool
   returned: always
 objects:
-  description: What the role made in the cluster, in the order in which it is to be removed; C(apiVersion), C(kind) and C(metadata) of each.
+  description: What the role made in the cluster, in the order in which it is to be removed;
+    C(apiVersion), C(kind) and C(metadata) of each.
   type: list
   elements: dict
   returned: always
@@ -101,7 +104,8 @@ marked_nodes:
   returned: always
 without_dcgm:
   description:
-    - The agents whose image has no C(dcgmi), by the termination message of their pod's init container C(report).
+    - The agents whose image has no C(dcgmi), by the termination message of their pod's init
+      container C(report).
     - An agent that has reported nothing yet, or is of an earlier release, is not listed.
   type: dict
   returned: always
@@ -112,24 +116,31 @@ without_dcgm:
       elements: str
     left_out:
       description:
-        - What the defaults of these agents leave out, V(dcgm_diag) for the periodic check and V(deep_diagnostic) for the timer.
-        - Empty when O(autopilot.gpu.agent#role:main:agent_periodic_checks) and O(autopilot.gpu.agent#role:main:agent_invasive_seconds) are set.
+        - What the defaults of these agents leave out, V(dcgm_diag) for the periodic check and
+          V(deep_diagnostic) for the timer.
+        - Empty when O(autopilot.gpu.agent#role:main:agent_periodic_checks) and
+          O(autopilot.gpu.agent#role:main:agent_invasive_seconds) are set.
       type: list
       elements: str
     message:
-      description: The same as a sentence, with the build arguments that add DCGM to the image. Empty when nothing is left out.
+      description: The same as a sentence, with the build arguments that add DCGM to the image.
+        Empty when nothing is left out.
       type: str
   sample:
     nodes: [gpu07]
     left_out: [dcgm_diag, deep_diagnostic]
-    message: The agent's image has no DCGM (nodes gpu07). To add DCGM, rebuild the image with --build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL.
+    message: The agent's image has no DCGM (nodes gpu07). To add DCGM, rebuild the image with
+      --build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL.
 """
 
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._agent_objects import survey
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import ApiError
-from ansible_collections.autopilot.gpu.plugins.module_utils._kube import CONNECTION_OPTIONS, connected
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
+    CONNECTION_OPTIONS,
+    connected,
+)
 
 
 def main() -> None:
@@ -138,7 +149,9 @@ def main() -> None:
         "runtime_class": {"type": "str", "default": ""},
         "label_key": {"type": "str", "default": "autopilot.ibm.com/gpuhealth", "no_log": False},
     }
-    module = AnsibleModule(argument_spec={**options, **CONNECTION_OPTIONS}, supports_check_mode=True)
+    module = AnsibleModule(
+        argument_spec={**options, **CONNECTION_OPTIONS}, supports_check_mode=True
+    )
     try:
         found = connected(module).run(survey(*(module.params[option] for option in options)))
     except ApiError as error:

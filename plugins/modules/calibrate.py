@@ -10,12 +10,17 @@ module: calibrate
 short_description: Propose floors for checks from what the fleet has measured
 version_added: 0.1.0
 description:
-  - Reads run documents and proposes, for each model of GPU, the least that its checks should accept, as a file of variables for the operator to review.
-  - Proposed are O(autopilot.gpu.pcie_bandwidth#module:minimum), O(autopilot.gpu.gpu_link#module:minimum) (of NVLinks) and
+  - Reads run documents and proposes, for each model of GPU, the least that its checks should
+    accept, as a file of variables for the operator to review.
+  - Proposed are O(autopilot.gpu.pcie_bandwidth#module:minimum),
+    O(autopilot.gpu.gpu_link#module:minimum) (of NVLinks) and
     O(autopilot.gpu.gpu_memory#module:minimum).
-  - Only results count that are V(pass), of nodes that were not unfit, and of each node the newest O(newest).
-  - A floor is 0.9 of the median. It takes 20 values of 5 nodes, of which at most 2 % (or one) lie far below the others.
-  - Where values are of two kinds, scatter, or lie far below the others, nothing is proposed and the reason is said; the floor is never lowered to let them
+  - Only results count that are V(pass), of nodes that were not unfit, and of each node the newest
+    O(newest).
+  - A floor is 0.9 of the median. It takes 20 values of 5 nodes, of which at most 2 % (or one) lie
+    far below the others.
+  - Where values are of two kinds, scatter, or lie far below the others, nothing is proposed and the
+    reason is said; the floor is never lowered to let them
     pass.
   - A floor below the built-in one is not set. It stands in the file as a comment, with a warning.
   - Measures nothing, and asks no host. Runs once, on the controller.
@@ -24,7 +29,8 @@ author:
 options:
   runs:
     description:
-      - Run documents, and directories with run documents below them, on the controller; relative to where Ansible was started.
+      - Run documents, and directories with run documents below them, on the controller; relative to
+        where Ansible was started.
       - What is below a directory and cannot be read is said and passed over.
     type: list
     elements: path
@@ -60,7 +66,8 @@ EXAMPLES = r"""
 RETURN = r"""
 proposals:
   description: >-
-    By C(model), C(check) and C(option), the C(floor) in C(unit), V(none) where there is C(trouble); C(built_in), the floor that it takes the place of, and
+    By C(model), C(check) and C(option), the C(floor) in C(unit), V(none) where there is C(trouble);
+    C(built_in), the floor that it takes the place of, and
     C(below_built_in); the C(runs) that it is made of, and their C(distributions).
   type: list
   elements: dict

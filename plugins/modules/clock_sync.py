@@ -10,11 +10,14 @@ module: clock_sync
 short_description: Check that the clock of a host is synchronised
 version_added: 0.1.0
 description:
-  - Asks the kernel whether its clock is synchronised, and chrony, systemd-timesyncd or ntpd, whichever runs, how far it is off. Also runs where there is no
+  - Asks the kernel whether its clock is synchronised, and chrony, systemd-timesyncd or ntpd,
+    whichever runs, how far it is off. Also runs where there is no
     GPU.
-  - The daemon's word counts before the kernel's, since chrony tells the kernel nothing unless C(rtcsync) is set. Where a daemon runs and cannot be asked, and
+  - The daemon's word counts before the kernel's, since chrony tells the kernel nothing unless
+    C(rtcsync) is set. Where a daemon runs and cannot be asked, and
     the kernel does not vouch for the clock, the result is V(unknown).
-  - A clock that nobody keeps, that is more than O(maximum_offset) off, or that has not heard of a server for a day is V(warn).
+  - A clock that nobody keeps, that is more than O(maximum_offset) off, or that has not heard of a
+    server for a day is V(warn).
   - Nothing of this is V(fail) unless O(fail_offset) is given.
 options:
   maximum_offset:

@@ -11,7 +11,8 @@ short_description: Wait until a DaemonSet runs on every node, and say why it doe
 version_added: 0.1.0
 description:
   - Waits until every node that a DaemonSet is meant for has a ready pod of its newest version.
-  - When that does not come in time it fails, with the reason for each node, as the scheduler, the image pull, the probes or the container's last words tell it.
+  - When that does not come in time it fails, with the reason for each node, as the scheduler, the
+    image pull, the probes or the container's last words tell it.
   - A node that is itself not ready is not waited for; it is named in a warning.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -74,30 +75,56 @@ away:
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import ApiError
-from ansible_collections.autopilot.gpu.plugins.module_utils._kube import CONNECTION_OPTIONS, connected
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
+    CONNECTION_OPTIONS,
+    connected,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import follow, tell
 
 
 def main() -> None:
-    options = {"name": {"type": "str", "required": True}, "namespace": {"type": "str", "required": True}, "timeout": {"type": "int", "default": 600}}
-    module = AnsibleModule(argument_spec={**options, **CONNECTION_OPTIONS}, supports_check_mode=True)
+    options = {
+        "name": {"type": "str", "required": True},
+        "namespace": {"type": "str", "required": True},
+        "timeout": {"type": "int", "default": 600},
+    }
+    module = AnsibleModule(
+        argument_spec={**options, **CONNECTION_OPTIONS}, supports_check_mode=True
+    )
     name, namespace, timeout = (module.params[option] for option in options)
     if timeout < 0:
         module.fail_json(msg=f"timeout: {timeout} is not accepted, give seconds, 0 or more")
     cluster = connected(module)
     try:
         # What remains when the time is over is told in a few requests more.
-        seen = cluster.run(follow(namespace, name, 0 if module.check_mode else timeout), timeout + 60)
+        seen = cluster.run(
+            follow(namespace, name, 0 if module.check_mode else timeout), timeout + 60
+        )
     except ApiError as error:
         module.fail_json(msg=f"DaemonSet {namespace}/{name}: {error}")
-    result = {"wanted": seen.wanted, "ready": seen.ready, "missing": seen.missing, "away": seen.away}
+    result = {
+        "wanted": seen.wanted,
+        "ready": seen.ready,
+        "missing": seen.missing,
+        "away": seen.away,
+    }
     if seen.away:
-        module.warn(f"{len(seen.away)} nodes are not ready themselves and were not waited for: {', '.join(seen.away[:20])}")
+        module.warn(
+            f"{len(seen.away)} nodes are not ready themselves and were not waited for: "
+            f"{', '.join(seen.away[:20])}"
+        )
     if not seen.wanted:
-        module.warn(f"DaemonSet {namespace}/{name} is meant for no node at all: no node has the labels that it selects")
+        module.warn(
+            f"DaemonSet {namespace}/{name} is meant for no node at all: no node has the labels "
+            "that it selects"
+        )
     if not seen.complete and not module.check_mode:
         lines = "\n".join("  " + line for line in tell(seen))
-        module.fail_json(msg=f"DaemonSet {namespace}/{name} has a ready pod on {seen.ready} of {seen.wanted} nodes after {timeout} s:\n{lines}", **result)
+        module.fail_json(
+            msg=f"DaemonSet {namespace}/{name} has a ready pod on {seen.ready} of "
+            f"{seen.wanted} nodes after {timeout} s:\n{lines}",
+            **result,
+        )
     module.exit_json(changed=False, **result)
 
 

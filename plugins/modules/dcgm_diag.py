@@ -10,18 +10,26 @@ module: dcgm_diag
 short_description: Run NVIDIA's own GPU diagnostic
 version_added: 0.1.0
 description:
-  - Runs C(dcgmi diag) of NVIDIA's Data Center GPU Manager (DCGM), version 2 to 4, and judges each error by the severity DCGM gives it.
-  - An error that calls for isolation or a reset, a PCIe link that is too narrow and a failed row remapping are V(fail). An error to be triaged has its
+  - Runs C(dcgmi diag) of NVIDIA's Data Center GPU Manager (DCGM), version 2 to 4, and judges each
+    error by the severity DCGM gives it.
+  - An error that calls for isolation or a reset, a PCIe link that is too narrow and a failed row
+    remapping are V(fail). An error to be triaged has its
     test repeated once on that GPU, and is V(fail) when it comes again and V(warn) when it does not.
-  - A configuration to be fixed and an error to be watched are V(warn), and so is a row or page that waits for a reset. Where the model does not contain
+  - A configuration to be fixed and an error to be watched are V(warn), and so is a row or page that
+    waits for a reset. Where the model does not contain
     errors until then, the row is V(fail), as in M(autopilot.gpu.remapped_rows).
-  - A GPU or a test without a result, a result that cannot be read, an exit status that contradicts it, a C(dcgmi) that does not answer, cannot reach its
+  - A GPU or a test without a result, a result that cannot be read, an exit status that contradicts
+    it, a C(dcgmi) that does not answer, cannot reach its
     host engine or is not installed are V(unknown).
-  - DCGM has no floor of its own for the bandwidth of the PCIe link. The test C(pcie) is given 0.7 times the floor of
-    M(autopilot.gpu.pcie_bandwidth), since it copies from memory on any socket, and the generation and width the link can have.
-  - Level 1 only reads and may run beside a job. Everything above takes the GPUs, and is V(skip) when they are in use, unless O(force=true).
+  - DCGM has no floor of its own for the bandwidth of the PCIe link. The test C(pcie) is given 0.7
+    times the floor of
+    M(autopilot.gpu.pcie_bandwidth), since it copies from memory on any socket, and the generation
+    and width the link can have.
+  - Level 1 only reads and may run beside a job. Everything above takes the GPUs, and is V(skip)
+    when they are in use, unless O(force=true).
   - A host with MIG enabled is V(skip).
-  - Time limits are 2 minutes for level 1, 10 for level 2, 40 for level 3 and 150 for level 4, plus the test durations given in O(parameters). Named tests
+  - Time limits are 2 minutes for level 1, 10 for level 2, 40 for level 3 and 150 for level 4, plus
+    the test durations given in O(parameters). Named tests
     have the limit of the level they belong to.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -31,12 +39,14 @@ extends_documentation_fragment:
 options:
   level:
     description:
-      - The level to run, from V(1) (seconds, software and configuration) to V(4) (an hour and more). A higher one includes the lower ones.
+      - The level to run, from V(1) (seconds, software and configuration) to V(4) (an hour and
+        more). A higher one includes the lower ones.
       - Level V(1) when neither this nor O(tests) is given. The two exclude each other.
     type: int
     choices: [1, 2, 3, 4]
   tests:
-    description: Names of tests to run in place of a level, as C(dcgmi diag --run) takes them, for example V(memory) or V(pcie).
+    description: Names of tests to run in place of a level, as C(dcgmi diag --run) takes them, for
+      example V(memory) or V(pcie).
     type: list
     elements: str
   parameters:
@@ -46,15 +56,18 @@ options:
     type: raw
   host_engine:
     description:
-      - Address of the DCGM host engine, as C(dcgmi --host) takes it. GPU operators run an engine of their own.
-      - When not given, the engine on the host is used, and where there is none C(dcgmi) runs one for itself.
+      - Address of the DCGM host engine, as C(dcgmi --host) takes it. GPU operators run an engine of
+        their own.
+      - When not given, the engine on the host is used, and where there is none C(dcgmi) runs one
+        for itself.
     type: str
   force:
     description: Whether to run also when the GPUs are in use or that cannot be told.
     type: bool
     default: false
 requirements:
-  - DCGM on the host (packages C(datacenter-gpu-manager-4-core) and C(datacenter-gpu-manager-4-cuda12) or C(-cuda13))
+  - DCGM on the host (packages C(datacenter-gpu-manager-4-core) and
+    C(datacenter-gpu-manager-4-cuda12) or C(-cuda13))
 """
 
 EXAMPLES = r"""

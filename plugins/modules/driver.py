@@ -10,10 +10,14 @@ module: driver
 short_description: Check driver, firmware and modes of the GPUs of a host
 version_added: 0.1.0
 description:
-  - Compares the versions of the driver, its libraries and its kernel module, and VBIOS, InfoROM, GSP firmware and compute mode among GPUs of the same model.
-  - Parts of different versions, GPUs that differ from the others, persistence mode that is off and MIG that changes with the next reset are V(warn).
-  - A compute mode that refuses every program is V(fail). So are NVSwitches without a fabric manager, unless the fabric is still set up.
-  - The verdict over several nodes adds which of them differ from the majority of three or more with the same model of GPU.
+  - Compares the versions of the driver, its libraries and its kernel module, and VBIOS, InfoROM,
+    GSP firmware and compute mode among GPUs of the same model.
+  - Parts of different versions, GPUs that differ from the others, persistence mode that is off and
+    MIG that changes with the next reset are V(warn).
+  - A compute mode that refuses every program is V(fail). So are NVSwitches without a fabric
+    manager, unless the fabric is still set up.
+  - The verdict over several nodes adds which of them differ from the majority of three or more with
+    the same model of GPU.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:

@@ -10,13 +10,19 @@ module: ecc_errors
 short_description: Check which memory errors the GPUs of a host have counted
 version_added: 0.1.0
 description:
-  - Reads the memory errors that each GPU has counted, corrected and uncorrectable, since its last reset and in its life, of DRAM and of SRAM where it tells
+  - Reads the memory errors that each GPU has counted, corrected and uncorrectable, since its last
+    reset and in its life, of DRAM and of SRAM where it tells
     them apart, and whether ECC is on.
-  - Uncorrectable errors since the last reset are V(fail). They are V(warn) where all of them were in the DRAM of a model that contains them (A100, H100 and
-    later), which may finish its work; what waits for a reset there is what M(autopilot.gpu.remapped_rows) tells.
-  - Uncorrectable errors of SRAM beyond NVIDIA's threshold are V(fail), and the GPU is a candidate for replacement.
-  - Errors in the life of a GPU that a reset has repaired since are told and V(pass). So are corrected errors, up to a number from which on they are V(warn).
-  - ECC that is off on a model that comes with it is V(warn), and so is a mode that changes with the next reset.
+  - Uncorrectable errors since the last reset are V(fail). They are V(warn) where all of them were
+    in the DRAM of a model that contains them (A100, H100 and
+    later), which may finish its work; what waits for a reset there is what
+    M(autopilot.gpu.remapped_rows) tells.
+  - Uncorrectable errors of SRAM beyond NVIDIA's threshold are V(fail), and the GPU is a candidate
+    for replacement.
+  - Errors in the life of a GPU that a reset has repaired since are told and V(pass). So are
+    corrected errors, up to a number from which on they are V(warn).
+  - ECC that is off on a model that comes with it is V(warn), and so is a mode that changes with the
+    next reset.
   - Where no GPU has ECC there is nothing to check, which is V(skip).
 options:
   sram_corrected_limit:

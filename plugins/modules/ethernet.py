@@ -10,12 +10,17 @@ module: ethernet
 short_description: Check the Ethernet interfaces of a host
 version_added: 0.1.0
 description:
-  - Reads state, speed, duplex, flaps and errors of every physical interface, and the members of bonds, from C(/sys/class/net). Also runs where there is no GPU.
-  - An interface that is down, missing or slow is V(fail) only where an option says what it should be. Without one it is V(warn) where more than half of its
-    kind (same product, same function of the card) are up, or faster; an interface without a cable is no fault by itself.
-  - V(warn) too are a bond with a member down, half duplex, a link lost five times in 24 hours (on the average since boot), and broken frames beyond ten times
+  - Reads state, speed, duplex, flaps and errors of every physical interface, and the members of
+    bonds, from C(/sys/class/net). Also runs where there is no GPU.
+  - An interface that is down, missing or slow is V(fail) only where an option says what it should
+    be. Without one it is V(warn) where more than half of its
+    kind (same product, same function of the card) are up, or faster; an interface without a cable
+    is no fault by itself.
+  - V(warn) too are a bond with a member down, half duplex, a link lost five times in 24 hours (on
+    the average since boot), and broken frames beyond ten times
     what IEEE 802.3's bit error ratio gives.
-  - A host without physical interfaces, such as a container, is V(skip). Ports of InfiniBand, also with IP over them, are looked at by
+  - A host without physical interfaces, such as a container, is V(skip). Ports of InfiniBand, also
+    with IP over them, are looked at by
     M(autopilot.gpu.infiniband).
 options:
   interfaces:
@@ -24,7 +29,8 @@ options:
     elements: str
   minimum_speed_mbps:
     description:
-      - The least speed in Mbit/s of the O(interfaces), or of the fastest physical interface that is up where none is named.
+      - The least speed in Mbit/s of the O(interfaces), or of the fastest physical interface that is
+        up where none is named.
       - Where the driver does not report a speed, the result is V(unknown).
     type: int
 author:

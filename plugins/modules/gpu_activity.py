@@ -10,13 +10,19 @@ module: gpu_activity
 short_description: Watch what the GPUs of a host do beside a running job
 version_added: 0.1.0
 description:
-  - Samples every GPU for O(window) seconds by calls that disturb no job, and says what that cost. It opens no CUDA context and changes nothing.
-  - V(fail) are hardware slowdowns for heat or by a power brake for more than 5 % of the time, a GPU that is lost, a card that comes and goes,
-    uncorrectable memory errors that come up meanwhile, and a GPU that a process holds without using it for 15 minutes.
-  - V(warn) are the driver's own slowdowns for heat, errors that grow on NVLinks, a GPU that is held and idle for the whole of a shorter window, and one that is
-    busy while its power and its links say that it does nothing, as in a collective that does not end.
+  - Samples every GPU for O(window) seconds by calls that disturb no job, and says what that cost.
+    It opens no CUDA context and changes nothing.
+  - V(fail) are hardware slowdowns for heat or by a power brake for more than 5 % of the time, a GPU
+    that is lost, a card that comes and goes,
+    uncorrectable memory errors that come up meanwhile, and a GPU that a process holds without using
+    it for 15 minutes.
+  - V(warn) are the driver's own slowdowns for heat, errors that grow on NVLinks, a GPU that is held
+    and idle for the whole of a shorter window, and one that is
+    busy while its power and its links say that it does nothing, as in a collective that does not
+    end.
   - A GPU held back by its power limit under load is normal and passes.
-  - A GPU that does not report how busy it is, as with MIG, is not judged for that, which a finding says.
+  - A GPU that does not report how busy it is, as with MIG, is not judged for that, which a finding
+    says.
   - The playbook C(autopilot.gpu.inflight) runs it on all nodes of a job and compares these.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)

@@ -10,7 +10,8 @@ module: gpu_count
 short_description: Check that all GPUs of a host are there
 version_added: 0.1.0
 description:
-  - Compares the GPUs the driver lists with those on the PCI bus, those the kernel driver adopted, and the number the inventory expects.
+  - Compares the GPUs the driver lists with those on the PCI bus, those the kernel driver adopted,
+    and the number the inventory expects.
   - A GPU that fell off the bus, or that the driver never took up, is named by its PCI address.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)

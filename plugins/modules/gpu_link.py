@@ -10,13 +10,18 @@ module: gpu_link
 short_description: Measure the bandwidth between the GPUs of a host
 version_added: 0.1.0
 description:
-  - Copies from each GPU to each other one, both ways, and compares the data afterwards. GPUs meet in rounds in which each is in one pair at most. Eight
+  - Copies from each GPU to each other one, both ways, and compares the data afterwards. GPUs meet
+    in rounds in which each is in one pair at most. Eight
     GPUs take about three seconds.
-  - Pairs over NVLink are judged by their model and number of links, and by the node's other pairs of the same kind. Pairs over PCIe, where healthy figures
-    depend on the board, are compared with those at the same distance in the node only, and warn at most.
+  - Pairs over NVLink are judged by their model and number of links, and by the node's other pairs
+    of the same kind. Pairs over PCIe, where healthy figures
+    depend on the board, are compared with those at the same distance in the node only, and warn at
+    most.
   - A GPU that is slow with most of the others is one finding; else the pair is.
-  - Data that came changed is V(fail). Where the driver gives no access between two GPUs, as on many boards without NVLink, they are not measured.
-  - GPUs that are in use, and those with MIG, are left alone and skipped; with one GPU there is nothing to measure. Needs nothing but the driver.
+  - Data that came changed is V(fail). Where the driver gives no access between two GPUs, as on many
+    boards without NVLink, they are not measured.
+  - GPUs that are in use, and those with MIG, are left alone and skipped; with one GPU there is
+    nothing to measure. Needs nothing but the driver.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -25,7 +30,8 @@ extends_documentation_fragment:
 options:
   minimum:
     description:
-      - The least bandwidth that is accepted in either direction, in GB/s (decimal), in place of the built-in table. It is asked of pairs that NVLinks
+      - The least bandwidth that is accepted in either direction, in GB/s (decimal), in place of the
+        built-in table. It is asked of pairs that NVLinks
         connect, and on a host without NVLinks of all.
       - The comparison with the other pairs of the node then warns at most.
       - V(0) is the same as not giving it.
@@ -56,7 +62,8 @@ status:
   sample: pass
 health:
   description: >-
-    The check's result. Its measurement is C(gpu_link_bandwidth) in bytes/s, the slowest direction by GPU and kind (V(nvlink), V(pcie)).
+    The check's result. Its measurement is C(gpu_link_bandwidth) in bytes/s, the slowest direction
+    by GPU and kind (V(nvlink), V(pcie)).
   type: list
   elements: dict
   returned: always

@@ -7,16 +7,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_memory
-short_description: Measure the memory bandwidth and the arithmetic of each GPU, and whether its results are right
+short_description: Measure the memory bandwidth and the arithmetic of each GPU, and whether its
+  results are right
 version_added: 0.1.0
 description:
-  - Runs three small kernels on each GPU, one GPU at a time, a triad over its memory, multiply-adds in double precision, and products of tiles in
-    the tensor cores, and compares every result with what it must be. A healthy GPU takes about two seconds.
+  - Runs three small kernels on each GPU, one GPU at a time, a triad over its memory, multiply-adds
+    in double precision, and products of tiles in
+    the tensor cores, and compares every result with what it must be. A healthy GPU takes about two
+    seconds.
   - A GPU that computes wrong results is V(fail), whatever its speed.
-  - The memory's bandwidth is judged by the GPU's model, and by the other GPUs of the same model in the node, when at least three were measured.
-  - The rates of the arithmetic are compared with those of the other GPUs of the same model in the node and in the fleet only, and warn at most. They are
+  - The memory's bandwidth is judged by the GPU's model, and by the other GPUs of the same model in
+    the node, when at least three were measured.
+  - The rates of the arithmetic are compared with those of the other GPUs of the same model in the
+    node and in the fleet only, and warn at most. They are
     not those of a data sheet, as the kernels run on every GPU since Volta alike.
-  - GPUs that are in use, and those with MIG, are left alone and skipped. Needs nothing but the driver; no toolkit, no compiler and no cuBLAS.
+  - GPUs that are in use, and those with MIG, are left alone and skipped. Needs nothing but the
+    driver; no toolkit, no compiler and no cuBLAS.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -25,7 +31,8 @@ extends_documentation_fragment:
 options:
   minimum:
     description:
-      - The least bandwidth of the memory that is accepted, in GB/s (decimal), in place of the built-in table.
+      - The least bandwidth of the memory that is accepted, in GB/s (decimal), in place of the
+        built-in table.
       - The comparison with the other GPUs of the node then warns at most.
       - V(0) is the same as not giving it.
     type: float
@@ -55,7 +62,8 @@ status:
   sample: pass
 health:
   description: >-
-    The check's result. Its measurements are C(gpu_memory_bandwidth) in bytes/s by GPU, and C(gpu_compute_rate) in FLOP/s by GPU and kind
+    The check's result. Its measurements are C(gpu_memory_bandwidth) in bytes/s by GPU, and
+    C(gpu_compute_rate) in FLOP/s by GPU and kind
     (V(fp64), V(tensor)).
   type: list
   elements: dict

@@ -10,16 +10,21 @@ module: gpu_power
 short_description: Check that the GPUs of a host are not slowed down
 version_added: 0.1.0
 description:
-  - Reads what holds the clocks of each GPU back, for how long heat did since boot, and whether power limit and application clocks
+  - Reads what holds the clocks of each GPU back, for how long heat did since boot, and whether
+    power limit and application clocks
     are below their defaults.
-  - A slowdown by the hardware for heat, or by an external power brake, is V(fail) when three of five looks within a second show it, and V(warn) when
+  - A slowdown by the hardware for heat, or by an external power brake, is V(fail) when three of
+    five looks within a second show it, and V(warn) when
     fewer do.
-  - A hardware slowdown without a reason, a slowdown by the driver for heat, heat during 5 % of the time since boot, and limits below the defaults are V(warn).
+  - A hardware slowdown without a reason, a slowdown by the driver for heat, heat during 5 % of the
+    time since boot, and limits below the defaults are V(warn).
   - A reason that is not known to this version is V(warn) too and is given as it is read.
   - A GPU held back by its power limit under load is normal and passes.
   - Only GPUs that show a slowdown are looked at for a second; all others cost one look.
-  - An idle GPU shows no slowdown that comes with load; the summary says how many were idle. Locked clocks cannot be read from the driver.
-  - What the driver does not report is said in a finding. A GPU that does not report what holds its clocks back is V(skip).
+  - An idle GPU shows no slowdown that comes with load; the summary says how many were idle. Locked
+    clocks cannot be read from the driver.
+  - What the driver does not report is said in a finding. A GPU that does not report what holds its
+    clocks back is V(skip).
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:

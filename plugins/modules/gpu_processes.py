@@ -10,12 +10,17 @@ module: gpu_processes
 short_description: Check who holds the GPUs of a host
 version_added: 0.1.0
 description:
-  - Reads which processes have a context on each GPU or its device open, and how much memory is in use.
-  - Processes that run are V(pass) and named, or V(warn) with O(expect_idle=true). Services of the driver and of DCGM do not count.
-  - A process that was killed and is stuck in the kernel is V(fail); only a reboot ends it. A zombie that still holds a GPU, a context or memory without a
+  - Reads which processes have a context on each GPU or its device open, and how much memory is in
+    use.
+  - Processes that run are V(pass) and named, or V(warn) with O(expect_idle=true). Services of the
+    driver and of DCGM do not count.
+  - A process that was killed and is stuck in the kernel is V(fail); only a reboot ends it. A zombie
+    that still holds a GPU, a context or memory without a
     process, are V(warn).
-  - Only a GPU that shows something wrong is looked at again, half a second later; what is gone by then is no finding.
-  - In a container without the host's processes, contexts and memory of others cannot be told from those without a process, and are no finding.
+  - Only a GPU that shows something wrong is looked at again, half a second later; what is gone by
+    then is no finding.
+  - In a container without the host's processes, contexts and memory of others cannot be told from
+    those without a process, and are no finding.
   - To see who has devices open the check needs root.
 options:
   expect_idle:
@@ -63,7 +68,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_processes import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_processes import (
+    CHECK,
+)
 
 
 def main() -> None:

@@ -10,13 +10,17 @@ module: gpu_visibility
 short_description: Check that a container has the GPUs that it was given
 version_added: 0.1.0
 description:
-  - In a container, compares what C(NVIDIA_VISIBLE_DEVICES), C(NVIDIA_DRIVER_CAPABILITIES) and C(NVIDIA_REQUIRE_CUDA) ask for with the GPUs that the driver
+  - In a container, compares what C(NVIDIA_VISIBLE_DEVICES), C(NVIDIA_DRIVER_CAPABILITIES) and
+    C(NVIDIA_REQUIRE_CUDA) ask for with the GPUs that the driver
     shows and the device files that are there. On a plain host it is V(skip).
   - Fewer GPUs than O(requested), or than C(NVIDIA_VISIBLE_DEVICES) names, are V(fail).
-  - No GPU at all is V(unknown) where O(requested) is not given and C(NVIDIA_VISIBLE_DEVICES) is V(all) or empty, since then nobody may have wanted one.
-  - More GPUs than were requested or named are V(warn), and so are device files or a capability without which CUDA does not start, and a driver that is older
+  - No GPU at all is V(unknown) where O(requested) is not given and C(NVIDIA_VISIBLE_DEVICES) is
+    V(all) or empty, since then nobody may have wanted one.
+  - More GPUs than were requested or named are V(warn), and so are device files or a capability
+    without which CUDA does not start, and a driver that is older
     than the image asks for.
-  - Variables that are missing while GPUs are there are no finding, since there are other ways to give them.
+  - Variables that are missing while GPUs are there are no finding, since there are other ways to
+    give them.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -24,7 +28,8 @@ extends_documentation_fragment:
   - autopilot.gpu._checks
 options:
   requested:
-    description: How many GPUs were requested for this container, such as its limit of C(nvidia.com/gpu).
+    description: How many GPUs were requested for this container, such as its limit of
+      C(nvidia.com/gpu).
     type: int
 """
 
@@ -42,7 +47,8 @@ status:
   returned: always
   sample: pass
 health:
-  description: The check's result, with its findings, and C(gpus_visible), how many GPUs the container has.
+  description: The check's result, with its findings, and C(gpus_visible), how many GPUs the
+    container has.
   type: list
   elements: dict
   returned: always
@@ -57,7 +63,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_visibility import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_visibility import (
+    CHECK,
+)
 
 
 def main() -> None:

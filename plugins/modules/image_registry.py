@@ -10,16 +10,21 @@ module: image_registry
 short_description: Check that a host can have the images that jobs start from
 version_added: 0.1.0
 description:
-  - "Looks each image up from the host as a container runtime does: the registry's name, a connection, TLS, its API, a token, and the image's manifest.
+  - "Looks each image up from the host as a container runtime does: the registry's name, a
+    connection, TLS, its API, a token, and the image's manifest.
     Nothing of an image is fetched."
-  - No such name, no connection in two tries, a certificate that is invalid for everybody, no right to pull and no such image are V(fail), since a job with
+  - No such name, no connection in two tries, a certificate that is invalid for everybody, no right
+    to pull and no such image are V(fail), since a job with
     this image does not start.
-  - A resolver, proxy or registry that has trouble, a certificate of an authority that is not known and a registry without TLS are V(unknown), since the next
+  - A resolver, proxy or registry that has trouble, a certificate of an authority that is not known
+    and a registry without TLS are V(unknown), since the next
     try or the container runtime may get further.
   - A certificate that ends within 14 days is V(warn).
-  - The proxies of the environment (C(https_proxy), C(http_proxy), C(no_proxy)) are used, as container runtimes do with theirs; say with C(environment) what
+  - The proxies of the environment (C(https_proxy), C(http_proxy), C(no_proxy)) are used, as
+    container runtimes do with theirs; say with C(environment) what
     theirs are where they differ.
-  - Authorities are trusted that Python trusts, those of O(ca_file), and those that Docker, Podman, CRI-O or containerd keep for a registry below
+  - Authorities are trusted that Python trusts, those of O(ca_file), and those that Docker, Podman,
+    CRI-O or containerd keep for a registry below
     C(/etc/docker/certs.d), C(/etc/containers/certs.d) or C(/etc/containerd/certs.d).
   - Without O(images) it is V(skip).
 author:
@@ -30,8 +35,10 @@ extends_documentation_fragment:
 options:
   images:
     description:
-      - The images, in full with their registry, such as V(registry.example.com/team/image:tag) or V(registry.example.com/team/image@sha256:…); at most 32.
-      - The registry is the host that serves the API, where that differs from the one that images are named after.
+      - The images, in full with their registry, such as V(registry.example.com/team/image:tag) or
+        V(registry.example.com/team/image@sha256:…); at most 32.
+      - The registry is the host that serves the API, where that differs from the one that images
+        are named after.
     type: list
     elements: str
     default: []
@@ -43,15 +50,18 @@ options:
     type: str
   auth_file:
     description:
-      - Path on the host of a file with credentials by registry, as C(docker login) and C(podman login) write it, or a pull secret's C(.dockerconfigjson).
+      - Path on the host of a file with credentials by registry, as C(docker login) and C(podman
+        login) write it, or a pull secret's C(.dockerconfigjson).
       - Programs that keep credentials (C(credsStore)) are not asked.
     type: path
   ca_file:
-    description: Path on the host of certificates (PEM) of authorities that are trusted beside the usual ones. One of another authority is then V(fail).
+    description: Path on the host of certificates (PEM) of authorities that are trusted beside the
+      usual ones. One of another authority is then V(fail).
     type: path
   insecure:
     description:
-      - Whether plain HTTP and certificates of unknown authorities will do, for registries that the container runtime is told to take so.
+      - Whether plain HTTP and certificates of unknown authorities will do, for registries that the
+        container runtime is told to take so.
       - For an address of the host itself (loopback) plain HTTP will do anyway.
     type: bool
     default: false
@@ -77,7 +87,8 @@ status:
   returned: always
   sample: pass
 health:
-  description: The check's result, with its findings, and C(image_lookup), the seconds until the slowest answer of each registry.
+  description: The check's result, with its findings, and C(image_lookup), the seconds until the
+    slowest answer of each registry.
   type: list
   elements: dict
   returned: always
@@ -92,7 +103,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.image_registry import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.image_registry import (
+    CHECK,
+)
 
 
 def main() -> None:

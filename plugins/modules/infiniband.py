@@ -10,12 +10,16 @@ module: infiniband
 short_description: Check the InfiniBand and RoCE ports of a host
 version_added: 0.1.0
 description:
-  - Reads state, rate, counters, P_Keys and firmware of every port of an InfiniBand or RoCE card from C(/sys/class/infiniband). Also runs where there is no GPU.
-  - A port that is down, or slow, is V(fail) only where an option says what it should be. Without one it is V(warn) where more than half of the ports of the
+  - Reads state, rate, counters, P_Keys and firmware of every port of an InfiniBand or RoCE card
+    from C(/sys/class/infiniband). Also runs where there is no GPU.
+  - A port that is down, or slow, is V(fail) only where an option says what it should be. Without
+    one it is V(warn) where more than half of the ports of the
     same board are up, or faster; a port without a cable is no fault by itself.
-  - V(warn) too are a link that no subnet manager has set up, a link that went down five times in 24 hours, errors beyond what InfiniBand's specification and
+  - V(warn) too are a link that no subnet manager has set up, a link that went down five times in 24
+    hours, errors beyond what InfiniBand's specification and
     its tools allow (on the average since boot), and cards of one board with different firmware.
-  - A host without such ports is V(skip). Virtual functions that the host lends to virtual machines are not judged unless O(ports) names them.
+  - A host without such ports is V(skip). Virtual functions that the host lends to virtual machines
+    are not judged unless O(ports) names them.
 options:
   expected_ports:
     description: How many ports must be up, at O(minimum_rate_gbps) where that is given.
@@ -23,7 +27,8 @@ options:
   minimum_rate_gbps:
     description:
       - The least rate of a port in Gb/s, as the kernel gives it, such as 400 for four lanes of NDR.
-      - With O(expected_ports) so many ports must have it, others may be slower; without it all InfiniBand ports that are up must (those of RoCE where there is
+      - With O(expected_ports) so many ports must have it, others may be slower; without it all
+        InfiniBand ports that are up must (those of RoCE where there is
         no InfiniBand).
     type: float
   ports:

@@ -7,13 +7,18 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: iperf3_pairs
-short_description: Measure with iperf3 what TCP carries between a host and its peers, each direction by itself
+short_description: Measure with iperf3 what TCP carries between a host and its peers, each direction
+  by itself
 version_added: 0.1.0
 description:
-  - Measures with C(iperf3) to each of the peers, one after the other, first sending to it and then receiving from it. An C(iperf3 -s) must listen there.
-  - The rate is the receiver's. It is compared with O(minimum), or with a share of the speed of the interface, which warns at most.
-  - This is one host by hand. The role C(mesh) measures between all hosts, and only that tells which end of a bad pair it is.
-  - It takes the network from whoever uses it, so a host whose GPUs are in use is skipped. Runs on hosts without a GPU, too.
+  - Measures with C(iperf3) to each of the peers, one after the other, first sending to it and then
+    receiving from it. An C(iperf3 -s) must listen there.
+  - The rate is the receiver's. It is compared with O(minimum), or with a share of the speed of the
+    interface, which warns at most.
+  - This is one host by hand. The role C(mesh) measures between all hosts, and only that tells which
+    end of a bad pair it is.
+  - It takes the network from whoever uses it, so a host whose GPUs are in use is skipped. Runs on
+    hosts without a GPU, too.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -37,7 +42,8 @@ options:
       - iperf3 before 3.11 is bound to its address only.
     type: str
   duration:
-    description: Seconds of traffic with a peer, 2 or more. Each direction gets half of it, in whole seconds.
+    description: Seconds of traffic with a peer, 2 or more. Each direction gets half of it, in whole
+      seconds.
     type: float
     default: 6.0
   streams:
@@ -49,10 +55,12 @@ options:
     type: bool
     default: true
   minimum:
-    description: The least rate that is accepted in either direction, in Gbit/s. V(0) is the same as not giving it.
+    description: The least rate that is accepted in either direction, in Gbit/s. V(0) is the same as
+      not giving it.
     type: float
   force:
-    description: Whether to measure although GPUs are in use or their use could not be told. A slow pair is then V(unknown), not V(fail).
+    description: Whether to measure although GPUs are in use or their use could not be told. A slow
+      pair is then V(unknown), not V(fail).
     type: bool
     default: false
   ports:
@@ -60,7 +68,8 @@ options:
     type: str
     default: 5200-5299
   workload:
-    description: IBM Autopilot's word. Only V(ring) exists; the role C(mesh) then measures all pairs.
+    description: IBM Autopilot's word. Only V(ring) exists; the role C(mesh) then measures all
+      pairs.
     type: str
   pclients:
     description: IBM Autopilot's word for O(streams).
@@ -72,10 +81,12 @@ options:
     description: IBM Autopilot's word for the first of O(ports).
     type: int
   serverspernode:
-    description: IBM Autopilot's word. Accepted, and says nothing here, since a host has one server at a time.
+    description: IBM Autopilot's word. Accepted, and says nothing here, since a host has one server
+      at a time.
     type: int
   plane:
-    description: IBM Autopilot's word, V(data) or V(mgmt). Selects interfaces in the role C(mesh), the management one being that with the default route.
+    description: IBM Autopilot's word, V(data) or V(mgmt). Selects interfaces in the role C(mesh),
+      the management one being that with the default route.
     type: str
 """
 
@@ -95,7 +106,8 @@ status:
   returned: always
   sample: pass
 health:
-  description: The check's result. Its measurements are C(pair_bandwidth) in bytes/s by peer and direction (C(transmit), C(receive)).
+  description: The check's result. Its measurements are C(pair_bandwidth) in bytes/s by peer and
+    direction (C(transmit), C(receive)).
   type: list
   elements: dict
   returned: always
@@ -110,7 +122,10 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import CHECK, DIRECT
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import (
+    CHECK,
+    DIRECT,
+)
 
 
 def main() -> None:

@@ -10,14 +10,20 @@ module: memory_and_cpu
 short_description: Check the memory and the processors of a host
 version_added: 0.1.0
 description:
-  - Reads the errors of the host's memory (EDAC), its size, hugepages, NUMA nodes, processors and their governors. Also runs where there is no GPU.
-  - An uncorrected error since boot is V(fail), naming the controller and the module; fifty corrected ones in 24 hours (on the average since boot) are V(warn).
-  - Less memory or fewer processors than the options say is V(fail). More processors, swap space and governors other than the options say are V(warn).
-  - Processors that are switched off (unless multithreading is), and NUMA nodes with processors that have no memory or much less than others, are V(warn).
-  - Where the kernel does not count the errors of memory, as in virtual machines, the summary says so.
+  - Reads the errors of the host's memory (EDAC), its size, hugepages, NUMA nodes, processors and
+    their governors. Also runs where there is no GPU.
+  - An uncorrected error since boot is V(fail), naming the controller and the module; fifty
+    corrected ones in 24 hours (on the average since boot) are V(warn).
+  - Less memory or fewer processors than the options say is V(fail). More processors, swap space and
+    governors other than the options say are V(warn).
+  - Processors that are switched off (unless multithreading is), and NUMA nodes with processors that
+    have no memory or much less than others, are V(warn).
+  - Where the kernel does not count the errors of memory, as in virtual machines, the summary says
+    so.
 options:
   minimum_memory_gib:
-    description: GiB of memory that the host must have; what the kernel calls MemTotal, which is a few percent less than the modules have.
+    description: GiB of memory that the host must have; what the kernel calls MemTotal, which is a
+      few percent less than the modules have.
     type: float
   maximum_swap_gib:
     description: GiB of swap space that the host may have.
@@ -36,8 +42,10 @@ options:
     type: str
   stream:
     description:
-      - Whether to measure the bandwidth of the memory of each NUMA node too, which takes a second on all processors and 1 GiB of memory.
-      - Not done on a host with load, which is V(skip). The figure is not judged, only kept and compared.
+      - Whether to measure the bandwidth of the memory of each NUMA node too, which takes a second
+        on all processors and 1 GiB of memory.
+      - Not done on a host with load, which is V(skip). The figure is not judged, only kept and
+        compared.
     type: bool
     default: false
 author:
@@ -82,7 +90,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.memory_and_cpu import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.memory_and_cpu import (
+    CHECK,
+)
 
 
 def main() -> None:

@@ -10,32 +10,41 @@ module: mesh_facts
 short_description: Look at what a host brings to a mesh of network checks
 version_added: 0.1.0
 description:
-  - Reads the network interfaces of a host, whether iperf3 and fping are there, and whether somebody uses its GPUs.
-  - Compares the host's clock with the controller's, since the hosts of a mesh follow a plan by the clock.
-  - Ends the process of an earlier run of the mesh, which would measure at the same time, and changes nothing else.
+  - Reads the network interfaces of a host, whether iperf3 and fping are there, and whether somebody
+    uses its GPUs.
+  - Compares the host's clock with the controller's, since the hosts of a mesh follow a plan by the
+    clock.
+  - Ends the process of an earlier run of the mesh, which would measure at the same time, and
+    changes nothing else.
   - M(autopilot.gpu.mesh_plan) makes a plan of what this returns on each host.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   interfaces:
-    description: Names of the interfaces to measure on this host; chosen by M(autopilot.gpu.mesh_plan) when empty.
+    description: Names of the interfaces to measure on this host; chosen by
+      M(autopilot.gpu.mesh_plan) when empty.
     type: list
     elements: str
     default: []
   gate:
     description:
-      - Whether to ask if somebody uses the GPUs of the host, which takes two seconds; not done in check mode.
-      - A host without the NVIDIA driver is idle. With it, the Python package C(nvidia-ml-py) is needed to tell.
+      - Whether to ask if somebody uses the GPUs of the host, which takes two seconds; not done in
+        check mode.
+      - A host without the NVIDIA driver is idle. With it, the Python package C(nvidia-ml-py) is
+        needed to tell.
     type: bool
     default: false
   python:
-    description: Path of the Python on the host to look with, such as one that has C(nvidia-ml-py); the one Ansible uses when not given.
+    description: Path of the Python on the host to look with, such as one that has C(nvidia-ml-py);
+      the one Ansible uses when not given.
     type: path
   nvml_library:
-    description: Path of C(libnvidia-ml.so.1) on the host, when it is not where the loader or driver containers have it.
+    description: Path of C(libnvidia-ml.so.1) on the host, when it is not where the loader or driver
+      containers have it.
     type: path
   host_root:
-    description: Where the root file system of the host is mounted; other than V(/) only in a container.
+    description: Where the root file system of the host is mounted; other than V(/) only in a
+      container.
     type: path
     default: /
 attributes:
@@ -69,7 +78,8 @@ EXAMPLES = r"""
 RETURN = r"""
 mesh:
   description: >-
-    The interfaces, iperf3 and fping, findings that speak against using the host (busy), and by how many seconds its clock is
+    The interfaces, iperf3 and fping, findings that speak against using the host (busy), and by how
+    many seconds its clock is
     ahead of the controller's (clock; null with clock_error where it could not be read).
   type: dict
   returned: always
@@ -106,11 +116,15 @@ def main() -> None:
     )
     root = module.params["host_root"]
     if not os.path.isdir(root):
-        module.fail_json(msg=f"host_root: {root} is not a directory on this host; give the one where its root file system is mounted")
+        module.fail_json(
+            msg=f"host_root: {root} is not a directory on this host; give the one where its "
+            "root file system is mounted"
+        )
     bounded.end_with_reader(1)
     settings = Settings(nvml_library=module.params["nvml_library"], host_root=root)
     if not module.check_mode:
-        # A run that was interrupted still has the lock that the gate asks for. What cannot be ended, the start of the next run reports.
+        # A run that was interrupted still has the lock that the gate asks for. What cannot be
+        # ended, the start of the next run reports.
         with contextlib.suppress(daemon.MeshError):
             daemon.stop(host_root=root)
     # The gate takes the host's lock, which is a file.

@@ -10,13 +10,18 @@ module: mesh_plan
 short_description: Plan which hosts measure the network with whom, and when
 version_added: 0.1.0
 description:
-  - Makes one plan for all hosts of the play from what M(autopilot.gpu.mesh_facts) returned on each, and a share of it for each host.
-  - First all hosts ping each other, or a balanced sample of the others. Then pairs of hosts run iperf3 round by round; in a round a host
+  - Makes one plan for all hosts of the play from what M(autopilot.gpu.mesh_facts) returned on each,
+    and a share of it for each host.
+  - First all hosts ping each other, or a balanced sample of the others. Then pairs of hosts run
+    iperf3 round by round; in a round a host
     has one partner, so that no measurement disturbs another.
-  - With O(follow_up=true), judges what was collected and plans a second pass between hosts under suspicion and partners that proved good.
+  - With O(follow_up=true), judges what was collected and plans a second pass between hosts under
+    suspicion and partners that proved good.
     It measures each pair twice, and the better figure counts.
-  - Starts nothing. M(autopilot.gpu.mesh_run) follows the plan, and the role P(autopilot.gpu.mesh#role) has all the steps in their order.
-  - Runs once, on the controller, under the strategy C(linear). Set C(run_once) on the task to have what it registers on every host.
+  - Starts nothing. M(autopilot.gpu.mesh_run) follows the plan, and the role
+    P(autopilot.gpu.mesh#role) has all the steps in their order.
+  - Runs once, on the controller, under the strategy C(linear). Set C(run_once) on the task to have
+    what it registers on every host.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
@@ -36,11 +41,13 @@ options:
     type: bool
     default: false
   seed:
-    description: Makes the choice of partners the same again; the time when not given. The plan tells which was used.
+    description: Makes the choice of partners the same again; the time when not given. The plan
+      tells which was used.
     type: int
   group_by:
     description:
-      - Names of inventory variables that tell where a host is. The first of them that any host has makes the groups.
+      - Names of inventory variables that tell where a host is. The first of them that any host has
+        makes the groups.
       - Rounds then have pairs within groups and pairs across them in turn.
     type: list
     elements: str
@@ -51,19 +58,24 @@ options:
     default: true
   frozen:
     description:
-      - The name under which an earlier result of this module is registered. The options and the groups of hosts that it read are used again.
-      - With O(only_options=true) before any host is asked, and this afterwards, nothing that a host answers can change them.
+      - The name under which an earlier result of this module is registered. The options and the
+        groups of hosts that it read are used again.
+      - With O(only_options=true) before any host is asked, and this afterwards, nothing that a host
+        answers can change them.
     type: str
   options:
     description:
       - "Options by check name or short name, for example C({iperf3_pairs: {duration: 10}})."
-      - M(autopilot.gpu.ping_mesh) and M(autopilot.gpu.iperf3_pairs) document them. Those of other checks are passed over.
+      - M(autopilot.gpu.ping_mesh) and M(autopilot.gpu.iperf3_pairs) document them. Those of other
+        checks are passed over.
     type: dict
     default: {}
   only_options:
     description:
-      - Only look at the options, and at how many hosts there are, before any host is asked for facts.
-      - Fails for what is wrong with them. A host that is alone has its whole plan then, which says so.
+      - Only look at the options, and at how many hosts there are, before any host is asked for
+        facts.
+      - Fails for what is wrong with them. A host that is alone has its whole plan then, which says
+        so.
     type: bool
     default: false
   follow_up:
@@ -79,7 +91,8 @@ options:
     type: str
     default: autopilot_mesh_plan
   readings:
-    description: The name under which M(autopilot.gpu.mesh_run) registered what it collected of the first pass.
+    description: The name under which M(autopilot.gpu.mesh_run) registered what it collected of the
+      first pass.
     type: str
     default: autopilot_mesh_first
 extends_documentation_fragment:
@@ -108,7 +121,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 plan:
-  description: The plan, which the run document of M(autopilot.gpu.verdict) has too; null when there is nothing to measure once more.
+  description: The plan, which the run document of M(autopilot.gpu.verdict) has too; null when there
+    is nothing to measure once more.
   type: dict
   returned: unless only the options were looked at
 shares:
@@ -117,7 +131,8 @@ shares:
   returned: with RV(plan)
 description:
   description: >-
-    What the plan costs: hosts, planes, rounds, pairs, pings, bytes at most (null where the speed of an interface is not known), seconds,
+    What the plan costs: hosts, planes, rounds, pairs, pings, bytes at most (null where the speed of
+    an interface is not known), seconds,
     and how many hosts are left out of something.
   type: dict
   returned: with RV(plan)
@@ -132,7 +147,8 @@ checks:
   elements: str
   returned: success
 frozen:
-  description: The options and the groups of hosts that were read, as JSON text for the option of that name.
+  description: The options and the groups of hosts that were read, as JSON text for the option of
+    that name.
   type: str
   returned: unless O(follow_up=true)
 gate:

@@ -10,9 +10,12 @@ module: mesh_wait
 short_description: Wait on the controller until a mesh run is over
 version_added: 0.1.0
 description:
-  - Waits until the end of the plan that M(autopilot.gpu.mesh_plan) made. The hosts measure by themselves meanwhile, and no connection is held.
-  - Returns at once when Ctrl-C is pressed, where the callback P(autopilot.gpu.summary#callback) listens, as in the playbooks of this collection. The
-    play then goes on to M(autopilot.gpu.mesh_run) with V(collected), which ends the measurement on the hosts, and Ansible ends.
+  - Waits until the end of the plan that M(autopilot.gpu.mesh_plan) made. The hosts measure by
+    themselves meanwhile, and no connection is held.
+  - Returns at once when Ctrl-C is pressed, where the callback P(autopilot.gpu.summary#callback)
+    listens, as in the playbooks of this collection. The
+    play then goes on to M(autopilot.gpu.mesh_run) with V(collected), which ends the measurement on
+    the hosts, and Ansible ends.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:

@@ -10,12 +10,18 @@ module: nfs_mounts
 short_description: Check that NFS servers and what is mounted of them answer
 version_added: 0.1.0
 description:
-  - "Asks each NFS server from the host: its name, a connection over TCP, and a call that does nothing (NFS version 4, or 3)."
-  - Looks at each mount point of theirs in a process of its own. One that does not answer within 10 s hangs.
-  - Looked at are the servers and mount points of O(mounts), and whatever NFS is mounted on the host already.
-  - A server without a name, that refuses, has no route or is silent to two tries to connect is V(fail), and so are a mount that hangs or answers with an
-    error, and a mount point where what is wanted is not mounted. Of what O(mounts) does not name all that is V(warn).
-  - A server that takes the connection and does not answer the call is V(unknown). One that cannot be reached while what is mounted of it answers is V(warn),
+  - "Asks each NFS server from the host: its name, a connection over TCP, and a call that does
+    nothing (NFS version 4, or 3)."
+  - Looks at each mount point of theirs in a process of its own. One that does not answer within 10
+    s hangs.
+  - Looked at are the servers and mount points of O(mounts), and whatever NFS is mounted on the host
+    already.
+  - A server without a name, that refuses, has no route or is silent to two tries to connect is
+    V(fail), and so are a mount that hangs or answers with an
+    error, and a mount point where what is wanted is not mounted. Of what O(mounts) does not name
+    all that is V(warn).
+  - A server that takes the connection and does not answer the call is V(unknown). One that cannot
+    be reached while what is mounted of it answers is V(warn),
     or nothing to speak of where O(mounts) does not name it.
   - Without O(mounts) and without NFS it is V(skip).
 author:
@@ -39,7 +45,8 @@ options:
         type: str
         required: true
       mount_point:
-        description: Where it is to be mounted on the host. When not given, only the server is asked.
+        description: Where it is to be mounted on the host. When not given, only the server is
+          asked.
         type: str
       port:
         description: TCP port of the server.
@@ -67,7 +74,8 @@ status:
   returned: always
   sample: pass
 health:
-  description: The check's result, with its findings, and C(nfs_answer), the seconds until each server answered.
+  description: The check's result, with its findings, and C(nfs_answer), the seconds until each
+    server answered.
   type: list
   elements: dict
   returned: always

@@ -11,8 +11,10 @@ short_description: Run all checks of a GPU node in one pass
 version_added: 0.1.0
 description:
   - Runs the chosen checks of a host in one task, which costs about as much as a single one of them.
-  - Passive checks come first. What is not passive runs one check at a time, and not at all on a node that already failed.
-  - A check that hangs is ended or abandoned within its time limit, and the results of the others are there all the same.
+  - Passive checks come first. What is not passive runs one check at a time, and not at all on a
+    node that already failed.
+  - A check that hangs is ended or abandoned within its time limit, and the results of the others
+    are there all the same.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -22,8 +24,10 @@ extends_documentation_fragment:
 options:
   checks:
     description:
-      - The checks to run, by name or by the short name operators know (for example V(remapped), V(pciebw), V(dcgm)).
-      - Every check of a node when not given. V(ping_mesh) and V(iperf3_pairs) are passed over, they take two nodes and are what the role C(mesh) runs.
+      - The checks to run, by name or by the short name operators know (for example V(remapped),
+        V(pciebw), V(dcgm)).
+      - Every check of a node when not given. V(ping_mesh) and V(iperf3_pairs) are passed over, they
+        take two nodes and are what the role C(mesh) runs.
         V(volume_claim) is skipped, which its result says; M(autopilot.gpu.volume_claim) runs it.
     type: list
     elements: str
@@ -34,13 +38,16 @@ options:
     type: dict
     default: {}
   stop_on_fail:
-    description: Whether checks that are not passive are left out on a node that already failed another one.
+    description: Whether checks that are not passive are left out on a node that already failed
+      another one.
     type: bool
     default: true
   beside_job:
     description:
-      - Whether a job runs on the host, so that only what does not disturb it may run, M(autopilot.gpu.gpu_activity) among it.
-      - Other checks that are named are skipped, which their result says. What is compared with a snapshot is not what only the end of the job can tell.
+      - Whether a job runs on the host, so that only what does not disturb it may run,
+        M(autopilot.gpu.gpu_activity) among it.
+      - Other checks that are named are skipped, which their result says. What is compared with a
+        snapshot is not what only the end of the job can tell.
     type: bool
     default: false
   run:
@@ -48,19 +55,23 @@ options:
     type: str
   snapshot:
     description:
-      - Whether to keep a snapshot of what was read, under O(run), or to compare with the one that was kept; the result C(node_changes) comes of it.
-      - The node keeps the newest 20 in C(/var/lib/autopilot-gpu/snapshots), or in a user's state directory, and M(autopilot.gpu.verdict) the controller's copy.
+      - Whether to keep a snapshot of what was read, under O(run), or to compare with the one that
+        was kept; the result C(node_changes) comes of it.
+      - The node keeps the newest 20 in C(/var/lib/autopilot-gpu/snapshots), or in a user's state
+        directory, and M(autopilot.gpu.verdict) the controller's copy.
     type: str
     default: none
     choices: [none, keep, compare]
   report_dir:
-    description: Where the runs lie on the controller; with O(snapshot=compare) its copy is read there.
+    description: Where the runs lie on the controller; with O(snapshot=compare) its copy is read
+      there.
     type: path
   baseline:
     description: The snapshot to compare with, in place of the controller's copy.
     type: dict
   release_seconds:
-    description: Seconds to wait with O(snapshot=compare), where GPUs are still held that were not before, until they are released.
+    description: Seconds to wait with O(snapshot=compare), where GPUs are still held that were not
+      before, until they are released.
     type: float
     default: 30
 """
@@ -81,7 +92,8 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description: The worst status of all checks, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  description: The worst status of all checks, one of V(pass), V(skip), V(warn), V(unknown),
+    V(fail).
   type: str
   returned: always
   sample: pass
@@ -91,7 +103,8 @@ health:
   elements: dict
   returned: always
 node:
-  description: The GPUs of the node (index, uuid, pci, name), the driver's version, the CPU's model and the boot id.
+  description: The GPUs of the node (index, uuid, pci, name), the driver's version, the CPU's model
+    and the boot id.
   type: dict
   returned: always
 readings:
@@ -102,9 +115,23 @@ readings:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, VIRTUALENV_OPTIONS, accepted, leave, left_out, options_of, result_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
+    COMMON_OPTIONS,
+    VIRTUALENV_OPTIONS,
+    accepted,
+    leave,
+    left_out,
+    options_of,
+    result_of,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes, snapshot
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import QUIET, beside_a_job, chosen, name_of, node_changes
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+    QUIET,
+    beside_a_job,
+    chosen,
+    name_of,
+    node_changes,
+)
 
 
 def main() -> None:
@@ -126,24 +153,50 @@ def main() -> None:
     )
     what = "checks, options: "
     try:
-        checks = (beside_a_job if module.params["beside_job"] else chosen)(module.params["checks"] or [])
+        checks = (beside_a_job if module.params["beside_job"] else chosen)(
+            module.params["checks"] or []
+        )
         given = {name_of(name): value for name, value in module.params["options"].items()}
         what = ""
-        run = "" if module.params["snapshot"] == "none" else snapshot.refuse_run(module.params["run"])
+        run = (
+            "" if module.params["snapshot"] == "none" else snapshot.refuse_run(module.params["run"])
+        )
     except ValueError as error:
         module.fail_json(msg=f"{what}{error}")
     for name, value in given.items():
         if not isinstance(value, dict):
-            module.fail_json(msg=f"options.{name}: {value!r} is not accepted, give a dictionary of the check's options")
-    skipped = left_out([name_of(name) for name in module.params["checks"] or []], module.params["beside_job"])
+            module.fail_json(
+                msg=f"options.{name}: {value!r} is not accepted, give a dictionary of the "
+                "check's options"
+            )
+    skipped = left_out(
+        [name_of(name) for name in module.params["checks"] or []], module.params["beside_job"]
+    )
     quiet = QUIET if module.params["beside_job"] else {}
-    requests = [(check, options_of(module, check, {**given.get(check.name, {}), **quiet.get(check.name, {})})) for check in checks]
+    requests = [
+        (
+            check,
+            options_of(module, check, {**given.get(check.name, {}), **quiet.get(check.name, {})}),
+        )
+        for check in checks
+    ]
     settings = accepted(module, requests)
     phase = {"phase": "inflight"} if module.params["beside_job"] else {}
-    of_changes = options_of(module, node_changes.CHECK, {**phase, **given.get(node_changes.NAME, {})})
-    around = changes.Around(run, *(module.params[name] for name in ("snapshot", "baseline", "release_seconds")), of_changes, settings)
-    outcomes = around.run(requests, passive_only=module.check_mode, stop_on_fail=module.params["stop_on_fail"])
-    leave(module, result_of([*outcomes, *skipped], settings, with_readings=module.params["readings"]))
+    of_changes = options_of(
+        module, node_changes.CHECK, {**phase, **given.get(node_changes.NAME, {})}
+    )
+    around = changes.Around(
+        run,
+        *(module.params[name] for name in ("snapshot", "baseline", "release_seconds")),
+        of_changes,
+        settings,
+    )
+    outcomes = around.run(
+        requests, passive_only=module.check_mode, stop_on_fail=module.params["stop_on_fail"]
+    )
+    leave(
+        module, result_of([*outcomes, *skipped], settings, with_readings=module.params["readings"])
+    )
 
 
 if __name__ == "__main__":

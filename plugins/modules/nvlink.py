@@ -10,12 +10,18 @@ module: nvlink
 short_description: Check the NVLinks of each GPU and its place in the NVSwitch fabric
 version_added: 0.1.0
 description:
-  - Reads which NVLinks of each GPU are active, their version, speed and error counters, and how its registration with the NVSwitch fabric stands.
-  - How many links must be active follows from the model. Where they go to NVSwitches, one that is down is V(fail). On PCIe cards with a bridge whole
-    bridges are expected, and a card without one is not faulty. Boards whose links are wired by their maker are compared within the node, and warn at most.
-  - A GPU that has not joined the fabric is V(fail), as CUDA refuses to start there (error 802); while the node has only just booted it is V(unknown).
-  - Errors counted since the driver was loaded are told. Only links that have some are looked at again for half a second, and growth is V(warn).
-  - Links that are down because MIG is on, in a virtual machine with one GPU, or by the driver's parameter C(NvLinkDisable) make no node unfit.
+  - Reads which NVLinks of each GPU are active, their version, speed and error counters, and how its
+    registration with the NVSwitch fabric stands.
+  - How many links must be active follows from the model. Where they go to NVSwitches, one that is
+    down is V(fail). On PCIe cards with a bridge whole
+    bridges are expected, and a card without one is not faulty. Boards whose links are wired by
+    their maker are compared within the node, and warn at most.
+  - A GPU that has not joined the fabric is V(fail), as CUDA refuses to start there (error 802);
+    while the node has only just booted it is V(unknown).
+  - Errors counted since the driver was loaded are told. Only links that have some are looked at
+    again for half a second, and growth is V(warn).
+  - Links that are down because MIG is on, in a virtual machine with one GPU, or by the driver's
+    parameter C(NvLinkDisable) make no node unfit.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -39,7 +45,8 @@ status:
   returned: always
   sample: pass
 health:
-  description: The check's result. Its measurements are C(nvlinks_active) by GPU and C(nvlink_errors) by GPU and kind.
+  description: The check's result. Its measurements are C(nvlinks_active) by GPU and
+    C(nvlink_errors) by GPU and kind.
   type: list
   elements: dict
   returned: always

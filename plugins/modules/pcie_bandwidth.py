@@ -10,12 +10,16 @@ module: pcie_bandwidth
 short_description: Measure the bandwidth between each GPU and the host
 version_added: 0.1.0
 description:
-  - Copies pinned memory between the host and each GPU, one GPU at a time, host to device and device to host, by copy engine and by a copy kernel,
+  - Copies pinned memory between the host and each GPU, one GPU at a time, host to device and device
+    to host, by copy engine and by a copy kernel,
     and compares the data afterwards. A healthy GPU takes about a second.
-  - Judged are the copy engines' medians, against what a link of this class carries (PCIe generation and width that GPU and slot can do together),
+  - Judged are the copy engines' medians, against what a link of this class carries (PCIe generation
+    and width that GPU and slot can do together),
     and against the other GPUs of the same model in the node, when at least three were measured.
-  - The link's generation and width are read while it copies. A link that is narrower or slower than it could be is a finding of its own.
-  - GPUs that are in use are left alone and skipped. Needs nothing but the driver; no toolkit and no compiler.
+  - The link's generation and width are read while it copies. A link that is narrower or slower than
+    it could be is a finding of its own.
+  - GPUs that are in use are left alone and skipped. Needs nothing but the driver; no toolkit and no
+    compiler.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -24,14 +28,17 @@ extends_documentation_fragment:
 options:
   minimum:
     description:
-      - The least bandwidth that is accepted in either direction, in GB/s (decimal), in place of the built-in table.
+      - The least bandwidth that is accepted in either direction, in GB/s (decimal), in place of the
+        built-in table.
       - The comparison with the other GPUs of the node then warns at most.
       - V(0) is the same as not giving it.
     type: float
   concurrent:
     description:
-      - Whether to measure also all GPUs at the same time, which shows what they share (a PCIe switch's uplink, memory channels).
-      - These figures say nothing about a single link. They are compared among the GPUs of the same model in the node only, and warn at most.
+      - Whether to measure also all GPUs at the same time, which shows what they share (a PCIe
+        switch's uplink, memory channels).
+      - These figures say nothing about a single link. They are compared among the GPUs of the same
+        model in the node only, and warn at most.
     type: bool
     default: false
   force:
@@ -64,7 +71,8 @@ status:
   sample: pass
 health:
   description: >-
-    The check's result. Its measurements are C(pcie_bandwidth) in bytes/s by GPU, direction and method, and with O(concurrent=true)
+    The check's result. Its measurements are C(pcie_bandwidth) in bytes/s by GPU, direction and
+    method, and with O(concurrent=true)
     C(pcie_bandwidth_concurrent).
   type: list
   elements: dict
@@ -80,7 +88,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.pcie_bandwidth import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.pcie_bandwidth import (
+    CHECK,
+)
 
 
 def main() -> None:

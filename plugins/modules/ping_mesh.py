@@ -7,15 +7,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ping_mesh
-short_description: Ping addresses from a host, with small packets and with large ones that must not be fragmented
+short_description: Ping addresses from a host, with small packets and with large ones that must not
+  be fragmented
 version_added: 0.1.0
 description:
-  - Pings all targets with one C(fping) process, with small packets and then with packets that fill the MTU of the interface they leave by,
+  - Pings all targets with one C(fping) process, with small packets and then with packets that fill
+    the MTU of the interface they leave by,
     with the flag that forbids IPv4 to fragment them.
-  - Judged are loss and, when O(maximum_latency) is given, the median round trip. Large packets that get lost while small ones arrive are a
+  - Judged are loss and, when O(maximum_latency) is given, the median round trip. Large packets that
+    get lost while small ones arrive are a
     finding of their own, since then the MTU is smaller somewhere on the way.
-  - This is one host by hand. The role C(mesh) measures between all hosts, and only that tells which end of a bad pair it is.
-  - It sends few small packets and does not ask whether the GPUs are in use. Runs on hosts without a GPU, too.
+  - This is one host by hand. The role C(mesh) measures between all hosts, and only that tells which
+    end of a bad pair it is.
+  - It sends few small packets and does not ask whether the GPUs are in use. Runs on hosts without a
+    GPU, too.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -32,14 +37,16 @@ options:
   interface:
     description:
       - The interface by which the packets leave.
-      - When not given, the one that the kernel takes; large packets are tried only where that can be told.
+      - When not given, the one that the kernel takes; large packets are tried only where that can
+        be told.
     type: str
   count:
     description: How many small packets to send to each target, 2 or more.
     type: int
     default: 20
   maximum_loss:
-    description: The share of packets that may get lost, in percent. One lost packet is accepted whatever the share.
+    description: The share of packets that may get lost, in percent. One lost packet is accepted
+      whatever the share.
     type: float
     default: 2.0
   maximum_latency:
@@ -48,11 +55,13 @@ options:
       - V(0) is the same as not giving it.
     type: float
   packets_per_second:
-    description: The most packets to send in a second. In the role C(mesh) all hosts together send no more, by hand this one.
+    description: The most packets to send in a second. In the role C(mesh) all hosts together send
+      no more, by hand this one.
     type: int
     default: 100000
   family:
-    description: The family of addresses. Here it only refuses targets of the other one; in the role C(mesh) it selects the addresses of the hosts.
+    description: The family of addresses. Here it only refuses targets of the other one; in the role
+      C(mesh) it selects the addresses of the hosts.
     type: str
     default: auto
     choices: [auto, "4", "6"]
@@ -83,7 +92,8 @@ status:
   sample: pass
 health:
   description: >-
-    The check's result. Its measurements are C(ping_loss) as a ratio by peer, and C(ping_round_trip) in seconds by peer and statistic
+    The check's result. Its measurements are C(ping_loss) as a ratio by peer, and C(ping_round_trip)
+    in seconds by peer and statistic
     (C(p50), C(p99), C(jitter)).
   type: list
   elements: dict
@@ -99,7 +109,10 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.ping_mesh import CHECK, DIRECT
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.ping_mesh import (
+    CHECK,
+    DIRECT,
+)
 
 
 def main() -> None:

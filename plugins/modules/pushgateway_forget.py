@@ -11,11 +11,14 @@ short_description: Remove nodes that are gone from a Pushgateway
 version_added: 0.1.0
 description:
   - A Pushgateway keeps what was pushed for ever.
-  - This removes what P(autopilot.gpu.pushgateway#callback) pushed of nodes that are not in the inventory any more.
-  - Where the Pushgateway is and how to get in is read from the variables, environment and configuration of that callback, such as C(pushgateway_url).
+  - This removes what P(autopilot.gpu.pushgateway#callback) pushed of nodes that are not in the
+    inventory any more.
+  - Where the Pushgateway is and how to get in is read from the variables, environment and
+    configuration of that callback, such as C(pushgateway_url).
     Only groups with its C(job) and exactly its C(labels) are removed.
   - What waits on this controller to be pushed is forgotten of these nodes, too.
-  - Refuses when the inventory is empty, or has less than half of the nodes that were pushed, and O(nodes) is not given. C(--limit) makes no difference.
+  - Refuses when the inventory is empty, or has less than half of the nodes that were pushed, and
+    O(nodes) is not given. C(--limit) makes no difference.
   - Runs once, on the controller. The playbook C(autopilot.gpu.forget) calls it.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)

@@ -10,15 +10,23 @@ module: remapped_rows
 short_description: Check the memory of a host's GPUs for failed and pending repairs
 version_added: 0.1.0
 description:
-  - Reads the remapped rows of each GPU, the spare rows that are left, the repairs that wait for a reset, the SRAM error threshold,
-    and the recovery action the driver asks for. On GPUs that have no row remapping it reads the retired pages.
-  - A remapped row is no defect. A row that could not be remapped, 512 rows remapped for uncorrectable errors, an exceeded SRAM threshold,
-    63 retired pages (62 while one more is pending), and any recovery action the driver asks for are V(fail).
-  - A row or a repair that waits for a reset is V(warn), since errors are contained until then. On models without containment
-    (such as A10, A40, L4, L40S and the RTX series) it is V(fail), since the GPU has to be reset before it is used. So it is for a page
+  - Reads the remapped rows of each GPU, the spare rows that are left, the repairs that wait for a
+    reset, the SRAM error threshold,
+    and the recovery action the driver asks for. On GPUs that have no row remapping it reads the
+    retired pages.
+  - A remapped row is no defect. A row that could not be remapped, 512 rows remapped for
+    uncorrectable errors, an exceeded SRAM threshold,
+    63 retired pages (62 while one more is pending), and any recovery action the driver asks for are
+    V(fail).
+  - A row or a repair that waits for a reset is V(warn), since errors are contained until then. On
+    models without containment
+    (such as A10, A40, L4, L40S and the RTX series) it is V(fail), since the GPU has to be reset
+    before it is used. So it is for a page
     with a double-bit error that waits for its retirement, since the GPU takes no work until then.
-  - Memory banks without a spare row left are V(warn); the next uncorrectable error there cannot be remapped.
-  - Where MIG hides the remapped rows the status is V(unknown). A GPU that reports neither row remapping nor page retirement is V(skip).
+  - Memory banks without a spare row left are V(warn); the next uncorrectable error there cannot be
+    remapped.
+  - Where MIG hides the remapped rows the status is V(unknown). A GPU that reports neither row
+    remapping nor page retirement is V(skip).
   - What a failed row means for warranty is for NVIDIA's field diagnostic to confirm.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -32,7 +40,8 @@ options:
     default: false
 seealso:
   - name: NVIDIA GPU Memory Error Management
-    description: What row remapping, containment and the recovery actions mean, and when a GPU is replaced.
+    description: What row remapping, containment and the recovery actions mean, and when a GPU is
+      replaced.
     link: https://docs.nvidia.com/deploy/a100-gpu-mem-error-mgmt/index.html
 """
 
@@ -68,7 +77,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.remapped_rows import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.remapped_rows import (
+    CHECK,
+)
 
 
 def main() -> None:

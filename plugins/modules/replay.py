@@ -10,32 +10,39 @@ module: replay
 short_description: Judge a saved run again
 version_added: 0.1.0
 description:
-  - Judges the readings in a run document once more, by the rules of this version and by other thresholds or another policy where they are given, and
+  - Judges the readings in a run document once more, by the rules of this version and by other
+    thresholds or another policy where they are given, and
     shows which nodes, findings and verdict would differ.
-  - Measures nothing and asks no host. Options that say how to measure have no effect on what was measured.
-  - A result whose readings are not in the document stays as it was recorded, and the summary says so.
+  - Measures nothing and asks no host. Options that say how to measure have no effect on what was
+    measured.
+  - A result whose readings are not in the document stays as it was recorded, and the summary says
+    so.
   - Fails only for what it cannot read. That the verdict would be another one is no failure.
   - Runs once, on the controller.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   run:
-    description: Path of the run document on the controller, as M(autopilot.gpu.verdict) wrote it; relative to where Ansible was started.
+    description: Path of the run document on the controller, as M(autopilot.gpu.verdict) wrote it;
+      relative to where Ansible was started.
     type: path
     required: true
   policy:
-    description: What is tolerated, as for M(autopilot.gpu.verdict). The policy that the run was judged by when not given.
+    description: What is tolerated, as for M(autopilot.gpu.verdict). The policy that the run was
+      judged by when not given.
     type: dict
   options:
     description:
-      - "Options by check name or short name, for example C({pcie_bandwidth: {minimum: 20}}), in place of those that the run recorded, on all nodes."
+      - "Options by check name or short name, for example C({pcie_bandwidth: {minimum: 20}}), in
+        place of those that the run recorded, on all nodes."
       - What is not given stays as it was recorded; V(null) takes a recorded V(minimum) away.
       - Which options a check has is documented with the module of the same name.
     type: dict
     default: {}
   report_dir:
     description:
-      - Directory on the controller for the document of the replay, which gets a directory named after the run and C(-replay) in it; one that exists is
+      - Directory on the controller for the document of the replay, which gets a directory named
+        after the run and C(-replay) in it; one that exists is
         written over.
       - Nothing is written when not given.
     type: path
@@ -68,7 +75,8 @@ run_id:
   returned: success
   sample: 20261121T031200-preflight
 status:
-  description: The worst status of all nodes as it would be, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  description: The worst status of all nodes as it would be, one of V(pass), V(skip), V(warn),
+    V(unknown), V(fail).
   type: str
   returned: success
 passed:
@@ -81,12 +89,15 @@ counts:
   returned: success
 changes:
   description: >-
-    What differs. C(passed) and C(reason) of the run, each with C(before) and C(after); C(nodes), those that differ, with their C(name), C(status), C(fit),
-    C(partial) and C(findings); and C(findings) about what lies between nodes. Findings are lists of those that C(appear), C(vanish) and C(change).
+    What differs. C(passed) and C(reason) of the run, each with C(before) and C(after); C(nodes),
+    those that differ, with their C(name), C(status), C(fit),
+    C(partial) and C(findings); and C(findings) about what lies between nodes. Findings are lists of
+    those that C(appear), C(vanish) and C(change).
   type: dict
   returned: success
 kept:
-  description: By check, the nodes whose result stays as it was recorded, because its readings are not in the document.
+  description: By check, the nodes whose result stays as it was recorded, because its readings are
+    not in the document.
   type: dict
   returned: success
 summary:

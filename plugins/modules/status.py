@@ -10,11 +10,15 @@ module: status
 short_description: Ask the agents of a cluster whether its nodes are fit
 version_added: 0.1.0
 description:
-  - Asks one agent, which asks the others, and judges what they found by the rules of the preflight. The task fails when a node is unfit or could not be told.
-  - The way in is a port that C(kubectl port-forward) forwards for as long as it takes, or O(url). Who asks is a service account, with a token that the API
-    server gives for ten minutes and that is on no command line. It takes the rights to C(create) C(serviceaccounts/token) and C(pods/portforward) in
+  - Asks one agent, which asks the others, and judges what they found by the rules of the preflight.
+    The task fails when a node is unfit or could not be told.
+  - The way in is a port that C(kubectl port-forward) forwards for as long as it takes, or O(url).
+    Who asks is a service account, with a token that the API
+    server gives for ten minutes and that is on no command line. It takes the rights to C(create)
+    C(serviceaccounts/token) and C(pods/portforward) in
     the namespace, and to list its pods.
-  - Selected are the nodes that any of O(host), O(job) and O(nodelabel) means; all nodes with an agent when none is given.
+  - Selected are the nodes that any of O(host), O(job) and O(nodelabel) means; all nodes with an
+    agent when none is given.
   - Runs once, on the controller. The playbook C(autopilot.gpu.status) calls it.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -25,7 +29,8 @@ options:
     elements: str
     default: []
   check:
-    description: Names or short names of checks, or V(all); the agents' periodic checks when none is given.
+    description: Names or short names of checks, or V(all); the agents' periodic checks when none is
+      given.
     type: list
     elements: str
     default: []
@@ -45,7 +50,8 @@ options:
     default: 1
     choices: [1, 2, 3, 4]
   url:
-    description: Where an agent or their Service can be reached directly, such as V(http://autopilot-healthchecks.autopilot.svc:3333).
+    description: Where an agent or their Service can be reached directly, such as
+      V(http://autopilot-healthchecks.autopilot.svc:3333).
     type: str
   token_file:
     description: File with the token of who asks, instead of one from the API server.
@@ -55,7 +61,8 @@ options:
     type: str
     default: autopilot
   service_account:
-    description: The service account who asks. It needs the ClusterRole C(autopilot-checks), and C(autopilot-diagnostics) where GPUs are taken.
+    description: The service account who asks. It needs the ClusterRole C(autopilot-checks), and
+      C(autopilot-diagnostics) where GPUs are taken.
     type: str
     default: autopilot-client
   timeout:

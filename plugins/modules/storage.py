@@ -10,17 +10,23 @@ module: storage
 short_description: Check the file systems and disks of a host
 version_added: 0.1.0
 description:
-  - Asks every mounted file system for its figures, all at once and for at most four seconds, so that one whose server is gone holds nobody up. Also runs
+  - Asks every mounted file system for its figures, all at once and for at most four seconds, so
+    that one whose server is gone holds nobody up. Also runs
     where there is no GPU.
-  - A file system that does not answer is V(fail) where O(paths) names it and V(warn) elsewhere. One that answers with an error, that the kernel has made
-    read-only, or that has no room at all is V(fail) at C(/), C(/var), C(/tmp) and where O(paths) names it, and V(warn) elsewhere. Little room is V(warn).
-  - File systems of containers, images and the kernel itself are passed over, and so is NFS, which M(autopilot.gpu.nfs_mounts) looks at, unless O(paths) names
+  - A file system that does not answer is V(fail) where O(paths) names it and V(warn) elsewhere. One
+    that answers with an error, that the kernel has made
+    read-only, or that has no room at all is V(fail) at C(/), C(/var), C(/tmp) and where O(paths)
+    names it, and V(warn) elsewhere. Little room is V(warn).
+  - File systems of containers, images and the kernel itself are passed over, and so is NFS, which
+    M(autopilot.gpu.nfs_mounts) looks at, unless O(paths) names
     them.
-  - Disks that the kernel has given up, and NVMe disks that warn of themselves, are worn or have lost data, are V(warn). Their health is read by C(nvme
+  - Disks that the kernel has given up, and NVMe disks that warn of themselves, are worn or have
+    lost data, are V(warn). Their health is read by C(nvme
     smart-log) where that is installed, as root.
 options:
   paths:
-    description: Mount points that work needs. Something must be mounted there, answer, and be writable.
+    description: Mount points that work needs. Something must be mounted there, answer, and be
+      writable.
     type: list
     elements: str
   minimum_free:

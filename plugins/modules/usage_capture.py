@@ -10,11 +10,15 @@ module: usage_capture
 short_description: Capture what a job makes of a node
 version_added: 0.1.0
 description:
-  - Starts a process on the host that samples GPUs, processors, memory, pressure, disks and network while a job runs, ends it, and collects what it wrote.
-  - It samples only what disturbs no job, needs nobody, and ends by itself at O(duration) or O(max_bytes). A driver that hangs costs it the GPUs' figures only.
-  - It holds the GPUs' devices open, so that they cannot be reset and that checks which take the GPUs find them in use.
+  - Starts a process on the host that samples GPUs, processors, memory, pressure, disks and network
+    while a job runs, ends it, and collects what it wrote.
+  - It samples only what disturbs no job, needs nobody, and ends by itself at O(duration) or
+    O(max_bytes). A driver that hangs costs it the GPUs' figures only.
+  - It holds the GPUs' devices open, so that they cannot be reset and that checks which take the
+    GPUs find them in use.
   - Where logind ends what users leave behind (C(KillUserProcesses)), run it as root.
-  - What was collected is judged as the check C(gpu_usage), on the controller. M(autopilot.gpu.usage_compare) compares two runs.
+  - What was collected is judged as the check C(gpu_usage), on the controller.
+    M(autopilot.gpu.usage_compare) compares two runs.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
@@ -24,9 +28,11 @@ options:
     required: true
   state:
     description:
-      - V(started) starts it and gathers the run record. One that runs with other settings, or was never collected, is not written over.
+      - V(started) starts it and gathers the run record. One that runs with other settings, or was
+        never collected, is not written over.
       - V(stopped) ends it and leaves on the host what it wrote. V(absent) takes that away too.
-      - V(collected) ends it, brings it to O(dest), and takes it away from the host once it is there.
+      - V(collected) ends it, brings it to O(dest), and takes it away from the host once it is
+        there.
     type: str
     default: started
     choices: [started, stopped, collected, absent]
@@ -43,7 +49,8 @@ options:
     type: int
     default: 268435456
   job:
-    description: The job, whose control group (version 2 or 1) is sampled beside the node, by one of these. Without it only the node is.
+    description: The job, whose control group (version 2 or 1) is sampled beside the node, by one of
+      these. Without it only the node is.
     type: dict
     suboptions:
       pod_uid:
@@ -57,7 +64,8 @@ options:
         type: int
   declared:
     description:
-      - "What the job is, in your words: C({batch: 128, workers: 16, precision: bf16, dataset: imagenet, world_size: 8, gpus: 8}). Runs that differ in any of
+      - "What the job is, in your words: C({batch: 128, workers: 16, precision: bf16, dataset:
+        imagenet, world_size: 8, gpus: 8}). Runs that differ in any of
         it are different jobs. C(gpus) is how many GPUs it asked for."
       - What is not declared is not known; no difference is then attributed to the platform.
     type: dict
@@ -69,12 +77,15 @@ options:
     description: A regular expression (Python) whose first group is the number in it.
     type: str
   dest:
-    description: Directory on the controller for C(<host>.jsonl.gz) and C(<host>.record.json), relative to where Ansible was started; for O(state=collected).
+    description: Directory on the controller for C(<host>.jsonl.gz) and C(<host>.record.json),
+      relative to where Ansible was started; for O(state=collected).
     type: path
   rules:
     description: >-
-      When something is a finding, in place of the defaults. C(warm_up) (300 s), C(underused_percent) (50) for C(underused_seconds) (600),
-      C(held_idle_seconds) (900), C(stalled_percent) (10) in C(stalled_episodes) (20), C(memory_low_percent) (25), C(imbalance_points) (20),
+      When something is a finding, in place of the defaults. C(warm_up) (300 s),
+      C(underused_percent) (50) for C(underused_seconds) (600),
+      C(held_idle_seconds) (900), C(stalled_percent) (10) in C(stalled_episodes) (20),
+      C(memory_low_percent) (25), C(imbalance_points) (20),
       C(throttled_percent) (1), C(cpu_pressure_percent) (20), C(memory_limit_percent) (90).
     type: dict
     default: {}
@@ -82,13 +93,15 @@ options:
     description: How many GPUs the host should have; fewer are a finding.
     type: int
   directory:
-    description: Where captures are kept on the host; C(/var/lib/autopilot-gpu/usage) for root, C(~/.local/state/autopilot-gpu/usage) for others.
+    description: Where captures are kept on the host; C(/var/lib/autopilot-gpu/usage) for root,
+      C(~/.local/state/autopilot-gpu/usage) for others.
     type: path
   nvml_library:
     description: Path of C(libnvidia-ml.so.1) where it is in none of the usual places.
     type: path
   host_root:
-    description: Where the root file system of the host is mounted, for a container that looks at its host.
+    description: Where the root file system of the host is mounted, for a container that looks at
+      its host.
     type: path
     default: /
 extends_documentation_fragment: [autopilot.gpu._attributes.capture]
@@ -120,7 +133,8 @@ pid:
   type: int
   returned: when it runs
 record:
-  description: "The run record: platform, node, GPUs, driver, the job's limits, what is declared, throughput."
+  description: "The run record: platform, node, GPUs, driver, the job's limits, what is declared,
+    throughput."
   type: dict
   returned: when there is a capture
 samples:
@@ -128,7 +142,8 @@ samples:
   type: str
   returned: O(state=collected)
 status:
-  description: What the check C(gpu_usage) says, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
+  description: What the check C(gpu_usage) says, one of V(pass), V(skip), V(warn), V(unknown),
+    V(fail).
   type: str
   returned: O(state=collected)
 health:

@@ -10,15 +10,19 @@ module: usage_compare
 short_description: Compare what a job made of two platforms
 version_added: 0.1.0
 description:
-  - Reads two runs that M(autopilot.gpu.usage_capture) collected, and says first whether they can be compared at all.
-  - The verdict is V(identical), V(same hardware) (then a difference is the platform's), V(different hardware) or V(different job). What differs stands on top.
-  - Then the figures of each metric, weighted by time, with what is missing, and the difference with a 95 % interval by a bootstrap on block means of 60 s.
+  - Reads two runs that M(autopilot.gpu.usage_capture) collected, and says first whether they can be
+    compared at all.
+  - The verdict is V(identical), V(same hardware) (then a difference is the platform's), V(different
+    hardware) or V(different job). What differs stands on top.
+  - Then the figures of each metric, weighted by time, with what is missing, and the difference with
+    a 95 % interval by a bootstrap on block means of 60 s.
   - Measures nothing and asks no host. Runs once, on the controller.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   a:
-    description: Directory on the controller with the first run, as O(b) relative to where Ansible was started.
+    description: Directory on the controller with the first run, as O(b) relative to where Ansible
+      was started.
     type: path
     required: true
   b:
@@ -30,7 +34,8 @@ options:
     type: dict
     default: {}
   report_dir:
-    description: Directory on the controller for C(comparison.json), C(comparison.html) and C(summary.txt). Nothing is written when not given.
+    description: Directory on the controller for C(comparison.json), C(comparison.html) and
+      C(summary.txt). Nothing is written when not given.
     type: path
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
@@ -54,12 +59,14 @@ EXAMPLES = r"""
 RETURN = r"""
 comparability:
   description: >-
-    C(verdict), whether a difference is C(attributable) to the platform, the C(reason), and what differs of C(parameters), C(hardware) and C(software),
+    C(verdict), whether a difference is C(attributable) to the platform, the C(reason), and what
+    differs of C(parameters), C(hardware) and C(software),
     each with its C(name), C(a) and C(b).
   type: dict
   returned: success
 metrics:
-  description: By metric its name, unit, the figures of both runs and their difference, without the plots that the document has.
+  description: By metric its name, unit, the figures of both runs and their difference, without the
+    plots that the document has.
   type: list
   elements: dict
   returned: success

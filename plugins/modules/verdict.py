@@ -10,37 +10,51 @@ module: verdict
 short_description: Judge the checks of all nodes at once
 version_added: 0.1.0
 description:
-  - Reads what M(autopilot.gpu.node_checks) returned on every host of the play and decides, once for all of them, which nodes are fit.
-  - Judges what the role P(autopilot.gpu.mesh#role) registered too, if it ran. A link or a path between nodes that is bad is no node's fault; it fails the run.
-  - Compares each measurement with the same model of GPU across the fleet, and warns of those far below their peers.
-  - Writes the run as one JSON document, with the raw readings where the checks returned them, so that it can be judged again later.
-    Beside it stand the report as one HTML page, what there is to push to Prometheus, and the summary as text.
-  - Fails when the policy says so. A host that could not be reached, or was not checked, is never fit.
-  - Fails for a wrong option too. What the checks found is then judged by the default policy and written down all the same.
-  - Runs once, on the controller, under the strategy C(linear). A failure is counted for the first host of the play, whichever nodes are unfit.
-  - With C(serial) each batch gets a verdict and a document of its own; a verdict that fails ends the play, so later batches are not checked.
+  - Reads what M(autopilot.gpu.node_checks) returned on every host of the play and decides, once for
+    all of them, which nodes are fit.
+  - Judges what the role P(autopilot.gpu.mesh#role) registered too, if it ran. A link or a path
+    between nodes that is bad is no node's fault; it fails the run.
+  - Compares each measurement with the same model of GPU across the fleet, and warns of those far
+    below their peers.
+  - Writes the run as one JSON document, with the raw readings where the checks returned them, so
+    that it can be judged again later.
+    Beside it stand the report as one HTML page, what there is to push to Prometheus, and the
+    summary as text.
+  - Fails when the policy says so. A host that could not be reached, or was not checked, is never
+    fit.
+  - Fails for a wrong option too. What the checks found is then judged by the default policy and
+    written down all the same.
+  - Runs once, on the controller, under the strategy C(linear). A failure is counted for the first
+    host of the play, whichever nodes are unfit.
+  - With C(serial) each batch gets a verdict and a document of its own; a verdict that fails ends
+    the play, so later batches are not checked.
     Hosts that left the play in an earlier batch are rows of the later verdicts too.
-  - Set C(run_once) on the task to have what it registers on every host, and not on one of them alone.
+  - Set C(run_once) on the task to have what it registers on every host, and not on one of them
+    alone.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   results:
     description:
       - The name under which the check task registered its result.
-      - The task needs C(ignore_unreachable) and C(ignore_errors), or hosts that do not answer leave the play before the verdict.
+      - The task needs C(ignore_unreachable) and C(ignore_errors), or hosts that do not answer leave
+        the play before the verdict.
     type: str
     default: autopilot_checks
   policy:
     description:
       - What is tolerated, a dictionary with any of these keys.
-      - C(unfit), the statuses that make a node unfit, V([fail]) by default; V(unknown) and V(warn) can be added.
+      - C(unfit), the statuses that make a node unfit, V([fail]) by default; V(unknown) and V(warn)
+        can be added.
       - C(warn_only), codes of findings that count as a warning at most, none by default.
-      - C(max_unfit), how many nodes may be unfit, a number (V(0) by default) or a share of the nodes such as V(5%).
+      - C(max_unfit), how many nodes may be unfit, a number (V(0) by default) or a share of the
+        nodes such as V(5%).
       - C(max_unknown), likewise how many nodes may be left undecided, V(0) by default.
     type: dict
     default: {}
   report_dir:
-    description: Directory on the controller in which each run gets a directory for its document; relative to where Ansible was started.
+    description: Directory on the controller in which each run gets a directory for its document;
+      relative to where Ansible was started.
     type: path
     default: reports
   phase:
@@ -50,12 +64,14 @@ options:
     choices: [preflight, inflight, postflight]
   run_id:
     description:
-      - Name of the run and of its directory; one that exists is written over, with C(serial) by each batch that of the batch before.
+      - Name of the run and of its directory; one that exists is written over, with C(serial) by
+        each batch that of the batch before.
       - The time and the phase when not given.
     type: str
   run:
     description:
-      - Name of the job that this phase belongs to. Its directories then stand below one of that name, and beside them, in C(snapshots), the controller's
+      - Name of the job that this phase belongs to. Its directories then stand below one of that
+        name, and beside them, in C(snapshots), the controller's
         copies of the snapshots that M(autopilot.gpu.node_checks) kept.
     type: str
 extends_documentation_fragment:
@@ -64,7 +80,8 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Judges what the passive checks found, returns what else would run as RV(plan), and writes nothing.
+    details: Judges what the passive checks found, returns what else would run as RV(plan), and
+      writes nothing.
 seealso:
   - module: autopilot.gpu.node_checks
   - plugin: autopilot.gpu.summary
@@ -98,7 +115,8 @@ passed:
   returned: always
 counts:
   description: >-
-    Numbers of nodes: C(nodes) in all, C(fit), C(unfit), C(could_not_tell), C(skipped), and C(partial) for those of the
+    Numbers of nodes: C(nodes) in all, C(fit), C(unfit), C(could_not_tell), C(skipped), and
+    C(partial) for those of the
     fit ones on which some check did not run.
   type: dict
   returned: always
@@ -113,7 +131,8 @@ run_id:
   returned: always
   sample: 20261121T031200-preflight
 report:
-  description: Path of the run document on the controller. Where it or one of the files beside it cannot be written, the task fails and says why.
+  description: Path of the run document on the controller. Where it or one of the files beside it
+    cannot be written, the task fails and says why.
   type: str
   returned: when not in check mode and written
 page:
@@ -134,7 +153,8 @@ summary:
   elements: str
   returned: when the task does not fail, and in check mode
 plan:
-  description: What would run without check mode, by check its intrusion, the minutes it takes at most, and on how many nodes.
+  description: What would run without check mode, by check its intrusion, the minutes it takes at
+    most, and on how many nodes.
   type: list
   elements: dict
   returned: in check mode

@@ -10,12 +10,17 @@ module: volume_claim
 short_description: Check that a storage class gives volumes that can be used
 version_added: 0.1.0
 description:
-  - Asks the API server by a dry run whether it would take a claim, quotas included. Then makes the claim, and a pod that mounts the volume, writes
-    to it, syncs and reads back, all within a deadline. Classes that bind at once and those that wait for a first consumer are tried alike.
-  - When it does not come to that, the finding says which step failed, with the events of claim and pod.
-  - Pod and claim are removed again on every way out, and before anything else those that an earlier run left behind.
+  - Asks the API server by a dry run whether it would take a claim, quotas included. Then makes the
+    claim, and a pod that mounts the volume, writes
+    to it, syncs and reads back, all within a deadline. Classes that bind at once and those that
+    wait for a first consumer are tried alike.
+  - When it does not come to that, the finding says which step failed, with the events of claim and
+    pod.
+  - Pod and claim are removed again on every way out, and before anything else those that an earlier
+    run left behind.
   - Runs where a kubeconfig leads to the cluster, which is usually the controller.
-  - A class that is not given, does not exist, or keeps the volumes of deleted claims is said so and not tried; the status is V(unknown) then.
+  - A class that is not given, does not exist, or keeps the volumes of deleted claims is said so and
+    not tried; the status is V(unknown) then.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
@@ -31,16 +36,19 @@ options:
     type: str
     default: 100Mi
   access_mode:
-    description: Access mode of the claim. IBM Autopilot tried V(ReadWriteMany), which block storage does not have.
+    description: Access mode of the claim. IBM Autopilot tried V(ReadWriteMany), which block storage
+      does not have.
     type: str
     default: ReadWriteOnce
     choices: [ReadWriteOnce, ReadWriteMany, ReadWriteOncePod]
   node:
     description:
-      - The node on which the volume is to be mounted, also when it is cordoned. The scheduler chooses one when it is left out.
+      - The node on which the volume is to be mounted, also when it is cordoned. The scheduler
+        chooses one when it is left out.
     type: str
   image:
-    description: Image of the pod, with C(python3). That of the agent in O(namespace) when it is left out.
+    description: Image of the pod, with C(python3). That of the agent in O(namespace) when it is
+      left out.
     type: str
   timeout:
     description: Seconds until claim and pod must be done, without the removal.
@@ -86,12 +94,14 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description: The status of the check, one of V(pass), V(skip) (check mode), V(warn), V(unknown), V(fail).
+  description: The status of the check, one of V(pass), V(skip) (check mode), V(warn), V(unknown),
+    V(fail).
   type: str
   returned: always
   sample: pass
 health:
-  description: The check's result, with its findings, and seconds until the claim was bound and until the pod had the volume.
+  description: The check's result, with its findings, and seconds until the claim was bound and
+    until the pod had the volume.
   type: list
   elements: dict
   returned: always
@@ -107,16 +117,31 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, leave, refuse_negative
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
+    COMMON_OPTIONS,
+    leave,
+    refuse_negative,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._claim import tried
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import claim, runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.volume_claim import CHECK, SECONDS
-from ansible_collections.autopilot.gpu.plugins.module_utils._kube import CONNECTION_OPTIONS, connected
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.volume_claim import (
+    CHECK,
+    SECONDS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
+    CONNECTION_OPTIONS,
+    connected,
+)
 
 
 def main() -> None:
-    own = {**{name: COMMON_OPTIONS[name] for name in ("fail_on", "readings")}, "timeout": {"type": "float", "default": SECONDS}}
-    module = AnsibleModule(argument_spec={**CONNECTION_OPTIONS, **CHECK.options, **own}, supports_check_mode=True)
+    own = {
+        **{name: COMMON_OPTIONS[name] for name in ("fail_on", "readings")},
+        "timeout": {"type": "float", "default": SECONDS},
+    }
+    module = AnsibleModule(
+        argument_spec={**CONNECTION_OPTIONS, **CHECK.options, **own}, supports_check_mode=True
+    )
     options = {name: module.params[name] for name in CHECK.options}
     refuse_negative(module, module.params)
     try:
@@ -124,9 +149,18 @@ def main() -> None:
     except ValueError as error:
         module.fail_json(msg=str(error))
     began = time.monotonic()
-    readings = tried(connected(module), claim.plan_of(options, module.params["timeout"]), module.check_mode)
-    found = dataclasses.replace(runner.conclude(CHECK, options, readings), duration_seconds=round(time.monotonic() - began, 3))
-    result: dict[str, t.Any] = {"changed": False, "status": found.status, "health": [found.to_dict()]}
+    readings = tried(
+        connected(module), claim.plan_of(options, module.params["timeout"]), module.check_mode
+    )
+    found = dataclasses.replace(
+        runner.conclude(CHECK, options, readings),
+        duration_seconds=round(time.monotonic() - began, 3),
+    )
+    result: dict[str, t.Any] = {
+        "changed": False,
+        "status": found.status,
+        "health": [found.to_dict()],
+    }
     if module.params["readings"]:
         result["readings"] = {CHECK.name: {"options": options, "readings": readings}}
     leave(module, result)

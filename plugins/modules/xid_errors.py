@@ -10,14 +10,19 @@ module: xid_errors
 short_description: Check the errors that the driver logged of GPUs and NVSwitches
 version_added: 0.1.0
 description:
-  - Reads the kernel's log of this boot (C(/dev/kmsg), or the journal where that cannot be read) for errors of GPUs (Xid) and NVSwitches (SXid), GPUs that have
+  - Reads the kernel's log of this boot (C(/dev/kmsg), or the journal where that cannot be read) for
+    errors of GPUs (Xid) and NVSwitches (SXid), GPUs that have
     fallen off the bus, and PCIe errors that GPUs reported.
-  - Errors of a GPU without 180 s of silence between them are one incident, of which the worst is the cause. What came with it is in the evidence.
-  - What an error makes of its GPU follows NVIDIA's Xid catalogue. Where a reset, a power-cycle or a repair is asked for it is V(fail); what a GPU can go on
+  - Errors of a GPU without 180 s of silence between them are one incident, of which the worst is
+    the cause. What came with it is in the evidence.
+  - What an error makes of its GPU follows NVIDIA's Xid catalogue. Where a reset, a power-cycle or a
+    repair is asked for it is V(fail); what a GPU can go on
     with is V(warn); errors of applications are V(pass).
-  - What is over does not count. Loading the driver ends what a reset mends, and so does the driver's own word that it asks for no recovery any more (Xid 154).
+  - What is over does not count. Loading the driver ends what a reset mends, and so does the
+    driver's own word that it asks for no recovery any more (Xid 154).
     Of a reset that the driver tells nothing of the log does not know; give O(since) then.
-  - A log that cannot be read is V(unknown). That of a long boot may have lost its beginning, which is told.
+  - A log that cannot be read is V(unknown). That of a long boot may have lost its beginning, which
+    is told.
 options:
   since:
     description:

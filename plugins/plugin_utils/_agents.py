@@ -11,16 +11,25 @@ from __future__ import annotations
 
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import GPU, MIG, PRODUCT, REPLICAS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
+    GPU,
+    MIG,
+    PRODUCT,
+    REPLICAS,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import node_of
 
 Object = dict[str, t.Any]
 
 
 def by_node(pods: t.Iterable[Object]) -> dict[str, Object]:
-    """The pod of each node; of several, as there are during an update, the one that is ready, or else the newest."""
+    """The pod of each node; of several, as there are during an update, the one that is ready, or
+    else the newest.
+    """
     found: dict[str, Object] = {}
-    for pod in sorted(pods, key=lambda one: (not trouble_of(one), str(one["metadata"].get("creationTimestamp")))):
+    for pod in sorted(
+        pods, key=lambda one: (not trouble_of(one), str(one["metadata"].get("creationTimestamp")))
+    ):
         node = node_of(pod)
         if node:
             found[node] = pod
@@ -37,34 +46,55 @@ def trouble_of(pod: Object | None) -> str:
     conditions = {one.get("type"): one for one in status.get("conditions") or []}
     if conditions.get("Ready", {}).get("status") == "True":
         return ""
-    containers = [*(status.get("initContainerStatuses") or []), *(status.get("containerStatuses") or [])]
+    containers = [
+        *(status.get("initContainerStatuses") or []),
+        *(status.get("containerStatuses") or []),
+    ]
     waiting = [(one.get("state") or {}).get("waiting") or {} for one in containers]
-    reasons = [": ".join(filter(None, (one.get("reason"), one.get("message")))) for one in waiting if one]
-    told = [one.get("message") for one in (conditions.get("PodScheduled", {}), conditions.get("Ready", {})) if one.get("status") == "False"]
+    reasons = [
+        ": ".join(filter(None, (one.get("reason"), one.get("message")))) for one in waiting if one
+    ]
+    told = [
+        one.get("message")
+        for one in (conditions.get("PodScheduled", {}), conditions.get("Ready", {}))
+        if one.get("status") == "False"
+    ]
     words = next(filter(None, [*reasons, status.get("message"), *told]), "nothing says why")
-    return f"pod {name} is {status.get('phase') or 'Pending'} and not ready: {' '.join(str(words).split())}"
+    return (
+        f"pod {name} is {status.get('phase') or 'Pending'} and not ready: "
+        f"{' '.join(str(words).split())}"
+    )
 
 
 def selected(node: Object, selector: str) -> bool:
-    """Whether the node has the labels ``key=value,key``; no selector selects none. Raises ValueError for one that is none."""
+    """Whether the node has the labels ``key=value,key``; no selector selects none. Raises
+    ValueError for one that is none.
+    """
     labels = node["metadata"].get("labels") or {}
     if not selector:
         return False
     for part in selector.split(","):
         key, equals, value = part.strip().partition("=")
         if not key or "!" in key or " " in key:
-            raise ValueError(f"node_selector: {selector!r} is not accepted, give labels as key=value or key, with commas between them")
+            raise ValueError(
+                f"node_selector: {selector!r} is not accepted, give labels as key=value or "
+                "key, with commas between them"
+            )
         if key not in labels or (equals and labels[key] != value.lstrip("=")):
             return False
     return True
 
 
 def gpus_of(node: Object) -> int | None:
-    """How many GPUs the node should show; None where that cannot be told from what Kubernetes counts."""
+    """How many GPUs the node should show; None where that cannot be told from what Kubernetes
+    counts.
+    """
     status = node.get("status") or {}
     labels = node["metadata"].get("labels") or {}
     amounts = [status.get(side) or {} for side in ("capacity", "allocatable")]
-    sliced = any(name.startswith(MIG) and _whole(amount) for side in amounts for name, amount in side.items())
+    sliced = any(
+        name.startswith(MIG) and _whole(amount) for side in amounts for name, amount in side.items()
+    )
     if sliced or "-MIG-" in labels.get(PRODUCT, ""):
         return None
     counts = [_whole(side.get(GPU)) for side in amounts if GPU in side]

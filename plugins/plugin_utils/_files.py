@@ -18,7 +18,9 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils import _page
 
 
 class File(t.NamedTuple):
-    """A file of a run: what the screen calls it, the key of the result that has its path, its name, and how its text is made."""
+    """A file of a run: what the screen calls it, the key of the result that has its path, its name,
+    and how its text is made.
+    """
 
     title: str
     key: str
@@ -29,12 +31,26 @@ class File(t.NamedTuple):
 
 
 DOCUMENT = File("run document", "report", "run.json", report.to_json)
-METRICS = File("metrics", "metrics_file", "metrics.json", lambda document: metrics.to_json(metrics.export_of(document)), seen=False)
+METRICS = File(
+    "metrics",
+    "metrics_file",
+    "metrics.json",
+    lambda document: metrics.to_json(metrics.export_of(document)),
+    seen=False,
+)
 PAGE = File("report", "page", "report.html", _page.html_of)
 
 
-def write_down(files: t.Sequence[File], document: dict[str, t.Any], directory: str, lines: list[str], result: dict[str, t.Any]) -> list[str]:
-    """Write the files and the summary, and say in ``lines`` and ``result`` where they are; returns what could not be written and why."""
+def write_down(
+    files: t.Sequence[File],
+    document: dict[str, t.Any],
+    directory: str,
+    lines: list[str],
+    result: dict[str, t.Any],
+) -> list[str]:
+    """Write the files and the summary, and say in ``lines`` and ``result`` where they are; returns
+    what could not be written and why.
+    """
     failed = []
     summary = len(lines)
     for file in files:

@@ -16,7 +16,9 @@ import yaml
 
 
 def tasks_of(play: t.Any) -> t.Iterator[t.Any]:
-    """The tasks of a play as it was written, those of its blocks and of the files that it imports too."""
+    """The tasks of a play as it was written, those of its blocks and of the files that it imports
+    too.
+    """
     left = list(play.get_tasks())
     while left:
         one = left.pop(0)
@@ -33,11 +35,14 @@ def hosts_of(variables: dict[str, t.Any]) -> list[str]:
     still = set(variables.get("ansible_play_hosts") or [])
     batch = set(variables.get("ansible_play_batch") or [])
     # With `serial`, hosts of other batches are neither in this batch nor out of the play.
-    return [host for host in variables["ansible_play_hosts_all"] if host not in still or host in batch]
+    return [
+        host for host in variables["ansible_play_hosts_all"] if host not in still or host in batch
+    ]
 
 
 def raws(variables: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
-    """The raw variables of each host: templating thousands of results would take minutes, and results hold nothing to template.
+    """The raw variables of each host: templating thousands of results would take minutes, and
+    results hold nothing to template.
 
     Gathering the variables of a host takes a millisecond, so this is for once.
     """
@@ -49,26 +54,41 @@ def raws(variables: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
 
 
 def registered(own: dict[str, t.Any], name: str) -> t.Any:
-    """What a task registered for a host under the name, from the host's variables; None where only a fact of that name is there.
+    """What a task registered for a host under the name, from the host's variables; None where only
+    a fact of that name is there.
 
-    A node can set facts (``ansible_facts`` in the result of any module), but not what is registered.
+    A node can set facts (``ansible_facts`` in the result of any module), but not what is
+    registered.
     """
     facts = own.get("ansible_facts")
     value = own.get(name)
     return None if isinstance(facts, dict) and name in facts and facts[name] == value else value
 
 
-def answers(raws: dict[str, dict[str, t.Any]], name: str, kept: t.Iterable[str]) -> list[tuple[str, t.Any]]:
-    """What each host registered under the name, of it the keys in ``kept``; None where it has nothing."""
+def answers(
+    raws: dict[str, dict[str, t.Any]], name: str, kept: t.Iterable[str]
+) -> list[tuple[str, t.Any]]:
+    """What each host registered under the name, of it the keys in ``kept``; None where it has
+    nothing.
+    """
     found = []
     for host, own in raws.items():
         answer = registered(own, name)
-        found.append((host, plain({key: answer[key] for key in kept if key in answer}) if isinstance(answer, dict) else None))
+        found.append(
+            (
+                host,
+                plain({key: answer[key] for key in kept if key in answer})
+                if isinstance(answer, dict)
+                else None,
+            )
+        )
     return found
 
 
 def plain(value: t.Any) -> t.Any:
-    """The value as plain JSON types: Ansible's own string and number types do not belong in a document, nor do NaN and infinity."""
+    """The value as plain JSON types: Ansible's own string and number types do not belong in a
+    document, nor do NaN and infinity.
+    """
     return json.loads(json.dumps(value, default=str), parse_constant=lambda word: None)
 
 
@@ -80,7 +100,9 @@ def listed(value: t.Any, variables: dict[str, t.Any] | None = None) -> t.Any:
     if not isinstance(value, str) or not value.strip().startswith("["):
         return value
     rest = (variables or {}).get("_raw_params")
-    text = f"{value} {rest}" if isinstance(rest, str) and not value.rstrip().endswith("]") else value
+    text = (
+        f"{value} {rest}" if isinstance(rest, str) and not value.rstrip().endswith("]") else value
+    )
     try:
         found = yaml.safe_load(text)
     except yaml.YAMLError:

@@ -5,9 +5,11 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Ctrl-C while nodes measure the mesh: the play goes on to the collection of the readings, which ends the measurement on the nodes, and ends there.
+"""Ctrl-C while nodes measure the mesh: the play goes on to the collection of the readings, which
+ends the measurement on the nodes, and ends there.
 
-The summary callback lives in Ansible's main process and handles the signal. The actions run in forks of it and see the event.
+The summary callback lives in Ansible's main process and handles the signal. The actions run in
+forks of it and see the event.
 """
 
 from __future__ import annotations
@@ -30,15 +32,22 @@ def handle() -> None:
     """In the main process: handle Ctrl-C from now on, until `release`."""
     global _event, _before  # pylint: disable=global-statement
     before = signal.getsignal(signal.SIGINT)
-    # A shell has what it runs in the background ignore SIGINT; and Python sets handlers in its main thread only.
-    if _before is not None or before in (signal.SIG_IGN, None) or threading.current_thread() is not threading.main_thread():
+    # A shell has what it runs in the background ignore SIGINT; and Python sets handlers in its main
+    # thread only.
+    if (
+        _before is not None
+        or before in (signal.SIG_IGN, None)
+        or threading.current_thread() is not threading.main_thread()
+    ):
         return
     _event, _before = multiprocessing.get_context("fork").Event(), before
     signal.signal(signal.SIGINT, _interrupt)
 
 
 def release() -> None:
-    """In the main process: let Ansible handle Ctrl-C again; raises KeyboardInterrupt if it was pressed meanwhile."""
+    """In the main process: let Ansible handle Ctrl-C again; raises KeyboardInterrupt if it was
+    pressed meanwhile.
+    """
     global _event, _before  # pylint: disable=global-statement
     if _before is None:
         return
@@ -53,11 +62,17 @@ def _interrupt(_number: int, _frame: t.Any) -> None:
     # The next Ctrl-C is Ansible's.
     signal.signal(signal.SIGINT, _before)
     _event.set()
-    Display().display("autopilot: interrupted, ending the measurement on the nodes; press Ctrl-C again to leave them to end by themselves", stderr=True)
+    Display().display(
+        "autopilot: interrupted, ending the measurement on the nodes; press Ctrl-C again to "
+        "leave them to end by themselves",
+        stderr=True,
+    )
 
 
 def shield() -> None:
-    """In a fork of the main process: leave Ctrl-C to the main process. ansible-core 2.18 has its forks in the terminal's process group."""
+    """In a fork of the main process: leave Ctrl-C to the main process. ansible-core 2.18 has its
+    forks in the terminal's process group.
+    """
     if _event is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 

@@ -7,8 +7,9 @@
 
 """Telling people: a webhook, a channel of Slack, a mail.
 
-Each has its own daemon thread, which is left behind when the time is up, so that a server that never answers holds nobody up.
-What is said of a failure has the name of the server and no more of an address, since the rest of it may be a secret.
+Each has its own daemon thread, which is left behind when the time is up, so that a server that
+never answers holds nobody up. What is said of a failure has the name of the server and no more of
+an address, since the rest of it may be a secret.
 """
 
 from __future__ import annotations
@@ -27,7 +28,8 @@ from urllib.parse import urlsplit
 
 from ansible.module_utils.urls import open_url
 
-#: Options by which somebody is told; documented in the module job_action. All of them may be secrets.
+#: Options by which somebody is told; documented in the module job_action. All of them may be
+#: secrets.
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "webhook": {"type": "str", "no_log": True},
     "slack": {"type": "str", "no_log": True},
@@ -57,14 +59,21 @@ class Message(t.NamedTuple):
 
 
 def refuse(notify: dict[str, t.Any]) -> None:
-    """Raises ValueError for a target that is none; it names the option and what is accepted, not the value, which may be a secret."""
+    """Raises ValueError for a target that is none; it names the option and what is accepted, not
+    the value, which may be a secret.
+    """
     for name in ("webhook", "slack"):
         if notify.get(name) and not re.fullmatch(r"https?://[^/?#@\s]+(/\S*)?", notify[name]):
-            raise ValueError(f"notify.{name}: the given value is not accepted, give the URL to post to, such as https://hooks.example.org/...")
+            raise ValueError(
+                f"notify.{name}: the given value is not accepted, give the URL to post to, "
+                "such as https://hooks.example.org/..."
+            )
     mail = notify.get("mail") or {}
     for address in [mail["sender"], *mail["to"]] if mail else []:
         if not re.fullmatch(r"[^@\s<>,;]+@[^@\s<>,;]+", address):
-            raise ValueError(f"notify.mail: {address!r} is not accepted, give addresses such as jane@example.org")
+            raise ValueError(
+                f"notify.mail: {address!r} is not accepted, give addresses such as jane@example.org"
+            )
     if mail and not mail["to"]:
         raise ValueError("notify.mail.to: [] is not accepted, give at least one address")
 
@@ -72,17 +81,27 @@ def refuse(notify: dict[str, t.Any]) -> None:
 def named(notify: dict[str, t.Any]) -> list[str]:
     """Whom to tell, without secrets."""
     mail = notify.get("mail")
-    found = [f"{name} at {_server(notify[name])}" for name in ("webhook", "slack") if notify.get(name)]
+    found = [
+        f"{name} at {_server(notify[name])}" for name in ("webhook", "slack") if notify.get(name)
+    ]
     return found + ([f"mail to {', '.join(mail['to'])} by {mail['host']}"] if mail else [])
 
 
 def tell(notify: dict[str, t.Any], message: Message, seconds: float) -> dict[str, str]:
-    """Tell all of them at once; by whom (as `named` has it), "" or why it did not come to that within ``seconds``."""
+    """Tell all of them at once; by whom (as `named` has it), "" or why it did not come to that
+    within ``seconds``.
+    """
     ways: list[t.Callable[[float], None]] = []
     if notify.get("webhook"):
         ways.append(lambda left: _post(notify["webhook"], message.document, left))
     if notify.get("slack"):
-        ways.append(lambda left: _post(notify["slack"], {"text": "\n".join([f"*{message.title}*", *message.lines])[:_MOST_TEXT]}, left))
+        ways.append(
+            lambda left: _post(
+                notify["slack"],
+                {"text": "\n".join([f"*{message.title}*", *message.lines])[:_MOST_TEXT]},
+                left,
+            )
+        )
     if notify.get("mail"):
         ways.append(lambda left: _mail(notify["mail"], message, left))
     until = time.monotonic() + seconds
@@ -100,7 +119,9 @@ def tell(notify: dict[str, t.Any], message: Message, seconds: float) -> dict[str
     return said
 
 
-def _try(name: str, way: t.Callable[[float], None], seconds: float, found: queue.Queue[tuple[str, str]]) -> None:
+def _try(
+    name: str, way: t.Callable[[float], None], seconds: float, found: queue.Queue[tuple[str, str]]
+) -> None:
     try:
         way(seconds)
         found.put((name, ""))
@@ -114,9 +135,16 @@ def _words(error: Exception) -> str:
         return f"answered {error.code}"
     if isinstance(error, smtplib.SMTPResponseException):
         said = error.smtp_error
-        return f"answered {error.smtp_code}, {said.decode('utf-8', 'replace') if isinstance(said, bytes) else said}"
+        return (
+            f"answered {error.smtp_code}, "
+            f"{said.decode('utf-8', 'replace') if isinstance(said, bytes) else said}"
+        )
     reason = getattr(error, "reason", None) or error
-    return f"{type(error).__name__}: {getattr(reason, 'strerror', None) or reason}"[:200] if not isinstance(error, ValueError) else type(error).__name__
+    return (
+        f"{type(error).__name__}: {getattr(reason, 'strerror', None) or reason}"[:200]
+        if not isinstance(error, ValueError)
+        else type(error).__name__
+    )
 
 
 def _server(url: str) -> str:
@@ -126,16 +154,30 @@ def _server(url: str) -> str:
 def _post(url: str, document: dict[str, t.Any], seconds: float) -> None:
     """A redirection is no answer: what was to be told would go to somebody else."""
     answer = open_url(
-        url, data=json.dumps(document).encode(), method="POST", headers={"Content-Type": "application/json", "User-Agent": "autopilot.gpu"},
-        timeout=seconds, follow_redirects="none")
+        url,
+        data=json.dumps(document).encode(),
+        method="POST",
+        headers={"Content-Type": "application/json", "User-Agent": "autopilot.gpu"},
+        timeout=seconds,
+        follow_redirects="none",
+    )
     answer.close()
 
 
 def _mail(mail: dict[str, t.Any], message: Message, seconds: float) -> None:
     letter = EmailMessage()
-    letter["Subject"], letter["From"], letter["To"] = message.title, mail["sender"], ", ".join(mail["to"])
+    letter["Subject"], letter["From"], letter["To"] = (
+        message.title,
+        mail["sender"],
+        ", ".join(mail["to"]),
+    )
     letter.set_content("\n".join(message.lines) + "\n")
-    letter.add_attachment(json.dumps(message.document, indent=1).encode(), maintype="application", subtype="json", filename="decision.json")
+    letter.add_attachment(
+        json.dumps(message.document, indent=1).encode(),
+        maintype="application",
+        subtype="json",
+        filename="decision.json",
+    )
     with smtplib.SMTP(mail["host"], mail["port"], timeout=seconds) as server:
         if mail["starttls"]:
             server.starttls(context=ssl.create_default_context())

@@ -5,7 +5,9 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The base class of every action that runs a module on a node. A node is not trusted: its answer must not command the controller."""
+"""The base class of every action that runs a module on a node. A node is not trusted: its answer
+must not command the controller.
+"""
 
 from __future__ import annotations
 
@@ -13,22 +15,27 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-#: Keys of a result that ansible-core acts on, whichever module returned them (`StrategyBase._process_pending_results`): variables of hosts, hosts and
-#: groups of the inventory, statistics of the run. ansible-core itself removes the keys that begin with ``_ansible_``.
+#: Keys of a result that ansible-core acts on, whichever module returned them
+#: (`StrategyBase._process_pending_results`): variables of hosts, hosts and groups of the inventory,
+#: statistics of the run. ansible-core itself removes the keys that begin with ``_ansible_``.
 COMMANDS = ("ansible_facts", "add_host", "add_group", "ansible_stats")
 
 
 class OnNode(ActionBase):
     """Runs modules on a node and removes from each result what ansible-core would act on.
 
-    `async` is refused (`_supports_async` is false by default): ansible-core reads the result of an asynchronous task itself, unfiltered.
+    `async` is refused (`_supports_async` is false by default): ansible-core reads the result of an
+    asynchronous task itself, unfiltered.
     """
 
     def _execute_module(self, *arguments: t.Any, **options: t.Any) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super()._execute_module(*arguments, **options)
         for key in COMMANDS:
             result.pop(key, None)
-        # The controller's own finding: kept, so that the next task need not search for the interpreter again.
+        # The controller's own finding: kept, so that the next task need not search for the
+        # interpreter again.
         if self._discovered_interpreter_key:
-            result["ansible_facts"] = {self._discovered_interpreter_key: self._discovered_interpreter}
+            result["ansible_facts"] = {
+                self._discovered_interpreter_key: self._discovered_interpreter
+            }
         return result

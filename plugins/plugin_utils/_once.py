@@ -21,7 +21,9 @@ class Once(ActionBase):
     TRANSFERS_FILES = False
     _requires_connection = False
 
-    def run(self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None) -> dict[str, t.Any]:
+    def run(
+        self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
+    ) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
         # What is of all hosts is more than anybody reads, and -v would show it.
         result.update(changed=False, _ansible_verbose_override=True)
@@ -32,5 +34,7 @@ class Once(ActionBase):
         return t.cast("dict[str, t.Any]", result)
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        """What the task returns; raises ValueError that names the option, its value and what is accepted."""
+        """What the task returns; raises ValueError that names the option, its value and what is
+        accepted.
+        """
         raise NotImplementedError

@@ -5,7 +5,9 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Options of actions, and those of checks as a user writes them for several checks at once, which each check's own spec validates."""
+"""Options of actions, and those of checks as a user writes them for several checks at once, which
+each check's own spec validates.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +28,21 @@ class _Refusing:
 
 
 def validated(spec: dict[str, dict[str, t.Any]], given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The options of an action by its spec; raises ValueError that names the option, its value and what is accepted."""
+    """The options of an action by its spec; raises ValueError that names the option, its value and
+    what is accepted.
+    """
     for name in given:
         if name not in spec:
-            raise ValueError(f"{name}: there is no such option, there {'is' if len(spec) == 1 else 'are'} {', '.join(spec)}")
-    found = ArgumentSpecValidator(spec).validate({
-        name: _hosts.listed(value) if spec[name]["type"] == "list" else value for name, value in given.items()
-    })
+            raise ValueError(
+                f"{name}: there is no such option, there {'is' if len(spec) == 1 else 'are'} "
+                f"{', '.join(spec)}"
+            )
+    found = ArgumentSpecValidator(spec).validate(
+        {
+            name: _hosts.listed(value) if spec[name]["type"] == "list" else value
+            for name, value in given.items()
+        }
+    )
     if found.error_messages:
         raise ValueError("; ".join(found.error_messages))
     return t.cast("dict[str, t.Any]", found.validated_parameters)
@@ -47,9 +57,13 @@ def by_check(given: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 def of_check(name: str, given: t.Any) -> dict[str, t.Any]:
-    """All options of a check, those not given by default; raises ValueError that names the option, its value and what is accepted."""
+    """All options of a check, those not given by default; raises ValueError that names the option,
+    its value and what is accepted.
+    """
     if not isinstance(given, dict):
-        raise ValueError(f"options.{name}: {given!r} is not accepted, give a dictionary of the check's options")
+        raise ValueError(
+            f"options.{name}: {given!r} is not accepted, give a dictionary of the check's options"
+        )
     check = checks.load(name)
     options = _ansible.options_of(_Refusing(), check, given)  # type: ignore[arg-type]
     try:

@@ -5,7 +5,9 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What the parts of the report page share: reading documents of any version, and figures in words. Pure."""
+"""What the parts of the report page share: reading documents of any version, and figures in words.
+Pure.
+"""
 
 from __future__ import annotations
 
@@ -21,13 +23,21 @@ _MOST_NAME = 200
 #: Numbers from here on are no reading of anything.
 _LARGEST = 1e18
 
-#: Characters that are seen as nothing, or turn the text around them: controls, and marks of direction.
-_UNSEEN = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]")
+#: Characters that are seen as nothing, or turn the text around them: controls, and marks of
+#: direction.
+_UNSEEN = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
+)
 
-_SOURCES = {"table": "the table of what is known of such parts", "override": "set by the operator", "fleet": "what the fleet shows"}
+_SOURCES = {
+    "table": "the table of what is known of such parts",
+    "override": "set by the operator",
+    "fleet": "what the fleet shows",
+}
 
 
 # ---- reading ----
+
 
 def mapping(value: t.Any) -> dict[t.Any, t.Any]:
     return value if isinstance(value, dict) else {}
@@ -55,7 +65,11 @@ def number(value: t.Any) -> float | None:
 
 def count(value: t.Any) -> int | None:
     """A whole number from 0."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
+        else None
+    )
 
 
 def name_of(value: t.Any) -> str:
@@ -64,15 +78,23 @@ def name_of(value: t.Any) -> str:
 
 
 def short_names(names: t.Iterable[str]) -> dict[str, str]:
-    """Names of hosts without the domain that all of them share, for where there is little room; those that differ only there stay whole."""
+    """Names of hosts without the domain that all of them share, for where there is little room;
+    those that differ only there stay whole.
+    """
     whole = list(dict.fromkeys(names))
     dotted = [name.split(".") for name in whole if "." in name]
     if not dotted or any(labels[0].isdecimal() for labels in dotted):
         return {}
     shared = 0
-    while all(len(labels) > shared + 1 and labels[-1 - shared] == dotted[0][-1 - shared] for labels in dotted):
+    while all(
+        len(labels) > shared + 1 and labels[-1 - shared] == dotted[0][-1 - shared]
+        for labels in dotted
+    ):
         shared += 1
-    short = {name: ".".join(name.split(".")[:-shared]) if shared and "." in name else name for name in whole}
+    short = {
+        name: ".".join(name.split(".")[:-shared]) if shared and "." in name else name
+        for name in whole
+    }
     return short if all(short.values()) and len(set(short.values())) == len(whole) else {}
 
 
@@ -85,8 +107,10 @@ def as_json(value: t.Any) -> str:
 
 # ---- words ----
 
+
 def seen(value: t.Any) -> t.Any:
-    """A text as it can be shown: what would not be seen, or would turn the text around, is spelt out; anything else as it is.
+    """A text as it can be shown: what would not be seen, or would turn the text around, is spelt
+    out; anything else as it is.
 
     It is the last thing before a value is escaped, whatever it is and wherever it came from.
     """
@@ -120,17 +144,29 @@ def quantity(value: t.Any, unit: t.Any) -> str:
 def bare(value: float, unit: str, largest: float) -> str:
     """The figure of a cell, without the unit: in that of the largest (see `unit_of`)."""
     scaled = value * _scale(unit, largest)
-    return f"{scaled:.0f}" if scaled >= 99.5 or scaled == 0 else f"{scaled:.2g}" if scaled < 1 else f"{scaled:.3g}"
+    return (
+        f"{scaled:.0f}"
+        if scaled >= 99.5 or scaled == 0
+        else f"{scaled:.2g}"
+        if scaled < 1
+        else f"{scaled:.3g}"
+    )
 
 
 def unit_of(unit: str, largest: float) -> str:
     return {
-        "bits/s": "Gbit/s" if largest >= 1e9 else "Mbit/s", "ratio": "percent", "seconds": "ms" if largest >= 1e-3 else "\u00b5s",
+        "bits/s": "Gbit/s" if largest >= 1e9 else "Mbit/s",
+        "ratio": "percent",
+        "seconds": "ms" if largest >= 1e-3 else "\u00b5s",
     }.get(unit, unit)
 
 
 def _scale(unit: str, largest: float) -> float:
-    return {"bits/s": 1e-9 if largest >= 1e9 else 1e-6, "ratio": 100.0, "seconds": 1e3 if largest >= 1e-3 else 1e6}.get(unit, 1.0)
+    return {
+        "bits/s": 1e-9 if largest >= 1e9 else 1e-6,
+        "ratio": 100.0,
+        "seconds": 1e3 if largest >= 1e-3 else 1e6,
+    }.get(unit, 1.0)
 
 
 def duration(seconds: t.Any) -> str:
@@ -151,26 +187,45 @@ def source_words(source: t.Any, detail: t.Any) -> str:
 
 
 def expectations_of(evidence: t.Any) -> list[str]:
-    """What a healthy part must show, with the source, as far as a finding's evidence says it; each once."""
+    """What a healthy part must show, with the source, as far as a finding's evidence says it; each
+    once.
+    """
     evidence = mapping(evidence)
     found = []
     expected = mapping(evidence.get("expected"))
     if number(expected.get("minimum")) is not None:
-        found.append(f"at least {quantity(expected['minimum'], expected.get('unit'))} ({source_words(expected.get('source'), expected.get('detail'))})")
+        found.append(
+            f"at least {quantity(expected['minimum'], expected.get('unit'))} "
+            f"({source_words(expected.get('source'), expected.get('detail'))})"
+        )
     if count(evidence.get("expected_gpus")) is not None:
         found.append(f"{plural(evidence['expected_gpus'], 'GPU')} (the inventory: expected_gpus)")
     for pair in mappings(evidence.get("pairs")):
         if number(pair.get("expected_at_least")) is not None:
-            found.append(f"at least {quantity(pair['expected_at_least'], 'bits/s')} ({source_words(pair.get('source'), pair.get('detail'))})")
+            found.append(
+                f"at least {quantity(pair['expected_at_least'], 'bits/s')} "
+                f"({source_words(pair.get('source'), pair.get('detail'))})"
+            )
     for one in mappings(evidence.get("outliers")):
         if number(one.get("median")) is not None:
-            peers = f"the median of {text_of(one.get('peers'))} peers, MAD {quantity(one.get('mad'), one.get('unit'))}"
-            found.append(f"about {quantity(one['median'], one.get('unit'))} ({source_words('fleet', peers)})")
+            peers = (
+                f"the median of {text_of(one.get('peers'))} peers, MAD "
+                f"{quantity(one.get('mad'), one.get('unit'))}"
+            )
+            found.append(
+                f"about {quantity(one['median'], one.get('unit'))} ({source_words('fleet', peers)})"
+            )
     return list(dict.fromkeys(found))[:4]
 
 
 #: Units of figures in evidence, by key, where the value does not bring its own.
-_EVIDENCE_UNITS = {"bits_per_second": "bits/s", "expected_at_least": "bits/s", "usual": "bits/s", "link_speed": "bits/s", "best": "bits/s"}
+_EVIDENCE_UNITS = {
+    "bits_per_second": "bits/s",
+    "expected_at_least": "bits/s",
+    "usual": "bits/s",
+    "link_speed": "bits/s",
+    "best": "bits/s",
+}
 _WITH_OWN_UNIT = ("value", "median", "mad", "measured")
 _MOST_ROWS, _MOST_COLUMNS, _MOST_KEYS, _MOST_VALUE = 12, 10, 24, 600
 
@@ -187,7 +242,9 @@ class Evidence(t.NamedTuple):
 
 
 def evidence_of(evidence: t.Any) -> list[Evidence]:
-    """A finding's evidence member by member; what is expected is said elsewhere (`expectations_of`)."""
+    """A finding's evidence member by member; what is expected is said elsewhere
+    (`expectations_of`).
+    """
     evidence = mapping(evidence)
     shown = []
     for key, value in list(evidence.items())[:_MOST_KEYS]:
@@ -195,11 +252,22 @@ def evidence_of(evidence: t.Any) -> list[Evidence]:
         if key == "expected" and isinstance(value, dict):
             continue
         if rows and len(rows) == len(value):
-            columns = list(dict.fromkeys(name_of(column) for row in rows[:_MOST_ROWS] for column in row))[:_MOST_COLUMNS]
-            cells = [[_figure(column, row.get(column), row) for column in columns] for row in rows[:_MOST_ROWS]]
-            shown.append(Evidence(name_of(key), columns=columns, rows=cells, more=len(rows) - len(cells)))
+            columns = list(
+                dict.fromkeys(name_of(column) for row in rows[:_MOST_ROWS] for column in row)
+            )[:_MOST_COLUMNS]
+            cells = [
+                [_figure(column, row.get(column), row) for column in columns]
+                for row in rows[:_MOST_ROWS]
+            ]
+            shown.append(
+                Evidence(name_of(key), columns=columns, rows=cells, more=len(rows) - len(cells))
+            )
         else:
-            shown.append(Evidence(name_of(key), _figure(name_of(key), value, mapping(evidence.get("expected")))))
+            shown.append(
+                Evidence(
+                    name_of(key), _figure(name_of(key), value, mapping(evidence.get("expected")))
+                )
+            )
     if len(evidence) > _MOST_KEYS:
         shown.append(Evidence("more", f"{len(evidence) - _MOST_KEYS} more members are in run.json"))
     return shown
@@ -219,4 +287,8 @@ def _figure(key: str, value: t.Any, beside: dict[t.Any, t.Any]) -> str:
 def shortened(value: t.Any) -> str:
     """A value as a text that leaves room for others."""
     words = text_of(value)
-    return words if len(words) <= _MOST_VALUE else f"{words[:_MOST_VALUE]} ... ({len(words)} characters in all)"
+    return (
+        words
+        if len(words) <= _MOST_VALUE
+        else f"{words[:_MOST_VALUE]} ... ({len(words)} characters in all)"
+    )

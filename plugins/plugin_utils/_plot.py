@@ -5,7 +5,9 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""A metric of two runs over time as the shapes of an SVG: for each run a band from p5 to p95 and its mean, on the same axes. Pure."""
+"""A metric of two runs over time as the shapes of an SVG: for each run a band from p5 to p95 and
+its mean, on the same axes. Pure.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +15,22 @@ import typing as t
 
 from markupsafe import Markup
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._page_words import mapping, mappings, number, text_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._page_words import (
+    mapping,
+    mappings,
+    number,
+    text_of,
+)
 
 WIDTH, HEIGHT = 960.0, 190.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 12.0, 8.0, 24.0
 #: Height of the row that marks the idle episodes of a run.
 _MARKS = 9.0
 #: Seconds between the marks of the time axis, the smallest that gives no more than these many.
-_STEPS, _MOST_TICKS = (10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800), 10
+_STEPS, _MOST_TICKS = (
+    (10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800),
+    10,
+)
 _MOST_BUCKETS = 2000
 RUNS = ("a", "b")
 
@@ -38,7 +48,9 @@ class Mark(t.NamedTuple):
 
 
 class Band(t.NamedTuple):
-    """A run: the paths of its band and of its mean, its idle episodes, and where the row of these is."""
+    """A run: the paths of its band and of its mean, its idle episodes, and where the row of these
+    is.
+    """
 
     run: str
     #: Figures alone, and longer than a text that is shown may be.
@@ -73,15 +85,23 @@ def plots_of(metrics: t.Any) -> list[Plot]:
 def _plot(row: dict[t.Any, t.Any]) -> Plot | None:
     drawn = mapping(row.get("plot"))
     stretch = number(drawn.get("seconds"))
-    runs = {name: [_bucket(one) for one in (drawn.get(name) or [])[:_MOST_BUCKETS]] for name in RUNS if isinstance(drawn.get(name), list)}
-    most = max((bucket[2] for buckets in runs.values() for bucket in buckets if bucket), default=None)
+    runs = {
+        name: [_bucket(one) for one in (drawn.get(name) or [])[:_MOST_BUCKETS]]
+        for name in RUNS
+        if isinstance(drawn.get(name), list)
+    }
+    most = max(
+        (bucket[2] for buckets in runs.values() for bucket in buckets if bucket), default=None
+    )
     if stretch is None or stretch <= 0 or most is None:
         return None
     length = stretch * max(len(buckets) for buckets in runs.values())
     unit = text_of(row.get("unit"))
     size, shown = _scaled(unit, most)
     top = 100.0 if unit == "%" and most > 25 else _nice(most)
-    episodes = {name: _episodes(mapping(mapping(row.get(name)).get("episodes")).get("at")) for name in RUNS}
+    episodes = {
+        name: _episodes(mapping(mapping(row.get(name)).get("episodes")).get("at")) for name in RUNS
+    }
     rows = [name for name in RUNS if episodes[name]]
     bottom = HEIGHT - _BOTTOM
 
@@ -93,15 +113,32 @@ def _plot(row: dict[t.Any, t.Any]) -> Plot | None:
 
     bands = []
     for name, buckets in runs.items():
-        marks = [Mark(x(start), max(1.0, round(x(start + seconds) - x(start), 1))) for start, seconds in episodes[name]]
+        marks = [
+            Mark(x(start), max(1.0, round(x(start + seconds) - x(start), 1)))
+            for start, seconds in episodes[name]
+        ]
         row_at = HEIGHT + _MARKS * rows.index(name) if name in rows else 0.0
         bands.append(Band(name, *_paths(buckets, stretch, x, y), marks, row_at))
     step = next((step for step in _STEPS if length / step <= _MOST_TICKS), _STEPS[-1])
-    across = [Tick(x(place * step), _clock(place * step)) for place in range(int(length // step) + 1)]
+    across = [
+        Tick(x(place * step), _clock(place * step)) for place in range(int(length // step) + 1)
+    ]
     up = [Tick(y(top * share), f"{top * share / size:.4g}") for share in (0.0, 0.5, 1.0)]
-    summary = "; ".join(f"{name}: {_range(buckets, size)} {shown}" for name, buckets in runs.items() if any(buckets))
+    summary = "; ".join(
+        f"{name}: {_range(buckets, size)} {shown}" for name, buckets in runs.items() if any(buckets)
+    )
     return Plot(
-        text_of(row.get("name")), text_of(row.get("words")), shown, HEIGHT + _MARKS * len(rows), bands, across, up, _LEFT, WIDTH - _RIGHT, _TOP, bottom,
+        text_of(row.get("name")),
+        text_of(row.get("words")),
+        shown,
+        HEIGHT + _MARKS * len(rows),
+        bands,
+        across,
+        up,
+        _LEFT,
+        WIDTH - _RIGHT,
+        _TOP,
+        bottom,
         summary,
     )
 
@@ -116,14 +153,21 @@ def _bucket(value: t.Any) -> tuple[float, float, float] | None:
 def _episodes(value: t.Any) -> list[tuple[float, float]]:
     found = []
     for one in value if isinstance(value, list) else []:
-        start, seconds = (number(one[0]), number(one[1])) if isinstance(one, list) and len(one) == 2 else (None, None)
+        start, seconds = (
+            (number(one[0]), number(one[1]))
+            if isinstance(one, list) and len(one) == 2
+            else (None, None)
+        )
         if start is not None and seconds is not None and seconds > 0:
             found.append((start, seconds))
     return found
 
 
 def _paths(
-    buckets: list[tuple[float, float, float] | None], stretch: float, x: t.Callable[[float], float], y: t.Callable[[float], float],
+    buckets: list[tuple[float, float, float] | None],
+    stretch: float,
+    x: t.Callable[[float], float],
+    y: t.Callable[[float], float],
 ) -> tuple[Markup, Markup]:
     """The band and the mean; where nothing is known there is a gap in both."""
     ribbon, mean = [], []
@@ -132,12 +176,19 @@ def _paths(
         end = start
         while end < len(buckets) and buckets[end]:
             end += 1
-        piece = [(x((place + 0.5) * stretch), one) for place, one in enumerate(buckets[start:end], start) if one]
+        piece = [
+            (x((place + 0.5) * stretch), one)
+            for place, one in enumerate(buckets[start:end], start)
+            if one
+        ]
         if len(piece) == 1:
             # One alone has no width of its own.
             piece = [(x(start * stretch), piece[0][1]), (x((start + 1) * stretch), piece[0][1])]
         if piece:
-            above, below = [f"{at} {y(one[2])}" for at, one in piece], [f"{at} {y(one[0])}" for at, one in reversed(piece)]
+            above, below = (
+                [f"{at} {y(one[2])}" for at, one in piece],
+                [f"{at} {y(one[0])}" for at, one in reversed(piece)],
+            )
             ribbon.append(f"M{' L'.join(above + below)}Z")
             mean.append("M" + " L".join(f"{at} {y(one[1])}" for at, one in piece))
         start = end + 1
@@ -157,7 +208,10 @@ def _nice(value: float) -> float:
 def _scaled(unit: str, most: float) -> tuple[float, str]:
     if unit not in ("bytes", "bytes/s"):
         return 1.0, unit
-    size, letter = next(((size, letter) for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if most >= size), (1.0, ""))
+    size, letter = next(
+        ((size, letter) for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if most >= size),
+        (1.0, ""),
+    )
     return size, unit.replace("bytes", f"{letter}B")
 
 

@@ -5,10 +5,11 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What the callback and the action that forget and push have in common: settings, the way to a Pushgateway, delivery.
+"""What the callback and the action that forget and push have in common: settings, the way to a
+Pushgateway, delivery.
 
-Everything that waits for the network does so in daemon threads, which are left behind when the time is up: a server that sends a byte
-a second, or none at all, holds nobody up.
+Everything that waits for the network does so in daemon threads, which are left behind when the time
+is up: a server that sends a byte a second, or none at all, holds nobody up.
 """
 
 from __future__ import annotations
@@ -43,7 +44,8 @@ _CONNECT, _SILENCE = 5.0, 10.0
 _LINGER = 1.0
 #: Connections at once: with more, a Pushgateway on the same machine gets no faster.
 CONNECTIONS = 8
-#: Groups that may fail, other than by what the Pushgateway says of themselves, before the rest is not tried.
+#: Groups that may fail, other than by what the Pushgateway says of themselves, before the rest is
+#: not tried.
 _PATIENCE = 5
 #: Answers about a group itself: its metrics are inconsistent, or too large. They hold up no other.
 _REFUSALS = (400, 413, 422)
@@ -57,8 +59,16 @@ _MOST_WORDS = 300
 _MANY, _SLOW = 200, 5.0
 
 _NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
-#: Labels that are in the groups and samples already; one in the group would write over those of the samples.
-_TAKEN = frozenset({"job", "node", "phase", *(label for metric in (*metrics.METRICS, metrics.COMPATIBILITY) for label in metric.labels)})
+#: Labels that are in the groups and samples already; one in the group would write over those of the
+#: samples.
+_TAKEN = frozenset(
+    {
+        "job",
+        "node",
+        "phase",
+        *(label for metric in (*metrics.METRICS, metrics.COMPATIBILITY) for label in metric.labels),
+    }
+)
 
 _LIST_START = re.compile(r'\s*\{\s*(?:"status"\s*:\s*"success"\s*,\s*)?"data"\s*:\s*\[\s*')
 
@@ -69,6 +79,7 @@ Key = t.FrozenSet[t.Tuple[str, str]]
 
 
 # ---- settings ----
+
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
@@ -113,8 +124,12 @@ def missing() -> list[str]:
     return found
 
 
-def settings_from(callback: str, variables: t.Mapping[str, t.Any], templar: t.Any) -> Settings | None:
-    """The settings by variables, environment and configuration, as the callback of that name documents its options. Raises ValueError, or AnsibleError."""
+def settings_from(
+    callback: str, variables: t.Mapping[str, t.Any], templar: t.Any
+) -> Settings | None:
+    """The settings by variables, environment and configuration, as the callback of that name
+    documents its options. Raises ValueError, or AnsibleError.
+    """
     given = {}
     for name in C.config.get_plugin_vars("callback", callback):
         if name in variables:
@@ -122,12 +137,17 @@ def settings_from(callback: str, variables: t.Mapping[str, t.Any], templar: t.An
                 given[name] = _hosts.plain(templar.template(variables[name]))
             except AnsibleError:
                 # What it holds may be secret.
-                raise ValueError(f"{name}: the variable cannot be used; is all defined that it is made of?") from None
-    return settings_of(C.config.get_plugin_options("callback", callback, variables=given), C.ANSIBLE_HOME)
+                raise ValueError(
+                    f"{name}: the variable cannot be used; is all defined that it is made of?"
+                ) from None
+    return settings_of(
+        C.config.get_plugin_options("callback", callback, variables=given), C.ANSIBLE_HOME
+    )
 
 
 def settings_of(options: t.Mapping[str, t.Any], home: str) -> Settings | None:
-    """The settings, None without a URL. ``home`` is Ansible's own directory. Raises ValueError that names option, value and what is accepted.
+    """The settings, None without a URL. ``home`` is Ansible's own directory. Raises ValueError that
+    names option, value and what is accepted.
 
     The value of a secret is never in it.
     """
@@ -146,16 +166,29 @@ def settings_of(options: t.Mapping[str, t.Any], home: str) -> Settings | None:
     if given.get("on_failure", "warn") not in ("warn", "ignore"):
         raise _refused("on_failure", given["on_failure"], "warn or ignore")
     if "client_key" in given and "client_cert" not in given:
-        raise ValueError("client_key: is given without client_cert, the certificate that it belongs to")
+        raise ValueError(
+            "client_key: is given without client_cert, the certificate that it belongs to"
+        )
     for name in ("ca_file", "client_cert", "client_key"):
         if name in given:
             _read(name, str(given[name]))
     return Settings(
-        url, job, _labels(given.get("labels", {})), timeout, _authorization(given, user, password), *(
-            str(given[name]) if name in given else None for name in ("ca_file", "client_cert", "client_key")
+        url,
+        job,
+        _labels(given.get("labels", {})),
+        timeout,
+        _authorization(given, user, password),
+        *(
+            str(given[name]) if name in given else None
+            for name in ("ca_file", "client_cert", "client_key")
         ),
-        str(given.get("on_failure", "warn")), str(given.get("spool_dir") or os.path.join(os.path.expanduser(home), "autopilot_gpu", "spool")),
-        int(limit * (1 << 20)), bool(given.get("compatibility", False)),
+        str(given.get("on_failure", "warn")),
+        str(
+            given.get("spool_dir")
+            or os.path.join(os.path.expanduser(home), "autopilot_gpu", "spool")
+        ),
+        int(limit * (1 << 20)),
+        bool(given.get("compatibility", False)),
     )
 
 
@@ -165,18 +198,33 @@ def _refused(name: str, value: t.Any, accepted: str) -> ValueError:
 
 def _url(text: str) -> tuple[str, str | None, str | None]:
     """The URL without user and password, and these."""
-    accepted = "http:// or https:// with a host, and a path where the Pushgateway is below one, such as https://push.example:9091"
+    accepted = (
+        "http:// or https:// with a host, and a path where the Pushgateway is below "
+        "one, such as https://push.example:9091"
+    )
     shown = re.sub(r"^([a-zA-Z]+://)?.*@", r"\1***@", text)
     try:
         parts = urllib.parse.urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
         raise _refused("url", shown, accepted) from None
-    if parts.scheme not in ("http", "https") or not host or parts.query or parts.fragment or re.search(r"[^!-~]", text):
+    if (
+        parts.scheme not in ("http", "https")
+        or not host
+        or parts.query
+        or parts.fragment
+        or re.search(r"[^!-~]", text)
+    ):
         raise _refused("url", shown, accepted)
     place = f"[{host}]" if ":" in host else host
-    user, password = (urllib.parse.unquote(part) if part else None for part in (parts.username, parts.password))
-    return f"{parts.scheme}://{place}{f':{port}' if port else ''}{parts.path.rstrip('/')}", user, password
+    user, password = (
+        urllib.parse.unquote(part) if part else None for part in (parts.username, parts.password)
+    )
+    return (
+        f"{parts.scheme}://{place}{f':{port}' if port else ''}{parts.path.rstrip('/')}",
+        user,
+        password,
+    )
 
 
 def _labels(given: t.Any) -> dict[str, str]:
@@ -193,22 +241,31 @@ def _labels(given: t.Any) -> dict[str, str]:
         if not _NAME.match(name) or name.startswith("__"):
             raise _refused("labels", name, "names of letters, digits and '_'")
         if name in _TAKEN:
-            raise _refused("labels", name, f"other names than {', '.join(sorted(_TAKEN))}, which are in use")
+            raise _refused(
+                "labels", name, f"other names than {', '.join(sorted(_TAKEN))}, which are in use"
+            )
         if not value or not value.isprintable():
             raise _refused(f"labels.{name}", value, "printable text")
     return labels
 
 
-def _authorization(given: t.Mapping[str, t.Any], user: str | None, password: str | None) -> str | None:
+def _authorization(
+    given: t.Mapping[str, t.Any], user: str | None, password: str | None
+) -> str | None:
     """The header, from the options or, without them, from the URL."""
     token = _secret(given, "token")
-    user, password = str(given["username"]) if "username" in given else user, _secret(given, "password") or password
+    user, password = (
+        str(given["username"]) if "username" in given else user,
+        _secret(given, "password") or password,
+    )
     if token and user:
         raise ValueError("token: is given together with username, give one of them")
     if token:
         return f"Bearer {token}"
     if user and password is None:
-        raise ValueError(f"password: is missing for username {user!r}, give password or password_file")
+        raise ValueError(
+            f"password: is missing for username {user!r}, give password or password_file"
+        )
     if password is not None and not user:
         raise ValueError("username: is missing for the password that is given")
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}" if user else None
@@ -220,7 +277,11 @@ def _secret(given: t.Mapping[str, t.Any], name: str) -> str | None:
     secret = str(given[name]) if name in given else None
     if f"{name}_file" in given:
         secret = _read(f"{name}_file", str(given[f"{name}_file"])).strip()
-    if secret is not None and (not secret or re.search(r"[\x00-\x1f\x7f]", secret) or (name == "token" and not secret.isascii())):
+    if secret is not None and (
+        not secret
+        or re.search(r"[\x00-\x1f\x7f]", secret)
+        or (name == "token" and not secret.isascii())
+    ):
         raise ValueError(f"{name}: what is given is empty, or has characters that cannot be sent")
     return secret
 
@@ -236,8 +297,11 @@ def _read(name: str, path: str) -> str:
 
 # ---- the Pushgateway ----
 
+
 class Trouble(Exception):
-    """Something was not done; its text says why, with nothing secret in it. ``status`` is the answer's, None where there was none."""
+    """Something was not done; its text says why, with nothing secret in it. ``status`` is the
+    answer's, None where there was none.
+    """
 
     def __init__(self, words: str, status: int | None = None, lasting: bool = False) -> None:
         super().__init__(words)
@@ -247,7 +311,9 @@ class Trouble(Exception):
 
 
 class Gateway:
-    """A Pushgateway, over connections that are kept. Its methods wait, but not much longer than ``until`` (of the monotonic clock)."""
+    """A Pushgateway, over connections that are kept. Its methods wait, but not much longer than
+    ``until`` (of the monotonic clock).
+    """
 
     def __init__(self, settings: Settings) -> None:
         """Raises ValueError where certificates or keys cannot be used."""
@@ -268,37 +334,58 @@ class Gateway:
                 if isinstance(group, dict) and isinstance(group.get("labels"), dict):
                     yield group["labels"], group
         except ValueError:
-            raise Trouble("the answer to GET /api/v1/metrics is not that of a Pushgateway", lasting=True) from None
+            raise Trouble(
+                "the answer to GET /api/v1/metrics is not that of a Pushgateway", lasting=True
+            ) from None
 
     def samples(self, group: t.Mapping[str, t.Any]) -> list[metrics.Sample]:
         """What a group has of this collection's metrics, without the labels of the group."""
         found = []
         own = {*group["labels"], "instance"}
-        pushed = max((float(one["value"]) for one in group.get("push_time_seconds", {}).get("metrics") or []), default=math.inf)
+        pushed = max(
+            (
+                float(one["value"])
+                for one in group.get("push_time_seconds", {}).get("metrics") or []
+            ),
+            default=math.inf,
+        )
         for name, family in group.items():
             if name.startswith("autopilot_") and isinstance(family, dict):
                 for one in family.get("metrics") or []:
-                    labels = {label: value for label, value in one["labels"].items() if label not in own}
+                    labels = {
+                        label: value for label, value in one["labels"].items() if label not in own
+                    }
                     if "value" in one:
                         value = float(one["value"])
-                        # A controller whose clock is ahead must not have the last word until the others' clocks are there, too.
+                        # A controller whose clock is ahead must not have the last word until the
+                        # others' clocks are there, too.
                         ahead = name.endswith("_timestamp_seconds") and value > pushed + _AHEAD
                         found.append(metrics.Sample(name, labels, pushed if ahead else value))
         return found
 
-    def put(self, labels: t.Mapping[str, str], samples: t.Sequence[metrics.Sample], until: float) -> None:
+    def put(
+        self, labels: t.Mapping[str, str], samples: t.Sequence[metrics.Sample], until: float
+    ) -> None:
         """Replace a group."""
         import prometheus_client
 
         grouping = {name: value for name, value in labels.items() if name != "job"}
-        prometheus_client.push_to_gateway(self._settings.url, labels["job"], _Samples(samples), grouping, handler=self._handler(until))
+        prometheus_client.push_to_gateway(
+            self._settings.url,
+            labels["job"],
+            _Samples(samples),
+            grouping,
+            handler=self._handler(until),
+        )
 
     def delete(self, labels: t.Mapping[str, str], until: float) -> None:
         """Remove a group, if there is one."""
         import prometheus_client
 
         grouping = {name: value for name, value in labels.items() if name != "job"}
-        prometheus_client.delete_from_gateway(self._settings.url, labels["job"], grouping, handler=self._handler(until))
+        prometheus_client.delete_from_gateway(
+            self._settings.url, labels["job"], grouping, handler=self._handler(until)
+        )
 
     def checks_consistency(self, until: float) -> bool:
         """Whether it compares each push with all that it has, which makes a large fleet slow."""
@@ -306,53 +393,88 @@ class Gateway:
         return bool(flags.get("push.disable-consistency-check") == "false")
 
     def _handler(self, until: float) -> t.Callable[..., t.Callable[[], None]]:
-        def handler(url: str, method: str, timeout: t.Any, headers: t.Iterable[tuple[str, str]], data: bytes) -> t.Callable[[], None]:
+        def handler(
+            url: str, method: str, timeout: t.Any, headers: t.Iterable[tuple[str, str]], data: bytes
+        ) -> t.Callable[[], None]:
             def send() -> None:
                 self._request(method, url, until, dict(headers), data)
+
             return send
+
         return handler
 
     def _asked(self, path: str, until: float) -> str:
         return self._request("GET", self._settings.url + path, until).decode("utf-8", "replace")
 
-    def _request(self, method: str, url: str, until: float, headers: t.Mapping[str, str] | None = None, body: bytes | None = None) -> bytes:
+    def _request(
+        self,
+        method: str,
+        url: str,
+        until: float,
+        headers: t.Mapping[str, str] | None = None,
+        body: bytes | None = None,
+    ) -> bytes:
         import urllib3.exceptions
 
         try:
             try:
                 return self._once(method, url, until, headers, body)
             except urllib3.exceptions.ProtocolError:
-                # A connection that was kept may have been closed in the meantime; what is asked for does no harm twice.
+                # A connection that was kept may have been closed in the meantime; what is asked for
+                # does no harm twice.
                 return self._once(method, url, until, headers, body)
         except urllib3.exceptions.SSLError as error:
             raise Trouble(f"TLS: {_words_of(error)}", lasting=True) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
             raise Trouble(_words_of(error)) from None
 
-    def _once(self, method: str, url: str, until: float, headers: t.Mapping[str, str] | None, body: bytes | None) -> bytes:
+    def _once(
+        self,
+        method: str,
+        url: str,
+        until: float,
+        headers: t.Mapping[str, str] | None,
+        body: bytes | None,
+    ) -> bytes:
         import urllib3
 
         rest = until - time.monotonic()
         if rest <= 0:
             raise Trouble("there was no time left", lasting=True)
-        # Who waits gives up first when the time runs out, so that what is said of a silence is as long as it says.
-        timeout = urllib3.Timeout(connect=min(_CONNECT, rest + _LINGER), read=min(_SILENCE, rest + _LINGER))
+        # Who waits gives up first when the time runs out, so that what is said of a silence is as
+        # long as it says.
+        timeout = urllib3.Timeout(
+            connect=min(_CONNECT, rest + _LINGER), read=min(_SILENCE, rest + _LINGER)
+        )
         response = self._pool.request(
-            method, url, body=body, headers={**self._headers, **(headers or {})}, redirect=False, retries=False, preload_content=False, timeout=timeout,
+            method,
+            url,
+            body=body,
+            headers={**self._headers, **(headers or {})},
+            redirect=False,
+            retries=False,
+            preload_content=False,
+            timeout=timeout,
         )
         whole = bytearray()
         try:
             for part in response.stream(1 << 16):
                 whole += part
                 if time.monotonic() > until or len(whole) > _MOST_BYTES:
-                    raise Trouble(f"the answer to {method} {urllib.parse.urlsplit(url).path} took too long or was too long", lasting=True)
+                    raise Trouble(
+                        f"the answer to {method} {urllib.parse.urlsplit(url).path} took too "
+                        "long or was too long",
+                        lasting=True,
+                    )
         except BaseException:
             response.close()
             raise
         response.release_conn()
         if 200 <= response.status < 300:
             return bytes(whole)
-        raise _answered(response.status, response.headers.get("Location"), whole.decode("utf-8", "replace"))
+        raise _answered(
+            response.status, response.headers.get("Location"), whole.decode("utf-8", "replace")
+        )
 
 
 def _ssl_context(settings: Settings) -> ssl.SSLContext:
@@ -362,18 +484,24 @@ def _ssl_context(settings: Settings) -> ssl.SSLContext:
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
     except (OSError, ssl.SSLError) as error:
-        raise ValueError(f"ca_file: {settings.ca_file!r} cannot be used: {_plain(str(error))}") from None
+        raise ValueError(
+            f"ca_file: {settings.ca_file!r} cannot be used: {_plain(str(error))}"
+        ) from None
     if settings.client_cert:
         try:
             context.load_cert_chain(settings.client_cert, settings.client_key, passphrase)
         except (OSError, ssl.SSLError) as error:
-            files = " with ".join(repr(path) for path in (settings.client_cert, settings.client_key) if path)
+            files = " with ".join(
+                repr(path) for path in (settings.client_cert, settings.client_key) if path
+            )
             raise ValueError(f"client_cert: {files} cannot be used: {_plain(str(error))}") from None
     return context
 
 
 def _listed(text: str) -> t.Iterator[t.Any]:
-    """The elements of ``data``, one at a time: all of them at once would take ten times the memory of the text. Raises ValueError."""
+    """The elements of ``data``, one at a time: all of them at once would take ten times the memory
+    of the text. Raises ValueError.
+    """
     start = _LIST_START.match(text)
     if not start:
         raise ValueError("not a list")
@@ -389,13 +517,16 @@ def _listed(text: str) -> t.Iterator[t.Any]:
 
 
 def _skip(text: str, place: int) -> int:
-    while text[place:place + 1].isspace():
+    while text[place : place + 1].isspace():
         place += 1
     return place
 
 
 _HINTS = {
-    401: "check user, password or token", 403: "check user, password or token", 404: "check the path of the URL", 413: "it does not take so much at once",
+    401: "check user, password or token",
+    403: "check user, password or token",
+    404: "check the path of the URL",
+    413: "it does not take so much at once",
 }
 
 
@@ -403,7 +534,11 @@ def _answered(status: int, location: str | None, text: str) -> Trouble:
     words = _plain(text)
     if 300 <= status < 400:
         target = re.sub(r"//[^/]*@", "//***@", _plain(location or "elsewhere"))
-        return Trouble(f"it answers {status} and sends on to {target}, which is not followed; give that URL", status, lasting=True)
+        return Trouble(
+            f"it answers {status} and sends on to {target}, which is not followed; give that URL",
+            status,
+            lasting=True,
+        )
     hint = _HINTS.get(status)
     said = f"it answers {status}{f' ({hint})' if hint else ''}{f': {words}' if words else ''}"
     return Trouble(said, status, lasting=status in (401, 403, 404, 405))
@@ -419,11 +554,16 @@ def _words_of(error: BaseException) -> str:
     """What a library says of a connection, without its address in memory."""
     import urllib3.exceptions
 
-    if isinstance(error, urllib3.exceptions.ConnectTimeoutError) and not isinstance(error, urllib3.exceptions.NewConnectionError):
+    if isinstance(error, urllib3.exceptions.ConnectTimeoutError) and not isinstance(
+        error, urllib3.exceptions.NewConnectionError
+    ):
         return f"no connection within {_CONNECT:.0f} s"
     if isinstance(error, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
         return f"no answer within {_SILENCE:.0f} s"
-    return _plain(re.sub(r"<[^>]* at 0x[0-9a-f]+>:? ?|^HTTPS?Connection\([^)]*\): ", "", str(error))) or type(error).__name__
+    return (
+        _plain(re.sub(r"<[^>]* at 0x[0-9a-f]+>:? ?|^HTTPS?Connection\([^)]*\): ", "", str(error)))
+        or type(error).__name__
+    )
 
 
 class _Samples:
@@ -439,7 +579,9 @@ class _Samples:
         for sample in self._samples:
             family = families.get(sample.metric)
             if family is None:
-                family = families[sample.metric] = GaugeMetricFamily(sample.metric, _HELP.get(sample.metric, ""))
+                family = families[sample.metric] = GaugeMetricFamily(
+                    sample.metric, _HELP.get(sample.metric, "")
+                )
             family.add_sample(sample.metric, sample.labels, sample.value)
         return families.values()
 
@@ -449,8 +591,11 @@ _HELP = {metric.name: metric.help for metric in (*metrics.METRICS, metrics.COMPA
 
 # ---- threads that may be left behind ----
 
+
 class Crew:
-    """Daemon threads that work off tasks. One is started at once, since none can be any more when the interpreter shuts down."""
+    """Daemon threads that work off tasks. One is started at once, since none can be any more when
+    the interpreter shuts down.
+    """
 
     def __init__(self) -> None:
         self._tasks: queue.SimpleQueue[t.Callable[[], None]] = queue.SimpleQueue()
@@ -458,7 +603,9 @@ class Crew:
         self._grow(1)
 
     def run(self, tasks: t.Sequence[t.Callable[[], None]], until: float) -> bool:
-        """Whether all tasks were done before ``until``; those that are not begun by then are not begun. Tasks raise nothing."""
+        """Whether all tasks were done before ``until``; those that are not begun by then are not
+        begun. Tasks raise nothing.
+        """
         done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
         def timed(task: t.Callable[[], None]) -> t.Callable[[], None]:
@@ -468,6 +615,7 @@ class Crew:
                         task()
                 finally:
                     done.put(None)
+
             return work
 
         self._grow(min(CONNECTIONS, len(tasks)))
@@ -496,11 +644,13 @@ class Crew:
 
 # ---- delivery ----
 
+
 @dataclasses.dataclass
 class Outcome:
     """What became of a delivery."""
 
-    #: Groups that the Pushgateway has, and those that it has not, with what it is to have and why it has not.
+    #: Groups that the Pushgateway has, and those that it has not, with what it is to have and why
+    #: it has not.
     delivered: set[Key] = dataclasses.field(default_factory=set)
     left: dict[Key, metrics.Group] = dataclasses.field(default_factory=dict)
     why: dict[Key, str] = dataclasses.field(default_factory=dict)
@@ -508,8 +658,16 @@ class Outcome:
     slow: bool = False
 
 
-def deliver(settings: Settings, gateway: Gateway, crew: Crew, exports: t.Sequence[metrics.Export], until: float) -> Outcome:
-    """Push the groups of runs, oldest first: of several states of a group what they come to together with what the Pushgateway has of it."""
+def deliver(
+    settings: Settings,
+    gateway: Gateway,
+    crew: Crew,
+    exports: t.Sequence[metrics.Export],
+    until: float,
+) -> Outcome:
+    """Push the groups of runs, oldest first: of several states of a group what they come to
+    together with what the Pushgateway has of it.
+    """
     wanted = _together(exports)
     outcome = Outcome(left=dict(wanted))
     known: dict[Key, list[metrics.Sample]] = {}
@@ -531,7 +689,10 @@ def deliver(settings: Settings, gateway: Gateway, crew: Crew, exports: t.Sequenc
         if whole:
             return
         # The memory of what was known is given back on the way.
-        old, samples = ([sample for sample in several if settings.wants(sample)] for several in (known.pop(key, []), group.samples))
+        old, samples = (
+            [sample for sample in several if settings.wants(sample)]
+            for several in (known.pop(key, []), group.samples)
+        )
         if old:
             samples = metrics.merged(samples, old)
         try:
@@ -549,13 +710,21 @@ def deliver(settings: Settings, gateway: Gateway, crew: Crew, exports: t.Sequenc
 
     seen = crew.run([look], until)
     if seen and not whole:
-        crew.run([lambda key=key, group=group: put(key, group) for key, group in wanted.items()], until)  # type: ignore[misc]
+        crew.run(
+            [lambda key=key, group=group: put(key, group) for key, group in wanted.items()], until
+        )  # type: ignore[misc]
     late = whole[0] if whole else f"it took longer than {until - began:.0f} s"
-    # Threads that are left behind go on for a moment; what they do from here on is done twice, which does no harm.
+    # Threads that are left behind go on for a moment; what they do from here on is done twice,
+    # which does no harm.
     delivered = set(outcome.delivered)
     why = dict(outcome.why)
     left = {key: group for key, group in wanted.items() if key not in delivered}
-    slow = len(wanted) > _MANY and time.monotonic() - began > _SLOW and bool(delivered) and _compares(gateway, crew)
+    slow = (
+        len(wanted) > _MANY
+        and time.monotonic() - began > _SLOW
+        and bool(delivered)
+        and _compares(gateway, crew)
+    )
     return Outcome(delivered, left, {key: why.get(key, late) for key in left}, slow)
 
 
@@ -569,7 +738,11 @@ def _together(exports: t.Sequence[metrics.Export]) -> dict[Key, metrics.Group]:
         for group in export.groups:
             key = key_of(group.labels)
             known = wanted.get(key)
-            wanted[key] = group if known is None else metrics.Group(group.labels, metrics.merged(group.samples, known.samples))
+            wanted[key] = (
+                group
+                if known is None
+                else metrics.Group(group.labels, metrics.merged(group.samples, known.samples))
+            )
     return wanted
 
 
@@ -590,6 +763,7 @@ def _compares(gateway: Gateway, crew: Crew) -> bool:
 
 # ---- a run, from the spool to the Pushgateway ----
 
+
 class Report(t.NamedTuple):
     """What there is to say when a run was pushed."""
 
@@ -606,7 +780,9 @@ class Report(t.NamedTuple):
     slow: bool
 
 
-def write_down(settings: Settings, exports: t.Sequence[metrics.Export]) -> tuple[list[Kept], list[str]]:
+def write_down(
+    settings: Settings, exports: t.Sequence[metrics.Export]
+) -> tuple[list[Kept], list[str]]:
     """Put runs into the spool; returns them with their files, and in words what went wrong."""
     if settings.spool_limit:
         try:
@@ -616,8 +792,12 @@ def write_down(settings: Settings, exports: t.Sequence[metrics.Export]) -> tuple
     return [Kept(None, export) for export in exports], []
 
 
-def push(settings: Settings, gateway: Gateway, crew: Crew, new: list[Kept], seconds: float) -> Report:
-    """Push what waits together with runs that were written down just now, and keep what was not taken."""
+def push(
+    settings: Settings, gateway: Gateway, crew: Crew, new: list[Kept], seconds: float
+) -> Report:
+    """Push what waits together with runs that were written down just now, and keep what was not
+    taken.
+    """
     began = time.monotonic()
     until, wrong = began + seconds, []
     exports = [entry.export for entry in new]
@@ -639,7 +819,9 @@ def _unwritable(settings: Settings, error: OSError) -> str:
     return f"{settings.spool_dir} cannot be written: {error.strerror}"
 
 
-def _push_all(settings: Settings, gateway: Gateway, crew: Crew, new: list[Kept], began: float, until: float) -> Report:
+def _push_all(
+    settings: Settings, gateway: Gateway, crew: Crew, new: list[Kept], began: float, until: float
+) -> Report:
     """Push what waits in the spool, which is locked, and these runs, which are in it as well."""
     spool = settings.spool
     waiting, unread = spool.waiting()
@@ -649,14 +831,20 @@ def _push_all(settings: Settings, gateway: Gateway, crew: Crew, new: list[Kept],
     wrong = list(unread)
     try:
         spool.settle([*before, *new], outcome.left)
-        wrong += [f"dropped, since more than {settings.spool_limit / (1 << 20):.3g} MiB wait: {_named(export)}" for export in spool.trim()]
+        wrong += [
+            f"dropped, since more than {settings.spool_limit / (1 << 20):.3g} MiB wait: "
+            f"{_named(export)}"
+            for export in spool.trim()
+        ]
     except OSError as error:
         wrong.append(_unwritable(settings, error))
     return _report(outcome, before, new, began, wrong)
 
 
 def forget(settings: Settings, nodes: t.Collection[str], until: float) -> None:
-    """Take nodes out of the runs that wait, so that no later run brings them back. Raises OSError, also when the spool is in use all the time."""
+    """Take nodes out of the runs that wait, so that no later run brings them back. Raises OSError,
+    also when the spool is in use all the time.
+    """
     spool = settings.spool
     if not os.path.isdir(spool.directory):
         return
@@ -665,22 +853,45 @@ def forget(settings: Settings, nodes: t.Collection[str], until: float) -> None:
             raise TimeoutError(None, "another run is pushing all the time")
         waiting, _unread = spool.waiting()
         together = _together([entry.export for entry in waiting])
-        spool.settle(waiting, {key: group for key, group in together.items() if group.labels.get("node") not in nodes})
+        spool.settle(
+            waiting,
+            {
+                key: group
+                for key, group in together.items()
+                if group.labels.get("node") not in nodes
+            },
+        )
 
 
 def _named(export: metrics.Export) -> str:
     return f"run {export.run_id} ({sum('node' in group.labels for group in export.groups)} nodes)"
 
 
-def _report(outcome: Outcome, before: t.Sequence[Kept], new: t.Sequence[Kept], began: float, wrong: list[str]) -> Report:
-    earlier = sum(any(key_of(group.labels) in outcome.delivered for group in entry.export.groups) for entry in before)
+def _report(
+    outcome: Outcome,
+    before: t.Sequence[Kept],
+    new: t.Sequence[Kept],
+    began: float,
+    wrong: list[str],
+) -> Report:
+    earlier = sum(
+        any(key_of(group.labels) in outcome.delivered for group in entry.export.groups)
+        for entry in before
+    )
     left: dict[str, list[str]] = {}
     for key, group in outcome.left.items():
         left.setdefault(outcome.why[key], []).append(group.labels.get("node", ""))
     groups = [group for entry in [*before, *new] for group in entry.export.groups]
-    pushed = {group.labels["node"] for group in groups if "node" in group.labels and key_of(group.labels) in outcome.delivered}
+    pushed = {
+        group.labels["node"]
+        for group in groups
+        if "node" in group.labels and key_of(group.labels) in outcome.delivered
+    }
     kept = all(
-        entry.path is not None and os.path.exists(entry.path) for entry in new
+        entry.path is not None and os.path.exists(entry.path)
+        for entry in new
         if any(key_of(group.labels) in outcome.left for group in entry.export.groups)
     )
-    return Report(sorted(pushed), earlier, time.monotonic() - began, left, kept, wrong, outcome.slow)
+    return Report(
+        sorted(pushed), earlier, time.monotonic() - began, left, kept, wrong, outcome.slow
+    )

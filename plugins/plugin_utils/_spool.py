@@ -5,9 +5,11 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Runs that wait on the controller until a Pushgateway takes them: a directory for each destination, a file for each run.
+"""Runs that wait on the controller until a Pushgateway takes them: a directory for each
+destination, a file for each run.
 
-A run is written here before anything is sent, so that a process which is killed in between has lost nothing. Whoever sends holds the lock.
+A run is written here before anything is sent, so that a process which is killed in between has lost
+nothing. Whoever sends holds the lock.
 """
 
 from __future__ import annotations
@@ -48,15 +50,21 @@ class Spool:
 
     def add(self, export: metrics.Export) -> str:
         """Write a run down, and return its file. Raises OSError."""
-        path = os.path.join(self.directory, f"{int(export.finished * 1000):015d}-{secrets.token_hex(6)}.json")
+        path = os.path.join(
+            self.directory, f"{int(export.finished * 1000):015d}-{secrets.token_hex(6)}.json"
+        )
         self._write(path, export)
         return path
 
     @contextlib.contextmanager
     def locked(self, until: float) -> t.Iterator[bool]:
-        """Whether the lock was got before ``until`` (of the monotonic clock). Raises OSError where nothing can be written."""
+        """Whether the lock was got before ``until`` (of the monotonic clock). Raises OSError where
+        nothing can be written.
+        """
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
-        handle = os.open(os.path.join(self.directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        handle = os.open(
+            os.path.join(self.directory, "lock"), os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600
+        )
         try:
             yield files.locked(handle, until)
         finally:
@@ -64,7 +72,9 @@ class Spool:
             os.close(handle)
 
     def waiting(self) -> tuple[list[Kept], list[str]]:
-        """The runs that wait, oldest first, and in words what is no run, which is dropped, or cannot be read just now. For who holds the lock."""
+        """The runs that wait, oldest first, and in words what is no run, which is dropped, or
+        cannot be read just now. For who holds the lock.
+        """
         found, wrong = [], []
         for name in self._names():
             path = os.path.join(self.directory, name)
@@ -82,8 +92,12 @@ class Spool:
                 wrong.append(f"{path} cannot be read: {error.strerror}")
         return found, wrong
 
-    def settle(self, entries: t.Sequence[Kept], left: t.Mapping[frozenset[tuple[str, str]], metrics.Group]) -> None:
-        """Keep of the runs only the groups that are ``left``, each once, with the run that had it last. For who holds the lock. Raises OSError."""
+    def settle(
+        self, entries: t.Sequence[Kept], left: t.Mapping[frozenset[tuple[str, str]], metrics.Group]
+    ) -> None:
+        """Keep of the runs only the groups that are ``left``, each once, with the run that had it
+        last. For who holds the lock. Raises OSError.
+        """
         settled: set[frozenset[tuple[str, str]]] = set()
         for path, export in reversed(entries):
             groups = []
@@ -94,7 +108,8 @@ class Spool:
                     groups.append(left[key])
             if path is None or groups == export.groups:
                 continue
-            # The newer run is written first: killed in between, a group is there twice, which does no harm.
+            # The newer run is written first: killed in between, a group is there twice, which does
+            # no harm.
             if groups:
                 self._write(path, export._replace(groups=groups))
             else:
@@ -102,7 +117,9 @@ class Spool:
                     os.unlink(path)
 
     def trim(self) -> list[metrics.Export]:
-        """Drop the oldest runs until the rest fits; returns what was dropped. For who holds the lock. Raises OSError."""
+        """Drop the oldest runs until the rest fits; returns what was dropped. For who holds the
+        lock. Raises OSError.
+        """
         sizes = []
         for name in self._names():
             path = os.path.join(self.directory, name)
@@ -113,7 +130,9 @@ class Spool:
         for path, size in sizes:
             if total <= self.limit:
                 break
-            with contextlib.suppress(FileNotFoundError, ValueError), open(path, encoding="utf-8") as stream:
+            with contextlib.suppress(FileNotFoundError, ValueError), open(
+                path, encoding="utf-8"
+            ) as stream:
                 dropped.append(metrics.from_json(stream.read()))
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -121,7 +140,9 @@ class Spool:
         return dropped
 
     def _names(self) -> list[str]:
-        """Names of the files, oldest first. What a writer that died had begun is removed on the way."""
+        """Names of the files, oldest first. What a writer that died had begun is removed on the
+        way.
+        """
         try:
             names = os.listdir(self.directory)
         except FileNotFoundError:
@@ -129,7 +150,10 @@ class Spool:
         for name in names:
             if name.startswith(".") and name.endswith(".part"):
                 with contextlib.suppress(OSError):
-                    if time.time() - os.stat(os.path.join(self.directory, name)).st_mtime > _ABANDONED:
+                    if (
+                        time.time() - os.stat(os.path.join(self.directory, name)).st_mtime
+                        > _ABANDONED
+                    ):
                         os.unlink(os.path.join(self.directory, name))
         return sorted(name for name in names if name.endswith(".json"))
 
@@ -138,7 +162,11 @@ class Spool:
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         part = os.path.join(self.directory, f".{secrets.token_hex(8)}.part")
         try:
-            with os.fdopen(os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "w", encoding="utf-8") as stream:
+            with os.fdopen(
+                os.open(part, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600),
+                "w",
+                encoding="utf-8",
+            ) as stream:
                 stream.write(metrics.to_json(export))
                 stream.flush()
                 os.fsync(stream.fileno())

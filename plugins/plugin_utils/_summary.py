@@ -5,10 +5,11 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What the verdict action and the summary callback share: the lines that wait for the end of the playbook.
+"""What the verdict action and the summary callback share: the lines that wait for the end of the
+playbook.
 
-The callback lives in Ansible's main process and the action in a fork of it, so the action sees whether a callback
-listens, and its lines reach the callback with the task's result.
+The callback lives in Ansible's main process and the action in a fork of it, so the action sees
+whether a callback listens, and its lines reach the callback with the task's result.
 """
 
 from __future__ import annotations
@@ -26,11 +27,19 @@ started: float | None = None
 #: What to show when the playbook is over, verdict by verdict.
 waiting: list[list[str]] = []
 
-_COLOURS = {"fail": C.COLOR_ERROR, "unknown": C.COLOR_UNREACHABLE, "warn": C.COLOR_WARN, "skip": C.COLOR_SKIP, "pass": C.COLOR_OK}
+_COLOURS = {
+    "fail": C.COLOR_ERROR,
+    "unknown": C.COLOR_UNREACHABLE,
+    "warn": C.COLOR_WARN,
+    "skip": C.COLOR_SKIP,
+    "pass": C.COLOR_OK,
+}
 
 
 def keep(lines: list[str]) -> None:
-    """Have the lines wait. Callbacks share this: however many listen, each verdict is shown once, and of the looks at a running job the last."""
+    """Have the lines wait. Callbacks share this: however many listen, each verdict is shown once,
+    and of the looks at a running job the last.
+    """
     if lines not in waiting:
         waiting[:] = [one for one in waiting if not (_is_look(one) and _is_look(lines))]
         waiting.append(lines)

@@ -18,9 +18,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage.judge 
 
 
 def rules_of(given: t.Any) -> dict[str, t.Any]:
-    """All rules, those not given by default; raises ValueError that names the rule, its value and what is accepted."""
+    """All rules, those not given by default; raises ValueError that names the rule, its value and
+    what is accepted.
+    """
     if given is not None and not isinstance(given, dict):
-        raise ValueError(f"rules: {given!r} is not accepted, give a dictionary of {', '.join(RULES)}")
+        raise ValueError(
+            f"rules: {given!r} is not accepted, give a dictionary of {', '.join(RULES)}"
+        )
     for name in given or {}:
         if name not in RULES:
             raise ValueError(f"rules.{name} does not exist; accepted are {', '.join(RULES)}")

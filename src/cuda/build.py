@@ -1,13 +1,16 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the device code of this directory to portable PTX and writes it as a Python literal into the core.
+"""Compiles the device code of this directory to portable PTX and writes it as a Python literal into
+the core.
 
     build.py            compile, prove, write
     build.py --check    compile, prove, and fail (exit 1) when what is in the core differs
 
-The compiler comes from the package index, in versions that are pinned here, and is kept in .build/cuda. nvcc 13 compiles for
-sm_75 and newer and calls its output PTX 9.0, which a driver older than CUDA 13 refuses. The text needs neither, so its header is
-lowered to what every driver since 410 reads (PTX ISA 6.3) and every GPU since V100 runs (sm_70), and assemblers prove that it is valid.
+The compiler comes from the package index, in versions that are pinned here, and is kept in
+.build/cuda. nvcc 13 compiles for sm_75 and newer and calls its output PTX 9.0, which a driver older
+than CUDA 13 refuses. The text needs neither, so its header is lowered to what every driver since
+410 reads (PTX ISA 6.3) and every GPU since V100 runs (sm_70), and assemblers prove that it is
+valid.
 """
 
 from __future__ import annotations
@@ -26,18 +29,38 @@ HERE = Path(__file__).resolve().parent
 BUILD = HERE.parent.parent / ".build" / "cuda"
 #: Source -> the name of its text in the core, and what stands beside it there.
 SOURCES = {
-    "copy.cu": ("COPY", "``autopilot_copy(to, from, vectors)`` copies ``vectors`` times 16 bytes, one side being mapped host memory."),
-    "triad.cu": (
-        "TRIAD", "``autopilot_fill(b, c, count)``, ``autopilot_triad(a, b, c, s, pairs)``: a = b + s * c, ``autopilot_count(a, s, count, wrong)``; of doubles.",
+    "copy.cu": (
+        "COPY",
+        "``autopilot_copy(to, from, vectors)`` copies ``vectors`` times 16 bytes, one side "
+        "being mapped host memory.",
     ),
-    "fp64.cu": ("FP64", "``autopilot_fp64(ends, starts, k, steps)``: eight chains x = x * x - k a thread, from eight starts."),
-    "tensor.cu": ("TENSOR", "``autopilot_tensor(sums, left, right, steps)``: four tiles of 16 x 16 floats a warp, each ``steps`` times left x right"),
+    "triad.cu": (
+        "TRIAD",
+        "``autopilot_fill(b, c, count)``, ``autopilot_triad(a, b, c, s, pairs)``: a = b + s * "
+        "c, ``autopilot_count(a, s, count, wrong)``; of doubles.",
+    ),
+    "fp64.cu": (
+        "FP64",
+        "``autopilot_fp64(ends, starts, k, steps)``: eight chains x = x * x - k a thread, from "
+        "eight starts.",
+    ),
+    "tensor.cu": (
+        "TENSOR",
+        "``autopilot_tensor(sums, left, right, steps)``: four tiles of 16 x 16 floats a warp, "
+        "each ``steps`` times left x right",
+    ),
 }
 LITERAL = HERE.parent.parent / "plugins" / "module_utils" / "_health" / "knowledge" / "ptx.py"
 
 NVCC = "13.0.88"
-PACKAGES = (f"nvidia-cuda-nvcc=={NVCC}", "nvidia-cuda-crt==13.0.88", "nvidia-nvvm==13.0.88", "nvidia-cuda-runtime==13.0.96")
-#: The last assembler that still knows sm_70; it lies in a directory of its own, since both packages have files of the same names.
+PACKAGES = (
+    f"nvidia-cuda-nvcc=={NVCC}",
+    "nvidia-cuda-crt==13.0.88",
+    "nvidia-nvvm==13.0.88",
+    "nvidia-cuda-runtime==13.0.96",
+)
+#: The last assembler that still knows sm_70; it lies in a directory of its own, since both packages
+#: have files of the same names.
 OLD_PTXAS = "12.9.86"
 
 VERSION, TARGET = "6.3", "sm_70"
@@ -55,9 +78,20 @@ def toolchain() -> tuple[Path, Path, Path]:
     wanted = " ".join(PACKAGES) + f" {OLD_PTXAS} {sys.version_info[:2]} {BUILD}\n"
     if not stamp.exists() or stamp.read_text() != wanted:
         venv.EnvBuilder(with_pip=True, clear=True).create(home)
-        pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", "--no-deps"]
+        pip = [
+            str(python),
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--disable-pip-version-check",
+            "--no-deps",
+        ]
         subprocess.run([*pip, *PACKAGES], check=True)
-        subprocess.run([*pip, "--upgrade", "--target", str(old), f"nvidia-cuda-nvcc-cu12=={OLD_PTXAS}"], check=True)
+        subprocess.run(
+            [*pip, "--upgrade", "--target", str(old), f"nvidia-cuda-nvcc-cu12=={OLD_PTXAS}"],
+            check=True,
+        )
         stamp.write_text(wanted)
     site = Path(sysconfig.get_path("purelib", vars={"base": str(home), "platbase": str(home)}))
     new = site / "nvidia" / "cu13" / "bin"
@@ -68,29 +102,54 @@ def compiled(nvcc: Path, source: str) -> str:
     """The text nvcc makes of a source, for the oldest GPUs it knows."""
     with tempfile.TemporaryDirectory(dir=BUILD) as directory:
         output = Path(directory) / "device.ptx"
-        subprocess.run([str(nvcc), "-O2", "-ptx", "-arch=compute_75", "-o", str(output), str(HERE / source)], check=True)
+        subprocess.run(
+            [str(nvcc), "-O2", "-ptx", "-arch=compute_75", "-o", str(output), str(HERE / source)],
+            check=True,
+        )
         return output.read_text()
 
 
 def lowered(text: str) -> str:
-    """The text without the compiler's remarks, with the lowest header it is valid with, in lines that a reader of Python takes."""
-    lines = [line.expandtabs(4).rstrip() for line in text.splitlines() if not line.lstrip().startswith("//")]
+    """The text without the compiler's remarks, with the lowest header it is valid with, in lines
+    that a reader of Python takes.
+    """
+    lines = [
+        line.expandtabs(4).rstrip()
+        for line in text.splitlines()
+        if not line.lstrip().startswith("//")
+    ]
     text = re.sub(r"\n{2,}", "\n", "\n".join(lines)).strip() + "\n"
     for name, value in ((".version", VERSION), (".target", TARGET)):
         text, count = re.subn(rf"^\{name} \S+$", f"{name} {value}", text, flags=re.MULTILINE)
         if count != 1:
             raise SystemExit(f"build: expected one {name} in what nvcc wrote, found {count}")
     # A line of PTX may end between any two operands.
-    return re.sub(r"^.{120,}$", lambda line: line.group().replace("}, {", "},\n        {"), text, flags=re.MULTILINE)
+    return re.sub(
+        r"^.{120,}$",
+        lambda line: line.group().replace("}, {", "},\n        {"),
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 def prove(text: str, ptxas: Path, gpus: tuple[str, ...]) -> None:
-    """Assemble the text for each GPU; the assembler refuses an instruction that its header does not allow."""
+    """Assemble the text for each GPU; the assembler refuses an instruction that its header does not
+    allow.
+    """
     with tempfile.TemporaryDirectory(dir=BUILD) as directory:
         source = Path(directory) / "device.ptx"
         source.write_text(text)
         for gpu in gpus:
-            subprocess.run([str(ptxas), f"-arch={gpu}", "-o", str(Path(directory) / "device.cubin"), str(source)], check=True)
+            subprocess.run(
+                [
+                    str(ptxas),
+                    f"-arch={gpu}",
+                    "-o",
+                    str(Path(directory) / "device.cubin"),
+                    str(source),
+                ],
+                check=True,
+            )
 
 
 def literal(texts: dict[str, str]) -> str:
@@ -98,21 +157,30 @@ def literal(texts: dict[str, str]) -> str:
     parts = [
         "# Copyright: Contributors to the autopilot.gpu collection\n"
         "# SPDX-License-Identifier: Apache-2.0\n"
-        '"""Device code as PTX, which the driver compiles for its GPU. Generated from src/cuda by `make -C src/cuda`; do not edit."""\n\n'
+        '"""Device code as PTX, which the driver compiles for its GPU. Generated from src/cuda '
+        'by `make -C src/cuda`; do not edit."""\n\n'
         "from __future__ import annotations\n\n"
         "#: SHA-256 of each source in src/cuda, and what compiled it.\n"
         "SOURCES = {\n"
-        + "".join(f'    "{source}": "{hashlib.sha256((HERE / source).read_bytes()).hexdigest()}",\n' for source in texts)
+        + "".join(
+            f'    "{source}": "{hashlib.sha256((HERE / source).read_bytes()).hexdigest()}",\n'
+            for source in texts
+        )
         + "}\n"
         f'COMPILER = "nvcc {NVCC}, header lowered to PTX {VERSION} and {TARGET}"\n'
     ]
-    parts += [f'\n#: {SOURCES[source][1]}\n{SOURCES[source][0]} = """\\\n{text}"""\n' for source, text in texts.items()]
+    parts += [
+        f'\n#: {SOURCES[source][1]}\n{SOURCES[source][0]} = """\\\n{text}"""\n'
+        for source, text in texts.items()
+    ]
     return "".join(parts)
 
 
 def main() -> int:
     if platform.system() != "Linux" or platform.machine() not in ("x86_64", "aarch64"):
-        raise SystemExit(f"build: there is no pinned nvcc for {platform.system()} on {platform.machine()}")
+        raise SystemExit(
+            f"build: there is no pinned nvcc for {platform.system()} on {platform.machine()}"
+        )
     BUILD.mkdir(parents=True, exist_ok=True)
     nvcc, ptxas, old_ptxas = toolchain()
     texts = {source: lowered(compiled(nvcc, source)) for source in SOURCES}
@@ -124,7 +192,10 @@ def main() -> int:
         LITERAL.write_text(fresh)
         return 0
     if not LITERAL.exists() or LITERAL.read_text() != fresh:
-        print(f"build: {LITERAL} is not what the sources compile to; run make -C src/cuda", file=sys.stderr)
+        print(
+            f"build: {LITERAL} is not what the sources compile to; run make -C src/cuda",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the node marks: the table of marks, and what leads where by asking the rules themselves."""
+"""The page of the node marks: the table of marks, and what leads where by asking the rules
+themselves.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,17 @@ from typing import Callable, Iterable, List, Sequence
 
 from _health import marking, marks
 from _health.knowledge.marks import EVICT, MARKS, NONE, TESTING
-from _health.marks import Checked, Event, Refresh, Rules, Set, State, Test, TestingBegan, TestingEnded
+from _health.marks import (
+    Checked,
+    Event,
+    Refresh,
+    Rules,
+    Set,
+    State,
+    Test,
+    TestingBegan,
+    TestingEnded,
+)
 
 PAGE = """<!-- Made by `make -C src/docs` from the table in plugins/module_utils/_health/knowledge/marks.py and the rules in marks.py; do not edit. -->
 
@@ -86,11 +98,18 @@ namespace `{events}`: `events` create.
 
 #: What happens, in words, and the event.
 _HAPPENS: Sequence[tuple[str, Event]] = (
-    ("checks pass", Checked("pass")), ("checks warn or fail", Checked("fail")), ("checks cannot tell", Checked("unknown")),
-    ("checks are skipped", Checked("skip")), ("a deep diagnostic begins", TestingBegan("test", 3600)),
-    ("it passes", TestingEnded("test", "pass", 3)), ("it fails, not fatally", TestingEnded("test", "failed", 3)),
-    ("it fails fatally", TestingEnded("test", "fatal", 3)), ("it cannot tell", TestingEnded("test", "unknown", 3)), ("its lease ends", Refresh()),
-    ("a person says PASS", Set("PASS")), ("a person says EVICT", Set("EVICT")),
+    ("checks pass", Checked("pass")),
+    ("checks warn or fail", Checked("fail")),
+    ("checks cannot tell", Checked("unknown")),
+    ("checks are skipped", Checked("skip")),
+    ("a deep diagnostic begins", TestingBegan("test", 3600)),
+    ("it passes", TestingEnded("test", "pass", 3)),
+    ("it fails, not fatally", TestingEnded("test", "failed", 3)),
+    ("it fails fatally", TestingEnded("test", "fatal", 3)),
+    ("it cannot tell", TestingEnded("test", "unknown", 3)),
+    ("its lease ends", Refresh()),
+    ("a person says PASS", Set("PASS")),
+    ("a person says EVICT", Set("EVICT")),
 )
 _OF_A_TEST = (TestingEnded, Refresh)
 
@@ -101,31 +120,77 @@ def _named(mark: str) -> str:
 
 def _after(mark: str, event: Event) -> str:
     """What an event leads to from a mark; what ends a test is told of nodes that are tested."""
-    tested = Test("test", "agent", 0.0 if isinstance(event, Refresh) else 3600.0, EVICT if mark == EVICT else NONE)
-    state = State(mark, test=tested if mark == TESTING or (mark == EVICT and isinstance(event, _OF_A_TEST)) else None)
+    tested = Test(
+        "test",
+        "agent",
+        0.0 if isinstance(event, Refresh) else 3600.0,
+        EVICT if mark == EVICT else NONE,
+    )
+    state = State(
+        mark,
+        test=tested
+        if mark == TESTING or (mark == EVICT and isinstance(event, _OF_A_TEST))
+        else None,
+    )
     if isinstance(event, _OF_A_TEST) and state.test is None:
         return ""
-    if mark == TESTING and (isinstance(event, Refresh) or (isinstance(event, TestingEnded) and event.outcome == "unknown")):
+    if mark == TESTING and (
+        isinstance(event, Refresh)
+        or (isinstance(event, TestingEnded) and event.outcome == "unknown")
+    ):
         return "as before"
     if mark == TESTING and isinstance(event, TestingBegan):
         return "refused"
-    after = marks.step(state, event, 1800.0 if not isinstance(event, Refresh) else 7200.0, "page").state
-    if mark == TESTING and isinstance(event, Checked) and after.test is not None and after.test.seen:
+    after = marks.step(
+        state, event, 1800.0 if not isinstance(event, Refresh) else 7200.0, "page"
+    ).state
+    if (
+        mark == TESTING
+        and isinstance(event, Checked)
+        and after.test is not None
+        and after.test.seen
+    ):
         return f"`{TESTING}`, then {_named(after.test.seen)}"
     return _named(after.mark)
 
 
 def page(table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
     rules = Rules()
-    rows: List[List[str]] = [[words, *(_after(mark, event) for mark in MARKS)] for words, event in _HAPPENS]
+    rows: List[List[str]] = [
+        [words, *(_after(mark, event) for mark in MARKS)] for words, event in _HAPPENS
+    ]
     return PAGE.format(
-        label_key=rules.label_key, evict=EVICT, share=rules.max_bad_share, lease=int(marks.MOST_LEASE // 3600), skew=int(marks.SKEW),
-        found=int(marks.FOUND_LEASE // 60), result="autopilot.ibm.com/dcgm.level", gpu_nodes=marking.GPU_NODES, lease_name=marking.LEASE,
+        label_key=rules.label_key,
+        evict=EVICT,
+        share=rules.max_bad_share,
+        lease=int(marks.MOST_LEASE // 3600),
+        skew=int(marks.SKEW),
+        found=int(marks.FOUND_LEASE // 60),
+        result="autopilot.ibm.com/dcgm.level",
+        gpu_nodes=marking.GPU_NODES,
+        lease_name=marking.LEASE,
         events=marking.EVENTS,
-        meanings=table(("mark", "meaning", "set by", "ended by"), [(_named(mark), row.meaning, row.set_by, row.cleared_by) for mark, row in MARKS.items()]),
-        effects=table(("mark", "AppWrapper by the label", "taint, cordon", "condition `GPUHealthy`", "alert"), [
-            (_named(mark), row.appwrapper, "if chosen" if row.out_of_service else "no", row.condition or "none",
-             f"{row.severity} after {row.patience} minute{'' if row.patience == 1 else 's'}" if row.severity else "none") for mark, row in MARKS.items()
-        ]),
+        meanings=table(
+            ("mark", "meaning", "set by", "ended by"),
+            [
+                (_named(mark), row.meaning, row.set_by, row.cleared_by)
+                for mark, row in MARKS.items()
+            ],
+        ),
+        effects=table(
+            ("mark", "AppWrapper by the label", "taint, cordon", "condition `GPUHealthy`", "alert"),
+            [
+                (
+                    _named(mark),
+                    row.appwrapper,
+                    "if chosen" if row.out_of_service else "no",
+                    row.condition or "none",
+                    f"{row.severity} after {row.patience} minute{'' if row.patience == 1 else 's'}"
+                    if row.severity
+                    else "none",
+                )
+                for mark, row in MARKS.items()
+            ],
+        ),
         steps=table(("", *(_named(mark) for mark in MARKS)), rows),
     )

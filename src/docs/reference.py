@@ -1,9 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the pages that are made from tables of the core: the metrics, the codes of findings, the marks of nodes.
+"""Writes the pages that are made from tables of the core: the metrics, the codes of findings, the
+marks of nodes.
 
-    reference.py            write them
-    reference.py --check    fail (exit 1) when what is there differs
+reference.py            write them
+reference.py --check    fail (exit 1) when what is there differs
 """
 
 from __future__ import annotations
@@ -23,8 +24,17 @@ from _health.metrics import COMPATIBILITY, METRICS, MOST_FINDINGS, MOST_MESH_HOS
 
 #: Ends of names -> unit.
 _UNITS = (
-    ("_bytes_per_second", "bytes/s"), ("_seconds", "s"), ("_watts", "W"), ("_ratio", "0 to 1"), ("_rows", "rows"), ("_pages", "pages"), ("_gpus", "GPUs"),
-    ("_nodes", "nodes"), ("_bytes", "bytes"), ("_hertz", "Hz"), ("_per_second", "1/s"),
+    ("_bytes_per_second", "bytes/s"),
+    ("_seconds", "s"),
+    ("_watts", "W"),
+    ("_ratio", "0 to 1"),
+    ("_rows", "rows"),
+    ("_pages", "pages"),
+    ("_gpus", "GPUs"),
+    ("_nodes", "nodes"),
+    ("_bytes", "bytes"),
+    ("_hertz", "Hz"),
+    ("_per_second", "1/s"),
 )
 
 METRICS_PAGE = """<!-- Made by `make -C src/docs` from the table in plugins/module_utils/_health/metrics.py; do not edit. -->
@@ -122,7 +132,9 @@ A code `<check>_<status>`, such as `gpu_power_unknown`, is a check's own word th
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
+    return "\n".join(
+        "| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines
+    )
 
 
 def _unit(metric: Metric) -> str:
@@ -132,89 +144,216 @@ def _unit(metric: Metric) -> str:
 def _rows(several: Iterable[Metric]) -> Iterable[Tuple[str, ...]]:
     for metric in several:
         check = metric.check or ("any" if "check" in metric.labels else "")
-        yield f"`{metric.name}`", ", ".join(f"`{label}`" for label in metric.labels), _unit(metric), f"`{check}`" if metric.check else check, metric.help
+        yield (
+            f"`{metric.name}`",
+            ", ".join(f"`{label}`" for label in metric.labels),
+            _unit(metric),
+            f"`{check}`" if metric.check else check,
+            metric.help,
+        )
 
 
 def _node(gpus: int, most: bool, hosts: int) -> Dict[str, Any]:
-    """A node as a run document has it, of which everything was measured; ``most``: with all that there can be."""
+    """A node as a run document has it, of which everything was measured; ``most``: with all that
+    there can be.
+    """
     indexes = [str(index) for index in range(gpus)]
     planes = ("eth1", "eth2")
-    directions, methods, ways = ("host_to_device", "device_to_host"), ("copy_engine", "kernel"), ("transmit", "receive")
+    directions, methods, ways = (
+        ("host_to_device", "device_to_host"),
+        ("copy_engine", "kernel"),
+        ("transmit", "receive"),
+    )
     values: Dict[str, List[Tuple[str, str, Dict[str, str]]]] = {
         "gpu_count": [("gpu_count", "gpus", {})],
-        "remapped_rows": [("remapped_rows", "rows", {"gpu": gpu, "cause": cause}) for gpu in indexes for cause in ("correctable", "uncorrectable")],
+        "remapped_rows": [
+            ("remapped_rows", "rows", {"gpu": gpu, "cause": cause})
+            for gpu in indexes
+            for cause in ("correctable", "uncorrectable")
+        ],
         "gpu_power": [("power_limit", "watts", {"gpu": gpu}) for gpu in indexes],
         "pcie_bandwidth": [
             ("pcie_bandwidth", "bytes/s", {"gpu": gpu, "direction": direction, "method": method})
-            for gpu in indexes for direction in directions for method in methods
+            for gpu in indexes
+            for direction in directions
+            for method in methods
         ],
         "ecc_errors": [
             ("ecc_errors", "errors", {"gpu": gpu, "counter": counter, "kind": kind})
-            for gpu in indexes for counter in ("volatile", "aggregate") for kind in ("corrected", "uncorrected")
+            for gpu in indexes
+            for counter in ("volatile", "aggregate")
+            for kind in ("corrected", "uncorrected")
         ],
         "nvlink": [("nvlinks_active", "links", {"gpu": gpu}) for gpu in indexes],
         "pcie_link": [("pcie_replays", "replays", {"gpu": gpu}) for gpu in indexes],
         "gpu_processes": [("memory_used", "bytes", {"gpu": gpu}) for gpu in indexes],
         "infiniband": [("port_active", "ports", {"port": f"mlx5_{gpu}:1"}) for gpu in indexes],
         "clock_sync": [("clock_offset", "seconds", {})],
-        "storage": [("filesystem_free", "ratio", {"path": path}) for path in ("/", "/var", "/scratch")],
-        "memory_and_cpu": [("memory_errors", "errors", {"kind": kind}) for kind in ("corrected", "uncorrected")],
-        "gpu_link": [("gpu_link_bandwidth", "bytes/s", {"gpu": gpu, "kind": "nvlink"}) for gpu in indexes],
-        "gpu_memory": [("gpu_memory_bandwidth", "bytes/s", {"gpu": gpu}) for gpu in indexes] + [
-            ("gpu_compute_rate", "FLOP/s", {"gpu": gpu, "kind": kind}) for gpu in indexes for kind in ("fp64", "tensor")],
+        "storage": [
+            ("filesystem_free", "ratio", {"path": path}) for path in ("/", "/var", "/scratch")
+        ],
+        "memory_and_cpu": [
+            ("memory_errors", "errors", {"kind": kind}) for kind in ("corrected", "uncorrected")
+        ],
+        "gpu_link": [
+            ("gpu_link_bandwidth", "bytes/s", {"gpu": gpu, "kind": "nvlink"}) for gpu in indexes
+        ],
+        "gpu_memory": [("gpu_memory_bandwidth", "bytes/s", {"gpu": gpu}) for gpu in indexes]
+        + [
+            ("gpu_compute_rate", "FLOP/s", {"gpu": gpu, "kind": kind})
+            for gpu in indexes
+            for kind in ("fp64", "tensor")
+        ],
         "dcgm_diag": [],
-        "ping_mesh": [(name, unit, {"plane": plane}) for plane in planes for name, unit in (("ping_loss", "ratio"), ("ping_round_trip", "seconds"))],
-        "iperf3_pairs": [("pair_bandwidth", "bytes/s", {"plane": plane, "direction": way}) for plane in planes for way in ways],
-        "volume_claim": [(name, "seconds", {"storage_class": "fast"}) for name in ("volume_bound", "volume_ready")],
+        "ping_mesh": [
+            (name, unit, {"plane": plane})
+            for plane in planes
+            for name, unit in (("ping_loss", "ratio"), ("ping_round_trip", "seconds"))
+        ],
+        "iperf3_pairs": [
+            ("pair_bandwidth", "bytes/s", {"plane": plane, "direction": way})
+            for plane in planes
+            for way in ways
+        ],
+        "volume_claim": [
+            (name, "seconds", {"storage_class": "fast"})
+            for name in ("volume_bound", "volume_ready")
+        ],
     }
     if most:
         causes = ("power", "thermal", "board_limit", "reliability")
-        values["gpu_power"] += [("clocks_held_back", "seconds", {"gpu": gpu, "cause": cause}) for gpu in indexes for cause in causes]
+        values["gpu_power"] += [
+            ("clocks_held_back", "seconds", {"gpu": gpu, "cause": cause})
+            for gpu in indexes
+            for cause in causes
+        ]
         values["pcie_bandwidth"] += [
-            ("pcie_bandwidth_concurrent", "bytes/s", {"gpu": gpu, "direction": direction, "method": "copy_engine"})
-            for gpu in indexes for direction in directions
+            (
+                "pcie_bandwidth_concurrent",
+                "bytes/s",
+                {"gpu": gpu, "direction": direction, "method": "copy_engine"},
+            )
+            for gpu in indexes
+            for direction in directions
         ]
         values["nvlink"] += [
-            ("nvlink_errors", "errors", {"gpu": gpu, "kind": kind}) for gpu in indexes for kind in ("crc_flit", "crc_data", "replay", "recovery")]
-        values["memory_and_cpu"] += [("host_memory_bandwidth", "bytes/s", {"numa": numa}) for numa in ("0", "1")]
-        values["xid_errors"] = [("xid_errors", "events", {"gpu": gpu, "xid": xid}) for gpu in indexes for xid in ("13", "31", "79")]
+            ("nvlink_errors", "errors", {"gpu": gpu, "kind": kind})
+            for gpu in indexes
+            for kind in ("crc_flit", "crc_data", "replay", "recovery")
+        ]
+        values["memory_and_cpu"] += [
+            ("host_memory_bandwidth", "bytes/s", {"numa": numa}) for numa in ("0", "1")
+        ]
+        values["xid_errors"] = [
+            ("xid_errors", "events", {"gpu": gpu, "xid": xid})
+            for gpu in indexes
+            for xid in ("13", "31", "79")
+        ]
         values["gpu_visibility"] = [("gpus_visible", "gpus", {})]
         values["image_registry"] = [("image_lookup", "seconds", {"registry": "registry"})]
         values["nfs_mounts"] = [("nfs_answer", "seconds", {"server": "nas"})]
-        values["gpu_activity"] = [("sampling_cpu", "ratio", {}), ("sampling_memory", "bytes", {})] + [
-            (name, unit, {"gpu": gpu}) for gpu in indexes for name, unit in (("utilization", "ratio"), ("power", "watts"), ("sm_clock", "hertz"))]
+        values["gpu_activity"] = [
+            ("sampling_cpu", "ratio", {}),
+            ("sampling_memory", "bytes", {}),
+        ] + [
+            (name, unit, {"gpu": gpu})
+            for gpu in indexes
+            for name, unit in (("utilization", "ratio"), ("power", "watts"), ("sm_clock", "hertz"))
+        ]
         values["gpu_usage"] = [
-            (f"gpu_usage_{name}", unit, {"gpu": gpu}) for gpu in indexes
-            for name, unit in (("mean", "ratio"), ("p50", "ratio"), ("idle", "ratio"), ("idle_episodes", "episodes"), ("memory_occupied", "ratio"))]
+            (f"gpu_usage_{name}", unit, {"gpu": gpu})
+            for gpu in indexes
+            for name, unit in (
+                ("mean", "ratio"),
+                ("p50", "ratio"),
+                ("idle", "ratio"),
+                ("idle_episodes", "episodes"),
+                ("memory_occupied", "ratio"),
+            )
+        ]
     findings = [
-        {"check": "gpu_power", "code": f"code_{number}", "status": "warn", "action": "watch", "subject": {"kind": "node"}, "message": "", "evidence": {}}
+        {
+            "check": "gpu_power",
+            "code": f"code_{number}",
+            "status": "warn",
+            "action": "watch",
+            "subject": {"kind": "node"},
+            "message": "",
+            "evidence": {},
+        }
         for number in range(MOST_FINDINGS + 1 if most else 0)
     ]
     health = [
-        {"check": check, "status": "pass", "summary": "", "findings": [], "duration_seconds": 1.0, "measurements": [
-            {"name": name, "value": 1.0, "unit": unit, "labels": labels} for name, unit, labels in of_check
-        ]} for check, of_check in values.items()
+        {
+            "check": check,
+            "status": "pass",
+            "summary": "",
+            "findings": [],
+            "duration_seconds": 1.0,
+            "measurements": [
+                {"name": name, "value": 1.0, "unit": unit, "labels": labels}
+                for name, unit, labels in of_check
+            ],
+        }
+        for check, of_check in values.items()
     ]
-    known = [{"index": index, "uuid": f"GPU-{index}", "pci": f"00000000:{index:02X}:00.0", "name": "GPU"} for index in range(gpus)]
-    return {"name": "gpu0", "status": "pass", "fit": "fit", "findings": findings, "health": health, "fleet": [], "facts": {"gpus": known}, "readings": {}}
+    known = [
+        {"index": index, "uuid": f"GPU-{index}", "pci": f"00000000:{index:02X}:00.0", "name": "GPU"}
+        for index in range(gpus)
+    ]
+    return {
+        "name": "gpu0",
+        "status": "pass",
+        "fit": "fit",
+        "findings": findings,
+        "health": health,
+        "fleet": [],
+        "facts": {"gpus": known},
+        "readings": {},
+    }
 
 
 def _document(gpus: int, most: bool, hosts: int) -> Dict[str, Any]:
     names = [f"gpu{number}" for number in range(hosts)]
-    measures = (("iperf3_pairs", "bandwidth", "bits/s"), ("ping_mesh", "loss", "ratio"), ("ping_mesh", "round_trip_p50", "seconds"))
+    measures = (
+        ("iperf3_pairs", "bandwidth", "bits/s"),
+        ("ping_mesh", "loss", "ratio"),
+        ("ping_mesh", "round_trip_p50", "seconds"),
+    )
     return {
-        "run_id": "run", "phase": "preflight", "finished": "2026-01-01T00:00:00Z", "duration_seconds": 1.0, "versions": {},
-        "policy": {}, "counts": dict.fromkeys(("fit", "unfit", "could_not_tell", "skipped"), 0), "verdict": {"status": "pass", "passed": True},
-        "findings": [], "nodes": [_node(gpus, most, hosts)],
-        "mesh": {"hosts": names, "matrices": [
-            {"check": check, "plane": plane, "measure": measure, "unit": unit, "cells": [[0, other, 1.0] for other in range(1, hosts)]}
-            for plane in ("eth1", "eth2") for check, measure, unit in measures
-        ]},
+        "run_id": "run",
+        "phase": "preflight",
+        "finished": "2026-01-01T00:00:00Z",
+        "duration_seconds": 1.0,
+        "versions": {},
+        "policy": {},
+        "counts": dict.fromkeys(("fit", "unfit", "could_not_tell", "skipped"), 0),
+        "verdict": {"status": "pass", "passed": True},
+        "findings": [],
+        "nodes": [_node(gpus, most, hosts)],
+        "mesh": {
+            "hosts": names,
+            "matrices": [
+                {
+                    "check": check,
+                    "plane": plane,
+                    "measure": measure,
+                    "unit": unit,
+                    "cells": [[0, other, 1.0] for other in range(1, hosts)],
+                }
+                for plane in ("eth1", "eth2")
+                for check, measure, unit in measures
+            ],
+        },
     }
 
 
-def series(nodes: int, gpus: int, most: bool = False, hosts: int = 0, compatibility: bool = False) -> int:
-    """Series of a fleet in which each node has two networks and was in a mesh of so many hosts: those of one node's group times the nodes, and the run's."""
+def series(
+    nodes: int, gpus: int, most: bool = False, hosts: int = 0, compatibility: bool = False
+) -> int:
+    """Series of a fleet in which each node has two networks and was in a mesh of so many hosts:
+    those of one node's group times the nodes, and the run's.
+    """
     node, run = metrics.groups_of(_document(gpus, most, hosts), compatibility)
     return len(node.samples) * nodes + len(run.samples)
 
@@ -223,28 +362,59 @@ def _metrics_page() -> str:
     of_run = [metric for metric in METRICS if metric.name.startswith("autopilot_run_")]
     hosts = MOST_MESH_HOSTS
     usual, compatible = series(1000, 8), series(1000, 8, compatibility=True)
-    cells, all_cells = (series(hosts, 8, hosts=hosts, compatibility=both) - series(hosts, 8, compatibility=both) for both in (False, True))
+    cells, all_cells = (
+        series(hosts, 8, hosts=hosts, compatibility=both) - series(hosts, 8, compatibility=both)
+        for both in (False, True)
+    )
     heads = ("metric", "labels", "unit", "check", "meaning")
     return METRICS_PAGE.format(
         statuses=", ".join(f"{rank} {status}" for rank, status in enumerate(metrics.STATUSES)),
         node=table(heads, _rows(metric for metric in METRICS if metric not in of_run)),
-        run=table(("metric", "labels", "unit", "meaning"), [(*row[:3], row[4]) for row in _rows(of_run)]),
-        compatible=table(("metric", "labels"), [(row[0], "`node`, " + row[1]) for row in _rows([COMPATIBILITY])]),
-        usual=f"{usual:,}", most=f"{series(1000, 8, most=True):,}", most_findings=MOST_FINDINGS, most_hosts=hosts, most_series=metrics.MOST_SERIES,
-        agent_phase=agent.PHASE, agent=table(("metric", "kind", "labels", "meaning"), [
-            (f"`{metric.name}`", metric.kind, ", ".join(f"`{label}`" for label in metric.labels), metric.help) for metric in agent.METRICS]),
-        compatibility=f"{compatible - usual:,}", mesh=f"{cells:,}", mesh_compatibility=f"{all_cells - cells:,}",
+        run=table(
+            ("metric", "labels", "unit", "meaning"), [(*row[:3], row[4]) for row in _rows(of_run)]
+        ),
+        compatible=table(
+            ("metric", "labels"), [(row[0], "`node`, " + row[1]) for row in _rows([COMPATIBILITY])]
+        ),
+        usual=f"{usual:,}",
+        most=f"{series(1000, 8, most=True):,}",
+        most_findings=MOST_FINDINGS,
+        most_hosts=hosts,
+        most_series=metrics.MOST_SERIES,
+        agent_phase=agent.PHASE,
+        agent=table(
+            ("metric", "kind", "labels", "meaning"),
+            [
+                (
+                    f"`{metric.name}`",
+                    metric.kind,
+                    ", ".join(f"`{label}`" for label in metric.labels),
+                    metric.help,
+                )
+                for metric in agent.METRICS
+            ],
+        ),
+        compatibility=f"{compatible - usual:,}",
+        mesh=f"{cells:,}",
+        mesh_compatibility=f"{all_cells - cells:,}",
     )
 
 
 def _findings_page() -> str:
-    return FINDINGS_PAGE.format(findings=table(
-        ("code", "what it means", "what to do"), [(f"`{code}`", entry.meaning, entry.next) for code, entry in sorted(FINDINGS.items())],
-    ))
+    return FINDINGS_PAGE.format(
+        findings=table(
+            ("code", "what it means", "what to do"),
+            [(f"`{code}`", entry.meaning, entry.next) for code, entry in sorted(FINDINGS.items())],
+        )
+    )
 
 
 #: Page -> how it is made.
-PAGES = {"metrics.md": _metrics_page, "findings.md": _findings_page, "marks.md": lambda: marks.page(table)}
+PAGES = {
+    "metrics.md": _metrics_page,
+    "findings.md": _findings_page,
+    "marks.md": lambda: marks.page(table),
+}
 
 
 def main() -> int:
@@ -256,7 +426,10 @@ def main() -> int:
         elif not page.exists() or page.read_text(encoding="utf-8") != made():
             differ.append(str(page))
     for name in differ:
-        print(f"reference: {name} is not what the tables of the core give; run make -C src/docs", file=sys.stderr)
+        print(
+            f"reference: {name} is not what the tables of the core give; run make -C src/docs",
+            file=sys.stderr,
+        )
     return int(bool(differ))
 
 

@@ -1,12 +1,14 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the Grafana dashboards of the role `monitoring`, with Grafana's own builder library (tests/requirements.txt has its version).
+"""Writes the Grafana dashboards of the role `monitoring`, with Grafana's own builder library
+(tests/requirements.txt has its version).
 
     dashboards.py            write them
     dashboards.py --check    fail (exit 1) when what is in the role differs
 
-Three of them: the fleet (who is bad, what, since when), one node (each GPU, each check, their history) and the network between nodes. The metrics
-and their labels are those of the core's table, `metrics.METRICS`.
+Three of them: the fleet (who is bad, what, since when), one node (each GPU, each check, their
+history) and the network between nodes. The metrics and their labels are those of the core's table,
+`metrics.METRICS`.
 """
 
 from __future__ import annotations
@@ -16,7 +18,16 @@ import sys
 from pathlib import Path
 from typing import Any, Dict, List, Sequence
 
-from grafana_foundation_sdk.builders import bargauge, common, dashboard, prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.builders import (
+    bargauge,
+    common,
+    dashboard,
+    prometheus,
+    stat,
+    statetimeline,
+    table,
+    timeseries,
+)
 from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from grafana_foundation_sdk.models import common as common_model
 from grafana_foundation_sdk.models import dashboard as model
@@ -28,7 +39,8 @@ DASHBOARDS = ROOT / "roles" / "monitoring" / "files" / "dashboards"
 TAG = "autopilot-gpu"
 SOURCE = model.DataSourceRef("prometheus", "${datasource}")
 
-#: What all queries select by. ``cluster`` is a label that the user may have given the groups; without it, all match.
+#: What all queries select by. ``cluster`` is a label that the user may have given the groups;
+#: without it, all match.
 RUNS = 'job="$job", cluster=~"$cluster", phase=~"$phase"'
 NODE = f'{RUNS}, node="$node"'
 PLANE = f'{RUNS}, plane="$plane"'
@@ -36,7 +48,13 @@ PLANE = f'{RUNS}, plane="$plane"'
 BY_NODE, ANY_PHASE = "cluster, node, phase", "cluster, node"
 
 #: Status words with their colours, by the number that metrics have for them.
-STATUSES = (("pass", "green"), ("skip", "#8e8e8e"), ("warn", "yellow"), ("unknown", "purple"), ("fail", "red"))
+STATUSES = (
+    ("pass", "green"),
+    ("skip", "#8e8e8e"),
+    ("warn", "yellow"),
+    ("unknown", "purple"),
+    ("fail", "red"),
+)
 #: Hours without a run after which a node is listed as not checked; the first is that of the alert.
 HOURS_UNCHECKED = (26, 6, 72, 168)
 
@@ -51,7 +69,10 @@ Panel = Any
 
 def mapped(values: Dict[str, Any]) -> List[model.ValueMapping]:
     """Texts and colours in place of values: {value: (text, colour)}."""
-    results = {value: model.ValueMappingResult(text, colour, index=place) for place, (value, (text, colour)) in enumerate(values.items())}
+    results = {
+        value: model.ValueMappingResult(text, colour, index=place)
+        for place, (value, (text, colour)) in enumerate(values.items())
+    }
     return [model.ValueMap(results)]
 
 
@@ -64,12 +85,24 @@ COMPLETE = mapped({"0": ("broken off", "orange"), "1": ("complete", "green")})
 
 def query(expression: str, legend: str = "", instant: bool = False) -> prometheus.Dataquery:
     """A query for a panel of series; `rows` makes those of a table."""
-    made = prometheus.Dataquery().expr(expression).datasource(SOURCE).format(PromQueryFormat.TIME_SERIES)
+    made = (
+        prometheus.Dataquery()
+        .expr(expression)
+        .datasource(SOURCE)
+        .format(PromQueryFormat.TIME_SERIES)
+    )
     made = made.instant() if instant else made.range()
     return made.legend_format(legend) if legend else made
 
 
-def queried(panel: Panel, queries: Sequence[prometheus.Dataquery], title: str, description: str, span: int, height: int) -> Panel:
+def queried(
+    panel: Panel,
+    queries: Sequence[prometheus.Dataquery],
+    title: str,
+    description: str,
+    span: int,
+    height: int,
+) -> Panel:
     panel = panel.title(title).description(description).datasource(SOURCE).span(span).height(height)
     for place, one in enumerate(queries):
         panel = panel.with_target(one.ref_id("ABCDEF"[place]))
@@ -79,23 +112,74 @@ def queried(panel: Panel, queries: Sequence[prometheus.Dataquery], title: str, d
 def number(title: str, description: str, expression: str, colour: str) -> Panel:
     """How many nodes there are of a kind; in its colour from 1 up."""
     steps = [model.Threshold(None, "#8e8e8e"), model.Threshold(1, colour)]
-    panel = stat.Panel().graph_mode(common_model.BigValueGraphMode.AREA).thresholds(dashboard.ThresholdsConfig().steps(steps))
-    return queried(panel, [query(f"count(count by (cluster, node) ({expression})) or vector(0)")], title, description, 4, 4)
+    panel = (
+        stat.Panel()
+        .graph_mode(common_model.BigValueGraphMode.AREA)
+        .thresholds(dashboard.ThresholdsConfig().steps(steps))
+    )
+    return queried(
+        panel,
+        [query(f"count(count by (cluster, node) ({expression})) or vector(0)")],
+        title,
+        description,
+        4,
+        4,
+    )
 
 
-def words(title: str, description: str, expression: str, legend: str, span: int, mappings: Sequence[model.ValueMapping] = (), unit: str = "") -> Panel:
+def words(
+    title: str,
+    description: str,
+    expression: str,
+    legend: str,
+    span: int,
+    mappings: Sequence[model.ValueMapping] = (),
+    unit: str = "",
+) -> Panel:
     """Values as words or ages, each under its legend."""
-    panel = stat.Panel().graph_mode(common_model.BigValueGraphMode.NONE).text_mode(common_model.BigValueTextMode.VALUE_AND_NAME)
+    panel = (
+        stat.Panel()
+        .graph_mode(common_model.BigValueGraphMode.NONE)
+        .text_mode(common_model.BigValueTextMode.VALUE_AND_NAME)
+    )
     panel = panel.color_mode(common_model.BigValueColorMode.VALUE).mappings(list(mappings))
     panel = panel.thresholds(dashboard.ThresholdsConfig().steps([model.Threshold(None, "text")]))
-    return queried(panel.unit(unit) if unit else panel, [query(expression, legend, instant=True)], title, description, span, 4)
+    return queried(
+        panel.unit(unit) if unit else panel,
+        [query(expression, legend, instant=True)],
+        title,
+        description,
+        span,
+        4,
+    )
 
 
-def lines(title: str, description: str, queries: Sequence[prometheus.Dataquery], unit: str = "short", span: int = 12, stacked: bool = False) -> Panel:
+def lines(
+    title: str,
+    description: str,
+    queries: Sequence[prometheus.Dataquery],
+    unit: str = "short",
+    span: int = 12,
+    stacked: bool = False,
+) -> Panel:
     # A value holds until the next run, so that lines have steps.
-    panel = timeseries.Panel().unit(unit).line_interpolation(common_model.LineInterpolation.STEP_AFTER).fill_opacity(30 if stacked else 0).axis_soft_min(0)
-    panel = panel.tooltip(common.VizTooltipOptions().mode(common_model.TooltipDisplayMode.MULTI).sort(common_model.SortOrder.DESCENDING))
-    panel = panel.legend(common.VizLegendOptions().display_mode(common_model.LegendDisplayMode.LIST).placement(common_model.LegendPlacement.BOTTOM))
+    panel = (
+        timeseries.Panel()
+        .unit(unit)
+        .line_interpolation(common_model.LineInterpolation.STEP_AFTER)
+        .fill_opacity(30 if stacked else 0)
+        .axis_soft_min(0)
+    )
+    panel = panel.tooltip(
+        common.VizTooltipOptions()
+        .mode(common_model.TooltipDisplayMode.MULTI)
+        .sort(common_model.SortOrder.DESCENDING)
+    )
+    panel = panel.legend(
+        common.VizLegendOptions()
+        .display_mode(common_model.LegendDisplayMode.LIST)
+        .placement(common_model.LegendPlacement.BOTTOM)
+    )
     if stacked:
         panel = panel.stacking(common.StackingConfig().mode(common_model.StackingMode.NORMAL))
     return queried(panel, queries, title, description, span, 9)
@@ -104,38 +188,76 @@ def lines(title: str, description: str, queries: Sequence[prometheus.Dataquery],
 def coloured(panel: Panel, series: Dict[str, str]) -> Panel:
     """Series by name in their colours."""
     for name, colour in series.items():
-        panel = panel.override_by_name(name, [model.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})])
+        panel = panel.override_by_name(
+            name, [model.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})]
+        )
     return panel
 
 
 def bars(title: str, description: str, expression: str, legend: str, unit: str, span: int) -> Panel:
-    panel = bargauge.Panel().unit(unit).orientation(common_model.VizOrientation.HORIZONTAL).display_mode(common_model.BarGaugeDisplayMode.BASIC).min(0)
+    panel = (
+        bargauge.Panel()
+        .unit(unit)
+        .orientation(common_model.VizOrientation.HORIZONTAL)
+        .display_mode(common_model.BarGaugeDisplayMode.BASIC)
+        .min(0)
+    )
     panel = panel.thresholds(dashboard.ThresholdsConfig().steps([model.Threshold(None, "blue")]))
     return queried(panel, [query(expression, legend, instant=True)], title, description, span, 9)
 
 
 def timeline(title: str, description: str, expression: str, legend: str, span: int) -> Panel:
     """Statuses over time."""
-    panel = statetimeline.Panel().mappings(BY_NUMBER).row_height(0.8).show_value(common_model.VisibilityMode.NEVER).fill_opacity(70).line_width(0)
-    panel = panel.color_scheme(dashboard.FieldColor().mode(model.FieldColorModeId.FIXED).fixed_color("#8e8e8e"))
+    panel = (
+        statetimeline.Panel()
+        .mappings(BY_NUMBER)
+        .row_height(0.8)
+        .show_value(common_model.VisibilityMode.NEVER)
+        .fill_opacity(70)
+        .line_width(0)
+    )
+    panel = panel.color_scheme(
+        dashboard.FieldColor().mode(model.FieldColorModeId.FIXED).fixed_color("#8e8e8e")
+    )
     return queried(panel, [query(expression, legend)], title, description, span, 9)
 
 
 def rows(
-    title: str, description: str, expressions: Sequence[str], columns: Dict[str, str], sort: str, span: int = 24, height: int = 10, falling: bool = False,
+    title: str,
+    description: str,
+    expressions: Sequence[str],
+    columns: Dict[str, str],
+    sort: str,
+    span: int = 24,
+    height: int = 10,
+    falling: bool = False,
 ) -> Panel:
-    """A table of what instant queries say; where there are several, they have labels in common. ``columns`` are the fields in their order, as
-    Grafana calls them (a label, ``Value``, ``Value #B``), and what is written above them, "" where they are not shown."""
+    """A table of what instant queries say; where there are several, they have labels in common.
+    ``columns`` are the fields in their order, as Grafana calls them (a label, ``Value``, ``Value
+    #B``), and what is written above them, "" where they are not shown.
+    """
     panel = table.Panel().sort_by([common.TableSortByFieldState().display_name(sort).desc(falling)])
     panel = panel.footer(common.TableFooterOptions().enable_pagination(True)).no_value("none")
     if len(expressions) > 1:
         panel = panel.with_transformation(model.DataTransformerConfig("merge", options={}))
-    panel = panel.with_transformation(model.DataTransformerConfig("organize", options={
-        "excludeByName": dict.fromkeys(["Time", *(field for field, shown in columns.items() if not shown)], True),
-        "indexByName": {field: place for place, field in enumerate(columns)},
-        "renameByName": {field: shown for field, shown in columns.items() if shown not in ("", field)},
-    }))
-    queries = [prometheus.Dataquery().expr(one).datasource(SOURCE).format(PromQueryFormat.TABLE).instant() for one in expressions]
+    panel = panel.with_transformation(
+        model.DataTransformerConfig(
+            "organize",
+            options={
+                "excludeByName": dict.fromkeys(
+                    ["Time", *(field for field, shown in columns.items() if not shown)], True
+                ),
+                "indexByName": {field: place for place, field in enumerate(columns)},
+                "renameByName": {
+                    field: shown for field, shown in columns.items() if shown not in ("", field)
+                },
+            },
+        )
+    )
+    queries = [
+        prometheus.Dataquery().expr(one).datasource(SOURCE).format(PromQueryFormat.TABLE).instant()
+        for one in expressions
+    ]
     return queried(panel, queries, title, description, span, height)
 
 
@@ -146,7 +268,10 @@ def named(*labels: str) -> Dict[str, str]:
 
 def column(panel: Panel, name: str, **properties: Any) -> Panel:
     """How a column looks: ``unit``, ``links``, ``width``, ``mappings`` (which colour its text)."""
-    found = [model.DynamicConfigValue({"width": "custom.width"}.get(key, key), value) for key, value in properties.items()]
+    found = [
+        model.DynamicConfigValue({"width": "custom.width"}.get(key, key), value)
+        for key, value in properties.items()
+    ]
     if "mappings" in properties:
         found.append(model.DynamicConfigValue("custom.cellOptions", {"type": "color-text"}))
     return panel.override_by_name(name, found)
@@ -161,43 +286,99 @@ def linked(panel: Panel) -> Panel:
 
 def variable(name: str, label: str, series: str, several: bool = True) -> dashboard.QueryVariable:
     """A variable with the values of the label of its name; several or all of them, or one."""
-    made = dashboard.QueryVariable(name).label(label).datasource(SOURCE).refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
-    made = made.query({"query": f"label_values({series}, {name})", "refId": f"variable-{name}"}).sort(model.VariableSort.ALPHABETICAL_ASC)
+    made = (
+        dashboard.QueryVariable(name)
+        .label(label)
+        .datasource(SOURCE)
+        .refresh(model.VariableRefresh.ON_TIME_RANGE_CHANGED)
+    )
+    made = made.query(
+        {"query": f"label_values({series}, {name})", "refId": f"variable-{name}"}
+    ).sort(model.VariableSort.ALPHABETICAL_ASC)
     if not several:
         return made
     # Where series do not have the label at all, only this matches.
-    return made.multi(True).include_all(True).all_value(".*").current(model.VariableOption(True, "All", "$__all"))
+    return (
+        made.multi(True)
+        .include_all(True)
+        .all_value(".*")
+        .current(model.VariableOption(True, "All", "$__all"))
+    )
 
 
-def page(uid: str, title: str, description: str, variables: Sequence[Any], contents: Sequence[Any]) -> dashboard.Dashboard:
+def page(
+    uid: str, title: str, description: str, variables: Sequence[Any], contents: Sequence[Any]
+) -> dashboard.Dashboard:
     """A dashboard: rows, each with the panels after it, and what all pages have."""
-    made = dashboard.Dashboard(title).uid(f"autopilot-gpu-{uid}").description(description).tags([TAG]).refresh("1m").time("now-7d", "now")
+    made = (
+        dashboard.Dashboard(title)
+        .uid(f"autopilot-gpu-{uid}")
+        .description(description)
+        .tags([TAG])
+        .refresh("1m")
+        .time("now-7d", "now")
+    )
     made = made.tooltip(model.DashboardCursorSync.CROSSHAIR).timezone("browser")
-    others = dashboard.DashboardLink("GPU health").type(model.DashboardLinkType.DASHBOARDS).tags([TAG]).as_dropdown(False)
+    others = (
+        dashboard.DashboardLink("GPU health")
+        .type(model.DashboardLinkType.DASHBOARDS)
+        .tags([TAG])
+        .as_dropdown(False)
+    )
     made = made.link(others.include_vars(True).keep_time(True))
-    made = made.with_variable(dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus"))
+    made = made.with_variable(
+        dashboard.DatasourceVariable("datasource").label("Data source").type("prometheus")
+    )
     made = made.with_variable(variable("job", "Job", LAST_RUN, several=False))
     made = made.with_variable(variable("cluster", "Cluster", f'{LAST_RUN}{{job="$job"}}'))
-    made = made.with_variable(variable("phase", "Phase", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}'))
+    made = made.with_variable(
+        variable("phase", "Phase", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}')
+    )
     for one in variables:
         made = made.with_variable(one)
     for place, one in enumerate(contents, 1):
-        made = made.with_row(dashboard.Row(one).id(place)) if isinstance(one, str) else made.with_panel(one.id(place))
+        made = (
+            made.with_row(dashboard.Row(one).id(place))
+            if isinstance(one, str)
+            else made.with_panel(one.id(place))
+        )
     return made
 
 
 def findings(title: str, selected: str, with_node: bool = True) -> Panel:
-    """What is bad and since when, the worst first: by the alphabet fail comes before unknown, and that before warn."""
+    """What is bad and since when, the worst first: by the alphabet fail comes before unknown, and
+    that before warn.
+    """
     found = f"autopilot_finding{{{selected}}}"
     # As many looks back as there are points (below), however long the range is.
-    first_seen = f"(min_over_time(timestamp({found})[$__range:$__interval]) or timestamp({found})) and {found}"
+    first_seen = (
+        f"(min_over_time(timestamp({found})[$__range:$__interval]) or "
+        f"timestamp({found})) and {found}"
+    )
     where = ["cluster", "node", "phase"] if with_node else ["phase"]
-    panel = rows(
-        title, "Findings from warn up, by the policy. Since: when it was first seen within the time range of this page.",
-        [f"min by ({', '.join(where)}, status, action, check, code, subject) ({first_seen}) * 1000"],
-        {**named("status", *where, "subject", "check"), "code": "finding", "action": "next step", "Value": "since"}, "status",
-    ).no_value("nothing is bad").max_data_points(200)
-    panel = column(column(panel, "status", mappings=BY_WORD, width=100), "since", unit="dateTimeFromNow")
+    panel = (
+        rows(
+            title,
+            "Findings from warn up, by the policy. Since: when it was first seen within the "
+            "time range of this page.",
+            [
+                f"min by ({', '.join(where)}, status, action, check, code, subject) "
+                f"({first_seen}) * 1000"
+            ],
+            {
+                **named("status", *where, "subject", "check"),
+                "code": "finding",
+                "action": "next step",
+                "Value": "since",
+            },
+            "status",
+        )
+        .no_value("nothing is bad")
+        .max_data_points(200)
+    )
+    panel = column(
+        column(panel, "status", mappings=BY_WORD, width=100), "since", unit="dateTimeFromNow"
+    )
     return linked(panel) if with_node else panel
 
 
@@ -206,235 +387,858 @@ def findings(title: str, selected: str, with_node: bool = True) -> Panel:
 
 def fleet() -> dashboard.Dashboard:
     hours = HOURS_UNCHECKED[0]
-    unchecked = dashboard.CustomVariable("unchecked").label("Not checked for").values(",".join(f"{one} h : {one * 3600}" for one in HOURS_UNCHECKED))
+    unchecked = (
+        dashboard.CustomVariable("unchecked")
+        .label("Not checked for")
+        .values(",".join(f"{one} h : {one * 3600}" for one in HOURS_UNCHECKED))
+    )
     unchecked = unchecked.current(model.VariableOption(True, f"{hours} h", str(hours * 3600)))
     # A node counts once, by the worst that the phases say of it: unfit, then no verdict, then fit.
     unfit = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 0"
-    undecided = f"max by ({ANY_PHASE}) ({LAST_RUN}{{{RUNS}}} unless on (job, {BY_NODE}) autopilot_node_fit{{{RUNS}}}) unless ({unfit})"
+    undecided = (
+        f"max by ({ANY_PHASE}) ({LAST_RUN}{{{RUNS}}} unless on (job, {BY_NODE}) "
+        f"autopilot_node_fit{{{RUNS}}}) unless ({unfit})"
+    )
     fit = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 1 unless ({undecided})"
     not_lately = f"time() - {LAST_RUN}{{{RUNS}}} > $unchecked"
     nodes = rows(
-        "Nodes", "All nodes, the worst first. Changes: how often the status became another one within the time range of this page.", [
+        "Nodes",
+        "All nodes, the worst first. Changes: how often the status became another one within "
+        "the time range of this page.",
+        [
             f"max by ({BY_NODE}) (autopilot_node_status{{{RUNS}}})",
             f"max by ({BY_NODE}) (autopilot_node_fit{{{RUNS}}})",
             f"count by ({BY_NODE}) (autopilot_finding{{{RUNS}}})",
             f"max by ({BY_NODE}) (changes(autopilot_node_status{{{RUNS}}}[$__range]))",
             f"max by ({BY_NODE}) ({LAST_RUN}{{{RUNS}}}) * 1000",
             f"max by ({BY_NODE}) (autopilot_last_success_timestamp_seconds{{{RUNS}}}) * 1000",
-        ], {
-            **named("cluster", "node", "phase"), "Value #A": "status", "Value #B": "fit", "Value #C": "findings", "Value #D": "changes",
-            "Value #E": "last checked", "Value #F": "last found fit",
-        }, "status", height=12, falling=True)
+        ],
+        {
+            **named("cluster", "node", "phase"),
+            "Value #A": "status",
+            "Value #B": "fit",
+            "Value #C": "findings",
+            "Value #D": "changes",
+            "Value #E": "last checked",
+            "Value #F": "last found fit",
+        },
+        "status",
+        height=12,
+        falling=True,
+    )
     nodes = column(column(nodes, "status", mappings=BY_NUMBER), "fit", mappings=FIT)
-    nodes = linked(column(column(nodes, "last checked", unit="dateTimeFromNow"), "last found fit", unit="dateTimeFromNow"))
+    nodes = linked(
+        column(
+            column(nodes, "last checked", unit="dateTimeFromNow"),
+            "last found fit",
+            unit="dateTimeFromNow",
+        )
+    )
     old = rows(
-        "Not checked lately", "Nodes without a run for as long as chosen above; what is known of them is that old.",
-        [f"max by ({BY_NODE}) ({not_lately})"], {**named("cluster", "node", "phase"), "Value": "for"}, "for", 12, 9, falling=True)
-    return page("fleet", "GPU health: fleet", "Which nodes are bad, what is wrong with them and since when, and which were not checked lately.", [unchecked], [
-        "Now",
-        number("Unfit", "Nodes that are not fit to run, by any phase chosen above.", unfit, "red"),
-        number(
-            "No verdict", "Nodes that could not be reached or not be judged, and those with nothing to check: neither healthy nor bad.", undecided, "purple"),
-        number("Warnings", "Nodes that are worth a look.", f"max by ({ANY_PHASE}) (autopilot_node_status{{{RUNS}}}) == 2", "yellow"),
-        number("Fit", "Nodes that are fit to run, by every phase chosen above.", fit, "green"),
-        number("Not checked lately", "Nodes without a run for as long as chosen above.", not_lately, "orange"),
-        words(
-            "Last run ended", "How long ago, by phase.", f"time() - max by (cluster, phase) (autopilot_run_timestamp_seconds{{{RUNS}}})",
-            "{{cluster}} {{phase}}", 4, unit="s"),
-        words(
-            "Last run", "Whether it met its policy, by phase.", f"min by (cluster, phase) (autopilot_run_passed{{{RUNS}}})",
-            "{{cluster}} {{phase}}", 12, PASSED),
-        words(
-            "Last run came to its end", "One that was broken off has not seen all nodes.", f"min by (cluster, phase) (autopilot_run_complete{{{RUNS}}})",
-            "{{cluster}} {{phase}}", 12, COMPLETE),
-        "Who is bad, what, since when",
-        findings("Findings", RUNS),
-        nodes,
-        linked(column(old, "for", unit="s")),
-        bars(
-            "Slowest GPUs", "The ten with the least bandwidth between host and GPU, the slower direction.",
-            f'bottomk(10, min by ({BY_NODE}, gpu) (autopilot_pcie_bandwidth_bytes_per_second{{{RUNS}, method="copy_engine"}}))',
-            "{{node}} GPU {{gpu}} {{phase}}", "Bps", 12),
-        "History",
-        coloured(lines("Nodes", "All nodes by what the last run said of each.", [
-            query(f"count({unfit})", "unfit"), query(f"count({undecided})", "no verdict"), query(f"count({fit})", "fit"),
-        ], stacked=True), {"unfit": "red", "no verdict": "purple", "fit": "green"}),
-        lines("Nodes of the last run", "As the last run of each phase counted them.", [
-            query(f"sum by (phase, fit) (autopilot_run_nodes{{{RUNS}}})", "{{fit}} {{phase}}")]),
-        lines("Findings", "From warn up, by code.", [query(f"count by (code) (autopilot_finding{{{RUNS}}})", "{{code}}")], stacked=True),
-        lines("Checks that fail or cannot tell", "Nodes by check.", [
-            query(f"count by (check) (autopilot_check_status{{{RUNS}}} == 4)", "{{check}} fail"),
-            query(f"count by (check) (autopilot_check_status{{{RUNS}}} == 3)", "{{check}} unknown")]),
-        lines("How long a run takes", "By phase.", [
-            query(f"max by (cluster, phase) (autopilot_run_duration_seconds{{{RUNS}}})", "{{cluster}} {{phase}}")], unit="s"),
-        timeline(
-            "Runs", "The worst that the runs of each phase found, of nodes and of what lies between them.",
-            f"max by (cluster, phase) (autopilot_run_status{{{RUNS}}})", "{{cluster}} {{phase}}", 12),
-    ])
+        "Not checked lately",
+        "Nodes without a run for as long as chosen above; what is known of them is that old.",
+        [f"max by ({BY_NODE}) ({not_lately})"],
+        {**named("cluster", "node", "phase"), "Value": "for"},
+        "for",
+        12,
+        9,
+        falling=True,
+    )
+    return page(
+        "fleet",
+        "GPU health: fleet",
+        "Which nodes are bad, what is wrong with them and since when, and which were not "
+        "checked lately.",
+        [unchecked],
+        [
+            "Now",
+            number(
+                "Unfit", "Nodes that are not fit to run, by any phase chosen above.", unfit, "red"
+            ),
+            number(
+                "No verdict",
+                "Nodes that could not be reached or not be judged, and those with nothing to "
+                "check: neither healthy nor bad.",
+                undecided,
+                "purple",
+            ),
+            number(
+                "Warnings",
+                "Nodes that are worth a look.",
+                f"max by ({ANY_PHASE}) (autopilot_node_status{{{RUNS}}}) == 2",
+                "yellow",
+            ),
+            number("Fit", "Nodes that are fit to run, by every phase chosen above.", fit, "green"),
+            number(
+                "Not checked lately",
+                "Nodes without a run for as long as chosen above.",
+                not_lately,
+                "orange",
+            ),
+            words(
+                "Last run ended",
+                "How long ago, by phase.",
+                f"time() - max by (cluster, phase) (autopilot_run_timestamp_seconds{{{RUNS}}})",
+                "{{cluster}} {{phase}}",
+                4,
+                unit="s",
+            ),
+            words(
+                "Last run",
+                "Whether it met its policy, by phase.",
+                f"min by (cluster, phase) (autopilot_run_passed{{{RUNS}}})",
+                "{{cluster}} {{phase}}",
+                12,
+                PASSED,
+            ),
+            words(
+                "Last run came to its end",
+                "One that was broken off has not seen all nodes.",
+                f"min by (cluster, phase) (autopilot_run_complete{{{RUNS}}})",
+                "{{cluster}} {{phase}}",
+                12,
+                COMPLETE,
+            ),
+            "Who is bad, what, since when",
+            findings("Findings", RUNS),
+            nodes,
+            linked(column(old, "for", unit="s")),
+            bars(
+                "Slowest GPUs",
+                "The ten with the least bandwidth between host and GPU, the slower direction.",
+                f"bottomk(10, min by ({BY_NODE}, gpu) "
+                f'(autopilot_pcie_bandwidth_bytes_per_second{{{RUNS}, method="copy_engine"}}))',
+                "{{node}} GPU {{gpu}} {{phase}}",
+                "Bps",
+                12,
+            ),
+            "History",
+            coloured(
+                lines(
+                    "Nodes",
+                    "All nodes by what the last run said of each.",
+                    [
+                        query(f"count({unfit})", "unfit"),
+                        query(f"count({undecided})", "no verdict"),
+                        query(f"count({fit})", "fit"),
+                    ],
+                    stacked=True,
+                ),
+                {"unfit": "red", "no verdict": "purple", "fit": "green"},
+            ),
+            lines(
+                "Nodes of the last run",
+                "As the last run of each phase counted them.",
+                [
+                    query(
+                        f"sum by (phase, fit) (autopilot_run_nodes{{{RUNS}}})", "{{fit}} {{phase}}"
+                    )
+                ],
+            ),
+            lines(
+                "Findings",
+                "From warn up, by code.",
+                [query(f"count by (code) (autopilot_finding{{{RUNS}}})", "{{code}}")],
+                stacked=True,
+            ),
+            lines(
+                "Checks that fail or cannot tell",
+                "Nodes by check.",
+                [
+                    query(
+                        f"count by (check) (autopilot_check_status{{{RUNS}}} == 4)",
+                        "{{check}} fail",
+                    ),
+                    query(
+                        f"count by (check) (autopilot_check_status{{{RUNS}}} == 3)",
+                        "{{check}} unknown",
+                    ),
+                ],
+            ),
+            lines(
+                "How long a run takes",
+                "By phase.",
+                [
+                    query(
+                        f"max by (cluster, phase) (autopilot_run_duration_seconds{{{RUNS}}})",
+                        "{{cluster}} {{phase}}",
+                    )
+                ],
+                unit="s",
+            ),
+            timeline(
+                "Runs",
+                "The worst that the runs of each phase found, of nodes and of what lies "
+                "between them.",
+                f"max by (cluster, phase) (autopilot_run_status{{{RUNS}}})",
+                "{{cluster}} {{phase}}",
+                12,
+            ),
+        ],
+    )
 
 
 # ---- one node ----
 
 
 def node() -> dashboard.Dashboard:
-    which = variable("node", "Node", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}', several=False)
-    checks = rows("Checks", "Each check's status, and the run that it is of.", [
-        f"max by (check, phase) (autopilot_check_status{{{NODE}}})", f"max by (check, phase) (autopilot_check_timestamp_seconds{{{NODE}}}) * 1000",
-    ], {**named("check", "phase"), "Value #A": "status", "Value #B": "as of"}, "status", 8, 9, falling=True)
-    copied = f'autopilot_pcie_bandwidth_bytes_per_second{{{NODE}, method="copy_engine"}}'
-    gpus = rows("Each GPU", "What it is, and what was measured last; of the bandwidths the lowest.", [
-        f"max by (phase, gpu, uuid, pci, model) (autopilot_gpu_info{{{NODE}}})", f"min by (phase, gpu) ({copied})",
-        f"max by (phase, gpu) (autopilot_power_limit_watts{{{NODE}}})", f"sum by (phase, gpu) (autopilot_remapped_rows{{{NODE}}})",
-    ], {
-        **named("gpu", "phase", "model", "pci", "uuid"), "Value #A": "", "Value #B": "bandwidth", "Value #C": "power limit", "Value #D": "remapped rows",
-    }, "gpu", 20, 10)
-    gpu = "GPU {{gpu}}"
-    return page("node", "GPU health: node", "One node: what is wrong with it, each check and each GPU, and their history.", [which], [
-        "$node now",
-        words("Status", "The worst of its checks, by the policy.", f"max by (phase) (autopilot_node_status{{{NODE}}})", "{{phase}}", 6, BY_NUMBER),
-        words(
-            "Fit to run", "Of each phase by the last run that could tell.", f"min by (phase) (autopilot_node_fit{{{NODE}}})", "{{phase}}", 6, FIT,
-        ).no_value("could not tell"),
-        words(
-            "Last checked", "How long ago the last run ended that had the node.", f"time() - max by (phase) ({LAST_RUN}{{{NODE}}})", "{{phase}}", 6, unit="s"),
-        words(
-            "Last found fit", "How long ago the last run ended that found it fit.",
-            f"time() - max by (phase) (autopilot_last_success_timestamp_seconds{{{NODE}}})", "{{phase}}", 6, unit="s").no_value("never"),
-        findings("Findings", NODE, with_node=False),
+    which = variable(
+        "node", "Node", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}', several=False
+    )
+    checks = rows(
         "Checks",
-        timeline(
-            "Status of each check", "As of the last run that had it.", f"max by (check, phase) (autopilot_check_status{{{NODE}}})", "{{check}} {{phase}}", 16),
-        column(column(checks, "status", mappings=BY_NUMBER), "as of", unit="dateTimeFromNow"),
-        "GPUs",
-        words("GPUs", "How many the driver shows.", f"max by (phase) (autopilot_gpus{{{NODE}}})", "{{phase}}", 4),
-        column(column(gpus, "bandwidth", unit="Bps"), "power limit", unit="watt"),
-        lines("Bandwidth between host and GPU", "By the copy engines, one GPU at a time. It should not fall from run to run.", [
-            query(f"max by (phase, gpu, direction) ({copied})", gpu + " {{direction}} {{phase}}")], "Bps"),
-        lines("Bandwidth, all GPUs at once", "Only where the option concurrent of pcie_bandwidth is on.", [
-            query(
-                f"max by (phase, gpu, direction) (autopilot_pcie_bandwidth_concurrent_bytes_per_second{{{NODE}}})", gpu + " {{direction}} {{phase}}")], "Bps"),
-        lines("Power limit", "The limit that is enforced; a lowered one is a finding.", [
-            query(f"max by (phase, gpu) (autopilot_power_limit_watts{{{NODE}}})", gpu + " {{phase}}")], "watt"),
-        lines("Clocks held back", "Time since the driver was loaded for which clocks were held back, by cause.", [
-            query(f"max by (phase, gpu, cause) (autopilot_clocks_held_back_seconds{{{NODE}}})", gpu + " {{cause}} {{phase}}")], "s"),
-        lines("Remapped rows and retired pages", "In the life of each GPU, by cause; older GPUs retire pages.", [
-            query(f"max by (phase, gpu, cause) (autopilot_remapped_rows{{{NODE}}})", gpu + " {{cause}} rows {{phase}}"),
-            query(f"max by (phase, gpu, cause) (autopilot_retired_pages{{{NODE}}})", gpu + " {{cause}} pages {{phase}}")]),
-        timeline("Status of the node", "The worst of its checks, by phase.", f"max by (phase) (autopilot_node_status{{{NODE}}})", "{{phase}}", 12),
-        lines("Memory errors of GPUs", "Volatile since the GPU's last reset, aggregate in its life.", [
-            query(f"max by (phase, gpu, counter, kind) (autopilot_ecc_errors{{{NODE}}})", gpu + " {{counter}} {{kind}} {{phase}}")], span=8),
-        lines("Xids", "Errors that the driver logged since boot, also those that are over.", [
-            query(f"max by (phase, gpu, xid) (autopilot_xid_errors{{{NODE}}})", gpu + " Xid {{xid}} {{phase}}")], span=8),
-        lines("Memory in use", "Beyond the driver's reserve.", [
-            query(f"max by (phase, gpu) (autopilot_gpu_memory_used_bytes{{{NODE}}})", gpu + " {{phase}}")], "bytes", 8),
-        lines("NVLinks up", "They should not become fewer.", [query(f"max by (phase, gpu) (autopilot_nvlinks_active{{{NODE}}})", gpu + " {{phase}}")], span=8),
-        lines("Errors of NVLinks", "Since the driver was loaded.", [
-            query(f"max by (phase, gpu, kind) (autopilot_nvlink_errors{{{NODE}}})", gpu + " {{kind}} {{phase}}")], span=8),
-        lines("PCIe replays", "Packets that were sent again since the driver was loaded.", [
-            query(f"max by (phase, gpu) (autopilot_pcie_replays{{{NODE}}})", gpu + " {{phase}}")], span=8),
-        lines("Memory bandwidth", "By our triad kernel.", [
-            query(f"max by (phase, gpu) (autopilot_gpu_memory_bandwidth_bytes_per_second{{{NODE}}})", gpu + " {{phase}}")], "Bps", 8),
-        lines("Arithmetic", "By our kernels: it compares GPUs of a model, and one with itself.", [
-            query(f"max by (phase, gpu, kind) (autopilot_gpu_compute_operations_per_second{{{NODE}}})", gpu + " {{kind}} {{phase}}")], "flops", 8),
-        lines("Bandwidth between GPUs", "The slowest direction of each GPU's copies to the others.", [
-            query(f"max by (phase, gpu, kind) (autopilot_gpu_link_bandwidth_bytes_per_second{{{NODE}}})", gpu + " {{kind}} {{phase}}")], "Bps", 8),
-        "Jobs",
-        lines("Utilization while watched", "Over each look at a running job.", [
-            query(f"max by (phase, gpu) (autopilot_activity_utilization_ratio{{{NODE}}})", gpu + " {{phase}}")], "percentunit", 8),
-        lines("Power while watched", "Over each look at a running job.", [
-            query(f"max by (phase, gpu) (autopilot_activity_power_watts{{{NODE}}})", gpu + " {{phase}}")], "watt", 8),
-        lines("Clocks while watched", "Of the multiprocessors, over each look at a running job.", [
-            query(f"max by (phase, gpu) (autopilot_activity_sm_clock_hertz{{{NODE}}})", gpu + " {{phase}}")], "hertz", 8),
-        lines("Captured usage", "Share of the time in which a kernel ran, and in which none did.", [
-            query(f"max by (phase, gpu) (autopilot_gpu_usage_mean_ratio{{{NODE}}})", gpu + " mean {{phase}}"),
-            query(f"max by (phase, gpu) (autopilot_gpu_usage_median_ratio{{{NODE}}})", gpu + " median {{phase}}"),
-            query(f"max by (phase, gpu) (autopilot_gpu_usage_idle_ratio{{{NODE}}})", gpu + " idle {{phase}}"),
-            query(f"max by (phase, gpu) (autopilot_gpu_usage_memory_occupied_ratio{{{NODE}}})", gpu + " memory {{phase}}")], "percentunit", 8),
-        lines("Idle episodes", "Times in a capture in which a GPU waited.", [
-            query(f"max by (phase, gpu) (autopilot_gpu_usage_idle_episodes{{{NODE}}})", gpu + " {{phase}}")], span=8),
-        lines("What watching costs", "Of one core, over each look at a running job.", [
-            query(f"max by (phase) (autopilot_activity_sampling_cpu_ratio{{{NODE}}})", "core {{phase}}")], "percentunit", 4),
-        lines("Memory that watching takes", "Of the process that looks.", [
-            query(f"max by (phase) (autopilot_activity_sampling_memory_bytes{{{NODE}}})", "{{phase}}")], "bytes", 4),
-        "Host",
-        lines("Memory errors of the host", "Since boot.", [query(f"max by (phase, kind) (autopilot_memory_errors{{{NODE}}})", "{{kind}} {{phase}}")], span=8),
-        lines("Memory bandwidth of the host", "Only where the option stream of memory_and_cpu is on.", [
-            query(f"max by (phase, numa) (autopilot_host_memory_bandwidth_bytes_per_second{{{NODE}}})", "NUMA node {{numa}} {{phase}}")], "Bps", 8),
-        lines("Clock offset", "By the daemon that keeps the clock.", [
-            query(f"max by (phase) (autopilot_clock_offset_seconds{{{NODE}}})", "{{phase}}")], "s", 8),
-        words("GPUs that a container was given", "Only of checks in containers.", f"max by (phase) (autopilot_gpus_visible{{{NODE}}})", "{{phase}}", 4),
-        "Network",
-        lines("Ports of InfiniBand and RoCE", "1 up, 0 down.", [
-            query(f"max by (phase, port) (autopilot_infiniband_port_active{{{NODE}}})", "{{port}} {{phase}}")], span=8),
-        lines("Image registries", "Time until the registry told of the slowest of its images.", [
-            query(f"max by (phase, registry) (autopilot_image_lookup_seconds{{{NODE}}})", "{{registry}} {{phase}}")], "s", 8),
-        lines("NFS servers", "Time until the server answered a call that does nothing.", [
-            query(f"max by (phase, server) (autopilot_nfs_answer_seconds{{{NODE}}})", "{{server}} {{phase}}")], "s", 8),
-        lines("TCP bandwidth", "The median over the node's partners, each way.", [query(
-            f"max by (phase, plane, direction) (autopilot_pair_bandwidth_bytes_per_second{{{NODE}}})", "{{plane}} {{direction}} {{phase}}")], "Bps", 8),
-        lines("Pings lost", "The share of the node's pings that were lost, over all peers.", [
-            query(f"max by (phase, plane) (autopilot_ping_loss_ratio{{{NODE}}})", "{{plane}} {{phase}}")], "percentunit", 8),
-        lines("Round trips", "The median of the node's pings, over all peers.", [
-            query(f"max by (phase, plane) (autopilot_ping_round_trip_seconds{{{NODE}}})", "{{plane}} {{phase}}")], "s", 8),
-        "Storage",
-        lines("Free space", "Part of each file system that users can still fill.", [
-            query(f"min by (phase, path) (autopilot_filesystem_free_ratio{{{NODE}}})", "{{path}} {{phase}}")], "percentunit"),
-        lines("Volume claim", "Until a new claim was bound, and until its volume was mounted and could be written to.", [
-            query(f"max by (phase) (autopilot_volume_bound_seconds{{{NODE}}})", "bound {{phase}}"),
-            query(f"max by (phase) (autopilot_volume_ready_seconds{{{NODE}}})", "ready {{phase}}")], "s"),
-    ])
+        "Each check's status, and the run that it is of.",
+        [
+            f"max by (check, phase) (autopilot_check_status{{{NODE}}})",
+            f"max by (check, phase) (autopilot_check_timestamp_seconds{{{NODE}}}) * 1000",
+        ],
+        {**named("check", "phase"), "Value #A": "status", "Value #B": "as of"},
+        "status",
+        8,
+        9,
+        falling=True,
+    )
+    copied = f'autopilot_pcie_bandwidth_bytes_per_second{{{NODE}, method="copy_engine"}}'
+    gpus = rows(
+        "Each GPU",
+        "What it is, and what was measured last; of the bandwidths the lowest.",
+        [
+            f"max by (phase, gpu, uuid, pci, model) (autopilot_gpu_info{{{NODE}}})",
+            f"min by (phase, gpu) ({copied})",
+            f"max by (phase, gpu) (autopilot_power_limit_watts{{{NODE}}})",
+            f"sum by (phase, gpu) (autopilot_remapped_rows{{{NODE}}})",
+        ],
+        {
+            **named("gpu", "phase", "model", "pci", "uuid"),
+            "Value #A": "",
+            "Value #B": "bandwidth",
+            "Value #C": "power limit",
+            "Value #D": "remapped rows",
+        },
+        "gpu",
+        20,
+        10,
+    )
+    gpu = "GPU {{gpu}}"
+    return page(
+        "node",
+        "GPU health: node",
+        "One node: what is wrong with it, each check and each GPU, and their history.",
+        [which],
+        [
+            "$node now",
+            words(
+                "Status",
+                "The worst of its checks, by the policy.",
+                f"max by (phase) (autopilot_node_status{{{NODE}}})",
+                "{{phase}}",
+                6,
+                BY_NUMBER,
+            ),
+            words(
+                "Fit to run",
+                "Of each phase by the last run that could tell.",
+                f"min by (phase) (autopilot_node_fit{{{NODE}}})",
+                "{{phase}}",
+                6,
+                FIT,
+            ).no_value("could not tell"),
+            words(
+                "Last checked",
+                "How long ago the last run ended that had the node.",
+                f"time() - max by (phase) ({LAST_RUN}{{{NODE}}})",
+                "{{phase}}",
+                6,
+                unit="s",
+            ),
+            words(
+                "Last found fit",
+                "How long ago the last run ended that found it fit.",
+                f"time() - max by (phase) (autopilot_last_success_timestamp_seconds{{{NODE}}})",
+                "{{phase}}",
+                6,
+                unit="s",
+            ).no_value("never"),
+            findings("Findings", NODE, with_node=False),
+            "Checks",
+            timeline(
+                "Status of each check",
+                "As of the last run that had it.",
+                f"max by (check, phase) (autopilot_check_status{{{NODE}}})",
+                "{{check}} {{phase}}",
+                16,
+            ),
+            column(column(checks, "status", mappings=BY_NUMBER), "as of", unit="dateTimeFromNow"),
+            "GPUs",
+            words(
+                "GPUs",
+                "How many the driver shows.",
+                f"max by (phase) (autopilot_gpus{{{NODE}}})",
+                "{{phase}}",
+                4,
+            ),
+            column(column(gpus, "bandwidth", unit="Bps"), "power limit", unit="watt"),
+            lines(
+                "Bandwidth between host and GPU",
+                "By the copy engines, one GPU at a time. It should not fall from run to run.",
+                [
+                    query(
+                        f"max by (phase, gpu, direction) ({copied})",
+                        gpu + " {{direction}} {{phase}}",
+                    )
+                ],
+                "Bps",
+            ),
+            lines(
+                "Bandwidth, all GPUs at once",
+                "Only where the option concurrent of pcie_bandwidth is on.",
+                [
+                    query(
+                        "max by (phase, gpu, direction) "
+                        f"(autopilot_pcie_bandwidth_concurrent_bytes_per_second{{{NODE}}})",
+                        gpu + " {{direction}} {{phase}}",
+                    )
+                ],
+                "Bps",
+            ),
+            lines(
+                "Power limit",
+                "The limit that is enforced; a lowered one is a finding.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_power_limit_watts{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                "watt",
+            ),
+            lines(
+                "Clocks held back",
+                "Time since the driver was loaded for which clocks were held back, by cause.",
+                [
+                    query(
+                        f"max by (phase, gpu, cause) (autopilot_clocks_held_back_seconds{{{NODE}}})",
+                        gpu + " {{cause}} {{phase}}",
+                    )
+                ],
+                "s",
+            ),
+            lines(
+                "Remapped rows and retired pages",
+                "In the life of each GPU, by cause; older GPUs retire pages.",
+                [
+                    query(
+                        f"max by (phase, gpu, cause) (autopilot_remapped_rows{{{NODE}}})",
+                        gpu + " {{cause}} rows {{phase}}",
+                    ),
+                    query(
+                        f"max by (phase, gpu, cause) (autopilot_retired_pages{{{NODE}}})",
+                        gpu + " {{cause}} pages {{phase}}",
+                    ),
+                ],
+            ),
+            timeline(
+                "Status of the node",
+                "The worst of its checks, by phase.",
+                f"max by (phase) (autopilot_node_status{{{NODE}}})",
+                "{{phase}}",
+                12,
+            ),
+            lines(
+                "Memory errors of GPUs",
+                "Volatile since the GPU's last reset, aggregate in its life.",
+                [
+                    query(
+                        f"max by (phase, gpu, counter, kind) (autopilot_ecc_errors{{{NODE}}})",
+                        gpu + " {{counter}} {{kind}} {{phase}}",
+                    )
+                ],
+                span=8,
+            ),
+            lines(
+                "Xids",
+                "Errors that the driver logged since boot, also those that are over.",
+                [
+                    query(
+                        f"max by (phase, gpu, xid) (autopilot_xid_errors{{{NODE}}})",
+                        gpu + " Xid {{xid}} {{phase}}",
+                    )
+                ],
+                span=8,
+            ),
+            lines(
+                "Memory in use",
+                "Beyond the driver's reserve.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_gpu_memory_used_bytes{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                "bytes",
+                8,
+            ),
+            lines(
+                "NVLinks up",
+                "They should not become fewer.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_nvlinks_active{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                span=8,
+            ),
+            lines(
+                "Errors of NVLinks",
+                "Since the driver was loaded.",
+                [
+                    query(
+                        f"max by (phase, gpu, kind) (autopilot_nvlink_errors{{{NODE}}})",
+                        gpu + " {{kind}} {{phase}}",
+                    )
+                ],
+                span=8,
+            ),
+            lines(
+                "PCIe replays",
+                "Packets that were sent again since the driver was loaded.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_pcie_replays{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                span=8,
+            ),
+            lines(
+                "Memory bandwidth",
+                "By our triad kernel.",
+                [
+                    query(
+                        "max by (phase, gpu) "
+                        f"(autopilot_gpu_memory_bandwidth_bytes_per_second{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                "Bps",
+                8,
+            ),
+            lines(
+                "Arithmetic",
+                "By our kernels: it compares GPUs of a model, and one with itself.",
+                [
+                    query(
+                        "max by (phase, gpu, kind) "
+                        f"(autopilot_gpu_compute_operations_per_second{{{NODE}}})",
+                        gpu + " {{kind}} {{phase}}",
+                    )
+                ],
+                "flops",
+                8,
+            ),
+            lines(
+                "Bandwidth between GPUs",
+                "The slowest direction of each GPU's copies to the others.",
+                [
+                    query(
+                        "max by (phase, gpu, kind) "
+                        f"(autopilot_gpu_link_bandwidth_bytes_per_second{{{NODE}}})",
+                        gpu + " {{kind}} {{phase}}",
+                    )
+                ],
+                "Bps",
+                8,
+            ),
+            "Jobs",
+            lines(
+                "Utilization while watched",
+                "Over each look at a running job.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_activity_utilization_ratio{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                "percentunit",
+                8,
+            ),
+            lines(
+                "Power while watched",
+                "Over each look at a running job.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_activity_power_watts{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                "watt",
+                8,
+            ),
+            lines(
+                "Clocks while watched",
+                "Of the multiprocessors, over each look at a running job.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_activity_sm_clock_hertz{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                "hertz",
+                8,
+            ),
+            lines(
+                "Captured usage",
+                "Share of the time in which a kernel ran, and in which none did.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_gpu_usage_mean_ratio{{{NODE}}})",
+                        gpu + " mean {{phase}}",
+                    ),
+                    query(
+                        f"max by (phase, gpu) (autopilot_gpu_usage_median_ratio{{{NODE}}})",
+                        gpu + " median {{phase}}",
+                    ),
+                    query(
+                        f"max by (phase, gpu) (autopilot_gpu_usage_idle_ratio{{{NODE}}})",
+                        gpu + " idle {{phase}}",
+                    ),
+                    query(
+                        f"max by (phase, gpu) (autopilot_gpu_usage_memory_occupied_ratio{{{NODE}}})",
+                        gpu + " memory {{phase}}",
+                    ),
+                ],
+                "percentunit",
+                8,
+            ),
+            lines(
+                "Idle episodes",
+                "Times in a capture in which a GPU waited.",
+                [
+                    query(
+                        f"max by (phase, gpu) (autopilot_gpu_usage_idle_episodes{{{NODE}}})",
+                        gpu + " {{phase}}",
+                    )
+                ],
+                span=8,
+            ),
+            lines(
+                "What watching costs",
+                "Of one core, over each look at a running job.",
+                [
+                    query(
+                        f"max by (phase) (autopilot_activity_sampling_cpu_ratio{{{NODE}}})",
+                        "core {{phase}}",
+                    )
+                ],
+                "percentunit",
+                4,
+            ),
+            lines(
+                "Memory that watching takes",
+                "Of the process that looks.",
+                [
+                    query(
+                        f"max by (phase) (autopilot_activity_sampling_memory_bytes{{{NODE}}})",
+                        "{{phase}}",
+                    )
+                ],
+                "bytes",
+                4,
+            ),
+            "Host",
+            lines(
+                "Memory errors of the host",
+                "Since boot.",
+                [
+                    query(
+                        f"max by (phase, kind) (autopilot_memory_errors{{{NODE}}})",
+                        "{{kind}} {{phase}}",
+                    )
+                ],
+                span=8,
+            ),
+            lines(
+                "Memory bandwidth of the host",
+                "Only where the option stream of memory_and_cpu is on.",
+                [
+                    query(
+                        "max by (phase, numa) "
+                        f"(autopilot_host_memory_bandwidth_bytes_per_second{{{NODE}}})",
+                        "NUMA node {{numa}} {{phase}}",
+                    )
+                ],
+                "Bps",
+                8,
+            ),
+            lines(
+                "Clock offset",
+                "By the daemon that keeps the clock.",
+                [query(f"max by (phase) (autopilot_clock_offset_seconds{{{NODE}}})", "{{phase}}")],
+                "s",
+                8,
+            ),
+            words(
+                "GPUs that a container was given",
+                "Only of checks in containers.",
+                f"max by (phase) (autopilot_gpus_visible{{{NODE}}})",
+                "{{phase}}",
+                4,
+            ),
+            "Network",
+            lines(
+                "Ports of InfiniBand and RoCE",
+                "1 up, 0 down.",
+                [
+                    query(
+                        f"max by (phase, port) (autopilot_infiniband_port_active{{{NODE}}})",
+                        "{{port}} {{phase}}",
+                    )
+                ],
+                span=8,
+            ),
+            lines(
+                "Image registries",
+                "Time until the registry told of the slowest of its images.",
+                [
+                    query(
+                        f"max by (phase, registry) (autopilot_image_lookup_seconds{{{NODE}}})",
+                        "{{registry}} {{phase}}",
+                    )
+                ],
+                "s",
+                8,
+            ),
+            lines(
+                "NFS servers",
+                "Time until the server answered a call that does nothing.",
+                [
+                    query(
+                        f"max by (phase, server) (autopilot_nfs_answer_seconds{{{NODE}}})",
+                        "{{server}} {{phase}}",
+                    )
+                ],
+                "s",
+                8,
+            ),
+            lines(
+                "TCP bandwidth",
+                "The median over the node's partners, each way.",
+                [
+                    query(
+                        "max by (phase, plane, direction) "
+                        f"(autopilot_pair_bandwidth_bytes_per_second{{{NODE}}})",
+                        "{{plane}} {{direction}} {{phase}}",
+                    )
+                ],
+                "Bps",
+                8,
+            ),
+            lines(
+                "Pings lost",
+                "The share of the node's pings that were lost, over all peers.",
+                [
+                    query(
+                        f"max by (phase, plane) (autopilot_ping_loss_ratio{{{NODE}}})",
+                        "{{plane}} {{phase}}",
+                    )
+                ],
+                "percentunit",
+                8,
+            ),
+            lines(
+                "Round trips",
+                "The median of the node's pings, over all peers.",
+                [
+                    query(
+                        f"max by (phase, plane) (autopilot_ping_round_trip_seconds{{{NODE}}})",
+                        "{{plane}} {{phase}}",
+                    )
+                ],
+                "s",
+                8,
+            ),
+            "Storage",
+            lines(
+                "Free space",
+                "Part of each file system that users can still fill.",
+                [
+                    query(
+                        f"min by (phase, path) (autopilot_filesystem_free_ratio{{{NODE}}})",
+                        "{{path}} {{phase}}",
+                    )
+                ],
+                "percentunit",
+            ),
+            lines(
+                "Volume claim",
+                "Until a new claim was bound, and until its volume was mounted and could be "
+                "written to.",
+                [
+                    query(
+                        f"max by (phase) (autopilot_volume_bound_seconds{{{NODE}}})",
+                        "bound {{phase}}",
+                    ),
+                    query(
+                        f"max by (phase) (autopilot_volume_ready_seconds{{{NODE}}})",
+                        "ready {{phase}}",
+                    ),
+                ],
+                "s",
+            ),
+        ],
+    )
 
 
 # ---- the network ----
 
 
-def matrix(title: str, description: str, expression: str, unit: str, scheme: model.FieldColorModeId) -> Panel:
-    """A table of pairs on a network, one for each network: a row is who measured, a column is the other end."""
-    panel = table.Panel().unit(unit).color_scheme(dashboard.FieldColor().mode(scheme)).repeat("plane").repeat_direction("h").no_value("none").min(0)
-    options = {"rowField": "node", "columnField": "peer", "valueField": "Value", "emptyValue": "null"}
-    panel = panel.with_transformation(model.DataTransformerConfig("groupingToMatrix", options=options)).cell_height(common_model.TableCellHeight.SM)
-    panel = panel.override_by_field_type("number", [model.DynamicConfigValue("custom.cellOptions", {"type": "color-background", "mode": "basic"})])
-    made = prometheus.Dataquery().expr(expression).datasource(SOURCE).format(PromQueryFormat.TABLE).instant()
+def matrix(
+    title: str, description: str, expression: str, unit: str, scheme: model.FieldColorModeId
+) -> Panel:
+    """A table of pairs on a network, one for each network: a row is who measured, a column is the
+    other end.
+    """
+    panel = (
+        table.Panel()
+        .unit(unit)
+        .color_scheme(dashboard.FieldColor().mode(scheme))
+        .repeat("plane")
+        .repeat_direction("h")
+        .no_value("none")
+        .min(0)
+    )
+    options = {
+        "rowField": "node",
+        "columnField": "peer",
+        "valueField": "Value",
+        "emptyValue": "null",
+    }
+    panel = panel.with_transformation(
+        model.DataTransformerConfig("groupingToMatrix", options=options)
+    ).cell_height(common_model.TableCellHeight.SM)
+    panel = panel.override_by_field_type(
+        "number",
+        [
+            model.DynamicConfigValue(
+                "custom.cellOptions", {"type": "color-background", "mode": "basic"}
+            )
+        ],
+    )
+    made = (
+        prometheus.Dataquery()
+        .expr(expression)
+        .datasource(SOURCE)
+        .format(PromQueryFormat.TABLE)
+        .instant()
+    )
     return queried(panel, [made], f"{title} on $plane", description, 24, 12)
 
 
 def network() -> dashboard.Dashboard:
     # Pings and iperf3 need not be on the same networks.
-    which = f'{{__name__=~"autopilot_ping_loss_ratio|autopilot_pair_bandwidth_bytes_per_second", {RUNS}}}'
+    which = (
+        f'{{__name__=~"autopilot_ping_loss_ratio|autopilot_pair_bandwidth_bytes_per_second", '
+        f"{RUNS}}}"
+    )
     rates = f'autopilot_pair_bandwidth_bytes_per_second{{{RUNS}, plane=~"$plane"}}'
     lost = f'autopilot_ping_loss_ratio{{{RUNS}, plane=~"$plane"}}'
     delays = f'autopilot_ping_round_trip_seconds{{{RUNS}, plane=~"$plane"}}'
     at = "{{node}} {{plane}} {{phase}}"
-    low_is_bad, high_is_bad = model.FieldColorModeId.CONTINUOUS_RD_YL_GR, model.FieldColorModeId.CONTINUOUS_GR_YL_RD
+    low_is_bad, high_is_bad = (
+        model.FieldColorModeId.CONTINUOUS_RD_YL_GR,
+        model.FieldColorModeId.CONTINUOUS_GR_YL_RD,
+    )
     return page(
-        "network", "GPU health: network", "What pairs of nodes carry and lose on each network, and which nodes and paths stand out.",
-        [variable("plane", "Network", which)], [
+        "network",
+        "GPU health: network",
+        "What pairs of nodes carry and lose on each network, and which nodes and paths stand out.",
+        [variable("plane", "Network", which)],
+        [
             "Now",
             findings("What is bad on the network", f'{RUNS}, check=~"ping_mesh|iperf3_pairs"'),
             bars(
-                "Slowest nodes", "The twenty lowest medians over a node's partners, each way.",
-                f"bottomk(20, min by ({BY_NODE}, plane, direction) ({rates}))", "{{node}} {{plane}} {{direction}} {{phase}}", "Bps", 8),
-            bars("Most pings lost", "The twenty highest shares over all peers.", f"topk(20, max by ({BY_NODE}, plane) ({lost}))", at, "percentunit", 8),
-            bars("Longest round trips", "The twenty highest medians over all peers.", f"topk(20, max by ({BY_NODE}, plane) ({delays}))", at, "s", 8),
+                "Slowest nodes",
+                "The twenty lowest medians over a node's partners, each way.",
+                f"bottomk(20, min by ({BY_NODE}, plane, direction) ({rates}))",
+                "{{node}} {{plane}} {{direction}} {{phase}}",
+                "Bps",
+                8,
+            ),
+            bars(
+                "Most pings lost",
+                "The twenty highest shares over all peers.",
+                f"topk(20, max by ({BY_NODE}, plane) ({lost}))",
+                at,
+                "percentunit",
+                8,
+            ),
+            bars(
+                "Longest round trips",
+                "The twenty highest medians over all peers.",
+                f"topk(20, max by ({BY_NODE}, plane) ({delays}))",
+                at,
+                "s",
+                8,
+            ),
             "Pairs, in meshes of at most 64 hosts",
             matrix(
-                "TCP bandwidth", "From the row's node to the column's.", f"min by (node, peer) (autopilot_mesh_bandwidth_bytes_per_second{{{PLANE}}})", "Bps",
-                low_is_bad),
+                "TCP bandwidth",
+                "From the row's node to the column's.",
+                f"min by (node, peer) (autopilot_mesh_bandwidth_bytes_per_second{{{PLANE}}})",
+                "Bps",
+                low_is_bad,
+            ),
             matrix(
-                "Pings lost", "From the row's node to the column's and back.", f"max by (node, peer) (autopilot_mesh_ping_loss_ratio{{{PLANE}}})",
-                "percentunit", high_is_bad).max(1),
+                "Pings lost",
+                "From the row's node to the column's and back.",
+                f"max by (node, peer) (autopilot_mesh_ping_loss_ratio{{{PLANE}}})",
+                "percentunit",
+                high_is_bad,
+            ).max(1),
             matrix(
-                "Round trips", "The median from the row's node to the column's and back.",
-                f"max by (node, peer) (autopilot_mesh_ping_round_trip_seconds{{{PLANE}}})", "s", high_is_bad),
+                "Round trips",
+                "The median from the row's node to the column's and back.",
+                f"max by (node, peer) (autopilot_mesh_ping_round_trip_seconds{{{PLANE}}})",
+                "s",
+                high_is_bad,
+            ),
             "History",
-            lines("TCP bandwidth", "Of the nodes' medians the median and the lowest, each way.", [
-                query(f"quantile by (plane, direction) (0.5, {rates})", "{{plane}} {{direction}} median"),
-                query(f"min by (plane, direction) ({rates})", "{{plane}} {{direction}} lowest")], "Bps", 8),
-            lines("Pings lost", "Of the nodes' shares the mean and the highest.", [
-                query(f"avg by (plane) ({lost})", "{{plane}} mean"), query(f"max by (plane) ({lost})", "{{plane}} highest")], "percentunit", 8),
-            lines("Round trips", "Of the nodes' medians the median and the highest.", [
-                query(f"quantile by (plane) (0.5, {delays})", "{{plane}} median"), query(f"max by (plane) ({delays})", "{{plane}} highest")], "s", 8),
-        ])
+            lines(
+                "TCP bandwidth",
+                "Of the nodes' medians the median and the lowest, each way.",
+                [
+                    query(
+                        f"quantile by (plane, direction) (0.5, {rates})",
+                        "{{plane}} {{direction}} median",
+                    ),
+                    query(f"min by (plane, direction) ({rates})", "{{plane}} {{direction}} lowest"),
+                ],
+                "Bps",
+                8,
+            ),
+            lines(
+                "Pings lost",
+                "Of the nodes' shares the mean and the highest.",
+                [
+                    query(f"avg by (plane) ({lost})", "{{plane}} mean"),
+                    query(f"max by (plane) ({lost})", "{{plane}} highest"),
+                ],
+                "percentunit",
+                8,
+            ),
+            lines(
+                "Round trips",
+                "Of the nodes' medians the median and the highest.",
+                [
+                    query(f"quantile by (plane) (0.5, {delays})", "{{plane}} median"),
+                    query(f"max by (plane) ({delays})", "{{plane}} highest"),
+                ],
+                "s",
+                8,
+            ),
+        ],
+    )
 
 
 PAGES = {"fleet": fleet, "node": node, "network": network}
@@ -442,15 +1246,27 @@ PAGES = {"fleet": fleet, "node": node, "network": network}
 
 def files() -> Dict[str, str]:
     """The text of each file, by its name."""
-    return {f"{name}.json": json.dumps(make().build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n" for name, make in PAGES.items()}
+    return {
+        f"{name}.json": json.dumps(make().build(), cls=JSONEncoder, indent=2, sort_keys=True) + "\n"
+        for name, make in PAGES.items()
+    }
 
 
 def main() -> int:
     check = "--check" in sys.argv[1:]
-    different = [name for name, text in files().items() if not (DASHBOARDS / name).is_file() or (DASHBOARDS / name).read_text(encoding="utf-8") != text]
+    different = [
+        name
+        for name, text in files().items()
+        if not (DASHBOARDS / name).is_file()
+        or (DASHBOARDS / name).read_text(encoding="utf-8") != text
+    ]
     for name in different:
         if check:
-            print(f"{DASHBOARDS / name} is not what src/grafana/dashboards.py makes; run make -C src/grafana", file=sys.stderr)
+            print(
+                f"{DASHBOARDS / name} is not what src/grafana/dashboards.py makes; run make -C "
+                "src/grafana",
+                file=sys.stderr,
+            )
         else:
             DASHBOARDS.mkdir(exist_ok=True)
             (DASHBOARDS / name).write_text(files()[name], encoding="utf-8")

@@ -1,12 +1,14 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the Prometheus rules of the role `monitoring` from the core's tables of findings and of node marks.
+"""Writes the Prometheus rules of the role `monitoring` from the core's tables of findings and of
+node marks.
 
     alerts.py            write them
     alerts.py --check    fail (exit 1) when what is in the role differs
 
-There is an alert for each code of a finding, so that a code can be silenced or routed by name. What it means and what to do next stands
-in one place, `knowledge/findings`. How bad it is does not depend on the code but on what the finding says:
+There is an alert for each code of a finding, so that a code can be silenced or routed by name. What
+it means and what to do next stands in one place, `knowledge/findings`. How bad it is does not
+depend on the code but on what the finding says:
 
     critical   fail, and the node must be drained, rebooted or given a new part; or the node could not be reached
     warning    fail with any other next step; could not tell, when nobody has cleared that up within 15 minutes
@@ -39,13 +41,15 @@ UNREACHABLE = "unreachable"
 NAMES = {UNREACHABLE: "AutopilotNodeUnreachable"}
 #: How long "could not tell" waits for the run that clears it up.
 PATIENCE = "15m"
-#: Longer than that, so that an alert of what failed does not end before the one that says it cannot be told any more begins.
+#: Longer than that, so that an alert of what failed does not end before the one that says it cannot
+#: be told any more begins.
 SUCCESSION = "20m"
 #: A Pushgateway that restarts must not look like nodes that were mended.
 HOLD = "15m"
 #: What lies between nodes stands in the group of each of them, and is one alert.
 BETWEEN = "(link|path|undecided|plane) .*"
-#: Hours after which a node counts as not checked, and as never found fit; the role puts its own in their place.
+#: Hours after which a node counts as not checked, and as never found fit; the role puts its own in
+#: their place.
 NOT_CHECKED_HOURS, NO_SUCCESS_HOURS = 26, 72
 
 HEADER = """\
@@ -56,8 +60,14 @@ HEADER = """\
 
 #: Severity, and the matchers of findings that have it; every finding matches one.
 SEVERITIES: Dict[str, Tuple[str, ...]] = {
-    "critical": (f'code="{UNREACHABLE}"', f'code!="{UNREACHABLE}", status="{FAIL}", action=~"{"|".join(DRASTIC)}"'),
-    "warning": (f'code!="{UNREACHABLE}", status="{FAIL}", action!~"{"|".join(DRASTIC)}"', f'code!="{UNREACHABLE}", status!~"{FAIL}|{WARN}"'),
+    "critical": (
+        f'code="{UNREACHABLE}"',
+        f'code!="{UNREACHABLE}", status="{FAIL}", action=~"{"|".join(DRASTIC)}"',
+    ),
+    "warning": (
+        f'code!="{UNREACHABLE}", status="{FAIL}", action!~"{"|".join(DRASTIC)}"',
+        f'code!="{UNREACHABLE}", status!~"{FAIL}|{WARN}"',
+    ),
     "info": (f'code!="{UNREACHABLE}", status="{WARN}"',),
 }
 
@@ -67,7 +77,9 @@ _WHERE = "{{ with $labels.node }}{{ . }} {{ end }}{{ $labels.subject }}"
 
 def alert_name(code: str) -> str:
     """``row_remap_failure`` as ``AutopilotRowRemapFailure``."""
-    return NAMES.get(code) or "Autopilot" + "".join(word[:1].upper() + word[1:] for word in code.split("_"))
+    return NAMES.get(code) or "Autopilot" + "".join(
+        word[:1].upper() + word[1:] for word in code.split("_")
+    )
 
 
 def literal(text: str) -> str:
@@ -76,39 +88,69 @@ def literal(text: str) -> str:
 
 
 def recorded() -> Iterator[Dict[str, Any]]:
-    """Findings that no later run of another phase has answered, held over gaps, then once for what lies between nodes, then with their severity."""
-    latest, held, once = "autopilot:finding:latest", "autopilot:finding:held", "autopilot:finding:once"
-    of_a_check, of_a_node = (f"ignoring ({labels})" for labels in ("code, status, action, subject", "check, code, status, action, subject"))
+    """Findings that no later run of another phase has answered, held over gaps, then once for what
+    lies between nodes, then with their severity.
+    """
+    latest, held, once = (
+        "autopilot:finding:latest",
+        "autopilot:finding:held",
+        "autopilot:finding:once",
+    )
+    of_a_check, of_a_node = (
+        f"ignoring ({labels})"
+        for labels in ("code, status, action, subject", "check, code, status, action, subject")
+    )
     last_run, checked = "autopilot_last_run_timestamp_seconds", "autopilot_check_timestamp_seconds"
-    # Of each check the time at which it said something; who skipped or could not tell answers nothing.
-    said = f"({checked} and (autopilot_check_status != {STATUSES.index(SKIP)}) != {STATUSES.index(UNKNOWN)})"
+    # Of each check the time at which it said something; who skipped or could not tell answers
+    # nothing.
+    said = (
+        f"({checked} and (autopilot_check_status != {STATUSES.index(SKIP)}) != "
+        f"{STATUSES.index(UNKNOWN)})"
+    )
     yield {
         "record": latest,
         # What is no check's, an unreachable node for one, is answered by any check.
         "expr": (
-            f'autopilot_finding{{check!=""}} unless {of_a_check} ({checked} < ignoring (phase) group_left () max without (phase) {said})'
-            f' or autopilot_finding{{check=""}} unless {of_a_node} ({last_run} < ignoring (phase) group_left () max without (phase, check) {said})'
+            f'autopilot_finding{{check!=""}} unless {of_a_check} ({checked} < ignoring (phase) '
+            f"group_left () max without (phase) {said})"
+            f' or autopilot_finding{{check=""}} unless {of_a_node} ({last_run} < ignoring '
+            f"(phase) group_left () max without (phase, check) {said})"
         ),
     }
-    # A check that cannot tell any more, of all the node or of what had failed, has mended nothing: the failure lasts until that is an alert itself.
-    failed = f'{held}{{status="{FAIL}"}} and last_over_time(autopilot_finding{{status="{FAIL}"}}[{SUCCESSION}])'
+    # A check that cannot tell any more, of all the node or of what had failed, has mended nothing:
+    # the failure lasts until that is an alert itself.
+    failed = (
+        f'{held}{{status="{FAIL}"}} and '
+        f'last_over_time(autopilot_finding{{status="{FAIL}"}}[{SUCCESSION}])'
+    )
     untold = f'{latest}{{status="{UNKNOWN}"'
     yield {
         "record": held,
-        # The rule's own last result stays while nothing of the group is seen; last_over_time of the findings would bring back some that had ended.
+        # The rule's own last result stays while nothing of the group is seen; last_over_time of the
+        # findings would bring back some that had ended.
         "expr": (
-            f"{latest} or ({held} unless {of_a_node} {last_run} and {of_a_node} last_over_time({last_run}[{HOLD}]))"
-            f' or {failed} and ignoring (code, status, action) {untold}}} or {failed} and {of_a_check} {untold}, check!="", subject="{NODE}"}}'
+            f"{latest} or ({held} unless {of_a_node} {last_run} and {of_a_node} "
+            f"last_over_time({last_run}[{HOLD}]))"
+            f" or {failed} and ignoring (code, status, action) {untold}}} or {failed} and "
+            f'{of_a_check} {untold}, check!="", subject="{NODE}"}}'
         ),
     }
-    yield {"record": once, "expr": f'max without (node) ({held}{{subject=~"{BETWEEN}"}}) or {held}{{subject!~"{BETWEEN}"}}'}
+    yield {
+        "record": once,
+        "expr": f'max without (node) ({held}{{subject=~"{BETWEEN}"}}) or '
+        f'{held}{{subject!~"{BETWEEN}"}}',
+    }
     for severity, matchers in SEVERITIES.items():
         yield {
-            "record": "autopilot:finding", "expr": " or ".join(f"{once}{{{matcher}}}" for matcher in matchers), "labels": {"severity": severity},
+            "record": "autopilot:finding",
+            "expr": " or ".join(f"{once}{{{matcher}}}" for matcher in matchers),
+            "labels": {"severity": severity},
         }
 
 
-def of_code(name: str, matcher: str, meaning: str, next_step: str, title: str) -> Iterator[Dict[str, Any]]:
+def of_code(
+    name: str, matcher: str, meaning: str, next_step: str, title: str
+) -> Iterator[Dict[str, Any]]:
     """The alert of a code: at once when it is known to be so, later where a check could not tell."""
     annotations = {
         "summary": f"{_WHERE}: {title} ({{{{ $labels.status }}}}, {{{{ $labels.phase }}}})",
@@ -118,10 +160,17 @@ def of_code(name: str, matcher: str, meaning: str, next_step: str, title: str) -
     if name == NAMES[UNREACHABLE]:
         yield {"alert": name, "expr": f"autopilot:finding{{{matcher}}}", "annotations": annotations}
         return
-    yield {"alert": name, "expr": f'autopilot:finding{{{matcher}, status!="{UNKNOWN}"}}', "annotations": annotations}
+    yield {
+        "alert": name,
+        "expr": f'autopilot:finding{{{matcher}, status!="{UNKNOWN}"}}',
+        "annotations": annotations,
+    }
     # The label is what the finding has anyway; without it promtool takes the two rules for one.
     yield {
-        "alert": name, "expr": f'autopilot:finding{{{matcher}, status="{UNKNOWN}"}}', "for": PATIENCE, "labels": {"severity": "warning"},
+        "alert": name,
+        "expr": f'autopilot:finding{{{matcher}, status="{UNKNOWN}"}}',
+        "for": PATIENCE,
+        "labels": {"severity": "warning"},
         "annotations": annotations,
     }
 
@@ -129,9 +178,12 @@ def of_code(name: str, matcher: str, meaning: str, next_step: str, title: str) -
 def others(codes: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
     """A code that came with a newer version of the collection than these rules."""
     yield from of_code(
-        "AutopilotOtherFinding", f'code!~"{"|".join(sorted(codes))}"', "A finding that these rules have no words for.",
+        "AutopilotOtherFinding",
+        f'code!~"{"|".join(sorted(codes))}"',
+        "A finding that these rules have no words for.",
         "The report of the run has its message and evidence."
-        " These rules are older than the collection that ran: install them again (autopilot.gpu.monitoring).",
+        " These rules are older than the collection that ran: install them again "
+        "(autopilot.gpu.monitoring).",
         "{{ $labels.code }}",
     )
 
@@ -139,7 +191,10 @@ def others(codes: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
 def of_runs() -> List[Dict[str, Any]]:
     """Alerts about the runs themselves: what was not looked at is not healthy."""
     # A Pushgateway that is away for a moment ends none of them.
-    run, success = (f"max without (phase) (last_over_time(autopilot_last_{what}_timestamp_seconds[{HOLD}]))" for what in ("run", "success"))
+    run, success = (
+        f"max without (phase) (last_over_time(autopilot_last_{what}_timestamp_seconds[{HOLD}]))"
+        for what in ("run", "success")
+    )
     return [
         {
             "alert": "AutopilotNotCheckedLately",
@@ -147,21 +202,27 @@ def of_runs() -> List[Dict[str, Any]]:
             "labels": {"severity": "warning"},
             "annotations": {
                 "summary": "{{ $labels.node }}: not checked for {{ $value | humanizeDuration }}",
-                "description": "No run of any phase had this node for longer than allowed. What is known of it is old.",
+                "description": "No run of any phase had this node for longer than allowed. "
+                "What is known of it is old.",
                 "runbook": (
-                    "Look whether the scheduled runs still start, and whether the node is in their inventory."
+                    "Look whether the scheduled runs still start, and whether the node is in "
+                    "their inventory."
                     " Remove a node that is gone for good with the playbook autopilot.gpu.forget."
                 ),
             },
         },
         {
             "alert": "AutopilotNoSuccessLately",
-            "expr": f"time() - {success} > {NO_SUCCESS_HOURS * 3600} and {run} > time() - {NOT_CHECKED_HOURS * 3600}",
+            "expr": f"time() - {success} > {NO_SUCCESS_HOURS * 3600} and {run} > time() - "
+            f"{NOT_CHECKED_HOURS * 3600}",
             "labels": {"severity": "warning"},
             "annotations": {
-                "summary": "{{ $labels.node }}: checked, but not found fit for {{ $value | humanizeDuration }}",
-                "description": "Runs reach this node, and none of them could say for longer than allowed that it is fit.",
-                "runbook": "Look in the report of the last run at what its checks could not tell or skipped, and why; run all checks on it while it is idle.",
+                "summary": "{{ $labels.node }}: checked, but not found fit for {{ $value | "
+                "humanizeDuration }}",
+                "description": "Runs reach this node, and none of them could say for longer "
+                "than allowed that it is fit.",
+                "runbook": "Look in the report of the last run at what its checks could not "
+                "tell or skipped, and why; run all checks on it while it is idle.",
             },
         },
         {
@@ -172,8 +233,10 @@ def of_runs() -> List[Dict[str, Any]]:
             "labels": {"severity": "warning"},
             "annotations": {
                 "summary": "{{ $labels.node }}: checked, but never found fit",
-                "description": "Runs reach this node, and since it is known none of them could say that it is fit.",
-                "runbook": "Look in the report of the last run at what its checks could not tell or skipped, and why; run all checks on it while it is idle.",
+                "description": "Runs reach this node, and since it is known none of them could "
+                "say that it is fit.",
+                "runbook": "Look in the report of the last run at what its checks could not "
+                "tell or skipped, and why; run all checks on it while it is idle.",
             },
         },
         {
@@ -182,7 +245,8 @@ def of_runs() -> List[Dict[str, Any]]:
             "labels": {"severity": "warning"},
             "annotations": {
                 "summary": "the last {{ $labels.phase }} did not come to its end",
-                "description": "It was cancelled or broke off. Nodes that it had not judged show what an earlier run found.",
+                "description": "It was cancelled or broke off. Nodes that it had not judged "
+                "show what an earlier run found.",
                 "runbook": "Look at the end of the run's output, then run it again.",
             },
         },
@@ -191,9 +255,11 @@ def of_runs() -> List[Dict[str, Any]]:
             "expr": 'push_failure_time_seconds{phase!=""} > push_time_seconds',
             "labels": {"severity": "warning"},
             "annotations": {
-                "summary": "{{ with $labels.node }}{{ . }}: {{ end }}the Pushgateway refused what the last {{ $labels.phase }} pushed",
+                "summary": "{{ with $labels.node }}{{ . }}: {{ end }}the Pushgateway refused "
+                "what the last {{ $labels.phase }} pushed",
                 "description": "What it shows is older than the last run.",
-                "runbook": "Look at the log of the Pushgateway, and at what the callback pushgateway said at the end of the run.",
+                "runbook": "Look at the log of the Pushgateway, and at what the callback "
+                "pushgateway said at the end of the run.",
             },
         },
         {
@@ -203,8 +269,10 @@ def of_runs() -> List[Dict[str, Any]]:
             "labels": {"severity": "critical"},
             "annotations": {
                 "summary": "the Pushgateway at {{ $labels.instance }} does not answer",
-                "description": f"Prometheus does not see what runs find. Alerts that fired are held for {HOLD} and then end, with nothing mended.",
-                "runbook": "systemctl status prometheus-pushgateway, or its pod and volume in a cluster. Runs keep what they could not push and send it later.",
+                "description": "Prometheus does not see what runs find. Alerts that fired are "
+                f"held for {HOLD} and then end, with nothing mended.",
+                "runbook": "systemctl status prometheus-pushgateway, or its pod and volume in "
+                "a cluster. Runs keep what they could not push and send it later.",
             },
         },
         {
@@ -214,40 +282,63 @@ def of_runs() -> List[Dict[str, Any]]:
             "labels": {"severity": "warning"},
             "annotations": {
                 "summary": "Prometheus has no result of any node",
-                "description": "Nothing was pushed yet, the Pushgateway is not scraped, or it lost what it had. No alerts means nothing then.",
-                "runbook": "Run a preflight with -e pushgateway_url=..., then look at the target autopilot-pushgateway in Prometheus.",
+                "description": "Nothing was pushed yet, the Pushgateway is not scraped, or it "
+                "lost what it had. No alerts means nothing then.",
+                "runbook": "Run a preflight with -e pushgateway_url=..., then look at the "
+                "target autopilot-pushgateway in Prometheus.",
             },
         },
     ]
 
 
 def of_marks() -> Iterator[Dict[str, Any]]:
-    """Alerts of what the agents in a cluster say of their nodes' marks. The labels of their pods change with each restart and say nothing."""
+    """Alerts of what the agents in a cluster say of their nodes' marks. The labels of their pods
+    change with each restart and say nothing.
+    """
     mark, where = "autopilot:node_mark", "max by (cluster, node"
-    yield {"record": mark, "expr": f"{where}, mark) ({NODE_MARK}) or {where}, mark) (last_over_time({NODE_MARK}[{HOLD}]))"}
+    yield {
+        "record": mark,
+        "expr": f"{where}, mark) ({NODE_MARK}) or {where}, mark) "
+        f"(last_over_time({NODE_MARK}[{HOLD}]))",
+    }
     for name, row in MARKS.items():
         if row.severity:
             yield {
-                "alert": f"AutopilotNodeMarked{name.capitalize()}", "expr": f'{mark}{{mark="{name}"}} == 1', "for": f"{row.patience}m",
+                "alert": f"AutopilotNodeMarked{name.capitalize()}",
+                "expr": f'{mark}{{mark="{name}"}} == 1',
+                "for": f"{row.patience}m",
                 "labels": {"severity": row.severity},
-                "annotations": {"summary": f"{{{{ $labels.node }}}} is marked {name}", "description": literal(row.meaning), "runbook": literal(row.next)},
+                "annotations": {
+                    "summary": f"{{{{ $labels.node }}}} is marked {name}",
+                    "description": literal(row.meaning),
+                    "runbook": literal(row.next),
+                },
             }
     yield {
-        "alert": "AutopilotMarkRefused", "expr": f"{where}) (increase(autopilot_marks_refused_total[1h])) > 0", "labels": {"severity": "critical"},
+        "alert": "AutopilotMarkRefused",
+        "expr": f"{where}) (increase(autopilot_marks_refused_total[1h])) > 0",
+        "labels": {"severity": "critical"},
         "annotations": {
-            "summary": "{{ $labels.node }} has a fatal failure and is not marked EVICT, since too many nodes are",
-            "description": "A deep diagnostic found a fault that is fatal to jobs. The share of nodes that may be EVICT is used up, so jobs still start there.",
-            "runbook": "Look what the nodes that are EVICT have in common: many at once mostly have one cause. Drain this one by hand if need be.",
+            "summary": "{{ $labels.node }} has a fatal failure and is not marked EVICT, since "
+            "too many nodes are",
+            "description": "A deep diagnostic found a fault that is fatal to jobs. The share "
+            "of nodes that may be EVICT is used up, so jobs still start there.",
+            "runbook": "Look what the nodes that are EVICT have in common: many at once mostly "
+            "have one cause. Drain this one by hand if need be.",
         },
     }
     yield {
         "alert": "AutopilotAgentGone",
-        "expr": f"{where}) (last_over_time(autopilot_agent_info[1d])) unless {where}) (autopilot_agent_info)", "for": PATIENCE,
+        "expr": f"{where}) (last_over_time(autopilot_agent_info[1d])) unless {where}) "
+        "(autopilot_agent_info)",
+        "for": PATIENCE,
         "labels": {"severity": "warning"},
         "annotations": {
             "summary": "{{ $labels.node }}: its agent does not answer any more",
-            "description": "Nobody checks the node, and its mark is as old as that. A node that was removed has this alert for a day.",
-            "runbook": "kubectl get pods --all-namespaces --field-selector spec.nodeName={{ $labels.node }}, then the events and the log of the agent's pod.",
+            "description": "Nobody checks the node, and its mark is as old as that. A node "
+            "that was removed has this alert for a day.",
+            "runbook": "kubectl get pods --all-namespaces --field-selector spec.nodeName={{ "
+            "$labels.node }}, then the events and the log of the agent's pod.",
         },
     }
 
@@ -255,8 +346,15 @@ def of_marks() -> Iterator[Dict[str, Any]]:
 def rules(findings: Mapping[str, Any]) -> Dict[str, Any]:
     """The rule file for these codes; an entry of the table has the fields ``meaning`` and ``next``."""
     alerts = [
-        rule for code in sorted(findings)
-        for rule in of_code(alert_name(code), f'code="{code}"', findings[code].meaning, findings[code].next, code.replace("_", " "))
+        rule
+        for code in sorted(findings)
+        for rule in of_code(
+            alert_name(code),
+            f'code="{code}"',
+            findings[code].meaning,
+            findings[code].next,
+            code.replace("_", " "),
+        )
     ]
     return {
         "groups": [
@@ -264,7 +362,7 @@ def rules(findings: Mapping[str, Any]) -> Dict[str, Any]:
             {"name": "autopilot-gpu-findings", "rules": [*recorded(), *alerts, *others(findings)]},
             {"name": "autopilot-gpu-runs", "rules": of_runs()},
             {"name": "autopilot-gpu-marks", "rules": list(of_marks())},
-        ],
+        ]
     }
 
 
@@ -279,7 +377,11 @@ class _Dumper(yaml.SafeDumper):
 
 
 def text(findings: Mapping[str, Any] = FINDINGS) -> str:
-    return HEADER + "---\n" + yaml.dump(rules(findings), Dumper=_Dumper, sort_keys=False, width=140, allow_unicode=True)
+    return (
+        HEADER
+        + "---\n"
+        + yaml.dump(rules(findings), Dumper=_Dumper, sort_keys=False, width=140, allow_unicode=True)
+    )
 
 
 def main() -> int:
@@ -287,7 +389,10 @@ def main() -> int:
     if "--check" not in sys.argv[1:]:
         RULES.write_text(fresh, encoding="utf-8")
     elif not RULES.exists() or RULES.read_text(encoding="utf-8") != fresh:
-        print(f"alerts: {RULES} is not what the table of findings gives; run make -C src/monitoring", file=sys.stderr)
+        print(
+            f"alerts: {RULES} is not what the table of findings gives; run make -C src/monitoring",
+            file=sys.stderr,
+        )
         return 1
     return 0
 

@@ -5,8 +5,9 @@
 
     .venv/bin/python tests/benchmark/agent_idle.py --seconds 300
 
-The agent runs on a node of stand-in hardware (8 GPUs), has done one pass over all periodic checks, is asked for its readiness every 10 s and for its metrics
-every 30 s, and marks its node in a real API server (tests/sandbox/lab), or with ``--api none`` tries in vain to.
+The agent runs on a node of stand-in hardware (8 GPUs), has done one pass over all periodic checks,
+is asked for its readiness every 10 s and for its metrics every 30 s, and marks its node in a real
+API server (tests/sandbox/lab), or with ``--api none`` tries in vain to.
 """
 
 from __future__ import annotations
@@ -31,7 +32,11 @@ from lab import Lab, wait_until  # noqa: E402
 PROBE, SCRAPE = 10, 30
 #: What issue 5 allows: MB resident, and percent of a core.
 MEMORY, SHARE = 60.0, 0.2
-PORTS = {"AUTOPILOT_PORT": 23333, "AUTOPILOT_METRICS_PORT": 28081, "AUTOPILOT_READINESS_PORT": 28080}
+PORTS = {
+    "AUTOPILOT_PORT": 23333,
+    "AUTOPILOT_METRICS_PORT": 28081,
+    "AUTOPILOT_READINESS_PORT": 28080,
+}
 
 
 def ask(port: int, path: str, patience: float = 300.0) -> str:
@@ -47,37 +52,69 @@ def resident(pid: int) -> float:
 
 def on_processor(pid: int) -> float:
     """Seconds of all threads."""
-    return sum(int((thread / "schedstat").read_text().split()[0]) for thread in Path(f"/proc/{pid}/task").iterdir()) / 1e9
+    return (
+        sum(
+            int((thread / "schedstat").read_text().split()[0])
+            for thread in Path(f"/proc/{pid}/task").iterdir()
+        )
+        / 1e9
+    )
 
 
 @contextlib.contextmanager
 def cluster(api: str, directory: Path):
     """Settings for an API server that has the node, or for none."""
     if api == "none":
-        yield {"AUTOPILOT_API_SERVER": "http://127.0.0.1:9", "AUTOPILOT_API_CA": "", "AUTOPILOT_API_TOKEN_FILE": ""}
+        yield {
+            "AUTOPILOT_API_SERVER": "http://127.0.0.1:9",
+            "AUTOPILOT_API_CA": "",
+            "AUTOPILOT_API_TOKEN_FILE": "",
+        }
         return
     with Lab() as lab:
         lab.make_node("gpu01")
         lab.kubectl("create", "serviceaccount", "agent")
-        lab.kubectl("create", "clusterrolebinding", "agent", "--clusterrole=cluster-admin", "--serviceaccount=default:agent")
+        lab.kubectl(
+            "create",
+            "clusterrolebinding",
+            "agent",
+            "--clusterrole=cluster-admin",
+            "--serviceaccount=default:agent",
+        )
         token = directory / "token"
         token.write_text(lab.token("default", "agent"))
-        yield {"AUTOPILOT_API_SERVER": lab.server, "AUTOPILOT_API_CA": str(lab.ca), "AUTOPILOT_API_TOKEN_FILE": str(token)}
+        yield {
+            "AUTOPILOT_API_SERVER": lab.server,
+            "AUTOPILOT_API_CA": str(lab.ca),
+            "AUTOPILOT_API_TOKEN_FILE": str(token),
+        }
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--seconds", type=int, default=300)
     parser.add_argument("--api", choices=("lab", "none"), default="lab")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as temporary, cluster(given.api, Path(temporary)) as api:
         built = sandbox.build({"cuda": {"*": {"h2d": 55e9, "d2h": 55e9}}}, Path(temporary) / "node")
         environment = {
-            **os.environ, **built.environment, **api, **{name: str(port) for name, port in PORTS.items()},
-            "PYTHONPATH": f"{ROOT}/plugins/module_utils:{ROOT}/src/agent", "NODE_NAME": "gpu01", "NAMESPACE": "default", "AUTOPILOT_BIND": "127.0.0.1",
-            "AUTOPILOT_AUTH": "off", "AUTOPILOT_HOST_ROOT": built.root, "AUTOPILOT_NVML_LIBRARY": built.library or "",
+            **os.environ,
+            **built.environment,
+            **api,
+            **{name: str(port) for name, port in PORTS.items()},
+            "PYTHONPATH": f"{ROOT}/plugins/module_utils:{ROOT}/src/agent",
+            "NODE_NAME": "gpu01",
+            "NAMESPACE": "default",
+            "AUTOPILOT_BIND": "127.0.0.1",
+            "AUTOPILOT_AUTH": "off",
+            "AUTOPILOT_HOST_ROOT": built.root,
+            "AUTOPILOT_NVML_LIBRARY": built.library or "",
         }
-        with subprocess.Popen([sys.executable, "-m", "autopilot_agent"], env=environment, stderr=subprocess.DEVNULL) as agent:
+        with subprocess.Popen(
+            [sys.executable, "-m", "autopilot_agent"], env=environment, stderr=subprocess.DEVNULL
+        ) as agent:
             try:
                 measure(agent.pid, given.seconds)
             finally:
@@ -104,7 +141,10 @@ def measure(pid: int, seconds: int) -> None:
         most = max(most, resident(pid))
     took = time.monotonic() - began
     share = 100 * (on_processor(pid) - before) / took
-    print(f"idle for {took:.0f} s: at most {most:.1f} MB resident (allowed {MEMORY:.0f}), {share:.3f} % of a core (allowed {SHARE})")
+    print(
+        f"idle for {took:.0f} s: at most {most:.1f} MB resident (allowed {MEMORY:.0f}), "
+        f"{share:.3f} % of a core (allowed {SHARE})"
+    )
     if most > MEMORY or share > SHARE:
         raise SystemExit(1)
 

@@ -3,9 +3,10 @@
 """What a pass over the passive checks costs, as ratios taken in one run.
 
 Twenty local hosts, each a sandbox node with eight healthy GPUs, the same forks for all cases:
-`ansible.builtin.ping`, all passive checks in one `node_checks` task, and the same checks as one task each; then the
-same for every check in check mode, where those that are not passive only say what they would do. The cases take
-turns, so that a machine whose speed drifts slows all of them alike; medians are compared.
+`ansible.builtin.ping`, all passive checks in one `node_checks` task, and the same checks as one
+task each; then the same for every check in check mode, where those that are not passive only say
+what they would do. The cases take turns, so that a machine whose speed drifts slows all of them
+alike; medians are compared.
 
     .venv/bin/python tests/benchmark/passive.py [--hosts 20] [--forks 5] [--rounds 5]
 """
@@ -45,10 +46,20 @@ def write_play(directory: Path, name: str, tasks: list[dict]) -> Path:
 
 
 def write_inventory(directory: Path, hosts: int) -> Path:
-    node = sandbox.build(REPOSITORY / "tests/sandbox/scenarios/healthy_8xh100.yml", directory / "node")
-    shared = {"ansible_connection": "local", "ansible_python_interpreter": str(node.python), "host_root": str(node.root)}
+    node = sandbox.build(
+        REPOSITORY / "tests/sandbox/scenarios/healthy_8xh100.yml", directory / "node"
+    )
+    shared = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": str(node.python),
+        "host_root": str(node.root),
+    }
     path = directory / "hosts.yml"
-    path.write_text(yaml.safe_dump({"all": {"vars": shared, "hosts": {f"gpu{index:02}": {} for index in range(hosts)}}}))
+    path.write_text(
+        yaml.safe_dump(
+            {"all": {"vars": shared, "hosts": {f"gpu{index:02}": {} for index in range(hosts)}}}
+        )
+    )
     return path
 
 
@@ -66,16 +77,36 @@ def environment() -> dict[str, str]:
 
 
 def module_cost(inventory: Path, host_root: Path, module: str, arguments: dict) -> dict[str, float]:
-    """Payload size, CPU seconds and peak memory of one module, run by hand from its kept AnsiballZ wrapper."""
+    """Payload size, CPU seconds and peak memory of one module, run by hand from its kept AnsiballZ
+    wrapper.
+    """
     with tempfile.TemporaryDirectory() as keep:
-        command = [str(ANSIBLE_PLAYBOOK.with_name("ansible")), "-i", str(inventory), "gpu00", "-m", module, "-a", json.dumps(arguments), "-vvv"]
-        kept = dict(environment(), ANSIBLE_KEEP_REMOTE_FILES="1", ANSIBLE_PIPELINING="false", ANSIBLE_REMOTE_TEMP=keep)
+        command = [
+            str(ANSIBLE_PLAYBOOK.with_name("ansible")),
+            "-i",
+            str(inventory),
+            "gpu00",
+            "-m",
+            module,
+            "-a",
+            json.dumps(arguments),
+            "-vvv",
+        ]
+        kept = dict(
+            environment(),
+            ANSIBLE_KEEP_REMOTE_FILES="1",
+            ANSIBLE_PIPELINING="false",
+            ANSIBLE_REMOTE_TEMP=keep,
+        )
         text = subprocess.run(command, check=True, capture_output=True, text=True, env=kept).stdout
         wrapper = re.search(r"PUT \S+ TO (\S+AnsiballZ_\w+\.py)", text)
         assert wrapper, text
         python = host_root.parent / "bin" / "python"
         measured = subprocess.run(
-            [sys.executable, "-c", _MEASURE, str(python), wrapper[1]], check=True, capture_output=True, text=True,
+            [sys.executable, "-c", _MEASURE, str(python), wrapper[1]],
+            check=True,
+            capture_output=True,
+            text=True,
         )
         return dict(json.loads(measured.stdout), payload_kib=os.path.getsize(wrapper[1]) / 1024)
 
@@ -89,7 +120,9 @@ print(json.dumps({"cpu_seconds": used.ru_utime + used.ru_stime, "peak_mib": used
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--hosts", type=int, default=20)
     parser.add_argument("--forks", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
@@ -100,34 +133,75 @@ def main() -> None:
         inventory = write_inventory(directory, options.hosts)
         plays = {
             "ping": write_play(directory, "ping", [{"ansible.builtin.ping": {}}]),
-            "passive, one task": write_play(directory, "passive-one", [{"autopilot.gpu.node_checks": dict(root, checks=PASSIVE_CHECKS)}]),
-            "passive, a task each": write_play(directory, "passive-each", [{f"autopilot.gpu.{check}": root} for check in PASSIVE_CHECKS]),
-            "all in check mode, one task": write_play(directory, "all-one", [{"autopilot.gpu.node_checks": root, "check_mode": True}]),
-            "all in check mode, a task each": write_play(directory, "all-each", [{f"autopilot.gpu.{check}": root, "check_mode": True} for check in CHECKS]),
+            "passive, one task": write_play(
+                directory,
+                "passive-one",
+                [{"autopilot.gpu.node_checks": dict(root, checks=PASSIVE_CHECKS)}],
+            ),
+            "passive, a task each": write_play(
+                directory,
+                "passive-each",
+                [{f"autopilot.gpu.{check}": root} for check in PASSIVE_CHECKS],
+            ),
+            "all in check mode, one task": write_play(
+                directory, "all-one", [{"autopilot.gpu.node_checks": root, "check_mode": True}]
+            ),
+            "all in check mode, a task each": write_play(
+                directory,
+                "all-each",
+                [{f"autopilot.gpu.{check}": root, "check_mode": True} for check in CHECKS],
+            ),
         }
         walls: dict[str, list[float]] = {case: [] for case in plays}
         cpus: dict[str, list[float]] = {case: [] for case in plays}
         for turn in range(options.rounds + 1):
             for case, play in plays.items():
-                wall, cpu = timed([str(ANSIBLE_PLAYBOOK), "-i", str(inventory), "-f", str(options.forks), str(play)])
+                wall, cpu = timed(
+                    [
+                        str(ANSIBLE_PLAYBOOK),
+                        "-i",
+                        str(inventory),
+                        "-f",
+                        str(options.forks),
+                        str(play),
+                    ]
+                )
                 if turn:  # the first round warms caches
                     walls[case].append(wall)
                     cpus[case].append(cpu)
-        names = f"{len(PASSIVE_CHECKS)} passive checks of {len(CHECKS)} ({', '.join(PASSIVE_CHECKS)})"
-        print(f"{names}, {options.hosts} local hosts x 8 GPUs, forks {options.forks}, medians of {options.rounds} rounds\n")
+        names = (
+            f"{len(PASSIVE_CHECKS)} passive checks of {len(CHECKS)} ({', '.join(PASSIVE_CHECKS)})"
+        )
+        print(
+            f"{names}, {options.hosts} local hosts x 8 GPUs, forks {options.forks}, medians of "
+            f"{options.rounds} rounds\n"
+        )
         print("| case | wall s | CPU s | wall / ping |\n| --- | --- | --- | --- |")
         median = {case: statistics.median(times) for case, times in walls.items()}
         for case, wall in median.items():
-            print(f"| {case} | {wall:.2f} | {statistics.median(cpus[case]):.2f} | {wall / median['ping']:.2f} |")
+            print(
+                f"| {case} | {wall:.2f} | {statistics.median(cpus[case]):.2f} | "
+                f"{wall / median['ping']:.2f} |"
+            )
         for what in ("passive", "all in check mode"):
-            print(f"\n{what}: one task / a task each = {median[f'{what}, one task'] / median[f'{what}, a task each']:.2f}", end="")
+            print(
+                f"\n{what}: one task / a task each = "
+                f"{median[f'{what}, one task'] / median[f'{what}, a task each']:.2f}",
+                end="",
+            )
         print("\n")
         print("| module | payload KiB | CPU s | peak MiB |\n| --- | --- | --- | --- |")
         host_root = directory / "node" / "root"
         ours = {"checks": PASSIVE_CHECKS, "host_root": str(host_root)}
-        for module, arguments in (("ansible.builtin.ping", {"data": "pong"}), ("autopilot.gpu.node_checks", ours)):
+        for module, arguments in (
+            ("ansible.builtin.ping", {"data": "pong"}),
+            ("autopilot.gpu.node_checks", ours),
+        ):
             cost = module_cost(inventory, host_root, module, arguments)
-            print(f"| {module} | {cost['payload_kib']:.0f} | {cost['cpu_seconds']:.2f} | {cost['peak_mib']:.0f} |")
+            print(
+                f"| {module} | {cost['payload_kib']:.0f} | {cost['cpu_seconds']:.2f} | "
+                f"{cost['peak_mib']:.0f} |"
+            )
 
 
 if __name__ == "__main__":

@@ -1,10 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the callback that pushes costs: the same play over a large fleet with and without it, in turn, and the push at its end.
+"""What the callback that pushes costs: the same play over a large fleet with and without it, in
+turn, and the push at its end.
 
-Each host returns what a stand-in node with 8 GPUs returned once, with GPUs of its own, after some seconds (--seconds). With none of them the play is
-nothing but Ansible's own work, which is more than any real play is short of.
+Each host returns what a stand-in node with 8 GPUs returned once, with GPUs of its own, after some
+seconds (--seconds). With none of them the play is nothing but Ansible's own work, which is more
+than any real play is short of.
 
     .venv/bin/python tests/benchmark/pushing.py --hosts 1000 --rounds 3
 """
@@ -63,28 +65,49 @@ class Bench:
         (self.play / "action_plugins").mkdir(parents=True)
         (self.play / "play.yml").write_text(PLAY.replace("SECONDS", str(seconds)))
         (self.play / "action_plugins/recorded.py").write_text(RECORDED)
-        (self.play / "hosts").write_text("".join(f"gpu{number:04d}\n" for number in range(1, hosts + 1)))
+        (self.play / "hosts").write_text(
+            "".join(f"gpu{number:04d}\n" for number in range(1, hosts + 1))
+        )
         self.record()
 
     def record(self) -> None:
         """What a node returns, once and for all."""
-        inventory = write_inventory(self.base / "node.json", {"gpu": sandbox.build("healthy_8xh100", self.base / "node")})
+        inventory = write_inventory(
+            self.base / "node.json", {"gpu": sandbox.build("healthy_8xh100", self.base / "node")}
+        )
         options = {"host_root": "{{ checks_host_root }}", "readings": True}
-        answer = self.controller.ad_hoc(inventory, "autopilot.gpu.node_checks", options, self.base)["gpu"]
+        answer = self.controller.ad_hoc(inventory, "autopilot.gpu.node_checks", options, self.base)[
+            "gpu"
+        ]
         kept = {name: answer[name] for name in ("health", "node", "readings", "status")}
         (self.play / "action_plugins/recorded.json").write_text(json.dumps(kept))
 
     def run(self, url: str | None) -> dict:
-        """Seconds until the recap and of the push, seconds of CPU until the recap and after it, and the peak of the main process in MiB."""
+        """Seconds until the recap and of the push, seconds of CPU until the recap and after it, and
+        the peak of the main process in MiB.
+        """
         environment = dict(
-            os.environ, ANSIBLE_COLLECTIONS_PATH=str(self.controller.collections), ANSIBLE_COLLECTIONS_SCAN_SYS_PATH="false", HOME=str(self.base / "home"),
-            ANSIBLE_FORKS=str(self.forks), ANSIBLE_NOCOLOR="1", PYTHONUNBUFFERED="1",
+            os.environ,
+            ANSIBLE_COLLECTIONS_PATH=str(self.controller.collections),
+            ANSIBLE_COLLECTIONS_SCAN_SYS_PATH="false",
+            HOME=str(self.base / "home"),
+            ANSIBLE_FORKS=str(self.forks),
+            ANSIBLE_NOCOLOR="1",
+            PYTHONUNBUFFERED="1",
         )
         if url:
-            environment.update(ANSIBLE_CALLBACKS_ENABLED="autopilot.gpu.pushgateway", AUTOPILOT_PUSHGATEWAY_URL=url)
+            environment.update(
+                ANSIBLE_CALLBACKS_ENABLED="autopilot.gpu.pushgateway", AUTOPILOT_PUSHGATEWAY_URL=url
+            )
         program = str(self.controller.programs / "ansible-playbook")
         began, recap, used, pushed = time.monotonic(), 0.0, 0.0, None
-        process = subprocess.Popen([program, "-i", "hosts", "play.yml"], cwd=self.play, env=environment, stdout=subprocess.PIPE, text=True)
+        process = subprocess.Popen(
+            [program, "-i", "hosts", "play.yml"],
+            cwd=self.play,
+            env=environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         for line in process.stdout:
             if line.startswith("PLAY RECAP"):
                 recap, used = time.monotonic() - began, cpu_of(process.pid)
@@ -94,7 +117,13 @@ class Bench:
         if status or bool(pushed) != bool(url):
             raise SystemExit(f"pushing.py: the play ended with {status}, pushed in {pushed} s")
         whole = usage.ru_utime + usage.ru_stime
-        return {"play": recap, "cpu": used, "push cpu": whole - used, "peak": usage.ru_maxrss / 1024, "push": pushed}
+        return {
+            "play": recap,
+            "cpu": used,
+            "push cpu": whole - used,
+            "peak": usage.ru_maxrss / 1024,
+            "push": pushed,
+        }
 
 
 def cpu_of(process: int) -> float:
@@ -109,33 +138,55 @@ def main() -> int:
     parser.add_argument("--forks", type=int, default=50)
     parser.add_argument("--seconds", type=float, default=5.0)
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--check", action="store_true", help="leave the Pushgateway's consistency check on")
+    parser.add_argument(
+        "--check", action="store_true", help="leave the Pushgateway's consistency check on"
+    )
     given = parser.parse_args()
-    reason = missing("prometheus-pushgateway") or ("" if sandbox.compiler() else "needs a C compiler")
+    reason = missing("prometheus-pushgateway") or (
+        "" if sandbox.compiler() else "needs a C compiler"
+    )
     if reason:
         print(f"pushing.py: {reason}", file=sys.stderr)
         return 2
     with tempfile.TemporaryDirectory() as directory:
         bench = Bench(Path(directory), given.hosts, given.forks, given.seconds)
-        with Pushgateway(Path(directory) / "gateway", arguments=[] if given.check else ["--push.disable-consistency-check"]) as gateway:
+        with Pushgateway(
+            Path(directory) / "gateway",
+            arguments=[] if given.check else ["--push.disable-consistency-check"],
+        ) as gateway:
             rounds = []
             for turn in range(given.rounds):
-                # Which comes first alternates, so that a machine that gets busier does not count for one of them.
+                # Which comes first alternates, so that a machine that gets busier does not count
+                # for one of them.
                 order = [None, gateway.url] if turn % 2 else [gateway.url, None]
                 ran = {url: bench.run(url) for url in order}
                 rounds.append((ran[None], ran[gateway.url]))
-    print(f"{given.hosts} hosts, {given.seconds:g} s each, {given.forks} forks, {given.rounds} rounds\n")
-    print("| round | play without, s | with, s | its CPU without, s | with, s | push, s | its CPU, s | peak without, MiB | with, MiB |")
+    print(
+        f"{given.hosts} hosts, {given.seconds:g} s each, {given.forks} forks, {given.rounds} "
+        "rounds\n"
+    )
+    print(
+        "| round | play without, s | with, s | its CPU without, s | with, s | push, s | its "
+        "CPU, s | peak without, MiB | with, MiB |"
+    )
     print("| --- | --- | --- | --- | --- | --- | --- | --- | --- |")
     for number, (without, pushed) in enumerate(rounds, 1):
         print(
-            f"| {number} | {without['play']:.1f} | {pushed['play']:.1f} | {without['cpu']:.1f} | {pushed['cpu']:.1f} | {pushed['push']:.1f} |"
-            f" {pushed['push cpu'] - without['push cpu']:.1f} | {without['peak']:.0f} | {pushed['peak']:.0f} |"
+            f"| {number} | {without['play']:.1f} | {pushed['play']:.1f} | {without['cpu']:.1f} "
+            f"| {pushed['cpu']:.1f} | {pushed['push']:.1f} |"
+            f" {pushed['push cpu'] - without['push cpu']:.1f} | {without['peak']:.0f} | "
+            f"{pushed['peak']:.0f} |"
         )
-    play, cpu = (statistics.median(pushed[what] / without[what] - 1 for without, pushed in rounds) for what in ("play", "cpu"))
+    play, cpu = (
+        statistics.median(pushed[what] / without[what] - 1 for without, pushed in rounds)
+        for what in ("play", "cpu")
+    )
     peak = statistics.median(pushed["peak"] - without["peak"] for without, pushed in rounds)
     push = statistics.median(pushed["push"] for _without, pushed in rounds)
-    print(f"\nmedians: the play takes {100 * play:+.1f} %, {100 * cpu:+.1f} % of CPU; the peak is {peak:+.0f} MiB; the push takes {push:.1f} s")
+    print(
+        f"\nmedians: the play takes {100 * play:+.1f} %, {100 * cpu:+.1f} % of CPU; the peak "
+        f"is {peak:+.0f} MiB; the push takes {push:.1f} s"
+    )
     return 0
 
 

@@ -1,9 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What it takes to judge a saved run again: seconds of one core and peak memory, for 1,000 nodes of eight GPUs, the readings of all checks on each.
+"""What it takes to judge a saved run again: seconds of one core and peak memory, for 1,000 nodes of
+eight GPUs, the readings of all checks on each.
 
-The document is that of one stand-in node, its readings a thousand times, one GPU in a hundred slow. The playbook is run on it as an operator does; the
-aim is a few seconds.
+The document is that of one stand-in node, its readings a thousand times, one GPU in a hundred slow.
+The playbook is run on it as an operator does; the aim is a few seconds.
 
     .venv/bin/python tests/benchmark/replaying.py [--nodes 1000]
 """
@@ -34,10 +35,24 @@ def one_node(directory: Path) -> dict:
     """The document of a run over a healthy node of eight GPUs."""
     node = sandbox.build("healthy_8xh100", directory / "node")
     inventory = directory / "hosts.json"
-    own = {"ansible_connection": "local", "ansible_python_interpreter": node.python, "checks_host_root": node.root}
+    own = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": node.python,
+        "checks_host_root": node.root,
+    }
     inventory.write_text(json.dumps({"all": {"hosts": {"gpu": own}}}))
     subprocess.run(
-        [PROGRAM, "-i", inventory, "autopilot.gpu.preflight", "-e", f"preflight_report_dir={directory}/reports"], check=True, stdout=subprocess.DEVNULL)
+        [
+            PROGRAM,
+            "-i",
+            inventory,
+            "autopilot.gpu.preflight",
+            "-e",
+            f"preflight_report_dir={directory}/reports",
+        ],
+        check=True,
+        stdout=subprocess.DEVNULL,
+    )
     return json.loads(next(directory.glob("reports/*/run.json")).read_text())
 
 
@@ -47,8 +62,12 @@ def fleet(document: dict, count: int) -> dict:
         node = copy.deepcopy(document["nodes"][0])
         node["name"] = f"gpu{number:04d}"
         if number % 12 == 0:
-            for copies in node["readings"]["pcie_bandwidth"]["readings"]["gpus"][number % 8]["transfers"].values():
-                copies["copy_engine"]["samples"] = [sample * 0.9 for sample in copies["copy_engine"]["samples"]]
+            for copies in node["readings"]["pcie_bandwidth"]["readings"]["gpus"][number % 8][
+                "transfers"
+            ].values():
+                copies["copy_engine"]["samples"] = [
+                    sample * 0.9 for sample in copies["copy_engine"]["samples"]
+                ]
         nodes.append(node)
     return report.judge_again(dict(document, nodes=nodes), report.policy_of(document))
 
@@ -71,13 +90,30 @@ def main() -> None:
         compared = time.process_time()
         began_all, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(
-            [PROGRAM, "autopilot.gpu.replay", "-e", json.dumps({"run": str(path), "checks_options": options})], check=True, stdout=subprocess.DEVNULL,
-            env=dict(os.environ, ANSIBLE_CONFIG=str(REPOSITORY / "tests/benchmark/ansible.cfg")))
+            [
+                PROGRAM,
+                "autopilot.gpu.replay",
+                "-e",
+                json.dumps({"run": str(path), "checks_options": options}),
+            ],
+            check=True,
+            stdout=subprocess.DEVNULL,
+            env=dict(os.environ, ANSIBLE_CONFIG=str(REPOSITORY / "tests/benchmark/ansible.cfg")),
+        )
         wall, after = time.monotonic() - began_all, resource.getrusage(resource.RUSAGE_CHILDREN)
         spent = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
-        print(f"{len(read['nodes'])} nodes, {path.stat().st_size / 1e6:.0f} MB, {len(lines)} lines on the screen")
-        print(f"read {readable - began:.2f} s, judged {judged - readable:.2f} s, compared {compared - judged:.2f} s of one core")
-        print(f"the whole playbook {wall:.1f} s of wall time, {spent:.1f} s of one core, {after.ru_maxrss / 1024:.0f} MB")
+        print(
+            f"{len(read['nodes'])} nodes, {path.stat().st_size / 1e6:.0f} MB, {len(lines)} "
+            "lines on the screen"
+        )
+        print(
+            f"read {readable - began:.2f} s, judged {judged - readable:.2f} s, compared "
+            f"{compared - judged:.2f} s of one core"
+        )
+        print(
+            f"the whole playbook {wall:.1f} s of wall time, {spent:.1f} s of one core, "
+            f"{after.ru_maxrss / 1024:.0f} MB"
+        )
 
 
 if __name__ == "__main__":

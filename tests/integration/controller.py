@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Ansible as a controller runs it: an ansible-core, one place to look for collections, and nothing from this checkout's surroundings."""
+"""Ansible as a controller runs it: an ansible-core, one place to look for collections, and nothing
+from this checkout's surroundings.
+"""
+
 from __future__ import annotations
 
 import contextlib
@@ -20,7 +23,9 @@ _RESULT = re.compile(r"^(\S+) \| [A-Z!]+ => (?=\{)", re.M)
 
 @dataclass(frozen=True)
 class Controller:
-    """``programs`` is the directory of ``ansible`` and its companions, ``collections`` the only place that is searched."""
+    """``programs`` is the directory of ``ansible`` and its companions, ``collections`` the only
+    place that is searched.
+    """
 
     programs: Path
     collections: Path
@@ -31,24 +36,46 @@ class Controller:
         self.home.mkdir(exist_ok=True)
         return {
             # The link that `make setup` puts into its virtualenv must not help.
-            "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false", "ANSIBLE_COLLECTIONS_PATH": str(self.collections), "ANSIBLE_NOCOLOR": "1",
-            "ANSIBLE_PIPELINING": "true", "HOME": str(self.home), "PATH": f"{self.programs}:{os.environ['PATH']}", "LC_ALL": "C.UTF-8", **settings,
+            "ANSIBLE_COLLECTIONS_SCAN_SYS_PATH": "false",
+            "ANSIBLE_COLLECTIONS_PATH": str(self.collections),
+            "ANSIBLE_NOCOLOR": "1",
+            "ANSIBLE_PIPELINING": "true",
+            "HOME": str(self.home),
+            "PATH": f"{self.programs}:{os.environ['PATH']}",
+            "LC_ALL": "C.UTF-8",
+            **settings,
         }
 
     def run(self, program, *arguments, cwd, **settings):
-        """The finished program; ``settings`` are environment variables. It has no configuration but what ``cwd`` holds."""
+        """The finished program; ``settings`` are environment variables. It has no configuration but
+        what ``cwd`` holds.
+        """
         return subprocess.run(
-            [str(self.programs / program), *map(str, arguments)], cwd=cwd, env=self.environment(settings), check=False,
-            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=300, universal_newlines=True,
+            [str(self.programs / program), *map(str, arguments)],
+            cwd=cwd,
+            env=self.environment(settings),
+            check=False,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=300,
+            universal_newlines=True,
         )
 
     @contextlib.contextmanager
     def started(self, program, *arguments, cwd, **settings):
-        """The program while it runs, in a process group of its own; what it prints is in ``cwd / "printed"``."""
+        """The program while it runs, in a process group of its own; what it prints is in ``cwd /
+        "printed"``.
+        """
         with (cwd / "printed").open("w") as printed:
             process = subprocess.Popen(
-                [str(self.programs / program), *map(str, arguments)], cwd=cwd, env=self.environment(settings), stdin=subprocess.DEVNULL, stdout=printed,
-                stderr=subprocess.STDOUT, start_new_session=True,
+                [str(self.programs / program), *map(str, arguments)],
+                cwd=cwd,
+                env=self.environment(settings),
+                stdin=subprocess.DEVNULL,
+                stdout=printed,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
             )
         try:
             yield process
@@ -58,16 +85,41 @@ class Controller:
 
     def ad_hoc(self, inventory, module, options, cwd, *arguments, **settings):
         """What the module returned, by host."""
-        done = self.run("ansible", "-i", inventory, "all", "-m", module, "-a", json.dumps(options), *arguments, cwd=cwd, **settings)
+        done = self.run(
+            "ansible",
+            "-i",
+            inventory,
+            "all",
+            "-m",
+            module,
+            "-a",
+            json.dumps(options),
+            *arguments,
+            cwd=cwd,
+            **settings,
+        )
         decode = json.JSONDecoder().raw_decode
-        results = {found.group(1): decode(done.stdout, found.end())[0] for found in _RESULT.finditer(done.stdout)}
+        results = {
+            found.group(1): decode(done.stdout, found.end())[0]
+            for found in _RESULT.finditer(done.stdout)
+        }
         assert results, done.stdout
         return results
 
     def preflight(self, playbook, inventory, cwd, *arguments, **settings):
         """The finished playbook and its run document (None when it wrote none)."""
         reports = cwd / "reports"
-        done = self.run("ansible-playbook", "-i", inventory, playbook, "-e", f"preflight_report_dir={reports}", *arguments, cwd=cwd, **settings)
+        done = self.run(
+            "ansible-playbook",
+            "-i",
+            inventory,
+            playbook,
+            "-e",
+            f"preflight_report_dir={reports}",
+            *arguments,
+            cwd=cwd,
+            **settings,
+        )
         documents = list(reports.glob("*/run.json"))
         assert len(documents) <= 1, documents
         return done, json.loads(documents[0].read_text(encoding="utf-8")) if documents else None
@@ -96,7 +148,15 @@ def statuses(document):
 
 
 def write_inventory(path, nodes, **variables):
-    """An inventory of stand-in nodes by host name, each with the interpreter that makes a process see that node."""
-    hosts = {name: {"ansible_python_interpreter": node.python, "checks_host_root": node.root} for name, node in nodes.items()}
-    path.write_text(json.dumps({"all": {"hosts": hosts, "vars": {"ansible_connection": "local", **variables}}}), encoding="utf-8")
+    """An inventory of stand-in nodes by host name, each with the interpreter that makes a process
+    see that node.
+    """
+    hosts = {
+        name: {"ansible_python_interpreter": node.python, "checks_host_root": node.root}
+        for name, node in nodes.items()
+    }
+    path.write_text(
+        json.dumps({"all": {"hosts": hosts, "vars": {"ansible_connection": "local", **variables}}}),
+        encoding="utf-8",
+    )
     return path

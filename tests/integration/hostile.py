@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """A compromised node: a Python that adds what it likes to each answer of a module."""
+
 from __future__ import annotations
 
 import json
@@ -25,10 +26,17 @@ sys.exit(done.returncode)
 
 
 def hostile_python(base, python, added):
-    """The path of an interpreter that does what ``python`` does and adds the keys of ``added``; ``base / "answers"`` has a byte for each time."""
+    """The path of an interpreter that does what ``python`` does and adds the keys of ``added``;
+    ``base / "answers"`` has a byte for each time.
+    """
     (base / "added.json").write_text(json.dumps(added), encoding="utf-8")
     path = base / "hostile-python"
-    text = _PROGRAM.format(python=sys.executable, node=str(python), added=str(base / "added.json"), answers=str(base / "answers"))
+    text = _PROGRAM.format(
+        python=sys.executable,
+        node=str(python),
+        added=str(base / "added.json"),
+        answers=str(base / "answers"),
+    )
     path.write_text(text, encoding="utf-8")
     path.chmod(0o755)
     return str(path)

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What an operator has after the playbook `monitoring`: a real Pushgateway, Prometheus and Alertmanager with the files that the role wrote."""
+"""What an operator has after the playbook `monitoring`: a real Pushgateway, Prometheus and
+Alertmanager with the files that the role wrote.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,10 @@ class _OfRole(Prometheus):
 
     def argv(self):
         super().argv()
-        return [f"--config.file={self.config}" if word.startswith("--config.file=") else word for word in super().argv()]
+        return [
+            f"--config.file={self.config}" if word.startswith("--config.file=") else word
+            for word in super().argv()
+        ]
 
 
 class Stack:
@@ -37,37 +42,68 @@ class Stack:
         self.controller, self.directory = controller, directory
         self.etc, self.defaults = directory / "etc", directory / "default"
         self.webhook = Webhook()
-        self.gateway = Pushgateway(directory / "gateway", arguments=["--push.disable-consistency-check"])
+        self.gateway = Pushgateway(
+            directory / "gateway", arguments=["--push.disable-consistency-check"]
+        )
         self.alertmanager = Alertmanager(directory / "alertmanager", self.etc / "alertmanager.yml")
         self.prometheus = _OfRole(directory / "prometheus", self.gateway, port=free_port())
         self.prometheus.config = self.etc / "prometheus.yml"
         self.variables = {
-            "ansible_python_interpreter": sys.executable, "monitoring_become": False,
+            "ansible_python_interpreter": sys.executable,
+            "monitoring_become": False,
             "monitoring_components": ["pushgateway", "prometheus", "alertmanager"],
-            "monitoring_config_dir": str(self.etc), "monitoring_defaults_dir": str(self.defaults), "monitoring_data_dir": str(directory),
-            "monitoring_group": grp.getgrgid(os.getgid()).gr_name, "monitoring_scrape_interval": "1s", "monitoring_webhook": [{"url": self.webhook.url}],
-            "monitoring_pushgateway_address": f"127.0.0.1:{self.gateway.port}", "monitoring_alertmanager_address": f"127.0.0.1:{self.alertmanager.port}",
-            "monitoring_group_wait": "2s", "monitoring_group_interval": "1s", **variables,
+            "monitoring_config_dir": str(self.etc),
+            "monitoring_defaults_dir": str(self.defaults),
+            "monitoring_data_dir": str(directory),
+            "monitoring_group": grp.getgrgid(os.getgid()).gr_name,
+            "monitoring_scrape_interval": "1s",
+            "monitoring_webhook": [{"url": self.webhook.url}],
+            "monitoring_pushgateway_address": f"127.0.0.1:{self.gateway.port}",
+            "monitoring_alertmanager_address": f"127.0.0.1:{self.alertmanager.port}",
+            "monitoring_group_wait": "2s",
+            "monitoring_group_interval": "1s",
+            **variables,
         }
 
     @property
     def received(self):
-        return [(alert["status"], alert["labels"]) for message in list(self.webhook.received) for alert in message["alerts"]]
+        return [
+            (alert["status"], alert["labels"])
+            for message in list(self.webhook.received)
+            for alert in message["alerts"]
+        ]
 
     def of_node(self, node, status):
         """Names of the alerts about a node that the last message of this status told."""
         told = [
-            {alert["labels"]["alertname"] for alert in message["alerts"] if alert["status"] == status} for message in list(self.webhook.received)
+            {
+                alert["labels"]["alertname"]
+                for alert in message["alerts"]
+                if alert["status"] == status
+            }
+            for message in list(self.webhook.received)
             if message["groupLabels"].get("node") == node
         ]
         return next((names for names in reversed(told) if names), set())
 
     def converge(self, *arguments, **variables):
-        """The finished playbook. Its variables are in a file, since -vvvv shows what stands on the command line."""
+        """The finished playbook. Its variables are in a file, since -vvvv shows what stands on the
+        command line.
+        """
         given = self.directory / "variables.json"
         given.write_text(json.dumps({**self.variables, **variables}), encoding="utf-8")
         done = self.controller.run(
-            "ansible-playbook", "-i", "localhost,", "-c", "local", PLAYBOOK, "-e", f"@{given}", *arguments, cwd=self.directory, ANSIBLE_PIPELINING="true",
+            "ansible-playbook",
+            "-i",
+            "localhost,",
+            "-c",
+            "local",
+            PLAYBOOK,
+            "-e",
+            f"@{given}",
+            *arguments,
+            cwd=self.directory,
+            ANSIBLE_PIPELINING="true",
         )
         given.unlink()
         return done
@@ -76,7 +112,10 @@ class Stack:
         for directory in (self.etc, self.defaults):
             directory.mkdir()
         # As an operator's, with a clock that suits tests.
-        (self.etc / "prometheus.yml").write_text(yaml.safe_dump({"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}}), encoding="utf-8")
+        (self.etc / "prometheus.yml").write_text(
+            yaml.safe_dump({"global": {"scrape_interval": "1s", "evaluation_interval": "1s"}}),
+            encoding="utf-8",
+        )
         done = self.converge()
         assert done.returncode == 0, done.stdout
         with contextlib.ExitStack() as running:

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The deep diagnostic with a real API server: whose GPUs it takes, what is marked, and that it gives them back. The test is the kubelet."""
+"""The deep diagnostic with a real API server: whose GPUs it takes, what is marked, and that it
+gives them back. The test is the kubelet.
+"""
 
 from __future__ import annotations
 
@@ -38,34 +40,78 @@ EVERYWHERE = [
 HERE = [
     {"apiGroups": [""], "resources": ["pods"], "verbs": ["get", "list", "create", "delete"]},
     {"apiGroups": [""], "resources": ["events"], "verbs": ["create"]},
-    {"apiGroups": ["coordination.k8s.io"], "resources": ["leases"], "verbs": ["get", "create", "update"]},
+    {
+        "apiGroups": ["coordination.k8s.io"],
+        "resources": ["leases"],
+        "verbs": ["get", "create", "update"],
+    },
 ]
 
 
 def job(name, node):
     """A pod with all GPUs of a node."""
     return {
-        "apiVersion": "v1", "kind": "Pod", "metadata": {"name": name}, "spec": {"nodeName": node, "containers": [{
-            "name": "train", "image": "train", "resources": {"limits": {"nvidia.com/gpu": "8"}, "requests": {"nvidia.com/gpu": "8"}}}]}}
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": node,
+            "containers": [
+                {
+                    "name": "train",
+                    "image": "train",
+                    "resources": {
+                        "limits": {"nvidia.com/gpu": "8"},
+                        "requests": {"nvidia.com/gpu": "8"},
+                    },
+                }
+            ],
+        },
+    }
 
 
 class Place:
-    """A namespace with the agent's account, and for each test a node of a real API server, whose kubelet is the test."""
+    """A namespace with the agent's account, and for each test a node of a real API server, whose
+    kubelet is the test.
+    """
 
     def __init__(self, lab, directory):
         self.lab, self.name = lab, f"deep-{os.getpid()}-{next(_numbers)}"
         self.pods = path_of("api/v1/namespaces", self.name, "pods")
         lab.make_namespace(self.name)
-        for account, everywhere, here in (("agent", EVERYWHERE, HERE), ("kubelet", [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}], [])):
+        for account, everywhere, here in (
+            ("agent", EVERYWHERE, HERE),
+            ("kubelet", [{"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}], []),
+        ):
             lab.kubectl("-n", self.name, "create", "serviceaccount", account)
             subject = [{"kind": "ServiceAccount", "name": account, "namespace": self.name}]
-            for kind, rules, where in (("ClusterRole", everywhere, {}), ("Role", here, {"namespace": self.name})):
+            for kind, rules, where in (
+                ("ClusterRole", everywhere, {}),
+                ("Role", here, {"namespace": self.name}),
+            ):
                 if rules:
                     name = f"{self.name}-{account}"
-                    lab.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": kind, "metadata": {"name": name, **where}, "rules": rules})
-                    lab.create({
-                        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": f"{kind}Binding", "metadata": {"name": name, **where}, "subjects": subject,
-                        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": kind, "name": name}})
+                    lab.create(
+                        {
+                            "apiVersion": "rbac.authorization.k8s.io/v1",
+                            "kind": kind,
+                            "metadata": {"name": name, **where},
+                            "rules": rules,
+                        }
+                    )
+                    lab.create(
+                        {
+                            "apiVersion": "rbac.authorization.k8s.io/v1",
+                            "kind": f"{kind}Binding",
+                            "metadata": {"name": name, **where},
+                            "subjects": subject,
+                            "roleRef": {
+                                "apiGroup": "rbac.authorization.k8s.io",
+                                "kind": kind,
+                                "name": name,
+                            },
+                        }
+                    )
             (directory / account).write_text(lab.token(self.name, account))
         self.tokens = {account: str(directory / account) for account in ("agent", "kubelet")}
 
@@ -136,7 +182,9 @@ def place(ground):
 
 @pytest.fixture
 def agent(place, node, monkeypatch):
-    """``async with agent(scenario) as (deep, marker, built)``: what the service has for deep diagnostics, on the place's node."""
+    """``async with agent(scenario) as (deep, marker, built)``: what the service has for deep
+    diagnostics, on the place's node.
+    """
     nodes = []
 
     @contextlib.asynccontextmanager
@@ -144,8 +192,14 @@ def agent(place, node, monkeypatch):
         built = node({"cuda": {"*": {"h2d": 55e9, "d2h": 55e9}}, **scenario})
         nodes.append(built)
         given = {
-            "NODE_NAME": place.node, "NAMESPACE": place.name, "POD_NAME": place.agent, "AUTOPILOT_API_SERVER": place.lab.server,
-            "AUTOPILOT_HOST_ROOT": built.root, "AUTOPILOT_NVML_LIBRARY": built.library, **environment}
+            "NODE_NAME": place.node,
+            "NAMESPACE": place.name,
+            "POD_NAME": place.agent,
+            "AUTOPILOT_API_SERVER": place.lab.server,
+            "AUTOPILOT_HOST_ROOT": built.root,
+            "AUTOPILOT_NVML_LIBRARY": built.library,
+            **environment,
+        }
         path = f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent"
         for name, value in {**built.environment, **given, "PYTHONPATH": path}.items():
             monkeypatch.setenv(name, value)
@@ -189,11 +243,16 @@ async def once(what, seconds=60.0):
 def runs(built):
     """The levels that DCGM was asked for."""
     calls = built.directory / "dcgmi.calls"
-    return [call[call.index("-r") + 1] for call in map(json.loads, calls.read_text().splitlines() if calls.exists() else []) if "-r" in call]
+    return [
+        call[call.index("-r") + 1]
+        for call in map(json.loads, calls.read_text().splitlines() if calls.exists() else [])
+        if "-r" in call
+    ]
 
 
 def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
     """Also what an earlier life of the agent left, and that whoever asks meanwhile joins."""
+
     async def main():
         async with place.kube("kubelet") as admin:
             await admin.create(place.pods, job(hold.name_of(place.node), place.node))
@@ -211,21 +270,38 @@ def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
                 return await place.mark() == "PASS"
 
             await once(done)
-            return reports, during, await place.labels(), await place.held(), runs(built), deep.counts
+            return (
+                reports,
+                during,
+                await place.labels(),
+                await place.held(),
+                runs(built),
+                deep.counts,
+            )
 
     (report, other), during, (labels, annotations), held, levels, counts = within(main())
-    assert report is other and (report.ran, report.outcome) == (True, "pass") and report.results[0].status == "pass"
+    assert (
+        report is other
+        and (report.ran, report.outcome) == (True, "pass")
+        and report.results[0].status == "pass"
+    )
     assert during == ("TESTING", True) and not held and levels == ["3"]
     assert labels[RESULT].startswith("PASS_") and counts["pass"] == 1 and sum(counts.values()) == 1
     left, pod = place.seen
     spec = pod["spec"]
-    assert spec["nodeName"] == place.node and spec["containers"][0]["image"] == "agent:1", "n14: nothing of it is hard-coded"
-    assert spec["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "8" and spec["activeDeadlineSeconds"] > 2400
+    assert spec["nodeName"] == place.node and spec["containers"][0]["image"] == "agent:1", (
+        "n14: nothing of it is hard-coded"
+    )
+    assert (
+        spec["containers"][0]["resources"]["requests"]["nvidia.com/gpu"] == "8"
+        and spec["activeDeadlineSeconds"] > 2400
+    )
     assert pod["metadata"]["ownerReferences"][0]["name"] == place.agent
 
 
 def test_without_dcgm_no_gpu_is_reserved(place, agent):
     """Neither by the deep diagnostic nor by dcgm_diag at level 3."""
+
     async def main():
         async with agent({"dcgmi": False}, PATH="/nowhere") as (deep, _marker, _built):
             report = await deep.now("alice")
@@ -235,9 +311,15 @@ def test_without_dcgm_no_gpu_is_reserved(place, agent):
             return report, asked, await place.labels()
 
     report, asked, (labels, _annotations) = within(main())
-    assert not report.ran and "no dcgmi" in report.reason and "--build-arg DCGM_REPOSITORY=" in report.reason
+    assert (
+        not report.ran
+        and "no dcgmi" in report.reason
+        and "--build-arg DCGM_REPOSITORY=" in report.reason
+    )
     assert asked.status == "unknown" and [one.code for one in asked.findings] == ["dcgmi_missing"]
-    assert not [name for name in labels if name.startswith("autopilot.ibm.com/")] and place.seen == [], "neither held, tested nor marked"
+    assert (
+        not [name for name in labels if name.startswith("autopilot.ibm.com/")] and place.seen == []
+    ), "neither held, tested nor marked"
 
 
 def test_n2_a_fatal_fault_evicts_and_the_node_does_not_stay_testing(place, agent):
@@ -268,7 +350,11 @@ def test_a_node_whose_gpus_belong_to_a_pod_is_left_alone_and_a_failed_pod_has_no
             return busy, before, await deep.now("timer"), deep.counts
 
     busy, (seen, levels, mark), after, counts = within(main())
-    assert not busy.ran and f"{place.name}/train-0" in busy.reason and (busy.outcome, busy.results) == ("", [])
+    assert (
+        not busy.ran
+        and f"{place.name}/train-0" in busy.reason
+        and (busy.outcome, busy.results) == ("", [])
+    )
     assert (seen, levels, mark) == ([], [], None), "neither held, tested nor marked"
     assert after.outcome == "pass" and counts["skipped"] == 1
 
@@ -281,13 +367,29 @@ def test_gpus_in_use_outside_kubernetes_are_left_alone(place, agent):
             return await deep.now("timer"), runs(built), await place.mark()
 
     report, levels, mark = within(main())
-    assert not report.ran and "python3" in report.reason and (levels, mark, place.seen) == ([], None, [])
+    assert (
+        not report.ran
+        and "python3" in report.reason
+        and (levels, mark, place.seen) == ([], None, [])
+    )
 
 
-@pytest.mark.parametrize("words, answer, admission", [
-    ("OutOfnvidia.com/gpu", {"phase": "Failed", "reason": "OutOfnvidia.com/gpu", "message": "Node didn't have enough resource"}, 20.0),
-    ("not admitted within 2 s", None, 2.0),
-], ids=["refused", "no answer"])
+@pytest.mark.parametrize(
+    "words, answer, admission",
+    [
+        (
+            "OutOfnvidia.com/gpu",
+            {
+                "phase": "Failed",
+                "reason": "OutOfnvidia.com/gpu",
+                "message": "Node didn't have enough resource",
+            },
+            20.0,
+        ),
+        ("not admitted within 2 s", None, 2.0),
+    ],
+    ids=["refused", "no answer"],
+)
 def test_a_kubelet_that_does_not_give_the_gpus(words, answer, admission, place, agent):
     place.answer = answer
 
@@ -302,15 +404,26 @@ def test_a_kubelet_that_does_not_give_the_gpus(words, answer, admission, place, 
             return report, runs(built), await place.mark()
 
     report, levels, mark = within(main())
-    assert not report.ran and words in report.reason and (levels, mark) == ([], None) and len(place.seen) == 1
+    assert (
+        not report.ran
+        and words in report.reason
+        and (levels, mark) == ([], None)
+        and len(place.seen) == 1
+    )
 
 
 def test_a_diagnostic_that_is_asked_for_reserves_the_gpus_too(place, agent):
     async def main():
-        async with place.kube("kubelet") as admin, agent({"dcgmi": {"sleep": 3}}) as (deep, _marker, built):
+        async with place.kube("kubelet") as admin, agent({"dcgmi": {"sleep": 3}}) as (
+            deep,
+            _marker,
+            built,
+        ):
             engine = deep._engine
             engine.reserve = deep.reserved
-            asked = asyncio.create_task(engine.run(["dcgm", "gpu_count"], {"dcgm": {"level": 2}}, "alice"))
+            asked = asyncio.create_task(
+                engine.run(["dcgm", "gpu_count"], {"dcgm": {"level": 2}}, "alice")
+            )
 
             async def under_way():
                 return runs(built)
@@ -320,21 +433,30 @@ def test_a_diagnostic_that_is_asked_for_reserves_the_gpus_too(place, agent):
             free = (await asked).results
             after = await place.held()
             await admin.create(place.pods, job("train-1", place.node))
-            busy = (await engine.run(["dcgm", "gpu_count"], {"dcgm": {"level": 3}}, "alice")).results
+            busy = (
+                await engine.run(["dcgm", "gpu_count"], {"dcgm": {"level": 3}}, "alice")
+            ).results
             return held, free, after, busy, runs(built), await place.mark()
 
     held, free, after, busy, levels, mark = within(main())
     assert (held, after, levels, mark) == (True, False, ["2"], None)
     assert [one.status for one in free] == ["pass", "pass"]
-    assert [(one.check, one.status) for one in busy] == [("gpu_count", "pass"), ("dcgm_diag", "skip")] and f"{place.name}/train-1" in busy[1].summary
+    assert [(one.check, one.status) for one in busy] == [
+        ("gpu_count", "pass"),
+        ("dcgm_diag", "skip"),
+    ] and f"{place.name}/train-1" in busy[1].summary
 
 
 def test_what_takes_the_hold_pod_away_gets_the_gpus(place, agent, monkeypatch):
-    """A job of higher priority: DCGM is ended before the grace period of the hold pod is over, and the mark is what it was."""
+    """A job of higher priority: DCGM is ended before the grace period of the hold pod is over, and
+    the mark is what it was.
+    """
     monkeypatch.setattr("autopilot_agent.deep._WATCH", 0.3)
 
     async def main():
-        async with place.kube("kubelet") as admin, agent({"dcgmi": {"sleep": 60, "ignore_term": True}}) as (deep, marker, built):
+        async with place.kube("kubelet") as admin, agent(
+            {"dcgmi": {"sleep": 60, "ignore_term": True}}
+        ) as (deep, marker, built):
             marker.checked("pass")
             task = asyncio.create_task(deep.now("timer"))
 
@@ -370,14 +492,20 @@ def test_an_agent_that_ends_while_dcgm_runs_gives_the_gpus_back(place, agent):
                 await task
 
             async def as_before():
-                return not await place.held() and await place.mark() == "WARN" and not processes_of(built)
+                return (
+                    not await place.held()
+                    and await place.mark() == "WARN"
+                    and not processes_of(built)
+                )
 
             await once(as_before)
 
     within(main())
 
 
-def test_an_api_server_that_is_away_when_the_diagnostic_ends_keeps_neither_gpus_nor_mark(place, agent, monkeypatch):
+def test_an_api_server_that_is_away_when_the_diagnostic_ends_keeps_neither_gpus_nor_mark(
+    place, agent, monkeypatch
+):
     monkeypatch.setattr("autopilot_agent.deep._RETRY", 1.0)
 
     async def main():

@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""One agent asks the others: which nodes are meant, what becomes of agents that hang or talk nonsense, and what a thousand of them cost."""
+"""One agent asks the others: which nodes are meant, what becomes of agents that hang or talk
+nonsense, and what a thousand of them cost.
+"""
+
 from __future__ import annotations
 
 import asyncio
@@ -23,15 +26,21 @@ from autopilot_agent.kube import Kube  # noqa: E402
 from autopilot_agent.peers import Peers, ring  # noqa: E402
 from autopilot_agent.query import Job, Query  # noqa: E402
 
-CHECKS = {check: result(check) for check in ("gpu_count", "remapped_rows", "pcie_bandwidth", "ping_mesh", "iperf3_pairs")}
+CHECKS = {
+    check: result(check)
+    for check in ("gpu_count", "remapped_rows", "pcie_bandwidth", "ping_mesh", "iperf3_pairs")
+}
 
 
 def asked(path, fleet, variables=None, **given):
     """Status and text of one request to the agent of gpu0000, whose own checks are all well."""
+
     async def ask():
         async with fleet:
             # The simulated agents count as those of its node names; the first of them is this one.
-            chosen = settings(NODE_NAME=name(0), AUTOPILOT_API_SERVER=fleet.api, **(variables or {}))
+            chosen = settings(
+                NODE_NAME=name(0), AUTOPILOT_API_SERVER=fleet.api, **(variables or {})
+            )
             async with Agent(chosen, CHECKS) as agent:
                 status, headers, text = await agent.get(path, **given)
                 fleet.content_type = headers["Content-Type"]
@@ -47,7 +56,8 @@ def rows(text):
 
 # ---- which nodes ----
 
-#: Query -> nodes of a fleet of six, in which the job train runs on gpu0001 and gpu0004, gpu0007 has no agent, and pool=h100 is all of them.
+#: Query -> nodes of a fleet of six, in which the job train runs on gpu0001 and gpu0004, gpu0007 has
+#: no agent, and pool=h100 is all of them.
 SELECTIONS = {
     "": [0, 1, 2, 3, 4, 5, 7],
     "host=all": [0, 1, 2, 3, 4, 5, 7],
@@ -73,9 +83,14 @@ def test_host_job_and_nodelabel_are_united(query):
     assert all("no agent" in found[node]["summary"] for node in set(found) - well)
 
 
-@pytest.mark.parametrize("query, words", [
-    ("job=team:app=nothing", "app=nothing"), ("nodelabel=pool=v100", "pool=v100"), ("host=gpu0001&job=team:app=no", "app=no"),
-])
+@pytest.mark.parametrize(
+    "query, words",
+    [
+        ("job=team:app=nothing", "app=nothing"),
+        ("nodelabel=pool=v100", "pool=v100"),
+        ("host=gpu0001&job=team:app=no", "app=no"),
+    ],
+)
 def test_a_selector_that_finds_nothing_is_said_and_not_passed_over(query, words):
     status, text = asked(f"/status?{query}", Fleet(3))
     assert (status, words in text, "ABORT" in text) == (404, True, True)
@@ -85,8 +100,18 @@ def test_an_agent_that_is_not_ready_is_a_row():
     fleet = Fleet(3)
     fleet.unready = ["gpu0002"]
     found, summary = rows(asked("/status?format=json", fleet)[1])
-    assert (found["gpu0002"]["fit"], found["gpu0002"]["summary"]) == ("could_not_tell", "could not tell: no agent: the one on this node is not ready")
-    assert summary == {"nodes": 3, "fit": 2, "unfit": 0, "could_not_tell": 1, "skipped": 0, "status": "unknown"}
+    assert (found["gpu0002"]["fit"], found["gpu0002"]["summary"]) == (
+        "could_not_tell",
+        "could not tell: no agent: the one on this node is not ready",
+    )
+    assert summary == {
+        "nodes": 3,
+        "fit": 2,
+        "unfit": 0,
+        "could_not_tell": 1,
+        "skipped": 0,
+        "status": "unknown",
+    }
 
 
 def test_real_objects_of_a_real_api_server(lab, monkeypatch):
@@ -95,14 +120,37 @@ def test_real_objects_of_a_real_api_server(lab, monkeypatch):
     namespace = "agent-fanout"
     addresses = {f"fan{number:03d}": f"10.123.{number}.1" for number in range(35)}
     slices = [
-        {"apiVersion": "discovery.k8s.io/v1", "kind": "EndpointSlice", "addressType": "IPv4", "ports": [{"name": "api", "port": 3333}],
-         "metadata": {"name": f"agents-{at}", "namespace": namespace, "labels": {"kubernetes.io/service-name": "autopilot-healthchecks"}},
-         "endpoints": [{"addresses": [one], "nodeName": node, "conditions": {"ready": node != "fan001"}} for node, one in list(addresses.items())[at:at + 25]]}
+        {
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "addressType": "IPv4",
+            "ports": [{"name": "api", "port": 3333}],
+            "metadata": {
+                "name": f"agents-{at}",
+                "namespace": namespace,
+                "labels": {"kubernetes.io/service-name": "autopilot-healthchecks"},
+            },
+            "endpoints": [
+                {"addresses": [one], "nodeName": node, "conditions": {"ready": node != "fan001"}}
+                for node, one in list(addresses.items())[at : at + 25]
+            ],
+        }
         for at in (0, 25)
     ]
     pods = [
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"train-{number}", "namespace": namespace, "labels": {"app": "train"}},
-         "spec": {"containers": [{"name": "c", "image": "localhost/none"}], **({"nodeName": f"fan{number:03d}"} if number < 25 else {})}}
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {
+                "name": f"train-{number}",
+                "namespace": namespace,
+                "labels": {"app": "train"},
+            },
+            "spec": {
+                "containers": [{"name": "c", "image": "localhost/none"}],
+                **({"nodeName": f"fan{number:03d}"} if number < 25 else {}),
+            },
+        }
         for number in range(28)
     ]
     nodes = [f"fan{number}" for number in ("900", "901")]
@@ -111,9 +159,19 @@ def test_real_objects_of_a_real_api_server(lab, monkeypatch):
         lab.apply(*slices, *pods)
         for node in nodes:
             lab.make_node(node, {"pool": "fan", "nvidia.com/gpu.present": "true"})
-        lab.apply({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "ClusterRoleBinding", "metadata": {"name": namespace},
-                   "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"},
-                   "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "default"}]})
+        lab.apply(
+            {
+                "apiVersion": "rbac.authorization.k8s.io/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": namespace},
+                "roleRef": {
+                    "apiGroup": "rbac.authorization.k8s.io",
+                    "kind": "ClusterRole",
+                    "name": "cluster-admin",
+                },
+                "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "default"}],
+            }
+        )
         token = lab.directory / "fan-token"
         token.write_text(lab.token(namespace, "default"))
 
@@ -121,8 +179,15 @@ def test_real_objects_of_a_real_api_server(lab, monkeypatch):
             async with Kube(lab.server, str(lab.ca or ""), str(token)) as kube:
                 peers = Peers(kube, namespace, "autopilot-healthchecks")
                 agents = await peers.agents()
-                return agents, [await peers.wanted(query) for query in (
-                    Query(), Query(job=Job(namespace, "app=train")), Query(nodelabel="pool=fan"), Query(hosts=("fan003",), nodelabel="pool=fan"))]
+                return agents, [
+                    await peers.wanted(query)
+                    for query in (
+                        Query(),
+                        Query(job=Job(namespace, "app=train")),
+                        Query(nodelabel="pool=fan"),
+                        Query(hosts=("fan003",), nodelabel="pool=fan"),
+                    )
+                ]
 
         agents, (everyone, job, label, both) = asyncio.run(read())
     finally:
@@ -130,7 +195,9 @@ def test_real_objects_of_a_real_api_server(lab, monkeypatch):
             lab.kubectl("delete", "node", node, check=False)
         lab.kubectl("delete", "clusterrolebinding", namespace, "--wait=false", check=False)
         lab.kubectl("delete", "namespace", namespace, "--wait=false", check=False)
-    assert {node: agent.endpoint for node, agent in agents.items()} == {node: f"{one}:3333" for node, one in addresses.items()}
+    assert {node: agent.endpoint for node, agent in agents.items()} == {
+        node: f"{one}:3333" for node, one in addresses.items()
+    }
     assert [node for node, agent in agents.items() if not agent.ready] == ["fan001"]
     assert set(addresses) | set(nodes) <= set(everyone)
     assert job == [f"fan{number:03d}" for number in range(25)]
@@ -138,6 +205,7 @@ def test_real_objects_of_a_real_api_server(lab, monkeypatch):
 
 
 # ---- what agents answer ----
+
 
 def says(body, head=None):
     async def behave(writer, _node, _form):
@@ -147,7 +215,9 @@ def says(body, head=None):
 
 
 def of(node, *health, **more):
-    return json.dumps({"nodes": [{"node": node, "health": [one.to_dict() for one in health], **more}]}).encode()
+    return json.dumps(
+        {"nodes": [{"node": node, "health": [one.to_dict() for one in health], **more}]}
+    ).encode()
 
 
 async def endless(writer, _node, _form):
@@ -186,19 +256,56 @@ NONSENSE = {
     "a list": (says(b"[]"), "not about one node"),
     "a number": (says(b"1e999"), "not about one node"),
     "deep": (says(b"[" * 200000), "not understood"),
-    "two nodes": (says(json.dumps({"nodes": [json.loads(of("gpu0001"))["nodes"][0]] * 2}).encode()), "not about one node"),
+    "two nodes": (
+        says(json.dumps({"nodes": [json.loads(of("gpu0001"))["nodes"][0]] * 2}).encode()),
+        "not about one node",
+    ),
     "another node": (says(of("gpu0002", *CHECKS.values())), "gpu0002"),
     "no node": (says(of(None, *CHECKS.values())), "None"),
-    "no results": (says(of("gpu0001", summary="could not tell: the node is busy with dcgm_diag")), "could not tell: the node is busy with dcgm_diag"),
-    "odd results": (says(json.dumps({"nodes": [{"node": "gpu0001", "health": "OK"}]}).encode()), "no result"),
-    "results of nothing": (says(json.dumps({"nodes": [{"node": "gpu0001", "health": [None, 3, {"check": []}]}]}).encode()), "no result"),
-    "not all results": (says(of("gpu0001", CHECKS["gpu_count"])), "remapped_rows: the node's agent gave no result"),
-    "forbidden": (says(b'{"error": "who are you"}', HEAD % (b"403 Forbidden", 24, b"")), "HTTP 403: who are you"),
-    "busy": (says(b'{"error": "4 passes wait"}', HEAD % (b"429 Too Many Requests", 26, b"Retry-After: 9\r\n")), "HTTP 429: 4 passes wait"),
-    "redirect": (says(b"", HEAD % (b"302 Found", 0, b"Location: http://127.0.0.1:9/\r\n")), "not understood"),
-    "zipped": (says(BOMB, HEAD % (b"200 OK", len(BOMB), b"Content-Encoding: gzip\r\n")), "not understood"),
+    "no results": (
+        says(of("gpu0001", summary="could not tell: the node is busy with dcgm_diag")),
+        "could not tell: the node is busy with dcgm_diag",
+    ),
+    "odd results": (
+        says(json.dumps({"nodes": [{"node": "gpu0001", "health": "OK"}]}).encode()),
+        "no result",
+    ),
+    "results of nothing": (
+        says(
+            json.dumps(
+                {"nodes": [{"node": "gpu0001", "health": [None, 3, {"check": []}]}]}
+            ).encode()
+        ),
+        "no result",
+    ),
+    "not all results": (
+        says(of("gpu0001", CHECKS["gpu_count"])),
+        "remapped_rows: the node's agent gave no result",
+    ),
+    "forbidden": (
+        says(b'{"error": "who are you"}', HEAD % (b"403 Forbidden", 24, b"")),
+        "HTTP 403: who are you",
+    ),
+    "busy": (
+        says(
+            b'{"error": "4 passes wait"}',
+            HEAD % (b"429 Too Many Requests", 26, b"Retry-After: 9\r\n"),
+        ),
+        "HTTP 429: 4 passes wait",
+    ),
+    "redirect": (
+        says(b"", HEAD % (b"302 Found", 0, b"Location: http://127.0.0.1:9/\r\n")),
+        "not understood",
+    ),
+    "zipped": (
+        says(BOMB, HEAD % (b"200 OK", len(BOMB), b"Content-Encoding: gzip\r\n")),
+        "not understood",
+    ),
     "no http": (says(b"SSH-2.0-OpenSSH_9.2\r\n", b""), "not understood"),
-    "long head": (says(b"X-A: " + b"a" * 100000 + b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n"), "not understood"),
+    "long head": (
+        says(b"X-A: " + b"a" * 100000 + b"\r\n\r\n", b"HTTP/1.1 200 OK\r\n"),
+        "not understood",
+    ),
 }
 
 
@@ -206,9 +313,15 @@ NONSENSE = {
 def test_an_agent_that_talks_nonsense_costs_its_own_row(what, monkeypatch):
     monkeypatch.setattr(fanout, "SILENCE", 1.0)
     behaviour, words = NONSENSE[what]
-    status, text = asked("/status?host=gpu0001,gpu0002&format=json", Fleet(3, {"gpu0001": behaviour}))
+    status, text = asked(
+        "/status?host=gpu0001,gpu0002&format=json", Fleet(3, {"gpu0001": behaviour})
+    )
     found, summary = rows(text)
-    assert (status, found["gpu0002"]["fit"], found["gpu0001"]["fit"]) == (200, "fit", "could_not_tell")
+    assert (status, found["gpu0002"]["fit"], found["gpu0001"]["fit"]) == (
+        200,
+        "fit",
+        "could_not_tell",
+    )
     assert words in found["gpu0001"]["summary"]
     assert (summary["fit"], summary["could_not_tell"]) == (1, 1)
     assert len(json.dumps(found["gpu0001"])) < 3000
@@ -221,63 +334,131 @@ def test_an_agent_that_is_gone(monkeypatch):
     async def ask():
         async with fleet:
             fleet.nodes = 4
-            async with Agent(settings(NODE_NAME=name(0), AUTOPILOT_API_SERVER=fleet.api), CHECKS) as agent:
+            async with Agent(
+                settings(NODE_NAME=name(0), AUTOPILOT_API_SERVER=fleet.api), CHECKS
+            ) as agent:
                 return await agent.get("/status?host=gpu0003,gpu0001")
 
     status, _headers, text = asyncio.run(asyncio.wait_for(ask(), 60))
     assert status == 200
-    assert "could not tell: no connection to its agent" in text and "'gpu0003': ['Connection to Server Failed']" in text and "'gpu0001': ['OK']" in text
+    assert (
+        "could not tell: no connection to its agent" in text
+        and "'gpu0003': ['Connection to Server Failed']" in text
+        and "'gpu0001': ['OK']" in text
+    )
 
 
 def test_an_agent_at_work_is_waited_for(monkeypatch):
     monkeypatch.setattr(fanout, "SILENCE", 1.0)
-    found, _summary = rows(asked("/status?host=gpu0001&format=json", Fleet(2, {"gpu0001": blank}))[1])
+    found, _summary = rows(
+        asked("/status?host=gpu0001&format=json", Fleet(2, {"gpu0001": blank}))[1]
+    )
     assert found["gpu0001"]["fit"] == "fit"
 
 
 def test_what_an_agent_says_is_judged_here():
     """It may call itself fit, and answer what it was not asked."""
-    bad = of("gpu0001", CHECKS["gpu_count"], result("remapped_rows", "fail", "row remapping failed"), result("dcgm_diag", "fail"), fit="fit", status="pass")
-    found, _summary = rows(asked("/status?host=gpu0001&format=json", Fleet(2, {"gpu0001": says(bad)}))[1])
+    bad = of(
+        "gpu0001",
+        CHECKS["gpu_count"],
+        result("remapped_rows", "fail", "row remapping failed"),
+        result("dcgm_diag", "fail"),
+        fit="fit",
+        status="pass",
+    )
+    found, _summary = rows(
+        asked("/status?host=gpu0001&format=json", Fleet(2, {"gpu0001": says(bad)}))[1]
+    )
     assert (found["gpu0001"]["fit"], found["gpu0001"]["status"]) == ("unfit", "fail")
     assert [one["check"] for one in found["gpu0001"]["health"]] == ["gpu_count", "remapped_rows"]
 
 
 def test_agents_without_dcgm_are_reported_once_for_all_nodes():
     """Each agent reports its own node. The agent that was asked writes the message."""
+
     def reports(node, nodes, **more):
         given = json.loads(answer(node, CHECKS))
-        return says(json.dumps({**given, "without_dcgm": {"nodes": nodes, "left_out": ["dcgm_diag", "forged"], "message": "forged", **more}}).encode())
+        return says(
+            json.dumps(
+                {
+                    **given,
+                    "without_dcgm": {
+                        "nodes": nodes,
+                        "left_out": ["dcgm_diag", "forged"],
+                        "message": "forged",
+                        **more,
+                    },
+                }
+            ).encode()
+        )
 
-    fleet = Fleet(5, {"gpu0001": reports("gpu0001", ["gpu0001"]), "gpu0002": reports("gpu0002", ["gpu0003"]), "gpu0003": reports("gpu0003", {"gpu0003": 1})})
+    fleet = Fleet(
+        5,
+        {
+            "gpu0001": reports("gpu0001", ["gpu0001"]),
+            "gpu0002": reports("gpu0002", ["gpu0003"]),
+            "gpu0003": reports("gpu0003", {"gpu0003": 1}),
+        },
+    )
     _status, text = asked("/status?host=gpu0001,gpu0002,gpu0003,gpu0004", fleet)
     (line,) = [line for line in text.splitlines() if "DCGM" in line]
-    assert line.startswith("The agent's image has no DCGM (nodes: gpu0001).") and "--build-arg DCGM_REPOSITORY=" in line
+    assert (
+        line.startswith("The agent's image has no DCGM (nodes: gpu0001).")
+        and "--build-arg DCGM_REPOSITORY=" in line
+    )
     assert "forged" not in text and text.count("Node Status: OK\n") == 4
 
 
 def test_text_of_many():
-    bad = of("gpu0001", CHECKS["gpu_count"], result("remapped_rows", "fail", "row remapping failed"))
+    bad = of(
+        "gpu0001", CHECKS["gpu_count"], result("remapped_rows", "fail", "row remapping failed")
+    )
     _status, text = asked("/status?host=gpu0000,gpu0001,gpu0002", Fleet(3, {"gpu0001": says(bad)}))
     assert text.startswith("Asking to run on remote node(s) gpu0000,gpu0001,gpu0002\n\n")
-    assert (text.count("Node Status: OK\n"), text.count("Node Status: REMAPPED ROWS Failed\n"), text.count("Autopilot Endpoint: 127.")) == (2, 1, 3)
-    assert ast.literal_eval(text[text.index("{'"):text.index("]}") + 2]) == {"gpu0000": ["OK"], "gpu0001": ["REMAPPED ROWS Failed"], "gpu0002": ["OK"]}
+    assert (
+        text.count("Node Status: OK\n"),
+        text.count("Node Status: REMAPPED ROWS Failed\n"),
+        text.count("Autopilot Endpoint: 127."),
+    ) == (2, 1, 3)
+    assert ast.literal_eval(text[text.index("{'") : text.index("]}") + 2]) == {
+        "gpu0000": ["OK"],
+        "gpu0001": ["REMAPPED ROWS Failed"],
+        "gpu0002": ["OK"],
+    }
     assert text.splitlines()[-1].startswith("runtime: ")
 
 
 def test_agents_are_asked_as_agents(tmp_path):
     """With the own token for agents, for their own node alone, and told of the others to ping."""
-    claims = base64.urlsafe_b64encode(json.dumps({"sub": "system:serviceaccount:autopilot:autopilot"}).encode()).decode().rstrip("=")
+    claims = (
+        base64.urlsafe_b64encode(
+            json.dumps({"sub": "system:serviceaccount:autopilot:autopilot"}).encode()
+        )
+        .decode()
+        .rstrip("=")
+    )
     (tmp_path / "peer").write_text(f"e30.{claims}.c2ln\n")
     fleet = Fleet(5)
     status, text = asked(
-        "/status?nodelabel=pool=h100&check=ping,pciebw&r=3", fleet, {"AUTOPILOT_AUTH": "required", "AUTOPILOT_PEER_TOKEN_FILE": str(tmp_path / "peer")},
-        headers={"Authorization": "Bearer mine"})
+        "/status?nodelabel=pool=h100&check=ping,pciebw&r=3",
+        fleet,
+        {"AUTOPILOT_AUTH": "required", "AUTOPILOT_PEER_TOKEN_FILE": str(tmp_path / "peer")},
+        headers={"Authorization": "Bearer mine"},
+    )
     assert (status, text.count("Node Status: OK")) == (200, 5)
     others = {node: form.pop("pingnodes")[0].split(",") for node, form in fleet.forms.items()}
     assert others["gpu0003"] == ["gpu0004", "gpu0000", "gpu0001", "gpu0002"]
-    assert fleet.forms == {name(number): {"host": [name(number)], "check": ["pcie_bandwidth,ping_mesh"], "format": ["json"]} for number in range(1, 5)}
-    assert {(fields["authorization"], fields["x-autopilot-peer"]) for fields in fleet.headers.values()} == {(f"Bearer e30.{claims}.c2ln", "gpu0000")}
+    assert fleet.forms == {
+        name(number): {
+            "host": [name(number)],
+            "check": ["pcie_bandwidth,ping_mesh"],
+            "format": ["json"],
+        }
+        for number in range(1, 5)
+    }
+    assert {
+        (fields["authorization"], fields["x-autopilot-peer"]) for fields in fleet.headers.values()
+    } == {(f"Bearer e30.{claims}.c2ln", "gpu0000")}
     assert "mine" not in str(fleet.headers)
 
 
@@ -290,25 +471,48 @@ def test_whom_many_nodes_ping():
 
 
 def test_whom_a_node_measures_with():
-    """Alone, the next one of the ring; beside a ping, the first of those who are pinged; by hand, whom one says."""
+    """Alone, the next one of the ring; beside a ping, the first of those who are pinged; by hand,
+    whom one says.
+    """
     fleet = Fleet(4)
     asked("/status?nodelabel=pool=h100&check=iperf", fleet)
-    assert {node: form["pingnodes"] for node, form in fleet.forms.items()} == {"gpu0001": ["gpu0002"], "gpu0002": ["gpu0003"], "gpu0003": ["gpu0000"]}
+    assert {node: form["pingnodes"] for node, form in fleet.forms.items()} == {
+        "gpu0001": ["gpu0002"],
+        "gpu0002": ["gpu0003"],
+        "gpu0003": ["gpu0000"],
+    }
 
     async def ask(path):
-        async with Fleet(3) as others, Agent(settings(NODE_NAME=name(0), AUTOPILOT_API_SERVER=others.api), CHECKS) as agent:
+        async with Fleet(3) as others, Agent(
+            settings(NODE_NAME=name(0), AUTOPILOT_API_SERVER=others.api), CHECKS
+        ) as agent:
             answer = await agent.get(path)
             return answer[0], agent.runs, answer[2]
 
     def runs_of(path):
         return asyncio.run(asyncio.wait_for(ask(path), 60))[:2]
 
-    assert runs_of("/iperf?nodelabel=pool=h100") == (200, [("iperf3_pairs", {"peers": ["gpu0001", "gpu0002"]})])
+    assert runs_of("/iperf?nodelabel=pool=h100") == (
+        200,
+        [("iperf3_pairs", {"peers": ["gpu0001", "gpu0002"]})],
+    )
     assert runs_of("/ping?host=gpu0002") == (200, [("ping_mesh", {"peers": ["gpu0002"]})])
     assert runs_of("/ping") == (200, [("ping_mesh", {})])
     assert runs_of("/status?host=gpu0000&check=ping,iperf&pingnodes=gpu0002,gpu0001") == (
-        200, [("ping_mesh", {"peers": ["gpu0002", "gpu0001"]}), ("iperf3_pairs", {"peers": ["gpu0002"]})])
-    assert asyncio.run(asyncio.wait_for(ask("/iperf?host=" + ",".join(name(number) for number in range(70))), 60))[0] == 400
+        200,
+        [
+            ("ping_mesh", {"peers": ["gpu0002", "gpu0001"]}),
+            ("iperf3_pairs", {"peers": ["gpu0002"]}),
+        ],
+    )
+    assert (
+        asyncio.run(
+            asyncio.wait_for(
+                ask("/iperf?host=" + ",".join(name(number) for number in range(70))), 60
+            )
+        )[0]
+        == 400
+    )
 
 
 def test_batch_and_iperf_bound_how_many_are_asked_at_once():
@@ -324,11 +528,16 @@ def test_the_list_of_agents_is_read_once_in_a_while():
     fleet = Fleet(150)
 
     async def ask():
-        async with fleet, Agent(settings(NODE_NAME=name(0), AUTOPILOT_API_SERVER=fleet.api), CHECKS) as agent:
+        async with fleet, Agent(
+            settings(NODE_NAME=name(0), AUTOPILOT_API_SERVER=fleet.api), CHECKS
+        ) as agent:
             return [(await agent.get("/status"))[0] for _one in range(3)]
 
     assert asyncio.run(asyncio.wait_for(ask(), 60)) == [200] * 3
-    assert dict(fleet.asked) == {"GET /apis/discovery.k8s.io/v1/namespaces/autopilot/endpointslices": 1, "GET /api/v1/nodes": 2}
+    assert dict(fleet.asked) == {
+        "GET /apis/discovery.k8s.io/v1/namespaces/autopilot/endpointslices": 1,
+        "GET /api/v1/nodes": 2,
+    }
 
 
 def test_without_the_api_server_the_lists_count_for_ten_minutes():
@@ -341,7 +550,11 @@ def test_without_the_api_server_the_lists_count_for_ten_minutes():
             seen = [len(await peers.agents()), len(await peers.wanted(Query()))]
         for now[0] in (400.0, 590.0):
             failed = kube.errors.total()
-            seen += [len(await peers.agents()), len(await peers.wanted(Query())), len(await peers.agents())]
+            seen += [
+                len(await peers.agents()),
+                len(await peers.wanted(Query())),
+                len(await peers.agents()),
+            ]
             # Who is away is not asked again for each of many nodes.
             assert kube.errors.total() - failed <= 4
         with pytest.raises(Unavailable):
@@ -356,15 +569,21 @@ def test_without_the_api_server_the_lists_count_for_ten_minutes():
 def test_without_a_list_nobody_is_asked():
     async def ask():
         async with Agent(settings(), CHECKS) as agent:
-            return await agent.get("/status?host=gpu02"), await agent.get("/status?host=gpu01"), agent.runs
+            return (
+                await agent.get("/status?host=gpu02"),
+                await agent.get("/status?host=gpu01"),
+                agent.runs,
+            )
 
     (status, headers, _text), (own, _more, _said), runs = asyncio.run(asyncio.wait_for(ask(), 60))
     assert (status, headers["Retry-After"], own, len(runs)) == (503, "10", 200, 2)
 
 
 def test_a_thousand_agents_ten_of_them_hung():
-    """All in one answer, by the real service in a process of its own. The figures are printed by tests/benchmark/agent_fanout.py."""
-    row, = agent_fanout.measured(1000, 10, {"JSON": "format=json&check=pciebw,remapped"})
+    """All in one answer, by the real service in a process of its own. The figures are printed by
+    tests/benchmark/agent_fanout.py.
+    """
+    (row,) = agent_fanout.measured(1000, 10, {"JSON": "format=json&check=pciebw,remapped"})
     # The agent that is asked has no GPUs.
     assert (row["nodes"], row["fit"], row["could_not_tell"], row["skipped"]) == (1000, 989, 10, 1)
     assert row["peak_mb"] < 60
@@ -373,9 +592,19 @@ def test_a_thousand_agents_ten_of_them_hung():
     slices = row["asked"].pop("GET /apis/discovery.k8s.io/v1/namespaces/autopilot/endpointslices")
     assert slices <= 1 + row["seconds"] / 30
     assert row["asked"] == {
-        "POST /apis/authentication.k8s.io/v1/tokenreviews": 1, "POST /apis/authorization.k8s.io/v1/subjectaccessreviews": 1, "GET /api/v1/nodes": 10,
+        "POST /apis/authentication.k8s.io/v1/tokenreviews": 1,
+        "POST /apis/authorization.k8s.io/v1/subjectaccessreviews": 1,
+        "GET /api/v1/nodes": 10,
     }
 
 
 def test_a_healthy_answer_is_small():
-    assert len(answer("gpu0000", ["gpu_count", "remapped_rows", "gpu_power", "pcie_bandwidth", "dcgm_diag"])) < 8000
+    assert (
+        len(
+            answer(
+                "gpu0000",
+                ["gpu_count", "remapped_rows", "gpu_power", "pcie_bandwidth", "dcgm_diag"],
+            )
+        )
+        < 8000
+    )

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's image, built by its Containerfile without a registry, and run as a cluster runs it: not as root, no capability, nothing to write to."""
+"""The agent's image, built by its Containerfile without a registry, and run as a cluster runs it:
+not as root, no capability, nothing to write to.
+"""
 
 from __future__ import annotations
 
@@ -27,18 +29,32 @@ exec chroot "$root" /usr/bin/setpriv --reuid=10001 --regid=10001 --clear-groups 
 """
 #: As a cluster gives them, where there is no cluster.
 SETTINGS = {
-    "NODE_NAME": "gpu01", "NAMESPACE": "autopilot", "AUTOPILOT_API_SERVER": "http://127.0.0.1:9", "AUTOPILOT_API_TOKEN_FILE": "", "AUTOPILOT_API_CA": "",
-    "AUTOPILOT_MARK_NODES": "false"}
+    "NODE_NAME": "gpu01",
+    "NAMESPACE": "autopilot",
+    "AUTOPILOT_API_SERVER": "http://127.0.0.1:9",
+    "AUTOPILOT_API_TOKEN_FILE": "",
+    "AUTOPILOT_API_CA": "",
+    "AUTOPILOT_MARK_NODES": "false",
+}
 PATH = f"{os.environ['PATH']}:/usr/sbin:/sbin"
 PATIENCE = 120
 
-reason = agent_image.missing() or next((f"needs {name}" for name in ("unshare", "nsenter", "ip", "sysctl") if not shutil.which(name, path=PATH)), None)
+reason = agent_image.missing() or next(
+    (
+        f"needs {name}"
+        for name in ("unshare", "nsenter", "ip", "sysctl")
+        if not shutil.which(name, path=PATH)
+    ),
+    None,
+)
 pytestmark = pytest.mark.skipif(bool(reason), reason=str(reason))
 
 
 @pytest.fixture(scope="module")
 def built():
-    """The image of this tree: its store, its identity, its configuration, its root file system and the files it is made of."""
+    """The image of this tree: its store, its identity, its configuration, its root file system and
+    the files it is made of.
+    """
     with agent_image.context() as tree, agent_image.Builder() as builder:
         identity = builder.build(tree)
         with builder.mounted() as root:
@@ -52,10 +68,29 @@ def variables(config, more):
 def started(built, command, more=(), **how):
     """A process in the image, as its user, with its environment and more of it."""
     _builder, _identity, config, root, _tree = built
-    argv = ["unshare", "--mount", "--net", "--propagation=private", "sh", "-c", SCRIPT, "sh", str(root), "/usr/bin/env", "-i"]
+    argv = [
+        "unshare",
+        "--mount",
+        "--net",
+        "--propagation=private",
+        "sh",
+        "-c",
+        SCRIPT,
+        "sh",
+        str(root),
+        "/usr/bin/env",
+        "-i",
+    ]
     argv += [f"{name}={value}" for name, value in variables(config, dict(more)).items()]
     environment = dict(os.environ, PATH=PATH)
-    return subprocess.Popen([*argv, *command], env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **how)
+    return subprocess.Popen(
+        [*argv, *command],
+        env=environment,
+        text=True,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        **how,
+    )
 
 
 def ran(built, command, more=()):
@@ -68,7 +103,9 @@ def ran(built, command, more=()):
 
 
 def test_the_same_tree_gives_the_same_image(built, tmp_path):
-    """Also when its files are of another day, have other modes, and Python has left its caches beside them. One byte more gives another one."""
+    """Also when its files are of another day, have other modes, and Python has left its caches
+    beside them. One byte more gives another one.
+    """
     builder, identity, _config, _root, tree = built
     for path in tree.rglob("*"):
         os.utime(path, (1e9, 1e9))
@@ -88,8 +125,14 @@ def test_the_same_tree_gives_the_same_image(built, tmp_path):
 
 def test_what_it_says_of_itself(built):
     config = built[2]
-    assert config["User"] == "10001:10001" and config["Entrypoint"] == ["python3", "-m", "autopilot_agent"]
-    assert set(config["ExposedPorts"]) == {"3333", "8080", "8081"} or set(config["ExposedPorts"]) == {"3333/tcp", "8080/tcp", "8081/tcp"}
+    assert config["User"] == "10001:10001" and config["Entrypoint"] == [
+        "python3",
+        "-m",
+        "autopilot_agent",
+    ]
+    assert set(config["ExposedPorts"]) == {"3333", "8080", "8081"} or set(
+        config["ExposedPorts"]
+    ) == {"3333/tcp", "8080/tcp", "8081/tcp"}
     assert variables(config, {})["PATH"].startswith("/usr/local/nvidia/bin:")
     assert config["Labels"]["org.opencontainers.image.version"] == "test"
 
@@ -102,16 +145,32 @@ def test_nothing_in_it_gives_rights(built):
         about = path.lstat()
         if stat.S_ISREG(about.st_mode):
             with contextlib.suppress(OSError):
-                found += [path] if about.st_mode & 0o6000 or os.getxattr(path, "security.capability") else []
+                found += (
+                    [path]
+                    if about.st_mode & 0o6000 or os.getxattr(path, "security.capability")
+                    else []
+                )
     assert found == []
-    ours = [path for path in (root / "opt/autopilot").rglob("*") if path.lstat().st_uid or path.lstat().st_mode & 0o022]
+    ours = [
+        path
+        for path in (root / "opt/autopilot").rglob("*")
+        if path.lstat().st_uid or path.lstat().st_mode & 0o022
+    ]
     assert ours == []
 
 
 def test_it_has_no_leftovers(built):
     root = built[3]
-    assert not [path for name in ("wheels", "pip", "install-packages") for path in [root / name] if path.exists()]
-    assert not list((root / "opt/autopilot").rglob("*.whl")) and not (root / "opt/autopilot/lib/pip").exists()
+    assert not [
+        path
+        for name in ("wheels", "pip", "install-packages")
+        for path in [root / name]
+        if path.exists()
+    ]
+    assert (
+        not list((root / "opt/autopilot").rglob("*.whl"))
+        and not (root / "opt/autopilot/lib/pip").exists()
+    )
 
 
 CHECKS = """
@@ -138,18 +197,28 @@ def test_its_programs_and_the_core_work_without_any_right(built):
     code, out, err = ran(built, ["python3", "-c", CHECKS])
     assert code == 0, err
     told = json.loads(out)
-    assert told["uid"] == 10001 and told["ours"].startswith("/opt/autopilot/_health/") and told["kernel"]
+    assert (
+        told["uid"] == 10001
+        and told["ours"].startswith("/opt/autopilot/_health/")
+        and told["kernel"]
+    )
     assert "version" in told["fping"] and "version" in told["iperf3"] and told["interfaces"] >= 1
     assert told["ping"]["status"] == "pass", told["ping"]
     assert told["written"] == "Read-only file system" or told["written"] == "Permission denied"
 
 
 def test_nothing_is_compiled_when_it_starts(built):
-    """Neither our modules nor Python's: the root file system cannot keep it, so that each start would pay for it."""
-    code, _out, err = ran(built, ["python3", "-v", "-c", "import autopilot_agent.worker, json, asyncio"])
+    """Neither our modules nor Python's: the root file system cannot keep it, so that each start
+    would pay for it.
+    """
+    code, _out, err = ran(
+        built, ["python3", "-v", "-c", "import autopilot_agent.worker, json, asyncio"]
+    )
     assert code == 0
     assert "autopilot_agent/__pycache__/worker" in err
-    assert [line for line in err.splitlines() if "code object from '/" in line and ".pyc" not in line] == []
+    assert [
+        line for line in err.splitlines() if "code object from '/" in line and ".pyc" not in line
+    ] == []
 
 
 def test_a_setting_that_is_not_accepted_is_said(built):
@@ -165,12 +234,23 @@ def test_the_agent_starts_and_leaves_in_time(built):
         until = time.monotonic() + PATIENCE
         while len(answers) < 2 and time.monotonic() < until and process.poll() is None:
             for port, path in ((3333, "/healthz"), (8080, "/readyz")):
-                ask = f"import urllib.request; print(urllib.request.urlopen('http://127.0.0.1:{port}{path}', timeout=10).status)"
-                done = subprocess.run(["nsenter", f"--net=/proc/{process.pid}/ns/net", sys.executable, "-c", ask], capture_output=True, text=True, check=False)
+                ask = (
+                    "import urllib.request; "
+                    f"print(urllib.request.urlopen('http://127.0.0.1:{port}{path}', "
+                    "timeout=10).status)"
+                )
+                done = subprocess.run(
+                    ["nsenter", f"--net=/proc/{process.pid}/ns/net", sys.executable, "-c", ask],
+                    capture_output=True,
+                    text=True,
+                    check=False,
+                )
                 if done.returncode == 0:
                     answers[path] = done.stdout.strip()
             time.sleep(0.2)
-        assert answers == {"/healthz": "200", "/readyz": "200"}, process.communicate(timeout=5) if process.poll() is not None else "it does not answer"
+        assert answers == {"/healthz": "200", "/readyz": "200"}, (
+            process.communicate(timeout=5) if process.poll() is not None else "it does not answer"
+        )
         process.terminate()
         assert process.wait(timeout=PATIENCE) == 0
     finally:

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The role agent against a real API server: what it makes, who may do what, what it says when it does not work, and that nothing stays."""
+"""The role agent against a real API server: what it makes, who may do what, what it says when it
+does not work, and that nothing stays.
+"""
 
 from __future__ import annotations
 
@@ -21,9 +23,16 @@ RESULT = "autopilot.ibm.com/dcgm.level.3=PASS_2026-11-21_20.00.00UTC"
 #: Every kind that could be left behind, and where one looks for it.
 KINDS = (
     "daemonsets,controllerrevisions,services,networkpolicies,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,"
-    "priorityclasses,namespaces,leases,pods,persistentvolumeclaims,validatingadmissionpolicies,validatingadmissionpolicybindings")
-SECRET = base64.b64encode(json.dumps({"auths": {"registry.example": {"auth": "c3VwZXI6aGlkZGVuLXNlY3JldA=="}}}).encode()).decode()
-RESTRICTED = {"runAsNonRoot": True, "runAsUser": 10001, "seccompProfile": {"type": "RuntimeDefault"}}
+    "priorityclasses,namespaces,leases,pods,persistentvolumeclaims,validatingadmissionpolicies,validatingadmissionpolicybindings"
+)
+SECRET = base64.b64encode(
+    json.dumps({"auths": {"registry.example": {"auth": "c3VwZXI6aGlkZGVuLXNlY3JldA=="}}}).encode()
+).decode()
+RESTRICTED = {
+    "runAsNonRoot": True,
+    "runAsUser": 10001,
+    "seccompProfile": {"type": "RuntimeDefault"},
+}
 
 
 @pytest.fixture
@@ -32,11 +41,27 @@ def play(lab, tmp_path):
     controller = with_kubernetes_core(linked(tmp_path / "controller", Path(sys.executable).parent))
 
     def run(*arguments, **variables):
-        given = {"agent_kubeconfig": str(lab.kubeconfig), "agent_runtime_class": "", "agent_rollout_timeout": 0, **variables}
+        given = {
+            "agent_kubeconfig": str(lab.kubeconfig),
+            "agent_runtime_class": "",
+            "agent_rollout_timeout": 0,
+            **variables,
+        }
         # It keeps what APIs there are in a file of its temporary directory.
         return controller.run(
-            "ansible-playbook", "-i", "localhost,", "-c", "local", "autopilot.gpu.agent", "-e", json.dumps(given), *arguments, cwd=tmp_path,
-            TMPDIR=str(tmp_path), ANSIBLE_PYTHON_INTERPRETER=sys.executable)
+            "ansible-playbook",
+            "-i",
+            "localhost,",
+            "-c",
+            "local",
+            "autopilot.gpu.agent",
+            "-e",
+            json.dumps(given),
+            *arguments,
+            cwd=tmp_path,
+            TMPDIR=str(tmp_path),
+            ANSIBLE_PYTHON_INTERPRETER=sys.executable,
+        )
 
     return run
 
@@ -44,15 +69,26 @@ def play(lab, tmp_path):
 @pytest.fixture
 def clean(lab):
     """The cluster as it was, once the test is over."""
+
     def is_gone():
-        return "autopilot" not in {one["metadata"]["name"] for one in lab.get("namespaces")["items"]}
+        return "autopilot" not in {
+            one["metadata"]["name"] for one in lab.get("namespaces")["items"]
+        }
 
     wait_until(is_gone, "the namespace of the previous test is gone")
     before = everything(lab)
     yield before
     for name in sorted(set(everything(lab)) - set(before)):
         kind, namespace, own = name.split("/", 2)
-        lab.kubectl("delete", kind, own, "--wait=false", "--ignore-not-found", *(["-n", namespace] if namespace else []), check=False)
+        lab.kubectl(
+            "delete",
+            kind,
+            own,
+            "--wait=false",
+            "--ignore-not-found",
+            *(["-n", namespace] if namespace else []),
+            check=False,
+        )
 
 
 @contextlib.contextmanager
@@ -66,13 +102,22 @@ def nodes(lab, *names, **labels):
 
 
 def everything(lab, kinds=KINDS):
-    """``kind/namespace/name`` of every object, with its resourceVersion; without namespaces that other tests have deleted, which go in their own time."""
-    going = {one["metadata"]["name"] for one in lab.get("namespaces")["items"] if "deletionTimestamp" in one["metadata"]}
+    """``kind/namespace/name`` of every object, with its resourceVersion; without namespaces that
+    other tests have deleted, which go in their own time.
+    """
+    going = {
+        one["metadata"]["name"]
+        for one in lab.get("namespaces")["items"]
+        if "deletionTimestamp" in one["metadata"]
+    }
     return {
-        f"{one['kind']}/{one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one["metadata"]["resourceVersion"]
+        f"{one['kind']}/{one['metadata'].get('namespace', '')}/{one['metadata']['name']}": one[
+            "metadata"
+        ]["resourceVersion"]
         for one in lab.get(kinds, "-A")["items"]
         if (one["kind"] != "Lease" or one["metadata"]["namespace"] != "kube-system")
-        and not {one["metadata"].get("namespace"), one["metadata"]["name"]} & going}
+        and not {one["metadata"].get("namespace"), one["metadata"]["name"]} & going
+    }
 
 
 def changed(done):
@@ -84,24 +129,50 @@ def changed(done):
 def crd(group, plural, kind, scope="Namespaced", version="v1"):
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     return {
-        "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": f"{plural}.{group}"},
-        "spec": {"group": group, "scope": scope, "names": {"plural": plural, "kind": kind, "singular": kind.lower()},
-                 "versions": [{"name": version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}]}}
+        "apiVersion": "apiextensions.k8s.io/v1",
+        "kind": "CustomResourceDefinition",
+        "metadata": {"name": f"{plural}.{group}"},
+        "spec": {
+            "group": group,
+            "scope": scope,
+            "names": {"plural": plural, "kind": kind, "singular": kind.lower()},
+            "versions": [
+                {
+                    "name": version,
+                    "served": True,
+                    "storage": True,
+                    "schema": {"openAPIV3Schema": schema},
+                }
+            ],
+        },
+    }
 
 
 CRDS = (
     crd("monitoring.coreos.com", "servicemonitors", "ServiceMonitor"),
-    crd("security.openshift.io", "securitycontextconstraints", "SecurityContextConstraints", "Cluster"),
+    crd(
+        "security.openshift.io",
+        "securitycontextconstraints",
+        "SecurityContextConstraints",
+        "Cluster",
+    ),
     crd("k8s.cni.cncf.io", "network-attachment-definitions", "NetworkAttachmentDefinition"),
 )
 
 
 @pytest.fixture
 def apis(lab):
-    """The APIs of the Prometheus operator, OpenShift and Multus, from when this is called until the test is over."""
+    """The APIs of the Prometheus operator, OpenShift and Multus, from when this is called until the
+    test is over.
+    """
+
     def load():
         lab.apply(*CRDS)
-        lab.kubectl("wait", "--for=condition=established", *(f"crd/{one['metadata']['name']}" for one in CRDS))
+        lab.kubectl(
+            "wait",
+            "--for=condition=established",
+            *(f"crd/{one['metadata']['name']}" for one in CRDS),
+        )
 
     yield load
     lab.kubectl("delete", "crd", "--ignore-not-found", *(one["metadata"]["name"] for one in CRDS))
@@ -109,8 +180,14 @@ def apis(lab):
 
 def test_what_cannot_work_is_said_before_anything_is_made(lab, clean, play):
     for variables, words in (
-        ({"agent_runtime_class": "nvidia"}, "There is no RuntimeClass nvidia, so no agent would start"),
-        ({"agent_annotations": {"k8s.v1.cni.cncf.io/networks": "fast"}}, "the cluster has no API k8s.cni.cncf.io/v1 (Multus)"),
+        (
+            {"agent_runtime_class": "nvidia"},
+            "There is no RuntimeClass nvidia, so no agent would start",
+        ),
+        (
+            {"agent_annotations": {"k8s.v1.cni.cncf.io/networks": "fast"}},
+            "the cluster has no API k8s.cni.cncf.io/v1 (Multus)",
+        ),
     ):
         done = play(**variables)
         assert done.returncode == 2 and words in done.stdout, done.stdout
@@ -121,13 +198,22 @@ def test_from_nothing_to_nothing(lab, clean, play, apis):
     """Check mode, deploy, again, less, remove: at each step what is there is what was promised."""
     with nodes(lab, "role-a", "role-b"):
         dry = play("--check")
-        assert changed(dry) > 0 and "DaemonSet autopilot" in dry.stdout and "ClusterRole autopilot-agent" in dry.stdout
+        assert (
+            changed(dry) > 0
+            and "DaemonSet autopilot" in dry.stdout
+            and "ClusterRole autopilot-agent" in dry.stdout
+        )
         assert everything(lab) == clean
 
         apis()
         full = {
-            "agent_pull_secret_name": "pull", "agent_pull_secret_data": SECRET, "agent_network_attachments": [{"name": "fast", "config": {"type": "macvlan"}}],
-            "agent_env": [{"name": "PERIODIC_CHECKS", "value": "gpu_count"}], "agent_taint": "NoSchedule", "agent_mark_nodes": "false"}
+            "agent_pull_secret_name": "pull",
+            "agent_pull_secret_data": SECRET,
+            "agent_network_attachments": [{"name": "fast", "config": {"type": "macvlan"}}],
+            "agent_env": [{"name": "PERIODIC_CHECKS", "value": "gpu_count"}],
+            "agent_taint": "NoSchedule",
+            "agent_mark_nodes": "false",
+        }
         made = play("-vvv", **full)
         assert changed(made) > 0 and SECRET not in made.stdout
         look_at_what_is_there(lab)
@@ -135,22 +221,47 @@ def test_from_nothing_to_nothing(lab, clean, play, apis):
         assert changed(play(**full)) == 0
 
         before = everything(lab)
-        less = {**full, "agent_service_monitor": False, "agent_network_policy": "false", "agent_network_attachments": [], "agent_log_level": "debug"}
+        less = {
+            **full,
+            "agent_service_monitor": False,
+            "agent_network_policy": "false",
+            "agent_network_attachments": [],
+            "agent_log_level": "debug",
+        }
         dry = play("--check", "--diff", **less)
-        assert changed(dry) == 2 and re.search(r'\+ +"value": "debug"', dry.stdout) and SECRET not in dry.stdout, dry.stdout
+        assert (
+            changed(dry) == 2
+            and re.search(r'\+ +"value": "debug"', dry.stdout)
+            and SECRET not in dry.stdout
+        ), dry.stdout
         assert everything(lab).keys() == before.keys()
         assert changed(play(**less)) == 2
         gone = before.keys() - everything(lab).keys()
-        assert {name for name in gone if not name.startswith("Pod/")} == {"NetworkPolicy/autopilot/autopilot"}
+        assert {name for name in gone if not name.startswith("Pod/")} == {
+            "NetworkPolicy/autopilot/autopilot"
+        }
         assert not lab.get("servicemonitors,network-attachment-definitions", "-A")["items"]
 
         theirs_and_ours(lab)
         stays = play(agent_state="absent")
-        assert "stays, since others have something in it: ConfigMap notes" in stays.stdout, stays.stdout
-        left = {"Namespace//autopilot", "ConfigMap/autopilot/notes", "ConfigMap/autopilot/kube-root-ca.crt", "ServiceAccount/autopilot/default"}
-        wait_until(lambda: everything(lab).keys() - clean.keys() == left, "what is not ours is what is left")
+        assert "stays, since others have something in it: ConfigMap notes" in stays.stdout, (
+            stays.stdout
+        )
+        left = {
+            "Namespace//autopilot",
+            "ConfigMap/autopilot/notes",
+            "ConfigMap/autopilot/kube-root-ca.crt",
+            "ServiceAccount/autopilot/default",
+        }
+        wait_until(
+            lambda: everything(lab).keys() - clean.keys() == left,
+            "what is not ours is what is left",
+        )
         node = lab.get("node", "role-a")
-        assert (node["metadata"]["labels"].get(LABEL), node["spec"].get("taints")) == (None, [{"key": "mine", "effect": "NoSchedule"}])
+        assert (node["metadata"]["labels"].get(LABEL), node["spec"].get("taints")) == (
+            None,
+            [{"key": "mine", "effect": "NoSchedule"}],
+        )
         assert RESULT.partition("=")[0] not in lab.get("node", "role-b")["metadata"]["labels"]
         assert not lab.get("securitycontextconstraints")["items"]
         lab.kubectl("delete", "configmap", "notes", "-n", "autopilot")
@@ -160,45 +271,120 @@ def test_from_nothing_to_nothing(lab, clean, play, apis):
 
 
 def look_at_what_is_there(lab):
-    pods = wait_until(lambda: lab.get("pods", "-n", "autopilot")["items"], "the namespace takes the pods, restricted as it is")
+    pods = wait_until(
+        lambda: lab.get("pods", "-n", "autopilot")["items"],
+        "the namespace takes the pods, restricted as it is",
+    )
     assert len(pods) == 2
-    assert lab.get("namespace", "autopilot")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == "restricted"
+    assert (
+        lab.get("namespace", "autopilot")["metadata"]["labels"][
+            "pod-security.kubernetes.io/enforce"
+        ]
+        == "restricted"
+    )
     spec = pods[0]["spec"]
     (agent,) = spec["containers"]
     assert {key: spec["securityContext"][key] for key in RESTRICTED} == RESTRICTED
-    assert agent["securityContext"]["capabilities"] == {"drop": ["ALL"]} and agent["securityContext"]["readOnlyRootFilesystem"] is True
+    assert (
+        agent["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+        and agent["securityContext"]["readOnlyRootFilesystem"] is True
+    )
     assert "nvidia.com/gpu" not in json.dumps(agent["resources"])
     values = {one["name"]: one.get("value") for one in agent["env"]}
-    assert (values["PERIODIC_CHECKS"], values["AUTOPILOT_TAINT"], values["AUTOPILOT_MARK_NODES"]) == ("gpu_count", "NoSchedule", "false")
+    assert (
+        values["PERIODIC_CHECKS"],
+        values["AUTOPILOT_TAINT"],
+        values["AUTOPILOT_MARK_NODES"],
+    ) == ("gpu_count", "NoSchedule", "false")
     assert [one["name"] for one in agent["env"]].count("PERIODIC_CHECKS") == 1
     assert spec["imagePullSecrets"] == [{"name": "pull"}]
     assert lab.get("secret", "pull", "-n", "autopilot")["data"][".dockerconfigjson"] == SECRET
-    assert lab.get("securitycontextconstraints", "autopilot-agent")["users"] == ["system:serviceaccount:autopilot:autopilot"]
-    assert lab.get("servicemonitor", "autopilot-metrics-monitor", "-n", "autopilot")["spec"]["endpoints"][0]["port"] == "http"
-    assert json.loads(lab.get("network-attachment-definitions", "fast", "-n", "autopilot")["spec"]["config"]) == {"type": "macvlan"}
+    assert lab.get("securitycontextconstraints", "autopilot-agent")["users"] == [
+        "system:serviceaccount:autopilot:autopilot"
+    ]
+    assert (
+        lab.get("servicemonitor", "autopilot-metrics-monitor", "-n", "autopilot")["spec"][
+            "endpoints"
+        ][0]["port"]
+        == "http"
+    )
+    assert json.loads(
+        lab.get("network-attachment-definitions", "fast", "-n", "autopilot")["spec"]["config"]
+    ) == {"type": "macvlan"}
     # One owner of what the role wrote, and only the role.
-    managers = {one["manager"] for one in lab.get("daemonset", "autopilot", "-n", "autopilot", "--show-managed-fields")["metadata"]["managedFields"]}
+    managers = {
+        one["manager"]
+        for one in lab.get("daemonset", "autopilot", "-n", "autopilot", "--show-managed-fields")[
+            "metadata"
+        ]["managedFields"]
+    }
     assert managers <= {"autopilot.gpu", "kube-controller-manager"}
 
 
-#: What the agents' account may do: verb, resource, namespace ("" = all of them, or none). Everything else it may not.
+#: What the agents' account may do: verb, resource, namespace ("" = all of them, or none).
+#: Everything else it may not.
 MAY = {
-    "get nodes", "list nodes", "patch nodes", "patch nodes/status", "list pods", "list storageclasses.storage.k8s.io",
-    "create tokenreviews.authentication.k8s.io", "create subjectaccessreviews.authorization.k8s.io", "get pods autopilot", "create pods autopilot",
-    "delete pods autopilot", "get persistentvolumeclaims autopilot", "list persistentvolumeclaims autopilot", "create persistentvolumeclaims autopilot",
-    "delete persistentvolumeclaims autopilot", "list events autopilot", "list resourcequotas autopilot", "get endpointslices.discovery.k8s.io autopilot",
-    "list endpointslices.discovery.k8s.io autopilot", "get leases.coordination.k8s.io autopilot", "create leases.coordination.k8s.io autopilot",
-    "update leases.coordination.k8s.io autopilot", "patch leases.coordination.k8s.io autopilot", "create events default", "patch events default",
+    "get nodes",
+    "list nodes",
+    "patch nodes",
+    "patch nodes/status",
+    "list pods",
+    "list storageclasses.storage.k8s.io",
+    "create tokenreviews.authentication.k8s.io",
+    "create subjectaccessreviews.authorization.k8s.io",
+    "get pods autopilot",
+    "create pods autopilot",
+    "delete pods autopilot",
+    "get persistentvolumeclaims autopilot",
+    "list persistentvolumeclaims autopilot",
+    "create persistentvolumeclaims autopilot",
+    "delete persistentvolumeclaims autopilot",
+    "list events autopilot",
+    "list resourcequotas autopilot",
+    "get endpointslices.discovery.k8s.io autopilot",
+    "list endpointslices.discovery.k8s.io autopilot",
+    "get leases.coordination.k8s.io autopilot",
+    "create leases.coordination.k8s.io autopilot",
+    "update leases.coordination.k8s.io autopilot",
+    "patch leases.coordination.k8s.io autopilot",
+    "create events default",
+    "patch events default",
 }
 #: What one would do with a stolen token.
 MAY_NOT = (
-    "get secrets", "list secrets", "get secrets autopilot", "list secrets autopilot", "create secrets autopilot", "get configmaps autopilot", "delete nodes",
-    "create nodes", "update nodes", "delete pods", "create pods", "create pods default", "delete pods kube-system", "get pods/log", "create pods/exec",
-    "create pods/exec autopilot", "create pods/eviction", "create serviceaccounts/token", "create serviceaccounts/token autopilot",
-    "patch daemonsets.apps autopilot", "update daemonsets.apps", "create deployments.apps", "create clusterroles.rbac.authorization.k8s.io",
-    "bind clusterroles.rbac.authorization.k8s.io", "impersonate users", "create persistentvolumeclaims default",
-    "create roles.rbac.authorization.k8s.io autopilot", "watch pods", "list leases.coordination.k8s.io kube-system",
-    "update leases.coordination.k8s.io kube-node-lease", "approve certificatesigningrequests.certificates.k8s.io", "proxy nodes", "get nodes/proxy",
+    "get secrets",
+    "list secrets",
+    "get secrets autopilot",
+    "list secrets autopilot",
+    "create secrets autopilot",
+    "get configmaps autopilot",
+    "delete nodes",
+    "create nodes",
+    "update nodes",
+    "delete pods",
+    "create pods",
+    "create pods default",
+    "delete pods kube-system",
+    "get pods/log",
+    "create pods/exec",
+    "create pods/exec autopilot",
+    "create pods/eviction",
+    "create serviceaccounts/token",
+    "create serviceaccounts/token autopilot",
+    "patch daemonsets.apps autopilot",
+    "update daemonsets.apps",
+    "create deployments.apps",
+    "create clusterroles.rbac.authorization.k8s.io",
+    "bind clusterroles.rbac.authorization.k8s.io",
+    "impersonate users",
+    "create persistentvolumeclaims default",
+    "create roles.rbac.authorization.k8s.io autopilot",
+    "watch pods",
+    "list leases.coordination.k8s.io kube-system",
+    "update leases.coordination.k8s.io kube-node-lease",
+    "approve certificatesigningrequests.certificates.k8s.io",
+    "proxy nodes",
+    "get nodes/proxy",
 )
 
 
@@ -211,85 +397,236 @@ def what_the_agents_may_do(lab):
         verb, resource, *namespace = what.split()
         kind, _slash, sub = resource.partition("/")
         name, _dot, group = kind.partition(".")
-        asked = {"verb": verb, "resource": name, "group": group, "subresource": sub, "namespace": namespace[0] if namespace else ""}
+        asked = {
+            "verb": verb,
+            "resource": name,
+            "group": group,
+            "subresource": sub,
+            "namespace": namespace[0] if namespace else "",
+        }
         review = {"user": account, "groups": groups, "resourceAttributes": asked}
-        return lab.create({"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": review})["status"]
+        return lab.create(
+            {"apiVersion": "authorization.k8s.io/v1", "kind": "SubjectAccessReview", "spec": review}
+        )["status"]
 
     assert {what for what in (*MAY, *MAY_NOT) if allowed(what).get("allowed")} == MAY
     mine = lab.token("autopilot", "autopilot")
-    rules = lab.kubectl("auth", "can-i", "--list", "-n", "autopilot", f"--token={mine}", kubeconfig=anonymous(lab)).stdout
+    rules = lab.kubectl(
+        "auth", "can-i", "--list", "-n", "autopilot", f"--token={mine}", kubeconfig=anonymous(lab)
+    ).stdout
     told = {
-        f"{verb} {line.split()[0]}" for line in rules.splitlines()[1:] if not line.startswith(" ")
-        for verb in re.findall(r"\w+", line.rpartition("[")[2])}
-    common = {"create selfsubjectreviews.authentication.k8s.io", "create selfsubjectaccessreviews.authorization.k8s.io",
-              "create selfsubjectrulesreviews.authorization.k8s.io"}
-    assert told - common == {" ".join(what.split()[:2]) for what in MAY if not what.endswith(" default")}
+        f"{verb} {line.split()[0]}"
+        for line in rules.splitlines()[1:]
+        if not line.startswith(" ")
+        for verb in re.findall(r"\w+", line.rpartition("[")[2])
+    }
+    common = {
+        "create selfsubjectreviews.authentication.k8s.io",
+        "create selfsubjectaccessreviews.authorization.k8s.io",
+        "create selfsubjectrulesreviews.authorization.k8s.io",
+    }
+    assert told - common == {
+        " ".join(what.split()[:2]) for what in MAY if not what.endswith(" default")
+    }
 
 
 def anonymous(lab):
     """A kubeconfig without a person."""
     path = lab.directory / "anonymous.kubeconfig"
-    path.write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c", "clusters": [{"name": "c", "cluster": {
-            "server": lab.server, "certificate-authority": str(lab.ca)}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-        "users": [{"name": "u", "user": {}}]}), encoding="utf-8")
+    path.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "clusters": [
+                    {
+                        "name": "c",
+                        "cluster": {"server": lab.server, "certificate-authority": str(lab.ca)},
+                    }
+                ],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+                "users": [{"name": "u", "user": {}}],
+            }
+        ),
+        encoding="utf-8",
+    )
     return path
 
 
 def theirs_and_ours(lab):
     """What agents leave when they die, and what people have beside it."""
     pause = {**RESTRICTED}
-    container = {"name": "c", "image": "none", "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}}
+    container = {
+        "name": "c",
+        "image": "none",
+        "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
+    }
     labels = {"app.kubernetes.io/name": "autopilot-gpu", "app.kubernetes.io/component": "hold"}
-    claim = {"app.kubernetes.io/managed-by": "autopilot-gpu", "app.kubernetes.io/component": "volume-claim"}
+    claim = {
+        "app.kubernetes.io/managed-by": "autopilot-gpu",
+        "app.kubernetes.io/component": "volume-claim",
+    }
     lab.apply(
-        {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "autopilot-hold-1", "namespace": "autopilot", "labels": labels},
-         "spec": {"containers": [container], "securityContext": pause}},
-        {"apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": {"name": "claim-1", "namespace": "autopilot", "labels": claim},
-         "spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}},
-        {"apiVersion": "coordination.k8s.io/v1", "kind": "Lease", "metadata": {"name": "autopilot-marks", "namespace": "autopilot"}},
-        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "notes", "namespace": "autopilot"}},
+        {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "autopilot-hold-1", "namespace": "autopilot", "labels": labels},
+            "spec": {"containers": [container], "securityContext": pause},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "PersistentVolumeClaim",
+            "metadata": {"name": "claim-1", "namespace": "autopilot", "labels": claim},
+            "spec": {
+                "accessModes": ["ReadWriteOnce"],
+                "resources": {"requests": {"storage": "1Gi"}},
+            },
+        },
+        {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": {"name": "autopilot-marks", "namespace": "autopilot"},
+        },
+        {
+            "apiVersion": "v1",
+            "kind": "ConfigMap",
+            "metadata": {"name": "notes", "namespace": "autopilot"},
+        },
     )
     lab.kubectl("label", "node", "role-a", f"{LABEL}=EVICT")
     # Somebody took off the mark, and left the result.
     lab.kubectl("label", "node", "role-b", RESULT)
-    taints = [{"key": LABEL, "value": "EVICT", "effect": "NoSchedule"}, {"key": "mine", "effect": "NoSchedule"}]
-    lab.kubectl("patch", "node", "role-a", "--type=merge", "--patch", json.dumps({"spec": {"taints": taints}}))
+    taints = [
+        {"key": LABEL, "value": "EVICT", "effect": "NoSchedule"},
+        {"key": "mine", "effect": "NoSchedule"},
+    ]
+    lab.kubectl(
+        "patch",
+        "node",
+        "role-a",
+        "--type=merge",
+        "--patch",
+        json.dumps({"spec": {"taints": taints}}),
+    )
 
 
 def test_why_the_agents_do_not_run(lab, clean, play):
-    """What kubelets would report of five nodes is written by hand; each reason is told with its node, and a node that is down is not waited for."""
+    """What kubelets would report of five nodes is written by hand; each reason is told with its
+    node, and a node that is down is not waited for.
+    """
     with nodes(lab, "why-a", "why-b", "why-c", "why-d", "why-e"):
         assert changed(play()) > 0
-        pods = wait_until(lambda: by_node(lab) if len(by_node(lab)) == 5 else None, "a pod for each node")
+        pods = wait_until(
+            lambda: by_node(lab) if len(by_node(lab)) == 5 else None, "a pod for each node"
+        )
 
         def report(node, **status):
-            lab.kubectl("patch", "pod", pods[node], "-n", "autopilot", "--subresource=status", "--type=merge", "--patch", json.dumps({"status": status}))
+            lab.kubectl(
+                "patch",
+                "pod",
+                pods[node],
+                "-n",
+                "autopilot",
+                "--subresource=status",
+                "--type=merge",
+                "--patch",
+                json.dumps({"status": status}),
+            )
 
         def container(ready=False, **state):
-            return [{"name": "agent", "image": "x", "imageID": "", "ready": ready, "restartCount": 4, **state}]
+            return [
+                {
+                    "name": "agent",
+                    "image": "x",
+                    "imageID": "",
+                    "ready": ready,
+                    "restartCount": 4,
+                    **state,
+                }
+            ]
 
-        report("why-a", containerStatuses=container(state={"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}))
-        lab.create({
-            "apiVersion": "v1", "kind": "Event", "metadata": {"generateName": "pull-", "namespace": "autopilot"}, "type": "Warning", "reason": "Failed",
-            "message": 'Failed to pull image "localhost/autopilot-agent:0.1.0": not found in the registry',
-            "involvedObject": {"kind": "Pod", "name": pods["why-a"], "namespace": "autopilot"}})
-        ended = {"exitCode": 2, "reason": "Error", "message": "AUTOPILOT_PORT: 'x' is not accepted", "startedAt": None, "finishedAt": None}
-        report("why-b", containerStatuses=container(state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": ended}))
-        report("why-c", conditions=[{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/5 nodes: 1 Insufficient memory"}])
+        report(
+            "why-a",
+            containerStatuses=container(
+                state={
+                    "waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+                }
+            ),
+        )
+        lab.create(
+            {
+                "apiVersion": "v1",
+                "kind": "Event",
+                "metadata": {"generateName": "pull-", "namespace": "autopilot"},
+                "type": "Warning",
+                "reason": "Failed",
+                "message": 'Failed to pull image "localhost/autopilot-agent:0.1.0": not found '
+                "in the registry",
+                "involvedObject": {"kind": "Pod", "name": pods["why-a"], "namespace": "autopilot"},
+            }
+        )
+        ended = {
+            "exitCode": 2,
+            "reason": "Error",
+            "message": "AUTOPILOT_PORT: 'x' is not accepted",
+            "startedAt": None,
+            "finishedAt": None,
+        }
+        report(
+            "why-b",
+            containerStatuses=container(
+                state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": ended}
+            ),
+        )
+        report(
+            "why-c",
+            conditions=[
+                {
+                    "type": "PodScheduled",
+                    "status": "False",
+                    "reason": "Unschedulable",
+                    "message": "0/5 nodes: 1 Insufficient memory",
+                }
+            ],
+        )
         running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
-        report("why-d", conditions=[{"type": "Ready", "status": "True"}], containerStatuses=container(True, state=running), phase="Running")
+        report(
+            "why-d",
+            conditions=[{"type": "Ready", "status": "True"}],
+            containerStatuses=container(True, state=running),
+            phase="Running",
+        )
         down = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
-        lab.kubectl("patch", "node", "why-e", "--subresource=status", "--type=merge", "--patch", json.dumps({"status": {"conditions": down}}))
+        lab.kubectl(
+            "patch",
+            "node",
+            "why-e",
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            json.dumps({"status": {"conditions": down}}),
+        )
         failed = play(agent_rollout_timeout=1)
         told = failed.stdout.replace("\\n", "\n").replace('\\"', '"')
         assert failed.returncode == 2 and "has a ready pod on 1 of 5 nodes" in told, failed.stdout
-        assert "why-a: ImagePullBackOff: Failed to pull image" in told and "not found in the registry" in told
-        assert "why-b: CrashLoopBackOff: ended with exit code 2 (Error): AUTOPILOT_PORT: 'x' is not accepted" in told
+        assert (
+            "why-a: ImagePullBackOff: Failed to pull image" in told
+            and "not found in the registry" in told
+        )
+        assert (
+            "why-b: CrashLoopBackOff: ended with exit code 2 (Error): AUTOPILOT_PORT: 'x' is "
+            "not accepted" in told
+        )
         assert "why-c: Unschedulable: 0/5 nodes: 1 Insufficient memory" in told
         assert "why-e:" not in told and "not waited for: why-e" in told
         for node in ("why-a", "why-b", "why-c"):
-            report(node, conditions=[{"type": "Ready", "status": "True"}], containerStatuses=container(True, state=running, lastState={}), phase="Running")
+            report(
+                node,
+                conditions=[{"type": "Ready", "status": "True"}],
+                containerStatuses=container(True, state=running, lastState={}),
+                phase="Running",
+            )
         assert changed(play(agent_rollout_timeout=60)) == 0
 
 
@@ -297,32 +634,79 @@ def test_agents_without_dcgm_are_reported_once_with_the_build_arguments(lab, cle
     """The text of a report is never templated, and an invalid report is ignored."""
     reports = {
         "dcgm-a": '{"dcgmi": false, "left_out": ["dcgm_diag", "deep_diagnostic", "{{ 6 * 7 }}"]}',
-        "dcgm-b": '{"dcgmi": true, "left_out": []}', "dcgm-c": "{{ lookup('pipe', 'id') }}",
+        "dcgm-b": '{"dcgmi": true, "left_out": []}',
+        "dcgm-c": "{{ lookup('pipe', 'id') }}",
     }
     with nodes(lab, *reports):
         assert changed(play()) > 0
-        pods = wait_until(lambda: by_node(lab) if len(by_node(lab)) == len(reports) else None, "a pod for each node")
+        pods = wait_until(
+            lambda: by_node(lab) if len(by_node(lab)) == len(reports) else None,
+            "a pod for each node",
+        )
 
         def report(node, message):
-            ended = {"exitCode": 0, "reason": "Completed", "message": message, "startedAt": None, "finishedAt": None}
+            ended = {
+                "exitCode": 0,
+                "reason": "Completed",
+                "message": message,
+                "startedAt": None,
+                "finishedAt": None,
+            }
             status = {
-                "phase": "Running", "conditions": [{"type": "Ready", "status": "True"}],
-                "initContainerStatuses": [{
-                    "name": "report", "image": "x", "imageID": "", "ready": True, "restartCount": 0, "state": {"terminated": ended}}],
-                "containerStatuses": [{
-                    "name": "agent", "image": "x", "imageID": "", "ready": True, "restartCount": 0,
-                    "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}}}]}
-            lab.kubectl("patch", "pod", pods[node], "-n", "autopilot", "--subresource=status", "--type=merge", "--patch", json.dumps({"status": status}))
+                "phase": "Running",
+                "conditions": [{"type": "Ready", "status": "True"}],
+                "initContainerStatuses": [
+                    {
+                        "name": "report",
+                        "image": "x",
+                        "imageID": "",
+                        "ready": True,
+                        "restartCount": 0,
+                        "state": {"terminated": ended},
+                    }
+                ],
+                "containerStatuses": [
+                    {
+                        "name": "agent",
+                        "image": "x",
+                        "imageID": "",
+                        "ready": True,
+                        "restartCount": 0,
+                        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
+                    }
+                ],
+            }
+            lab.kubectl(
+                "patch",
+                "pod",
+                pods[node],
+                "-n",
+                "autopilot",
+                "--subresource=status",
+                "--type=merge",
+                "--patch",
+                json.dumps({"status": status}),
+            )
 
         for node, message in reports.items():
-            binding = {"metadata": {"name": pods[node], "namespace": "autopilot"}, "target": {"apiVersion": "v1", "kind": "Node", "name": node}}
+            binding = {
+                "metadata": {"name": pods[node], "namespace": "autopilot"},
+                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+            }
             lab.create({"apiVersion": "v1", "kind": "Binding", **binding})
             report(node, message)
         done = play(agent_rollout_timeout=60)
         assert changed(done) == 0
         sentence = re.search(r'"msg": "(The agent\'s image has no DCGM.*?)"\n', done.stdout)[1]
-        assert "(nodes: dcgm-a)" in sentence and "--build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL" in sentence
-        assert done.stdout.count("DCGM_REPOSITORY") == 1 and "42" not in sentence and "uid=" not in done.stdout
+        assert (
+            "(nodes: dcgm-a)" in sentence
+            and "--build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL" in sentence
+        )
+        assert (
+            done.stdout.count("DCGM_REPOSITORY") == 1
+            and "42" not in sentence
+            and "uid=" not in done.stdout
+        )
         report("dcgm-a", reports["dcgm-b"])
         quiet = play(agent_rollout_timeout=60)
         assert changed(quiet) == 0 and "DCGM_REPOSITORY" not in quiet.stdout
@@ -332,5 +716,8 @@ def by_node(lab):
     """Name of the pod of each node."""
     affinity = "requiredDuringSchedulingIgnoredDuringExecution"
     return {
-        one["spec"]["affinity"]["nodeAffinity"][affinity]["nodeSelectorTerms"][0]["matchFields"][0]["values"][0]: one["metadata"]["name"]
-        for one in lab.get("pods", "-n", "autopilot")["items"]}
+        one["spec"]["affinity"]["nodeAffinity"][affinity]["nodeSelectorTerms"][0]["matchFields"][0][
+            "values"
+        ][0]: one["metadata"]["name"]
+        for one in lab.get("pods", "-n", "autopilot")["items"]
+    }

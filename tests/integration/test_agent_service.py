@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The whole agent as a process on a node of stand-in hardware: it comes up, looks, marks, and goes, with and without an API server."""
+"""The whole agent as a process on a node of stand-in hardware: it comes up, looks, marks, and goes,
+with and without an API server.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,10 @@ from node import processes_of
 PATIENCE = 90.0
 PASSIVE = "gpu_count,remapped_rows,gpu_power"
 PENDING = [{"gpu": 0, "call": "nvmlDeviceGetRemappedRows", "values": [1, 0, 1, 0]}]
-HANG = [{"gpu": 0, "call": call, "hang": "ignore_term"} for call in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetRowRemapperHistogram")]
+HANG = [
+    {"gpu": 0, "call": call, "hang": "ignore_term"}
+    for call in ("nvmlDeviceGetRemappedRows", "nvmlDeviceGetRowRemapperHistogram")
+]
 NAMES = ("AUTOPILOT_PORT", "AUTOPILOT_METRICS_PORT", "AUTOPILOT_READINESS_PORT")
 
 
@@ -57,14 +62,29 @@ class Agent:
         self.built, self.ports = built, dict(zip(NAMES, free_ports(3)))
         self._log = directory / "agent.log"
         given = {
-            **os.environ, **built.environment, "PYTHONPATH": f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent",
-            "NODE_NAME": "gpu01", "NAMESPACE": "autopilot", "POD_NAME": "", "AUTOPILOT_BIND": "127.0.0.1", "AUTOPILOT_AUTH": "off",
-            "AUTOPILOT_API_SERVER": agent_world.NOBODY, "AUTOPILOT_API_CA": "", "AUTOPILOT_API_TOKEN_FILE": "", "AUTOPILOT_HOST_ROOT": built.root,
-            "AUTOPILOT_NVML_LIBRARY": built.library, "PERIODIC_CHECKS": PASSIVE, "AUTOPILOT_REPEAT_SECONDS": "2", "AUTOPILOT_INVASIVE_SECONDS": "0",
-            **{name: str(port) for name, port in self.ports.items()}, **environment,
+            **os.environ,
+            **built.environment,
+            "PYTHONPATH": f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent",
+            "NODE_NAME": "gpu01",
+            "NAMESPACE": "autopilot",
+            "POD_NAME": "",
+            "AUTOPILOT_BIND": "127.0.0.1",
+            "AUTOPILOT_AUTH": "off",
+            "AUTOPILOT_API_SERVER": agent_world.NOBODY,
+            "AUTOPILOT_API_CA": "",
+            "AUTOPILOT_API_TOKEN_FILE": "",
+            "AUTOPILOT_HOST_ROOT": built.root,
+            "AUTOPILOT_NVML_LIBRARY": built.library,
+            "PERIODIC_CHECKS": PASSIVE,
+            "AUTOPILOT_REPEAT_SECONDS": "2",
+            "AUTOPILOT_INVASIVE_SECONDS": "0",
+            **{name: str(port) for name, port in self.ports.items()},
+            **environment,
         }
         with self._log.open("w") as log:
-            self.process = subprocess.Popen([*prefix, sys.executable, "-m", "autopilot_agent"], env=given, stderr=log)
+            self.process = subprocess.Popen(
+                [*prefix, sys.executable, "-m", "autopilot_agent"], env=given, stderr=log
+            )
 
     @property
     def lines(self):
@@ -76,7 +96,9 @@ class Agent:
     def get(self, name, path):
         """Status and text."""
         try:
-            with urllib.request.urlopen(f"http://127.0.0.1:{self.ports[name]}{path}", timeout=30) as answer:
+            with urllib.request.urlopen(
+                f"http://127.0.0.1:{self.ports[name]}{path}", timeout=30
+            ) as answer:
                 return answer.status, answer.read().decode()
         except urllib.error.HTTPError as error:
             return error.code, error.read().decode()
@@ -93,7 +115,9 @@ def agent(node, tmp_path):
     running = []
 
     def start(rules=(), prefix=(), **environment):
-        running.append(Agent(node({"gpus": 1, "rules": list(rules)}), tmp_path, prefix, **environment))
+        running.append(
+            Agent(node({"gpus": 1, "rules": list(rules)}), tmp_path, prefix, **environment)
+        )
         once(lambda: running[-1].get("AUTOPILOT_READINESS_PORT", "/readyz")[0] == 200)
         return running[-1]
 
@@ -114,14 +138,22 @@ def agent(node, tmp_path):
 
 def test_it_is_ready_and_checks_while_the_api_server_is_away(agent):
     one = agent()
-    assert one.get("AUTOPILOT_READINESS_PORT", "/readinessprobe") == (201, '{"Name": "readinessProbe", "Body": "ready"}')
+    assert one.get("AUTOPILOT_READINESS_PORT", "/readinessprobe") == (
+        201,
+        '{"Name": "readinessProbe", "Body": "ready"}',
+    )
     once(lambda: len(one.passes()) >= 2)
     assert one.get("AUTOPILOT_READINESS_PORT", "/healthz") == (200, "ok\n")
     for name in ("AUTOPILOT_PORT", "AUTOPILOT_METRICS_PORT"):
         status, text = one.get(name, "/metrics")
-        assert status == 200 and 'autopilot_check_status{check="gpu_count",node="gpu01",phase="agent"} 0.0' in text
+        assert (
+            status == 200
+            and 'autopilot_check_status{check="gpu_count",node="gpu01",phase="agent"} 0.0' in text
+        )
     line = one.passes()[0]
-    assert (line["who"], line["status"], line["level"]) == ("timer", "pass", "info") and line["checks"]["gpu_count"] == "pass"
+    assert (line["who"], line["status"], line["level"]) == ("timer", "pass", "info") and line[
+        "checks"
+    ]["gpu_count"] == "pass"
     assert one.end() == 0 and not processes_of(one.built)
 
 
@@ -141,22 +173,41 @@ def test_a_deep_diagnostic_that_cannot_be_is_said_and_tried_again(agent):
 def test_it_answers_while_a_check_hangs_and_leaves_within_ten_seconds(agent):
     one = agent(HANG)
     once(lambda: len(processes_of(one.built)) >= 3)
-    assert one.get("AUTOPILOT_PORT", "/healthz")[0] == 200 and one.get("AUTOPILOT_READINESS_PORT", "/healthz")[0] == 200
-    assert one.get("AUTOPILOT_METRICS_PORT", "/metrics")[1].count("autopilot_agent_pass_running{node=\"gpu01\"} 1.0") == 1
+    assert (
+        one.get("AUTOPILOT_PORT", "/healthz")[0] == 200
+        and one.get("AUTOPILOT_READINESS_PORT", "/healthz")[0] == 200
+    )
+    assert (
+        one.get("AUTOPILOT_METRICS_PORT", "/metrics")[1].count(
+            'autopilot_agent_pass_running{node="gpu01"} 1.0'
+        )
+        == 1
+    )
     one.process.terminate()
-    assert one.process.wait(timeout=10 + 20) == 0, "ten seconds, and what a machine that stands still adds"
+    assert one.process.wait(timeout=10 + 20) == 0, (
+        "ten seconds, and what a machine that stands still adds"
+    )
     once(lambda: not processes_of(one.built))
     said = [line["message"] for line in one.lines]
     assert "leaving" in said and "not all was done in time when leaving" not in said
 
 
-@pytest.mark.skipif(not shutil.which("unshare") or os.getuid() != 0, reason="needs unshare, and root to make a PID namespace")
+@pytest.mark.skipif(
+    not shutil.which("unshare") or os.getuid() != 0,
+    reason="needs unshare, and root to make a PID namespace",
+)
 def test_as_the_first_process_of_a_container_it_takes_in_orphans(agent):
-    """A worker's children come to it when the worker is killed; nobody else takes them when they end."""
+    """A worker's children come to it when the worker is killed; nobody else takes them when they
+    end.
+    """
     one = agent(HANG, prefix=["unshare", "--pid", "--fork", "--mount-proc", "--kill-child"])
 
     def worker():
-        return [pid for pid in processes_of(one.built) if b"autopilot_agent.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()]
+        return [
+            pid
+            for pid in processes_of(one.built)
+            if b"autopilot_agent.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+        ]
 
     def zombies():
         first = [pid for pid in processes_of(one.built) if parent(pid) == one.process.pid]
@@ -205,21 +256,42 @@ def test_a_fault_marks_the_node_warn_and_its_end_marks_it_pass(agent, lab, tmp_p
     """By way of a real API server; the metric follows."""
     lab.make_node("gpu01")
     lab.kubectl("-n", "default", "create", "serviceaccount", "service-agent")
-    lab.kubectl("create", "clusterrolebinding", "service-agent", "--clusterrole=cluster-admin", "--serviceaccount=default:service-agent")
+    lab.kubectl(
+        "create",
+        "clusterrolebinding",
+        "service-agent",
+        "--clusterrole=cluster-admin",
+        "--serviceaccount=default:service-agent",
+    )
     try:
         (tmp_path / "token").write_text(lab.token("default", "service-agent"))
         one = agent(
-            PENDING, NAMESPACE="default", AUTOPILOT_API_SERVER=lab.server, AUTOPILOT_API_CA=str(lab.ca), AUTOPILOT_API_TOKEN_FILE=str(tmp_path / "token"))
+            PENDING,
+            NAMESPACE="default",
+            AUTOPILOT_API_SERVER=lab.server,
+            AUTOPILOT_API_CA=str(lab.ca),
+            AUTOPILOT_API_TOKEN_FILE=str(tmp_path / "token"),
+        )
 
         def mark():
             return lab.get("node", "gpu01")["metadata"]["labels"].get("autopilot.ibm.com/gpuhealth")
 
         once(lambda: mark() == "WARN")
-        once(lambda: 'autopilot_node_mark{mark="WARN",node="gpu01"} 1.0' in one.get("AUTOPILOT_METRICS_PORT", "/metrics")[1])
+        once(
+            lambda: (
+                'autopilot_node_mark{mark="WARN",node="gpu01"} 1.0'
+                in one.get("AUTOPILOT_METRICS_PORT", "/metrics")[1]
+            )
+        )
         assert 'code="row_remap_pending"' in one.get("AUTOPILOT_METRICS_PORT", "/metrics")[1]
         agent.mend(one)
         once(lambda: mark() == "PASS")
-        once(lambda: 'autopilot_node_mark{mark="PASS",node="gpu01"} 1.0' in one.get("AUTOPILOT_METRICS_PORT", "/metrics")[1])
+        once(
+            lambda: (
+                'autopilot_node_mark{mark="PASS",node="gpu01"} 1.0'
+                in one.get("AUTOPILOT_METRICS_PORT", "/metrics")[1]
+            )
+        )
         assert "autopilot_finding" not in one.get("AUTOPILOT_METRICS_PORT", "/metrics")[1]
         assert one.end() == 0
         assert (tmp_path / "token").read_text()[:40] not in (tmp_path / "agent.log").read_text()

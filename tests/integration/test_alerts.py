@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The alert rules of the role monitoring, by promtool: what fires and clears for what runs found, real runs among them."""
+"""The alert rules of the role monitoring, by promtool: what fires and clears for what runs found,
+real runs among them.
+"""
 
 from __future__ import annotations
 
@@ -18,37 +20,69 @@ from controller import ROOT, linked, write_inventory
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import agent
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import FINDINGS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+    FINDINGS,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.metrics import Group, Sample
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 pytestmark = pytest.mark.skipif(bool(missing("promtool")), reason=missing("promtool"))
 
 #: What a finding of any code may say.
-VARIANTS = [("fail", action) for action in ACTIONS if action != "none"] + [("unknown", "watch"), ("warn", "reset_gpu")]
+VARIANTS = [("fail", action) for action in ACTIONS if action != "none"] + [
+    ("unknown", "watch"),
+    ("warn", "reset_gpu"),
+]
 DAY = 24 * 60
 
 
 def finding(code, status="fail", action="drain_node", subject="node", check="gpu_count"):
-    return Sample("autopilot_finding", {"check": check, "code": code, "status": status, "action": action, "subject": subject}, 1.0)
+    return Sample(
+        "autopilot_finding",
+        {"check": check, "code": code, "status": status, "action": action, "subject": subject},
+        1.0,
+    )
 
 
 def group(node, *samples, at=0.0, phase="preflight"):
-    return Group({"node": node, "phase": phase}, [Sample("autopilot_last_run_timestamp_seconds", {}, at), *samples])
+    return Group(
+        {"node": node, "phase": phase},
+        [Sample("autopilot_last_run_timestamp_seconds", {}, at), *samples],
+    )
 
 
 def checked(status, at, check="gpu_count"):
     """What a run that ended ``at`` says of a check."""
-    return Sample("autopilot_check_status", {"check": check}, STATUSES.index(status)), Sample("autopilot_check_timestamp_seconds", {"check": check}, at)
+    return Sample("autopilot_check_status", {"check": check}, STATUSES.index(status)), Sample(
+        "autopilot_check_timestamp_seconds", {"check": check}, at
+    )
 
 
 def document(nodes, findings=()):
-    """A run document as far as the metrics read it; ``nodes`` maps names to findings of the check gpu_count."""
+    """A run document as far as the metrics read it; ``nodes`` maps names to findings of the check
+    gpu_count.
+    """
     return {
-        "run_id": "r", "phase": "preflight", "finished": "1970-01-01T00:00:00Z", "policy": {}, "duration_seconds": 1.0, "versions": {},
-        "verdict": {"status": "fail", "passed": False}, "counts": {"fit": 0, "unfit": 0, "could_not_tell": 0, "skipped": 0}, "findings": list(findings),
+        "run_id": "r",
+        "phase": "preflight",
+        "finished": "1970-01-01T00:00:00Z",
+        "policy": {},
+        "duration_seconds": 1.0,
+        "versions": {},
+        "verdict": {"status": "fail", "passed": False},
+        "counts": {"fit": 0, "unfit": 0, "could_not_tell": 0, "skipped": 0},
+        "findings": list(findings),
         "nodes": [
-            {"name": name, "status": "fail", "fit": "unfit", "facts": {}, "health": [], "fleet": [], "readings": {}, "findings": found}
+            {
+                "name": name,
+                "status": "fail",
+                "fit": "unfit",
+                "facts": {},
+                "health": [],
+                "fleet": [],
+                "readings": {},
+                "findings": found,
+            }
             for name, found in nodes.items()
         ],
     }
@@ -56,7 +90,9 @@ def document(nodes, findings=()):
 
 def names():
     """Every alert there is."""
-    return [rule["alert"] for part in groups_of_rules() for rule in part["rules"] if "alert" in rule]
+    return [
+        rule["alert"] for part in groups_of_rules() for rule in part["rules"] if "alert" in rule
+    ]
 
 
 def only(minute, expected):
@@ -68,13 +104,35 @@ def only(minute, expected):
 
 
 def test_the_rules_are_those_of_the_table():
-    done = subprocess.run([sys.executable, str(ROOT / "src/monitoring/alerts.py"), "--check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        [sys.executable, str(ROOT / "src/monitoring/alerts.py"), "--check"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stderr
-    done = subprocess.run(["promtool", "check", "rules", "--lint-fatal", str(RULES)], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["promtool", "check", "rules", "--lint-fatal", str(RULES)],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert done.returncode == 0, done.stdout + done.stderr
-    runs = {"AutopilotOtherFinding", "AutopilotNotCheckedLately", "AutopilotNoSuccessLately", "AutopilotRunIncomplete", "AutopilotPushFailed"}
+    runs = {
+        "AutopilotOtherFinding",
+        "AutopilotNotCheckedLately",
+        "AutopilotNoSuccessLately",
+        "AutopilotRunIncomplete",
+        "AutopilotPushFailed",
+    }
     runs |= {"AutopilotPushgatewayDown", "AutopilotNoResults", "AutopilotNeverFit"}
-    nodes = {"AutopilotNodeMarkedWarn", "AutopilotNodeMarkedTesting", "AutopilotNodeMarkedEvict", "AutopilotMarkRefused", "AutopilotAgentGone"}
+    nodes = {
+        "AutopilotNodeMarkedWarn",
+        "AutopilotNodeMarkedTesting",
+        "AutopilotNodeMarkedEvict",
+        "AutopilotMarkRefused",
+        "AutopilotAgentGone",
+    }
     assert set(names()) == {name_of(code) for code in FINDINGS} | runs | nodes
     assert len(set(names())) == len(FINDINGS) + len(runs) + len(nodes), "two codes have one name"
 
@@ -90,23 +148,48 @@ def test_rules_ask_for_metrics_that_there_are():
 BATCH = 60
 
 
-@pytest.mark.parametrize("codes", [sorted(FINDINGS)[place:place + BATCH] for place in range(0, len(FINDINGS), BATCH)], ids=lambda codes: codes[0])
+@pytest.mark.parametrize(
+    "codes",
+    [sorted(FINDINGS)[place : place + BATCH] for place in range(0, len(FINDINGS), BATCH)],
+    ids=lambda codes: codes[0],
+)
 def test_every_code_fires_as_bad_as_it_is_and_clears(tmp_path, codes):
     found = {
-        f"{code}-{status}-{action}": [{
-            "check": "gpu_count", "code": code, "status": status, "action": action, "message": "", "evidence": {},
-            "subject": {"kind": "gpu", "index": 3, "pci": "00000000:9A:00.0"},
-        }] for code in codes for status, action in VARIANTS
+        f"{code}-{status}-{action}": [
+            {
+                "check": "gpu_count",
+                "code": code,
+                "status": status,
+                "action": action,
+                "message": "",
+                "evidence": {},
+                "subject": {"kind": "gpu", "index": 3, "pci": "00000000:9A:00.0"},
+            }
+        ]
+        for code in codes
+        for status, action in VARIANTS
     }
-    bad, good = (list(metrics.groups_of(document(nodes))) for nodes in (found, dict.fromkeys(found, [])))
+    bad, good = (
+        list(metrics.groups_of(document(nodes))) for nodes in (found, dict.fromkeys(found, []))
+    )
     at_once, later, cleared = [], [], []
     for name in map(name_of, codes):
         alerts = [
-            alert_of(one, sample) for one in bad for sample in one.samples
+            alert_of(one, sample)
+            for one in bad
+            for sample in one.samples
             if sample.metric == "autopilot_finding" and name_of(sample.labels["code"]) == name
         ]
-        assert len(alerts) == len(VARIANTS) and "GPU 3 (9A:00.0)" in alerts[0]["exp_annotations"]["summary"]
-        known = [one for one in alerts if one["exp_labels"]["status"] != "unknown" or one["exp_labels"]["code"] == "unreachable"]
+        assert (
+            len(alerts) == len(VARIANTS)
+            and "GPU 3 (9A:00.0)" in alerts[0]["exp_annotations"]["summary"]
+        )
+        known = [
+            one
+            for one in alerts
+            if one["exp_labels"]["status"] != "unknown"
+            or one["exp_labels"]["code"] == "unreachable"
+        ]
         at_once.append((2, name, known))
         later.append((18, name, alerts))
         cleared.append((21, name, []))
@@ -115,22 +198,46 @@ def test_every_code_fires_as_bad_as_it_is_and_clears(tmp_path, codes):
 
 def test_what_a_newer_version_finds_is_not_lost(tmp_path):
     series = series_of([(5, [group("gpu07", finding("melted"))]), (5, [group("gpu07")])])
-    expression = 'count by (alertname, node, code, severity) (ALERTS{alertname="AutopilotOtherFinding"})'
+    expression = (
+        'count by (alertname, node, code, severity) (ALERTS{alertname="AutopilotOtherFinding"})'
+    )
     labels = 'ALERTS{alertname="AutopilotOtherFinding", alertstate="firing"}'
-    assert not promtool(tmp_path, series, [(7, "AutopilotOtherFinding", [])], [
-        (2, f"count by (node, code, severity) ({labels})", [{"labels": '{node="gpu07", code="melted", severity="critical"}', "value": 1}]),
-        (7, expression, []),
-    ])
+    assert not promtool(
+        tmp_path,
+        series,
+        [(7, "AutopilotOtherFinding", [])],
+        [
+            (
+                2,
+                f"count by (node, code, severity) ({labels})",
+                [{"labels": '{node="gpu07", code="melted", severity="critical"}', "value": 1}],
+            ),
+            (7, expression, []),
+        ],
+    )
 
 
 def test_a_link_is_one_alert_though_both_its_ends_have_it(tmp_path):
     link = {
-        "check": "iperf3_pairs", "code": "slow_pair", "status": "fail", "action": "fix_configuration", "message": "",
-        "subject": {"kind": "link", "name": "gpu01 and gpu02 on eth1"}, "evidence": {"pairs": [{"from": "gpu01", "to": "gpu02"}]},
+        "check": "iperf3_pairs",
+        "code": "slow_pair",
+        "status": "fail",
+        "action": "fix_configuration",
+        "message": "",
+        "subject": {"kind": "link", "name": "gpu01 and gpu02 on eth1"},
+        "evidence": {"pairs": [{"from": "gpu01", "to": "gpu02"}]},
     }
     nodes = {"gpu01": [], "gpu02": []}
-    bad, good = list(metrics.groups_of(document(nodes, [link]))), list(metrics.groups_of(document(nodes)))
-    found = [(one, sample) for one in bad for sample in one.samples if sample.metric == "autopilot_finding"]
+    bad, good = (
+        list(metrics.groups_of(document(nodes, [link]))),
+        list(metrics.groups_of(document(nodes))),
+    )
+    found = [
+        (one, sample)
+        for one in bad
+        for sample in one.samples
+        if sample.metric == "autopilot_finding"
+    ]
     assert len(found) == 2
     expected = [alert_of(*found[0], node=False)]
     # One end is measured again without the other, and still has it; then both are.
@@ -143,80 +250,164 @@ def test_a_gap_of_the_pushgateway_mends_nothing_and_brings_nothing_back(tmp_path
     held = [alert_of(bad[0], bad[0].samples[1])]
     # Seen for 5 minutes, a gap of 10, seen again, cleared, a gap soon after.
     series = series_of([(5, bad), (10, []), (5, bad), (5, good), (8, []), (2, good)])
-    alerts = [(minute, "AutopilotGpuLost", held if minute < 20 else []) for minute in (2, 5, 8, 13, 15, 19, 21, 25, 27, 31)]
+    alerts = [
+        (minute, "AutopilotGpuLost", held if minute < 20 else [])
+        for minute in (2, 5, 8, 13, 15, 19, 21, 25, 27, 31)
+    ]
     assert not promtool(tmp_path, series, alerts)
 
 
 def test_what_is_gone_for_good_is_held_for_a_quarter_of_an_hour(tmp_path):
-    series = series_of([(5, [group("gpu07", finding("gpu_lost")), group("gpu08")]), (25, [group("gpu08")])])
+    series = series_of(
+        [(5, [group("gpu07", finding("gpu_lost")), group("gpu08")]), (25, [group("gpu08")])]
+    )
     bad = group("gpu07", finding("gpu_lost"))
     held = [alert_of(bad, bad.samples[1])]
-    assert not promtool(tmp_path, series, [(17, "AutopilotGpuLost", held), (21, "AutopilotGpuLost", [])])
+    assert not promtool(
+        tmp_path, series, [(17, "AutopilotGpuLost", held), (21, "AutopilotGpuLost", [])]
+    )
 
 
 @pytest.mark.parametrize("code, check", [("gpu_lost", "gpu_count"), ("unreachable", "")])
-@pytest.mark.parametrize("said, at, ends", [
-    ("pass", 200.0, True), ("warn", 200.0, True), ("pass", 50.0, False), ("skip", 200.0, False), ("unknown", 200.0, False),
-])
+@pytest.mark.parametrize(
+    "said, at, ends",
+    [
+        ("pass", 200.0, True),
+        ("warn", 200.0, True),
+        ("pass", 50.0, False),
+        ("skip", 200.0, False),
+        ("unknown", 200.0, False),
+    ],
+)
 def test_a_later_run_of_another_phase_has_the_last_word(tmp_path, code, check, said, at, ends):
     told = [finding(code, check=check), *(checked("fail", 100.0) if check else ())]
     before = group("gpu07", *told, at=100.0, phase="postflight")
     after = group("gpu07", *checked(said, at), at=at)
     elsewhere = group("gpu08", *checked("pass", 300.0), at=300.0)
     fires = [alert_of(before, told[0])]
-    alerts = [(minute, name_of(code), fires if minute < 5 or not ends else []) for minute in (2, 7, 14, 18)]
+    alerts = [
+        (minute, name_of(code), fires if minute < 5 or not ends else [])
+        for minute in (2, 7, 14, 18)
+    ]
     # In a gap of the Pushgateway what was answered does not come back.
-    assert not promtool(tmp_path, series_of([(5, [before, elsewhere]), (5, [before, after, elsewhere]), (7, []), (3, [before, after, elsewhere])]), alerts)
+    assert not promtool(
+        tmp_path,
+        series_of(
+            [
+                (5, [before, elsewhere]),
+                (5, [before, after, elsewhere]),
+                (7, []),
+                (3, [before, after, elsewhere]),
+            ]
+        ),
+        alerts,
+    )
 
 
 @pytest.mark.parametrize("subject, stays", [("GPU 3", True), ("node", True), ("GPU 4", False)])
-def test_what_failed_lasts_until_it_is_an_alert_that_the_check_cannot_tell_any_more(tmp_path, subject, stays):
+def test_what_failed_lasts_until_it_is_an_alert_that_the_check_cannot_tell_any_more(
+    tmp_path, subject, stays
+):
     bad = group("gpu07", finding("gpu_lost", subject="GPU 3"), *checked("fail", 0.0))
-    lost = group("gpu07", finding("hung", "unknown", "watch", subject=subject), *checked("unknown", 60.0), at=60.0)
+    lost = group(
+        "gpu07",
+        finding("hung", "unknown", "watch", subject=subject),
+        *checked("unknown", 60.0),
+        at=60.0,
+    )
     good = group("gpu07", *checked("pass", 120.0), at=120.0)
     fires, hung = [alert_of(bad, bad.samples[1])], [alert_of(lost, lost.samples[1])]
     series = series_of([(5, [bad]), (30, [lost]), (5, [good])])
-    alerts = [(minute, "AutopilotGpuLost", fires if minute < 5 or (stays and minute < 24) else []) for minute in (2, 5, 12, 20, 21, 26, 37)]
-    assert not promtool(tmp_path, series, [*alerts, *((minute, "AutopilotHung", hung if 20 <= minute < 35 else []) for minute in (12, 20, 21, 26, 37))])
+    alerts = [
+        (minute, "AutopilotGpuLost", fires if minute < 5 or (stays and minute < 24) else [])
+        for minute in (2, 5, 12, 20, 21, 26, 37)
+    ]
+    assert not promtool(
+        tmp_path,
+        series,
+        [
+            *alerts,
+            *(
+                (minute, "AutopilotHung", hung if 20 <= minute < 35 else [])
+                for minute in (12, 20, 21, 26, 37)
+            ),
+        ],
+    )
     # Found well before that, it ends at once.
-    assert not promtool(tmp_path, series_of([(5, [bad]), (5, [lost]), (5, [good])]), [(11, "AutopilotGpuLost", []), (11, "AutopilotHung", [])])
+    assert not promtool(
+        tmp_path,
+        series_of([(5, [bad]), (5, [lost]), (5, [good])]),
+        [(11, "AutopilotGpuLost", []), (11, "AutopilotHung", [])],
+    )
 
 
 def test_a_node_that_nobody_checks_is_an_alert(tmp_path):
     checked = 26 * 3600 / 60
-    series = series_of([(3 * DAY // 10, [group("gpu07"), group("gpu07", at=7200.0, phase="postflight")])])
+    series = series_of(
+        [(3 * DAY // 10, [group("gpu07"), group("gpu07", at=7200.0, phase="postflight")])]
+    )
     counted = 'count by (node) (ALERTS{alertname="AutopilotNotCheckedLately"})'
-    tests = [(int(checked + 119) // 10 * 10, counted, []), (int(checked + 121) // 10 * 10 + 10, counted, [{"labels": '{node="gpu07"}', "value": 1}])]
+    tests = [
+        (int(checked + 119) // 10 * 10, counted, []),
+        (int(checked + 121) // 10 * 10 + 10, counted, [{"labels": '{node="gpu07"}', "value": 1}]),
+    ]
     assert not promtool(tmp_path, series, expressions=tests, interval="10m")
 
 
 def test_a_node_that_no_run_finds_fit_is_an_alert(tmp_path):
     never_again = Sample("autopilot_last_success_timestamp_seconds", {}, 0.0)
     day = 24 * 3600.0
-    timeline = [(DAY // 10, [group("gpu07", never_again, at=at)]) for at in (0.0, day, 2 * day, 3 * day)]
+    timeline = [
+        (DAY // 10, [group("gpu07", never_again, at=at)]) for at in (0.0, day, 2 * day, 3 * day)
+    ]
     counted = 'count by (node) (ALERTS{alertname="AutopilotNoSuccessLately"})'
-    tests = [(72 * 60 - 10, counted, []), (72 * 60 + 20, counted, [{"labels": '{node="gpu07"}', "value": 1}])]
+    tests = [
+        (72 * 60 - 10, counted, []),
+        (72 * 60 + 20, counted, [{"labels": '{node="gpu07"}', "value": 1}]),
+    ]
     assert not promtool(tmp_path, series_of(timeline), expressions=tests, interval="10m")
 
 
 def test_a_node_that_no_run_ever_found_fit_is_an_alert(tmp_path):
     fit = Sample("autopilot_last_success_timestamp_seconds", {}, 0.0)
     days = [24 * 3600.0 * day for day in range(4)]
-    timeline = [(DAY // 10, [group("gpu07", at=at), group("gpu08", fit, at=at), group("gpu09", at=0.0)]) for at in days]
+    timeline = [
+        (DAY // 10, [group("gpu07", at=at), group("gpu08", fit, at=at), group("gpu09", at=0.0)])
+        for at in days
+    ]
     # The Pushgateway restarts, and no time is lost by that.
     timeline[1:2] = [(72, timeline[1][1]), (1, []), (71, timeline[1][1])]
     counted = 'count by (node) (ALERTS{alertname="AutopilotNeverFit", alertstate="firing"})'
-    tests = [(72 * 60 - 30, counted, []), (72 * 60 + 30, counted, [{"labels": '{node="gpu07"}', "value": 1}])]
+    tests = [
+        (72 * 60 - 30, counted, []),
+        (72 * 60 + 30, counted, [{"labels": '{node="gpu07"}', "value": 1}]),
+    ]
     assert not promtool(tmp_path, series_of(timeline), expressions=tests, interval="10m")
 
 
 def test_a_moment_without_the_pushgateway_ends_no_alert_about_runs(tmp_path):
-    old = [group("gpu07"), Group({"phase": "preflight"}, [Sample("autopilot_run_complete", {}, 0.0)])]
+    old = [
+        group("gpu07"),
+        Group({"phase": "preflight"}, [Sample("autopilot_run_complete", {}, 0.0)]),
+    ]
     late = 27 * 60
     series = series_of([(late, old), (10, []), (5, old)])
-    counted = 'count by (alertname) (ALERTS{alertname=~"AutopilotNotCheckedLately|AutopilotRunIncomplete", alertstate="firing"})'
-    both = [{"labels": f'{{alertname="{name}"}}', "value": 1} for name in ("AutopilotNotCheckedLately", "AutopilotRunIncomplete")]
-    assert not promtool(tmp_path, series, expressions=[(minute, counted, both) for minute in (late - 2, late + 5, late + 9, late + 13)])
+    counted = (
+        "count by (alertname) "
+        '(ALERTS{alertname=~"AutopilotNotCheckedLately|AutopilotRunIncomplete", '
+        'alertstate="firing"})'
+    )
+    both = [
+        {"labels": f'{{alertname="{name}"}}', "value": 1}
+        for name in ("AutopilotNotCheckedLately", "AutopilotRunIncomplete")
+    ]
+    assert not promtool(
+        tmp_path,
+        series,
+        expressions=[
+            (minute, counted, both) for minute in (late - 2, late + 5, late + 9, late + 13)
+        ],
+    )
 
 
 def test_alerts_about_runs(tmp_path):
@@ -224,23 +415,49 @@ def test_alerts_about_runs(tmp_path):
         return Group({"phase": "preflight"}, [Sample("autopilot_run_complete", {}, complete)])
 
     def push(failed):
-        return Group({"node": "gpu07", "phase": "preflight"}, [Sample("push_time_seconds", {}, 100.0), Sample("push_failure_time_seconds", {}, failed)])
+        return Group(
+            {"node": "gpu07", "phase": "preflight"},
+            [
+                Sample("push_time_seconds", {}, 100.0),
+                Sample("push_failure_time_seconds", {}, failed),
+            ],
+        )
 
-    other = Group({"instance": "backup"}, [Sample("push_time_seconds", {}, 1.0), Sample("push_failure_time_seconds", {}, 2.0)])
-    up = [Group({"job": "autopilot-pushgateway", "instance": "a:9091"}, [Sample("up", {}, value)]) for value in (0.0, 1.0)]
-    series = series_of([(20, [run(0.0), push(200.0), other, up[0]]), (10, [group("gpu07"), run(1.0), push(0.0), other, up[1]])])
+    other = Group(
+        {"instance": "backup"},
+        [Sample("push_time_seconds", {}, 1.0), Sample("push_failure_time_seconds", {}, 2.0)],
+    )
+    up = [
+        Group({"job": "autopilot-pushgateway", "instance": "a:9091"}, [Sample("up", {}, value)])
+        for value in (0.0, 1.0)
+    ]
+    series = series_of(
+        [
+            (20, [run(0.0), push(200.0), other, up[0]]),
+            (10, [group("gpu07"), run(1.0), push(0.0), other, up[1]]),
+        ]
+    )
     firing = 'count by (alertname, severity, node, phase, instance) (ALERTS{alertstate="firing"})'
     labels = [
         '{alertname="AutopilotRunIncomplete", severity="warning", phase="preflight"}',
         '{alertname="AutopilotPushFailed", severity="warning", node="gpu07", phase="preflight"}',
-        '{alertname="AutopilotPushgatewayDown", severity="critical", instance="a:9091"}', '{alertname="AutopilotNoResults", severity="warning"}',
+        '{alertname="AutopilotPushgatewayDown", severity="critical", instance="a:9091"}',
+        '{alertname="AutopilotNoResults", severity="warning"}',
     ]
-    tests = [(2, firing, [{"labels": one, "value": 1} for one in labels[:2]]), (12, firing, [{"labels": one, "value": 1} for one in labels]), (22, firing, [])]
+    tests = [
+        (2, firing, [{"labels": one, "value": 1} for one in labels[:2]]),
+        (12, firing, [{"labels": one, "value": 1} for one in labels]),
+        (22, firing, []),
+    ]
     assert not promtool(tmp_path, series, expressions=tests)
 
 
 #: Scenario of tests/sandbox -> codes of which alerts fire after a run over such a node.
-REAL = {"gpu_lost": {"gpu_lost"}, "remap_failure": {"row_remap_failure", "no_spare_rows", "recovery_action"}, "mig": {"not_readable_with_mig"}}
+REAL = {
+    "gpu_lost": {"gpu_lost"},
+    "remap_failure": {"row_remap_failure", "no_spare_rows", "recovery_action"},
+    "mig": {"not_readable_with_mig"},
+}
 
 
 def test_real_runs_fire_and_clear(node, tmp_path):
@@ -250,18 +467,39 @@ def test_real_runs_fire_and_clear(node, tmp_path):
     def run(name, nodes):
         directory = tmp_path / name
         directory.mkdir()
-        inventory = write_inventory(directory / "hosts.json", nodes, expected_gpus=8, checks_list=["gpu_count", "remapped_rows"])
-        done, _document = controller.preflight(ROOT / "playbooks/preflight.yml", inventory, directory, "--skip-tags", "mesh")
+        inventory = write_inventory(
+            directory / "hosts.json",
+            nodes,
+            expected_gpus=8,
+            checks_list=["gpu_count", "remapped_rows"],
+        )
+        done, _document = controller.preflight(
+            ROOT / "playbooks/preflight.yml", inventory, directory, "--skip-tags", "mesh"
+        )
         (written,) = directory.glob("reports/*/metrics.json")
         return done, metrics.from_json(written.read_text(encoding="utf-8")).groups
 
     done, bad = run("bad", {scenario: node(scenario) for scenario in REAL})
     assert done.returncode == 2, done.stdout
     _done, good = run("good", dict.fromkeys(REAL, well))
-    found = {one.labels.get("node"): [sample for sample in one.samples if sample.metric == "autopilot_finding"] for one in bad}
-    assert {scenario: {sample.labels["code"] for sample in found[scenario]} for scenario in REAL} == REAL
-    expected = [alert_of(one, sample) for one in bad for sample in one.samples if sample.metric == "autopilot_finding"]
+    found = {
+        one.labels.get("node"): [
+            sample for sample in one.samples if sample.metric == "autopilot_finding"
+        ]
+        for one in bad
+    }
+    assert {
+        scenario: {sample.labels["code"] for sample in found[scenario]} for scenario in REAL
+    } == REAL
+    expected = [
+        alert_of(one, sample)
+        for one in bad
+        for sample in one.samples
+        if sample.metric == "autopilot_finding"
+    ]
     assert {one["exp_labels"]["severity"] for one in expected} == {"critical", "warning", "info"}
     assert PUSHED.items() <= expected[0]["exp_labels"].items()
     (tmp_path / "alerts.json").write_text(json.dumps(expected), encoding="utf-8")
-    assert not promtool(tmp_path, series_of([(20, bad), (5, good)]), only(17, expected) + only(22, []))
+    assert not promtool(
+        tmp_path, series_of([(20, bad), (5, good)]), only(17, expected) + only(22, [])
+    )

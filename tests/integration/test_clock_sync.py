@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""clock_sync on nodes where one daemon or another runs and answers as its program prints, and on this machine's own kernel."""
+"""clock_sync on nodes where one daemon or another runs and answers as its program prints, and on
+this machine's own kernel.
+"""
 
 from __future__ import annotations
 
@@ -57,34 +59,80 @@ def chrony(script, **files):
 
 def other(name, program, script):
     """A node where not chronyd runs, but this."""
-    files = {CHRONYD: None, "proc/1804/stat": f"1804 ({name[:15]}) S 1 1804 1804 0 -1 4194304" + " 0" * 43, "proc/1804/comm": name[:15]}
+    files = {
+        CHRONYD: None,
+        "proc/1804/stat": f"1804 ({name[:15]}) S 1 1804 1804 0 -1 4194304" + " 0" * 43,
+        "proc/1804/comm": name[:15],
+    }
     return {"gpus": 0, "programs": {"chronyc": None, program: script}, "files": files}
 
 
 #: Scenario -> status, codes, and what was read of source, synchronised, offset and stratum.
 TABLE = {
     "as it comes": ({"gpus": 0}, "pass", [], ("chrony", True, 0.000012345, 4)),
-    "chrony, half a second off": (chrony(f"echo '{REFERENCE},1700000000.5,-0.512345,{REST},Normal'"), "warn", ["clock_is_off", "clock_not_updated"],
-                                  ("chrony", True, -0.512345, 4)),
+    "chrony, half a second off": (
+        chrony(f"echo '{REFERENCE},1700000000.5,-0.512345,{REST},Normal'"),
+        "warn",
+        ["clock_is_off", "clock_not_updated"],
+        ("chrony", True, -0.512345, 4),
+    ),
     "chrony without a server": (
-        chrony("echo '00000000,,0,0.000000000,0.000000000,0.000000000,0.000000000,0.000,0.000,0.000,1.000000000,1.000000000,0.0,Not synchronised'"),
-        "warn", ["clock_not_synchronised"], ("chrony", False, None, 0),
+        chrony(
+            "echo "
+            "'00000000,,0,0.000000000,0.000000000,0.000000000,0.000000000,0.000,0.000,0.000,1.000000000,1.000000000,0.0,Not "
+            "synchronised'"
+        ),
+        "warn",
+        ["clock_not_synchronised"],
+        ("chrony", False, None, 0),
     ),
     "timesyncd": (
-        other("systemd-timesyncd", "timedatectl", TIMESYNCD.format(synchronised="yes", status=STATUS)), "pass", [], ("timesyncd", True, -1.306e-3, 2),
+        other(
+            "systemd-timesyncd", "timedatectl", TIMESYNCD.format(synchronised="yes", status=STATUS)
+        ),
+        "pass",
+        [],
+        ("timesyncd", True, -1.306e-3, 2),
     ),
     "timesyncd before its status could be asked": (
-        other("systemd-timesyncd", "timedatectl", TIMESYNCD.format(synchronised="yes", status="echo 'Unknown operation' >&2; exit 1")), "pass", [],
+        other(
+            "systemd-timesyncd",
+            "timedatectl",
+            TIMESYNCD.format(synchronised="yes", status="echo 'Unknown operation' >&2; exit 1"),
+        ),
+        "pass",
+        [],
         ("timesyncd", True, None, None),
     ),
     "timesyncd without a server": (
-        other("systemd-timesyncd", "timedatectl", TIMESYNCD.format(synchronised="no", status=STATUS)), "warn", ["clock_not_synchronised"],
+        other(
+            "systemd-timesyncd", "timedatectl", TIMESYNCD.format(synchronised="no", status=STATUS)
+        ),
+        "warn",
+        ["clock_not_synchronised"],
         ("timesyncd", False, -1.306e-3, 2),
     ),
-    "ntpd": (other("ntpd", "ntpq", NTPQ.format(status="0615", leap="leap_none", sync="sync_ntp", stratum=3, offset="-0.123")), "warn", ["clock_not_updated"],
-             ("ntpd", True, -0.000123, 3)),
+    "ntpd": (
+        other(
+            "ntpd",
+            "ntpq",
+            NTPQ.format(
+                status="0615", leap="leap_none", sync="sync_ntp", stratum=3, offset="-0.123"
+            ),
+        ),
+        "warn",
+        ["clock_not_updated"],
+        ("ntpd", True, -0.000123, 3),
+    ),
     "ntpd without a server": (
-        other("ntpd", "ntpq", NTPQ.format(status="c016", leap="leap_alarm", sync="sync_unspec", stratum=16, offset="0.000")), "warn",
+        other(
+            "ntpd",
+            "ntpq",
+            NTPQ.format(
+                status="c016", leap="leap_alarm", sync="sync_unspec", stratum=16, offset="0.000"
+            ),
+        ),
+        "warn",
         ["clock_not_synchronised"],
         ("ntpd", False, None, 16),
     ),
@@ -96,24 +144,45 @@ def test_each_daemon_is_understood(case, node, measure):
     scenario, status, codes, read = TABLE[case]
     outcome = measure(node(scenario), "clock_sync")
     assert (outcome.result.status, [one.code for one in outcome.result.findings]) == (status, codes)
-    assert tuple(outcome.readings[name] for name in ("source", "synchronised", "offset_seconds", "stratum")) == read
+    assert (
+        tuple(
+            outcome.readings[name]
+            for name in ("source", "synchronised", "offset_seconds", "stratum")
+        )
+        == read
+    )
     assert "unheard" not in outcome.readings
 
 
-@pytest.mark.parametrize("script, reason", [
-    ("echo '506 Cannot talk to daemon'; exit 1", "failed"), ("echo 'Reference ID : 1'", "not_understood"), ("echo '1,2,x,4,5,6,Normal'", "not_understood"),
-    ("exec sleep 60", "timeout"),
-])
+@pytest.mark.parametrize(
+    "script, reason",
+    [
+        ("echo '506 Cannot talk to daemon'; exit 1", "failed"),
+        ("echo 'Reference ID : 1'", "not_understood"),
+        ("echo '1,2,x,4,5,6,Normal'", "not_understood"),
+        ("exec sleep 60", "timeout"),
+    ],
+)
 def test_a_daemon_that_does_not_answer_is_an_error(script, reason, node, measure):
     outcome = measure(node({**chrony(script), "clock": "unsynchronised"}), "clock_sync", timeout=4)
-    assert (outcome.readings["unheard"]["reason"], outcome.readings["synchronised"]) == (reason, None)
-    assert (outcome.result.status, [one.code for one in outcome.result.findings]) == ("unknown", ["clock_not_told"])
+    assert (outcome.readings["unheard"]["reason"], outcome.readings["synchronised"]) == (
+        reason,
+        None,
+    )
+    assert (outcome.result.status, [one.code for one in outcome.result.findings]) == (
+        "unknown",
+        ["clock_not_told"],
+    )
 
 
 #: Whether chrony runs (and does not answer), what the kernel says -> status, codes.
 KERNEL = {
-    (True, "synchronised"): ("pass", []), (True, "unsynchronised"): ("unknown", ["clock_not_told"]), (True, "refused"): ("unknown", ["clock_not_told"]),
-    (False, "synchronised"): ("pass", []), (False, "unsynchronised"): ("warn", ["clock_not_synchronised"]), (False, "refused"): ("unknown", ["clock_not_told"]),
+    (True, "synchronised"): ("pass", []),
+    (True, "unsynchronised"): ("unknown", ["clock_not_told"]),
+    (True, "refused"): ("unknown", ["clock_not_told"]),
+    (False, "synchronised"): ("pass", []),
+    (False, "unsynchronised"): ("warn", ["clock_not_synchronised"]),
+    (False, "refused"): ("unknown", ["clock_not_told"]),
 }
 
 
@@ -121,11 +190,14 @@ KERNEL = {
 def test_the_kernel_is_heard_where_no_daemon_is(runs, clock, node, measure):
     scenario = {**chrony("exit 1", **({} if runs else {CHRONYD: None})), "clock": clock}
     outcome = measure(node(scenario), "clock_sync")
-    assert (outcome.result.status, [one.code for one in outcome.result.findings]) == KERNEL[runs, clock]
+    assert (outcome.result.status, [one.code for one in outcome.result.findings]) == KERNEL[
+        runs, clock
+    ]
     assert outcome.readings["source"] == ("chrony" if runs else None)
 
 
 def test_the_kernel_of_this_machine(node, measure):
     kernel = measure(node({"gpus": 0}), "clock_sync").readings["kernel"]
-    # Not longer than what the kernel counts up to (NTP_PHASE_LIMIT): the structure is read as it is written.
+    # Not longer than what the kernel counts up to (NTP_PHASE_LIMIT): the structure is read as it is
+    # written.
     assert kernel["synchronised"] in (True, False) and 0 <= kernel["maximum_error_seconds"] <= 16

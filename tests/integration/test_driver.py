@@ -10,7 +10,11 @@ import pytest
 from host_files import FABRIC_MANAGER_PID  # of the sandbox
 
 VERSION, FABRIC, MIG, PERSISTENCE, MODE, VBIOS = (
-    "nvmlSystemGetNVMLVersion", "nvmlDeviceGetGpuFabricInfoV", "nvmlDeviceGetMigMode", "nvmlDeviceGetPersistenceMode", "nvmlDeviceGetComputeMode",
+    "nvmlSystemGetNVMLVersion",
+    "nvmlDeviceGetGpuFabricInfoV",
+    "nvmlDeviceGetMigMode",
+    "nvmlDeviceGetPersistenceMode",
+    "nvmlDeviceGetComputeMode",
     "nvmlDeviceGetVbiosVersion",
 )
 
@@ -40,38 +44,102 @@ TABLE = {
     "mig": ("mig", "pass", []),
     "no_gpu": ("no_gpu", "skip", []),
     "gpu_lost": ("gpu_lost", "fail", [("gpu_lost", "fail", 3, "reboot_node")]),
-    "driver_missing": ("driver_missing", "fail", [("driver_missing", "fail", None, "fix_configuration")]),
-    "version_mismatch": ("version_mismatch", "fail", [("driver_version_mismatch", "fail", None, "reboot_node")]),
+    "driver_missing": (
+        "driver_missing",
+        "fail",
+        [("driver_missing", "fail", None, "fix_configuration")],
+    ),
+    "version_mismatch": (
+        "version_mismatch",
+        "fail",
+        [("driver_version_mismatch", "fail", None, "reboot_node")],
+    ),
     "a library of another version": (
-        small(on("system", VERSION, "13.575.57.08")), "warn", [("driver_versions_differ", "warn", None, "fix_configuration")],
+        small(on("system", VERSION, "13.575.57.08")),
+        "warn",
+        [("driver_versions_differ", "warn", None, "fix_configuration")],
     ),
     "a module of another version": (
-        small(files={"sys/module/nvidia/version": "575.57.08"}), "warn", [("driver_versions_differ", "warn", None, "fix_configuration")],
+        small(files={"sys/module/nvidia/version": "575.57.08"}),
+        "warn",
+        [("driver_versions_differ", "warn", None, "fix_configuration")],
     ),
     "a libcuda of another version": (
-        small(files={"usr/lib64/libcuda.so.1": {"link": "libcuda.so.575.57.08"}}), "warn", [("driver_versions_differ", "warn", None, "fix_configuration")],
+        small(files={"usr/lib64/libcuda.so.1": {"link": "libcuda.so.575.57.08"}}),
+        "warn",
+        [("driver_versions_differ", "warn", None, "fix_configuration")],
     ),
-    "a libcuda of the same version": (small(files={"usr/lib64/libcuda.so.1": {"link": "libcuda.so.580.95.05"}}), "pass", []),
-    "another VBIOS": (small(on(2, VBIOS, "96.00.61.00.99")), "warn", [("gpu_differs", "warn", 2, "fix_configuration")]),
-    "persistence off": (small(on("*", PERSISTENCE, 0)), "warn", [("persistence_off", "warn", None, "fix_configuration")]),
+    "a libcuda of the same version": (
+        small(files={"usr/lib64/libcuda.so.1": {"link": "libcuda.so.580.95.05"}}),
+        "pass",
+        [],
+    ),
+    "another VBIOS": (
+        small(on(2, VBIOS, "96.00.61.00.99")),
+        "warn",
+        [("gpu_differs", "warn", 2, "fix_configuration")],
+    ),
+    "persistence off": (
+        small(on("*", PERSISTENCE, 0)),
+        "warn",
+        [("persistence_off", "warn", None, "fix_configuration")],
+    ),
     "prohibited": (
-        small(on(1, MODE, 2)), "fail", [("gpu_differs", "warn", 1, "fix_configuration"), ("compute_prohibited", "fail", 1, "fix_configuration")],
+        small(on(1, MODE, 2)),
+        "fail",
+        [
+            ("gpu_differs", "warn", 1, "fix_configuration"),
+            ("compute_prohibited", "fail", 1, "fix_configuration"),
+        ],
     ),
-    "MIG at the next reset": (small(on(1, MIG, 0, 1)), "warn", [("mig_mode_pending", "warn", 1, "fix_configuration")]),
+    "MIG at the next reset": (
+        small(on(1, MIG, 0, 1)),
+        "warn",
+        [("mig_mode_pending", "warn", 1, "fix_configuration")],
+    ),
     "no fabric manager": (
-        without_manager(on("*", FABRIC, 1, 0, 0, 0)), "fail", [("fabric_manager_not_running", "fail", None, "fix_configuration")],
+        without_manager(on("*", FABRIC, 1, 0, 0, 0)),
+        "fail",
+        [("fabric_manager_not_running", "fail", None, "fix_configuration")],
     ),
-    "no fabric manager, the fabric set up": (without_manager(), "warn", [("fabric_manager_not_running", "warn", None, "fix_configuration")]),
-    "no fabric manager, A100": (without_manager(model="A100-SXM4-80GB"), "fail", [("fabric_manager_not_running", "fail", None, "fix_configuration")]),
-    "no fabric manager to be seen": (without_manager(on("*", FABRIC, 1, 0, 0, 0), files={"proc/2": None}), "pass", []),
+    "no fabric manager, the fabric set up": (
+        without_manager(),
+        "warn",
+        [("fabric_manager_not_running", "warn", None, "fix_configuration")],
+    ),
+    "no fabric manager, A100": (
+        without_manager(model="A100-SXM4-80GB"),
+        "fail",
+        [("fabric_manager_not_running", "fail", None, "fix_configuration")],
+    ),
+    "no fabric manager to be seen": (
+        without_manager(on("*", FABRIC, 1, 0, 0, 0), files={"proc/2": None}),
+        "pass",
+        [],
+    ),
     "NVLink switched off": (
-        without_manager(on("*", FABRIC, 0, 0, 0, 0), files={"proc/driver/nvidia/params": "ResmanDebugLevel: 4294967295\nNvLinkDisable: 1\n"}), "pass", [],
+        without_manager(
+            on("*", FABRIC, 0, 0, 0, 0),
+            files={"proc/driver/nvidia/params": "ResmanDebugLevel: 4294967295\nNvLinkDisable: 1\n"},
+        ),
+        "pass",
+        [],
     ),
     "a fabric manager of another version": (
-        small(files={"var/log/fabricmanager.log": "x\nFabric Manager version is : 570.1.02\nFabric Manager version is : 575.57.08\n"}), "warn",
+        small(
+            files={
+                "var/log/fabricmanager.log": "x\nFabric Manager version is : 570.1.02\nFabric "
+                "Manager version is : 575.57.08\n"
+            }
+        ),
+        "warn",
         [("fabric_manager_differs", "warn", None, "fix_configuration")],
     ),
-    "modes that cannot be read": (small(on(1, PERSISTENCE, returns=4)), "unknown", [("no_permission", "unknown", 1, "fix_configuration")]),
+    "modes that cannot be read": (
+        small(on(1, PERSISTENCE, returns=4)),
+        "unknown",
+        [("no_permission", "unknown", 1, "fix_configuration")],
+    ),
 }
 
 
@@ -79,20 +147,42 @@ TABLE = {
 def test_each_node_has_its_verdict(case, node, measure):
     scenario, status, findings = TABLE[case]
     result = measure(node(scenario), "driver").result
-    assert (result.status, [(one.code, one.status, one.subject.index, one.action) for one in result.findings]) == (status, findings)
+    assert (
+        result.status,
+        [(one.code, one.status, one.subject.index, one.action) for one in result.findings],
+    ) == (status, findings)
 
 
 def test_every_part_is_read(node, measure):
-    files = {"var/log/fabricmanager.log": "Fabric Manager version 580.95.05 is running with the following configuration options\n"}
+    files = {
+        "var/log/fabricmanager.log": "Fabric Manager version 580.95.05 is running with the "
+        "following configuration options\n"
+    }
     outcome = measure(node(dict(gpus=1, files=files)), "driver")
     readings = outcome.readings
     (gpu,) = readings.pop("gpus")
-    assert {key: value for key, value in gpu.items() if key not in ("index", "uuid", "pci", "name", "gsp")} == {
-        "vbios": "96.00.23.30.01", "inforom": "2330.0200.00.05", "persistence": 1, "compute_mode": 0, "mig": {"current": 0, "pending": 0},
-        "clocks": {"graphics": 1980, "memory": 2619}, "fabric": {"state": 3, "status": 0},
+    assert {
+        key: value
+        for key, value in gpu.items()
+        if key not in ("index", "uuid", "pci", "name", "gsp")
+    } == {
+        "vbios": "96.00.23.30.01",
+        "inforom": "2330.0200.00.05",
+        "persistence": 1,
+        "compute_mode": 0,
+        "mig": {"current": 0, "pending": 0},
+        "clocks": {"graphics": 1980, "memory": 2619},
+        "fabric": {"state": 3, "status": 0},
     }
     assert readings == {
-        "driver_version": "580.95.05", "library_version": "580.95.05", "module_version": "580.95.05", "cuda_library_versions": {}, "cuda_version": "13.0",
-        "fabric_manager": {"switches": 1, "running": True, "version": "580.95.05"}, "persistenced": True, "nvlink_disabled": None, "processes_scope": "host",
+        "driver_version": "580.95.05",
+        "library_version": "580.95.05",
+        "module_version": "580.95.05",
+        "cuda_library_versions": {},
+        "cuda_version": "13.0",
+        "fabric_manager": {"switches": 1, "running": True, "version": "580.95.05"},
+        "persistenced": True,
+        "nvlink_disabled": None,
+        "processes_scope": "host",
     }
     assert outcome.result.summary == "driver 580.95.05, CUDA 13.0, VBIOS 96.00.23.30.01"

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A job of a real cluster suspended by what was found on its nodes, with no more rights than that takes."""
+"""A job of a real cluster suspended by what was found on its nodes, with no more rights than that
+takes.
+"""
 
 from __future__ import annotations
 
@@ -32,15 +34,29 @@ def jobset_kind(lab):
     """The API server knows JobSet, by as much of its definition as a suspension takes."""
     found = lab.kubectl("get", "crd", CRD, check=False)
     if found.returncode != 0:
-        schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-        lab.create({
-            "apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition", "metadata": {"name": CRD},
-            "spec": {
-                "group": "jobset.x-k8s.io", "scope": "Namespaced", "names": {"kind": "JobSet", "plural": "jobsets", "singular": "jobset"},
-                "versions": [{"name": "v1alpha2", "served": True, "storage": True, "schema": schema}],
-            },
-        })
-    wait_until(lambda: lab.kubectl("get", "jobsets.jobset.x-k8s.io", "-A", check=False).returncode == 0, "the API server knows JobSets", 60)
+        schema = {
+            "openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
+        }
+        lab.create(
+            {
+                "apiVersion": "apiextensions.k8s.io/v1",
+                "kind": "CustomResourceDefinition",
+                "metadata": {"name": CRD},
+                "spec": {
+                    "group": "jobset.x-k8s.io",
+                    "scope": "Namespaced",
+                    "names": {"kind": "JobSet", "plural": "jobsets", "singular": "jobset"},
+                    "versions": [
+                        {"name": "v1alpha2", "served": True, "storage": True, "schema": schema}
+                    ],
+                },
+            }
+        )
+    wait_until(
+        lambda: lab.kubectl("get", "jobsets.jobset.x-k8s.io", "-A", check=False).returncode == 0,
+        "the API server knows JobSets",
+        60,
+    )
     yield
     if found.returncode != 0:
         lab.kubectl("delete", "crd", CRD, "--wait=false")
@@ -48,59 +64,134 @@ def jobset_kind(lab):
 
 def allow(lab, namespace, user, verbs):
     metadata = {"name": user, "namespace": namespace}
-    rules = [{"apiGroups": ["batch", "jobset.x-k8s.io"], "resources": ["jobs", "jobsets"], "verbs": verbs}]
-    lab.create({"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": metadata, "rules": rules})
-    lab.create({
-        "apiVersion": "rbac.authorization.k8s.io/v1", "kind": "RoleBinding", "metadata": metadata,
-        "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user},
-        "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
-    })
+    rules = [
+        {
+            "apiGroups": ["batch", "jobset.x-k8s.io"],
+            "resources": ["jobs", "jobsets"],
+            "verbs": verbs,
+        }
+    ]
+    lab.create(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "Role",
+            "metadata": metadata,
+            "rules": rules,
+        }
+    )
+    lab.create(
+        {
+            "apiVersion": "rbac.authorization.k8s.io/v1",
+            "kind": "RoleBinding",
+            "metadata": metadata,
+            "roleRef": {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": user},
+            "subjects": [{"kind": "User", "name": user, "apiGroup": "rbac.authorization.k8s.io"}],
+        }
+    )
     return lab.kubeconfig_for(user)
 
 
 @pytest.fixture
 def job_action(controller, namespace, tmp_path):
-    """``job_action(kubeconfig, kind, name, ...)``: what the module returns for a node with a lost GPU."""
-    finding = {"code": "gpu_lost", "status": "fail", "action": "reboot_node", "subject": {"kind": "gpu", "index": 3}, "message": "fell off the bus",
-               "evidence": {}, "check": "gpu_count"}
+    """``job_action(kubeconfig, kind, name, ...)``: what the module returns for a node with a lost
+    GPU.
+    """
+    finding = {
+        "code": "gpu_lost",
+        "status": "fail",
+        "action": "reboot_node",
+        "subject": {"kind": "gpu", "index": 3},
+        "message": "fell off the bus",
+        "evidence": {},
+        "check": "gpu_count",
+    }
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
     (tmp_path / "run.json").write_text(
-        json.dumps({"run_id": "r", "finished": finished, "findings": [], "nodes": [{"name": "gpu07", "findings": [finding]}]}), encoding="utf-8")
+        json.dumps(
+            {
+                "run_id": "r",
+                "finished": finished,
+                "findings": [],
+                "nodes": [{"name": "gpu07", "findings": [finding]}],
+            }
+        ),
+        encoding="utf-8",
+    )
     inventory = tmp_path / "here.json"
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     inventory.write_text(json.dumps({"all": {"hosts": {"here": host}}}), encoding="utf-8")
 
     def run(kubeconfig, kind, name, *arguments, dry_run=False):
         options = {
-            "report": str(tmp_path / "run.json"), "dry_run": dry_run, "policy": {"on_fail": "suspend", "passes": 1}, "kubeconfig": str(kubeconfig),
+            "report": str(tmp_path / "run.json"),
+            "dry_run": dry_run,
+            "policy": {"on_fail": "suspend", "passes": 1},
+            "kubeconfig": str(kubeconfig),
             "act": {"kubernetes": {"kind": kind, "namespace": namespace, "name": name}},
         }
-        return controller.ad_hoc(inventory, "autopilot.gpu.job_action", options, tmp_path, *arguments)["here"]
+        return controller.ad_hoc(
+            inventory, "autopilot.gpu.job_action", options, tmp_path, *arguments
+        )["here"]
 
     return run
 
 
 def test_a_job_and_a_jobset_are_suspended_once(lab, namespace, jobset_kind, job_action):
     user = allow(lab, namespace, f"suspender-{os.getpid()}", ["get", "patch"])
-    pod = {"restartPolicy": "Never", "containers": [{"name": "train", "image": "none.example.org/train:1"}]}
-    lab.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "llama", "namespace": namespace}, "spec": {"template": {"spec": pod}}})
-    lab.create({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", "metadata": {"name": "llama", "namespace": namespace}, "spec": {"suspend": False}})
+    pod = {
+        "restartPolicy": "Never",
+        "containers": [{"name": "train", "image": "none.example.org/train:1"}],
+    }
+    lab.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "llama", "namespace": namespace},
+            "spec": {"template": {"spec": pod}},
+        }
+    )
+    lab.create(
+        {
+            "apiVersion": "jobset.x-k8s.io/v1alpha2",
+            "kind": "JobSet",
+            "metadata": {"name": "llama", "namespace": namespace},
+            "spec": {"suspend": False},
+        }
+    )
     for kind, resource in (("Job", "job.batch"), ("JobSet", CRD)):
         planned = job_action(user, kind, "llama", dry_run=True)
-        assert (planned["changed"], planned["planned"]) == (False, [f"would suspend {kind} {namespace}/llama"])
+        assert (planned["changed"], planned["planned"]) == (
+            False,
+            [f"would suspend {kind} {namespace}/llama"],
+        )
         assert not lab.get(resource, "llama", "-n", namespace)["spec"].get("suspend")
         first = job_action(user, kind, "llama")
         assert (first["changed"], first["acted"]) == (True, f"suspended {kind} {namespace}/llama")
         assert lab.get(resource, "llama", "-n", namespace)["spec"]["suspend"] is True
         second = job_action(user, kind, "llama")
-        assert (second["changed"], second["acted"]) == (False, f"{kind} {namespace}/llama is suspended already")
+        assert (second["changed"], second["acted"]) == (
+            False,
+            f"{kind} {namespace}/llama is suspended already",
+        )
 
 
 def test_who_may_not_is_told_so(lab, namespace, job_action):
     user = allow(lab, namespace, f"reader-{os.getpid()}", ["get"])
-    pod = {"restartPolicy": "Never", "containers": [{"name": "train", "image": "none.example.org/train:1"}]}
-    lab.create({"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": "llama", "namespace": namespace}, "spec": {"template": {"spec": pod}}})
+    pod = {
+        "restartPolicy": "Never",
+        "containers": [{"name": "train", "image": "none.example.org/train:1"}],
+    }
+    lab.create(
+        {
+            "apiVersion": "batch/v1",
+            "kind": "Job",
+            "metadata": {"name": "llama", "namespace": namespace},
+            "spec": {"template": {"spec": pod}},
+        }
+    )
     refused = job_action(user, "Job", "llama")
-    assert "cannot patch resource" in refused["msg"] and not lab.get("job.batch", "llama", "-n", namespace)["spec"].get("suspend")
+    assert "cannot patch resource" in refused["msg"] and not lab.get(
+        "job.batch", "llama", "-n", namespace
+    )["spec"].get("suspend")
     gone = job_action(user, "Job", "gone")
     assert "not found" in gone["msg"]

@@ -2,8 +2,10 @@
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Every ansible-core that is supported against every Python that it manages hosts with.
 
-The virtualenvs are kept in .build/matrix. The interpreters are those on the path and those of pyenv.
+The virtualenvs are kept in .build/matrix. The interpreters are those on the path and those of
+pyenv.
 """
+
 from __future__ import annotations
 
 import fcntl
@@ -29,7 +31,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks impor
 #: Minor versions of Python 3 on the hosts: from the oldest that ansible-core 2.18 manages.
 TARGETS = range(8, 15)
 
-needs_compiler = pytest.mark.skipif(not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found")
+needs_compiler = pytest.mark.skipif(
+    not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found"
+)
 
 
 @pytest.fixture(scope="module", params=CORES)
@@ -39,21 +43,34 @@ def controller(request, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def ssh(tmp_path_factory):
-    """Inventory variables that reach this host through an sshd of its own, on the loopback interface."""
+    """Inventory variables that reach this host through an sshd of its own, on the loopback
+    interface.
+    """
     sshd = shutil.which("sshd", path=os.environ["PATH"] + ":/usr/sbin")
     if sshd is None or shutil.which("ssh") is None:
         pytest.skip("needs OpenSSH's ssh and sshd: not found")
     base = tmp_path_factory.mktemp("sshd")
     for key in ("host", "user"):
-        subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", base / key], check=True)
+        subprocess.run(
+            ["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", base / key], check=True
+        )
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     settings = {
-        "ListenAddress": f"127.0.0.1:{port}", "HostKey": base / "host", "AuthorizedKeysFile": base / "user.pub", "PidFile": "none", "UsePAM": "no",
-        "StrictModes": "no", "PermitRootLogin": "yes", "PasswordAuthentication": "no", "Subsystem": "sftp internal-sftp",
+        "ListenAddress": f"127.0.0.1:{port}",
+        "HostKey": base / "host",
+        "AuthorizedKeysFile": base / "user.pub",
+        "PidFile": "none",
+        "UsePAM": "no",
+        "StrictModes": "no",
+        "PermitRootLogin": "yes",
+        "PasswordAuthentication": "no",
+        "Subsystem": "sftp internal-sftp",
     }
-    (base / "config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()), encoding="utf-8")
+    (base / "config").write_text(
+        "".join(f"{key} {value}\n" for key, value in settings.items()), encoding="utf-8"
+    )
     if os.geteuid() == 0:
         os.makedirs("/run/sshd", exist_ok=True)
     server = subprocess.Popen([sshd, "-D", "-e", "-f", base / "config"], stderr=subprocess.PIPE)
@@ -67,8 +84,12 @@ def ssh(tmp_path_factory):
                     break
             time.sleep(0.05)
         yield {
-            "ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": port, "ansible_ssh_private_key_file": str(base / "user"),
-            "ansible_ssh_args": f"-o ControlMaster=no -o StrictHostKeyChecking=no -o UserKnownHostsFile={base}/known -o LogLevel=ERROR",
+            "ansible_connection": "ssh",
+            "ansible_host": "127.0.0.1",
+            "ansible_port": port,
+            "ansible_ssh_private_key_file": str(base / "user"),
+            "ansible_ssh_args": "-o ControlMaster=no -o StrictHostKeyChecking=no -o "
+            f"UserKnownHostsFile={base}/known -o LogLevel=ERROR",
         }
     finally:
         server.terminate()
@@ -79,7 +100,13 @@ def become():
     """Inventory variables that become root; skips where that needs a password."""
     if os.geteuid() == 0:
         return {"preflight_become": True, "ansible_become_method": "su"}
-    if shutil.which("sudo") and subprocess.run(["sudo", "-n", "true"], stderr=subprocess.DEVNULL, check=False).returncode == 0:
+    if (
+        shutil.which("sudo")
+        and subprocess.run(
+            ["sudo", "-n", "true"], stderr=subprocess.DEVNULL, check=False
+        ).returncode
+        == 0
+    ):
         return {"preflight_become": True}
     pytest.skip("needs root, or sudo without a password")
 
@@ -87,13 +114,20 @@ def become():
 @functools.lru_cache(maxsize=None)
 def oldest_host_python(controller):
     """The minor version of Python that this ansible-core asks of hosts."""
-    done = controller.run("python", "-c", "from ansible.module_utils.basic import _PY_MIN; print(_PY_MIN[1])", cwd=ROOT)
+    done = controller.run(
+        "python",
+        "-c",
+        "from ansible.module_utils.basic import _PY_MIN; print(_PY_MIN[1])",
+        cwd=ROOT,
+    )
     return int(done.stdout)
 
 
 @pytest.fixture(scope="module")
 def hosts(controller, tmp_path_factory):
-    """What all checks return, in one play over a well and a sick node for each Python: results by host name, ``well_8`` for Python 3.8."""
+    """What all checks return, in one play over a well and a sick node for each Python: results by
+    host name, ``well_8`` for Python 3.8.
+    """
     base = tmp_path_factory.mktemp("hosts")
     nodes = {}
     for minor in range(oldest_host_python(controller), TARGETS.stop):
@@ -103,18 +137,25 @@ def hosts(controller, tmp_path_factory):
             nodes[f"well_{minor}"] = sandbox.build("healthy_8xh100", base / f"well_{minor}", python)
             nodes[f"sick_{minor}"] = sandbox.build("gpu_lost", base / f"sick_{minor}", python)
     inventory = write_inventory(base / "hosts.json", nodes)
-    return controller.ad_hoc(inventory, "autopilot.gpu.node_checks", {"host_root": "{{ checks_host_root }}"}, base)
+    return controller.ad_hoc(
+        inventory, "autopilot.gpu.node_checks", {"host_root": "{{ checks_host_root }}"}, base
+    )
 
 
 @needs_compiler
 @pytest.mark.parametrize("minor", TARGETS, ids=lambda minor: f"python3.{minor}")
 def test_hosts(controller, hosts, minor):
     if minor < oldest_host_python(controller):
-        pytest.skip(f"this ansible-core manages hosts from Python 3.{oldest_host_python(controller)} on")
+        pytest.skip(
+            f"this ansible-core manages hosts from Python 3.{oldest_host_python(controller)} on"
+        )
     if interpreter(minor) is None:
         pytest.skip(f"needs Python 3.{minor}: neither on the path nor in pyenv")
     well, sick = hosts[f"well_{minor}"], hosts[f"sick_{minor}"]
-    assert {check["check"]: check["status"] for check in well["health"]} == {**dict.fromkeys(NODE_CHECKS, "pass"), **sandbox.NOTHING_HERE}
+    assert {check["check"]: check["status"] for check in well["health"]} == {
+        **dict.fromkeys(NODE_CHECKS, "pass"),
+        **sandbox.NOTHING_HERE,
+    }
     assert sick["status"] == "fail"
 
 
@@ -122,29 +163,54 @@ def test_hosts(controller, hosts, minor):
 @pytest.mark.parametrize("pipelining", [True, False], ids=["pipelining", "no-pipelining"])
 @pytest.mark.parametrize("mode", ["plain", "become", "check"])
 def test_preflight(controller, ssh, mode, pipelining, tmp_path):
-    nodes = {name: sandbox.build(name, tmp_path / name) for name in ("healthy_8xh100", "gpu_lost", "no_gpu")}
+    nodes = {
+        name: sandbox.build(name, tmp_path / name)
+        for name in ("healthy_8xh100", "gpu_lost", "no_gpu")
+    }
     # What is not passive takes seconds and is planned only, in check mode.
     checks = ["gpu_count", "remapped"] + (["pciebw"] if mode == "check" else [])
-    variables = dict(ssh, ansible_pipelining=pipelining, checks_list=checks, **(become() if mode == "become" else {}))
+    variables = dict(
+        ssh,
+        ansible_pipelining=pipelining,
+        checks_list=checks,
+        **(become() if mode == "become" else {}),
+    )
     inventory = write_inventory(tmp_path / "hosts.json", nodes, **variables)
-    done, document = controller.preflight("autopilot.gpu.preflight", inventory, tmp_path, *(["--check"] if mode == "check" else []))
+    done, document = controller.preflight(
+        "autopilot.gpu.preflight", inventory, tmp_path, *(["--check"] if mode == "check" else [])
+    )
     assert done.returncode == 2, done.stdout
     if mode == "check":
         assert document is None
         assert re.search(r"gpu_lost +FAIL", done.stdout) and "pcie_bandwidth" in done.stdout
     else:
-        assert statuses(document) == {"healthy_8xh100": "pass", "gpu_lost": "fail", "no_gpu": "skip"}
+        assert statuses(document) == {
+            "healthy_8xh100": "pass",
+            "gpu_lost": "fail",
+            "no_gpu": "skip",
+        }
         assert done.stdout.rstrip().splitlines()[-1].startswith("run document: ")
 
 
 @needs_compiler
 def test_ctrl_c_ends_what_runs_on_the_node(controller, ssh, tmp_path):
-    """With pipelining sshd sends no signal: the check notices that its caller has gone, and releases the lock."""
+    """With pipelining sshd sends no signal: the check notices that its caller has gone, and
+    releases the lock.
+    """
     node = sandbox.build({"gpus": 1, "dcgmi": {"sleep": 600}}, tmp_path / "node")
-    variables = dict(ssh, ansible_pipelining=True, checks_list=["dcgm"], checks_options={"dcgm": {"level": 2}})
+    variables = dict(
+        ssh, ansible_pipelining=True, checks_list=["dcgm"], checks_options={"dcgm": {"level": 2}}
+    )
     inventory = write_inventory(tmp_path / "hosts.json", {"gpu01": node}, **variables)
-    with controller.started("ansible-playbook", "-i", inventory, "autopilot.gpu.preflight", cwd=tmp_path) as playbook:
-        commands = eventually(lambda: [name for name in map(command_of, sandbox.processes_of(node)) if "dcgmi" in name], 60)
+    with controller.started(
+        "ansible-playbook", "-i", inventory, "autopilot.gpu.preflight", cwd=tmp_path
+    ) as playbook:
+        commands = eventually(
+            lambda: [
+                name for name in map(command_of, sandbox.processes_of(node)) if "dcgmi" in name
+            ],
+            60,
+        )
         assert commands
         # As a terminal does: the whole process group.
         os.killpg(playbook.pid, signal.SIGINT)

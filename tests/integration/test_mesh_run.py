@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Node processes with real iperf3 and fping: two hosts, each a network namespace, with a cable between them."""
+"""Node processes with real iperf3 and fping: two hosts, each a network namespace, with a cable
+between them.
+"""
 
 from __future__ import annotations
 
@@ -28,11 +30,13 @@ pytestmark = pytest.mark.measures
 A4, B4, A6, B6 = "10.78.9.1", "10.78.9.2", "fd78:9::1", "fd78:9::2"
 ADDRESSES = {"a": (A4, A6), "b": (B4, B6)}
 NOBODY = 65534
-#: Seconds of a pair window with the shortest legs and more room than a node has, for tests run on machines that do other work as well.
+#: Seconds of a pair window with the shortest legs and more room than a node has, for tests run on
+#: machines that do other work as well.
 HANDSHAKE, LEG, SLACK = 0.8, 1.0, 0.8
 WINDOW = HANDSHAKE + 2 * (LEG + SLACK)
 
-#: Calls a function of the daemon as a user and prints what it returned, or the words it failed with.
+#: Calls a function of the daemon as a user and prints what it returned, or the words it failed
+#: with.
 PROGRAM = """
 import ctypes, json, os, sys
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import daemon
@@ -57,12 +61,27 @@ class Cable:
     def lay(self):
         ip = ["ip", "-batch", "-"]
         one, other = self.names.values()
-        lines = [f"netns add {one}", f"netns add {other}", f"link add eth1 netns {one} type veth peer name eth1 netns {other}"]
+        lines = [
+            f"netns add {one}",
+            f"netns add {other}",
+            f"link add eth1 netns {one} type veth peer name eth1 netns {other}",
+        ]
         subprocess.run(ip, input="\n".join(lines), text=True, check=True, capture_output=True)
         for host, name in self.names.items():
             four, six = ADDRESSES[host]
-            lines = ["link set lo up", "link set eth1 up", f"addr add {four}/24 dev eth1", f"addr add {six}/64 dev eth1 nodad"]
-            subprocess.run(["ip", "-netns", name, *ip[1:]], input="\n".join(lines), text=True, check=True, capture_output=True)
+            lines = [
+                "link set lo up",
+                "link set eth1 up",
+                f"addr add {four}/24 dev eth1",
+                f"addr add {six}/64 dev eth1 nodad",
+            ]
+            subprocess.run(
+                ["ip", "-netns", name, *ip[1:]],
+                input="\n".join(lines),
+                text=True,
+                check=True,
+                capture_output=True,
+            )
             (self.base / host / "run").mkdir(parents=True)
 
     def cut(self):
@@ -74,16 +93,27 @@ class Cable:
             subprocess.run(["ip", "netns", "del", name], check=False, capture_output=True)
 
     def run(self, host, *command, **how):
-        return subprocess.run(["ip", "netns", "exec", self.names[host], *command], text=True, capture_output=True, check=False, timeout=60, **how)
+        return subprocess.run(
+            ["ip", "netns", "exec", self.names[host], *command],
+            text=True,
+            capture_output=True,
+            check=False,
+            timeout=60,
+            **how,
+        )
 
     def call(self, host, function, user=0, **arguments):
         arguments.setdefault("host_root", str(self.base / host))
-        done = self.run(host, sys.executable, "-c", PROGRAM, input=json.dumps([user, function, arguments]))
+        done = self.run(
+            host, sys.executable, "-c", PROGRAM, input=json.dumps([user, function, arguments])
+        )
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     def start(self, host, share, user=0, alone=False):
-        """Start a share; ``alone``: where the node process sees empty places for files, and no other root than that of this machine."""
+        """Start a share; ``alone``: where the node process sees empty places for files, and no
+        other root than that of this machine.
+        """
         if alone:
             mounts = "".join(f"mount -t tmpfs none {place} && " for place in PLACES)
             call = ["sh", "-c", f'{mounts}exec "$@"', "sh", sys.executable, "-c", PROGRAM]
@@ -96,10 +126,19 @@ class Cable:
         return started
 
     def start_together(self, windows, run="r1", later=None, **how):
-        """Start several hosts, by host its windows, so that all are in time; returns the process ids by host and when the run begins."""
+        """Start several hosts, by host its windows, so that all are in time; returns the process
+        ids by host and when the run begins.
+        """
         for ahead in (1.5, 6.0, 20.0):
             start = time.time() + ahead
-            pids = {host: self.start(host, share(host, *own, run=run, start=start + (later or {}).get(host, 0)), **how)["pid"] for host, own in windows.items()}
+            pids = {
+                host: self.start(
+                    host,
+                    share(host, *own, run=run, start=start + (later or {}).get(host, 0)),
+                    **how,
+                )["pid"]
+                for host, own in windows.items()
+            }
             if time.time() < start:
                 return pids, start
         return pytest.fail("this machine is too busy to start two processes in 20 s")
@@ -119,7 +158,9 @@ class Cable:
         found = []
         for pid in self.run_quietly("ip", "netns", "pids", self.names[host]).split():
             with contextlib.suppress(OSError):
-                name, _paren, rest = Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+                name, _paren, rest = (
+                    Path(f"/proc/{pid}/stat").read_text().partition("(")[2].rpartition(")")
+                )
                 if command in ("", name) and rest.split()[0] not in "ZX":
                     found.append(int(pid))
         return found
@@ -151,7 +192,9 @@ class Cable:
 def cable(tmp_path):
     lacking = [name for name in ("ip", "ss", "nft", "iperf3", "fping") if not shutil.which(name)]
     if lacking or os.geteuid() != 0:
-        pytest.skip(f"needs root, to make network namespaces, and {', '.join(lacking) or 'nothing else'}")
+        pytest.skip(
+            f"needs root, to make network namespaces, and {', '.join(lacking) or 'nothing else'}"
+        )
     laid = Cable(tmp_path)
     try:
         laid.lay()
@@ -169,22 +212,53 @@ def other(host):
 def pair(host, side, offset=0.0, number=0, plane="eth1", six=False):
     peer, family = other(host), 1 if six else 0
     return {
-        "kind": "pair", "plane": plane, "round": number, "offset": offset, "seconds": WINDOW, "interface": "eth1", "address": ADDRESSES[host][family],
-        "peer": peer, "peer_address": ADDRESSES[peer][family], "side": side, "handshake_seconds": HANDSHAKE, "leg_seconds": LEG, "slack_seconds": SLACK,
-        "streams": 1, "zerocopy": True, "ports": [5200, 5209],
+        "kind": "pair",
+        "plane": plane,
+        "round": number,
+        "offset": offset,
+        "seconds": WINDOW,
+        "interface": "eth1",
+        "address": ADDRESSES[host][family],
+        "peer": peer,
+        "peer_address": ADDRESSES[peer][family],
+        "side": side,
+        "handshake_seconds": HANDSHAKE,
+        "leg_seconds": LEG,
+        "slack_seconds": SLACK,
+        "streams": 1,
+        "zerocopy": True,
+        "ports": [5200, 5209],
     }
 
 
 def ping(host, offset=0.0, plane="eth1", six=False, **changed):
     peer, family = other(host), 1 if six else 0
     return {
-        "kind": "ping", "plane": plane, "offset": offset, "seconds": 2.8, "interface": "eth1", "address": ADDRESSES[host][family], "mtu": 1500,
-        "targets": {peer: ADDRESSES[peer][family]}, "count": 20, "interval_ms": 1.0, "period_ms": 10.0, "big_count": 3, **changed,
+        "kind": "ping",
+        "plane": plane,
+        "offset": offset,
+        "seconds": 2.8,
+        "interface": "eth1",
+        "address": ADDRESSES[host][family],
+        "mtu": 1500,
+        "targets": {peer: ADDRESSES[peer][family]},
+        "count": 20,
+        "interval_ms": 1.0,
+        "period_ms": 10.0,
+        "big_count": 3,
+        **changed,
     }
 
 
 def share(host, *windows, run="r1", start=None, lifetime=60):
-    return {"run": run, "pass": 1, "host": host, "start": start or time.time() + 1, "lifetime": lifetime, "windows": list(windows)}
+    return {
+        "run": run,
+        "pass": 1,
+        "host": host,
+        "start": start or time.time() + 1,
+        "lifetime": lifetime,
+        "windows": list(windows),
+    }
 
 
 def reasons(readings):
@@ -192,7 +266,11 @@ def reasons(readings):
 
 
 #: Where a process could leave files behind, unless this test lives there.
-PLACES = [place for place in ("/tmp", "/var/tmp", "/dev/shm", "/run") if not f"{ROOT}:{sys.prefix}:{sys.base_prefix}".count(f"{place}/")]
+PLACES = [
+    place
+    for place in ("/tmp", "/var/tmp", "/dev/shm", "/run")
+    if not f"{ROOT}:{sys.prefix}:{sys.base_prefix}".count(f"{place}/")
+]
 
 
 def files_of(pid):
@@ -202,14 +280,33 @@ def files_of(pid):
 
 # ---- measuring ----
 
+
 def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
-    """Beside each other on two planes, with the first port of the server taken by somebody else, and collected by the book."""
-    taken = "import socket, time; s = socket.socket(); s.bind(('0.0.0.0', 5200)); s.listen(); print('up', flush=True); time.sleep(60)"
-    squatter = subprocess.Popen(["ip", "netns", "exec", cable.names["b"], sys.executable, "-c", taken], stdout=subprocess.PIPE, text=True)
+    """Beside each other on two planes, with the first port of the server taken by somebody else,
+    and collected by the book.
+    """
+    taken = (
+        "import socket, time; s = socket.socket(); s.bind(('0.0.0.0', 5200)); s.listen(); "
+        "print('up', flush=True); time.sleep(60)"
+    )
+    squatter = subprocess.Popen(
+        ["ip", "netns", "exec", cable.names["b"], sys.executable, "-c", taken],
+        stdout=subprocess.PIPE,
+        text=True,
+    )
     assert squatter.stdout.readline() == "up\n"
     windows = {
-        "a": [ping("a"), ping("a", plane="six", six=True), pair("a", "client", 2.8), pair("a", "server", 2.8, plane="six", six=True)],
-        "b": [ping("b", targets={}), pair("b", "server", 2.8), pair("b", "client", 2.8, plane="six", six=True)],
+        "a": [
+            ping("a"),
+            ping("a", plane="six", six=True),
+            pair("a", "client", 2.8),
+            pair("a", "server", 2.8, plane="six", six=True),
+        ],
+        "b": [
+            ping("b", targets={}),
+            pair("b", "server", 2.8),
+            pair("b", "client", 2.8, plane="six", six=True),
+        ],
     }
     pids, start = cable.start_together(windows, alone=True)
     # Each sees files of its own, and is reached through them.
@@ -217,12 +314,21 @@ def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
     early = cable.collect("a", wait_seconds=0, take=False, host_root=roots["a"])
     assert early["state"] == "running" and reasons(early)[2:] == ["not_run"] * 2
     wrong = cable.collect("a", run="r0", wait_seconds=0, host_root=roots["a"])
-    assert wrong["state"] == "replaced" and "run r1, pass 1, as a is being measured here now (pid " in wrong["reason"]
+    assert (
+        wrong["state"] == "replaced"
+        and "run r1, pass 1, as a is being measured here now (pid " in wrong["reason"]
+    )
     readings = {"b": cable.collect("b", host_root=roots["b"])}
     seconds = time.time() - start
-    assert {place: names for place, names in files_of(pids["a"]).items() if names} == {"/run": ["autopilot-gpu"]}
+    assert {place: names for place, names in files_of(pids["a"]).items() if names} == {
+        "/run": ["autopilot-gpu"]
+    }
     left = set(os.listdir(f"{roots['a']}/run/autopilot-gpu"))
-    assert {re.sub(r"\d+", "N", name) for name in left} == {"checks.lock", "mesh-N.socket", "mesh-N.socket.lock"}
+    assert {re.sub(r"\d+", "N", name) for name in left} == {
+        "checks.lock",
+        "mesh-N.socket",
+        "mesh-N.socket.lock",
+    }
     readings["a"] = cable.collect("a", host_root=roots["a"])
     squatter.kill()
     squatter.communicate()
@@ -233,40 +339,84 @@ def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
     pings = readings["a"]["windows"][:2]
     for one, size in zip(pings, (1472, 1452)):
         small, big = one["targets"]["b"]["small"], one["targets"]["b"]["big"]
-        assert (small["sent"], small["received"], big["size"], big["sent"], big["received"]) == (20, 20, size, 3, 3)
+        assert (small["sent"], small["received"], big["size"], big["sent"], big["received"]) == (
+            20,
+            20,
+            size,
+            3,
+            3,
+        )
         assert 0 < small["p50_ms"] <= small["p99_ms"] < 1000 and small["jitter_ms"] >= 0
     assert readings["b"]["windows"][0]["targets"] == {}
-    ends = {(host, one["plane"]): one for host in "ab" for one in readings[host]["windows"] if one["kind"] == "pair"}
+    ends = {
+        (host, one["plane"]): one
+        for host in "ab"
+        for one in readings[host]["windows"]
+        if one["kind"] == "pair"
+    }
     assert {key: (one["side"], one["port"]) for key, one in ends.items()} == {
-        ("a", "eth1"): ("client", 5201), ("b", "eth1"): ("server", 5201), ("a", "six"): ("server", 5200), ("b", "six"): ("client", 5200)}
+        ("a", "eth1"): ("client", 5201),
+        ("b", "eth1"): ("server", 5201),
+        ("a", "six"): ("server", 5200),
+        ("b", "six"): ("client", 5200),
+    }
     for one in ends.values():
         hello = one["hello"]
-        assert hello["sent"] >= 1 and hello["heard"] >= 1 and hello["peer_heard"] >= 1 and hello["error"] is None
+        assert (
+            hello["sent"] >= 1
+            and hello["heard"] >= 1
+            and hello["peer_heard"] >= 1
+            and hello["error"] is None
+        )
         assert abs(hello["offset_seconds"]) < 0.1
         assert sorted(one["legs"]) == (["receive", "transmit"] if one["side"] == "client" else [])
         for leg in one["legs"].values():
-            assert leg["bits_per_second"] > 1e6 and 0.9 < leg["seconds"] < 1.5 and leg["cpu_remote_percent"] > 0
+            assert (
+                leg["bits_per_second"] > 1e6
+                and 0.9 < leg["seconds"] < 1.5
+                and leg["cpu_remote_percent"] > 0
+            )
 
     again = cable.collect("a", wait_seconds=0)
-    assert again["state"] == "none" and again["windows"] == [] and "has been collected" in again["reason"]
+    assert (
+        again["state"] == "none"
+        and again["windows"] == []
+        and "has been collected" in again["reason"]
+    )
     for host in "ab":
         cable.assert_empty(host, 2)
 
 
 def test_whoever_is_alone_gets_a_reason_for_everything_and_nothing_hangs(cable):
     readings = {}
-    cable.start("a", share("a", ping("a", targets={"b": "10.78.9.77"}), pair("a", "client"), pair("a", "server", plane="six", six=True)))
+    cable.start(
+        "a",
+        share(
+            "a",
+            ping("a", targets={"b": "10.78.9.77"}),
+            pair("a", "client"),
+            pair("a", "server", plane="six", six=True),
+        ),
+    )
     readings = cable.collect("a")
     client, server = readings["windows"][1:]
     assert readings["state"] == "done" and reasons(readings) == [None, None, None]
     assert readings["windows"][0]["targets"]["b"]["small"]["received"] == 0
     assert {leg["error"]["reason"] for leg in client["legs"].values()} == {"refused"}
-    assert (client["hello"]["sent"] >= 1, client["hello"]["heard"], server["hello"]["heard"], server["port"]) == (True, 0, 0, 5200)
+    assert (
+        client["hello"]["sent"] >= 1,
+        client["hello"]["heard"],
+        server["hello"]["heard"],
+        server["port"],
+    ) == (True, 0, 0, 5200)
     cable.assert_empty("a", 2)
 
 
 def test_a_one_way_blackhole_shows_in_who_has_heard_whom(cable):
-    deaf = f"table ip filter {{\n chain input {{\n type filter hook input priority 0;\n ip saddr {A4} drop;\n }}\n}}\n"
+    deaf = (
+        f"table ip filter {{\n chain input {{\n type filter hook input priority 0;\n ip "
+        f"saddr {A4} drop;\n }}\n}}\n"
+    )
     done = cable.run("b", "nft", "-f", "-", input=deaf)
     assert done.returncode == 0, done.stderr
     cable.start_together({"a": [pair("a", "client")], "b": [pair("b", "server")]})
@@ -274,7 +424,10 @@ def test_a_one_way_blackhole_shows_in_who_has_heard_whom(cable):
     assert client["hello"]["heard"] >= 1 and client["hello"]["peer_heard"] == 0
     assert server["hello"]["heard"] == 0 and server["hello"]["sent"] >= 1
     assert client["port"] == server["port"] == 5200
-    assert [client["legs"][leg]["error"]["reason"] for leg in ("transmit", "receive")] == ["timeout", "timeout"]
+    assert [client["legs"][leg]["error"]["reason"] for leg in ("transmit", "receive")] == [
+        "timeout",
+        "timeout",
+    ]
 
 
 def test_a_server_that_comes_later_than_its_client_is_measured_all_the_same(cable):
@@ -287,9 +440,12 @@ def test_a_server_that_comes_later_than_its_client_is_measured_all_the_same(cabl
 
 # ---- ends ----
 
+
 def running(cable, run="r1"):
     """A run of two hosts whose first leg has begun; returns the ids of the node processes."""
-    pids, _start = cable.start_together({"a": [pair("a", "client")], "b": [pair("b", "server")]}, run)
+    pids, _start = cable.start_together(
+        {"a": [pair("a", "client")], "b": [pair("b", "server")]}, run
+    )
     cable.wait_for("a", "iperf3", 10)
     time.sleep(0.2)
     assert cable.pids("b", "iperf3")
@@ -337,9 +493,19 @@ def test_a_run_is_stopped_and_replaced(cable):
     again = cable.start("a", share("a", pair("a", "client", 30), run="r2"))
     assert again["replaced"] == "r1" and first not in cable.pids("a")
     assert cable.collect("a", wait_seconds=0)["state"] == "replaced"
-    assert cable.call("a", "state") == {"state": "running", "run": "r2", "host": "a", "pid": again["pid"], "uid": 0}
+    assert cable.call("a", "state") == {
+        "state": "running",
+        "run": "r2",
+        "host": "a",
+        "pid": again["pid"],
+        "uid": 0,
+    }
     assert cable.call("b", "stop") == "r1" and cable.call("b", "stop") is None
-    assert cable.call("a", "start", share=share("a", run="r3")) == {"state": "nothing_to_do", "pid": None, "replaced": "r2"}
+    assert cable.call("a", "start", share=share("a", run="r3")) == {
+        "state": "nothing_to_do",
+        "pid": None,
+        "replaced": "r2",
+    }
     for host in "ab":
         cable.assert_empty(host, 1)
 
@@ -356,7 +522,10 @@ def test_a_run_that_is_collected_before_it_is_over_ends(cable):
 
 def test_what_is_left_of_another_pass_or_name_is_not_taken_for_what_is_asked(cable):
     cable.start("a", share("a", pair("a", "client", 30)))
-    for asked, said in (({"turn": 2}, "run r1, pass 1, as a is being measured here now"), ({"turn": 1, "known_as": "a2"}, "as a is being measured")):
+    for asked, said in (
+        ({"turn": 2}, "run r1, pass 1, as a is being measured here now"),
+        ({"turn": 1, "known_as": "a2"}, "as a is being measured"),
+    ):
         answer = cable.collect("a", wait_seconds=0, **asked)
         assert (answer["state"], answer["windows"]) == ("replaced", []) and said in answer["reason"]
     assert cable.collect("a", wait_seconds=0, turn=1, known_as="a")["state"] == "running"
@@ -365,15 +534,24 @@ def test_what_is_left_of_another_pass_or_name_is_not_taken_for_what_is_asked(cab
 def test_a_machine_with_two_names_is_measured_by_one_of_them(cable):
     first = cable.start("a", share("a", pair("a", "client", 30)))["pid"]
     refused = cable.call("a", "start", share=dict(share("a", pair("a", "client", 30)), host="a2"))
-    assert refused["failed"].startswith("this machine is already measured as a: the inventory has two names for it")
+    assert refused["failed"].startswith(
+        "this machine is already measured as a: the inventory has two names for it"
+    )
     assert first in cable.pids("a")
-    assert cable.start("a", dict(share("a", pair("a", "client", 30)), **{"pass": 2}))["replaced"] == "r1"
+    assert (
+        cable.start("a", dict(share("a", pair("a", "client", 30)), **{"pass": 2}))["replaced"]
+        == "r1"
+    )
 
 
 def test_a_run_that_nobody_collects_ends_with_its_lifetime(cable):
-    pid = cable.start("a", share("a", ping("a", seconds=1.8, big_count=0), lifetime=2.5), alone=True)["pid"]
+    pid = cable.start(
+        "a", share("a", ping("a", seconds=1.8, big_count=0), lifetime=2.5), alone=True
+    )["pid"]
     cable.wait_for("a", "fping")
-    assert {place: names for place, names in files_of(pid).items() if names} == {"/run": ["autopilot-gpu"]}
+    assert {place: names for place, names in files_of(pid).items() if names} == {
+        "/run": ["autopilot-gpu"]
+    }
     cable.assert_empty("a", 6)
 
 
@@ -387,15 +565,24 @@ def test_a_node_process_that_hangs_is_replaced(cable):
 
 # ---- users ----
 
+
 def test_a_user_pings_without_root_and_no_other_user_is_asked(cable):
-    if "cap_net_raw" not in subprocess.run(["getcap", shutil.which("fping")], text=True, capture_output=True, check=False).stdout:
+    if (
+        "cap_net_raw"
+        not in subprocess.run(
+            ["getcap", shutil.which("fping")], text=True, capture_output=True, check=False
+        ).stdout
+    ):
         pytest.skip("needs an fping that sends pings as any user (cap_net_raw)")
     pid = cable.start("a", share("a", ping("a")), user=NOBODY)["pid"]
     assert os.stat(f"/proc/{pid}").st_uid == NOBODY
     assert cable.call("a", "state") == {"state": "none"}, "root has a directory of its own"
     assert cable.collect("a", user=NOBODY)["windows"][0]["targets"]["b"]["small"]["received"] == 20
     cable.start("b", share("b", ping("b", offset=30)))
-    assert cable.collect("b", user=NOBODY)["state"] == "none" and cable.call("b", "stop", NOBODY) is None
+    assert (
+        cable.collect("b", user=NOBODY)["state"] == "none"
+        and cable.call("b", "stop", NOBODY) is None
+    )
     assert cable.call("b", "state")["run"] == "r1"
 
 
@@ -408,30 +595,47 @@ def test_killing_a_users_node_process_ends_its_fping(cable):
 
 
 def test_no_other_user_can_answer_in_place_of_the_node_process(cable):
-    """Neither under the name that the socket once had, nor in the directory, nor by making that directory first."""
-    squatter = "import os, socket; os.setgid(65534); os.setuid(65534); s = socket.socket(socket.AF_UNIX); s.bind({address!r}); s.listen(); input()"
+    """Neither under the name that the socket once had, nor in the directory, nor by making that
+    directory first.
+    """
+    squatter = (
+        "import os, socket; os.setgid(65534); os.setuid(65534); s = "
+        "socket.socket(socket.AF_UNIX); s.bind({address!r}); s.listen(); input()"
+    )
     cable.start("a", share("a", ping("a")))
     [own] = (cable.base / "a/run/autopilot-gpu").glob("*.socket")
     for address, said in (("\0autopilot-gpu-mesh", None), ("another.socket", "PermissionError")):
-        done = cable.run("a", sys.executable, "-c", squatter.format(address=address), input="\n", cwd=own.parent)
+        done = cable.run(
+            "a", sys.executable, "-c", squatter.format(address=address), input="\n", cwd=own.parent
+        )
         assert said in done.stderr if said else done.returncode == 0, done.stderr
     assert cable.collect("a")["windows"][0]["targets"]["b"]["small"]["received"] == 20
     (cable.base / "b/run/autopilot-gpu").mkdir()
     os.chown(cable.base / "b/run/autopilot-gpu", NOBODY, NOBODY)
     refused = cable.call("b", "start", share=share("b", ping("b")))["failed"]
-    assert f"has owner {NOBODY}" in refused and "expected owner 0 and mode 0700; remove it" in refused
+    assert (
+        f"has owner {NOBODY}" in refused and "expected owner 0 and mode 0700; remove it" in refused
+    )
 
 
 def test_two_node_processes_never_share_a_socket(cable):
-    """A start that does not see the one before is refused by the lock, and a socket that a killed process has left is replaced."""
+    """A start that does not see the one before is refused by the lock, and a socket that a killed
+    process has left is replaced.
+    """
     pid = cable.start("a", share("a", ping("a")))["pid"]
     [address] = (cable.base / "a/run/autopilot-gpu").glob("*.socket")
     address.unlink()
-    assert "another node process has the socket" in cable.call("a", "start", share=share("a", ping("a"), run="r2"))["failed"]
+    assert (
+        "another node process has the socket"
+        in cable.call("a", "start", share=share("a", ping("a"), run="r2"))["failed"]
+    )
     os.kill(pid, signal.SIGKILL)
     cable.assert_empty("a", 2)
     address.touch()
-    assert cable.start("a", share("a", ping("a"), run="r3"))["replaced"] is None and cable.collect("a", run="r3")["state"] == "done"
+    assert (
+        cable.start("a", share("a", ping("a"), run="r3"))["replaced"] is None
+        and cable.collect("a", run="r3")["state"] == "done"
+    )
 
 
 def test_a_queue_before_the_socket_is_waited_in_and_one_that_does_not_move_is_said(cable):
@@ -449,9 +653,14 @@ time.sleep(60)
 """
     pid = cable.start("a", share("a", ping("a")))["pid"]
     os.kill(pid, signal.SIGSTOP)
-    waiting = subprocess.Popen([sys.executable, "-c", crowd, cable.socket("a")], stdout=subprocess.PIPE, text=True)
+    waiting = subprocess.Popen(
+        [sys.executable, "-c", crowd, cable.socket("a")], stdout=subprocess.PIPE, text=True
+    )
     assert waiting.stdout.readline() == "full\n"
-    assert "no more can wait; find it (ss -xlp) and end it" in cable.collect("a", wait_seconds=0)["failed"]
+    assert (
+        "no more can wait; find it (ss -xlp) and end it"
+        in cable.collect("a", wait_seconds=0)["failed"]
+    )
     later = threading.Timer(2, os.kill, (pid, signal.SIGCONT))
     later.start()
     readings = cable.collect("a")
@@ -479,40 +688,61 @@ print("up", flush=True)
 time.sleep(30)
 """
     cable.start("a", share("a", ping("a")))
-    crowd = subprocess.Popen([sys.executable, "-c", noise, cable.socket("a")], stdout=subprocess.PIPE, text=True)
+    crowd = subprocess.Popen(
+        [sys.executable, "-c", noise, cable.socket("a")], stdout=subprocess.PIPE, text=True
+    )
     assert crowd.stdout.readline() == "up\n"
     readings = cable.collect("a")
     crowd.kill()
     crowd.communicate()
-    assert readings["state"] == "done" and readings["windows"][0]["targets"]["b"]["small"]["received"] == 20
+    assert (
+        readings["state"] == "done"
+        and readings["windows"][0]["targets"]["b"]["small"]["received"] == 20
+    )
 
 
 # ---- the module ----
+
 
 @pytest.fixture
 def controller(cable, tmp_path):
     """Ansible within host ``a``, where its node process finds a cable."""
     program = tmp_path / "programs/ansible"
     program.parent.mkdir()
-    program.write_text(f'#!/bin/sh\nexec ip netns exec {cable.names["a"]} {Path(sys.executable).parent / "ansible"} "$@"\n', encoding="utf-8")
+    program.write_text(
+        f"#!/bin/sh\nexec ip netns exec {cable.names['a']} "
+        f'{Path(sys.executable).parent / "ansible"} "$@"\n',
+        encoding="utf-8",
+    )
     program.chmod(0o755)
     inventory = tmp_path / "hosts.yml"
     host = {"ansible_connection": "local", "ansible_python_interpreter": sys.executable}
     inventory.write_text(json.dumps({"all": {"hosts": {"a": host}}}), encoding="utf-8")
     ansible = linked(tmp_path, program.parent)
-    return lambda options, *more: ansible.ad_hoc(inventory, "autopilot.gpu.mesh_run", options, tmp_path, *more)["a"]
+    return lambda options, *more: ansible.ad_hoc(
+        inventory, "autopilot.gpu.mesh_run", options, tmp_path, *more
+    )["a"]
 
 
 def test_the_module_starts_a_share_and_takes_its_readings(cable, controller):
     """Through the archive that Ansible sends, which is gone when the node process does its work."""
     start = time.time() + 12
-    mine, theirs = share("a", ping("a"), pair("a", "client", 2.8), start=start), share("b", pair("b", "server", 2.8), start=start)
+    mine, theirs = (
+        share("a", ping("a"), pair("a", "client", 2.8), start=start),
+        share("b", pair("b", "server", 2.8), start=start),
+    )
     cable.start("b", theirs)
     started = controller({"state": "started", "share": mine, "host_root": str(cable.base / "a")})
     assert started["changed"] and started["mesh"]["state"] == "started"
     assert time.time() < start, "the test came too late for its own run"
-    collected = controller({"state": "collected", "run": "r1", "wait_seconds": 30, "host_root": str(cable.base / "a")})
-    assert not collected["changed"] and collected["mesh"]["state"] == "done" and reasons(collected["mesh"]) == [None, None]
+    collected = controller(
+        {"state": "collected", "run": "r1", "wait_seconds": 30, "host_root": str(cable.base / "a")}
+    )
+    assert (
+        not collected["changed"]
+        and collected["mesh"]["state"] == "done"
+        and reasons(collected["mesh"]) == [None, None]
+    )
     pinged, measured = collected["mesh"]["windows"]
     assert pinged["targets"]["b"]["big"]["received"] == 3
     assert all("bits_per_second" in leg for leg in measured["legs"].values()), measured
@@ -523,24 +753,44 @@ def test_the_module_starts_a_share_and_takes_its_readings(cable, controller):
 def module(cable):
     """The module's answer on host ``a``."""
     program = cable.base / "python"
-    program.write_text(f'#!/bin/sh\nexec ip netns exec {cable.names["a"]} {sys.executable} "$@"\n', encoding="utf-8")
+    program.write_text(
+        f'#!/bin/sh\nexec ip netns exec {cable.names["a"]} {sys.executable} "$@"\n',
+        encoding="utf-8",
+    )
     program.chmod(0o755)
-    return lambda **options: call(program, "mesh_run", **{"host_root": str(cable.base / "a"), **options})
+    return lambda **options: call(
+        program, "mesh_run", **{"host_root": str(cable.base / "a"), **options}
+    )
 
 
 def test_in_check_mode_nothing_is_started_taken_or_ended(cable, module):
     following = share("a", ping("a"))
     dry = module(state="started", share=following, _ansible_check_mode=True)
-    assert dry["changed"] and dry["mesh"] == {"state": "would_start", "pid": None, "replaced": None} and not cable.pids("a")
+    assert (
+        dry["changed"]
+        and dry["mesh"] == {"state": "would_start", "pid": None, "replaced": None}
+        and not cable.pids("a")
+    )
     cable.start("a", following)
-    assert module(state="started", share=following, _ansible_check_mode=True)["mesh"]["replaced"] == "r1"
+    assert (
+        module(state="started", share=following, _ansible_check_mode=True)["mesh"]["replaced"]
+        == "r1"
+    )
     for _time in range(2):
         kept = module(state="collected", run="r1", _ansible_check_mode=True)
-        assert kept["mesh"]["run"] == "r1" and kept["mesh"]["state"] in ("running", "done") and not kept["changed"]
+        assert (
+            kept["mesh"]["run"] == "r1"
+            and kept["mesh"]["state"] in ("running", "done")
+            and not kept["changed"]
+        )
     dry = module(state="absent", _ansible_check_mode=True)
     assert dry["changed"] and dry["mesh"]["ended"] == "r1" and cable.pids("a")
     ended = module(state="absent", run="r1")
-    assert ended["changed"] and ended["mesh"] == {"state": "none", "ended": "r1"} and not cable.pids("a")
+    assert (
+        ended["changed"]
+        and ended["mesh"] == {"state": "none", "ended": "r1"}
+        and not cable.pids("a")
+    )
     again = module(state="absent")
     assert not again["changed"] and again["mesh"] == {"state": "none", "ended": None}
 
@@ -548,18 +798,39 @@ def test_in_check_mode_nothing_is_started_taken_or_ended(cable, module):
 def test_why_a_node_process_gives_no_readings_is_there_for_the_verdict(cable, module):
     os.kill(cable.start("a", share("a", ping("a")))["pid"], signal.SIGSTOP)
     answer = module(state="collected", share={"run": "r1", "pass": 1, "host": "a"})
-    assert answer["failed"] and answer["mesh"]["state"] == "none" and "does not answer" in answer["mesh"]["reason"]
+    assert (
+        answer["failed"]
+        and answer["mesh"]["state"] == "none"
+        and "does not answer" in answer["mesh"]["reason"]
+    )
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"state": "started"}, "state is started but all of the following are missing: share"),
-    ({"state": "collected"}, "state is collected but any of the following are missing: run, share"),
-    ({"state": "started", "share": share("a", ping("a", mtu="jumbo"), lifetime=86400)},
-     "share.windows[0].mtu: 'jumbo' is not accepted, give a whole number from 68 to 65536"),
-    ({"state": "collected", "share": {"pass": 1}}, "share: {'pass': 1} is not accepted, give a dictionary with run, pass and host"),
-    ({"state": "collected", "run": "r1", "wait_seconds": -1}, "wait_seconds: -1.0 is not accepted, give 0 or a greater number"),
-    ({"state": "absent", "host_root": "/nowhere"}, "host_root: /nowhere is not a directory on this host"),
-])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"state": "started"}, "state is started but all of the following are missing: share"),
+        (
+            {"state": "collected"},
+            "state is collected but any of the following are missing: run, share",
+        ),
+        (
+            {"state": "started", "share": share("a", ping("a", mtu="jumbo"), lifetime=86400)},
+            "share.windows[0].mtu: 'jumbo' is not accepted, give a whole number from 68 to 65536",
+        ),
+        (
+            {"state": "collected", "share": {"pass": 1}},
+            "share: {'pass': 1} is not accepted, give a dictionary with run, pass and host",
+        ),
+        (
+            {"state": "collected", "run": "r1", "wait_seconds": -1},
+            "wait_seconds: -1.0 is not accepted, give 0 or a greater number",
+        ),
+        (
+            {"state": "absent", "host_root": "/nowhere"},
+            "host_root: /nowhere is not a directory on this host",
+        ),
+    ],
+)
 def test_the_module_refuses_by_option_value_and_what_is_accepted(options, said):
     answer = call(sys.executable, "mesh_run", **options)
     assert answer["failed"] and answer["msg"].startswith(said)

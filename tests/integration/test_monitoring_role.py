@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The role monitoring on this machine: what it writes, what it leaves alone, and that nothing of it stays."""
+"""The role monitoring on this machine: what it writes, what it leaves alone, and that nothing of it
+stays.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,8 @@ RULES = ROOT / "roles/monitoring/files/rules/autopilot-gpu.rules.yml"
 
 needs_programs = pytest.mark.skipif(bool(missing(*PROGRAMS)), reason=missing(*PROGRAMS))
 
-#: prometheus.yml as operators have it, and how an item of each list is written in it; None for a list that is not there.
+#: prometheus.yml as operators have it, and how an item of each list is written in it; None for a
+#: list that is not there.
 OPERATORS = {
     "as Debian has it": """\
 global:
@@ -59,7 +62,13 @@ rule_files:
 
 def files(directory):
     return {
-        str(path.relative_to(directory)): (path.read_bytes(), oct(path.stat().st_mode), path.stat().st_gid) if path.is_file() else None
+        str(path.relative_to(directory)): (
+            path.read_bytes(),
+            oct(path.stat().st_mode),
+            path.stat().st_gid,
+        )
+        if path.is_file()
+        else None
         for path in sorted(directory.rglob("*"))
     }
 
@@ -71,16 +80,26 @@ def changed(done):
 
 
 def prepared(controller, directory, prometheus, **variables):
-    stack = Stack(controller, directory, **{
-        "monitoring_components": ["pushgateway", "prometheus", "alertmanager", "grafana"],
-        "monitoring_grafana_dir": str(directory / "grafana"), "monitoring_grafana_dashboards_dir": str(directory / "dashboards"), **variables,
-    })
+    stack = Stack(
+        controller,
+        directory,
+        **{
+            "monitoring_components": ["pushgateway", "prometheus", "alertmanager", "grafana"],
+            "monitoring_grafana_dir": str(directory / "grafana"),
+            "monitoring_grafana_dashboards_dir": str(directory / "dashboards"),
+            **variables,
+        },
+    )
     for one in (stack.etc, stack.defaults, directory / "grafana/provisioning/dashboards"):
         one.mkdir(parents=True)
     if prometheus:
         (stack.etc / "prometheus.yml").write_text(prometheus, encoding="utf-8")
-    (stack.etc / "alertmanager.yml").write_text("route: {receiver: mine}\nreceivers: [{name: mine}]\n", encoding="utf-8")
-    (stack.defaults / "prometheus-pushgateway").write_text('ARGS="--log.level=debug"\n', encoding="utf-8")
+    (stack.etc / "alertmanager.yml").write_text(
+        "route: {receiver: mine}\nreceivers: [{name: mine}]\n", encoding="utf-8"
+    )
+    (stack.defaults / "prometheus-pushgateway").write_text(
+        'ARGS="--log.level=debug"\n', encoding="utf-8"
+    )
     return stack
 
 
@@ -90,23 +109,47 @@ def look_at(stack, operator):
     kept = re.sub(r"(?ms)^# BEGIN autopilot[.]gpu .*?^# END autopilot[.]gpu [^\n]*\n", "", text)
     assert kept == OPERATORS[operator]
     config, theirs = yaml.safe_load(text), yaml.safe_load(OPERATORS[operator]) or {}
-    assert [job for job in config["scrape_configs"] if job["job_name"] != "autopilot-pushgateway"] == (theirs.get("scrape_configs") or [])
+    assert [
+        job for job in config["scrape_configs"] if job["job_name"] != "autopilot-pushgateway"
+    ] == (theirs.get("scrape_configs") or [])
     (job,) = [job for job in config["scrape_configs"] if job["job_name"] == "autopilot-pushgateway"]
-    assert job["honor_labels"] is True and job["static_configs"] == [{"targets": ["localhost:9091"]}]
-    assert set(theirs.get("rule_files") or []) < set(config["rule_files"]) and f"{stack.etc}/autopilot-gpu/*.rules.yml" in config["rule_files"]
-    targets = [target for one in config["alerting"]["alertmanagers"] for part in one["static_configs"] for target in part["targets"]]
+    assert job["honor_labels"] is True and job["static_configs"] == [
+        {"targets": ["localhost:9091"]}
+    ]
+    assert (
+        set(theirs.get("rule_files") or []) < set(config["rule_files"])
+        and f"{stack.etc}/autopilot-gpu/*.rules.yml" in config["rule_files"]
+    )
+    targets = [
+        target
+        for one in config["alerting"]["alertmanagers"]
+        for part in one["static_configs"]
+        for target in part["targets"]
+    ]
     assert targets.count("localhost:9093") == 1 and len(targets) == 1 + ("old:9093" in text)
-    loaded = subprocess.run(["promtool", "check", "config", str(stack.etc / "prometheus.yml")], capture_output=True, text=True, check=False)
-    assert loaded.returncode == 0 and "1 rule files found" in loaded.stdout, loaded.stdout + loaded.stderr
+    loaded = subprocess.run(
+        ["promtool", "check", "config", str(stack.etc / "prometheus.yml")],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert loaded.returncode == 0 and "1 rule files found" in loaded.stdout, (
+        loaded.stdout + loaded.stderr
+    )
 
 
-USUAL = {"monitoring_pushgateway_address": "localhost:9091", "monitoring_alertmanager_address": "localhost:9093"}
+USUAL = {
+    "monitoring_pushgateway_address": "localhost:9091",
+    "monitoring_alertmanager_address": "localhost:9093",
+}
 
 
 @needs_programs
 @pytest.mark.parametrize("operator", [name for name in OPERATORS if name != "as Debian has it"])
 def test_what_the_operator_has_stays(operator, controller, tmp_path):
-    stack = prepared(controller, tmp_path, OPERATORS[operator], monitoring_components=["prometheus"], **USUAL)
+    stack = prepared(
+        controller, tmp_path, OPERATORS[operator], monitoring_components=["prometheus"], **USUAL
+    )
     before = files(tmp_path)
     done = stack.converge()
     assert changed(done) > 0, done.stdout
@@ -125,10 +168,20 @@ def test_all_of_it_twice_and_gone_again(controller, tmp_path):
     assert changed(done) > 0, done.stdout
     assert "No systemd runs here" in done.stdout or Path("/run/systemd/system").exists()
     look_at(stack, "as Debian has it")
-    arguments = subprocess.run(["sh", "-c", f". {stack.defaults}/prometheus-pushgateway; echo $ARGS"], capture_output=True, text=True, check=True).stdout
-    assert "--push.disable-consistency-check" in arguments and f"--persistence.file={tmp_path}/pushgateway.data" in arguments
+    arguments = subprocess.run(
+        ["sh", "-c", f". {stack.defaults}/prometheus-pushgateway; echo $ARGS"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout
+    assert (
+        "--push.disable-consistency-check" in arguments
+        and f"--persistence.file={tmp_path}/pushgateway.data" in arguments
+    )
     assert (stack.etc / "alertmanager.yml").stat().st_mode & 0o777 == 0o640
-    dashboards = sorted(path.name for path in (ROOT / "roles/monitoring/files/dashboards").glob("*.json"))
+    dashboards = sorted(
+        path.name for path in (ROOT / "roles/monitoring/files/dashboards").glob("*.json")
+    )
     assert sorted(path.name for path in (tmp_path / "dashboards").iterdir()) == dashboards
     again = stack.converge()
     assert changed(again) == 0, again.stdout
@@ -145,13 +198,30 @@ def test_all_of_it_twice_and_gone_again(controller, tmp_path):
 @needs_programs
 def test_secrets_of_the_operators_files_are_not_shown(controller, tmp_path):
     secret = "s3cret-word"
-    job = {"job_name": "push", "basic_auth": {"username": "x", "password": secret}, "static_configs": [{"targets": ["push:9091"]}]}
-    stack = prepared(controller, tmp_path, yaml.safe_dump({"scrape_configs": [job]}), monitoring_components=["prometheus", "alertmanager"])
-    theirs = {"global": {"slack_api_url": f"https://hooks.example/{secret}"}, "route": {"receiver": "mine"}, "receivers": [{"name": "mine"}]}
+    job = {
+        "job_name": "push",
+        "basic_auth": {"username": "x", "password": secret},
+        "static_configs": [{"targets": ["push:9091"]}],
+    }
+    stack = prepared(
+        controller,
+        tmp_path,
+        yaml.safe_dump({"scrape_configs": [job]}),
+        monitoring_components=["prometheus", "alertmanager"],
+    )
+    theirs = {
+        "global": {"slack_api_url": f"https://hooks.example/{secret}"},
+        "route": {"receiver": "mine"},
+        "receivers": [{"name": "mine"}],
+    }
     (stack.etc / "alertmanager.yml").write_text(yaml.safe_dump(theirs), encoding="utf-8")
     before = files(stack.etc)
     encoded = base64.b64encode((stack.etc / "prometheus.yml").read_bytes()).decode()[:40]
-    for code, given in ((2, {"monitoring_pushgateway_address": "push:9091"}), (0, {}), (0, {"monitoring_state": "absent"})):
+    for code, given in (
+        (2, {"monitoring_pushgateway_address": "push:9091"}),
+        (0, {}),
+        (0, {"monitoring_state": "absent"}),
+    ):
         done = stack.converge("-vvvv", "--diff", **given)
         assert done.returncode == code and secret not in done.stdout and encoded not in done.stdout
     assert files(stack.etc) == before
@@ -159,67 +229,153 @@ def test_secrets_of_the_operators_files_are_not_shown(controller, tmp_path):
 
 @needs_programs
 def test_variables_reach_the_rules_and_what_cannot_work_is_said(controller, tmp_path):
-    stack = prepared(controller, tmp_path, "scrape_configs:\n  - job_name: push\n    static_configs: [{targets: [\"push:9091\"]}]\n")
+    stack = prepared(
+        controller,
+        tmp_path,
+        'scrape_configs:\n  - job_name: push\n    static_configs: [{targets: ["push:9091"]}]\n',
+    )
     given = {"monitoring_components": ["prometheus"], "monitoring_pushgateway_address": "push:9091"}
     done = stack.converge(**given)
-    assert changed(done) == -1 and "The scrape job push in" in done.stdout and "honor_labels: true" in done.stdout
+    assert (
+        changed(done) == -1
+        and "The scrape job push in" in done.stdout
+        and "honor_labels: true" in done.stdout
+    )
     (stack.etc / "prometheus.yml").write_text(
-        "scrape_configs:\n  - job_name: push\n    honor_labels: true\n    static_configs: [{targets: [\"push:9091\"]}]\n", encoding="utf-8",
+        "scrape_configs:\n  - job_name: push\n    honor_labels: true\n    static_configs: "
+        '[{targets: ["push:9091"]}]\n',
+        encoding="utf-8",
     )
     # Each is the other's default, so that one put in for the other is seen.
-    given |= {"monitoring_not_checked_hours": 72, "monitoring_no_success_hours": 26, "monitoring_runbook_url": "https://wiki.example/gpu"}
+    given |= {
+        "monitoring_not_checked_hours": 72,
+        "monitoring_no_success_hours": 26,
+        "monitoring_runbook_url": "https://wiki.example/gpu",
+    }
     done = stack.converge(**given)
     assert changed(done) > 0, done.stdout
-    assert [job["job_name"] for job in yaml.safe_load((stack.etc / "prometheus.yml").read_text())["scrape_configs"]] == ["push"]
+    assert [
+        job["job_name"]
+        for job in yaml.safe_load((stack.etc / "prometheus.yml").read_text())["scrape_configs"]
+    ] == ["push"]
     written = yaml.safe_load((stack.etc / "autopilot-gpu/autopilot-gpu.rules.yml").read_text())
     rules = [rule for group in written["groups"] for rule in group["rules"]]
-    usual = [rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]]
+    usual = [
+        rule for group in yaml.safe_load(RULES.read_text())["groups"] for rule in group["rules"]
+    ]
     assert len(rules) == len(usual)
     for rule, known in zip(rules, usual):
         if "alert" in rule:
-            assert rule["annotations"].pop("runbook_url") == f"https://wiki.example/gpu#{rule['alert']}"
-        age = rule.get("alert") in ("AutopilotNotCheckedLately", "AutopilotNoSuccessLately", "AutopilotNeverFit")
-        swapped = re.sub("93600|259200", lambda found: str(93600 + 259200 - int(found.group())), json.dumps(known))
-        assert json.dumps(rule) == (swapped if age else json.dumps(known)).replace("autopilot-pushgateway", "push") and age == (swapped != json.dumps(known))
-    assert any('up{job="push"}' in rule["expr"] for rule in rules), "the operator's own job has another name"
-    done = stack.converge(monitoring_components=["alertmanager"], monitoring_slack=[{"channel": "#gpu"}], monitoring_webhook=[])
+            assert (
+                rule["annotations"].pop("runbook_url")
+                == f"https://wiki.example/gpu#{rule['alert']}"
+            )
+        age = rule.get("alert") in (
+            "AutopilotNotCheckedLately",
+            "AutopilotNoSuccessLately",
+            "AutopilotNeverFit",
+        )
+        swapped = re.sub(
+            "93600|259200",
+            lambda found: str(93600 + 259200 - int(found.group())),
+            json.dumps(known),
+        )
+        assert json.dumps(rule) == (swapped if age else json.dumps(known)).replace(
+            "autopilot-pushgateway", "push"
+        ) and age == (swapped != json.dumps(known))
+    assert any('up{job="push"}' in rule["expr"] for rule in rules), (
+        "the operator's own job has another name"
+    )
+    done = stack.converge(
+        monitoring_components=["alertmanager"],
+        monitoring_slack=[{"channel": "#gpu"}],
+        monitoring_webhook=[],
+    )
     assert changed(done) == -1 and "monitoring_slack needs api_url_file or api_url" in done.stdout
 
 
 def test_manifests_for_a_cluster(controller, tmp_path):
     stack = Stack(
-        controller, tmp_path, monitoring_target="kubernetes_manifests", monitoring_manifests_dir=str(tmp_path / "manifests"), monitoring_namespace="gpu",
-        monitoring_kubernetes_labels={"release": "kps"}, monitoring_storage_class="fast",
+        controller,
+        tmp_path,
+        monitoring_target="kubernetes_manifests",
+        monitoring_manifests_dir=str(tmp_path / "manifests"),
+        monitoring_namespace="gpu",
+        monitoring_kubernetes_labels={"release": "kps"},
+        monitoring_storage_class="fast",
     )
     assert changed(stack.converge()) > 0
-    objects = [one for path in sorted((tmp_path / "manifests").iterdir()) for one in yaml.safe_load_all(path.read_text(encoding="utf-8")) if one]
+    objects = [
+        one
+        for path in sorted((tmp_path / "manifests").iterdir())
+        for one in yaml.safe_load_all(path.read_text(encoding="utf-8"))
+        if one
+    ]
     kinds = {(one["apiVersion"], one["kind"]) for one in objects}
     assert kinds >= {
-        ("v1", "PersistentVolumeClaim"), ("v1", "Service"), ("apps/v1", "Deployment"), ("monitoring.coreos.com/v1", "ServiceMonitor"),
+        ("v1", "PersistentVolumeClaim"),
+        ("v1", "Service"),
+        ("apps/v1", "Deployment"),
+        ("monitoring.coreos.com/v1", "ServiceMonitor"),
         ("monitoring.coreos.com/v1", "PrometheusRule"),
     }
     for one in objects:
-        assert one["metadata"]["namespace"] == "gpu" and one["metadata"]["labels"]["release"] == "kps"
+        assert (
+            one["metadata"]["namespace"] == "gpu" and one["metadata"]["labels"]["release"] == "kps"
+        )
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", one["metadata"]["name"])
     of = {one["kind"]: one for one in objects}
     assert of["PrometheusRule"]["spec"] == yaml.safe_load(RULES.read_text())
-    assert of["ServiceMonitor"]["spec"]["endpoints"] == [{"port": "http", "interval": "1s", "honorLabels": True}]
+    assert of["ServiceMonitor"]["spec"]["endpoints"] == [
+        {"port": "http", "interval": "1s", "honorLabels": True}
+    ]
     # What selects is what is selected, down to the port and the volume.
     labels = of["Deployment"]["spec"]["template"]["metadata"]["labels"]
-    for selector in (of["Deployment"]["spec"]["selector"]["matchLabels"], of["Service"]["spec"]["selector"]):
+    for selector in (
+        of["Deployment"]["spec"]["selector"]["matchLabels"],
+        of["Service"]["spec"]["selector"],
+    ):
         assert selector.items() <= labels.items()
-    assert of["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items() <= of["Service"]["metadata"]["labels"].items()
+    assert (
+        of["ServiceMonitor"]["spec"]["selector"]["matchLabels"].items()
+        <= of["Service"]["metadata"]["labels"].items()
+    )
     pod = of["Deployment"]["spec"]["template"]["spec"]
     (container,) = pod["containers"]
-    assert of["Service"]["spec"]["ports"][0]["targetPort"] == container["ports"][0]["name"] == of["ServiceMonitor"]["spec"]["endpoints"][0]["port"]
-    assert "--push.disable-consistency-check" in container["args"] and "--persistence.file=/data/pushgateway.data" in container["args"]
-    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == of["PersistentVolumeClaim"]["metadata"]["name"]
+    assert (
+        of["Service"]["spec"]["ports"][0]["targetPort"]
+        == container["ports"][0]["name"]
+        == of["ServiceMonitor"]["spec"]["endpoints"][0]["port"]
+    )
+    assert (
+        "--push.disable-consistency-check" in container["args"]
+        and "--persistence.file=/data/pushgateway.data" in container["args"]
+    )
+    assert (
+        pod["volumes"][0]["persistentVolumeClaim"]["claimName"]
+        == of["PersistentVolumeClaim"]["metadata"]["name"]
+    )
     assert of["PersistentVolumeClaim"]["spec"]["storageClassName"] == "fast"
-    maps = {name: text for one in objects if one["kind"] == "ConfigMap" for name, text in one["data"].items()}
-    assert all(one["metadata"]["labels"]["grafana_dashboard"] == "1" for one in objects if one["kind"] == "ConfigMap")
-    dashboards = {path.name: json.loads(path.read_text(encoding="utf-8")) for path in (ROOT / "roles/monitoring/files/dashboards").glob("*.json")}
+    maps = {
+        name: text
+        for one in objects
+        if one["kind"] == "ConfigMap"
+        for name, text in one["data"].items()
+    }
+    assert all(
+        one["metadata"]["labels"]["grafana_dashboard"] == "1"
+        for one in objects
+        if one["kind"] == "ConfigMap"
+    )
+    dashboards = {
+        path.name: json.loads(path.read_text(encoding="utf-8"))
+        for path in (ROOT / "roles/monitoring/files/dashboards").glob("*.json")
+    }
     assert {name: json.loads(text) for name, text in maps.items()} == dashboards
-    assert changed(stack.converge(monitoring_state="absent")) > 0 and not (tmp_path / "manifests").exists()
+    assert (
+        changed(stack.converge(monitoring_state="absent")) > 0
+        and not (tmp_path / "manifests").exists()
+    )
 
 
 # Runs in a copy of this machine that ends with it: everything written goes to memory.
@@ -237,9 +393,13 @@ chroot "$1/root" /bin/sh -e "$2"
 @needs_programs
 def test_with_its_defaults_on_a_copy_of_this_machine(controller, tmp_path):
     """The real directories; nothing of the machine itself is touched."""
-    play = f"{controller.programs}/ansible-playbook -i localhost, -c local -e ansible_python_interpreter={sys.executable} {ROOT}/playbooks/monitoring.yml"
+    play = (
+        f"{controller.programs}/ansible-playbook -i localhost, -c local -e "
+        f"ansible_python_interpreter={sys.executable} {ROOT}/playbooks/monitoring.yml"
+    )
     script = tmp_path / "script"
-    script.write_text(f"""
+    script.write_text(
+        f"""
         cp -a /etc/prometheus /etc/default {tmp_path}
         {play}
         grep -q push.disable-consistency-check /etc/default/prometheus-pushgateway
@@ -250,16 +410,31 @@ def test_with_its_defaults_on_a_copy_of_this_machine(controller, tmp_path):
         sed -i 's/^ID=.*/ID=rocky/; s/^NAME=.*/NAME="Rocky Linux"/; /^ID_LIKE/d; /^PRETTY/d' /etc/os-release
         rm -f /etc/debian_version; echo 'Rocky Linux release 9.4' > /etc/redhat-release; echo 'Rocky Linux release 9.4' > /etc/rocky-release
         {play} || true
-    """, encoding="utf-8")
+    """,
+        encoding="utf-8",
+    )
     mount = tmp_path / "copy"
     mount.mkdir()
-    environment = {"ANSIBLE_COLLECTIONS_PATH": str(controller.collections), "ANSIBLE_NOCOLOR": "1", "ANSIBLE_PIPELINING": "true", "HOME": "/tmp"}
+    environment = {
+        "ANSIBLE_COLLECTIONS_PATH": str(controller.collections),
+        "ANSIBLE_NOCOLOR": "1",
+        "ANSIBLE_PIPELINING": "true",
+        "HOME": "/tmp",
+    }
     tried = subprocess.run(
-        ["unshare", "--mount", "bash", "-c", _COPY, "copy", str(mount), str(script)], env={**os.environ, **environment}, stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=240, check=False,
+        ["unshare", "--mount", "bash", "-c", _COPY, "copy", str(mount), str(script)],
+        env={**os.environ, **environment},
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=240,
+        check=False,
     )
     if "mount:" in tried.stdout and "PLAY" not in tried.stdout or os.geteuid():
         pytest.skip(f"needs root and an overlay of /: {tried.stdout.strip()[-200:]}")
     assert tried.returncode == 0, tried.stdout[-4000:]
     assert "Alerts stand at http://localhost:9093 and nobody is told" in tried.stdout
-    assert re.search(r"works on Debian and Ubuntu,.*This is Rocky", tried.stdout.replace("\n", " ")), tried.stdout[-2000:]
+    assert re.search(
+        r"works on Debian and Ubuntu,.*This is Rocky", tried.stdout.replace("\n", " ")
+    ), tried.stdout[-2000:]

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""ping_mesh and iperf3_pairs by hand, with the real fping and iperf3: over loopback, and between two network namespaces whose path is broken on purpose."""
+"""ping_mesh and iperf3_pairs by hand, with the real fping and iperf3: over loopback, and between
+two network namespaces whose path is broken on purpose.
+"""
 
 from __future__ import annotations
 
@@ -17,13 +19,21 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded, fping, iperf3, network
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
+    bounded,
+    fping,
+    iperf3,
+    network,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 from test_node_checks import call
 
 PROGRAM = Path(__file__).resolve().parents[1] / "sandbox" / "measure.py"
 pytestmark = [
-    pytest.mark.skipif(not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin"), reason=f"needs {name}") for name in ("iperf3", "fping", "ip")
+    pytest.mark.skipif(
+        not shutil.which(name, path=os.environ["PATH"] + ":/usr/sbin"), reason=f"needs {name}"
+    )
+    for name in ("iperf3", "fping", "ip")
 ]
 
 
@@ -36,8 +46,18 @@ class Place:
     def check(self, name, timeout=None, **options):
         """The result and the readings of one check."""
         defaults = {"iperf3_pairs": {"port": 5201, "duration": 2.0}}.get(name, {})
-        request = {"checks": [[name, {**defaults, **options}]], "settings": {"timeout": timeout}, "how": {}}
-        done = subprocess.run([*self.prefix, sys.executable, str(PROGRAM), json.dumps(request)], capture_output=True, text=True, timeout=120, check=False)
+        request = {
+            "checks": [[name, {**defaults, **options}]],
+            "settings": {"timeout": timeout},
+            "how": {},
+        }
+        done = subprocess.run(
+            [*self.prefix, sys.executable, str(PROGRAM), json.dumps(request)],
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
         assert done.returncode == 0, done.stderr
         told = json.loads(done.stdout)[0]
         return CheckResult.from_dict(told["result"]), told["readings"]
@@ -78,10 +98,16 @@ def server():
 
 @pytest.mark.measures
 def test_loopback_answers_in_both_families_with_all_sizes():
-    result, readings = HERE.check("ping_mesh", targets=["127.0.0.1", "127.0.0.2", "::1"], interface="lo", count=5)
+    result, readings = HERE.check(
+        "ping_mesh", targets=["127.0.0.1", "127.0.0.2", "::1"], interface="lo", count=5
+    )
     assert (result.status, result.findings) == ("pass", [])
     for reading in readings["targets"].values():
-        assert (reading["small"]["sent"], reading["small"]["received"], reading["big"]["received"]) == (5, 5, 3)
+        assert (
+            reading["small"]["sent"],
+            reading["small"]["received"],
+            reading["big"]["received"],
+        ) == (5, 5, 3)
         assert 0 < reading["small"]["p50_ms"] <= reading["small"]["p99_ms"]
 
 
@@ -90,22 +116,50 @@ def test_loopback_answers_in_both_families_with_all_sizes():
 @pytest.mark.parametrize("zerocopy", [True, False])
 def test_loopback_carries_something_each_way(server, address, zerocopy):
     _process, port = server(address)
-    result, readings = HERE.check("iperf3_pairs", peers=[address], port=port, minimum=0.001, streams=2, zerocopy=zerocopy)
+    result, readings = HERE.check(
+        "iperf3_pairs", peers=[address], port=port, minimum=0.001, streams=2, zerocopy=zerocopy
+    )
     assert (result.status, result.findings) == ("pass", [])
     for leg in readings["peers"][address]["legs"].values():
-        assert leg["bits_per_second"] > 1e6 and 0.9 < leg["seconds"] < 2 and leg["retransmits"] >= 0 and leg["cpu_remote_percent"] >= 0
+        assert (
+            leg["bits_per_second"] > 1e6
+            and 0.9 < leg["seconds"] < 2
+            and leg["retransmits"] >= 0
+            and leg["cpu_remote_percent"] >= 0
+        )
 
 
-@pytest.mark.skipif(os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv")
+@pytest.mark.skipif(
+    os.geteuid() != 0 or not shutil.which("setpriv"), reason="needs root and setpriv"
+)
 def test_who_may_not_open_raw_sockets_hears_the_answers_all_the_same(tmp_path):
     """fping as containers have it: no capability, but a kernel that lets this group ping."""
     # A copy has no file capability.
     shutil.copy(fping.find()["path"], tmp_path / "fping")
-    request = {"checks": [["ping_mesh", {"targets": ["127.0.0.1", "::1"], "count": 5}]], "settings": {}, "how": {}}
-    script = 'ip link set lo up && sysctl -qw net.ipv4.ping_group_range="0 65535" && exec setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"'
-    argv = ["unshare", "--net", "sh", "-c", script, "sh", sys.executable, str(PROGRAM), json.dumps(request)]
+    request = {
+        "checks": [["ping_mesh", {"targets": ["127.0.0.1", "::1"], "count": 5}]],
+        "settings": {},
+        "how": {},
+    }
+    script = (
+        'ip link set lo up && sysctl -qw net.ipv4.ping_group_range="0 65535" && exec '
+        'setpriv --bounding-set=-all --inh-caps=-all --no-new-privs "$@"'
+    )
+    argv = [
+        "unshare",
+        "--net",
+        "sh",
+        "-c",
+        script,
+        "sh",
+        sys.executable,
+        str(PROGRAM),
+        json.dumps(request),
+    ]
     environment = dict(os.environ, PATH=f"{tmp_path}:{os.environ['PATH']}:/usr/sbin:/sbin")
-    done = subprocess.run(argv, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(
+        argv, env=environment, capture_output=True, text=True, timeout=120, check=False
+    )
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout)[0]
     assert told["result"]["status"] == "pass", told["result"]
@@ -124,7 +178,9 @@ def test_nobody_listening_is_unknown_with_that_reason(server):
 @pytest.mark.measures
 def test_a_server_that_is_busy_is_unknown_with_that_reason(server):
     _process, port = server()
-    other = subprocess.Popen(["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", "20", "-J"], stdout=subprocess.DEVNULL)
+    other = subprocess.Popen(
+        ["iperf3", "-c", "127.0.0.1", "-p", str(port), "-t", "20", "-J"], stdout=subprocess.DEVNULL
+    )
     try:
         time.sleep(0.5)
         result, readings = HERE.check("iperf3_pairs", peers=["127.0.0.1"], port=port, minimum=1)
@@ -143,7 +199,9 @@ def test_a_port_that_is_taken_is_said_by_the_server(server):
 
 def test_an_address_that_is_not_ours_cannot_be_bound(server):
     _process, port = server()
-    done = bounded.run(iperf3.client_argv(iperf3.find(), "127.0.0.1", port, 1, bind="198.51.100.7"), 10)
+    done = bounded.run(
+        iperf3.client_argv(iperf3.find(), "127.0.0.1", port, 1, bind="198.51.100.7"), 10
+    )
     assert iperf3.parse_client(done, False)["error"]["reason"] == "bind"
 
 
@@ -151,7 +209,9 @@ def test_an_address_that_is_not_ours_cannot_be_bound(server):
 def test_a_server_that_dies_in_the_middle_gives_no_figure(server):
     process, port = server()
     client = iperf3.client_argv(iperf3.find(), "127.0.0.1", port, 20)
-    with subprocess.Popen(client, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+    with subprocess.Popen(
+        client, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
         time.sleep(1)
         process.kill()
         out, err = running.communicate(timeout=60)
@@ -166,11 +226,15 @@ def test_a_server_that_stops_answering_is_given_up(server):
     assert iperf3.parse_client(done, False)["error"]["reason"] == "timeout"
 
 
-@pytest.mark.parametrize("answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(range(256)) * 8])
+@pytest.mark.parametrize(
+    "answer", [b"", b"HTTP/1.1 400 Bad Request\r\n\r\n", bytes(range(256)) * 8]
+)
 def test_something_else_on_that_port_is_no_figure(answer):
     with socket.create_server(("127.0.0.1", 0)) as listener:
         client = iperf3.client_argv(iperf3.find(), "127.0.0.1", listener.getsockname()[1], 1)
-        with subprocess.Popen(client, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
+        with subprocess.Popen(
+            client, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        ) as running:
             connection, _address = listener.accept()
             with connection:
                 connection.sendall(answer)
@@ -179,13 +243,21 @@ def test_something_else_on_that_port_is_no_figure(answer):
             except subprocess.TimeoutExpired:
                 running.kill()
                 out, err = running.communicate()
-    assert "error" in iperf3.parse_client(bounded.Completed(client, running.returncode, out, err, 1.0), False)
+    assert "error" in iperf3.parse_client(
+        bounded.Completed(client, running.returncode, out, err, 1.0), False
+    )
 
 
 def test_a_client_does_not_outlive_the_check(server):
     _process, port = server()
-    request = {"checks": [["iperf3_pairs", {"peers": ["127.0.0.1"], "port": port, "duration": 60.0}]], "settings": {}, "how": {}}
-    with subprocess.Popen([sys.executable, str(PROGRAM), json.dumps(request)], stdout=subprocess.DEVNULL) as running:
+    request = {
+        "checks": [["iperf3_pairs", {"peers": ["127.0.0.1"], "port": port, "duration": 60.0}]],
+        "settings": {},
+        "how": {},
+    }
+    with subprocess.Popen(
+        [sys.executable, str(PROGRAM), json.dumps(request)], stdout=subprocess.DEVNULL
+    ) as running:
         until = time.monotonic() + 20
         while not clients_of(port):
             assert time.monotonic() < until, "no client was started"
@@ -214,23 +286,47 @@ def clients_of(port):
 
 @pytest.mark.measures
 def test_the_module_ping_mesh_pings():
-    answer = call(sys.executable, "ping_mesh", targets=["127.0.0.1"], interface="lo", count=3, readings=True)
+    answer = call(
+        sys.executable, "ping_mesh", targets=["127.0.0.1"], interface="lo", count=3, readings=True
+    )
     assert (answer["status"], answer["health"][0]["check"]) == ("pass", "ping_mesh")
-    assert answer["readings"]["ping_mesh"]["readings"]["targets"]["127.0.0.1"]["big"]["received"] == 3
+    assert (
+        answer["readings"]["ping_mesh"]["readings"]["targets"]["127.0.0.1"]["big"]["received"] == 3
+    )
 
 
 @pytest.mark.measures
 def test_the_module_iperf3_pairs_measures(server):
     _process, port = server()
-    answer = call(sys.executable, "iperf3_pairs", peers=["127.0.0.1"], port=port, duration=2, minimum=0.001, pclients=2)
+    answer = call(
+        sys.executable,
+        "iperf3_pairs",
+        peers=["127.0.0.1"],
+        port=port,
+        duration=2,
+        minimum=0.001,
+        pclients=2,
+    )
     assert (answer["status"], answer["health"][0]["check"]) == ("pass", "iperf3_pairs")
 
 
-@pytest.mark.parametrize("module, arguments, said", [
-    ("ping_mesh", {}, "missing required arguments: targets"), ("iperf3_pairs", {}, "missing required arguments: peers"),
-    ("ping_mesh", {"targets": ["gpu07"]}, "options of ping_mesh: targets: gpu07 is not accepted, give addresses"),
-    ("iperf3_pairs", {"peers": ["::1"], "pclients": 8, "clientsperiface": 4}, "options of iperf3_pairs: pclients: 8, clientsperiface: 4 mean the same"),
-])
+@pytest.mark.parametrize(
+    "module, arguments, said",
+    [
+        ("ping_mesh", {}, "missing required arguments: targets"),
+        ("iperf3_pairs", {}, "missing required arguments: peers"),
+        (
+            "ping_mesh",
+            {"targets": ["gpu07"]},
+            "options of ping_mesh: targets: gpu07 is not accepted, give addresses",
+        ),
+        (
+            "iperf3_pairs",
+            {"peers": ["::1"], "pclients": 8, "clientsperiface": 4},
+            "options of iperf3_pairs: pclients: 8, clientsperiface: 4 mean the same",
+        ),
+    ],
+)
 def test_a_wrong_call_is_refused(module, arguments, said):
     answer = call(sys.executable, module, **arguments)
     assert answer["failed"] is True and answer["msg"].startswith(said)
@@ -242,7 +338,9 @@ def test_check_mode_says_what_would_run():
 
 
 def test_a_pass_over_a_node_passes_over_checks_that_take_two():
-    answer = call(sys.executable, "node_checks", checks=["ping", "iperf"], options={"iperf": {"streams": 4}})
+    answer = call(
+        sys.executable, "node_checks", checks=["ping", "iperf"], options={"iperf": {"streams": 4}}
+    )
     assert (answer["status"], answer["health"]) == ("skip", [])
 
 
@@ -260,29 +358,68 @@ class Path2:
         for namespace in (self.near, self.far):
             run("ip", "netns", "add", namespace)
             run("ip", "-n", namespace, "link", "set", "lo", "up")
-        run("ip", "link", "add", "eth1", "netns", self.near, "type", "veth", "peer", "name", "eth1", "netns", self.far)
+        run(
+            "ip",
+            "link",
+            "add",
+            "eth1",
+            "netns",
+            self.near,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth1",
+            "netns",
+            self.far,
+        )
         for number, namespace in ((1, self.near), (2, self.far)):
             run("ip", "-n", namespace, "address", "add", f"10.78.9.{number}/24", "dev", "eth1")
-            run("ip", "-n", namespace, "address", "add", f"fd78:9::{number}/64", "dev", "eth1", "nodad")
+            run(
+                "ip",
+                "-n",
+                namespace,
+                "address",
+                "add",
+                f"fd78:9::{number}/64",
+                "dev",
+                "eth1",
+                "nodad",
+            )
             run("ip", "-n", namespace, "link", "set", "eth1", "up")
 
     def filter(self, rule):
         """What the far end does with packets that come in."""
-        text = f"table inet broken {{ chain input {{ type filter hook input priority 0;\n{rule}\n}}\n}}"
-        subprocess.run(["ip", "netns", "exec", self.far, "nft", "-f", "-"], input=text, text=True, check=True)
+        text = (
+            f"table inet broken {{ chain input {{ type filter hook input priority "
+            f"0;\n{rule}\n}}\n}}"
+        )
+        subprocess.run(
+            ["ip", "netns", "exec", self.far, "nft", "-f", "-"], input=text, text=True, check=True
+        )
 
     def serve(self):
-        argv = ["ip", "netns", "exec", self.far, *iperf3.server_argv(iperf3.find(), None, None, 5201)]
+        argv = [
+            "ip",
+            "netns",
+            "exec",
+            self.far,
+            *iperf3.server_argv(iperf3.find(), None, None, 5201),
+        ]
         process = subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         until = time.monotonic() + 10
-        while ":1451 " not in run("ip", "netns", "exec", self.far, "cat", "/proc/net/tcp6", "/proc/net/tcp"):
+        while ":1451 " not in run(
+            "ip", "netns", "exec", self.far, "cat", "/proc/net/tcp6", "/proc/net/tcp"
+        ):
             assert time.monotonic() < until, "the server does not listen"
             time.sleep(0.05)
         return process
 
     def remove(self):
         for namespace in (self.near, self.far):
-            subprocess.run(["ip", "netns", "delete", namespace], stderr=subprocess.DEVNULL, check=False)
+            subprocess.run(
+                ["ip", "netns", "delete", namespace], stderr=subprocess.DEVNULL, check=False
+            )
 
 
 def run(*argv):
@@ -296,7 +433,9 @@ def path():
         found.build()
     except (subprocess.CalledProcessError, OSError) as problem:
         found.remove()
-        pytest.skip(f"needs network namespaces and veth, as root: {getattr(problem, 'stderr', problem)}")
+        pytest.skip(
+            f"needs network namespaces and veth, as root: {getattr(problem, 'stderr', problem)}"
+        )
     yield found
     found.remove()
 
@@ -309,15 +448,20 @@ def test_a_healthy_path(path):
     for interface in ("eth1", None):
         result, readings = path.place.check("ping_mesh", targets=BOTH, interface=interface, count=5)
         assert (result.status, result.findings) == ("pass", [])
-        assert {address: (one["interface"], one["big"]["size"]) for address, one in readings["targets"].items()} == {
-            "10.78.9.2": ("eth1", 1472), "fd78:9::2": ("eth1", 1452)}
+        assert {
+            address: (one["interface"], one["big"]["size"])
+            for address, one in readings["targets"].items()
+        } == {"10.78.9.2": ("eth1", 1472), "fd78:9::2": ("eth1", 1452)}
 
 
 @pytest.mark.measures
 def test_a_smaller_mtu_on_the_way(path):
     run("ip", "-n", path.far, "link", "set", "eth1", "mtu", "1400")
     result, _readings = path.place.check("ping_mesh", targets=BOTH, interface="eth1", count=5)
-    assert [(one.code, one.subject.name) for one in result.findings] == [("mtu_on_the_way", "10.78.9.2"), ("mtu_on_the_way", "fd78:9::2")]
+    assert [(one.code, one.subject.name) for one in result.findings] == [
+        ("mtu_on_the_way", "10.78.9.2"),
+        ("mtu_on_the_way", "fd78:9::2"),
+    ]
     assert "1472 bytes" in result.findings[0].message
 
 
@@ -325,15 +469,22 @@ def test_a_smaller_mtu_on_the_way(path):
 def test_loss(path):
     path.filter("ip protocol icmp numgen inc mod 4 0 drop")
     result, readings = path.place.check("ping_mesh", targets=BOTH, interface="eth1")
-    assert [(one.code, one.subject.name) for one in result.findings] == [("packet_loss", "10.78.9.2")]
+    assert [(one.code, one.subject.name) for one in result.findings] == [
+        ("packet_loss", "10.78.9.2")
+    ]
     assert readings["targets"]["10.78.9.2"]["small"]["received"] == 15
 
 
 @pytest.mark.measures
 def test_no_answer(path):
     path.filter("ip protocol icmp drop")
-    result, _readings = path.place.check("ping_mesh", targets=[*BOTH, "10.78.9.3"], interface="eth1", count=3)
-    assert [(one.code, one.subject.name) for one in result.findings] == [("no_answer", "10.78.9.2"), ("no_answer", "10.78.9.3")]
+    result, _readings = path.place.check(
+        "ping_mesh", targets=[*BOTH, "10.78.9.3"], interface="eth1", count=3
+    )
+    assert [(one.code, one.subject.name) for one in result.findings] == [
+        ("no_answer", "10.78.9.2"),
+        ("no_answer", "10.78.9.3"),
+    ]
 
 
 @pytest.mark.measures
@@ -352,20 +503,46 @@ def test_no_way_there_is_not_the_others_fault(path):
 @pytest.mark.measures
 def test_rates_against_the_links_speed_and_the_operators_minimum(path):
     # A path far slower than the 10 Gbit/s that veth says of itself, whatever the machine.
-    run("tc", "-n", path.near, "qdisc", "add", "dev", "eth1", "root", "tbf", "rate", "50mbit", "burst", "64kb", "latency", "50ms")
+    run(
+        "tc",
+        "-n",
+        path.near,
+        "qdisc",
+        "add",
+        "dev",
+        "eth1",
+        "root",
+        "tbf",
+        "rate",
+        "50mbit",
+        "burst",
+        "64kb",
+        "latency",
+        "50ms",
+    )
     process = path.serve()
     try:
         result, readings = path.place.check("iperf3_pairs", peers=BOTH, interface="eth1")
-        strict, _readings = path.place.check("iperf3_pairs", peers=BOTH[:1], interface="eth1", minimum=0.2)
-        fine, _readings = path.place.check("iperf3_pairs", peers=BOTH[:1], interface="eth1", minimum=0.03)
+        strict, _readings = path.place.check(
+            "iperf3_pairs", peers=BOTH[:1], interface="eth1", minimum=0.2
+        )
+        fine, _readings = path.place.check(
+            "iperf3_pairs", peers=BOTH[:1], interface="eth1", minimum=0.03
+        )
     finally:
         process.kill()
         process.wait()
     legs = readings["peers"]["10.78.9.2"]["legs"]
     assert 35e6 < legs["transmit"]["bits_per_second"] < 55e6 < legs["receive"]["bits_per_second"]
-    slow = [(one.code, one.status, one.subject.name) for one in result.findings if one.message.startswith("transmit")]
+    slow = [
+        (one.code, one.status, one.subject.name)
+        for one in result.findings
+        if one.message.startswith("transmit")
+    ]
     assert slow == [("slow_pair", "warn", "10.78.9.2"), ("slow_pair", "warn", "fd78:9::2")]
-    assert [one.message[:8] for one in strict.findings] == ["transmit"] and codes(strict) == [("slow_pair", "fail")]
+    assert [one.message[:8] for one in strict.findings] == ["transmit"] and codes(strict) == [
+        ("slow_pair", "fail")
+    ]
     assert fine.status == "pass"
 
 
@@ -388,7 +565,9 @@ def test_a_path_that_carries_the_handshake_and_no_data_carries_nothing(path):
     run("ip", "netns", "exec", path.near, "sysctl", "-qw", "net.ipv4.tcp_mtu_probing=0")
     process = path.serve()
     try:
-        result, readings = path.place.check("iperf3_pairs", peers=BOTH[:1], interface="eth1", minimum=0.5)
+        result, readings = path.place.check(
+            "iperf3_pairs", peers=BOTH[:1], interface="eth1", minimum=0.5
+        )
     finally:
         process.kill()
         process.wait()

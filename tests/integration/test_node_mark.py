@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Nodes of a real API server, marked by agents, by the module and by the preflight, at the same time, and while the server is away."""
+"""Nodes of a real API server, marked by agents, by the module and by the preflight, at the same
+time, and while the server is away.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,7 @@ from _health import kube, marking, marks, node_marks
 from autopilot_agent.marker import Marker
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
+
 # The same files, as modules ship them: a module's door knows only these.
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import marking as module_marking
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import marks as module_marks
@@ -56,11 +59,16 @@ def by_a_person(place, name, event):
 
 def plain(node):
     """A Node without what every write changes."""
-    kept = {key: value for key, value in node["metadata"].items() if key not in ("resourceVersion", "managedFields")}
+    kept = {
+        key: value
+        for key, value in node["metadata"].items()
+        if key not in ("resourceVersion", "managedFields")
+    }
     return dict(node, metadata=kept)
 
 
 # ---- one writer ----
+
 
 def test_what_an_agent_may_do_is_enough_and_what_is_marked_can_be_taken_back(place):
     name, rules = place.node(), place.rules
@@ -69,8 +77,14 @@ def test_what_an_agent_may_do_is_enough_and_what_is_marked_can_be_taken_back(pla
     async def life():
         async with place.agent() as agent:
             for event, mark in (
-                (marks.Checked("pass"), "PASS"), (marks.Checked("unknown", "the driver hangs"), "WARN"), (marks.TestingBegan("t", HOUR), "TESTING"),
-                (marks.TestingEnded("t", "fatal", 3, ("pcie.3", "memtest.0"), "PCIe of GPU 3"), "EVICT"), (marks.Checked("pass"), "EVICT"),
+                (marks.Checked("pass"), "PASS"),
+                (marks.Checked("unknown", "the driver hangs"), "WARN"),
+                (marks.TestingBegan("t", HOUR), "TESTING"),
+                (
+                    marks.TestingEnded("t", "fatal", 3, ("pcie.3", "memtest.0"), "PCIe of GPU 3"),
+                    "EVICT",
+                ),
+                (marks.Checked("pass"), "EVICT"),
             ):
                 marked = await tell(agent, place, name, event)
                 assert (marked.mark, marked.refused) == (mark, "") and place.label(name) == mark
@@ -78,9 +92,15 @@ def test_what_an_agent_may_do_is_enough_and_what_is_marked_can_be_taken_back(pla
 
     asyncio.run(life())
     node = place.read(name)
-    assert {"key": rules.label_key, "value": "EVICT", "effect": "NoSchedule"} in node["spec"]["taints"] and node["spec"]["unschedulable"] is True
+    assert {"key": rules.label_key, "value": "EVICT", "effect": "NoSchedule"} in node["spec"][
+        "taints"
+    ] and node["spec"]["unschedulable"] is True
     (condition,) = [one for one in node["status"]["conditions"] if one["type"] == "GPUHealthy"]
-    assert (condition["status"], condition["reason"], condition["message"]) == ("False", "AutopilotEvict", "PCIe of GPU 3")
+    assert (condition["status"], condition["reason"], condition["message"]) == (
+        "False",
+        "AutopilotEvict",
+        "PCIe of GPU 3",
+    )
     assert [one for one in node["status"]["conditions"] if one["type"] == "Ready"]
     prefix = rules.label_key.split("/")[0]
     assert node["metadata"]["labels"][f"{prefix}/dcgm.level.3"].startswith("ERR_")
@@ -206,12 +226,16 @@ def test_a_clock_that_jumps_ends_a_lease_and_uncovers_nothing_else(place, jump):
 
 # ---- several writers ----
 
+
 class Watched:
     """Every version of a node from now on, in the order in which the API server had them."""
 
     def __init__(self, place, name):
         self._process = subprocess.Popen(
-            place.lab.kubectl_command("get", "node", name, "--watch", "-o", "json"), stdout=subprocess.PIPE, bufsize=0)
+            place.lab.kubectl_command("get", "node", name, "--watch", "-o", "json"),
+            stdout=subprocess.PIPE,
+            bufsize=0,
+        )
         self.versions = []
         self._thread = threading.Thread(target=self._read)
         self._thread.start()
@@ -228,7 +252,11 @@ class Watched:
                     text = text[end:].lstrip()
 
     def until(self, version):
-        wait_until(lambda: self.versions[-1]["metadata"]["resourceVersion"] == version, "all versions were seen", patience=60)
+        wait_until(
+            lambda: self.versions[-1]["metadata"]["resourceVersion"] == version,
+            "all versions were seen",
+            patience=60,
+        )
 
     def close(self):
         self._process.kill()
@@ -244,7 +272,9 @@ def writes(generator, number, words):
         word = f"{words}-{turn}"
         if begun and generator.random() < 0.6:
             begun = False
-            yield marks.TestingEnded(f"{words}-{test}", generator.choice(marks.OUTCOMES), 3, (), word)
+            yield marks.TestingEnded(
+                f"{words}-{test}", generator.choice(marks.OUTCOMES), 3, (), word
+            )
         elif generator.random() < 0.3:
             test, begun = turn, True
             yield marks.TestingBegan(f"{words}-{test}", HOUR, word)
@@ -264,7 +294,15 @@ def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
             cluster = _kube.Cluster(str(place.lab.kubeconfig))
             for turn in range(60):
                 word = f"person-{turn}"
-                cluster.run(by_a_person(place, name, module_marks.Set(random.Random(turn).choice(["PASS", "WARN", "EVICT"]), word)))
+                cluster.run(
+                    by_a_person(
+                        place,
+                        name,
+                        module_marks.Set(
+                            random.Random(turn).choice(["PASS", "WARN", "EVICT"]), word
+                        ),
+                    )
+                )
                 said.append(word)
         except BaseException as error:
             trouble.append(error)
@@ -295,20 +333,38 @@ def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
         watched.close()
     now = time.time()
     states = [node_marks.read(version, place.rules, now) for version in watched.versions]
-    records = [json.loads(version["metadata"].get("annotations", {}).get(node_marks.record_key(place.rules), "{}")) for version in watched.versions]
+    records = [
+        json.loads(
+            version["metadata"].get("annotations", {}).get(node_marks.record_key(place.rules), "{}")
+        )
+        for version in watched.versions
+    ]
     assert len({version["metadata"]["resourceVersion"] for version in watched.versions}) > 150
     seen = {state.reason for state in states}
     assert set(said) <= seen and {reason for each in changed for reason in each} <= seen
-    for before, after, version, record in zip(states, states[1:], watched.versions[1:], records[1:]):
+    for before, after, version, record in zip(
+        states, states[1:], watched.versions[1:], records[1:]
+    ):
         # Label, record, taint and cordon are of one write.
         labels = version["metadata"]["labels"]
         assert record["mark"] == labels.get(place.rules.label_key, "")
-        tainted = [taint for taint in version["spec"].get("taints", ()) if taint["key"] == place.rules.label_key]
-        assert bool(tainted) == bool(version["spec"].get("unschedulable")) == (after.mark == "EVICT")
+        tainted = [
+            taint
+            for taint in version["spec"].get("taints", ())
+            if taint["key"] == place.rules.label_key
+        ]
+        assert (
+            bool(tainted) == bool(version["spec"].get("unschedulable")) == (after.mark == "EVICT")
+        )
         if before.mark == "EVICT" != after.mark:
-            assert after.by == "a person" or (before.test and before.test.base == "EVICT" and after.mark in ("PASS", "WARN")), (before, after)
+            assert after.by == "a person" or (
+                before.test and before.test.base == "EVICT" and after.mark in ("PASS", "WARN")
+            ), (before, after)
         if before.mark != "EVICT" == after.mark:
-            assert after.by == "a person" or before.mark == "TESTING" or before.test, (before, after)
+            assert after.by == "a person" or before.mark == "TESTING" or before.test, (
+                before,
+                after,
+            )
     node = place.read(name)
     (condition,) = [one for one in node["status"]["conditions"] if one["type"] == "GPUHealthy"]
     assert condition["reason"] == f"Autopilot{place.state(name).mark.capitalize()}"
@@ -325,14 +381,22 @@ def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place)
                 await tell(agent, place, name, marks.TestingBegan(name, HOUR))
             _none, total = await several[0].run(marking.census(place.rules))
             most = marking.most_evicted(place.rules, total)
-            fatal = [tell(agent, place, name, marks.TestingEnded(name, "fatal", 3, (), "PCIe")) for name, agent in zip(nodes, itertools.cycle(several))]
+            fatal = [
+                tell(agent, place, name, marks.TestingEnded(name, "fatal", 3, (), "PCIe"))
+                for name, agent in zip(nodes, itertools.cycle(several))
+            ]
             done = await asyncio.gather(*fatal)
-            assert sorted(marked.mark for marked in done) == ["EVICT"] * most + ["WARN"] * (len(nodes) - most), done
+            assert sorted(marked.mark for marked in done) == ["EVICT"] * most + ["WARN"] * (
+                len(nodes) - most
+            ), done
             assert all(bool(marked.refused) == (marked.mark == "WARN") for marked in done)
             evicted = [name for name, marked in zip(nodes, done) if marked.mark == "EVICT"]
             # A person is refused too, and gets the place of one that was mended.
             other = next(name for name in nodes if name not in evicted)
-            assert "are EVICT already" in (await tell(several[0], place, other, marks.Set("EVICT"))).refused
+            assert (
+                "are EVICT already"
+                in (await tell(several[0], place, other, marks.Set("EVICT"))).refused
+            )
             await tell(several[0], place, evicted[0], marks.Set("PASS"))
             assert (await tell(several[0], place, other, marks.Set("EVICT"))).mark == "EVICT"
             # Who took a place and died gives it back by dying.
@@ -342,16 +406,26 @@ def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place)
             while step.method != "PATCH":
                 step = dying.send(await several[0].request(step))
             dying.close()
-            assert "are EVICT already" in (await tell(several[0], place, other, marks.Set("EVICT"))).refused
-            later = await tell(several[0], place, other, marks.Set("EVICT"), clock=lambda: time.time() + 200)
+            assert (
+                "are EVICT already"
+                in (await tell(several[0], place, other, marks.Set("EVICT"))).refused
+            )
+            later = await tell(
+                several[0], place, other, marks.Set("EVICT"), clock=lambda: time.time() + 200
+            )
             assert later.mark == "EVICT"
             return most
 
     count = asyncio.run(life())
     found = place.lab.get("nodes", "-l", f"{place.rules.label_key} in (EVICT, WARN)")["items"]
-    labels = {node["metadata"]["name"]: node["metadata"]["labels"][place.rules.label_key] for node in found}
+    labels = {
+        node["metadata"]["name"]: node["metadata"]["labels"][place.rules.label_key]
+        for node in found
+    }
     assert list(labels.values()).count("EVICT") == count
-    refused = place.lab.kubectl("describe", "node", next(name for name, label in labels.items() if label == "WARN")).stdout
+    refused = place.lab.kubectl(
+        "describe", "node", next(name for name, label in labels.items() if label == "WARN")
+    ).stdout
     assert "AutopilotMarkRefused" in refused and "are EVICT already" in refused
 
 
@@ -364,11 +438,17 @@ def test_where_the_share_cannot_be_counted_nothing_is_evict_and_nothing_is_hidde
             end = time.monotonic() + 30
             while True:
                 await tell(agent, place, name, marks.TestingBegan("t", HOUR))
-                marked = await tell(agent, place, name, marks.TestingEnded("t", "fatal", 3, (), "PCIe"))
+                marked = await tell(
+                    agent, place, name, marks.TestingEnded("t", "fatal", 3, (), "PCIe")
+                )
                 # The API server learns of the role's end a moment later.
                 if marked.mark == "WARN" or time.monotonic() > end:
                     return marked
                 await tell(agent, place, name, marks.Set("PASS"))
 
     marked = asyncio.run(life())
-    assert marked.mark == "WARN" and "it could not be counted how many nodes are EVICT" in marked.refused and "forbidden" in marked.refused
+    assert (
+        marked.mark == "WARN"
+        and "it could not be counted how many nodes are EVICT" in marked.refused
+        and "forbidden" in marked.refused
+    )

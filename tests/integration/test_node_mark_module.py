@@ -39,9 +39,15 @@ class Module:
     def __call__(self, node, state, *arguments, **options):
         host = {"ansible_connection": "local", "ansible_python_interpreter": self.python}
         self._inventory.write_text(json.dumps({"all": {"hosts": {"here": host}}}), encoding="utf-8")
-        rules = {"kubeconfig": str(self._place.lab.kubeconfig), "namespace": self._place.name, "label_key": self._place.rules.label_key}
+        rules = {
+            "kubeconfig": str(self._place.lab.kubeconfig),
+            "namespace": self._place.name,
+            "label_key": self._place.rules.label_key,
+        }
         given = {"node": node, "state": state, **rules, **options}
-        result = self._controller.ad_hoc(self._inventory, "autopilot.gpu.node_mark", given, self._directory, *arguments)["here"]
+        result = self._controller.ad_hoc(
+            self._inventory, "autopilot.gpu.node_mark", given, self._directory, *arguments
+        )["here"]
         assert "SECRET" not in json.dumps(result)
         return result
 
@@ -54,27 +60,90 @@ def node_mark(controller, place, tmp_path):
 def test_a_node_out_of_service_and_back_and_nothing_left(place, controller, tmp_path):
     name, other = place.bare_nodes(2)
     before = place.read(name)["metadata"].get("labels", {})
-    rules = {"kubeconfig": str(place.lab.kubeconfig), "namespace": place.name, "label_key": place.rules.label_key}
-    evict = {**rules, "state": "evict", "taint": "NoExecute", "cordon": True, "reason": "smoke", "max_bad_share": 0}
-    tried, done, again, refused, checked = said(controller, tmp_path, [
-        ({**evict, "node": name}, {"check_mode": True, "diff": True}), ({**evict, "node": name}, {"diff": True}), ({**evict, "node": name}, {}),
-        ({**evict, "node": other}, {}), ({**rules, "node": name, "state": "checked", "status": "pass", "taint": "NoExecute", "cordon": True}, {}),
-    ])
+    rules = {
+        "kubeconfig": str(place.lab.kubeconfig),
+        "namespace": place.name,
+        "label_key": place.rules.label_key,
+    }
+    evict = {
+        **rules,
+        "state": "evict",
+        "taint": "NoExecute",
+        "cordon": True,
+        "reason": "smoke",
+        "max_bad_share": 0,
+    }
+    tried, done, again, refused, checked = said(
+        controller,
+        tmp_path,
+        [
+            ({**evict, "node": name}, {"check_mode": True, "diff": True}),
+            ({**evict, "node": name}, {"diff": True}),
+            ({**evict, "node": name}, {}),
+            ({**evict, "node": other}, {}),
+            (
+                {
+                    **rules,
+                    "node": name,
+                    "state": "checked",
+                    "status": "pass",
+                    "taint": "NoExecute",
+                    "cordon": True,
+                },
+                {},
+            ),
+        ],
+    )
     assert (tried["changed"], tried["mark"], tried["before"]) == (True, "EVICT", "")
-    assert tried["diff"]["before"]["labels"] == {} and tried["diff"]["after"]["labels"] == {place.rules.label_key: "EVICT"}
-    assert tried["diff"]["after"]["taints"] and tried["diff"]["after"]["unschedulable"] and tried["diff"]["after"]["condition"]["status"] == "False"
+    assert tried["diff"]["before"]["labels"] == {} and tried["diff"]["after"]["labels"] == {
+        place.rules.label_key: "EVICT"
+    }
+    assert (
+        tried["diff"]["after"]["taints"]
+        and tried["diff"]["after"]["unschedulable"]
+        and tried["diff"]["after"]["condition"]["status"] == "False"
+    )
     # It wrote nothing: the next one has it all to do.
-    assert (done["changed"], done["before"], again["changed"], again["before"], again["mark"]) == (True, "", False, "EVICT", "EVICT")
-    assert done["diff"]["after"]["labels"] == tried["diff"]["after"]["labels"] and place.read(name)["spec"]["unschedulable"]
+    assert (done["changed"], done["before"], again["changed"], again["before"], again["mark"]) == (
+        True,
+        "",
+        False,
+        "EVICT",
+        "EVICT",
+    )
+    assert (
+        done["diff"]["after"]["labels"] == tried["diff"]["after"]["labels"]
+        and place.read(name)["spec"]["unschedulable"]
+    )
     assert place.state(name).by.startswith("node_mark/") and checked["mark"] == "EVICT"
     assert refused["failed"] and refused["refused"] and place.label(other) is None
-    assert f"node {other} is not marked EVICT: of " in refused["msg"] and "1 are EVICT already" in refused["msg"]
+    assert (
+        f"node {other} is not marked EVICT: of " in refused["msg"]
+        and "1 are EVICT already" in refused["msg"]
+    )
     absent = {**rules, "state": "absent"}
-    gone, twice, nobody = said(controller, tmp_path, [({**absent, "node": node}, {}) for node in (name, name, "no-such-node")])
+    gone, twice, nobody = said(
+        controller,
+        tmp_path,
+        [({**absent, "node": node}, {}) for node in (name, name, "no-such-node")],
+    )
     node = place.read(name)
-    assert gone["changed"] and node["metadata"].get("labels", {}) == before and place.name not in json.dumps(sorted(node["metadata"].get("annotations", {})))
-    assert not [taint for taint in node["spec"].get("taints", ()) if taint["key"] == place.rules.label_key] and "unschedulable" not in node["spec"]
-    assert not [one for one in node.get("status", {}).get("conditions", ()) if one["type"] == "GPUHealthy"]
+    assert (
+        gone["changed"]
+        and node["metadata"].get("labels", {}) == before
+        and place.name not in json.dumps(sorted(node["metadata"].get("annotations", {})))
+    )
+    assert (
+        not [
+            taint
+            for taint in node["spec"].get("taints", ())
+            if taint["key"] == place.rules.label_key
+        ]
+        and "unschedulable" not in node["spec"]
+    )
+    assert not [
+        one for one in node.get("status", {}).get("conditions", ()) if one["type"] == "GPUHealthy"
+    ]
     assert not place.lab.get("leases", "-n", place.name)["items"]
     assert not twice["changed"] and not nobody["changed"]
 
@@ -86,7 +155,9 @@ def test_a_test_of_somebody_else_is_not_disturbed(place, node_mark):
 
     async def began():
         async with place.agent() as agent:
-            await agent.run(marking.mark(name, marks.TestingBegan("t", 3600), place.rules, time.time, "agent/a"))
+            await agent.run(
+                marking.mark(name, marks.TestingBegan("t", 3600), place.rules, time.time, "agent/a")
+            )
 
     asyncio.run(began())
     refused = node_mark(name, "testing")
@@ -110,14 +181,35 @@ WRONG = [
 
 
 def said(controller, directory, calls):
-    """What the module says to each call (its options, and keywords of the task), in one playbook: Ansible's start takes longest."""
+    """What the module says to each call (its options, and keywords of the task), in one playbook:
+    Ansible's start takes longest.
+    """
     tasks = [
-        {"autopilot.gpu.node_mark": options, "register": f"said_{number}", "ignore_errors": True, **keywords}
+        {
+            "autopilot.gpu.node_mark": options,
+            "register": f"said_{number}",
+            "ignore_errors": True,
+            **keywords,
+        }
         for number, (options, keywords) in enumerate(calls)
     ]
     answers = ", ".join(f"said_{number}" for number in range(len(calls)))
-    tasks.append({"ansible.builtin.copy": {"content": f"{{{{ [{answers}] | to_json }}}}", "dest": str(directory / "said.json")}})
-    play = [{"hosts": "localhost", "gather_facts": False, "vars": {"ansible_python_interpreter": sys.executable}, "tasks": tasks}]
+    tasks.append(
+        {
+            "ansible.builtin.copy": {
+                "content": f"{{{{ [{answers}] | to_json }}}}",
+                "dest": str(directory / "said.json"),
+            }
+        }
+    )
+    play = [
+        {
+            "hosts": "localhost",
+            "gather_facts": False,
+            "vars": {"ansible_python_interpreter": sys.executable},
+            "tasks": tasks,
+        }
+    ]
     (directory / "play.yml").write_text(json.dumps(play), encoding="utf-8")
     done = controller.run("ansible-playbook", "play.yml", cwd=directory)
     assert done.returncode == 0, done.stdout
@@ -125,26 +217,53 @@ def said(controller, directory, calls):
 
 
 def test_what_is_wrong_is_said(place, controller, tmp_path):
-    rules = {"node": "no-such-node", "kubeconfig": str(place.lab.kubeconfig), "namespace": place.name}
-    answers = said(controller, tmp_path, [({**rules, "state": state, **options}, {}) for state, options, _words in WRONG])
+    rules = {
+        "node": "no-such-node",
+        "kubeconfig": str(place.lab.kubeconfig),
+        "namespace": place.name,
+    }
+    answers = said(
+        controller,
+        tmp_path,
+        [({**rules, "state": state, **options}, {}) for state, options, _words in WRONG],
+    )
     for (_state, _options, words), answer in zip(WRONG, answers):
-        assert answer["failed"] and words in answer["msg"] and "Traceback" not in answer["msg"], answer
+        assert answer["failed"] and words in answer["msg"] and "Traceback" not in answer["msg"], (
+            answer
+        )
 
 
 def test_a_cluster_that_does_not_answer_is_said_and_no_token_is(node_mark, tmp_path):
     config = tmp_path / "config"
-    config.write_text(json.dumps({
-        "apiVersion": "v1", "kind": "Config", "current-context": "c", "users": [{"name": "u", "user": {"token": "SECRET-TOKEN"}}],
-        "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}], "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
-    }), encoding="utf-8")
+    config.write_text(
+        json.dumps(
+            {
+                "apiVersion": "v1",
+                "kind": "Config",
+                "current-context": "c",
+                "users": [{"name": "u", "user": {"token": "SECRET-TOKEN"}}],
+                "clusters": [{"name": "c", "cluster": {"server": "https://127.0.0.1:9"}}],
+                "contexts": [{"name": "c", "context": {"cluster": "c", "user": "u"}}],
+            }
+        ),
+        encoding="utf-8",
+    )
     result = node_mark("gpu07", "pass", kubeconfig=str(config))
-    assert "node gpu07 could not be marked: GET /api/v1/nodes/gpu07: no answer from https://127.0.0.1:9" in result["msg"], result
+    assert (
+        "node gpu07 could not be marked: GET /api/v1/nodes/gpu07: no answer from "
+        "https://127.0.0.1:9" in result["msg"]
+    ), result
 
 
 def test_a_python_without_the_package_is_said(node_mark):
     for version in (12, 13, 10):
         found = interpreter(version)
-        if found and subprocess.run([found, "-c", "import kubernetes"], capture_output=True, check=False).returncode:
+        if (
+            found
+            and subprocess.run(
+                [found, "-c", "import kubernetes"], capture_output=True, check=False
+            ).returncode
+        ):
             break
     else:
         pytest.skip("needs another Python, without the package kubernetes")
@@ -156,27 +275,58 @@ def test_a_python_without_the_package_is_said(node_mark):
 def test_a_preflight_marks_each_node_by_its_verdict(place, controller, node, tmp_path):
     names = dict(zip(("well", "bad", "gone"), place.bare_nodes(3)))
     inventory = write_inventory(
-        tmp_path / "hosts.json", {"well": node("healthy_8xh100"), "bad": node("remap_failure")}, checks_list=["gpu_count", "remapped_rows"])
+        tmp_path / "hosts.json",
+        {"well": node("healthy_8xh100"), "bad": node("remap_failure")},
+        checks_list=["gpu_count", "remapped_rows"],
+    )
     document = json.loads(inventory.read_text(encoding="utf-8"))
-    document["all"]["hosts"]["gone"] = {"ansible_connection": "ssh", "ansible_host": "127.0.0.1", "ansible_port": 9}
+    document["all"]["hosts"]["gone"] = {
+        "ansible_connection": "ssh",
+        "ansible_host": "127.0.0.1",
+        "ansible_port": 9,
+    }
     for host, name in names.items():
         document["all"]["hosts"][host]["node_name"] = name
     # A node that names another one in each of its answers is marked itself all the same.
     bad = document["all"]["hosts"]["bad"]
-    bad["ansible_python_interpreter"] = hostile_python(tmp_path, bad["ansible_python_interpreter"], {"ansible_facts": {"node_name": names["well"]}})
+    bad["ansible_python_interpreter"] = hostile_python(
+        tmp_path, bad["ansible_python_interpreter"], {"ansible_facts": {"node_name": names["well"]}}
+    )
     inventory.write_text(json.dumps(document), encoding="utf-8")
-    variables = json.dumps({
-        "preflight_mark_nodes": True, "preflight_mark_kubeconfig": str(place.lab.kubeconfig), "preflight_mark_namespace": place.name,
-        "preflight_mark_label_key": place.rules.label_key, "preflight_mark_taint": "NoSchedule",
-    })
-    done, written = controller.preflight("autopilot.gpu.preflight", inventory, tmp_path, "--skip-tags", "mesh", "-e", variables)
+    variables = json.dumps(
+        {
+            "preflight_mark_nodes": True,
+            "preflight_mark_kubeconfig": str(place.lab.kubeconfig),
+            "preflight_mark_namespace": place.name,
+            "preflight_mark_label_key": place.rules.label_key,
+            "preflight_mark_taint": "NoSchedule",
+        }
+    )
+    done, written = controller.preflight(
+        "autopilot.gpu.preflight", inventory, tmp_path, "--skip-tags", "mesh", "-e", variables
+    )
     assert done.returncode == 2 and not written["verdict"]["passed"], done.stdout
     states = {host: place.state(name) for host, name in names.items()}
-    assert {host: state.mark for host, state in states.items()} == {"well": "PASS", "bad": "WARN", "gone": "WARN"}, done.stdout
-    assert "a row could not be remapped" in states["bad"].reason and states["gone"].reason.startswith("could not tell: ")
+    assert {host: state.mark for host, state in states.items()} == {
+        "well": "PASS",
+        "bad": "WARN",
+        "gone": "WARN",
+    }, done.stdout
+    assert "a row could not be remapped" in states["bad"].reason and states[
+        "gone"
+    ].reason.startswith("could not tell: ")
     assert all(state.run == written["run_id"] for state in states.values())
     assert (tmp_path / "answers").exists()
     # What is checked in check mode marks nobody.
     versions = [place.read(name)["metadata"]["resourceVersion"] for name in names.values()]
-    controller.preflight("autopilot.gpu.preflight", inventory, tmp_path, "--skip-tags", "mesh", "-e", variables, "--check")
+    controller.preflight(
+        "autopilot.gpu.preflight",
+        inventory,
+        tmp_path,
+        "--skip-tags",
+        "mesh",
+        "-e",
+        variables,
+        "--check",
+    )
     assert versions == [place.read(name)["metadata"]["resourceVersion"] for name in names.values()]

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The device code in the core is what its source compiles to, and valid for every GPU and driver it is meant for."""
+"""The device code in the core is what its source compiles to, and valid for every GPU and driver it
+is meant for.
+"""
 
 from __future__ import annotations
 
@@ -34,33 +36,50 @@ def toolchain():
 
 #: Text -> the kernels in it.
 TEXTS = {
-    "COPY": ["autopilot_copy"], "TRIAD": ["autopilot_fill", "autopilot_triad", "autopilot_count"], "FP64": ["autopilot_fp64"], "TENSOR": ["autopilot_tensor"],
+    "COPY": ["autopilot_copy"],
+    "TRIAD": ["autopilot_fill", "autopilot_triad", "autopilot_count"],
+    "FP64": ["autopilot_fp64"],
+    "TENSOR": ["autopilot_tensor"],
 }
 
 
 def test_the_sources_are_the_ones_that_were_compiled():
-    assert ptx.SOURCES == {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in CUDA.glob("*.cu")}
+    assert ptx.SOURCES == {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in CUDA.glob("*.cu")
+    }
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_header_asks_for_no_more_than_driver_410_and_a_v100(name):
     text = getattr(ptx, name)
-    assert re.findall(r"^\.(version|target) (\S+)$", text, re.MULTILINE) == [("version", "6.3"), ("target", "sm_70")]
+    assert re.findall(r"^\.(version|target) (\S+)$", text, re.MULTILINE) == [
+        ("version", "6.3"),
+        ("target", "sm_70"),
+    ]
     assert re.findall(r"^\.visible \.entry (\w+)\($", text, re.MULTILINE) == TEXTS[name]
 
 
 def test_a_rebuild_gives_the_same_bytes(toolchain):
-    done = subprocess.run(["make", "-C", str(CUDA), "check"], capture_output=True, text=True, check=False)
+    done = subprocess.run(
+        ["make", "-C", str(CUDA), "check"], capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
 
 
 def test_a_literal_that_is_not_what_the_source_compiles_to_is_found(toolchain):
-    texts = {source: build.lowered(build.compiled(toolchain[0], source)) for source in build.SOURCES}
+    texts = {
+        source: build.lowered(build.compiled(toolchain[0], source)) for source in build.SOURCES
+    }
     assert build.literal(texts) == build.LITERAL.read_text()
-    assert build.literal({**texts, "copy.cu": texts["copy.cu"].replace("add.s64", "sub.s64")}) != build.LITERAL.read_text()
+    assert (
+        build.literal({**texts, "copy.cu": texts["copy.cu"].replace("add.s64", "sub.s64")})
+        != build.LITERAL.read_text()
+    )
 
 
-@pytest.mark.parametrize("gpu", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"])
+@pytest.mark.parametrize(
+    "gpu", ["sm_70", "sm_75", "sm_80", "sm_86", "sm_89", "sm_90", "sm_100", "sm_120"]
+)
 def test_it_assembles_for(toolchain, gpu):
     _nvcc, ptxas, old = toolchain
     for name in TEXTS:

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The playbook status with real agents in a real cluster: one is asked through a forwarded port, with a token that the API server gave."""
+"""The playbook status with real agents in a real cluster: one is asked through a forwarded port,
+with a token that the API server gave.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,19 @@ from lab import wait_until
 
 LABELS = {"app.kubernetes.io/name": "autopilot-gpu", "app.kubernetes.io/component": "agent"}
 #: aiohttp and what it needs.
-LIBRARIES = ("aiohttp", "aiohappyeyeballs", "aiosignal", "attr", "attrs", "frozenlist", "idna", "multidict", "propcache", "yarl", "prometheus_client")
+LIBRARIES = (
+    "aiohttp",
+    "aiohappyeyeballs",
+    "aiosignal",
+    "attr",
+    "attrs",
+    "frozenlist",
+    "idna",
+    "multidict",
+    "propcache",
+    "yarl",
+    "prometheus_client",
+)
 RBAC = "rbac.authorization.k8s.io"
 
 
@@ -40,28 +54,70 @@ def install(directory):
 def agent(namespace, node, directory, expected=""):
     """A pod with the agent; its checks are those that a node without a GPU has."""
     settings = {
-        "NODE_NAME": node, "NAMESPACE": namespace, "POD_NAME": f"agent-{node}", "PERIODIC_CHECKS": "gpu_count", "AUTOPILOT_INVASIVE_SECONDS": "0",
-        "AUTOPILOT_MARK_NODES": "false", "AUTOPILOT_PEER_TOKEN_FILE": "/peers/token", "AUTOPILOT_EXPECTED_GPUS": expected, "PYTHONPATH": "/opt/autopilot",
+        "NODE_NAME": node,
+        "NAMESPACE": namespace,
+        "POD_NAME": f"agent-{node}",
+        "PERIODIC_CHECKS": "gpu_count",
+        "AUTOPILOT_INVASIVE_SECONDS": "0",
+        "AUTOPILOT_MARK_NODES": "false",
+        "AUTOPILOT_PEER_TOKEN_FILE": "/peers/token",
+        "AUTOPILOT_EXPECTED_GPUS": expected,
+        "PYTHONPATH": "/opt/autopilot",
         "PYTHONDONTWRITEBYTECODE": "1",
     }
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": f"agent-{node}", "namespace": namespace, "labels": LABELS}, "spec": {
-        "nodeName": node, "terminationGracePeriodSeconds": 0, "serviceAccountName": "autopilot",
-        "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001},
-        "containers": [{
-            "name": "agent", "image": images_with_python.NAME, "imagePullPolicy": "Never", "command": ["python3", "-m", "autopilot_agent"],
-            "env": [{"name": name, "value": value} for name, value in settings.items()],
-            "readinessProbe": {"httpGet": {"path": "/readyz", "port": 8080}, "periodSeconds": 1},
-            "volumeMounts": [{"name": "tmp", "mountPath": "/tmp"}, {"name": "code", "mountPath": "/opt/autopilot"}, {"name": "peers", "mountPath": "/peers"}],
-        }],
-        "volumes": [
-            {"name": "tmp", "emptyDir": {}}, {"name": "code", "hostPath": {"path": str(directory)}},
-            {"name": "peers", "projected": {"sources": [{"serviceAccountToken": {"path": "token", "audience": "autopilot-agents"}}]}},
-        ]}}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {"name": f"agent-{node}", "namespace": namespace, "labels": LABELS},
+        "spec": {
+            "nodeName": node,
+            "terminationGracePeriodSeconds": 0,
+            "serviceAccountName": "autopilot",
+            "securityContext": {"runAsNonRoot": True, "runAsUser": 10001, "runAsGroup": 10001},
+            "containers": [
+                {
+                    "name": "agent",
+                    "image": images_with_python.NAME,
+                    "imagePullPolicy": "Never",
+                    "command": ["python3", "-m", "autopilot_agent"],
+                    "env": [{"name": name, "value": value} for name, value in settings.items()],
+                    "readinessProbe": {
+                        "httpGet": {"path": "/readyz", "port": 8080},
+                        "periodSeconds": 1,
+                    },
+                    "volumeMounts": [
+                        {"name": "tmp", "mountPath": "/tmp"},
+                        {"name": "code", "mountPath": "/opt/autopilot"},
+                        {"name": "peers", "mountPath": "/peers"},
+                    ],
+                }
+            ],
+            "volumes": [
+                {"name": "tmp", "emptyDir": {}},
+                {"name": "code", "hostPath": {"path": str(directory)}},
+                {
+                    "name": "peers",
+                    "projected": {
+                        "sources": [
+                            {
+                                "serviceAccountToken": {
+                                    "path": "token",
+                                    "audience": "autopilot-agents",
+                                }
+                            }
+                        ]
+                    },
+                },
+            ],
+        },
+    }
 
 
 @pytest.fixture(scope="module")
 def agents(lab_nodes, tmp_path_factory):
-    """The lab, and a namespace with an agent on each of its nodes; the second expects GPUs that it does not have."""
+    """The lab, and a namespace with an agent on each of its nodes; the second expects GPUs that it
+    does not have.
+    """
     reason = images_with_python.obstacle()
     if reason:
         pytest.skip(reason)
@@ -70,32 +126,105 @@ def agents(lab_nodes, tmp_path_factory):
     own = {"namespace": namespace}
     lab.make_namespace(namespace)
     for name in ("autopilot", "autopilot-client"):
-        lab.create({"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, **own}})
+        lab.create(
+            {"apiVersion": "v1", "kind": "ServiceAccount", "metadata": {"name": name, **own}}
+        )
     cluster_wide = []
-    for account, role, rules in (("autopilot", f"{namespace}-agent", [
-        {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
-        {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
-        {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list"]},
-        {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list"]},
-    ]), ("autopilot-client", f"{namespace}-checks", [{"nonResourceURLs": ["/autopilot/checks"], "verbs": ["create"]}])):
-        lab.create({"apiVersion": f"{RBAC}/v1", "kind": "ClusterRole", "metadata": {"name": role}, "rules": rules})
-        lab.create({
-            "apiVersion": f"{RBAC}/v1", "kind": "ClusterRoleBinding", "metadata": {"name": role},
-            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role}, "subjects": [{"kind": "ServiceAccount", "name": account, **own}]})
+    for account, role, rules in (
+        (
+            "autopilot",
+            f"{namespace}-agent",
+            [
+                {
+                    "apiGroups": ["authentication.k8s.io"],
+                    "resources": ["tokenreviews"],
+                    "verbs": ["create"],
+                },
+                {
+                    "apiGroups": ["authorization.k8s.io"],
+                    "resources": ["subjectaccessreviews"],
+                    "verbs": ["create"],
+                },
+                {
+                    "apiGroups": ["discovery.k8s.io"],
+                    "resources": ["endpointslices"],
+                    "verbs": ["get", "list"],
+                },
+                {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list"]},
+            ],
+        ),
+        (
+            "autopilot-client",
+            f"{namespace}-checks",
+            [{"nonResourceURLs": ["/autopilot/checks"], "verbs": ["create"]}],
+        ),
+    ):
+        lab.create(
+            {
+                "apiVersion": f"{RBAC}/v1",
+                "kind": "ClusterRole",
+                "metadata": {"name": role},
+                "rules": rules,
+            }
+        )
+        lab.create(
+            {
+                "apiVersion": f"{RBAC}/v1",
+                "kind": "ClusterRoleBinding",
+                "metadata": {"name": role},
+                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+                "subjects": [{"kind": "ServiceAccount", "name": account, **own}],
+            }
+        )
         cluster_wide += [("clusterrole", role), ("clusterrolebinding", role)]
-    lab.create({"apiVersion": "v1", "kind": "Service", "metadata": {"name": "autopilot-healthchecks", **own}, "spec": {
-        "selector": LABELS, "ports": [{"name": "api", "port": 3333}]}})
+    lab.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": {"name": "autopilot-healthchecks", **own},
+            "spec": {"selector": LABELS, "ports": [{"name": "api", "port": 3333}]},
+        }
+    )
     for node, expected in zip(lab.nodes, ("", "8")):
         directory = lab.node_directory(node) / "agent"
         install(directory)
         lab.create(agent(namespace, node, directory, expected))
     try:
-        lab.kubectl("wait", "-n", namespace, "--for=condition=Ready", "pod", "--all", "--timeout=90s", timeout=120)
-        slices = ("endpointslices", "-n", namespace, "-l", "kubernetes.io/service-name=autopilot-healthchecks")
-        wait_until(lambda: sum(len(one.get("endpoints") or []) for one in lab.get(*slices)["items"]) == 2, "the Service has both agents", 60)
+        lab.kubectl(
+            "wait",
+            "-n",
+            namespace,
+            "--for=condition=Ready",
+            "pod",
+            "--all",
+            "--timeout=90s",
+            timeout=120,
+        )
+        slices = (
+            "endpointslices",
+            "-n",
+            namespace,
+            "-l",
+            "kubernetes.io/service-name=autopilot-healthchecks",
+        )
+        wait_until(
+            lambda: sum(len(one.get("endpoints") or []) for one in lab.get(*slices)["items"]) == 2,
+            "the Service has both agents",
+            60,
+        )
         yield lab, namespace
     finally:
-        print(lab.kubectl("logs", "-n", namespace, "-l", "app.kubernetes.io/name=autopilot-gpu", "--tail=30", check=False).stdout)
+        print(
+            lab.kubectl(
+                "logs",
+                "-n",
+                namespace,
+                "-l",
+                "app.kubernetes.io/name=autopilot-gpu",
+                "--tail=30",
+                check=False,
+            ).stdout
+        )
         lab.kubectl("delete", "namespace", namespace, "--wait=false")
         for kind, name in cluster_wide:
             lab.kubectl("delete", kind, name)
@@ -108,22 +237,38 @@ def status(agents, controller, tmp_path):
     programs = f"{controller.programs}:{Path(lab.kubectl_command()[0]).parent}:{os.environ['PATH']}"
 
     def run(*variables, kubeconfig=None, **environment):
-        given = [f"agent_kubeconfig={kubeconfig or lab.kubeconfig}", f"agent_namespace={namespace}", *variables]
+        given = [
+            f"agent_kubeconfig={kubeconfig or lab.kubeconfig}",
+            f"agent_namespace={namespace}",
+            *variables,
+        ]
         arguments = [word for one in given for word in ("-e", one)]
-        return controller.run("ansible-playbook", "autopilot.gpu.status", *arguments, cwd=tmp_path, PATH=programs, **environment)
+        return controller.run(
+            "ansible-playbook",
+            "autopilot.gpu.status",
+            *arguments,
+            cwd=tmp_path,
+            PATH=programs,
+            **environment,
+        )
 
     return run
 
 
 def forwarding():
-    return subprocess.run(["pgrep", "-f", "port-forward pod/agent-node"], capture_output=True, text=True, check=False).stdout.split()
+    return subprocess.run(
+        ["pgrep", "-f", "port-forward pod/agent-node"], capture_output=True, text=True, check=False
+    ).stdout.split()
 
 
 def test_all_nodes_are_told_of_and_an_unfit_one_fails_it(agents, status):
     good, bad = agents[0].nodes
     done = status()
     assert done.returncode == 2, done.stdout
-    assert f"  {bad}  FAIL" in done.stdout and "no NVIDIA GPU on the PCI bus, expected 8" in done.stdout
+    assert (
+        f"  {bad}  FAIL" in done.stdout
+        and "no NVIDIA GPU on the PCI bus, expected 8" in done.stdout
+    )
     assert f"  {good}  SKIP" in done.stdout and "1 of 1 node unfit" in done.stdout
     assert "status FAILED" in done.stdout
     assert forwarding() == []
@@ -132,26 +277,41 @@ def test_all_nodes_are_told_of_and_an_unfit_one_fails_it(agents, status):
 def test_one_node_by_a_short_list_and_in_batches(agents, status):
     good = agents[0].nodes[0]
     done = status(f"host={good}", "check=gpu_count,remapped", "batch=8")
-    assert done.returncode == 0 and "status passed" in done.stdout and "1 node" in done.stdout, done.stdout
+    assert done.returncode == 0 and "status passed" in done.stdout and "1 node" in done.stdout, (
+        done.stdout
+    )
     assert agents[0].nodes[1] not in done.stdout
 
 
 def test_a_node_that_has_no_agent_could_not_be_told(agents, status):
     done = status(f"host={agents[0].nodes[0]},ghost")
-    assert done.returncode == 2 and "UNKNOWN" in done.stdout and "ghost" in done.stdout and "1 could not tell" in done.stdout, done.stdout
+    assert (
+        done.returncode == 2
+        and "UNKNOWN" in done.stdout
+        and "ghost" in done.stdout
+        and "1 could not tell" in done.stdout
+    ), done.stdout
 
 
 def test_a_bad_value_is_refused(status):
     done = status("check=pciebandwidth")
-    assert done.returncode == 2 and "check: 'pciebandwidth' is not a check; accepted are: gpu_count" in " ".join(done.stdout.split()), done.stdout
+    assert (
+        done.returncode == 2
+        and "check: 'pciebandwidth' is not a check; accepted are: gpu_count"
+        in " ".join(done.stdout.split())
+    ), done.stdout
 
 
 def test_who_may_not_is_told_what_is_missing(agents, status):
     lab, namespace = agents
     done = status("status_service_account=nobody-here")
-    assert done.returncode == 2 and f"nobody-here is not in namespace {namespace}" in done.stdout, done.stdout
+    assert done.returncode == 2 and f"nobody-here is not in namespace {namespace}" in done.stdout, (
+        done.stdout
+    )
     done = status("check=dcgm", "r=2")
-    assert done.returncode == 2 and "403" in done.stdout and "/autopilot/diagnostics" in done.stdout, done.stdout
+    assert (
+        done.returncode == 2 and "403" in done.stdout and "/autopilot/diagnostics" in done.stdout
+    ), done.stdout
     done = status(kubeconfig=lab.kubeconfig_for("stranger", []))
     assert done.returncode == 2 and "no token for service account" in done.stdout, done.stdout
 
@@ -161,11 +321,17 @@ def test_a_token_and_an_address_of_ones_own(agents, status, tmp_path):
     lab, namespace = agents
     token = tmp_path / "token"
     token.write_text(lab.token(namespace, "autopilot-client"), encoding="ascii")
-    command = lab.kubectl_command("-n", namespace, "port-forward", f"pod/agent-{lab.nodes[0]}", ":3333")
+    command = lab.kubectl_command(
+        "-n", namespace, "port-forward", f"pod/agent-{lab.nodes[0]}", ":3333"
+    )
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as forward:
         try:
             port = forward.stdout.readline().split("127.0.0.1:")[1].split()[0]
-            known = (f"status_url=http://127.0.0.1:{port}", f"status_token_file={token}", f"host={lab.nodes[0]}")
+            known = (
+                f"status_url=http://127.0.0.1:{port}",
+                f"status_token_file={token}",
+                f"host={lab.nodes[0]}",
+            )
             done = status(*known)
             token.write_text("wrong", encoding="ascii")
             wrong = status(*known)
@@ -178,14 +344,30 @@ def test_a_token_and_an_address_of_ones_own(agents, status, tmp_path):
 
 
 def test_a_credential_of_awx_is_a_way_in(agents, status, tmp_path):
-    """A token in the environment and no kubeconfig: as kubernetes.core takes it, before any kubeconfig."""
+    """A token in the environment and no kubeconfig: as kubernetes.core takes it, before any
+    kubeconfig.
+    """
     lab, namespace = agents
     lab.kubectl("-n", namespace, "create", "serviceaccount", "awx")
-    lab.kubectl("-n", namespace, "create", "rolebinding", "awx", "--clusterrole=admin", f"--serviceaccount={namespace}:awx")
-    cluster = json.loads(lab.kubectl("config", "view", "--raw", "--flatten", "-o", "json").stdout)["clusters"][0]["cluster"]
+    lab.kubectl(
+        "-n",
+        namespace,
+        "create",
+        "rolebinding",
+        "awx",
+        "--clusterrole=admin",
+        f"--serviceaccount={namespace}:awx",
+    )
+    cluster = json.loads(lab.kubectl("config", "view", "--raw", "--flatten", "-o", "json").stdout)[
+        "clusters"
+    ][0]["cluster"]
     authority = tmp_path / "ca.crt"
     authority.write_bytes(base64.b64decode(cluster["certificate-authority-data"]))
-    known = {"K8S_AUTH_HOST": cluster["server"], "K8S_AUTH_API_KEY": lab.token(namespace, "awx"), "K8S_AUTH_SSL_CA_CERT": str(authority)}
+    known = {
+        "K8S_AUTH_HOST": cluster["server"],
+        "K8S_AUTH_API_KEY": lab.token(namespace, "awx"),
+        "K8S_AUTH_SSL_CA_CERT": str(authority),
+    }
     done = status(f"host={lab.nodes[0]}", kubeconfig="/no/such/config", **known)
     assert done.returncode == 0 and "status passed" in done.stdout, done.stdout
     assert not forwarding()
@@ -196,4 +378,8 @@ def test_a_credential_of_awx_is_a_way_in(agents, status, tmp_path):
         ({"K8S_AUTH_SSL_CA_CERT": "/no/ca"}, "K8S_AUTH_SSL_CA_CERT: /no/ca"),
     ):
         wrong = status(kubeconfig=lab.kubeconfig, **{**known, **change})
-        assert wrong.returncode == 2 and words in " ".join(wrong.stdout.split()) and known["K8S_AUTH_API_KEY"] not in wrong.stdout, wrong.stdout
+        assert (
+            wrong.returncode == 2
+            and words in " ".join(wrong.stdout.split())
+            and known["K8S_AUTH_API_KEY"] not in wrong.stdout
+        ), wrong.stdout

@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Real samplers on nodes of stand-in hardware, started, ended and collected as an operator does."""
+
 from __future__ import annotations
 
 import contextlib
@@ -24,7 +25,9 @@ MODULE = "autopilot.gpu.usage_capture"
 #: Seconds to wait for what must come; far above what it takes.
 PATIENCE = 60
 
-pytestmark = pytest.mark.skipif(not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found")
+pytestmark = pytest.mark.skipif(
+    not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found"
+)
 
 PROCESS = {"gpu": 0, "pid": 4242, "name": "python", "memory": 1 << 30, "kind": "compute"}
 
@@ -40,32 +43,78 @@ class Host:
         self.inventory = write_inventory(base / "hosts.json", {"gpu01": self.node})
 
     def __call__(self, **options):
-        """What the module returned, run by the node's Python; where it is to be collected, by a playbook."""
+        """What the module returned, run by the node's Python; where it is to be collected, by a
+        playbook.
+        """
         if options.get("state") == "collected":
             return self.several(options)[0]
-        given = {"name": "run", "directory": str(self.captures), "host_root": self.node.root, **options}
-        arguments = {"ANSIBLE_MODULE_ARGS": dict(given, _ansible_remote_tmp=str(self.base), _ansible_keep_remote_files=False)}
+        given = {
+            "name": "run",
+            "directory": str(self.captures),
+            "host_root": self.node.root,
+            **options,
+        }
+        arguments = {
+            "ANSIBLE_MODULE_ARGS": dict(
+                given, _ansible_remote_tmp=str(self.base), _ansible_keep_remote_files=False
+            )
+        }
         done = subprocess.run(
-            [self.node.python, "-m", "ansible_collections.autopilot.gpu.plugins.modules.usage_capture"], input=json.dumps(arguments), capture_output=True,
-            text=True, timeout=PATIENCE, check=False, env={"PATH": os.environ["PATH"], "PYTHONPATH": str(self.controller.collections)},
+            [
+                self.node.python,
+                "-m",
+                "ansible_collections.autopilot.gpu.plugins.modules.usage_capture",
+            ],
+            input=json.dumps(arguments),
+            capture_output=True,
+            text=True,
+            timeout=PATIENCE,
+            check=False,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(self.controller.collections)},
         )
         assert done.stdout, done.stderr
         return json.loads(done.stdout)
 
     def several(self, *calls):
-        """What the module returned each time, called with these options (and ``check``) one after the other; a playbook has one start for all."""
+        """What the module returned each time, called with these options (and ``check``) one after
+        the other; a playbook has one start for all.
+        """
         tasks, answers = [], self.base / "answers.json"
         for place, options in enumerate(calls):
-            given = {"name": "run", "state": "started", "directory": str(self.captures), "host_root": self.node.root, **options}
+            given = {
+                "name": "run",
+                "state": "started",
+                "directory": str(self.captures),
+                "host_root": self.node.root,
+                **options,
+            }
             check = given.pop("check", False)
             if given["state"] == "collected":
                 given.setdefault("dest", str(self.base / "runs"))
             given = {name: value for name, value in given.items() if value is not None}
-            tasks.append({MODULE: given, "register": f"answer{place}", "ignore_errors": True, "check_mode": check})
-        content = "{{ [" + ", ".join(f"answer{place}" for place in range(len(calls))) + "] | to_json }}"
-        tasks.append({"ansible.builtin.copy": {"content": content, "dest": str(answers)}, "vars": {"ansible_python_interpreter": sys.executable}})
-        (self.base / "play.json").write_text(json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]), encoding="utf-8")
-        done = self.controller.run("ansible-playbook", "-i", self.inventory, "play.json", cwd=self.base)
+            tasks.append(
+                {
+                    MODULE: given,
+                    "register": f"answer{place}",
+                    "ignore_errors": True,
+                    "check_mode": check,
+                }
+            )
+        content = (
+            "{{ [" + ", ".join(f"answer{place}" for place in range(len(calls))) + "] | to_json }}"
+        )
+        tasks.append(
+            {
+                "ansible.builtin.copy": {"content": content, "dest": str(answers)},
+                "vars": {"ansible_python_interpreter": sys.executable},
+            }
+        )
+        (self.base / "play.json").write_text(
+            json.dumps([{"hosts": "all", "gather_facts": False, "tasks": tasks}]), encoding="utf-8"
+        )
+        done = self.controller.run(
+            "ansible-playbook", "-i", self.inventory, "play.json", cwd=self.base
+        )
         assert done.returncode == 0, done.stdout
         return json.loads(answers.read_text(encoding="utf-8"))
 
@@ -77,7 +126,11 @@ class Host:
     def lines(self, name="run"):
         """What the sampler has written so far."""
         path = self.captures / name / "samples.jsonl"
-        return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()] if path.exists() else []
+        return (
+            [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+            if path.exists()
+            else []
+        )
 
     def samples(self, name="run"):
         return [line for line in self.lines(name) if "event" not in line]
@@ -89,7 +142,12 @@ class Host:
         return sandbox.processes_of(self.node)
 
     def read(self, file="gpu01.jsonl.gz"):
-        return [json.loads(line) for line in gzip.decompress((self.base / "runs" / file).read_bytes()).decode().splitlines()]
+        return [
+            json.loads(line)
+            for line in gzip.decompress((self.base / "runs" / file).read_bytes())
+            .decode()
+            .splitlines()
+        ]
 
 
 @pytest.fixture(scope="module")
@@ -122,11 +180,19 @@ def until(condition, what):
 
 @pytest.fixture(scope="module")
 def hung(hosts):
-    """A node on which the driver hangs in the kernel after two samples; started early, since it takes ten seconds until that is certain."""
+    """A node on which the driver hangs in the kernel after two samples; started early, since it
+    takes ten seconds until that is certain.
+    """
     call = "nvmlDeviceGetUtilizationRates"
-    host = hosts("hung", {"rules": [
-        {"gpu": 1, "call": call, "values": [50, 20], "times": 2}, {"gpu": 1, "call": call, "hang": "ignore_term"},
-    ]})
+    host = hosts(
+        "hung",
+        {
+            "rules": [
+                {"gpu": 1, "call": call, "values": [50, 20], "times": 2},
+                {"gpu": 1, "call": call, "hang": "ignore_term"},
+            ]
+        },
+    )
     host.start()
     yield host
     # Its test may be another worker's.
@@ -143,43 +209,98 @@ def short(hosts):
 
 
 def test_a_capture_from_its_start_to_the_controller(hosts, hung, short):
-    host = hosts("whole", {"processes": [PROCESS], "files": {"proc/4242/cgroup": "0::/kubepods.slice/kubepods-pod0a1b2c3d_0000_1111_2222_333344445555.slice"}})
+    host = hosts(
+        "whole",
+        {
+            "processes": [PROCESS],
+            "files": {
+                "proc/4242/cgroup": "0::/kubepods.slice/kubepods-pod0a1b2c3d_0000_1111_2222_333344445555.slice"
+            },
+        },
+    )
     same = {"interval": 1, "duration": 600, "declared": {"batch": 128, "precision": "bf16"}}
     planned, begun, again, other, asked = host.several(
-        dict(same, check=True), same, same, dict(same, interval=5), {"state": "stopped", "check": True})
-    assert (planned["changed"], planned["state"], planned["record"]) == (True, "none", None), "check mode starts nothing"
+        dict(same, check=True),
+        same,
+        same,
+        dict(same, interval=5),
+        {"state": "stopped", "check": True},
+    )
+    assert (planned["changed"], planned["state"], planned["record"]) == (True, "none", None), (
+        "check mode starts nothing"
+    )
     assert begun["changed"] and begun["record"]["declared"] == same["declared"]
     assert len(begun["record"]["gpus"]["list"]) == 2 and begun["record"]["gpus"]["cuda_version"]
     assert (again["changed"], again["state"], again["pid"]) == (False, "running", begun["pid"])
     assert other["failed"] and "runs already, with interval 1.0; stop it first" in other["msg"]
     assert asked["changed"] is True and begun["pid"] in host.running()
 
-    two = until(lambda: [one for one in host.samples() if "gpus" in one][1:], "two samples of the GPUs")
-    assert {gpu["utilization"] for gpu in two[0]["gpus"]} == {0} and [gpu["uuid"] for gpu in two[0]["gpus"]] == [gpu["uuid"] for gpu in host.node.gpus]
-    assert two[0]["memory"]["total"] > 0 and "job" not in two[0] and set(host.events("started")[0]["missing"]) & set(two[0]) == set()
-    assert [(one["pid"], one["name"], one["pod"]) for one in host.events("process")] == [(4242, "python", "0a1b2c3d-0000-1111-2222-333344445555")]
+    two = until(
+        lambda: [one for one in host.samples() if "gpus" in one][1:], "two samples of the GPUs"
+    )
+    assert {gpu["utilization"] for gpu in two[0]["gpus"]} == {0} and [
+        gpu["uuid"] for gpu in two[0]["gpus"]
+    ] == [gpu["uuid"] for gpu in host.node.gpus]
+    assert (
+        two[0]["memory"]["total"] > 0
+        and "job" not in two[0]
+        and set(host.events("started")[0]["missing"]) & set(two[0]) == set()
+    )
+    assert [(one["pid"], one["name"], one["pod"]) for one in host.events("process")] == [
+        (4242, "python", "0a1b2c3d-0000-1111-2222-333344445555")
+    ]
 
     stopped, idle, refused = host.several({"state": "stopped"}, {"state": "stopped"}, same)
-    assert (stopped["changed"], stopped["state"], idle["changed"]) == (True, "ended", False) and host.running() == []
+    assert (stopped["changed"], stopped["state"], idle["changed"]) == (
+        True,
+        "ended",
+        False,
+    ) and host.running() == []
     assert host.lines()[-1] == dict(host.lines()[-1], event="ended", reason="stopped")
-    assert refused["failed"] and "that nobody has collected; collect it (state=collected), remove it (state=absent)" in refused["msg"]
+    assert (
+        refused["failed"]
+        and "that nobody has collected; collect it (state=collected), remove it (state=absent)"
+        in refused["msg"]
+    )
 
     written = host.lines()
     log = {"throughput_log": str(write_log(host.base)), "throughput_regex": r"(\d+\.\d) images/s"}
-    collected, once_more, absent = host.several({"state": "collected", **log}, {"state": "collected"}, {"state": "absent"})
-    assert collected["changed"] and host.read() == written and not host.captures.exists(), "nothing is left on the host"
+    collected, once_more, absent = host.several(
+        {"state": "collected", **log}, {"state": "collected"}, {"state": "absent"}
+    )
+    assert collected["changed"] and host.read() == written and not host.captures.exists(), (
+        "nothing is left on the host"
+    )
     record = json.loads((host.base / "runs/gpu01.record.json").read_text(encoding="utf-8"))
     assert (record["ended"], record["declared"]) == ("stopped", same["declared"])
-    assert record["throughput"] == {"values": 3, "mean": pytest.approx(200.0), "median": 200.0, "last": 300.0}
-    assert collected["health"][0]["check"] == "gpu_usage" and collected["status"] == collected["health"][0]["status"]
-    assert [gpu["uuid"] for gpu in collected["node"]["gpus"]] == [gpu["uuid"] for gpu in host.node.gpus]
-    assert (once_more["changed"], absent["changed"]) == (False, False) and once_more["health"] == collected["health"]
-    assert sorted(path.name for path in (host.base / "runs").iterdir()) == ["gpu01.jsonl.gz", "gpu01.record.json"]
+    assert record["throughput"] == {
+        "values": 3,
+        "mean": pytest.approx(200.0),
+        "median": 200.0,
+        "last": 300.0,
+    }
+    assert (
+        collected["health"][0]["check"] == "gpu_usage"
+        and collected["status"] == collected["health"][0]["status"]
+    )
+    assert [gpu["uuid"] for gpu in collected["node"]["gpus"]] == [
+        gpu["uuid"] for gpu in host.node.gpus
+    ]
+    assert (once_more["changed"], absent["changed"]) == (False, False) and once_more[
+        "health"
+    ] == collected["health"]
+    assert sorted(path.name for path in (host.base / "runs").iterdir()) == [
+        "gpu01.jsonl.gz",
+        "gpu01.record.json",
+    ]
 
 
 def write_log(base):
     path = base / "train.log"
-    path.write_text("step 1: 100.0 images/s\nstep 2: 200.0 images/s\nnan images/s\nstep 3: 300.0 images/s\n", encoding="utf-8")
+    path.write_text(
+        "step 1: 100.0 images/s\nstep 2: 200.0 images/s\nnan images/s\nstep 3: 300.0 images/s\n",
+        encoding="utf-8",
+    )
     return path
 
 
@@ -192,9 +313,16 @@ def test_it_ends_by_itself_when_its_time_is_over(short):
 
 def test_a_driver_that_hangs_costs_the_gpus_alone(hung):
     """And only until it is tried again, which here would hang again."""
-    gap = until(lambda: [one for one in hung.events("gap") if "given up" in one["reason"]], "the hang is said")[0]
-    assert gap["source"] == "gpus" and gap["reason"].startswith("nvmlDeviceGetUtilizationRates on GPU 1 has not returned for 1")
-    after = until(lambda: [one for one in hung.samples() if one["m"] > gap["m"]][1:], "samples go on")
+    gap = until(
+        lambda: [one for one in hung.events("gap") if "given up" in one["reason"]],
+        "the hang is said",
+    )[0]
+    assert gap["source"] == "gpus" and gap["reason"].startswith(
+        "nvmlDeviceGetUtilizationRates on GPU 1 has not returned for 1"
+    )
+    after = until(
+        lambda: [one for one in hung.samples() if one["m"] > gap["m"]][1:], "samples go on"
+    )
     assert all("gpus" not in one and one["memory"]["total"] > 0 for one in after)
     told = hung.samples()
     assert {one["gpus"][1]["utilization"] for one in told if "gpus" in one} <= {50}
@@ -210,7 +338,10 @@ def test_it_ends_before_it_fills_the_disk(hosts):
     host = hosts("bytes")
     host.start(max_bytes=8192)
     until(lambda: not host.running(), "it ends")
-    assert host.lines()[-1]["reason"] == "max_bytes" and 4096 < (host.captures / "run/samples.jsonl").stat().st_size <= 8192
+    assert (
+        host.lines()[-1]["reason"] == "max_bytes"
+        and 4096 < (host.captures / "run/samples.jsonl").stat().st_size <= 8192
+    )
 
 
 def test_one_that_is_killed_leaves_what_it_wrote_and_no_child(hosts):
@@ -222,8 +353,15 @@ def test_one_that_is_killed_leaves_what_it_wrote_and_no_child(hosts):
     with open(host.captures / "run/samples.jsonl", "a", encoding="utf-8") as stream:
         stream.write('{"t": 1.0, "gp')
     collected = host(state="collected")
-    assert collected["record"]["ended"] == "vanished" and len(host.captures.parent.name) > 0 and not host.captures.exists()
-    assert "the sampler ended without saying why" in json.dumps(collected["health"]) or collected["status"] == "pass"
+    assert (
+        collected["record"]["ended"] == "vanished"
+        and len(host.captures.parent.name) > 0
+        and not host.captures.exists()
+    )
+    assert (
+        "the sampler ended without saying why" in json.dumps(collected["health"])
+        or collected["status"] == "pass"
+    )
 
 
 def test_a_pid_file_from_before_a_reboot_is_nobodys(hosts):
@@ -237,11 +375,25 @@ def test_a_pid_file_from_before_a_reboot_is_nobodys(hosts):
     said = json.loads(path.read_text(encoding="utf-8"))
     with subprocess.Popen(["sleep", "600"]) as bystander:
         try:
-            own = Path(f"/proc/{bystander.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+            own = (
+                Path(f"/proc/{bystander.pid}/stat")
+                .read_text(encoding="utf-8")
+                .rpartition(")")[2]
+                .split()
+            )
             for changed in ({"boot_id": "another"}, {"started": said["started"] - 1}):
-                path.write_text(json.dumps(dict(said, **{"pid": bystander.pid, "started": int(own[19]), **changed})), encoding="utf-8")
+                path.write_text(
+                    json.dumps(
+                        dict(said, **{"pid": bystander.pid, "started": int(own[19]), **changed})
+                    ),
+                    encoding="utf-8",
+                )
                 assert daemon.state(str(path.parent))["state"] == "ended"
-            assert host(state="absent")["changed"] is True and not host.captures.exists() and bystander.poll() is None
+            assert (
+                host(state="absent")["changed"] is True
+                and not host.captures.exists()
+                and bystander.poll() is None
+            )
         finally:
             bystander.kill()
 
@@ -258,12 +410,24 @@ def test_what_another_user_calls_the_sampler_is_not_ended(hosts):
     said = json.loads(path.read_text(encoding="utf-8"))
     with subprocess.Popen(["sleep", "600"]) as bystander:
         try:
-            own = Path(f"/proc/{bystander.pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
-            path.write_text(json.dumps(dict(said, pid=bystander.pid, started=int(own[19]))), encoding="utf-8")
+            own = (
+                Path(f"/proc/{bystander.pid}/stat")
+                .read_text(encoding="utf-8")
+                .rpartition(")")[2]
+                .split()
+            )
+            path.write_text(
+                json.dumps(dict(said, pid=bystander.pid, started=int(own[19]))), encoding="utf-8"
+            )
             os.chown(path, 65534, 65534)
             for state in ("stopped", "absent", "collected"):
                 answer = host(state=state)
-                assert answer.get("failed") and f"{path} is of user 65534 and says that the sampler is process {bystander.pid}" in answer["msg"], answer
+                assert (
+                    answer.get("failed")
+                    and f"{path} is of user 65534 and says that the sampler is process "
+                    f"{bystander.pid}"
+                    in answer["msg"]
+                ), answer
             assert bystander.poll() is None
         finally:
             bystander.kill()
@@ -271,7 +435,9 @@ def test_what_another_user_calls_the_sampler_is_not_ended(hosts):
 
 def test_two_captures_go_on_beside_each_other(hosts):
     host = hosts("two")
-    first, second, gone = host.several({"name": "one"}, {"name": "two"}, {"name": "one", "state": "absent"})
+    first, second, gone = host.several(
+        {"name": "one"}, {"name": "two"}, {"name": "one", "state": "absent"}
+    )
     assert first["pid"] != second["pid"] and gone["changed"]
     assert first["pid"] not in host.running() and second["pid"] in host.running()
     assert host(name="two", state="absent")["changed"] and not host.captures.exists()
@@ -282,9 +448,18 @@ V1, V2 = Path("/sys/fs/cgroup/memory"), Path("/sys/fs/cgroup/cgroup.controllers"
 
 @pytest.fixture
 def group():
-    """A real control group with a process in it that keeps a processor busy: ``(its path, the process)``."""
+    """A real control group with a process in it that keeps a processor busy: ``(its path, the
+    process)``.
+    """
     name = f"autopilot-test-{os.getpid()}"
-    roots = [Path("/sys/fs/cgroup")] if V2.exists() else [Path("/sys/fs/cgroup", controller) for controller in ("memory", "cpu", "cpuacct", "blkio")]
+    roots = (
+        [Path("/sys/fs/cgroup")]
+        if V2.exists()
+        else [
+            Path("/sys/fs/cgroup", controller)
+            for controller in ("memory", "cpu", "cpuacct", "blkio")
+        ]
+    )
     made = []
     worker = None
     try:
@@ -293,7 +468,10 @@ def group():
                 (root / name).mkdir()
                 made.append(root / name)
         # What it has before it is moved is counted where it was.
-        program = "import sys, time\nsys.stdin.read()\nheld = bytearray(32 << 20)\nwhile True: time.sleep(sum(held[:9999]) + 0.01)"
+        program = (
+            "import sys, time\nsys.stdin.read()\nheld = bytearray(32 << 20)\nwhile True: "
+            "time.sleep(sum(held[:9999]) + 0.01)"
+        )
         worker = subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE)
         for directory in made:
             (directory / "cgroup.procs").write_text(str(worker.pid), encoding="ascii")
@@ -307,7 +485,10 @@ def group():
             worker.kill()
             worker.wait()
         for directory in made:
-            until(lambda one=directory: not (one / "cgroup.procs").read_text(encoding="ascii"), "the group is empty")
+            until(
+                lambda one=directory: not (one / "cgroup.procs").read_text(encoding="ascii"),
+                "the group is empty",
+            )
             directory.rmdir()
 
 
@@ -317,9 +498,22 @@ def test_the_job_is_sampled_beside_the_node(hosts, group, how):
     host = hosts(f"job-{how}")
     job = {"pid": worker.pid} if how == "pid" else {"unit": path[1:]}
     begun = host.start(host_root="/", nvml_library=host.node.library, job=job)
-    assert begun["record"]["job"]["cgroup"] == path and "held = bytearray" in begun["record"]["job"]["command"], begun["record"]["job"]
-    used = until(lambda: [one for one in host.samples() if one.get("job", {}).get("memory_current", 0) > 32 << 20 and "cpu" in one][2:], "samples of the job")
-    assert used[0]["job"]["cpu_usec"] > 0 and 0 < used[0]["cpu"]["idle"] + used[0]["cpu"]["user"] <= 1.0001
+    assert (
+        begun["record"]["job"]["cgroup"] == path
+        and "held = bytearray" in begun["record"]["job"]["command"]
+    ), begun["record"]["job"]
+    used = until(
+        lambda: [
+            one
+            for one in host.samples()
+            if one.get("job", {}).get("memory_current", 0) > 32 << 20 and "cpu" in one
+        ][2:],
+        "samples of the job",
+    )
+    assert (
+        used[0]["job"]["cpu_usec"] > 0
+        and 0 < used[0]["cpu"]["idle"] + used[0]["cpu"]["user"] <= 1.0001
+    )
     cpu = [one["job"]["cpu_usec"] for one in host.samples() if "job" in one]
     assert cpu == sorted(cpu) and cpu[-1] > cpu[0]
     worker.kill()
@@ -339,14 +533,23 @@ WRONG = [
     ({"job": {"pid": 0}}, "is not accepted, give one of pod_uid, unit, pid"),
     ({"job": {}}, "is not accepted, give one of pod_uid, unit, pid"),
     ({"throughput_regex": "x"}, "required together"),
-    ({"throughput_log": "/x", "throughput_regex": "("}, "throughput_regex: '(' is no regular expression"),
+    (
+        {"throughput_log": "/x", "throughput_regex": "("},
+        "throughput_regex: '(' is no regular expression",
+    ),
     ({"throughput_log": "/x", "throughput_regex": "x"}, "give one with a group around the number"),
     ({"rules": {"busy": 1}}, "rules.busy does not exist; accepted are warm_up"),
     ({"rules": {"warm_up": -1}}, "rules.warm_up: -1.0 is not accepted"),
     ({"host_root": "/nowhere"}, "host_root: /nowhere is not a directory on this host"),
-    ({"state": "collected", "dest": None}, "state is collected but all of the following are missing: dest"),
+    (
+        {"state": "collected", "dest": None},
+        "state is collected but all of the following are missing: dest",
+    ),
     ({"state": "collected"}, "there is no capture run on this host, and none of it in"),
-    ({"state": "collected", "dest": "/proc/none"}, "there is no capture run on this host, and none of it in"),
+    (
+        {"state": "collected", "dest": "/proc/none"},
+        "there is no capture run on this host, and none of it in",
+    ),
     ({"directory": "/proc/none"}, "directory: /proc/none"),
 ]
 
@@ -354,5 +557,9 @@ WRONG = [
 def test_what_is_wrong_is_named(hosts):
     host = hosts("wrong")
     answers = host.several(*(options for options, _words in WRONG))
-    assert [(words, answer) for answer, (_options, words) in zip(answers, WRONG) if not (answer.get("failed") and words in answer["msg"])] == []
+    assert [
+        (words, answer)
+        for answer, (_options, words) in zip(answers, WRONG)
+        if not (answer.get("failed") and words in answer["msg"])
+    ] == []
     assert host.running() == [] and not host.captures.exists()

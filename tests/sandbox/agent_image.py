@@ -1,9 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The agent's image, built by its own Containerfile without a registry: on a root file system made of Debian's packages, from wheels fetched beforehand.
+"""The agent's image, built by its own Containerfile without a registry: on a root file system made
+of Debian's packages, from wheels fetched beforehand.
 
-What was made is kept in the user's cache, by a hash of all that goes into it. `archive` is what a cluster imports.
+What was made is kept in the user's cache, by a hash of all that goes into it. `archive` is what a
+cluster imports.
 """
 
 from __future__ import annotations
@@ -24,9 +26,12 @@ import time
 from pathlib import Path
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autopilot-gpu" / "images"
+CACHE = (
+    Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "autopilot-gpu" / "images"
+)
 NAME = "localhost/autopilot-agent:test"
-#: The Debian release that the Containerfile names, its Python, and what the Containerfile would install.
+#: The Debian release that the Containerfile names, its Python, and what the Containerfile would
+#: install.
 RELEASE, PYTHON = "trixie", "3.13"
 PACKAGES = ("python3", "python3-pip-whl", "ca-certificates", "fping", "iperf3", "iproute2")
 #: Goes into the hash of the base: a new word when the way it is made changes.
@@ -34,7 +39,12 @@ RECIPE = "1"
 PROGRAMS = ("buildah", "mmdebstrap")
 #: What of the repository goes into an image.
 SOURCES = (
-    "plugins/module_utils/_health", "src/agent/autopilot_agent", "src/agent/Containerfile", "src/agent/install-packages", "src/agent/requirements.txt")
+    "plugins/module_utils/_health",
+    "src/agent/autopilot_agent",
+    "src/agent/Containerfile",
+    "src/agent/install-packages",
+    "src/agent/requirements.txt",
+)
 #: Seconds after which an image that nobody asked for goes.
 KEPT = 6 * 3600
 #: Seconds for a build, and for fetching what it needs, on a machine that is busy.
@@ -50,9 +60,13 @@ def missing():
 
 
 def archive():
-    """The image `NAME` of this tree as a docker archive, which `ctr images import` takes; built when it is not in the cache."""
+    """The image `NAME` of this tree as a docker archive, which `ctr images import` takes; built
+    when it is not in the cache.
+    """
     with context() as tree:
-        path = cached(f"agent-{hash_of(tree, base().name)}.tar", lambda path: Builder.once(tree, path))
+        path = cached(
+            f"agent-{hash_of(tree, base().name)}.tar", lambda path: Builder.once(tree, path)
+        )
     os.utime(path)
     # Each change of the tree leaves one of 130 MB.
     for old in CACHE.glob("agent-*.tar*"):
@@ -69,7 +83,15 @@ def context():
         for source in SOURCES:
             copy = shutil.copytree if (REPOSITORY / source).is_dir() else shutil.copy2
             (tree / source).parent.mkdir(parents=True, exist_ok=True)
-            copy(REPOSITORY / source, tree / source, **({"ignore": shutil.ignore_patterns("__pycache__", ".*")} if copy is shutil.copytree else {}))
+            copy(
+                REPOSITORY / source,
+                tree / source,
+                **(
+                    {"ignore": shutil.ignore_patterns("__pycache__", ".*")}
+                    if copy is shutil.copytree
+                    else {}
+                ),
+            )
         shutil.copytree(wheels(tree / "src/agent/requirements.txt"), tree / "src/agent/wheels")
         yield tree
 
@@ -78,12 +100,16 @@ def hash_of(tree, *more):
     """Of all files of a directory and some words."""
     found = hashlib.sha256("\0".join(more).encode())
     for path in sorted(path for path in tree.rglob("*") if path.is_file()):
-        found.update(f"\0{path.relative_to(tree)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}".encode())
+        found.update(
+            f"\0{path.relative_to(tree)}\0{hashlib.sha256(path.read_bytes()).hexdigest()}".encode()
+        )
     return found.hexdigest()[:20]
 
 
 def cached(name, make):
-    """``name`` in the cache; ``make(path)`` writes it when it is not there, for one process at a time."""
+    """``name`` in the cache; ``make(path)`` writes it when it is not there, for one process at a
+    time.
+    """
     CACHE.mkdir(parents=True, exist_ok=True)
     path = CACHE / name
     with open(CACHE / f"{name}.lock", "w", encoding="utf-8") as lock:
@@ -94,27 +120,59 @@ def cached(name, make):
                 make(unfinished)
                 unfinished.rename(path)
             finally:
-                shutil.rmtree(unfinished, ignore_errors=True) if unfinished.is_dir() else unfinished.unlink(missing_ok=True)
+                shutil.rmtree(
+                    unfinished, ignore_errors=True
+                ) if unfinished.is_dir() else unfinished.unlink(missing_ok=True)
     return path
 
 
 def base():
-    """A docker archive with a root file system of Debian that has what the Containerfile would install."""
-    words = hashlib.sha256(json.dumps([RECIPE, RELEASE, PACKAGES, platform.machine()]).encode()).hexdigest()[:20]
+    """A docker archive with a root file system of Debian that has what the Containerfile would
+    install.
+    """
+    words = hashlib.sha256(
+        json.dumps([RECIPE, RELEASE, PACKAGES, platform.machine()]).encode()
+    ).hexdigest()[:20]
     return cached(f"base-{words}.tar", make_base)
 
 
 def make_base(path):
     with tempfile.TemporaryDirectory(prefix="agent-base-") as directory:
         root = Path(directory) / "layer.tar"
-        without = [f"--dpkgopt=path-exclude=/usr/share/{name}/*" for name in ("doc", "man", "locale", "info")]
-        command = ["mmdebstrap", "--quiet", "--mode=root", "--variant=essential", f"--include={','.join(PACKAGES)}", "--dpkgopt=force-unsafe-io", *without]
+        without = [
+            f"--dpkgopt=path-exclude=/usr/share/{name}/*"
+            for name in ("doc", "man", "locale", "info")
+        ]
+        command = [
+            "mmdebstrap",
+            "--quiet",
+            "--mode=root",
+            "--variant=essential",
+            f"--include={','.join(PACKAGES)}",
+            "--dpkgopt=force-unsafe-io",
+            *without,
+        ]
         call([*command, "--skip=output/dev", RELEASE, str(root)])
         digest = hash_of_file(root)
-        config = json.dumps({
-            "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine()), "os": "linux", "config": {},
-            "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]}}).encode()
-        manifest = json.dumps([{"Config": "config.json", "RepoTags": [f"localhost/{RELEASE}:base"], "Layers": ["layer.tar"]}]).encode()
+        config = json.dumps(
+            {
+                "architecture": {"x86_64": "amd64", "aarch64": "arm64"}.get(
+                    platform.machine(), platform.machine()
+                ),
+                "os": "linux",
+                "config": {},
+                "rootfs": {"type": "layers", "diff_ids": [f"sha256:{digest}"]},
+            }
+        ).encode()
+        manifest = json.dumps(
+            [
+                {
+                    "Config": "config.json",
+                    "RepoTags": [f"localhost/{RELEASE}:base"],
+                    "Layers": ["layer.tar"],
+                }
+            ]
+        ).encode()
         with tarfile.open(path, "w") as whole:
             whole.add(root, arcname="layer.tar")
             for name, data in (("config.json", config), ("manifest.json", manifest)):
@@ -133,17 +191,45 @@ def hash_of_file(path):
 
 def wheels(requirements):
     """A directory with the wheels for the base's Python, fetched as pip is set up here."""
-    words = hashlib.sha256(requirements.read_bytes() + f"{PYTHON} {platform.machine()}".encode()).hexdigest()[:20]
-    platforms = [f"--platform={name}_{platform.machine()}" for name in ("manylinux2014", "manylinux_2_28")]
-    command = [sys.executable, "-m", "pip", "download", "--quiet", "--require-hashes", "--only-binary=:all:", f"--python-version={PYTHON}"]
-    return cached(f"wheels-{words}", lambda path: call([*command, "--implementation=cp", *platforms, f"--requirement={requirements}", f"--dest={path}"]))
+    words = hashlib.sha256(
+        requirements.read_bytes() + f"{PYTHON} {platform.machine()}".encode()
+    ).hexdigest()[:20]
+    platforms = [
+        f"--platform={name}_{platform.machine()}" for name in ("manylinux2014", "manylinux_2_28")
+    ]
+    command = [
+        sys.executable,
+        "-m",
+        "pip",
+        "download",
+        "--quiet",
+        "--require-hashes",
+        "--only-binary=:all:",
+        f"--python-version={PYTHON}",
+    ]
+    return cached(
+        f"wheels-{words}",
+        lambda path: call(
+            [
+                *command,
+                "--implementation=cp",
+                *platforms,
+                f"--requirement={requirements}",
+                f"--dest={path}",
+            ]
+        ),
+    )
 
 
 def call(command, **how):
     """What the program printed; raises RuntimeError with its words when it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=PATIENCE, check=False, **how)
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=PATIENCE, check=False, **how
+    )
     if done.returncode != 0:
-        raise RuntimeError(f"{command[0]} ended with {done.returncode}: {(done.stdout + done.stderr)[-3000:]}")
+        raise RuntimeError(
+            f"{command[0]} ended with {done.returncode}: {(done.stdout + done.stderr)[-3000:]}"
+        )
     return done.stdout
 
 
@@ -155,21 +241,50 @@ class Builder:
         kind = call(["stat", "--file-system", "--format=%T", self._directory]).strip()
         # One overlay cannot lie on another.
         driver = "vfs" if kind == "overlayfs" else "overlay"
-        self._buildah = ["buildah", "--root", f"{self._directory}/root", "--runroot", f"{self._directory}/run", "--storage-driver", driver]
+        self._buildah = [
+            "buildah",
+            "--root",
+            f"{self._directory}/root",
+            "--runroot",
+            f"{self._directory}/run",
+            "--storage-driver",
+            driver,
+        ]
 
     def __enter__(self):
         return self
 
     def __exit__(self, *_error):
-        subprocess.run([*self._buildah, "rm", "--all"], capture_output=True, timeout=PATIENCE, check=False)
-        subprocess.run([*self._buildah, "rmi", "--all", "--force"], capture_output=True, timeout=PATIENCE, check=False)
+        subprocess.run(
+            [*self._buildah, "rm", "--all"], capture_output=True, timeout=PATIENCE, check=False
+        )
+        subprocess.run(
+            [*self._buildah, "rmi", "--all", "--force"],
+            capture_output=True,
+            timeout=PATIENCE,
+            check=False,
+        )
         shutil.rmtree(self._directory, ignore_errors=True)
 
     def build(self, tree, name=NAME):
-        """Build the image of a directory like `context` gives; its identity, which is the digest of its configuration."""
-        call([
-            *self._buildah, "build", "--quiet", "--isolation=chroot", "--layers=false", "--timestamp=0", f"--build-arg=BASE=docker-archive:{base()}",
-            "--build-arg=VERSION=test", f"--tag={name}", f"--file={tree / 'src/agent/Containerfile'}", str(tree)])
+        """Build the image of a directory like `context` gives; its identity, which is the digest of
+        its configuration.
+        """
+        call(
+            [
+                *self._buildah,
+                "build",
+                "--quiet",
+                "--isolation=chroot",
+                "--layers=false",
+                "--timestamp=0",
+                f"--build-arg=BASE=docker-archive:{base()}",
+                "--build-arg=VERSION=test",
+                f"--tag={name}",
+                f"--file={tree / 'src/agent/Containerfile'}",
+                str(tree),
+            ]
+        )
         return self.inspect(name)["FromImageID"]
 
     def inspect(self, name=NAME):

@@ -1,10 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Agents of several nodes in one network namespace, for tests of what they measure with each other: run it by ``unshare --net``.
+"""Agents of several nodes in one network namespace, for tests of what they measure with each other:
+run it by ``unshare --net``.
 
-Standard input: ``[step, ...]``, see `World.step`; standard output: a JSON line for each. Addresses are this namespace's own. What the agents read of the
-API server is served here, since a real one has no endpoints on loopback; fping, iperf3, the workers and the agents' door are real.
+Standard input: ``[step, ...]``, see `World.step`; standard output: a JSON line for each. Addresses
+are this namespace's own. What the agents read of the API server is served here, since a real one
+has no endpoints on loopback; fping, iperf3, the workers and the agents' door are real.
 """
 
 from __future__ import annotations
@@ -31,10 +33,21 @@ DEAD = "10.9.0.9"
 
 
 def prepare(lossy):
-    """Addresses 10.1.0.1 to 10.1.0.250 (eth0) and 10.2.0.1 to 10.2.0.250 (net1) answer, `DEAD` does not, and of pings to ``lossy`` every fourth gets lost."""
-    commands = ["ip link set lo up", *(f"ip addr add 10.{number}.0.0/24 dev lo" for number in (1, 2, 9))]
-    commands += ["nft add table inet t", "nft add chain inet t o { type filter hook output priority 0 ; }"]
-    commands += [f"nft add rule inet t o ip daddr {DEAD} drop", f"nft add rule inet t o ip daddr {lossy} icmp type echo-request numgen inc mod 4 == 0 drop"]
+    """Addresses 10.1.0.1 to 10.1.0.250 (eth0) and 10.2.0.1 to 10.2.0.250 (net1) answer, `DEAD` does
+    not, and of pings to ``lossy`` every fourth gets lost.
+    """
+    commands = [
+        "ip link set lo up",
+        *(f"ip addr add 10.{number}.0.0/24 dev lo" for number in (1, 2, 9)),
+    ]
+    commands += [
+        "nft add table inet t",
+        "nft add chain inet t o { type filter hook output priority 0 ; }",
+    ]
+    commands += [
+        f"nft add rule inet t o ip daddr {DEAD} drop",
+        f"nft add rule inet t o ip daddr {lossy} icmp type echo-request numgen inc mod 4 == 0 drop",
+    ]
     for command in commands:
         subprocess.run(command.split(), check=True)
     # As in a pod: no right to open raw sockets, but to ping.
@@ -50,7 +63,9 @@ class World:
 
     async def start(self):
         app = web.Application()
-        app.router.add_get("/apis/discovery.k8s.io/v1/namespaces/autopilot/endpointslices", self._slices)
+        app.router.add_get(
+            "/apis/discovery.k8s.io/v1/namespaces/autopilot/endpointslices", self._slices
+        )
         app.router.add_get("/api/v1/namespaces/autopilot/pods", self._pods)
         runner = web.AppRunner(app, access_log=None)
         await runner.setup()
@@ -62,9 +77,18 @@ class World:
         self.asked.append(request.path_qs)
         self.listed.append(time.monotonic())
         slices = [
-            {"ports": [{"port": self.ports.get(node, 3333)}], "endpoints": [
-                {"nodeName": node, "addresses": ["127.0.0.1"], "conditions": {"ready": pod.get("ready", True)}}]}
-            for node, pod in self.pods.items() if not pod.get("no_agent")
+            {
+                "ports": [{"port": self.ports.get(node, 3333)}],
+                "endpoints": [
+                    {
+                        "nodeName": node,
+                        "addresses": ["127.0.0.1"],
+                        "conditions": {"ready": pod.get("ready", True)},
+                    }
+                ],
+            }
+            for node, pod in self.pods.items()
+            if not pod.get("no_agent")
         ]
         return web.json_response({"metadata": {}, "items": slices})
 
@@ -73,22 +97,38 @@ class World:
         node = request.query["fieldSelector"].removeprefix("spec.nodeName=")
         self.reads[node] = self.reads.get(node, 0) + 1
         pod = self.pods.get(node)
-        return web.json_response({"metadata": {}, "items": [self._pod(pod, self.reads[node])] if pod else []})
+        return web.json_response(
+            {"metadata": {}, "items": [self._pod(pod, self.reads[node])] if pod else []}
+        )
 
     def _pod(self, pod, read):
-        networks = [{"interface": name, "ips": ips} for name, ips in pod["networks"].items()] if "networks" in pod else None
+        networks = (
+            [{"interface": name, "ips": ips} for name, ips in pod["networks"].items()]
+            if "networks" in pod
+            else None
+        )
         return {
             "metadata": {
-                "uid": f"uid-{read}" if pod.get("replaced") else "uid", "annotations": {NETWORK_STATUS: json.dumps(networks)} if networks is not None else {}},
-            "status": {"phase": pod.get("phase", "Running"), "podIPs": [{"ip": ip} for ip in pod.get("ips", [])]}}
+                "uid": f"uid-{read}" if pod.get("replaced") else "uid",
+                "annotations": {NETWORK_STATUS: json.dumps(networks)}
+                if networks is not None
+                else {},
+            },
+            "status": {
+                "phase": pod.get("phase", "Running"),
+                "podIPs": [{"ip": ip} for ip in pod.get("ips", [])],
+            },
+        }
 
     def agent(self, node):
         return Agent(settings(NODE_NAME=node, AUTOPILOT_API_SERVER=self.server))
 
     async def step(self, step):
-        """The agent of gpu01 runs ``check`` with ``options``, ``passes`` times, where ``pods`` are {node: {"ips" or "networks", "phase", "ready", ...}}.
+        """The agent of gpu01 runs ``check`` with ``options``, ``passes`` times, where ``pods`` are
+        {node: {"ips" or "networks", "phase", "ready", ...}}.
 
-        The nodes ``doors`` have an agent that can be asked for servers; those that are ``busy`` run another check meanwhile.
+        The nodes ``doors`` have an agent that can be asked for servers; those that are ``busy`` run
+        another check meanwhile.
         """
         self.pods, self.asked, self.ports, self.reads, self.listed = step["pods"], [], {}, {}, []
         doors = [self.agent(node) for node in step.get("doors", [])]
@@ -96,19 +136,31 @@ class World:
             await agent.__aenter__()
             self.ports[agent.settings.node] = agent.listening.port
         own = self.agent("gpu01")
-        busy = [asyncio.ensure_future(self._occupy(agent)) for agent in doors if agent.settings.node in step.get("busy", [])]
+        busy = [
+            asyncio.ensure_future(self._occupy(agent))
+            for agent in doors
+            if agent.settings.node in step.get("busy", [])
+        ]
         await asyncio.sleep(0.1 * bool(busy))
         network.register(own.engine, own.settings, own.kube)
         await own.engine.start()
         results, pinged = [], []
         try:
             for _pass in range(step.get("passes", 1)):
-                done = await own.engine.run([step["check"]], {step["check"]: step.get("options", {})})
+                done = await own.engine.run(
+                    [step["check"]], {step["check"]: step.get("options", {})}
+                )
                 results.append(done.results[0])
                 pinged.append(sorted(reached.unreachable(done.results[0])))
-            samples = [[sample.metric, dict(sample.labels), sample.value] for offer in own.engine.extra_samples for sample in offer()]
+            samples = [
+                [sample.metric, dict(sample.labels), sample.value]
+                for offer in own.engine.extra_samples
+                for sample in offer()
+            ]
         finally:
-            listening = sorted(port for port in host_network.listening(Host()) if 5200 <= port < 5300)
+            listening = sorted(
+                port for port in host_network.listening(Host()) if 5200 <= port < 5300
+            )
             for task in busy:
                 task.cancel()
             await own.engine.close()
@@ -116,8 +168,15 @@ class World:
             for agent in doors:
                 await agent.__aexit__()
         return {
-            "result": results[-1].to_dict(), "text": texts.check_text("gpu01", results[-1]), "lines": reached.lines(results[-1]), "samples": samples,
-            "asked": self.asked, "listed": self.listed, "pinged": pinged, "listening": listening}
+            "result": results[-1].to_dict(),
+            "text": texts.check_text("gpu01", results[-1]),
+            "lines": reached.lines(results[-1]),
+            "samples": samples,
+            "asked": self.asked,
+            "listed": self.listed,
+            "pinged": pinged,
+            "listening": listening,
+        }
 
     @staticmethod
     async def _occupy(agent):

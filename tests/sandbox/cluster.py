@@ -1,7 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A cluster of stand-in GPU nodes on this machine: a network namespace and an sshd for each host, two data planes, racks, and faults.
+"""A cluster of stand-in GPU nodes on this machine: a network namespace and an sshd for each host,
+two data planes, racks, and faults.
 
     with Cluster(hosts=8) as cluster:
         cluster.slow_sender("gpu07", "eth2", 31)
@@ -11,9 +12,11 @@
     eth1, eth2   data planes: a bridge for each rack, a trunk between each two; every host's link is shaped
                  by tbf at both ends                                               10.78.1.0/24, fd00:78:1::/64, and so on
 
-All of it lives in mount, network and PID namespaces of its own under one process (init.py), which ends when this program does, however
-that dies. Nothing touches the machine's own interfaces. Root is needed. Faults are on the way, not on the hosts: these believe what their
-root/sys/class/net says. Address resolution passes every fault but `dead`, so that what is lost in one direction is lost in that one only.
+All of it lives in mount, network and PID namespaces of its own under one process (init.py), which
+ends when this program does, however that dies. Nothing touches the machine's own interfaces. Root
+is needed. Faults are on the way, not on the hosts: these believe what their root/sys/class/net
+says. Address resolution passes every fault but `dead`, so that what is lost in one direction is
+lost in that one only.
 """
 
 from __future__ import annotations
@@ -42,15 +45,24 @@ _PREFIX = "autopilot-cluster-"
 _SYSTEM_PATH = ":/usr/local/sbin:/usr/sbin:/sbin"
 #: Programs by the Debian package that brings them.
 _PROGRAMS = {
-    "util-linux": ("unshare", "nsenter"), "iproute2": ("ip", "tc"), "nftables": ("nft",), "openssh-server": ("sshd",),
-    "openssh-client": ("ssh", "ssh-keygen"), "iperf3": ("iperf3",), "fping": ("fping",), "gcc": ("cc",),
+    "util-linux": ("unshare", "nsenter"),
+    "iproute2": ("ip", "tc"),
+    "nftables": ("nft",),
+    "openssh-server": ("sshd",),
+    "openssh-client": ("ssh", "ssh-keygen"),
+    "iperf3": ("iperf3",),
+    "fping": ("fping",),
+    "gcc": ("cc",),
 }
-#: Milliseconds of traffic that a shaper lets through at once: what a busy machine is late by, and little against seconds.
-#: Seen at 100 Mbit/s on two processors beside other work: 95 to 96 Mbit/s of TCP with 20, 71 to 96 with 5.
+#: Milliseconds of traffic that a shaper lets through at once: what a busy machine is late by, and
+#: little against seconds. Seen at 100 Mbit/s on two processors beside other work: 95 to 96 Mbit/s
+#: of TCP with 20, 71 to 96 with 5.
 _BURST_MS = 20
-#: The least, in bytes: a shaper takes larger segments of a host's TCP apart, which then no longer waits for its own link but overruns it.
+#: The least, in bytes: a shaper takes larger segments of a host's TCP apart, which then no longer
+#: waits for its own link but overruns it.
 _BURST = 66000
-#: Milliseconds that a frame may wait in a shaper's queue, at the fabric's end of a link, and at a host's, which hardly ever loses what it sends itself.
+#: Milliseconds that a frame may wait in a shaper's queue, at the fabric's end of a link, and at a
+#: host's, which hardly ever loses what it sends itself.
 _QUEUE_MS = {"fabric": 20, "host": 200}
 
 # Runs in the controller's namespace: ends once every address given answers as SSH does.
@@ -80,21 +92,38 @@ def obstacle() -> str | None:
     if os.geteuid() != 0:
         return "needs root, to make network namespaces"
     path = os.environ.get("PATH", "") + _SYSTEM_PATH
-    missing = [package for package, programs in _PROGRAMS.items() if not all(shutil.which(program, path=path) for program in programs)]
+    missing = [
+        package
+        for package, programs in _PROGRAMS.items()
+        if not all(shutil.which(program, path=path) for program in programs)
+    ]
     if missing:
         return f"needs packages that are not installed (names as in Debian): {' '.join(missing)}"
-    tried = subprocess.run(["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"], stderr=subprocess.PIPE, text=True, check=False)
+    tried = subprocess.run(
+        ["unshare", "--net", "--mount", "--pid", "--fork", "--mount-proc", "true"],
+        stderr=subprocess.PIPE,
+        text=True,
+        check=False,
+    )
     return f"needs to make namespaces: {tried.stderr.strip()}" if tried.returncode else None
 
 
 class Cluster:
-    """See the top of this file. Rates are in Mbit/s, ``scenarios`` (see node.py) and ``clock_offsets`` (seconds) are by host name."""
+    """See the top of this file. Rates are in Mbit/s, ``scenarios`` (see node.py) and
+    ``clock_offsets`` (seconds) are by host name.
+    """
 
-    def __init__(self, hosts=8, racks=2, rate_mbit=100, scenarios=None, clock_offsets=None, directory=None):
+    def __init__(
+        self, hosts=8, racks=2, rate_mbit=100, scenarios=None, clock_offsets=None, directory=None
+    ):
         if not 1 <= racks <= hosts <= 99:
-            raise ValueError(f"hosts={hosts}, racks={racks}: give 1 to 99 hosts, and no more racks than hosts")
+            raise ValueError(
+                f"hosts={hosts}, racks={racks}: give 1 to 99 hosts, and no more racks than hosts"
+            )
         self.hosts = [f"gpu{number:02}" for number in range(1, hosts + 1)]
-        self.racks = {host: f"r{index * racks // hosts + 1}" for index, host in enumerate(self.hosts)}
+        self.racks = {
+            host: f"r{index * racks // hosts + 1}" for index, host in enumerate(self.hosts)
+        }
         self.rate_mbit = rate_mbit
         self.scenarios = scenarios or {}
         self.clock_offsets = clock_offsets or {}
@@ -118,7 +147,11 @@ class Cluster:
         """Of a host or the controller; the controller is on the management network only."""
         network = (MANAGEMENT, *PLANES).index(plane)
         number = 254 if host == CONTROLLER else self._number(host)
-        return str(ipaddress.IPv6Address(f"fd00:78:{network}::{number:x}")) if family == 6 else f"10.78.{network}.{number}"
+        return (
+            str(ipaddress.IPv6Address(f"fd00:78:{network}::{number:x}"))
+            if family == 6
+            else f"10.78.{network}.{number}"
+        )
 
     def python(self, host) -> str:
         """The interpreter that makes a process see the host's GPUs and clock."""
@@ -130,14 +163,18 @@ class Cluster:
 
     def _number(self, host) -> int:
         if host not in self.racks:
-            raise ValueError(f"{host!r} is no host of this cluster; there are {', '.join(self.hosts)}")
+            raise ValueError(
+                f"{host!r} is no host of this cluster; there are {', '.join(self.hosts)}"
+            )
         return self.hosts.index(host) + 1
 
     def _port(self, host, plane) -> str:
         """The fabric's end of a host's link."""
         self._number(host)
         if plane not in (MANAGEMENT, *PLANES):
-            raise ValueError(f"{plane!r} is no plane of this cluster; there are {', '.join(PLANES)}")
+            raise ValueError(
+                f"{plane!r} is no plane of this cluster; there are {', '.join(PLANES)}"
+            )
         return f"{plane}-{host}"
 
     def _mac(self, host, plane) -> str:
@@ -162,16 +199,38 @@ class Cluster:
         self.close()
 
     def _start(self):
-        self.directory = Path(self._given or tempfile.mkdtemp(prefix=_PREFIX, dir=_base())).resolve()
+        self.directory = Path(
+            self._given or tempfile.mkdtemp(prefix=_PREFIX, dir=_base())
+        ).resolve()
         self.directory.mkdir(parents=True, exist_ok=True)
-        # Held by this process and the supervisor: while it is, the directory is in use. Nobody sees it before it is held.
+        # Held by this process and the supervisor: while it is, the directory is in use. Nobody sees
+        # it before it is held.
         self._lock = open(self.directory / "lock.new", "w")
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         os.rename(self.directory / "lock.new", self.directory / "lock")
-        supervisor = ["unshare", "--net", "--mount", "--pid", "--fork", "--kill-child", "--mount-proc", sys.executable, "-I", "-S"]
-        supervisor += [str(sandbox.SANDBOX / "init.py"), *([str(self.directory)] if self._ours else [])]
+        supervisor = [
+            "unshare",
+            "--net",
+            "--mount",
+            "--pid",
+            "--fork",
+            "--kill-child",
+            "--mount-proc",
+            sys.executable,
+            "-I",
+            "-S",
+        ]
+        supervisor += [
+            str(sandbox.SANDBOX / "init.py"),
+            *([str(self.directory)] if self._ours else []),
+        ]
         self._supervisor = subprocess.Popen(
-            supervisor, stdin=subprocess.PIPE, stdout=subprocess.PIPE, pass_fds=[self._lock.fileno()], start_new_session=True)
+            supervisor,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=[self._lock.fileno()],
+            start_new_session=True,
+        )
         if self._supervisor.stdout.readline() != b"ready\n":
             raise ClusterError("the supervisor did not start")
         self._make_keys()
@@ -205,15 +264,34 @@ class Cluster:
 
     def _make_keys(self):
         for name in ("host_key", "user_key"):
-            subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-C", "sandbox", "-f", self.directory / name], check=True)
+            subprocess.run(
+                [
+                    "ssh-keygen",
+                    "-q",
+                    "-t",
+                    "ed25519",
+                    "-N",
+                    "",
+                    "-C",
+                    "sandbox",
+                    "-f",
+                    self.directory / name,
+                ],
+                check=True,
+            )
 
     def _make_node(self, host):
         home = self.directory / host
         self.temporary(host).mkdir(parents=True)
         settings = {"TMPDIR": str(self.temporary(host))}
         if self.clock_offsets.get(host):
-            settings.update(LD_PRELOAD=str(sandbox.library("clock.c")), SANDBOX_CLOCK_OFFSET=repr(float(self.clock_offsets[host])))
-        self.nodes[host] = sandbox.build(self.scenarios.get(host, "healthy_8xh100"), home / "node", settings=settings)
+            settings.update(
+                LD_PRELOAD=str(sandbox.library("clock.c")),
+                SANDBOX_CLOCK_OFFSET=repr(float(self.clock_offsets[host])),
+            )
+        self.nodes[host] = sandbox.build(
+            self.scenarios.get(host, "healthy_8xh100"), home / "node", settings=settings
+        )
         network = Path(self.nodes[host].root) / "sys/class/net"
         # The interfaces are those of the namespace, not a healthy host's.
         shutil.rmtree(network)
@@ -222,46 +300,86 @@ class Cluster:
             interface.mkdir(parents=True)
             # The management network is as fast as the kernel says of veth.
             speed = 10000 if name == MANAGEMENT else self.rate_mbit
-            attributes = {"address": self._mac(host, name), "speed": speed, "carrier": 1, "mtu": 1500, "operstate": "up"}
+            attributes = {
+                "address": self._mac(host, name),
+                "speed": speed,
+                "carrier": 1,
+                "mtu": 1500,
+                "operstate": "up",
+            }
             if name in PLANES:
                 attributes["address"] = self._mac(host, name)
             for attribute, value in attributes.items():
                 (interface / attribute).write_text(f"{value}\n")
         settings = {
-            "ListenAddress": self.address(host), "HostKey": self.directory / "host_key", "AuthorizedKeysFile": self.directory / "user_key.pub",
-            "PidFile": home / "sshd.pid", "UsePAM": "no", "StrictModes": "no", "PermitRootLogin": "yes", "PasswordAuthentication": "no",
-            "MaxStartups": "100", "Subsystem": "sftp internal-sftp", "PermitUserRC": "no",
-            # The machine's root has startup files, which write who knows where and are killed with a host.
+            "ListenAddress": self.address(host),
+            "HostKey": self.directory / "host_key",
+            "AuthorizedKeysFile": self.directory / "user_key.pub",
+            "PidFile": home / "sshd.pid",
+            "UsePAM": "no",
+            "StrictModes": "no",
+            "PermitRootLogin": "yes",
+            "PasswordAuthentication": "no",
+            "MaxStartups": "100",
+            "Subsystem": "sftp internal-sftp",
+            "PermitUserRC": "no",
+            # The machine's root has startup files, which write who knows where and are killed with
+            # a host.
             "SetEnv": f"HOME={home}",
         }
-        (home / "sshd_config").write_text("".join(f"{key} {value}\n" for key, value in settings.items()))
+        (home / "sshd_config").write_text(
+            "".join(f"{key} {value}\n" for key, value in settings.items())
+        )
 
     def _make_network(self):
         """One batch for the fabric, and one script for each namespace."""
         racks = sorted(set(self.racks.values()))
         quiet = "mcast_snooping 0 forward_delay 0"
         batch = [f"netns add {name}" for name in (CONTROLLER, *self.hosts)]
-        batch += [f"link add {MANAGEMENT} type bridge {quiet}", *(f"link add {plane}-{rack} type bridge {quiet}" for plane in PLANES for rack in racks)]
+        batch += [
+            f"link add {MANAGEMENT} type bridge {quiet}",
+            *(f"link add {plane}-{rack} type bridge {quiet}" for plane in PLANES for rack in racks),
+        ]
         bridges = [MANAGEMENT, *(f"{plane}-{rack}" for plane in PLANES for rack in racks)]
         ports = []
         for plane, (one, other) in itertools.product(PLANES, itertools.combinations(racks, 2)):
-            batch.append(f"link add {plane}-{one}-{other} type veth peer name {plane}-{other}-{one}")
+            batch.append(
+                f"link add {plane}-{one}-{other} type veth peer name {plane}-{other}-{one}"
+            )
             ports += [f"{plane}-{one}-{other}", f"{plane}-{other}-{one}"]
-            batch += [f"link set {plane}-{one}-{other} master {plane}-{one}", f"link set {plane}-{other}-{one} master {plane}-{other}"]
+            batch += [
+                f"link set {plane}-{one}-{other} master {plane}-{one}",
+                f"link set {plane}-{other}-{one} master {plane}-{other}",
+            ]
         # Trunks do not pass on to trunks, so that three racks and more make no loop.
         batch += [f"link set dev {port} type bridge_slave isolated on" for port in ports]
-        for host, plane in [(CONTROLLER, MANAGEMENT), *itertools.product(self.hosts, (MANAGEMENT, *PLANES))]:
+        for host, plane in [
+            (CONTROLLER, MANAGEMENT),
+            *itertools.product(self.hosts, (MANAGEMENT, *PLANES)),
+        ]:
             port = f"{plane}-{host}"
             bridge = MANAGEMENT if plane == MANAGEMENT else f"{plane}-{self.racks[host]}"
-            batch += [f"link add {port} type veth peer name {plane} netns {host} address {self._mac(host, plane)}", f"link set {port} master {bridge}"]
+            batch += [
+                f"link add {port} type veth peer name {plane} netns {host} address "
+                f"{self._mac(host, plane)}",
+                f"link set {port} master {bridge}",
+            ]
             ports.append(port)
         batch += [f"link set {name} up" for name in ("lo", *bridges, *ports)]
-        shapers = [f"qdisc add dev {self._port(host, plane)} root {_shaper(self.rate_mbit, None)}" for host in self.hosts for plane in PLANES]
+        shapers = [
+            f"qdisc add dev {self._port(host, plane)} root {_shaper(self.rate_mbit, None)}"
+            for host in self.hosts
+            for plane in PLANES
+        ]
         script = [
             # The fabric's own ends speak no IPv6.
-            "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6", _batch("ip", batch), _batch("tc", shapers),
+            "echo 1 > /proc/sys/net/ipv6/conf/default/disable_ipv6",
+            _batch("ip", batch),
+            _batch("tc", shapers),
         ]
-        script += [f"ip netns exec {name} sh -e {self._script(name)}" for name in (CONTROLLER, *self.hosts)]
+        script += [
+            f"ip netns exec {name} sh -e {self._script(name)}" for name in (CONTROLLER, *self.hosts)
+        ]
         self._inside("sh", "-e", input="\n".join(script))
 
     def _script(self, name) -> Path:
@@ -269,58 +387,118 @@ class Cluster:
         links = [MANAGEMENT] if name == CONTROLLER else [MANAGEMENT, *PLANES]
         ip = [f"link set {link} up" for link in ("lo", *links)]
         for link in links:
-            ip += [f"addr add {self.address(name, link)}/24 dev {link}", f"addr add {self.address(name, link, 6)}/64 dev {link} nodad"]
+            ip += [
+                f"addr add {self.address(name, link)}/24 dev {link}",
+                f"addr add {self.address(name, link, 6)}/64 dev {link} nodad",
+            ]
         script = [
-            "for name in all default; do echo 0 > /proc/sys/net/ipv6/conf/$name/accept_dad; echo 0 > /proc/sys/net/ipv6/conf/$name/accept_ra; done",
+            "for name in all default; do echo 0 > /proc/sys/net/ipv6/conf/$name/accept_dad; "
+            "echo 0 > /proc/sys/net/ipv6/conf/$name/accept_ra; done",
             # What a connection learned while there was a fault must not slow the next one down.
-            "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save", _batch("ip", ip),
+            "echo 1 > /proc/sys/net/ipv4/tcp_no_metrics_save",
+            _batch("ip", ip),
         ]
         if name != CONTROLLER:
-            script += [_batch("tc", [f"qdisc add dev {plane} root {_shaper(self.rate_mbit, name)}" for plane in PLANES]), self._sshd(name)]
+            script += [
+                _batch(
+                    "tc",
+                    [
+                        f"qdisc add dev {plane} root {_shaper(self.rate_mbit, name)}"
+                        for plane in PLANES
+                    ],
+                ),
+                self._sshd(name),
+            ]
         path = self.directory / f"{name}.sh"
         path.write_text("\n".join(script))
         return path
 
     def _sshd(self, host) -> str:
-        return f"exec {shutil.which('sshd', path=os.environ['PATH'] + _SYSTEM_PATH)} -f {self.directory / host / 'sshd_config'}"
+        return (
+            f"exec {shutil.which('sshd', path=os.environ['PATH'] + _SYSTEM_PATH)} -f "
+            f"{self.directory / host / 'sshd_config'}"
+        )
 
     def _write_inventory(self):
         variables = {
-            "ansible_connection": "ssh", "ansible_user": "root", "ansible_port": 22, "ansible_ssh_private_key_file": str(self.directory / "user_key"),
-            "ansible_ssh_args": "-F /dev/null -o ControlMaster=auto -o ControlPersist=60s -o ServerAliveInterval=5 -o ServerAliveCountMax=3 "
-                                "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
+            "ansible_connection": "ssh",
+            "ansible_user": "root",
+            "ansible_port": 22,
+            "ansible_ssh_private_key_file": str(self.directory / "user_key"),
+            "ansible_ssh_args": "-F /dev/null -o ControlMaster=auto -o ControlPersist=60s -o "
+            "ServerAliveInterval=5 -o ServerAliveCountMax=3 "
+            "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o LogLevel=ERROR",
             # Private to the cluster, and short: the name of a socket has at most 107 characters.
             "ansible_control_path_dir": "/run/control",
             "mesh_interfaces": list(PLANES),
         }
         hosts = {
             host: {
-                "ansible_host": self.address(host), "ansible_python_interpreter": node.python, "ansible_remote_tmp": str(self.temporary(host)),
-                "checks_host_root": node.root, "mesh_host_root": node.root, "expected_gpus": node.scenario["gpus"], "rack": self.racks[host],
+                "ansible_host": self.address(host),
+                "ansible_python_interpreter": node.python,
+                "ansible_remote_tmp": str(self.temporary(host)),
+                "checks_host_root": node.root,
+                "mesh_host_root": node.root,
+                "expected_gpus": node.scenario["gpus"],
+                "rack": self.racks[host],
             }
             for host, node in self.nodes.items()
         }
-        self.inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": variables}}, indent=1))
+        self.inventory.write_text(
+            json.dumps({"all": {"hosts": hosts, "vars": variables}}, indent=1)
+        )
 
     def _wait_for_ssh(self, hosts):
-        self._inside("ip", "netns", "exec", CONTROLLER, sys.executable, "-I", "-S", "-c", _WAIT_FOR_SSH, *(self.address(host) for host in hosts))
+        self._inside(
+            "ip",
+            "netns",
+            "exec",
+            CONTROLLER,
+            sys.executable,
+            "-I",
+            "-S",
+            "-c",
+            _WAIT_FOR_SSH,
+            *(self.address(host) for host in hosts),
+        )
 
     # ---- programs in it ----
 
     def popen(self, argv, host=None, cwd=None, environment=None, **settings) -> subprocess.Popen:
-        """Start a program in the namespace of a host, of `CONTROLLER`, or of the fabric. What it starts ends with the cluster at the latest.
+        """Start a program in the namespace of a host, of `CONTROLLER`, or of the fabric. What it
+        starts ends with the cluster at the latest.
 
-        The process is nsenter's, which waits for the program: a signal for the program goes to the process group, as by `kill`."""
+        The process is nsenter's, which waits for the program: a signal for the program goes to the
+        process group, as by `kill`.
+        """
         if not self._supervisor or self._supervisor.poll() is not None:
             raise ClusterError("the cluster has ended")
         if host not in (None, CONTROLLER):
             self._number(host)
         namespaces = f"/proc/{self.supervisor}/ns"
-        command = ["nsenter", f"--mount={namespaces}/mnt", f"--net={namespaces}/net", f"--pid={namespaces}/pid_for_children", "--"]
+        command = [
+            "nsenter",
+            f"--mount={namespaces}/mnt",
+            f"--net={namespaces}/net",
+            f"--pid={namespaces}/pid_for_children",
+            "--",
+        ]
         # To enter a mount namespace changes the working directory.
-        command += ["env", "-C", str(cwd or os.getcwd()), *(["ip", "netns", "exec", host] if host else []), *map(str, argv)]
+        command += [
+            "env",
+            "-C",
+            str(cwd or os.getcwd()),
+            *(["ip", "netns", "exec", host] if host else []),
+            *map(str, argv),
+        ]
         path = os.environ["PATH"] + _SYSTEM_PATH
-        environment = {**os.environ, "PATH": path, "HOME": str(self.directory / "home"), "LC_ALL": "C.UTF-8", **(environment or {})}
+        environment = {
+            **os.environ,
+            "PATH": path,
+            "HOME": str(self.directory / "home"),
+            "LC_ALL": "C.UTF-8",
+            **(environment or {}),
+        }
         return subprocess.Popen(command, env=environment, start_new_session=True, **settings)
 
     @staticmethod
@@ -330,11 +508,29 @@ class Cluster:
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
-    def run(self, argv, host=None, timeout=60, input=None, cwd=None, output=subprocess.PIPE, **environment) -> subprocess.CompletedProcess:
-        """The finished program, with its output as text; raises TimeoutExpired when it was killed for lasting too long."""
+    def run(
+        self,
+        argv,
+        host=None,
+        timeout=60,
+        input=None,
+        cwd=None,
+        output=subprocess.PIPE,
+        **environment,
+    ) -> subprocess.CompletedProcess:
+        """The finished program, with its output as text; raises TimeoutExpired when it was killed
+        for lasting too long.
+        """
         process = self.popen(
-            argv, host, cwd, environment, stdin=subprocess.DEVNULL if input is None else subprocess.PIPE, stdout=output,
-            stderr=None if output is None else subprocess.PIPE, text=True)
+            argv,
+            host,
+            cwd,
+            environment,
+            stdin=subprocess.DEVNULL if input is None else subprocess.PIPE,
+            stdout=output,
+            stderr=None if output is None else subprocess.PIPE,
+            text=True,
+        )
         try:
             out, err = process.communicate(input, timeout)
         except BaseException:
@@ -342,8 +538,12 @@ class Cluster:
             raise
         return subprocess.CompletedProcess(argv, process.returncode, out, err)
 
-    def ansible(self, program, *arguments, timeout=300, output=subprocess.PIPE, **environment) -> subprocess.CompletedProcess:
-        """A program of the ansible-core that runs this, on the controller, with the inventory and the configuration of this checkout."""
+    def ansible(
+        self, program, *arguments, timeout=300, output=subprocess.PIPE, **environment
+    ) -> subprocess.CompletedProcess:
+        """A program of the ansible-core that runs this, on the controller, with the inventory and
+        the configuration of this checkout.
+        """
         (self.directory / "home").mkdir(exist_ok=True)
         settings = {"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg"), **environment}
         argv = [Path(sys.executable).parent / program, "-i", self.inventory, *arguments]
@@ -353,7 +553,9 @@ class Cluster:
         return self.ansible("ansible-playbook", *arguments, **how)
 
     def processes(self, host) -> list:
-        """(number, name) of what runs in the namespace of a host, its listening sshd left out; numbers as this process sees them."""
+        """(number, name) of what runs in the namespace of a host, its listening sshd left out;
+        numbers as this process sees them.
+        """
         namespace = self._inside("stat", "-Lc", "net:[%i]", f"/run/netns/{host}").stdout.strip()
         pid_file = self.directory / host / "sshd.pid"
         listener = pid_file.read_text().strip() if pid_file.exists() else None
@@ -368,15 +570,30 @@ class Cluster:
 
     def listening(self, host) -> set:
         """Ports that something of a host listens on, TCP, or is bound to, UDP; without its sshd's."""
-        tables = self._inside("ip", "netns", "exec", host, "sh", "-c", "cat /proc/net/tcp /proc/net/tcp6; echo; cat /proc/net/udp /proc/net/udp6").stdout
-        tcp, udp = ([line.split() for line in table.splitlines() if ":" in line.split()[0]] for table in tables.split("\n\n"))
-        ports = {int(row[1].rpartition(":")[2], 16) for row in tcp if row[3] == "0A"} | {int(row[1].rpartition(":")[2], 16) for row in udp}
+        tables = self._inside(
+            "ip",
+            "netns",
+            "exec",
+            host,
+            "sh",
+            "-c",
+            "cat /proc/net/tcp /proc/net/tcp6; echo; cat /proc/net/udp /proc/net/udp6",
+        ).stdout
+        tcp, udp = (
+            [line.split() for line in table.splitlines() if ":" in line.split()[0]]
+            for table in tables.split("\n\n")
+        )
+        ports = {int(row[1].rpartition(":")[2], 16) for row in tcp if row[3] == "0A"} | {
+            int(row[1].rpartition(":")[2], 16) for row in udp
+        }
         return ports - {22}
 
     def _inside(self, *argv, input=None):
         done = self.run(argv, input=input)
         if done.returncode:
-            raise ClusterError(f"{' '.join(map(str, argv[:6]))}: {done.stderr.strip() or done.stdout.strip()}")
+            raise ClusterError(
+                f"{' '.join(map(str, argv[:6]))}: {done.stderr.strip() or done.stdout.strip()}"
+            )
         return done
 
     # ---- faults ----
@@ -395,31 +612,47 @@ class Cluster:
         self.slow_receiver(host, plane, mbit)
 
     def lossy_link(self, one, other, plane, percent, one_way=False):
-        """So many percent of the packets between two hosts are lost; ``one_way``: only those from the first to the second."""
+        """So many percent of the packets between two hosts are lost; ``one_way``: only those from
+        the first to the second.
+        """
         for source, target in [(one, other)] if one_way else [(one, other), (other, one)]:
-            self._drop(f"iifname {self._port(source, plane)} ether daddr {self._mac(target, plane)}", percent)
+            self._drop(
+                f"iifname {self._port(source, plane)} ether daddr {self._mac(target, plane)}",
+                percent,
+            )
 
     def blackhole(self, source, target, plane, one_way=True):
         """No packet from the first host reaches the second, nor back unless ``one_way``."""
         self.lossy_link(source, target, plane, 100, one_way)
 
     def cut(self, host, plane, direction="both"):
-        """No packet leaves (``transmit``) or reaches (``receive``) a host on a plane, whoever the peer is."""
+        """No packet leaves (``transmit``) or reaches (``receive``) a host on a plane, whoever the
+        peer is.
+        """
         sides = {"transmit": ("iifname",), "receive": ("oifname",), "both": ("iifname", "oifname")}
         for side in sides[direction]:
             self._drop(f"{side} {self._port(host, plane)}", 100)
 
     def mtu(self, host, plane, limit=1400):
-        """The link loses packets of more bytes than this, silently, in both directions; both ends believe in 1500."""
+        """The link loses packets of more bytes than this, silently, in both directions; both ends
+        believe in 1500.
+        """
         for side in ("iifname", "oifname"):
             self._drop(f"{side} {self._port(host, plane)} meta length > {limit}", 100)
 
     def path(self, one, other, plane, percent=0.0, mbit=None, one_way=False):
-        """Between two racks so many percent of the packets are lost, or a receiving host gets no more than ``mbit``."""
+        """Between two racks so many percent of the packets are lost, or a receiving host gets no
+        more than ``mbit``.
+        """
         ways = [(one, other)] if one_way else [(one, other), (other, one)]
         for source, target in ways:
-            if f"{source}-{target}" not in {f"{a}-{b}" for a, b in itertools.permutations(set(self.racks.values()), 2)}:
-                raise ValueError(f"{source!r} and {target!r} are not two racks of this cluster; there are {', '.join(sorted(set(self.racks.values())))}")
+            if f"{source}-{target}" not in {
+                f"{a}-{b}" for a, b in itertools.permutations(set(self.racks.values()), 2)
+            }:
+                raise ValueError(
+                    f"{source!r} and {target!r} are not two racks of this cluster; there are "
+                    f"{', '.join(sorted(set(self.racks.values())))}"
+                )
             if percent:
                 self._drop(f"iifname {plane}-{target}-{source}", percent)
             if mbit:
@@ -428,7 +661,9 @@ class Cluster:
     def dead(self, host):
         """The host's links are down and nothing runs there."""
         self._dead.add(host)
-        self._fabric("ip", [f"link set {self._port(host, plane)} down" for plane in (MANAGEMENT, *PLANES)])
+        self._fabric(
+            "ip", [f"link set {self._port(host, plane)} down" for plane in (MANAGEMENT, *PLANES)]
+        )
         pid_file = self.directory / host / "sshd.pid"
         pid_file.unlink()
         while self.processes(host):
@@ -445,12 +680,23 @@ class Cluster:
         self._load_rules()
         for namespace, device in sorted(self._shaped, key=str):
             trunk = namespace is None and device.count("-") == 2
-            change = f"qdisc del dev {device} root" if trunk else f"qdisc change dev {device} root {_shaper(self.rate_mbit, namespace)}"
+            change = (
+                f"qdisc del dev {device} root"
+                if trunk
+                else f"qdisc change dev {device} root {_shaper(self.rate_mbit, namespace)}"
+            )
             self._fabric("tc", [change], namespace)
         self._shaped.clear()
         revived = sorted(self._dead)
         self._dead.clear()
-        self._fabric("ip", [f"link set {self._port(host, plane)} up" for host in revived for plane in (MANAGEMENT, *PLANES)])
+        self._fabric(
+            "ip",
+            [
+                f"link set {self._port(host, plane)} up"
+                for host in revived
+                for plane in (MANAGEMENT, *PLANES)
+            ],
+        )
         for host in revived:
             self._inside("ip", "netns", "exec", host, "sh", "-c", self._sshd(host))
         self._wait_for_ssh(revived)
@@ -458,25 +704,44 @@ class Cluster:
     def dropped(self) -> int:
         """How many packets the faults in force have swallowed."""
         listing = json.loads(self._inside("nft", "-j", "list", "ruleset").stdout)["nftables"]
-        expressions = [expression for entry in listing if "rule" in entry for expression in entry["rule"]["expr"]]
-        return sum(expression["counter"]["packets"] for expression in expressions if "counter" in expression)
+        expressions = [
+            expression
+            for entry in listing
+            if "rule" in entry
+            for expression in entry["rule"]["expr"]
+        ]
+        return sum(
+            expression["counter"]["packets"]
+            for expression in expressions
+            if "counter" in expression
+        )
 
     def _shape(self, namespace, device, mbit):
         self._shaped.add((namespace, device))
-        self._fabric("tc", [f"qdisc change dev {device} root {_shaper(mbit, namespace)}"], namespace)
+        self._fabric(
+            "tc", [f"qdisc change dev {device} root {_shaper(mbit, namespace)}"], namespace
+        )
 
     def _throttle_trunk(self, plane, source, target, mbit):
-        """Each host behind a trunk gets this rate: were it one for all, the figure would depend on who else talks."""
+        """Each host behind a trunk gets this rate: were it one for all, the figure would depend on
+        who else talks.
+        """
         device = f"{plane}-{source}-{target}"
         self._shaped.add((None, device))
         batch = [f"qdisc replace dev {device} root handle 1: htb"]
         for host in self.hosts:
             if self.racks[host] == target:
                 class_id = f"1:{self._number(host):x}"
-                batch.append(f"class add dev {device} parent 1: classid {class_id} htb rate {mbit}mbit burst {_burst(mbit)}")
+                batch.append(
+                    f"class add dev {device} parent 1: classid {class_id} htb rate {mbit}mbit "
+                    f"burst {_burst(mbit)}"
+                )
                 for protocol, word, family in (("ip", "ip", 4), ("ipv6", "ip6", 6)):
                     match = f"{word} dst {self.address(host, plane, family)}"
-                    batch.append(f"filter add dev {device} parent 1: protocol {protocol} prio {family} u32 match {match} flowid {class_id}")
+                    batch.append(
+                        f"filter add dev {device} parent 1: protocol {protocol} prio {family} "
+                        f"u32 match {match} flowid {class_id}"
+                    )
         self._fabric("tc", batch)
 
     def _drop(self, match, percent):
@@ -485,17 +750,49 @@ class Cluster:
         self._load_rules()
 
     def _load_rules(self):
-        resolution = ["ether type arp accept", "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept"]
-        chain = ["table bridge faults {", "chain forward {", "type filter hook forward priority 0", *resolution, *self._rules, "}", "}"]
-        self._inside("nft", "-f", "-", input="\n".join(["table bridge faults", "delete table bridge faults", *(chain if self._rules else []), ""]))
+        resolution = [
+            "ether type arp accept",
+            "icmpv6 type { nd-neighbor-solicit, nd-neighbor-advert } accept",
+        ]
+        chain = [
+            "table bridge faults {",
+            "chain forward {",
+            "type filter hook forward priority 0",
+            *resolution,
+            *self._rules,
+            "}",
+            "}",
+        ]
+        self._inside(
+            "nft",
+            "-f",
+            "-",
+            input="\n".join(
+                [
+                    "table bridge faults",
+                    "delete table bridge faults",
+                    *(chain if self._rules else []),
+                    "",
+                ]
+            ),
+        )
 
     def _fabric(self, program, batch, namespace=None):
         if batch:
-            self._inside(program, *(["-n", namespace] if namespace else []), "-batch", "-", input="\n".join(batch) + "\n")
+            self._inside(
+                program,
+                *(["-n", namespace] if namespace else []),
+                "-batch",
+                "-",
+                input="\n".join(batch) + "\n",
+            )
 
 
 def _shaper(mbit, namespace) -> str:
-    return f"tbf rate {mbit}mbit burst {_burst(mbit)} latency {_QUEUE_MS['host' if namespace else 'fabric']}ms"
+    return (
+        f"tbf rate {mbit}mbit burst {_burst(mbit)} latency "
+        f"{_QUEUE_MS['host' if namespace else 'fabric']}ms"
+    )
 
 
 def _burst(mbit) -> int:
@@ -516,9 +813,15 @@ def _inner_number(home) -> str | None:
 
 
 def _base() -> Path:
-    """Where clusters have their directories: in memory, since a node is some 270 small files, unless nothing may be run from there."""
+    """Where clusters have their directories: in memory, since a node is some 270 small files,
+    unless nothing may be run from there.
+    """
     memory = Path("/dev/shm")
-    return memory if memory.is_dir() and not os.statvfs(memory).f_flag & os.ST_NOEXEC else Path(tempfile.gettempdir())
+    return (
+        memory
+        if memory.is_dir() and not os.statvfs(memory).f_flag & os.ST_NOEXEC
+        else Path(tempfile.gettempdir())
+    )
 
 
 def remove_stale() -> None:

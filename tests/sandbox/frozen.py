@@ -1,11 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A file system that never answers: ``frozen.py <directory>`` mounts it there, prints ``ready`` and serves until it is ended.
+"""A file system that never answers: ``frozen.py <directory>`` mounts it there, prints ``ready`` and
+serves until it is ended.
 
-Whoever opens a file in it waits in state D and not even SIGKILL ends the wait, as in a driver call that never returns: the kernel
-waits for the answer to a FUSE request once the daemon has read it (fs/fuse/dev.c, request_wait_answer). Ending this program ends the wait.
-Needs /dev/fuse and the right to mount. Exit status 3 says that one of them is missing, with the reason on standard error.
+Whoever opens a file in it waits in state D and not even SIGKILL ends the wait, as in a driver call
+that never returns: the kernel waits for the answer to a FUSE request once the daemon has read it
+(fs/fuse/dev.c, request_wait_answer). Ending this program ends the wait. Needs /dev/fuse and the
+right to mount. Exit status 3 says that one of them is missing, with the reason on standard error.
 """
 
 from __future__ import annotations
@@ -42,7 +44,8 @@ def serve(directory: str) -> None:
             request = os.read(door, 1 << 20)
             _length, operation, unique = REQUEST.unpack_from(request)
             if operation == FUSE_INIT:
-                # struct fuse_init_out: protocol 7.31, then readahead, flags, background limits, the largest write; the rest is zero.
+                # struct fuse_init_out: protocol 7.31, then readahead, flags, background limits, the
+                # largest write; the rest is zero.
                 body = struct.pack("=IIIIHHI", 7, 31, 0, 0, 1, 1, 4096).ljust(64, b"\0")
                 os.write(door, ANSWER.pack(ANSWER.size + len(body), 0, unique) + body)
                 print("ready", flush=True)

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Servers on loopback that are no good Pushgateways, a real one behind TLS, and certificates for them."""
+"""Servers on loopback that are no good Pushgateways, a real one behind TLS, and certificates for
+them.
+"""
 
 from __future__ import annotations
 
@@ -25,11 +27,16 @@ EMPTY = (200, {"Content-Type": "application/json"}, '{"status":"success","data":
 
 
 class Answering:
-    """Answers by method with status, headers and text, or with what a function makes of the request's headers and path; ``asked`` has what it was asked."""
+    """Answers by method with status, headers and text, or with what a function makes of the
+    request's headers and path; ``asked`` has what it was asked.
+    """
 
     def __init__(self, port=0, context=None, **answers):
         self.asked = []
-        asked, answers = self.asked, {"GET": EMPTY, "PUT": (200, {}, ""), "DELETE": (202, {}, ""), **answers}
+        asked, answers = (
+            self.asked,
+            {"GET": EMPTY, "PUT": (200, {}, ""), "DELETE": (202, {}, ""), **answers},
+        )
 
         class Handler(http.server.BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
@@ -38,7 +45,9 @@ class Answering:
                 body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode()
                 asked.append((self.command, self.path, dict(self.headers), body))
                 answer = answers[self.command]
-                status, headers, text = answer(self.headers, self.path) if callable(answer) else answer
+                status, headers, text = (
+                    answer(self.headers, self.path) if callable(answer) else answer
+                )
                 self.send_response(status)
                 for name, value in {**headers, "Content-Length": str(len(text.encode()))}.items():
                     self.send_header(name, value)
@@ -150,8 +159,12 @@ class Authority:
         self.directory = directory
         directory.mkdir(parents=True, exist_ok=True)
         self._key = ec.generate_private_key(ec.SECP256R1())
-        self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"authority {directory.name}")])
-        certificate = self._builder(self._name, self._key.public_key()).add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        self._name = x509.Name(
+            [x509.NameAttribute(NameOID.COMMON_NAME, f"authority {directory.name}")]
+        )
+        certificate = self._builder(self._name, self._key.public_key()).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), True
+        )
         certificate = certificate.sign(self._key, hashes.SHA256())
         self.file = directory / "ca.pem"
         self.file.write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
@@ -159,22 +172,39 @@ class Authority:
     def _builder(self, name, key):
         now = datetime.datetime.now(datetime.timezone.utc)
         return (
-            x509.CertificateBuilder().subject_name(name).issuer_name(self._name).public_key(key).serial_number(x509.random_serial_number())
-            .not_valid_before(now - datetime.timedelta(days=1)).not_valid_after(now + datetime.timedelta(days=1))
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(days=1))
+            .not_valid_after(now + datetime.timedelta(days=1))
         )
 
     def issue(self, name, address="127.0.0.1"):
         """Files with a certificate and its key."""
         key = ec.generate_private_key(ec.SECP256R1())
-        builder = self._builder(x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key.public_key())
+        builder = self._builder(
+            x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)]), key.public_key()
+        )
         names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address))])
-        usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
-        certificate = builder.add_extension(names, False).add_extension(usage, False).sign(self._key, hashes.SHA256())
+        usage = x509.ExtendedKeyUsage(
+            [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        )
+        certificate = (
+            builder.add_extension(names, False)
+            .add_extension(usage, False)
+            .sign(self._key, hashes.SHA256())
+        )
         files = self.directory / f"{name}.pem", self.directory / f"{name}.key"
         files[0].write_bytes(certificate.public_bytes(serialization.Encoding.PEM))
-        files[1].write_bytes(key.private_bytes(
-            serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption(),
-        ))
+        files[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
         return files
 
     def context(self, name="server", address="127.0.0.1"):
@@ -185,19 +215,28 @@ class Authority:
 
 
 class SecurePushgateway(Pushgateway):
-    """The real one, over TLS, which asks for a certificate of the authority and for the user ``ops`` with the password ``pass word``."""
+    """The real one, over TLS, which asks for a certificate of the authority and for the user
+    ``ops`` with the password ``pass word``.
+    """
 
     HASH = "$2b$04$abcdefghijklmnopqrstuuFcV8WPKEefLKdOWfX8pW1yTVya21P7a"
 
     def __init__(self, directory, authority, port=None):
         super().__init__(directory, port)
         certificate, key = authority.issue("gateway")
-        (self.directory / "web.yml").write_text(yaml.safe_dump({
-            "tls_server_config": {
-                "cert_file": str(certificate), "key_file": str(key), "client_auth_type": "RequireAndVerifyClientCert", "client_ca_file": str(authority.file),
-            },
-            "basic_auth_users": {"ops": self.HASH},
-        }))
+        (self.directory / "web.yml").write_text(
+            yaml.safe_dump(
+                {
+                    "tls_server_config": {
+                        "cert_file": str(certificate),
+                        "key_file": str(key),
+                        "client_auth_type": "RequireAndVerifyClientCert",
+                        "client_ca_file": str(authority.file),
+                    },
+                    "basic_auth_users": {"ops": self.HASH},
+                }
+            )
+        )
 
     @property
     def url(self):

@@ -1,10 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs checks for real on the node it is started on and prints what came out: ``measure.py <request as JSON>``.
+"""Runs checks for real on the node it is started on and prints what came out: ``measure.py <request
+as JSON>``.
 
-The request is ``{"checks": [[name, options], ...], "settings": {...}, "how": {...}}``; the answer is a list of
-``{"result", "readings", "options"}`` in the same order.
+The request is ``{"checks": [[name, options], ...], "settings": {...}, "how": {...}}``; the answer
+is a list of ``{"result", "readings", "options"}`` in the same order.
 """
 
 from __future__ import annotations
@@ -16,6 +17,20 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health import check
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
 
 request = json.loads(sys.argv[1])
-chosen = [(checks.find(name), dict(checks.find(name).defaults(), **options)) for name, options in request["checks"]]
+chosen = [
+    (checks.find(name), dict(checks.find(name).defaults(), **options))
+    for name, options in request["checks"]
+]
 outcomes = runner.run(chosen, Settings(**request["settings"]), **request["how"])
-print(json.dumps([{"result": outcome.result.to_dict(), "readings": outcome.readings, "options": outcome.options} for outcome in outcomes]))
+print(
+    json.dumps(
+        [
+            {
+                "result": outcome.result.to_dict(),
+                "readings": outcome.readings,
+                "options": outcome.options,
+            }
+            for outcome in outcomes
+        ]
+    )
+)

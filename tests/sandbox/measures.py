@@ -1,11 +1,14 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Tests that measure rates or time (``pytest.mark.measures``) have a witness of the machine beside them.
+"""Tests that measure rates or time (``pytest.mark.measures``) have a witness of the machine beside
+them.
 
-Such a test that fails while the machine stood still has measured nothing: it is done again, with fixtures of its own and no other of them
-beside it, once the machine is quiet. One that fails undisturbed has failed at once. Where every attempt was disturbed, the test is
-skipped, with what was seen: it could not tell. Each repetition is in the summary. These are the hooks for that; conftest.py registers them.
+Such a test that fails while the machine stood still has measured nothing: it is done again, with
+fixtures of its own and no other of them beside it, once the machine is quiet. One that fails
+undisturbed has failed at once. Where every attempt was disturbed, the test is skipped, with what
+was seen: it could not tell. Each repetition is in the summary. These are the hooks for that;
+conftest.py registers them.
 """
 
 from __future__ import annotations
@@ -24,7 +27,11 @@ _REPEATED = "repeated"
 
 
 def pytest_configure(config):
-    config.addinivalue_line("markers", "measures: asserts what depends on this machine's processors being there; repeated when they were not")
+    config.addinivalue_line(
+        "markers",
+        "measures: asserts what depends on this machine's processors being there; repeated "
+        "when they were not",
+    )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -57,14 +64,20 @@ def _attempted(item, nextitem):
                 break
             # All fixtures are made anew: what failed may be one of a file's.
             item.session._setupstate.teardown_exact(None)
-    # There is a report of the teardown whatever happened, and its properties get into the JUnit file.
+    # There is a report of the teardown whatever happened, and its properties get into the JUnit
+    # file.
     reports[-1].user_properties += [(_REPEATED, words) for words in disturbances]
     return reports
 
 
 def _skip(failed, disturbances):
-    """Turn the failures of a test that only ever ran disturbed into a reason for which it could not tell."""
-    words = f"could not tell, this machine stood still in each of {len(disturbances)} attempts: {'; '.join(disturbances)}"
+    """Turn the failures of a test that only ever ran disturbed into a reason for which it could not
+    tell.
+    """
+    words = (
+        f"could not tell, this machine stood still in each of {len(disturbances)} "
+        f"attempts: {'; '.join(disturbances)}"
+    )
     for report in failed:
         report.outcome, report.longrepr = "skipped", (*report.location[:2], f"Skipped: {words}")
 
@@ -84,7 +97,9 @@ def _held(path, how):
 
 @contextlib.contextmanager
 def _in_turn(how):
-    """Measure beside others (LOCK_SH) or alone; whoever comes waits behind those who wait already. The locks are on files that are there anyway."""
+    """Measure beside others (LOCK_SH) or alone; whoever comes waits behind those who wait already.
+    The locks are on files that are there anyway.
+    """
     with contextlib.ExitStack() as held:
         with _held(__file__, fcntl.LOCK_EX):
             held.enter_context(_held(witness.__file__, how))
@@ -93,8 +108,11 @@ def _in_turn(how):
 
 def pytest_terminal_summary(terminalreporter):
     lines = [
-        f"{report.nodeid}: {words}" for reports in terminalreporter.stats.values() for report in reports
-        for name, words in getattr(report, "user_properties", ()) if name == _REPEATED
+        f"{report.nodeid}: {words}"
+        for reports in terminalreporter.stats.values()
+        for report in reports
+        for name, words in getattr(report, "user_properties", ())
+        if name == _REPEATED
     ]
     if lines:
         terminalreporter.section("repeated, for this machine stood still")

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What Ansible does on a host of a mesh, without Ansible: ``on_node.py facts | start | collect`` with its arguments as JSON on standard input."""
+"""What Ansible does on a host of a mesh, without Ansible: ``on_node.py facts | start | collect``
+with its arguments as JSON on standard input.
+"""
 
 from __future__ import annotations
 

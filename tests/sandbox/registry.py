@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An image registry on loopback that speaks the distribution protocol, its token service, a proxy in front of it, and certificates of any kind for it."""
+"""An image registry on loopback that speaks the distribution protocol, its token service, a proxy
+in front of it, and certificates of any kind for it.
+"""
 
 from __future__ import annotations
 
@@ -33,37 +35,76 @@ class Authority:
         self.directory = directory
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "authority of registries")])
-        made = self._builder(self._name, self._key.public_key(), -1, 365).add_extension(x509.BasicConstraints(ca=True, path_length=None), True)
+        made = self._builder(self._name, self._key.public_key(), -1, 365).add_extension(
+            x509.BasicConstraints(ca=True, path_length=None), True
+        )
         self.file = directory / "ca.pem"
-        self.file.write_bytes(made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM))
+        self.file.write_bytes(
+            made.sign(self._key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+        )
 
     def _builder(self, name, key, first, last):
         now = datetime.datetime.now(datetime.timezone.utc)
-        builder = x509.CertificateBuilder().subject_name(name).issuer_name(self._name).public_key(key).serial_number(x509.random_serial_number())
-        return builder.not_valid_before(now + datetime.timedelta(days=first)).not_valid_after(now + datetime.timedelta(days=last, hours=1))
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(name)
+            .issuer_name(self._name)
+            .public_key(key)
+            .serial_number(x509.random_serial_number())
+        )
+        return builder.not_valid_before(now + datetime.timedelta(days=first)).not_valid_after(
+            now + datetime.timedelta(days=last, hours=1)
+        )
 
     def context(self, first=-2, last=90, address="127.0.0.1"):
-        """For a server, with a certificate that is valid from day ``first`` to day ``last`` of now on."""
+        """For a server, with a certificate that is valid from day ``first`` to day ``last`` of now
+        on.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "registry")])
         called = "registry.test" if address == "127.0.0.1" else "other.test"
-        names = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName(called)])
-        made = self._builder(name, key.public_key(), first, last).add_extension(names, False).sign(self._key, hashes.SHA256())
-        files = self.directory / f"{first}{last}{address}.pem", self.directory / f"{first}{last}{address}.key"
+        names = x509.SubjectAlternativeName(
+            [x509.IPAddress(ipaddress.ip_address(address)), x509.DNSName(called)]
+        )
+        made = (
+            self._builder(name, key.public_key(), first, last)
+            .add_extension(names, False)
+            .sign(self._key, hashes.SHA256())
+        )
+        files = (
+            self.directory / f"{first}{last}{address}.pem",
+            self.directory / f"{first}{last}{address}.key",
+        )
         files[0].write_bytes(made.public_bytes(serialization.Encoding.PEM))
-        files[1].write_bytes(key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()))
+        files[1].write_bytes(
+            key.private_bytes(
+                serialization.Encoding.PEM,
+                serialization.PrivateFormat.PKCS8,
+                serialization.NoEncryption(),
+            )
+        )
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(*files)
         return context
 
 
 class Registry:
-    """``images`` are repositories with their tags and digests; ``guard`` is None, ``basic`` or ``token``; ``users`` by name with their passwords, of whom
-    "" is anybody; ``faults`` are statuses by step: api, token, manifest. ``asked`` has method, path, and the headers of every request."""
+    """``images`` are repositories with their tags and digests; ``guard`` is None, ``basic`` or
+    ``token``; ``users`` by name with their passwords, of whom "" is anybody; ``faults`` are
+    statuses by step: api, token, manifest. ``asked`` has method, path, and the headers of every
+    request.
+    """
 
-    def __init__(self, context=None, images=None, guard=None, users=None, faults=None, open_api=False):
+    def __init__(
+        self, context=None, images=None, guard=None, users=None, faults=None, open_api=False
+    ):
         self.images = {"team/llm": ["v1", "latest", DIGEST]} if images is None else images
-        self.guard, self.users, self.faults, self.open_api = guard, users or {}, faults or {}, open_api
+        self.guard, self.users, self.faults, self.open_api = (
+            guard,
+            users or {},
+            faults or {},
+            open_api,
+        )
         self.asked = []
         registry = self
 
@@ -76,7 +117,11 @@ class Registry:
                 status, headers, told = registry.answer(self.command, self.path, self.headers, body)
                 text = json.dumps(told).encode()
                 self.send_response(status)
-                for name, value in {**headers, "Content-Type": "application/json", "Content-Length": str(len(text))}.items():
+                for name, value in {
+                    **headers,
+                    "Content-Type": "application/json",
+                    "Content-Length": str(len(text)),
+                }.items():
                     self.send_header(name, value)
                 self.end_headers()
                 if self.command != "HEAD":
@@ -96,7 +141,9 @@ class Registry:
         self._server = Server(("127.0.0.1", 0), Handler)
         self.port = self._server.server_address[1]
         if context:
-            self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
+            self._server.socket = context.wrap_socket(
+                self._server.socket, server_side=True, do_handshake_on_connect=False
+            )
         self.url = f"{'https' if context else 'http'}://127.0.0.1:{self.port}"
         self.host = f"127.0.0.1:{self.port}"
 
@@ -105,19 +152,37 @@ class Registry:
         step = "token" if parts.path == "/token" else "api" if parts.path == "/v2/" else "manifest"
         if step in self.faults:
             fault = self.faults[step]
-            return fault if isinstance(fault, tuple) else (fault, {}, _error("UNAVAILABLE", "having trouble"))
+            return (
+                fault
+                if isinstance(fault, tuple)
+                else (fault, {}, _error("UNAVAILABLE", "having trouble"))
+            )
         if step == "token":
             return self._token(method, parse_qs(body if method == "POST" else parts.query), headers)
         if not self._known(headers) and not (step == "api" and self.open_api):
-            asking = {"basic": 'Basic realm="registry"', "token": f'Bearer realm="{self.url}/token",service="registry",scope="x"'}
-            return 401, {"WWW-Authenticate": asking[self.guard]}, _error("UNAUTHORIZED", "authentication required")
+            asking = {
+                "basic": 'Basic realm="registry"',
+                "token": f'Bearer realm="{self.url}/token",service="registry",scope="x"',
+            }
+            return (
+                401,
+                {"WWW-Authenticate": asking[self.guard]},
+                _error("UNAUTHORIZED", "authentication required"),
+            )
         if step == "api":
             return 200, {}, {}
-        repository, _manifests, name = parts.path[len("/v2/"):].rpartition("/manifests/")
+        repository, _manifests, name = parts.path[len("/v2/") :].rpartition("/manifests/")
         if name not in self.images.get(repository, []):
             return 404, {}, _error("MANIFEST_UNKNOWN", "manifest unknown")
         if _MANIFEST not in headers.get("Accept", ""):
-            return 404, {}, _error("MANIFEST_UNKNOWN", "OCI index found, but accept header does not support OCI indexes")
+            return (
+                404,
+                {},
+                _error(
+                    "MANIFEST_UNKNOWN",
+                    "OCI index found, but accept header does not support OCI indexes",
+                ),
+            )
         return 200, {"Docker-Content-Digest": DIGEST, "X-Kind": _MANIFEST}, {}
 
     def _known(self, headers):
@@ -133,14 +198,30 @@ class Registry:
         return "" if not given and "" in self.users else None
 
     def _token(self, method, query, headers):
-        if query.get("scope", [""])[0].split(":")[0] != "repository" or query.get("service") != ["registry"]:
+        if query.get("scope", [""])[0].split(":")[0] != "repository" or query.get("service") != [
+            "registry"
+        ]:
             return 400, {}, _error("BAD", "no scope")
         if method == "POST":
-            good = query.get("grant_type") == ["refresh_token"] and query.get("refresh_token") == [self.users.get("refresh")]
-            return (200, {}, {"access_token": "good.token"}) if good else (401, {}, _error("UNAUTHORIZED", "no such token"))
+            good = query.get("grant_type") == ["refresh_token"] and query.get("refresh_token") == [
+                self.users.get("refresh")
+            ]
+            return (
+                (200, {}, {"access_token": "good.token"})
+                if good
+                else (401, {}, _error("UNAUTHORIZED", "no such token"))
+            )
         if headers.get("Authorization") and self._user(headers["Authorization"]) is None:
             return 401, {}, _error("UNAUTHORIZED", "incorrect username or password")
-        return 200, {}, {"token": "good.token" if self._user(headers.get("Authorization", "")) is not None else "poor.token"}
+        return (
+            200,
+            {},
+            {
+                "token": "good.token"
+                if self._user(headers.get("Authorization", "")) is not None
+                else "poor.token"
+            },
+        )
 
     def __enter__(self):
         threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True).start()
@@ -156,7 +237,9 @@ def _error(code, message):
 
 
 class Proxy:
-    """An HTTP proxy that connects every host to one address, or answers every CONNECT with ``status``; ``asked`` has its first lines and headers."""
+    """An HTTP proxy that connects every host to one address, or answers every CONNECT with
+    ``status``; ``asked`` has its first lines and headers.
+    """
 
     def __init__(self, to=None, status=200):
         self.asked = []
@@ -175,7 +258,9 @@ class Proxy:
     def _accept(self):
         with contextlib.suppress(OSError):
             while True:
-                threading.Thread(target=self._serve, args=(self._listener.accept()[0],), daemon=True).start()
+                threading.Thread(
+                    target=self._serve, args=(self._listener.accept()[0],), daemon=True
+                ).start()
 
     def _serve(self, client):
         with client, contextlib.suppress(OSError):

@@ -1,7 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The real Pushgateway, Prometheus and Alertmanager on loopback, each in a directory of its own, and a receiver of webhooks.
+"""The real Pushgateway, Prometheus and Alertmanager on loopback, each in a directory of its own,
+and a receiver of webhooks.
 
 Used as context managers; nothing of them is left when they are closed.
 """
@@ -24,14 +25,21 @@ import yaml
 
 #: Debian's names of the programs, and the Debian packages that bring them.
 PACKAGES = {
-    "prometheus-pushgateway": "prometheus-pushgateway", "prometheus": "prometheus", "promtool": "prometheus",
-    "prometheus-alertmanager": "prometheus-alertmanager", "amtool": "prometheus-alertmanager",
+    "prometheus-pushgateway": "prometheus-pushgateway",
+    "prometheus": "prometheus",
+    "promtool": "prometheus",
+    "prometheus-alertmanager": "prometheus-alertmanager",
+    "amtool": "prometheus-alertmanager",
 }
 
 
 def missing(*programs):
     """Why a test that needs these programs cannot run; empty when it can."""
-    absent = [f"{program} (package {PACKAGES[program]})" for program in programs if not shutil.which(program)]
+    absent = [
+        f"{program} (package {PACKAGES[program]})"
+        for program in programs
+        if not shutil.which(program)
+    ]
     return f"needs {', '.join(absent)}" if absent else ""
 
 
@@ -47,7 +55,9 @@ def get(url, timeout=5):
 
 
 def eventually(ask, seconds=30, every=0.2):
-    """The first true answer of ``ask``; AssertionError with the last one when there is none in time."""
+    """The first true answer of ``ask``; AssertionError with the last one when there is none in
+    time.
+    """
     until, answer = time.monotonic() + seconds, None
     while time.monotonic() < until:
         answer = ask()
@@ -76,14 +86,18 @@ class _Server:
 
     def start(self):
         log = (self.directory / "log").open("ab")
-        self._process = subprocess.Popen(self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory)
+        self._process = subprocess.Popen(
+            self.argv(), stdin=subprocess.DEVNULL, stdout=log, stderr=log, cwd=self.directory
+        )
         log.close()
         eventually(self._is_ready, 30, 0.1)
         return self
 
     def _is_ready(self):
         if self._process.poll() is not None:
-            raise AssertionError(f"{self.argv()[0]} ended: {(self.directory / 'log').read_text()[-2000:]}")
+            raise AssertionError(
+                f"{self.argv()[0]} ended: {(self.directory / 'log').read_text()[-2000:]}"
+            )
         try:
             get(self.url + self.ready)
             return True
@@ -121,15 +135,22 @@ class Pushgateway(_Server):
 
     def argv(self):
         return [
-            "prometheus-pushgateway", f"--web.listen-address=127.0.0.1:{self.port}", f"--persistence.file={self.directory}/pushed",
-            "--persistence.interval=1s", *self.arguments,
+            "prometheus-pushgateway",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            f"--persistence.file={self.directory}/pushed",
+            "--persistence.interval=1s",
+            *self.arguments,
         ]
 
     def groups(self):
         """The groups as the API has them: {frozenset of label items: {metric: entry}}."""
         data = json.loads(get(f"{self.url}/api/v1/metrics"))["data"]
         return {
-            frozenset(group["labels"].items()): {name: entry for name, entry in group.items() if isinstance(entry, dict) and name != "labels"}
+            frozenset(group["labels"].items()): {
+                name: entry
+                for name, entry in group.items()
+                if isinstance(entry, dict) and name != "labels"
+            }
             for group in data
         }
 
@@ -137,37 +158,63 @@ class Pushgateway(_Server):
 class Prometheus(_Server):
     """Scrapes a Pushgateway once a second; ``rules`` are files, ``alertmanager`` a server."""
 
-    def __init__(self, directory, pushgateway, rules=(), alertmanager=None, port=None, interval="1s"):
+    def __init__(
+        self, directory, pushgateway, rules=(), alertmanager=None, port=None, interval="1s"
+    ):
         super().__init__(directory, port)
-        self.pushgateway, self.rules, self.alertmanager, self.interval = pushgateway, [str(rule) for rule in rules], alertmanager, interval
+        self.pushgateway, self.rules, self.alertmanager, self.interval = (
+            pushgateway,
+            [str(rule) for rule in rules],
+            alertmanager,
+            interval,
+        )
 
     def argv(self):
         config = {
             "global": {"scrape_interval": self.interval, "evaluation_interval": self.interval},
             "rule_files": self.rules,
             "scrape_configs": [
-                {"job_name": "pushgateway", "honor_labels": True, "static_configs": [{"targets": [f"127.0.0.1:{self.pushgateway.port}"]}]},
+                {
+                    "job_name": "pushgateway",
+                    "honor_labels": True,
+                    "static_configs": [{"targets": [f"127.0.0.1:{self.pushgateway.port}"]}],
+                }
             ],
         }
         if self.alertmanager:
-            config["alerting"] = {"alertmanagers": [{"static_configs": [{"targets": [f"127.0.0.1:{self.alertmanager.port}"]}]}]}
+            config["alerting"] = {
+                "alertmanagers": [
+                    {"static_configs": [{"targets": [f"127.0.0.1:{self.alertmanager.port}"]}]}
+                ]
+            }
         (self.directory / "prometheus.yml").write_text(yaml.safe_dump(config))
         return [
-            "prometheus", f"--config.file={self.directory}/prometheus.yml", f"--storage.tsdb.path={self.directory}/data",
-            f"--web.listen-address=127.0.0.1:{self.port}", "--log.level=warn",
+            "prometheus",
+            f"--config.file={self.directory}/prometheus.yml",
+            f"--storage.tsdb.path={self.directory}/data",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--log.level=warn",
         ]
 
     def query(self, expression):
-        """The series of an instant query: [{"metric": labels, "value": [time, text]}]; AssertionError with Prometheus's words on a bad one."""
+        """The series of an instant query: [{"metric": labels, "value": [time, text]}];
+        AssertionError with Prometheus's words on a bad one.
+        """
         try:
-            answer = json.loads(get(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}"))
+            answer = json.loads(
+                get(f"{self.url}/api/v1/query?{urllib.parse.urlencode({'query': expression})}")
+            )
         except urllib.error.HTTPError as error:
             raise AssertionError(f"{expression}: {error.read().decode()}") from error
         return answer["data"]["result"]
 
     def alerts(self):
         """Names and labels of the alerts that fire."""
-        return [alert["labels"] for alert in json.loads(get(f"{self.url}/api/v1/alerts"))["data"]["alerts"] if alert["state"] == "firing"]
+        return [
+            alert["labels"]
+            for alert in json.loads(get(f"{self.url}/api/v1/alerts"))["data"]["alerts"]
+            if alert["state"] == "firing"
+        ]
 
 
 class Alertmanager(_Server):
@@ -179,8 +226,12 @@ class Alertmanager(_Server):
 
     def argv(self):
         return [
-            "prometheus-alertmanager", f"--config.file={self.config}", f"--storage.path={self.directory}/data",
-            f"--web.listen-address=127.0.0.1:{self.port}", "--cluster.listen-address=", "--log.level=debug",
+            "prometheus-alertmanager",
+            f"--config.file={self.config}",
+            f"--storage.path={self.directory}/data",
+            f"--web.listen-address=127.0.0.1:{self.port}",
+            "--cluster.listen-address=",
+            "--log.level=debug",
         ]
 
 

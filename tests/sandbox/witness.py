@@ -1,15 +1,17 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A witness of this machine: whether its processors were there for whoever measured something, from evidence taken beside the measurement.
+"""A witness of this machine: whether its processors were there for whoever measured something, from
+evidence taken beside the measurement.
 
     with Witness() as witness:
         ...
     witness.seen.disturbed, str(witness.seen)
 
-All hosts of a sandbox cluster share this machine: when its processors stand still, since a hypervisor has given them to somebody else
-or something more urgent has them, each emulated host stands still too, and its figures are no evidence of a network.
-Run as a program, it witnesses until its standard input ends and prints what it saw.
+All hosts of a sandbox cluster share this machine: when its processors stand still, since a
+hypervisor has given them to somebody else or something more urgent has them, each emulated host
+stands still too, and its figures are no evidence of a network. Run as a program, it witnesses until
+its standard input ends and prints what it saw.
 """
 
 from __future__ import annotations
@@ -23,16 +25,19 @@ import threading
 import time
 from dataclasses import dataclass
 
-#: Seconds of the stretches that are looked at: as long as the shortest measurement of a rate, which one standstill changes the most.
+#: Seconds of the stretches that are looked at: as long as the shortest measurement of a rate, which
+#: one standstill changes the most.
 STRETCH = 2.0
-#: The shares of a stretch that a processor's timer may be late for, and that a hypervisor may take, before what was measured is no measurement.
-#: Seen on two processors: busy with compilers beside the tests, all of which passed, 1 % of the stretches had more than 8 % late and 11 % stolen;
-#: of standstills of 0.3 to 2 s, those that made a test fail were 39 to 94 % late.
+#: The shares of a stretch that a processor's timer may be late for, and that a hypervisor may take,
+#: before what was measured is no measurement. Seen on two processors: busy with compilers beside
+#: the tests, all of which passed, 1 % of the stretches had more than 8 % late and 11 % stolen; of
+#: standstills of 0.3 to 2 s, those that made a test fail were 39 to 94 % late.
 LATE, STOLEN = 0.1, 0.15
 #: Seconds between two looks of a processor's timer at the clock.
 _TICK = 0.01
-#: Seconds by which a timer must be late to count. Less is what programs that share a processor do to each other: with eight of them always busy,
-#: or with every second 50 ms taken by somebody else, no test failed.
+#: Seconds by which a timer must be late to count. Less is what programs that share a processor do
+#: to each other: with eight of them always busy, or with every second 50 ms taken by somebody else,
+#: no test failed.
 _LEAST = 0.06
 #: Seconds between two looks at what the hypervisor took; the kernel counts in hundredths.
 _LOOK = 0.1
@@ -44,7 +49,9 @@ _PATIENCE = 30
 
 @dataclass(frozen=True)
 class Seen:
-    """Of ``seconds`` the worst stretch: the share of it that a processor's timer was late for, and that was stolen from all processors."""
+    """Of ``seconds`` the worst stretch: the share of it that a processor's timer was late for, and
+    that was stolen from all processors.
+    """
 
     seconds: float
     late: float
@@ -55,7 +62,10 @@ class Seen:
         return self.late >= LATE or self.stolen >= STOLEN
 
     def __str__(self) -> str:
-        return f"of {STRETCH:g} s a processor was away for {self.late:.0%}, {self.stolen:.0%} stolen (in {self.seconds:.0f} s)"
+        return (
+            f"of {STRETCH:g} s a processor was away for {self.late:.0%}, {self.stolen:.0%} "
+            f"stolen (in {self.seconds:.0f} s)"
+        )
 
 
 class Witness:
@@ -63,7 +73,12 @@ class Witness:
 
     def __enter__(self):
         self.seen = None
-        self._process = subprocess.Popen([sys.executable, "-I", "-S", __file__], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
         self._process.stdout.readline()
         return self
 
@@ -110,12 +125,20 @@ class _Timer(threading.Thread):
 
 
 def worst(events) -> float:
-    """The most of what ``events`` (moments with amounts that ended then, in seconds) say together of any stretch, as a share of it."""
+    """The most of what ``events`` (moments with amounts that ended then, in seconds) say together
+    of any stretch, as a share of it.
+    """
     moments = [moment for moment, _amount in events]
     sums = [0.0]
     for _moment, amount in events:
         sums.append(sums[-1] + amount)
-    most = max((sums[place + 1] - sums[bisect.bisect_left(moments, moment - STRETCH)] for place, moment in enumerate(moments)), default=0.0)
+    most = max(
+        (
+            sums[place + 1] - sums[bisect.bisect_left(moments, moment - STRETCH)]
+            for place, moment in enumerate(moments)
+        ),
+        default=0.0,
+    )
     return min(1.0, most / STRETCH)
 
 

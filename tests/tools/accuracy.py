@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""make accuracy: the truth table. Every scenario of a corpus is put before the real checks on a stand-in node, and what they find is compared with the truth.
+"""make accuracy: the truth table. Every scenario of a corpus is put before the real checks on a
+stand-in node, and what they find is compared with the truth.
 
 A file of ``tests/accuracy`` is a list of entries:
 
@@ -16,8 +17,10 @@ A file of ``tests/accuracy`` is a list of entries:
               the index of a GPU, null for the node, or a name (a bus id for what has none). Other checks may find the same too: a lost GPU is lost to all.
     fit       what the verdict must be, where it does not follow from ``expect``
 
-or it makes pairs: ``{pairs: [names of scenarios]}``, every two of them on one node, or ``{pairs: [...], with: [...]}``, each with each.
+or it makes pairs: ``{pairs: [names of scenarios]}``, every two of them on one node, or ``{pairs:
+[...], with: [...]}``, each with each.
 """
+
 from __future__ import annotations
 
 import argparse
@@ -42,11 +45,33 @@ import node as sandbox  # noqa: E402
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, runner, verdict  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings  # noqa: E402
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    FAIL,
+    PASSIVE,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+)  # noqa: E402
 
 KINDS = ("healthy", "fault", "pair", "recovered")
-_HEADINGS = {"healthy": "healthy nodes", "fault": "single faults", "pair": "pairs of faults", "recovered": "recovered faults"}
-_KEYS = {"name", "kind", "about", "each", "node", "checks", "options", "expected_gpus", "expect", "fit"}
+_HEADINGS = {
+    "healthy": "healthy nodes",
+    "fault": "single faults",
+    "pair": "pairs of faults",
+    "recovered": "recovered faults",
+}
+_KEYS = {
+    "name",
+    "kind",
+    "about",
+    "each",
+    "node",
+    "checks",
+    "options",
+    "expected_gpus",
+    "expect",
+    "fit",
+}
 #: The lines of a document between which the table stands.
 BEGIN, END = "<!-- accuracy: begin -->", "<!-- accuracy: end -->"
 #: Seconds for one scenario; every check has a deadline far below.
@@ -58,7 +83,9 @@ _LIBRARIES = "ACCURACY_LIBRARIES"
 
 
 class Row(NamedTuple):
-    """One fact that is to be found, or was: what, about whom, how bad, and what to do; and which check says so."""
+    """One fact that is to be found, or was: what, about whom, how bad, and what to do; and which
+    check says so.
+    """
 
     check: str
     code: str
@@ -71,7 +98,13 @@ class Row(NamedTuple):
         return (self.code, self.subject, self.status, self.action)
 
     def __str__(self) -> str:
-        subject = "node" if self.subject is None else f"GPU {self.subject}" if isinstance(self.subject, int) else self.subject
+        subject = (
+            "node"
+            if self.subject is None
+            else f"GPU {self.subject}"
+            if isinstance(self.subject, int)
+            else self.subject
+        )
         return f"{self.check}: {self.code} of {subject}, {self.status}, {self.action}"
 
 
@@ -87,7 +120,9 @@ class Scenario(NamedTuple):
 
 
 class Comparison(NamedTuple):
-    """How what was found differs from the truth, as rows; each difference counts for the check it stands with."""
+    """How what was found differs from the truth, as rows; each difference counts for the check it
+    stands with.
+    """
 
     right: List[Row]
     missed: List[Row]
@@ -102,17 +137,26 @@ class Comparison(NamedTuple):
 
 # ---- the corpus ----
 
+
 def load(directory: Path = CORPUS) -> List[Scenario]:
     """Every scenario; raises ValueError that names the entry that is not understood."""
     scenarios: Dict[str, Scenario] = {}
-    entries = [(path.name, entry) for path in sorted(directory.glob("*.yml")) for entry in yaml.safe_load(path.read_text(encoding="utf-8"))]
+    entries = [
+        (path.name, entry)
+        for path in sorted(directory.glob("*.yml"))
+        for entry in yaml.safe_load(path.read_text(encoding="utf-8"))
+    ]
     for where, entry in entries:
         if "pairs" not in entry:
             for scenario in _expanded(where, entry):
                 _add(scenarios, scenario)
     for _where, entry in entries:
         if "pairs" in entry:
-            for first, second in itertools.product(entry["pairs"], entry["with"]) if "with" in entry else itertools.combinations(entry["pairs"], 2):
+            for first, second in (
+                itertools.product(entry["pairs"], entry["with"])
+                if "with" in entry
+                else itertools.combinations(entry["pairs"], 2)
+            ):
                 _add(scenarios, _both(scenarios[first], scenarios[second]))
     return sorted(scenarios.values(), key=lambda scenario: KINDS.index(scenario.kind))
 
@@ -126,20 +170,52 @@ def _add(scenarios: Dict[str, Scenario], scenario: Scenario) -> None:
 def _expanded(where: str, entry: Dict[str, Any]) -> Iterator[Scenario]:
     strange = set(entry) - _KEYS
     if strange or entry.get("kind") not in KINDS:
-        raise ValueError(f"{where}: {entry.get('name')}: {', '.join(sorted(strange)) or entry.get('kind')} is not understood")
+        raise ValueError(
+            f"{where}: {entry.get('name')}: {', '.join(sorted(strange)) or entry.get('kind')} "
+            "is not understood"
+        )
     each = entry.get("each") or {}
     for values in itertools.product(*each.values()):
         variables = dict(zip(each, values))
-        name = entry["name"] + "".join(f" {key}={value[0] if isinstance(value, list) else value}" for key, value in variables.items())
+        name = entry["name"] + "".join(
+            f" {key}={value[0] if isinstance(value, list) else value}"
+            for key, value in variables.items()
+        )
         clash = sorted(set(variables) & set(_places(variables)))
         if clash:
-            raise ValueError(f"{where}: {entry['name']}: {', '.join(clash)} is a place on the bus, give the variable another name")
+            raise ValueError(
+                f"{where}: {entry['name']}: {', '.join(clash)} is a place on the bus, give the "
+                "variable another name"
+            )
         # Values that go together: $name.0, $name.1.
-        variables.update({f"{key}.{place}": part for key, value in list(variables.items()) if isinstance(value, list) for place, part in enumerate(value)})
-        filled = _filled({key: entry.get(key) for key in _KEYS - {"each", "about"}}, dict(variables, **_places(variables)))
+        variables.update(
+            {
+                f"{key}.{place}": part
+                for key, value in list(variables.items())
+                if isinstance(value, list)
+                for place, part in enumerate(value)
+            }
+        )
+        filled = _filled(
+            {key: entry.get(key) for key in _KEYS - {"each", "about"}},
+            dict(variables, **_places(variables)),
+        )
         rows = tuple(Row(*row) for row in filled["expect"] or ())
-        wanted, options, fit = tuple(filled["checks"] or ()), filled["options"] or {}, filled["fit"] or _fitness(rows)
-        yield Scenario(name, entry["kind"], filled["node"] or {}, wanted, options, rows, fit, filled["expected_gpus"])
+        wanted, options, fit = (
+            tuple(filled["checks"] or ()),
+            filled["options"] or {},
+            filled["fit"] or _fitness(rows),
+        )
+        yield Scenario(
+            name,
+            entry["kind"],
+            filled["node"] or {},
+            wanted,
+            options,
+            rows,
+            fit,
+            filled["expected_gpus"],
+        )
 
 
 def _places(variables: Dict[str, Any]) -> Dict[str, str]:
@@ -168,17 +244,34 @@ def _filled(value: Any, variables: Dict[str, Any]) -> Any:
 def _fitness(rows: Iterable[Row]) -> str:
     """The verdict that follows from the facts."""
     statuses = {row.status for row in rows}
-    return verdict.UNFIT if FAIL in statuses else verdict.COULD_NOT_TELL if UNKNOWN in statuses else verdict.FIT
+    return (
+        verdict.UNFIT
+        if FAIL in statuses
+        else verdict.COULD_NOT_TELL
+        if UNKNOWN in statuses
+        else verdict.FIT
+    )
 
 
 def _both(first: Scenario, second: Scenario) -> Scenario:
     """Two scenarios on one node."""
     rows = tuple(dict.fromkeys(first.expect + second.expect))
-    options = {check: {**first.options.get(check, {}), **second.options.get(check, {})} for check in {**first.options, **second.options}}
+    options = {
+        check: {**first.options.get(check, {}), **second.options.get(check, {})}
+        for check in {**first.options, **second.options}
+    }
     node = _merged(first.node, second.node)
     if "boot" in (node.get("kmsg") or ()):
         node["kmsg"] = ["boot"] + [record for record in node["kmsg"] if record != "boot"]
-    return Scenario(f"{first.name} + {second.name}", "pair", node, tuple(dict.fromkeys(first.checks + second.checks)), options, rows, _fitness(rows))
+    return Scenario(
+        f"{first.name} + {second.name}",
+        "pair",
+        node,
+        tuple(dict.fromkeys(first.checks + second.checks)),
+        options,
+        rows,
+        _fitness(rows),
+    )
 
 
 def _merged(first: Any, second: Any) -> Any:
@@ -193,30 +286,57 @@ def _merged(first: Any, second: Any) -> Any:
 
 # ---- one scenario ----
 
+
 def examine(scenario: Scenario) -> List[Dict[str, Any]]:
-    """What the checks say of a node of this scenario, as results in plain values. Changes this process's environment."""
+    """What the checks say of a node of this scenario, as results in plain values. Changes this
+    process's environment.
+    """
     directory = Path(tempfile.mkdtemp(prefix="accuracy-", dir=_SHELF))
     try:
-        built = sandbox.build(scenario.node, directory / "node", settings={"TMPDIR": str(directory)})
-        chosen = [name for name in checks.NODE_CHECKS if checks.load(name).intrusion == PASSIVE or name in scenario.checks]
+        built = sandbox.build(
+            scenario.node, directory / "node", settings={"TMPDIR": str(directory)}
+        )
+        chosen = [
+            name
+            for name in checks.NODE_CHECKS
+            if checks.load(name).intrusion == PASSIVE or name in scenario.checks
+        ]
         chosen += [name for name in checks.DURING if name in scenario.checks]
-        settings = dict(expected_gpus=scenario.expected_gpus or built.scenario["gpus"] or None, nvml_library=built.library, host_root=built.root)
+        settings = dict(
+            expected_gpus=scenario.expected_gpus or built.scenario["gpus"] or None,
+            nvml_library=built.library,
+            host_root=built.root,
+        )
         requests = [[name, scenario.options.get(name, {})] for name in chosen]
         if built.scenario["driver"]["library"] is not True:
             # The loader must not find what it finds for the others.
             return _in_a_program(built, requests, settings)
         os.environ.update(built.environment)
-        wanted = [(checks.load(name), dict(checks.load(name).defaults(), **options)) for name, options in requests]
-        return [outcome.result.to_dict() for outcome in runner.run(wanted, Settings(**settings), stop_on_fail=False)]
+        wanted = [
+            (checks.load(name), dict(checks.load(name).defaults(), **options))
+            for name, options in requests
+        ]
+        return [
+            outcome.result.to_dict()
+            for outcome in runner.run(wanted, Settings(**settings), stop_on_fail=False)
+        ]
     finally:
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _in_a_program(built: Any, requests: List[Any], settings: Dict[str, Any]) -> List[Dict[str, Any]]:
+def _in_a_program(
+    built: Any, requests: List[Any], settings: Dict[str, Any]
+) -> List[Dict[str, Any]]:
     asked = json.dumps({"checks": requests, "settings": settings, "how": {"stop_on_fail": False}})
     program = [built.python, str(sandbox.SANDBOX / "measure.py"), asked]
-    environment = {name: value for name, value in os.environ.items() if name not in ("LD_LIBRARY_PATH", _LIBRARIES)}
-    done = subprocess.run(program, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=True)
+    environment = {
+        name: value
+        for name, value in os.environ.items()
+        if name not in ("LD_LIBRARY_PATH", _LIBRARIES)
+    }
+    done = subprocess.run(
+        program, env=environment, capture_output=True, text=True, timeout=_PATIENCE, check=True
+    )
     return [outcome["result"] for outcome in json.loads(done.stdout)]
 
 
@@ -227,17 +347,30 @@ def found_in(results: List[Dict[str, Any]]) -> List[Row]:
         before = len(rows)
         for finding in result["findings"]:
             subject = finding["subject"]
-            about = subject.get("index", subject.get("pci")) if subject["kind"] == "gpu" else subject.get("name", subject.get("pci"))
+            about = (
+                subject.get("index", subject.get("pci"))
+                if subject["kind"] == "gpu"
+                else subject.get("name", subject.get("pci"))
+            )
             if finding["status"] in (WARN, UNKNOWN, FAIL):
-                rows.append(Row(result["check"], finding["code"], about, finding["status"], finding["action"]))
+                rows.append(
+                    Row(
+                        result["check"],
+                        finding["code"],
+                        about,
+                        finding["status"],
+                        finding["action"],
+                    )
+                )
         if len(rows) == before and result["status"] in (WARN, UNKNOWN, FAIL):
             rows.append(Row(result["check"], "no_finding", None, result["status"], "none"))
     return list(dict.fromkeys(rows))
 
 
 def compare(expected: Iterable[Row], found: Iterable[Row]) -> Comparison:
-    """The truth against what was found. What is nearly right (the same code of another GPU, or of this one with another status or action) is one
-    difference, not a miss and a false alarm."""
+    """The truth against what was found. What is nearly right (the same code of another GPU, or of
+    this one with another status or action) is one difference, not a miss and a false alarm.
+    """
     expected, found = list(expected), list(found)
     facts = {row.fact for row in expected}
     said = {(row.check, *row.fact) for row in found}
@@ -245,8 +378,17 @@ def compare(expected: Iterable[Row], found: Iterable[Row]) -> Comparison:
     result = Comparison([row for row in expected if (row.check, *row.fact) in said], [], [], [], [])
     strange = [row for row in found if row.fact not in facts]
     for row in left:
-        same_subject = next((one for one in strange if (one.check, one.code, one.subject) == (row.check, row.code, row.subject)), None)
-        other_subject = next((one for one in strange if (one.check, one.code) == (row.check, row.code)), None)
+        same_subject = next(
+            (
+                one
+                for one in strange
+                if (one.check, one.code, one.subject) == (row.check, row.code, row.subject)
+            ),
+            None,
+        )
+        other_subject = next(
+            (one for one in strange if (one.check, one.code) == (row.check, row.code)), None
+        )
         near = same_subject or other_subject
         if near is None:
             result.missed.append(row)
@@ -258,7 +400,9 @@ def compare(expected: Iterable[Row], found: Iterable[Row]) -> Comparison:
 
 
 def fitness(results: List[Dict[str, Any]]) -> str:
-    return verdict.judge_node("node", [CheckResult.from_dict(result) for result in results], verdict.Policy()).fit
+    return verdict.judge_node(
+        "node", [CheckResult.from_dict(result) for result in results], verdict.Policy()
+    ).fit
 
 
 def _answer(scenario: Scenario) -> Tuple[str, List[Dict[str, Any]], str]:
@@ -268,8 +412,12 @@ def _answer(scenario: Scenario) -> Tuple[str, List[Dict[str, Any]], str]:
         return scenario.name, [], f"{type(error).__name__}: {error}"
 
 
-def run(scenarios: List[Scenario], jobs: int) -> Iterator[Tuple[Scenario, List[Dict[str, Any]], str]]:
-    """(scenario, results, what went wrong with the examination itself), as they come. A process for each scenario, forked with all imports done."""
+def run(
+    scenarios: List[Scenario], jobs: int
+) -> Iterator[Tuple[Scenario, List[Dict[str, Any]], str]]:
+    """(scenario, results, what went wrong with the examination itself), as they come. A process for
+    each scenario, forked with all imports done.
+    """
     import pynvml  # noqa: F401 - so that no scenario has to
 
     for name in checks.NODE_CHECKS + checks.DURING:
@@ -279,8 +427,13 @@ def run(scenarios: List[Scenario], jobs: int) -> Iterator[Tuple[Scenario, List[D
     measuring = [scenario for scenario in scenarios if scenario.checks]
     reading = [scenario for scenario in scenarios if not scenario.checks]
     forked = multiprocessing.get_context("fork")
-    with forked.Pool(jobs, maxtasksperchild=1) as readers, forked.Pool(4 * jobs, maxtasksperchild=1) as measurers:
-        answers = [measurers.imap_unordered(_answer, measuring), readers.imap_unordered(_answer, reading)]
+    with forked.Pool(jobs, maxtasksperchild=1) as readers, forked.Pool(
+        4 * jobs, maxtasksperchild=1
+    ) as measurers:
+        answers = [
+            measurers.imap_unordered(_answer, measuring),
+            readers.imap_unordered(_answer, reading),
+        ]
         for waiting, count in zip(answers, (len(measuring), len(reading))):
             for _number in range(count):
                 name, results, trouble = waiting.next(timeout=_PATIENCE)
@@ -288,6 +441,7 @@ def run(scenarios: List[Scenario], jobs: int) -> Iterator[Tuple[Scenario, List[D
 
 
 # ---- the table ----
+
 
 class Tally:
     """Counts by kind of scenario and by check."""
@@ -304,35 +458,73 @@ class Tally:
             return
         comparison, fit = compare(scenario.expect, found_in(results)), fitness(results)
         self.kinds[scenario.kind]["exact"] += comparison.exact and fit == scenario.fit
-        for column, rows in (("right", comparison.right), ("missed", comparison.missed), ("false_alarms", comparison.false_alarms),
-                             ("wrong_gpu", [pair[0] for pair in comparison.wrong_gpu]), ("wrong_action", [pair[0] for pair in comparison.wrong_action])):
+        for column, rows in (
+            ("right", comparison.right),
+            ("missed", comparison.missed),
+            ("false_alarms", comparison.false_alarms),
+            ("wrong_gpu", [pair[0] for pair in comparison.wrong_gpu]),
+            ("wrong_action", [pair[0] for pair in comparison.wrong_action]),
+        ):
             for row in rows:
                 self._of(row.check)[column] += 1
         for result in results:
             self._of(result["check"])["scenarios"] += 1
-        said = [f"missed: {row}" for row in comparison.missed] + [f"false alarm: {row}" for row in comparison.false_alarms]
-        said += [f"wrong subject: {row}; found {other.subject}" for row, other in comparison.wrong_gpu]
-        said += [f"wrong status or action: {row}; found {other.status}, {other.action}" for row, other in comparison.wrong_action]
+        said = [f"missed: {row}" for row in comparison.missed] + [
+            f"false alarm: {row}" for row in comparison.false_alarms
+        ]
+        said += [
+            f"wrong subject: {row}; found {other.subject}" for row, other in comparison.wrong_gpu
+        ]
+        said += [
+            f"wrong status or action: {row}; found {other.status}, {other.action}"
+            for row, other in comparison.wrong_action
+        ]
         said += [f"verdict: {fit}, not {scenario.fit}"] if fit != scenario.fit else []
         self.differences += [f"{scenario.name}: {words}" for words in said]
 
     def _of(self, check: str) -> Dict[str, int]:
-        return self.checks.setdefault(check, {"scenarios": 0, "right": 0, "missed": 0, "false_alarms": 0, "wrong_gpu": 0, "wrong_action": 0})
+        return self.checks.setdefault(
+            check,
+            {
+                "scenarios": 0,
+                "right": 0,
+                "missed": 0,
+                "false_alarms": 0,
+                "wrong_gpu": 0,
+                "wrong_action": 0,
+            },
+        )
 
     def to_dict(self) -> Dict[str, Any]:
-        return {"kinds": self.kinds, "checks": {name: self.checks[name] for name in checks.NAMES if name in self.checks}, "differences": self.differences}
+        return {
+            "kinds": self.kinds,
+            "checks": {name: self.checks[name] for name in checks.NAMES if name in self.checks},
+            "differences": self.differences,
+        }
 
 
 def table(tally: Dict[str, Any]) -> str:
     """The counts as two tables in Markdown."""
     lines = ["| corpus | scenarios | exactly right |", "| --- | ---: | ---: |"]
-    lines += [f"| {_HEADINGS[kind]} | {counts['scenarios']} | {counts['exact']} |" for kind, counts in tally["kinds"].items()]
-    total, exact = (sum(counts[column] for counts in tally["kinds"].values()) for column in ("scenarios", "exact"))
+    lines += [
+        f"| {_HEADINGS[kind]} | {counts['scenarios']} | {counts['exact']} |"
+        for kind, counts in tally["kinds"].items()
+    ]
+    total, exact = (
+        sum(counts[column] for counts in tally["kinds"].values())
+        for column in ("scenarios", "exact")
+    )
     lines += [f"| **all** | **{total}** | **{exact}** |", ""]
-    lines += ["| check | scenarios | faults found | missed | false alarms | wrong subject | wrong status or action |"]
+    lines += [
+        "| check | scenarios | faults found | missed | false alarms | wrong subject | wrong "
+        "status or action |"
+    ]
     lines += ["| --- | ---: | ---: | ---: | ---: | ---: | ---: |"]
     columns = ("scenarios", "right", "missed", "false_alarms", "wrong_gpu", "wrong_action")
-    lines += [f"| `{name}` | {' | '.join(str(counts[column]) for column in columns)} |" for name, counts in tally["checks"].items()]
+    lines += [
+        f"| `{name}` | {' | '.join(str(counts[column]) for column in columns)} |"
+        for name, counts in tally["checks"].items()
+    ]
     return "\n".join(lines)
 
 
@@ -341,12 +533,16 @@ def written(document: str, words: str) -> str:
     head, begin, rest = document.partition(BEGIN)
     _old, end, tail = rest.partition(END)
     if not (begin and end):
-        raise ValueError(f"there is no place for the table: {BEGIN} and {END} on lines of their own")
+        raise ValueError(
+            f"there is no place for the table: {BEGIN} and {END} on lines of their own"
+        )
     return f"{head}{BEGIN}\n{words}\n{END}{tail}"
 
 
 def _with_libraries() -> None:
-    """Begin again with the stand-in libraries on the loader's path, which is read once, when a program starts."""
+    """Begin again with the stand-in libraries on the loader's path, which is read once, when a
+    program starts.
+    """
     if _LIBRARIES in os.environ:
         return
     home = Path(tempfile.mkdtemp(prefix="accuracy-lib-"))
@@ -354,21 +550,45 @@ def _with_libraries() -> None:
         (home / f"{source[:-2]}.so.1").symlink_to(sandbox.library(source))
     environment = dict(os.environ, **{_LIBRARIES: str(home), "LD_LIBRARY_PATH": str(home)})
     try:
-        raise SystemExit(subprocess.run([sys.executable, __file__, *sys.argv[1:]], env=environment, check=False).returncode)
+        raise SystemExit(
+            subprocess.run(
+                [sys.executable, __file__, *sys.argv[1:]], env=environment, check=False
+            ).returncode
+        )
     finally:
         shutil.rmtree(home)
 
 
 def main(arguments: Optional[List[str]] = None) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n\n", maxsplit=1)[0])
-    parser.add_argument("-j", "--jobs", type=int, default=os.cpu_count() or 1, help="scenarios at the same time (default: one for each processor)")
-    parser.add_argument("--corpus", type=Path, default=CORPUS, help="directory of the scenarios (default: tests/accuracy)")
+    parser.add_argument(
+        "-j",
+        "--jobs",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="scenarios at the same time (default: one for each processor)",
+    )
+    parser.add_argument(
+        "--corpus",
+        type=Path,
+        default=CORPUS,
+        help="directory of the scenarios (default: tests/accuracy)",
+    )
     parser.add_argument("--only", metavar="TEXT", help="only scenarios whose name has this in it")
-    parser.add_argument("--json", action="store_true", help="the counts as JSON in place of the tables")
-    parser.add_argument("--write", type=Path, metavar="FILE", help="put the tables between the marks in this document too")
+    parser.add_argument(
+        "--json", action="store_true", help="the counts as JSON in place of the tables"
+    )
+    parser.add_argument(
+        "--write",
+        type=Path,
+        metavar="FILE",
+        help="put the tables between the marks in this document too",
+    )
     parser.add_argument("--list", action="store_true", help="the names of the scenarios, and end")
     chosen = parser.parse_args(arguments)
-    scenarios = [scenario for scenario in load(chosen.corpus) if (chosen.only or "") in scenario.name]
+    scenarios = [
+        scenario for scenario in load(chosen.corpus) if (chosen.only or "") in scenario.name
+    ]
     if chosen.list:
         print("\n".join(f"{scenario.kind}: {scenario.name}" for scenario in scenarios))
         return 0
@@ -379,10 +599,19 @@ def main(arguments: Optional[List[str]] = None) -> int:
     counts = dict(tally.to_dict(), seconds=round(time.monotonic() - began, 1))
     print(json.dumps(counts, indent=1) if chosen.json else table(counts))
     if not chosen.json:
-        print(*(["", f"{len(tally.differences)} differences:", *tally.differences] if tally.differences else []), sep="\n")
+        print(
+            *(
+                ["", f"{len(tally.differences)} differences:", *tally.differences]
+                if tally.differences
+                else []
+            ),
+            sep="\n",
+        )
         print(f"accuracy: {len(scenarios)} scenarios in {counts['seconds']} s", file=sys.stderr)
     if chosen.write:
-        chosen.write.write_text(written(chosen.write.read_text(encoding="utf-8"), table(counts)), encoding="utf-8")
+        chosen.write.write_text(
+            written(chosen.write.read_text(encoding="utf-8"), table(counts)), encoding="utf-8"
+        )
     return 1 if tally.differences else 0
 
 

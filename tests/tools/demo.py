@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""make demo: a cluster on this machine with one bad part, and whether the preflight names that part and no other."""
+"""make demo: a cluster on this machine with one bad part, and whether the preflight names that part
+and no other.
+"""
+
 from __future__ import annotations
 
 import argparse
@@ -18,20 +21,30 @@ from faults import FAULTS  # noqa: E402
 
 REPORTS = ROOT / ".build"
 RUN = "demo"
-#: Seconds that two hosts exchange data in a round; the checks' own default would make the demo some minutes longer.
+#: Seconds that two hosts exchange data in a round; the checks' own default would make the demo some
+#: minutes longer.
 DURATION = 2
 
 
 def wrong(document: Dict[str, Any], name: str) -> List[str]:
-    """What the run document says otherwise than it should; empty when it names what was inflicted and nothing else."""
+    """What the run document says otherwise than it should; empty when it names what was inflicted
+    and nothing else.
+    """
     found = {
         (owner, finding["subject"].get("name"), finding["code"], finding["status"])
-        for owner, findings in [("run", document["findings"]), *((node["name"], node["findings"]) for node in document["nodes"])]
-        for finding in findings if finding["status"] in ("warn", "unknown", "fail")
+        for owner, findings in [
+            ("run", document["findings"]),
+            *((node["name"], node["findings"]) for node in document["nodes"]),
+        ]
+        for finding in findings
+        if finding["status"] in ("warn", "unknown", "fail")
     }
     fault = FAULTS[name]
-    # A host that was dead from the start has said nothing of itself, and all that is known is that it does not answer.
-    if found in fault.expected or (fault.dead and {owner for owner, *_finding in found} == fault.dead):
+    # A host that was dead from the start has said nothing of itself, and all that is known is that
+    # it does not answer.
+    if found in fault.expected or (
+        fault.dead and {owner for owner, *_finding in found} == fault.dead
+    ):
         return []
     return [f"found: {one}" for one in sorted(found, key=str)] or ["nothing was found"]
 
@@ -41,22 +54,44 @@ def words(name: str) -> str:
     fault = FAULTS[name]
     if fault.dead:
         return f"{name} ({', '.join(sorted(fault.dead))}: no answer)"
-    said = [", ".join(f"{owner}: {subject} {code}" for owner, subject, code, _status in sorted(one)) for one in fault.expected]
+    said = [
+        ", ".join(f"{owner}: {subject} {code}" for owner, subject, code, _status in sorted(one))
+        for one in fault.expected
+    ]
     return f"{name} ({' or '.join(said) or 'nothing'})"
 
 
 def demonstrate(hosts: int, name: str) -> List[str]:
     document = REPORTS / RUN / "run.json"
     shutil.rmtree(document.parent, ignore_errors=True)
-    print(f"demo: as root, {hosts} hosts of stand-in GPUs in network namespaces of this machine; its own interfaces are not touched", flush=True)
+    print(
+        f"demo: as root, {hosts} hosts of stand-in GPUs in network namespaces of this machine; "
+        "its own interfaces are not touched",
+        flush=True,
+    )
     with Cluster(hosts=hosts) as cluster:
-        print(f"demo: two racks, two planes of {cluster.rate_mbit} Mbit/s, an sshd in each host; the fault: {words(name)}", flush=True)
+        print(
+            f"demo: two racks, two planes of {cluster.rate_mbit} Mbit/s, an sshd in each host; "
+            f"the fault: {words(name)}",
+            flush=True,
+        )
         FAULTS[name].inflict(cluster)
-        options = {"preflight_report_dir": str(REPORTS), "preflight_run_id": RUN, "checks_options": {"iperf3_pairs": {"duration": DURATION}}}
+        options = {
+            "preflight_report_dir": str(REPORTS),
+            "preflight_run_id": RUN,
+            "checks_options": {"iperf3_pairs": {"duration": DURATION}},
+        }
         arguments = ["playbooks/preflight.yml", "-e", json.dumps(options)]
-        print(f"demo: ansible-playbook -i {cluster.inventory} {arguments[0]} -e '{arguments[2]}'", flush=True)
+        print(
+            f"demo: ansible-playbook -i {cluster.inventory} {arguments[0]} -e '{arguments[2]}'",
+            flush=True,
+        )
         cluster.ansible_playbook(*arguments, timeout=1800, output=None)
-    return wrong(json.loads(document.read_text()), name) if document.exists() else ["the preflight wrote no run document"]
+    return (
+        wrong(json.loads(document.read_text()), name)
+        if document.exists()
+        else ["the preflight wrote no run document"]
+    )
 
 
 def main() -> int:

@@ -1,15 +1,20 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Runs the gates given as arguments, each a target of the Makefile, and says at the end how they went.
+"""Runs the gates given as arguments, each a target of the Makefile, and says at the end how they
+went.
 
-Those joined by commas keep one processor busy each and measure nothing: they run two at a time, and what they print comes as a whole.
+Those joined by commas keep one processor busy each and measure nothing: they run two at a time, and
+what they print comes as a whole.
 
-A gate that fails does not keep the others from running. A gate that runs pytest leaves .build/reports/<gate>.xml and
-counts with its tests, any other counts as one. A line in .build/reports/<gate>.skipped is a test that it left out.
+A gate that fails does not keep the others from running. A gate that runs pytest leaves
+.build/reports/<gate>.xml and counts with its tests, any other counts as one. A line in
+.build/reports/<gate>.skipped is a test that it left out.
 
-Of the tests that fail, a few are run once more at the end, with nothing beside them: one that passes then is named, with what it said
-at first, and does not fail its gate. It is a defect, of the test or of what it tests, but says nothing about the change at hand.
+Of the tests that fail, a few are run once more at the end, with nothing beside them: one that
+passes then is named, with what it said at first, and does not fail its gate. It is a defect, of the
+test or of what it tests, but says nothing about the change at hand.
 """
+
 from __future__ import annotations
 
 import json
@@ -42,12 +47,20 @@ def outcomes(gate: str, succeeded: bool) -> Outcomes:
     report = REPORTS / f"{gate}.xml"
     if not report.exists():
         left_out = REPORTS / f"{gate}.skipped"
-        return Outcomes(int(succeeded), [] if succeeded else [gate], left_out.read_text().splitlines() if left_out.exists() else [])
+        return Outcomes(
+            int(succeeded),
+            [] if succeeded else [gate],
+            left_out.read_text().splitlines() if left_out.exists() else [],
+        )
     passed, failed, skipped = 0, [], []
     for case in ElementTree.parse(report).iter("testcase"):
         name = f"{case.get('classname')}::{case.get('name')}"
         reasons = {kind: case.find(kind) for kind in ("failure", "error", "skipped")}
-        words = {kind: f"{name}: {' '.join(reason.get('message', '').split())}" for kind, reason in reasons.items() if reason is not None}
+        words = {
+            kind: f"{name}: {' '.join(reason.get('message', '').split())}"
+            for kind, reason in reasons.items()
+            if reason is not None
+        }
         if "failure" in words or "error" in words:
             failed.append(words.get("failure") or words["error"])
         elif words:
@@ -58,19 +71,29 @@ def outcomes(gate: str, succeeded: bool) -> Outcomes:
 
 
 def run(gate: str, aside: bool) -> Tuple[bool, float]:
-    """Whether the gate succeeded, and its seconds. ``aside``: what it prints is printed when it is done."""
+    """Whether the gate succeeded, and its seconds. ``aside``: what it prints is printed when it is
+    done.
+    """
     began = time.monotonic()
-    printed = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"} if aside else {}
+    printed = (
+        {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True, "errors": "replace"}
+        if aside
+        else {}
+    )
     if not aside:
         print(f"\n=== {gate}", flush=True)
-    done = subprocess.run(["make", "--no-print-directory", gate], stdin=subprocess.DEVNULL, check=False, **printed)
+    done = subprocess.run(
+        ["make", "--no-print-directory", gate], stdin=subprocess.DEVNULL, check=False, **printed
+    )
     if aside:
         print(f"\n=== {gate}\n{done.stdout}", flush=True)
     return done.returncode == 0, time.monotonic() - began
 
 
 def passed_alone(gate: str) -> int:
-    """How many tests failed in the gate, if all of them pass with nothing beside them; else 0. One that is skipped then has not passed."""
+    """How many tests failed in the gate, if all of them pass with nothing beside them; else 0. One
+    that is skipped then has not passed.
+    """
     kept = REPORTS / f"{gate}.cache" / "v" / "cache" / "lastfailed"
     tests = sorted(json.loads(kept.read_text())) if kept.exists() else []
     # A file that could not be read is not a test, and kept the others from running.
@@ -80,7 +103,9 @@ def passed_alone(gate: str) -> int:
     again = f"{gate}-again"
     command = [sys.executable, "-m", "pytest", f"--junit-xml={REPORTS / again}.xml", *tests]
     done = subprocess.run(command, stdin=subprocess.DEVNULL, check=False)
-    return len(tests) if outcomes(again, done.returncode == 0) == Outcomes(len(tests), [], []) else 0
+    return (
+        len(tests) if outcomes(again, done.returncode == 0) == Outcomes(len(tests), [], []) else 0
+    )
 
 
 def section(title: str, lines: List[str]) -> None:
@@ -102,12 +127,22 @@ def main(gates: List[str]) -> int:
         if alone:
             chance += [line[:MOST_WORDS] for line in failed]
             passed, failed = passed + alone, []
-        lines.append(f"{'FAILED' if failed else 'ok':<8}{gate:<18}{seconds:6.0f} s  {passed} passed, {len(failed)} failed, {len(skipped)} skipped")
+        lines.append(
+            f"{'FAILED' if failed else 'ok':<8}{gate:<18}{seconds:6.0f} s  {passed} passed, "
+            f"{len(failed)} failed, {len(skipped)} skipped"
+        )
         total = Outcomes(total.passed + passed, total.failed + failed, total.skipped + skipped)
     section("skipped tests, and why", total.skipped)
-    section("tests that failed at first and passed alone: defects to be mended, of the test or of what it tests", chance)
+    section(
+        "tests that failed at first and passed alone: defects to be mended, of the test or of "
+        "what it tests",
+        chance,
+    )
     section("gates", lines)
-    print(f"\n{total.passed} passed, {len(total.failed)} failed, {len(total.skipped)} skipped", flush=True)
+    print(
+        f"\n{total.passed} passed, {len(total.failed)} failed, {len(total.skipped)} skipped",
+        flush=True,
+    )
     return int(bool(total.failed))
 
 

@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The molecule scenario `mesh`, on a sandbox cluster with one bad part; where none can be made, a line for gates.py says why."""
+"""The molecule scenario `mesh`, on a sandbox cluster with one bad part; where none can be made, a
+line for gates.py says why.
+"""
+
 from __future__ import annotations
 
 import signal
@@ -28,9 +31,15 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda number, _frame: sys.exit(128 + number))
     with Cluster(hosts=8) as cluster:
         FAULTS["slow_sender"].inflict(cluster)
-        settings = {"MESH_INVENTORY": str(cluster.inventory), "MOLECULE_EPHEMERAL_DIRECTORY": str(ROOT / ".build/molecule/mesh"), "NO_COLOR": "1"}
+        settings = {
+            "MESH_INVENTORY": str(cluster.inventory),
+            "MOLECULE_EPHEMERAL_DIRECTORY": str(ROOT / ".build/molecule/mesh"),
+            "NO_COLOR": "1",
+        }
         molecule = [sys.executable, "-m", "molecule", "test", "--scenario-name", "mesh"]
-        return cluster.run(molecule, CONTROLLER, PATIENCE, cwd=ROOT, output=None, **settings).returncode
+        return cluster.run(
+            molecule, CONTROLLER, PATIENCE, cwd=ROOT, output=None, **settings
+        ).returncode
 
 
 if __name__ == "__main__":

@@ -1,17 +1,23 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the nodes of a job say beside each other: from the samples of each to the verdict on the run."""
+"""What the nodes of a job say beside each other: from the samples of each to the verdict on the
+run.
+"""
 
 from __future__ import annotations
 
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics, report, verdict
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_activity import judge as judge_samples
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_activity import (
+    judge as judge_samples,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import Finding
 
-WORK = dict(utilization=97, power=610.0, memory_bandwidth_busy=45, sm_clock=1755, reasons=4, processes=[7])
+WORK = dict(
+    utilization=97, power=610.0, memory_bandwidth_busy=45, sm_clock=1755, reasons=4, processes=[7]
+)
 WAIT = dict(WORK, utilization=100, power=130.0, memory_bandwidth_busy=0, sm_clock=1980, reasons=0)
 IDLE = dict(WORK, utilization=0, power=75.0, memory_bandwidth_busy=0, reasons=1)
 FREE = dict(IDLE, processes=[])
@@ -22,15 +28,39 @@ HUNG = "hung"
 
 def node(name, doing, model="NVIDIA H100 80GB HBM3"):
     """A node of two GPUs that both do the same for thirty seconds."""
-    gpus = [{"index": index, "uuid": f"GPU-{name}-{index}", "pci": f"00000000:{index}A:00.0", "name": model, "power_limit": 700.0} for index in (0, 1)]
-    samples = [
-        {"m": 5.0 * turn, "gpus": [dict(doing, index=gpu["index"], uuid=gpu["uuid"], error=None) for gpu in gpus]} for turn in range(7)
-    ] if doing != HUNG else []
-    return verdict.Node(name, [judge_samples({"gpus": gpus, "samples": samples}, {})], {"gpus": gpus})
+    gpus = [
+        {
+            "index": index,
+            "uuid": f"GPU-{name}-{index}",
+            "pci": f"00000000:{index}A:00.0",
+            "name": model,
+            "power_limit": 700.0,
+        }
+        for index in (0, 1)
+    ]
+    samples = (
+        [
+            {
+                "m": 5.0 * turn,
+                "gpus": [
+                    dict(doing, index=gpu["index"], uuid=gpu["uuid"], error=None) for gpu in gpus
+                ],
+            }
+            for turn in range(7)
+        ]
+        if doing != HUNG
+        else []
+    )
+    return verdict.Node(
+        name, [judge_samples({"gpus": gpus, "samples": samples}, {})], {"gpus": gpus}
+    )
 
 
 def judged(*doings, models=None):
-    nodes = [node(f"gpu{number}", doing, (models or {}).get(number, "NVIDIA H100 80GB HBM3")) for number, doing in enumerate(doings)]
+    nodes = [
+        node(f"gpu{number}", doing, (models or {}).get(number, "NVIDIA H100 80GB HBM3"))
+        for number, doing in enumerate(doings)
+    ]
     return nodes, verdict.judge(nodes, verdict.Policy())
 
 
@@ -62,10 +92,21 @@ TABLE = {
 def test_the_run_has_its_findings(case):
     doings, stragglers, stalled = TABLE[case]
     nodes, judgement = judged(*doings)
-    found = [row.name for row in judgement.nodes if any(one.finding.code == "straggler" for one in row.findings)]
+    found = [
+        row.name
+        for row in judgement.nodes
+        if any(one.finding.code == "straggler" for one in row.findings)
+    ]
     assert found == stragglers
-    assert [one.finding.code for one in judgement.run.findings] == (["stalled_collective"] if stalled else [])
-    assert all(one.finding.status == "warn" for row in judgement.nodes for one in row.findings if one.finding.code == "straggler")
+    assert [one.finding.code for one in judgement.run.findings] == (
+        ["stalled_collective"] if stalled else []
+    )
+    assert all(
+        one.finding.status == "warn"
+        for row in judgement.nodes
+        for one in row.findings
+        if one.finding.code == "straggler"
+    )
 
 
 def test_clocks_of_other_models_are_no_measure():
@@ -76,22 +117,44 @@ def test_clocks_of_other_models_are_no_measure():
 def test_a_stalled_job_names_its_nodes_and_reaches_their_metrics():
     nodes, judgement = judged(*[WAIT] * 4)
     finding = judgement.run.findings[0].finding
-    assert finding.evidence == {"nodes": ["gpu0", "gpu1", "gpu2", "gpu3"], "compared": 4} and str(finding.subject) == "run"
+    assert (
+        finding.evidence == {"nodes": ["gpu0", "gpu1", "gpu2", "gpu3"], "compared": 4}
+        and str(finding.subject) == "run"
+    )
     assert judgement.run.passed and judgement.run.status == "warn"
-    document = report.document_of(report.Run("r", "inflight", 1.7e9, 1.7e9 + 60, False, "2.18"), nodes, judgement, verdict.Policy())
+    document = report.document_of(
+        report.Run("r", "inflight", 1.7e9, 1.7e9 + 60, False, "2.18"),
+        nodes,
+        judgement,
+        verdict.Policy(),
+    )
     groups = [group for group in metrics.export_of(document).groups if "node" in group.labels]
-    assert all("stalled_collective" in {sample.labels.get("code") for sample in group.samples} for group in groups) and len(groups) == 4
+    assert (
+        all(
+            "stalled_collective" in {sample.labels.get("code") for sample in group.samples}
+            for group in groups
+        )
+        and len(groups) == 4
+    )
 
 
 def test_a_straggler_says_what_the_others_do():
     _nodes, judgement = judged(*[WAIT] * 3, WORK)
     finding = judgement.fleet["gpu3"][0].findings[0]
-    assert finding.message == "works while all 3 others of the run wait" and finding.evidence["waiting"] == ["gpu0", "gpu1", "gpu2"]
+    assert finding.message == "works while all 3 others of the run wait" and finding.evidence[
+        "waiting"
+    ] == ["gpu0", "gpu1", "gpu2"]
     _nodes, judgement = judged(*[WORK] * 3, SLOW)
-    assert "1200 MHz, 32 % below the other 3 nodes (median 1755)" in judgement.fleet["gpu3"][0].findings[0].message
+    assert (
+        "1200 MHz, 32 % below the other 3 nodes (median 1755)"
+        in judgement.fleet["gpu3"][0].findings[0].message
+    )
 
 
 def test_nodes_without_the_check_are_passed_over():
-    nodes = [verdict.Node(f"gpu{number}", trouble=Finding("unreachable", "unknown", "away")) for number in range(5)]
+    nodes = [
+        verdict.Node(f"gpu{number}", trouble=Finding("unreachable", "unknown", "away"))
+        for number in range(5)
+    ]
     judgement = verdict.judge(nodes, verdict.Policy())
     assert not judgement.fleet and not judgement.run.findings

@@ -24,10 +24,25 @@ from autopilot_agent.state import State
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
-GPUS = [{"index": index, "uuid": f"GPU-{index}", "pci": f"00000000:{index + 16:02X}:00.0", "name": "NVIDIA H100"} for index in range(2)]
+GPUS = [
+    {
+        "index": index,
+        "uuid": f"GPU-{index}",
+        "pci": f"00000000:{index + 16:02X}:00.0",
+        "name": "NVIDIA H100",
+    }
+    for index in range(2)
+]
 GPU1 = Subject("gpu", 1, "GPU-1", "00000000:11:00.0")
 BANDWIDTH = [
-    Measurement("pcie_bandwidth", 55e9 - index, "bytes/s", {"gpu": str(index), "direction": "host_to_device", "method": "copy_engine"}) for index in range(2)]
+    Measurement(
+        "pcie_bandwidth",
+        55e9 - index,
+        "bytes/s",
+        {"gpu": str(index), "direction": "host_to_device", "method": "copy_engine"},
+    )
+    for index in range(2)
+]
 
 
 class Agent:
@@ -40,42 +55,80 @@ class Agent:
         self.deep = Deep(settings, self.engine, self.kube, None)
         self.marker = SimpleNamespace(current="WARN", refused=0, waiting=1) if marks else None
         self.exposition = Exposition(self.engine, self.state, self.kube, self.deep, self.marker)
-        self.engine.node = {"gpus": GPUS, "cpu_model": "Xeon", "driver_version": "580", "boot_id": ""}
+        self.engine.node = {
+            "gpus": GPUS,
+            "cpu_model": "Xeon",
+            "driver_version": "580",
+            "boot_id": "",
+        }
 
     def hears(self, *results, finished=None):
         finished = finished or time.time()
         verdict = judge_node("gpu01", results, Policy())
         self.state.note(results, {}, finished, time.monotonic())
-        self.exposition.heard(Pass(list(results), self.engine.node, verdict, finished - 3, finished, "run", ("timer",), {}))
+        self.exposition.heard(
+            Pass(
+                list(results),
+                self.engine.node,
+                verdict,
+                finished - 3,
+                finished,
+                "run",
+                ("timer",),
+                {},
+            )
+        )
 
     def values(self, name):
         """Values of a metric by its labels without node and phase."""
         text, _type = self.exposition.render("")
         return {
-            tuple(sorted(item for item in sample.labels.items() if item[0] not in ("node", "phase"))): sample.value
-            for family in plain(text.decode()) for sample in family.samples if sample.name == name}
+            tuple(
+                sorted(item for item in sample.labels.items() if item[0] not in ("node", "phase"))
+            ): sample.value
+            for family in plain(text.decode())
+            for sample in family.samples
+            if sample.name == name
+        }
 
 
 def good():
-    return [CheckResult("gpu_count", "pass", "2 GPUs"), CheckResult("remapped_rows", "pass", ""), CheckResult("pcie_bandwidth", "pass", "", [], BANDWIDTH)]
+    return [
+        CheckResult("gpu_count", "pass", "2 GPUs"),
+        CheckResult("remapped_rows", "pass", ""),
+        CheckResult("pcie_bandwidth", "pass", "", [], BANDWIDTH),
+    ]
 
 
 def pending(gpu=GPU1):
-    return concluded("remapped_rows", [Finding("row_remap_pending", "warn", "a row waits", "reset_gpu", gpu)], "")
+    return concluded(
+        "remapped_rows", [Finding("row_remap_pending", "warn", "a row waits", "reset_gpu", gpu)], ""
+    )
 
 
 def test_an_agent_that_has_not_looked_yet_says_nothing_of_the_node():
     agent = Agent()
-    assert agent.values("autopilot_node_status") == {} and agent.values("autopilot_check_status") == {}
-    assert agent.values("autopilot_agent_checks_missing") == {(): 2.0} and agent.values("autopilot_agent_passes_waiting") == {(): 0.0}
+    assert (
+        agent.values("autopilot_node_status") == {} and agent.values("autopilot_check_status") == {}
+    )
+    assert agent.values("autopilot_agent_checks_missing") == {(): 2.0} and agent.values(
+        "autopilot_agent_passes_waiting"
+    ) == {(): 0.0}
 
 
 def test_a_pass_is_what_a_run_would_push():
     agent = Agent()
     agent.hears(*good(), finished=1000.0)
-    assert agent.values("autopilot_node_status") == {(): 0.0} and agent.values("autopilot_node_fit") == {(): 1.0}
+    assert agent.values("autopilot_node_status") == {(): 0.0} and agent.values(
+        "autopilot_node_fit"
+    ) == {(): 1.0}
     assert agent.values("autopilot_last_success_timestamp_seconds") == {(): 1000.0}
-    assert agent.values("autopilot_pcie_bandwidth_bytes_per_second")[(("direction", "host_to_device"), ("gpu", "1"), ("method", "copy_engine"))] == 55e9 - 1
+    assert (
+        agent.values("autopilot_pcie_bandwidth_bytes_per_second")[
+            (("direction", "host_to_device"), ("gpu", "1"), ("method", "copy_engine"))
+        ]
+        == 55e9 - 1
+    )
     assert len(agent.values("autopilot_gpu_info")) == 2
     text = agent.exposition.render("")[0].decode()
     assert 'autopilot_check_status{check="gpu_count",node="gpu01",phase="agent"} 0.0' in text
@@ -89,28 +142,51 @@ def test_the_predecessors_gauge_has_its_labels_and_values():
     for labels, value in agent.values("autopilot_health_checks").items():
         by[dict(labels)["health"]][dict(labels)["deviceid"]] = value
         assert set(dict(labels)) == {"health", "deviceid", "cpumodel", "gpumodel"}
-    assert by["remapped"] == {"0": 0.0, "1": 1.0} and by["pciebw"] == {"0": 55.0, "1": (55e9 - 1) / 1e9}
+    assert by["remapped"] == {"0": 0.0, "1": 1.0} and by["pciebw"] == {
+        "0": 55.0,
+        "1": (55e9 - 1) / 1e9,
+    }
 
 
 def test_a_finding_that_is_gone_disappears():
     agent = Agent()
     agent.hears(*good(), pending())
-    assert [dict(labels)["code"] for labels in agent.values("autopilot_finding")] == ["row_remap_pending"]
+    assert [dict(labels)["code"] for labels in agent.values("autopilot_finding")] == [
+        "row_remap_pending"
+    ]
     agent.hears(*good())
-    assert agent.values("autopilot_finding") == {} and agent.values("autopilot_node_status") == {(): 0.0}
+    assert agent.values("autopilot_finding") == {} and agent.values("autopilot_node_status") == {
+        (): 0.0
+    }
 
 
 @pytest.mark.parametrize("later", [1000.0, 10.0], ids=["later", "clock jumped back"])
 def test_n6_n16_what_was_found_stays_until_the_check_itself_finds_otherwise(later):
-    """No event, no other check and no clock resets it; of a check that was put off the earlier news stay, with their time."""
+    """No event, no other check and no clock resets it; of a check that was put off the earlier news
+    stay, with their time.
+    """
     agent = Agent()
-    bad = concluded("dcgm_diag", [Finding("dcgm_isolate", "fail", "failed", "drain_node", GPU1)], "")
+    bad = concluded(
+        "dcgm_diag", [Finding("dcgm_isolate", "fail", "failed", "drain_node", GPU1)], ""
+    )
     agent.hears(*good(), bad, finished=500.0)
-    agent.hears(CheckResult("gpu_count", "pass", ""), CheckResult("dcgm_diag", "skip", "", [Finding("gpu_in_use", "skip", "")]), finished=later)
+    agent.hears(
+        CheckResult("gpu_count", "pass", ""),
+        CheckResult("dcgm_diag", "skip", "", [Finding("gpu_in_use", "skip", "")]),
+        finished=later,
+    )
     assert agent.values("autopilot_check_status")[(("check", "dcgm_diag"),)] == 4.0
     assert agent.values("autopilot_check_timestamp_seconds") == {
-        (("check", "dcgm_diag"),): 500.0, (("check", "gpu_count"),): later, (("check", "remapped_rows"),): 500.0, (("check", "pcie_bandwidth"),): 500.0}
-    assert [value for labels, value in agent.values("autopilot_health_checks").items() if ("health", "dcgm") in labels] == [1.0]
+        (("check", "dcgm_diag"),): 500.0,
+        (("check", "gpu_count"),): later,
+        (("check", "remapped_rows"),): 500.0,
+        (("check", "pcie_bandwidth"),): 500.0,
+    }
+    assert [
+        value
+        for labels, value in agent.values("autopilot_health_checks").items()
+        if ("health", "dcgm") in labels
+    ] == [1.0]
     assert agent.values("autopilot_node_fit") == {(): 0.0}
     agent.hears(CheckResult("dcgm_diag", "pass", ""), finished=later)
     assert agent.values("autopilot_check_status")[(("check", "dcgm_diag"),)] == 0.0
@@ -118,22 +194,40 @@ def test_n6_n16_what_was_found_stays_until_the_check_itself_finds_otherwise(late
 
 def test_what_could_not_be_told_has_no_value_and_is_neither_fit_nor_unfit():
     agent = Agent()
-    agent.hears(*good()[:2], concluded("pcie_bandwidth", [Finding("hung", "unknown", "hung")], "", BANDWIDTH))
-    assert agent.values("autopilot_node_fit") == {} and agent.values("autopilot_pcie_bandwidth_bytes_per_second") == {}
-    assert not any(("health", "pciebw") in labels for labels in agent.values("autopilot_health_checks"))
+    agent.hears(
+        *good()[:2],
+        concluded("pcie_bandwidth", [Finding("hung", "unknown", "hung")], "", BANDWIDTH),
+    )
+    assert (
+        agent.values("autopilot_node_fit") == {}
+        and agent.values("autopilot_pcie_bandwidth_bytes_per_second") == {}
+    )
+    assert not any(
+        ("health", "pciebw") in labels for labels in agent.values("autopilot_health_checks")
+    )
 
 
 def test_the_mark_is_one_of_all_there_are():
-    assert {dict(labels)["mark"]: value for labels, value in Agent().values("autopilot_node_mark").items()} == {
-        "PASS": 0.0, "WARN": 1.0, "TESTING": 0.0, "EVICT": 0.0}
+    assert {
+        dict(labels)["mark"]: value
+        for labels, value in Agent().values("autopilot_node_mark").items()
+    } == {"PASS": 0.0, "WARN": 1.0, "TESTING": 0.0, "EVICT": 0.0}
     assert Agent(marks=False).values("autopilot_node_mark") == {}
 
 
 def test_further_samples_get_the_nodes_name_and_what_is_no_metric_is_left_out():
     agent = Agent()
     labels = {"health": "ping", "cpumodel": "", "gpumodel": "", "deviceid": "gpu02"}
-    agent.engine.extra_samples.append(lambda: [metrics.Sample("autopilot_health_checks", labels, 1.0), metrics.Sample("odd", {}, 1.0)])
-    assert list(agent.values("autopilot_health_checks").values()) == [1.0] and b"odd" not in agent.exposition.render("")[0]
+    agent.engine.extra_samples.append(
+        lambda: [
+            metrics.Sample("autopilot_health_checks", labels, 1.0),
+            metrics.Sample("odd", {}, 1.0),
+        ]
+    )
+    assert (
+        list(agent.values("autopilot_health_checks").values()) == [1.0]
+        and b"odd" not in agent.exposition.render("")[0]
+    )
 
 
 def test_strangers_do_not_make_series_without_end():
@@ -141,7 +235,10 @@ def test_strangers_do_not_make_series_without_end():
     for number in range(1000):
         agent.exposition.asked(f"someone{number}")
         agent.exposition.answered(f"/{number}", 404)
-    assert len(agent.values("autopilot_health_checks_req_total")) <= 65 and len(agent.values("autopilot_agent_requests_total")) <= 65
+    assert (
+        len(agent.values("autopilot_health_checks_req_total")) <= 65
+        and len(agent.values("autopilot_agent_requests_total")) <= 65
+    )
     assert sum(agent.values("autopilot_health_checks_req_total").values()) == 1000
 
 
@@ -154,7 +251,11 @@ def test_counters_count_and_the_table_names_all_that_is_exposed():
     assert agent.values("autopilot_agent_passes_total")[(("status", "warn"),)] == 1.0
     assert agent.values("autopilot_agent_api_errors_total") == {(("code", "503"),): 2.0}
     named = {one.name for one in (*metrics.METRICS, metrics.COMPATIBILITY, *table.METRICS)}
-    exposed = {sample.name for family in plain(agent.exposition.render("")[0].decode()) for sample in family.samples}
+    exposed = {
+        sample.name
+        for family in plain(agent.exposition.render("")[0].decode())
+        for sample in family.samples
+    }
     assert exposed <= named and {one.name for one in table.METRICS} <= exposed
 
 
@@ -169,5 +270,7 @@ def test_both_formats_are_what_they_say():
     assert content_type.startswith("text/plain")
     if not shutil.which("promtool"):
         pytest.skip("needs promtool: it is not on the path")
-    done = subprocess.run(["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["promtool", "check", "metrics"], input=text, capture_output=True, timeout=60, check=False
+    )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")

@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """How much the agent takes on: buckets by the clock, places, and memories that have an end."""
+
 from __future__ import annotations
 
 import asyncio
@@ -27,7 +28,10 @@ def test_a_bucket_fills_by_the_minute_and_is_ones_own():
     assert (taken(buckets, "a"), taken(buckets, "a"), taken(buckets, "b")) == (10, 0, 10)
     with pytest.raises(TooMany) as caught:
         buckets.take("a")
-    assert (caught.value.retry_after, str(caught.value)) == (2, "requests: 30 a minute and 10 at once are served")
+    assert (caught.value.retry_after, str(caught.value)) == (
+        2,
+        "requests: 30 a minute and 10 at once are served",
+    )
     now[0] = 6.0
     assert taken(buckets, "a") == 3
     now[0] = 3600.0

@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a request to the agent means: the predecessor's parameters of all its years, and refusals that say what is accepted."""
+"""What a request to the agent means: the predecessor's parameters of all its years, and refusals
+that say what is accepted.
+"""
+
 from __future__ import annotations
 
 from urllib.parse import urlencode
@@ -23,12 +26,23 @@ def refused(query, path="/status"):
     return caught.value.status, str(caught.value)
 
 
-@pytest.mark.parametrize("query", ["", "check=all", "check=", "host=all", "host=&job=None&nodelabel=None&batch=0", "host=all&check=all&r=1"])
+@pytest.mark.parametrize(
+    "query",
+    [
+        "",
+        "check=all",
+        "check=",
+        "host=all",
+        "host=&job=None&nodelabel=None&batch=0",
+        "host=all&check=all&r=1",
+    ],
+)
 def test_nothing_and_all_are_every_node_and_the_periodic_checks(query):
     assert (parsed(query).checks, parsed(query).everyone) == (PERIODIC, True)
 
 
-#: Value of ``check`` -> checks. The predecessor cut the letters of iperf off both ends of the list (n4).
+#: Value of ``check`` -> checks. The predecessor cut the letters of iperf off both ends of the list
+#: (n4).
 LISTS = {
     "pciebw,iperf": ("pcie_bandwidth", "iperf3_pairs"),
     "remapped,iperf": ("remapped_rows", "iperf3_pairs"),
@@ -52,19 +66,37 @@ def test_check_and_host_given_twice_are_united():
 
 def test_host_job_and_nodelabel_are_all_kept():
     query = parsed("host=a&job=team:app%3Dtrain&nodelabel=pool=h100")
-    assert (query.hosts, query.job, query.nodelabel, query.everyone) == (("a",), Job("team", "app=train"), "pool=h100", False)
+    assert (query.hosts, query.job, query.nodelabel, query.everyone) == (
+        ("a",),
+        Job("team", "app=train"),
+        "pool=h100",
+        False,
+    )
 
 
 def test_level_goes_to_dcgm_alone():
     assert parsed("check=dcgm&r=3").options == {"dcgm_diag": {"level": 3}}
     assert parsed("check=pciebw&r=3").options == {}
-    assert [parsed(f"check=dcgm&r={level}").diagnostic for level in LEVELS] == [False, True, True, True]
+    assert [parsed(f"check=dcgm&r={level}").diagnostic for level in LEVELS] == [
+        False,
+        True,
+        True,
+        True,
+    ]
     assert parsed("check=dcgm").diagnostic is False
 
 
 def test_words_of_iperf_old_and_new():
-    query = parsed("check=iperf&workload=ring&pclients=4&startport=6000&cleanup&serverspernode=2&plane=data")
-    assert query.options["iperf3_pairs"] == {"workload": "ring", "pclients": 4, "startport": 6000, "serverspernode": 2, "plane": "data"}
+    query = parsed(
+        "check=iperf&workload=ring&pclients=4&startport=6000&cleanup&serverspernode=2&plane=data"
+    )
+    assert query.options["iperf3_pairs"] == {
+        "workload": "ring",
+        "pclients": 4,
+        "startport": 6000,
+        "serverspernode": 2,
+        "plane": "data",
+    }
     assert query.diagnostic
 
 
@@ -126,20 +158,36 @@ def test_paths_of_one_check():
 
 
 def test_json_by_either_way_and_the_parameter_decides():
-    assert [parsed("", accept="application/json").json, parsed("format=json").json, parsed("format=text", accept="application/json").json, parsed().json] == [
-        True, True, False, False]
+    assert [
+        parsed("", accept="application/json").json,
+        parsed("format=json").json,
+        parsed("format=text", accept="application/json").json,
+        parsed().json,
+    ] == [True, True, False, False]
 
 
 names = strategies.from_regex(r"[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=True)
 
 
-@given(strategies.builds(
-    Query, checks=strategies.lists(strategies.sampled_from(list(checks.NAMES)), min_size=1, unique=True).map(
-        lambda chosen: tuple(name for name in checks.NAMES if name in chosen)),
-    pingnodes=strategies.lists(names, unique=True, max_size=5).map(tuple), options=strategies.just({}),
-    hosts=strategies.just(("n1",)), json=strategies.just(True), job=strategies.none(), nodelabel=strategies.just(""), batch=strategies.just(0)))
+@given(
+    strategies.builds(
+        Query,
+        checks=strategies.lists(
+            strategies.sampled_from(list(checks.NAMES)), min_size=1, unique=True
+        ).map(lambda chosen: tuple(name for name in checks.NAMES if name in chosen)),
+        pingnodes=strategies.lists(names, unique=True, max_size=5).map(tuple),
+        options=strategies.just({}),
+        hosts=strategies.just(("n1",)),
+        json=strategies.just(True),
+        job=strategies.none(),
+        nodelabel=strategies.just(""),
+        batch=strategies.just(0),
+    )
+)
 def test_what_one_agent_asks_another_understands(query):
-    assert parse("/status", for_peer(query, "n1"), ()) == query._replace(pingnodes=() if "all" in query.pingnodes else query.pingnodes)
+    assert parse("/status", for_peer(query, "n1"), ()) == query._replace(
+        pingnodes=() if "all" in query.pingnodes else query.pingnodes
+    )
 
 
 def test_options_reach_the_other_agent():

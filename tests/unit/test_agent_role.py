@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The role agent, as far as no cluster is needed: its words agree with the agent's, and it tells from objects why an agent does not run."""
+"""The role agent, as far as no cluster is needed: its words agree with the agent's, and it tells
+from objects why an agent does not run.
+"""
 
 from __future__ import annotations
 
@@ -24,10 +26,32 @@ ROLE = ROOT / "roles/agent"
 
 #: Every value of IBM Autopilot's chart v2.1.3, and of that of 2023.
 CHART = (
-    "image.repository", "image.tag", "image.pullPolicy", "PCIeBW", "repeat", "invasive", "pullSecrets.create", "pullSecrets.name",
-    "pullSecrets.imagePullSecretData", "env", "env.PERIODIC_CHECKS", "env.PVC_TEST_STORAGE_CLASS", "env.DCGM_FATAL_ERRORS", "env.INVASIVE_JOB_TTLSEC",
-    "service.port", "serviceAnnotations", "annotations", "nodeSelector", "affinity", "onlyOnGPUNodes", "resources", "loglevel",
-    "additionalVolumeClaimTemplates", "additionalVolumeMounts", "namespace.create", "namespace.name",
+    "image.repository",
+    "image.tag",
+    "image.pullPolicy",
+    "PCIeBW",
+    "repeat",
+    "invasive",
+    "pullSecrets.create",
+    "pullSecrets.name",
+    "pullSecrets.imagePullSecretData",
+    "env",
+    "env.PERIODIC_CHECKS",
+    "env.PVC_TEST_STORAGE_CLASS",
+    "env.DCGM_FATAL_ERRORS",
+    "env.INVASIVE_JOB_TTLSEC",
+    "service.port",
+    "serviceAnnotations",
+    "annotations",
+    "nodeSelector",
+    "affinity",
+    "onlyOnGPUNodes",
+    "resources",
+    "loglevel",
+    "additionalVolumeClaimTemplates",
+    "additionalVolumeMounts",
+    "namespace.create",
+    "namespace.name",
 )
 
 RENDER = """
@@ -52,17 +76,41 @@ def load(path):
 
 @pytest.fixture
 def render(tmp_path):
-    """``render(**variables)``: every object but the Secret, with all APIs there are, by ``kind name``."""
+    """``render(**variables)``: every object but the Secret, with all APIs there are, by ``kind
+    name``.
+    """
     (tmp_path / "templates").symlink_to(ROLE / "templates")
-    (tmp_path / "play.yml").write_text(RENDER.format(role=ROLE, out=tmp_path / "out.json"), encoding="utf-8")
+    (tmp_path / "play.yml").write_text(
+        RENDER.format(role=ROLE, out=tmp_path / "out.json"), encoding="utf-8"
+    )
 
     def run(**variables):
         done = subprocess.run(
-            [str(Path(sys.executable).parent / "ansible-playbook"), "-i", "localhost,", "-c", "local", "play.yml", "-e", json.dumps(variables)], cwd=tmp_path,
-            env={**os.environ, "ANSIBLE_PYTHON_INTERPRETER": sys.executable}, capture_output=True, text=True, check=False, timeout=120)
+            [
+                str(Path(sys.executable).parent / "ansible-playbook"),
+                "-i",
+                "localhost,",
+                "-c",
+                "local",
+                "play.yml",
+                "-e",
+                json.dumps(variables),
+            ],
+            cwd=tmp_path,
+            env={**os.environ, "ANSIBLE_PYTHON_INTERPRETER": sys.executable},
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
         assert done.returncode == 0, done.stdout + done.stderr
         objects = json.loads((tmp_path / "out.json").read_text(encoding="utf-8"))
-        assert len({(one["kind"], one["metadata"]["name"], one["metadata"].get("namespace")) for one in objects}) == len(objects)
+        assert len(
+            {
+                (one["kind"], one["metadata"]["name"], one["metadata"].get("namespace"))
+                for one in objects
+            }
+        ) == len(objects)
         return {f"{one['kind']} {one['metadata']['name']}": one for one in objects}
 
     return run
@@ -70,14 +118,27 @@ def render(tmp_path):
 
 def test_every_value_of_the_chart_has_its_variable():
     text = (ROLE / "README.md").read_text(encoding="utf-8")
-    table = re.findall(r"^\| `([A-Za-z_.]+)` \| (?:`(agent_[a-z_]+)`|none) \|", text[text.index("| value of the chart |"):], re.M)
+    table = re.findall(
+        r"^\| `([A-Za-z_.]+)` \| (?:`(agent_[a-z_]+)`|none) \|",
+        text[text.index("| value of the chart |") :],
+        re.M,
+    )
     assert [value for value, _variable in table] == list(CHART)
-    assert {variable for _value, variable in table if variable} <= set(load("roles/agent/meta/argument_specs.yml")["argument_specs"]["main"]["options"])
+    assert {variable for _value, variable in table if variable} <= set(
+        load("roles/agent/meta/argument_specs.yml")["argument_specs"]["main"]["options"]
+    )
 
 
 def test_defaults_are_those_that_are_told():
-    told = {name: one.get("default") for name, one in load("roles/agent/meta/argument_specs.yml")["argument_specs"]["main"]["options"].items()}
-    assert load("roles/agent/defaults/main.yml") == {name: default for name, default in told.items() if default is not None}
+    told = {
+        name: one.get("default")
+        for name, one in load("roles/agent/meta/argument_specs.yml")["argument_specs"]["main"][
+            "options"
+        ].items()
+    }
+    assert load("roles/agent/defaults/main.yml") == {
+        name: default for name, default in told.items() if default is not None
+    }
     assert told["agent_image_tag"] == load("galaxy.yml")["version"]
 
 
@@ -87,126 +148,309 @@ def environment(objects):
 
 
 def test_the_agent_understands_what_the_role_tells_it(render):
-    """Without a word of the operator, the agent does what it would do without a word of the role; each variable is one that it reads."""
+    """Without a word of the operator, the agent does what it would do without a word of the role;
+    each variable is one that it reads.
+    """
     given = environment(render())
     settings = (ROOT / "src/agent/autopilot_agent/settings.py").read_text(encoding="utf-8")
-    assert [name for name in given if f'"{name}"' not in settings and not name.startswith("NVIDIA_")] == []
-    least = {name: given[name] for name in ("NODE_NAME", "NAMESPACE", "POD_NAME", "POD_IP", "AUTOPILOT_PEER_TOKEN_FILE")}
+    assert [
+        name for name in given if f'"{name}"' not in settings and not name.startswith("NVIDIA_")
+    ] == []
+    least = {
+        name: given[name]
+        for name in ("NODE_NAME", "NAMESPACE", "POD_NAME", "POD_IP", "AUTOPILOT_PEER_TOKEN_FILE")
+    }
     server = {"AUTOPILOT_API_SERVER": "https://10.0.0.1"}
-    assert Settings.from_environment({**given, **server}) == Settings.from_environment({**least, **server})
+    assert Settings.from_environment({**given, **server}) == Settings.from_environment(
+        {**least, **server}
+    )
 
 
 def test_the_role_sets_checks_and_deep_period_only_where_the_operator_does(render):
     names = {"PERIODIC_CHECKS", "AUTOPILOT_INVASIVE_SECONDS"}
     assert not names & set(environment(render()))
-    given = environment(render(agent_periodic_checks=["gpu_count", "dcgm"], agent_invasive_seconds=0))
-    assert {name: given[name] for name in names} == {"PERIODIC_CHECKS": "gpu_count,dcgm", "AUTOPILOT_INVASIVE_SECONDS": "0"}
+    given = environment(
+        render(agent_periodic_checks=["gpu_count", "dcgm"], agent_invasive_seconds=0)
+    )
+    assert {name: given[name] for name in names} == {
+        "PERIODIC_CHECKS": "gpu_count,dcgm",
+        "AUTOPILOT_INVASIVE_SECONDS": "0",
+    }
 
 
 def test_the_init_container_has_the_image_environment_and_volumes_of_the_agent(render):
     """Each of the three decides whether dcgmi is found."""
     spec = render(
-        agent_env=[{"name": "PATH", "value": "/v/bin"}], agent_volumes=[{"name": "v", "emptyDir": {}}],
-        agent_volume_mounts=[{"name": "v", "mountPath": "/v"}])["DaemonSet autopilot"]["spec"]["template"]["spec"]
+        agent_env=[{"name": "PATH", "value": "/v/bin"}],
+        agent_volumes=[{"name": "v", "emptyDir": {}}],
+        agent_volume_mounts=[{"name": "v", "mountPath": "/v"}],
+    )["DaemonSet autopilot"]["spec"]["template"]["spec"]
     (report,), (agent,) = spec["initContainers"], spec["containers"]
-    assert report["name"] == without_dcgm.CONTAINER and report["command"] == ["python", "-m", "autopilot_agent.report"]
+    assert report["name"] == without_dcgm.CONTAINER and report["command"] == [
+        "python",
+        "-m",
+        "autopilot_agent.report",
+    ]
     same = ("image", "imagePullPolicy", "env", "resources", "securityContext")
     assert [report[name] for name in same] == [agent[name] for name in same]
     assert [one for one in agent["volumeMounts"] if one not in report["volumeMounts"]] == [
-        {"name": "peers", "mountPath": "/var/run/secrets/autopilot", "readOnly": True}]
+        {"name": "peers", "mountPath": "/var/run/secrets/autopilot", "readOnly": True}
+    ]
 
 
 def test_words_of_the_command_line_are_understood(render):
     """What comes from `-e` or a form is text: false is not true, and names with commas are names."""
     objects = render(
-        agent_mark_nodes="false", agent_open_metrics="no", agent_network_policy="false", agent_service_monitor="false", agent_only_on_gpu_nodes="false",
-        agent_periodic_checks="pciebw,remapped", agent_dcgm_fatal_errors="PCIe,ECC", agent_max_unavailable="3", agent_repeat_seconds="60",
-        agent_expected_gpus="8", agent_runtime_class="", agent_priority_class="", agent_image_tag="sha256:" + "0" * 64)
+        agent_mark_nodes="false",
+        agent_open_metrics="no",
+        agent_network_policy="false",
+        agent_service_monitor="false",
+        agent_only_on_gpu_nodes="false",
+        agent_periodic_checks="pciebw,remapped",
+        agent_dcgm_fatal_errors="PCIe,ECC",
+        agent_max_unavailable="3",
+        agent_repeat_seconds="60",
+        agent_expected_gpus="8",
+        agent_runtime_class="",
+        agent_priority_class="",
+        agent_image_tag="sha256:" + "0" * 64,
+    )
     given = environment(objects)
-    names = ("AUTOPILOT_MARK_NODES", "AUTOPILOT_OPEN_METRICS", "PERIODIC_CHECKS", "DCGM_FATAL_ERRORS", "AUTOPILOT_EXPECTED_GPUS", "AUTOPILOT_REPEAT_SECONDS")
-    assert [given[name] for name in names] == ["false", "false", "pciebw,remapped", "PCIe,ECC", "8", "60"]
+    names = (
+        "AUTOPILOT_MARK_NODES",
+        "AUTOPILOT_OPEN_METRICS",
+        "PERIODIC_CHECKS",
+        "DCGM_FATAL_ERRORS",
+        "AUTOPILOT_EXPECTED_GPUS",
+        "AUTOPILOT_REPEAT_SECONDS",
+    )
+    assert [given[name] for name in names] == [
+        "false",
+        "false",
+        "pciebw,remapped",
+        "PCIe,ECC",
+        "8",
+        "60",
+    ]
     spec = objects["DaemonSet autopilot"]["spec"]
     assert spec["updateStrategy"]["rollingUpdate"]["maxUnavailable"] == 3
-    assert not {"nodeSelector", "runtimeClassName", "priorityClassName"} & set(spec["template"]["spec"])
-    assert spec["template"]["spec"]["containers"][0]["image"] == "localhost/autopilot-agent@sha256:" + "0" * 64
-    assert not {"NetworkPolicy autopilot", "ServiceMonitor autopilot-metrics-monitor", "PriorityClass autopilot-agent"} & set(objects)
+    assert not {"nodeSelector", "runtimeClassName", "priorityClassName"} & set(
+        spec["template"]["spec"]
+    )
+    assert (
+        spec["template"]["spec"]["containers"][0]["image"]
+        == "localhost/autopilot-agent@sha256:" + "0" * 64
+    )
+    assert not {
+        "NetworkPolicy autopilot",
+        "ServiceMonitor autopilot-metrics-monitor",
+        "PriorityClass autopilot-agent",
+    } & set(objects)
 
 
 def test_what_the_operator_adds_is_in_the_pod(render):
     objects = render(
-        agent_node_selector={"pool": "h100"}, agent_affinity={"nodeAffinity": {}}, agent_tolerations=[{"operator": "Exists"}], agent_annotations={"a": "b"},
-        agent_service_annotations={"c": "d"}, agent_volumes=[{"name": "v", "emptyDir": {}}], agent_volume_mounts=[{"name": "v", "mountPath": "/v"}],
-        agent_network_attachments=[{"name": "fast", "config": '{"type": "macvlan"}'}], agent_open_metrics=False,
-        agent_env=[{"name": "DCGM_FATAL_ERRORS", "value": ""}])
+        agent_node_selector={"pool": "h100"},
+        agent_affinity={"nodeAffinity": {}},
+        agent_tolerations=[{"operator": "Exists"}],
+        agent_annotations={"a": "b"},
+        agent_service_annotations={"c": "d"},
+        agent_volumes=[{"name": "v", "emptyDir": {}}],
+        agent_volume_mounts=[{"name": "v", "mountPath": "/v"}],
+        agent_network_attachments=[{"name": "fast", "config": '{"type": "macvlan"}'}],
+        agent_open_metrics=False,
+        agent_env=[{"name": "DCGM_FATAL_ERRORS", "value": ""}],
+    )
     template = objects["DaemonSet autopilot"]["spec"]["template"]
     spec = template["spec"]
-    assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "true", "pool": "h100"} and spec["affinity"] == {"nodeAffinity": {}}
-    assert spec["tolerations"] == [{"operator": "Exists"}, {"key": "autopilot.ibm.com/gpuhealth", "operator": "Exists"}]
+    assert spec["nodeSelector"] == {"nvidia.com/gpu.present": "true", "pool": "h100"} and spec[
+        "affinity"
+    ] == {"nodeAffinity": {}}
+    assert spec["tolerations"] == [
+        {"operator": "Exists"},
+        {"key": "autopilot.ibm.com/gpuhealth", "operator": "Exists"},
+    ]
     assert template["metadata"]["annotations"] == {"a": "b"}
-    assert {one["name"] for one in spec["volumes"]} == {"tmp", "peers", "v"} and spec["containers"][0]["volumeMounts"][-1]["mountPath"] == "/v"
-    assert [one for one in spec["containers"][0]["env"] if one["name"] == "DCGM_FATAL_ERRORS"] == [{"name": "DCGM_FATAL_ERRORS", "value": ""}]
+    assert {one["name"] for one in spec["volumes"]} == {"tmp", "peers", "v"} and spec["containers"][
+        0
+    ]["volumeMounts"][-1]["mountPath"] == "/v"
+    assert [one for one in spec["containers"][0]["env"] if one["name"] == "DCGM_FATAL_ERRORS"] == [
+        {"name": "DCGM_FATAL_ERRORS", "value": ""}
+    ]
     assert objects["Service autopilot-healthchecks"]["metadata"]["annotations"] == {"c": "d"}
     assert objects["NetworkAttachmentDefinition fast"]["spec"]["config"] == '{"type": "macvlan"}'
-    assert "bearerTokenFile" in objects["ServiceMonitor autopilot-metrics-monitor"]["spec"]["endpoints"][0]
+    assert (
+        "bearerTokenFile"
+        in objects["ServiceMonitor autopilot-metrics-monitor"]["spec"]["endpoints"][0]
+    )
 
 
-@pytest.mark.parametrize("volume, level", [({"emptyDir": {}}, "restricted"), ({"hostPath": {"path": "/run"}}, "privileged")])
+@pytest.mark.parametrize(
+    "volume, level",
+    [({"emptyDir": {}}, "restricted"), ({"hostPath": {"path": "/run"}}, "privileged")],
+)
 def test_volumes_of_the_nodes_own_files_are_let_in_only_where_there_are_some(render, volume, level):
     objects = render(agent_volumes=[{"name": "v", **volume}])
-    wanted, constraints = "hostPath" in volume, objects["SecurityContextConstraints autopilot-agent"]
-    assert objects["Namespace autopilot"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"] == level
-    assert (constraints["allowHostDirVolumePlugin"], "hostPath" in constraints["volumes"]) == (wanted, wanted)
+    wanted, constraints = (
+        "hostPath" in volume,
+        objects["SecurityContextConstraints autopilot-agent"],
+    )
+    assert (
+        objects["Namespace autopilot"]["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
+        == level
+    )
+    assert (constraints["allowHostDirVolumePlugin"], "hostPath" in constraints["volumes"]) == (
+        wanted,
+        wanted,
+    )
 
 
 # ---- why an agent does not run ----
 
 DAEMONSET = {
-    "metadata": {"name": "autopilot", "namespace": "n", "uid": "u", "generation": 2, "annotations": {"deprecated.daemonset.template.generation": "2"}},
-    "status": {"desiredNumberScheduled": 1, "observedGeneration": 2}}
+    "metadata": {
+        "name": "autopilot",
+        "namespace": "n",
+        "uid": "u",
+        "generation": 2,
+        "annotations": {"deprecated.daemonset.template.generation": "2"},
+    },
+    "status": {"desiredNumberScheduled": 1, "observedGeneration": 2},
+}
 
 
 def seen(status, labels=None, events=(), ready_node="True", **meta):
-    meta.update(name="p", labels=labels or {"pod-template-generation": "2"}, ownerReferences=[{"uid": "u", "kind": "DaemonSet"}])
+    meta.update(
+        name="p",
+        labels=labels or {"pod-template-generation": "2"},
+        ownerReferences=[{"uid": "u", "kind": "DaemonSet"}],
+    )
     pod = {"metadata": meta, "spec": {"nodeName": "a"}, "status": status}
-    node = {"metadata": {"name": "a"}, "status": {"conditions": [{"type": "Ready", "status": ready_node}]}}
+    node = {
+        "metadata": {"name": "a"},
+        "status": {"conditions": [{"type": "Ready", "status": ready_node}]},
+    }
     told = {"involvedObject": {"kind": "Pod", "name": "p"}, "reason": "R"}
-    return judge(DAEMONSET, [pod], [node], [{**told, "message": words, "lastTimestamp": str(at)} for at, words in enumerate(events)])
+    return judge(
+        DAEMONSET,
+        [pod],
+        [node],
+        [{**told, "message": words, "lastTimestamp": str(at)} for at, words in enumerate(events)],
+    )
 
 
-READY = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}], "containerStatuses": [{"ready": True, "state": {"running": {}}}]}
+READY = {
+    "phase": "Running",
+    "conditions": [{"type": "Ready", "status": "True"}],
+    "containerStatuses": [{"ready": True, "state": {"running": {}}}],
+}
 
 
 def waiting(reason, message="", **more):
-    return {"containerStatuses": [{"ready": False, "state": {"waiting": {"reason": reason, "message": message}}, **more}]}
+    return {
+        "containerStatuses": [
+            {"ready": False, "state": {"waiting": {"reason": reason, "message": message}}, **more}
+        ]
+    }
 
 
 def initialising(state):
     """The status of a pod whose init container has not succeeded."""
-    return {**waiting("PodInitializing"), "initContainerStatuses": [{"name": "report", "ready": False, "state": state}]}
+    return {
+        **waiting("PodInitializing"),
+        "initContainerStatuses": [{"name": "report", "ready": False, "state": state}],
+    }
 
 
 def initialised():
-    return {"initContainerStatuses": [{"name": "report", "ready": True, "state": {"terminated": {"exitCode": 0, "reason": "Completed"}}}]}
+    return {
+        "initContainerStatuses": [
+            {
+                "name": "report",
+                "ready": True,
+                "state": {"terminated": {"exitCode": 0, "reason": "Completed"}},
+            }
+        ]
+    }
 
 
-@pytest.mark.parametrize(("status", "more", "why"), [
-    (READY, {}, ""),
-    (READY, {"labels": {"pod-template-generation": "1"}}, "still runs what was deployed before"),
-    (READY, {"deletionTimestamp": "now"}, "has not ended yet"),
-    ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, {}, "Evicted: disk"),
-    ({"conditions": [{"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "no memory"}]}, {}, "Unschedulable: no memory"),
-    (waiting("ErrImagePull", "short"), {"events": ["Failed to pull image x: unauthorized", "Error: ErrImagePull"]}, "unauthorized"),
-    (waiting("InvalidImageName", "bad"), {"events": ["longer words about something else"]}, "InvalidImageName: bad"),
-    (waiting("CreateContainerConfigError", 'secret "x" not found'), {}, 'secret "x" not found'),
-    (waiting("ContainerCreating"), {"events": ["MountVolume.SetUp failed"]}, "ContainerCreating: MountVolume.SetUp failed"),
-    (waiting("CrashLoopBackOff", lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), {}, "exit code 137 (OOMKilled)"),
-    ({"containerStatuses": [{"ready": False, "state": {"running": {}}}]}, {"events": ["Readiness probe failed"]}, "not ready: R: Readiness probe failed"),
-    ({}, {"events": ["Failed to create pod sandbox"]}, "starting: R: Failed to create pod sandbox"),
-    (initialising({"waiting": {"reason": "ImagePullBackOff"}}), {"events": ["Failed to pull image x: not found"]}, "ImagePullBackOff: Failed to pull image x"),
-    (initialising({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}), {}, "exit code 137 (OOMKilled)"),
-    ({**READY, **initialised()}, {}, ""),
-    ({**waiting("CreateContainerConfigError", 'secret "x" not found'), **initialised()}, {}, 'secret "x" not found'),
-])
+@pytest.mark.parametrize(
+    ("status", "more", "why"),
+    [
+        (READY, {}, ""),
+        (
+            READY,
+            {"labels": {"pod-template-generation": "1"}},
+            "still runs what was deployed before",
+        ),
+        (READY, {"deletionTimestamp": "now"}, "has not ended yet"),
+        ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, {}, "Evicted: disk"),
+        (
+            {
+                "conditions": [
+                    {
+                        "type": "PodScheduled",
+                        "status": "False",
+                        "reason": "Unschedulable",
+                        "message": "no memory",
+                    }
+                ]
+            },
+            {},
+            "Unschedulable: no memory",
+        ),
+        (
+            waiting("ErrImagePull", "short"),
+            {"events": ["Failed to pull image x: unauthorized", "Error: ErrImagePull"]},
+            "unauthorized",
+        ),
+        (
+            waiting("InvalidImageName", "bad"),
+            {"events": ["longer words about something else"]},
+            "InvalidImageName: bad",
+        ),
+        (waiting("CreateContainerConfigError", 'secret "x" not found'), {}, 'secret "x" not found'),
+        (
+            waiting("ContainerCreating"),
+            {"events": ["MountVolume.SetUp failed"]},
+            "ContainerCreating: MountVolume.SetUp failed",
+        ),
+        (
+            waiting(
+                "CrashLoopBackOff",
+                lastState={"terminated": {"exitCode": 137, "reason": "OOMKilled"}},
+            ),
+            {},
+            "exit code 137 (OOMKilled)",
+        ),
+        (
+            {"containerStatuses": [{"ready": False, "state": {"running": {}}}]},
+            {"events": ["Readiness probe failed"]},
+            "not ready: R: Readiness probe failed",
+        ),
+        (
+            {},
+            {"events": ["Failed to create pod sandbox"]},
+            "starting: R: Failed to create pod sandbox",
+        ),
+        (
+            initialising({"waiting": {"reason": "ImagePullBackOff"}}),
+            {"events": ["Failed to pull image x: not found"]},
+            "ImagePullBackOff: Failed to pull image x",
+        ),
+        (
+            initialising({"terminated": {"exitCode": 137, "reason": "OOMKilled"}}),
+            {},
+            "exit code 137 (OOMKilled)",
+        ),
+        ({**READY, **initialised()}, {}, ""),
+        (
+            {**waiting("CreateContainerConfigError", 'secret "x" not found'), **initialised()},
+            {},
+            'secret "x" not found',
+        ),
+    ],
+)
 def test_the_reason_of_a_pod(status, more, why):
     found = seen(status, **more)
     assert found.complete is (why == "")
@@ -214,8 +458,16 @@ def test_the_reason_of_a_pod(status, more, why):
 
 
 def test_the_inventory_names_the_reason_of_the_init_container():
-    status = {"phase": "Pending", **initialising({"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}})}
-    assert trouble_of({"metadata": {"name": "p"}, "status": status}) == "pod p is Pending and not ready: ImagePullBackOff: Back-off pulling image"
+    status = {
+        "phase": "Pending",
+        **initialising(
+            {"waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}}
+        ),
+    }
+    assert (
+        trouble_of({"metadata": {"name": "p"}, "status": status})
+        == "pod p is Pending and not ready: ImagePullBackOff: Back-off pulling image"
+    )
 
 
 def test_a_node_that_is_down_is_not_waited_for_and_named():
@@ -224,11 +476,17 @@ def test_a_node_that_is_down_is_not_waited_for_and_named():
 
 
 def test_pods_that_cannot_be_made_are_told_by_the_daemonset():
-    refused = {"involvedObject": {"kind": "DaemonSet", "name": "autopilot"}, "reason": "FailedCreate", "message": "violates PodSecurity"}
+    refused = {
+        "involvedObject": {"kind": "DaemonSet", "name": "autopilot"},
+        "reason": "FailedCreate",
+        "message": "violates PodSecurity",
+    }
     found = judge(DAEMONSET, [], [], [refused])
     assert tell(found) == ["1 of 1 nodes: no pod yet: FailedCreate: violates PodSecurity"]
 
 
 def test_nodes_with_the_same_reason_are_one_line():
-    found = seen({})._replace(missing={f"node{number}": "same" for number in range(8)} | {"other": "different"})
+    found = seen({})._replace(
+        missing={f"node{number}": "same" for number in range(8)} | {"other": "different"}
+    )
     assert tell(found) == ["node0, node1, node2, node3, node4 and 3 more: same", "other: different"]

@@ -14,7 +14,9 @@ PERIOD = 100.0
 
 
 def result(check, status="pass", code=""):
-    return CheckResult(check, status, f"{check} {status}", [Finding(code, status, "")] if code else [])
+    return CheckResult(
+        check, status, f"{check} {status}", [Finding(code, status, "")] if code else []
+    )
 
 
 def put_off(check, code="gpu_in_use"):
@@ -64,7 +66,9 @@ def test_a_check_that_was_not_run_for_two_periods_takes_the_pass_away(passes):
 @pytest.mark.parametrize("status", ["warn", "unknown", "fail"])
 def test_what_could_not_be_told_or_is_bad_is_no_pass(passes, status):
     assert passes.all(pcie_bandwidth=status) == status
-    assert passes.state.conclusion(passes.now).reasons == [f"pcie_bandwidth: pcie_bandwidth {status}"]
+    assert passes.state.conclusion(passes.now).reasons == [
+        f"pcie_bandwidth: pcie_bandwidth {status}"
+    ]
     assert passes.all() == "pass"
 
 
@@ -78,7 +82,9 @@ def test_one_check_alone_can_make_it_worse(passes):
 def test_n1_nothing_bad_is_hidden_by_a_skip(passes, status):
     passes.all(pcie_bandwidth=status)
     assert passes(result("gpu_count"), put_off("pcie_bandwidth"), result("dcgm_diag")) == status
-    assert passes(result("gpu_count"), result("pcie_bandwidth", "skip"), result("dcgm_diag")) == status
+    assert (
+        passes(result("gpu_count"), result("pcie_bandwidth", "skip"), result("dcgm_diag")) == status
+    )
 
 
 def test_n1_a_check_of_somebody_else_is_not_forgotten_either(passes):
@@ -101,7 +107,14 @@ def test_a_check_that_was_only_ever_put_off_says_nothing(passes, code):
 
 
 def test_a_check_that_does_not_apply_does_not_keep_the_others_from_a_pass(passes):
-    assert passes(result("gpu_count"), result("pcie_bandwidth", "skip", "mig_enabled"), result("dcgm_diag", "skip", "mig_enabled")) == "pass"
+    assert (
+        passes(
+            result("gpu_count"),
+            result("pcie_bandwidth", "skip", "mig_enabled"),
+            result("dcgm_diag", "skip", "mig_enabled"),
+        )
+        == "pass"
+    )
 
 
 def test_n8_a_node_without_gpus_is_not_marked(passes):
@@ -129,13 +142,18 @@ def test_when_a_result_was_had_is_kept_while_the_check_is_put_off(passes):
     passes.all()
     had = passes.now
     passes(put_off("pcie_bandwidth"))
-    assert {one.result.check: one.finished for one in passes.state.known()}["pcie_bandwidth"] == 1e9 + had
+    assert {one.result.check: one.finished for one in passes.state.known()}[
+        "pcie_bandwidth"
+    ] == 1e9 + had
 
 
 def test_gpus_that_are_gone_altogether_are_no_pass(passes):
     passes.all()
     gone = [result(check, "skip") for check in PERIODIC]
-    assert passes(*gone) == "unknown" and "there is nothing to check any more" in passes.state.conclusion(passes.now).reasons[0]
+    assert (
+        passes(*gone) == "unknown"
+        and "there is nothing to check any more" in passes.state.conclusion(passes.now).reasons[0]
+    )
     assert passes(*gone) == "unknown"
     assert passes.all() == "pass"
 

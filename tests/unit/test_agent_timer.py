@@ -42,11 +42,15 @@ def test_the_first_pass_of_a_short_period_comes_within_a_tenth_of_it():
 def test_later_passes_are_spread_over_the_whole_period(turn):
     moments = [turns(node, turn + 1)[turn] % PERIOD for node in NODES]
     tenths = Counter(int(moment / (PERIOD / 10)) for moment in moments)
-    assert set(tenths) == set(range(10)) and min(tenths.values()) > 60 and max(tenths.values()) < 140
+    assert (
+        set(tenths) == set(range(10)) and min(tenths.values()) > 60 and max(tenths.values()) < 140
+    )
 
 
 def test_light_checks_never_run_on_all_nodes_at_once():
-    """A pass with copies over the host link takes about 20 s; from the second on hardly a few of 1,000 nodes are in one at the same time."""
+    """A pass with copies over the host link takes about 20 s; from the second on hardly a few of
+    1,000 nodes are in one at the same time.
+    """
     everything = [turns(node, 12) for node in NODES]
     assert busiest([one[0] for one in everything], 20.0) < 110
     assert all(busiest([one[turn] for one in everything], 20.0) < 30 for turn in range(1, 12))

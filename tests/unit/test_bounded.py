@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bounded execution: deadlines hold against whoever ignores signals, and nothing of ours is left behind."""
+"""Bounded execution: deadlines hold against whoever ignores signals, and nothing of ours is left
+behind.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health import bound
 
 pytestmark = pytest.mark.measures
 
-#: Seconds beyond deadline and grace that ending something may take: two waits for SIGKILL to be delivered, and a busy machine.
+#: Seconds beyond deadline and grace that ending something may take: two waits for SIGKILL to be
+#: delivered, and a busy machine.
 SLACK = 3.0
 
 
@@ -54,6 +57,7 @@ def never_minding(_report=None):
 
 # ---- functions in a child ----
 
+
 def test_a_child_hands_over_what_it_found():
     def work(report):
         report.send("a", {"n": 1})
@@ -62,7 +66,12 @@ def test_a_child_hands_over_what_it_found():
 
     child = bounded.call(work, 5)
     assert child.values == {"a": {"n": 2}, "b": [None, "é"]}
-    assert not child.timed_out and child.signal is None and child.raised is None and child.abandoned is None
+    assert (
+        not child.timed_out
+        and child.signal is None
+        and child.raised is None
+        and child.abandoned is None
+    )
 
 
 def test_more_than_a_pipe_holds_arrives_whole():
@@ -91,7 +100,14 @@ def test_a_child_has_no_descriptor_but_its_own(tmp_path):
 
         def work(report):
             home = Path("/proc/self/fd")
-            report.send("open", {link.name: os.readlink(link) for link in list(home.iterdir()) if link.is_symlink()})
+            report.send(
+                "open",
+                {
+                    link.name: os.readlink(link)
+                    for link in list(home.iterdir())
+                    if link.is_symlink()
+                },
+            )
 
         opened = bounded.call(work, 5).values["open"]
     assert {opened.pop(name) for name in "012"} == {"/dev/null"}
@@ -106,7 +122,17 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health import bound
 child = bounded.call(lambda report: report.send("a", 1), 5)
 open(sys.argv[1], "w").write(str(child.values))
 """
-    subprocess.run(["sh", "-c", f'"$0" -c "$1" "$2" {closed}', sys.executable, program, str(tmp_path / "heard")], check=True)
+    subprocess.run(
+        [
+            "sh",
+            "-c",
+            f'"$0" -c "$1" "$2" {closed}',
+            sys.executable,
+            program,
+            str(tmp_path / "heard"),
+        ],
+        check=True,
+    )
     assert (tmp_path / "heard").read_text() == "{'a': 1}"
 
 
@@ -117,7 +143,11 @@ def test_the_deadline_holds_and_says_what_hung():
         time.sleep(60)
 
     child, seconds = seconds_of(lambda: bounded.call(work, 0.5, grace=0.5))
-    assert child.timed_out and child.stage == "nvmlDeviceGetName on GPU 3" and child.values == {"first": 1}
+    assert (
+        child.timed_out
+        and child.stage == "nvmlDeviceGetName on GPU 3"
+        and child.values == {"first": 1}
+    )
     assert 0.4 <= child.stage_seconds <= 2
     assert seconds < 0.5 + 0.5 + SLACK and gone(child.pid)
 
@@ -140,7 +170,9 @@ def test_the_deadline_holds_against_a_child_that_ignores_sigterm():
 
 
 def test_the_deadline_holds_against_a_child_that_is_stopped():
-    child, seconds = seconds_of(lambda: bounded.call(lambda report: os.kill(os.getpid(), signal.SIGSTOP), 0.5, grace=0.3))
+    child, seconds = seconds_of(
+        lambda: bounded.call(lambda report: os.kill(os.getpid(), signal.SIGSTOP), 0.5, grace=0.3)
+    )
     assert child.timed_out and child.signal == signal.SIGKILL
     assert seconds < 0.5 + 0.3 + SLACK and gone(child.pid)
 
@@ -166,7 +198,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health import bound
 child = bounded.call(lambda report: os.open({str(frozen())!r}, os.O_RDONLY), 0.3, 0.2)
 print("abandoned", child.abandoned)
 """
-    done, seconds = seconds_of(lambda: subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True))
+    done, seconds = seconds_of(
+        lambda: subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+        )
+    )
     word, pid = done.stdout.split()
     assert word == "abandoned" and state(pid) == "D"
     assert seconds < 10
@@ -197,11 +233,21 @@ def test_waiting_ends_when_the_time_is_up():
 
 # ---- what outlives its caller ----
 
+
 def lasting(report):
-    report.send("facts", {
-        "directory": os.getcwd(), "leader": os.getsid(0) == os.getpid(), "hangup": str(signal.getsignal(signal.SIGHUP)),
-        "descriptors": [os.readlink(path).partition(":")[0] for path in Path("/proc/self/fd").iterdir() if path.exists() or path.is_symlink()],
-    })
+    report.send(
+        "facts",
+        {
+            "directory": os.getcwd(),
+            "leader": os.getsid(0) == os.getpid(),
+            "hangup": str(signal.getsignal(signal.SIGHUP)),
+            "descriptors": [
+                os.readlink(path).partition(":")[0]
+                for path in Path("/proc/self/fd").iterdir()
+                if path.exists() or path.is_symlink()
+            ],
+        },
+    )
     report.close()
     time.sleep(60)
 
@@ -227,7 +273,11 @@ sys.path.insert(0, {str(Path(__file__).parent)!r})
 from test_bounded import bounded, never_minding
 print(bounded.detach(lambda report: (report.close(), never_minding()), 1.5, 5).values["pid"])
 """
-    done, seconds = seconds_of(lambda: subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True))
+    done, seconds = seconds_of(
+        lambda: subprocess.run(
+            [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=True
+        )
+    )
     pid = int(done.stdout)
     assert state(pid), "it ended with its caller"
     assert gone(pid, 1.5 + SLACK)
@@ -237,6 +287,7 @@ def test_what_is_detached_and_fails_says_so():
     def work(report):
         report.stage("listening")
         raise OSError("no room")
+
     child = bounded.detach(work, 60, 5)
     assert child.mishap()["crashed"]["raised"] == "OSError: no room" and child.stage == "listening"
     assert gone(child.values["pid"])
@@ -252,11 +303,14 @@ def test_what_is_detached_and_gone_before_it_could_be_killed_is_no_error():
         if os.fork() == 0:
             time.sleep(2)  # holding the pipe
             os._exit(0)
+
     child = bounded.detach(leaves_another, 60, 0.5)
     assert child.mishap()["hung"] and gone(child.values["pid"])
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to become a user whose number of processes is limited")
+@pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root, to become a user whose number of processes is limited"
+)
 def test_a_child_that_cannot_be_started_costs_no_descriptors():
     program = f"""
 import os, resource, sys
@@ -270,15 +324,24 @@ try:
 except BlockingIOError:
     print(os.listdir("/proc/self/fd") == before)
 """
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, timeout=30, check=False
+    )
     assert done.stdout == "True\n", done.stderr
 
 
 # ---- programs ----
 
+
 def test_a_program_and_what_it_says():
     done = bounded.run(["sh", "-c", "echo out; echo err >&2; exit 7"], 5)
-    assert (done.returncode, done.stdout, done.stderr, done.timed_out, done.cut) == (7, "out\n", "err\n", False, False)
+    assert (done.returncode, done.stdout, done.stderr, done.timed_out, done.cut) == (
+        7,
+        "out\n",
+        "err\n",
+        False,
+        False,
+    )
 
 
 def test_there_is_no_shell_between():
@@ -295,7 +358,9 @@ def test_a_program_that_is_not_there_is_an_oserror():
 
 
 def test_environment_and_directory_are_handed_on(tmp_path):
-    done = bounded.run(["/bin/sh", "-c", "echo $WORD; pwd"], 5, environment={"WORD": "x"}, directory=str(tmp_path))
+    done = bounded.run(
+        ["/bin/sh", "-c", "echo $WORD; pwd"], 5, environment={"WORD": "x"}, directory=str(tmp_path)
+    )
     assert done.stdout == f"x\n{tmp_path}\n"
 
 
@@ -304,31 +369,47 @@ def test_a_program_that_dies_by_a_signal_says_which():
 
 
 def test_a_program_gets_sigterm_first():
-    done, seconds = seconds_of(lambda: bounded.run(["sh", "-c", "trap 'echo ending; exit 0' TERM; echo up; while :; do sleep 0.05; done"], 0.5, grace=5))
+    done, seconds = seconds_of(
+        lambda: bounded.run(
+            ["sh", "-c", "trap 'echo ending; exit 0' TERM; echo up; while :; do sleep 0.05; done"],
+            0.5,
+            grace=5,
+        )
+    )
     assert done.timed_out and done.stdout == "up\nending\n" and done.returncode == 0
     assert seconds < 4
 
 
 def test_a_program_that_ignores_sigterm_gets_sigkill_after_its_grace():
-    done, seconds = seconds_of(lambda: bounded.run(["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], 0.5, grace=0.5))
+    done, seconds = seconds_of(
+        lambda: bounded.run(
+            ["sh", "-c", "trap '' TERM; while :; do sleep 0.05; done"], 0.5, grace=0.5
+        )
+    )
     assert done.timed_out and done.returncode == -signal.SIGKILL
     assert 1.0 <= seconds < 1.0 + SLACK
 
 
 def test_a_program_that_is_stopped_is_ended():
-    done, seconds = seconds_of(lambda: bounded.run(["sh", "-c", "kill -STOP $$; sleep 60"], 0.5, grace=0.3))
+    done, seconds = seconds_of(
+        lambda: bounded.run(["sh", "-c", "kill -STOP $$; sleep 60"], 0.5, grace=0.3)
+    )
     assert done.timed_out and done.returncode == -signal.SIGKILL and seconds < 0.8 + SLACK
 
 
 def test_the_whole_process_group_is_ended():
-    done = bounded.run(["sh", "-c", "sleep 60 & echo $!; trap '' TERM; sleep 60 & echo $!; wait"], 0.5, grace=0.3)
+    done = bounded.run(
+        ["sh", "-c", "sleep 60 & echo $!; trap '' TERM; sleep 60 & echo $!; wait"], 0.5, grace=0.3
+    )
     pids = done.stdout.split()
     assert done.timed_out and len(pids) == 2
     assert all(gone(pid) for pid in pids)
 
 
 def test_what_a_program_leaves_in_the_background_is_ended_and_not_waited_for():
-    done, seconds = seconds_of(lambda: bounded.run(["sh", "-c", "sleep 60 & echo $!"], 10, grace=0.3))
+    done, seconds = seconds_of(
+        lambda: bounded.run(["sh", "-c", "sleep 60 & echo $!"], 10, grace=0.3)
+    )
     assert not done.timed_out and done.returncode == 0 and seconds < 5
     assert gone(done.stdout.strip())
 
@@ -338,7 +419,14 @@ def test_who_left_for_a_session_of_its_own_is_ended_too(tmp_path):
     note = tmp_path / "pid"
 
     def work(report):
-        done = bounded.run(["sh", "-c", f"setsid sh -c 'trap \"\" TERM; echo $$ > {note}; exec sleep 60' & sleep 0.4"], 5)
+        done = bounded.run(
+            [
+                "sh",
+                "-c",
+                f"setsid sh -c 'trap \"\" TERM; echo $$ > {note}; exec sleep 60' & sleep 0.4",
+            ],
+            5,
+        )
         report.send("done", [done.returncode, done.abandoned])
 
     child = bounded.call(work, 8)
@@ -370,14 +458,27 @@ def test_output_that_is_no_text_is_readable():
 
 # ---- the death of the caller ----
 
-@pytest.mark.parametrize("work", [
-    "time.sleep(60)",
-    "bounded.run(['sleep', '60'], 60)",
-    "bounded.run(['sh', '-c', 'trap \"\" TERM; sleep 60 & sleep 60'], 60, grace=0.5)",
-    "bounded.run(['sh', '-c', 'setsid sleep 60 & sleep 60'], 60, grace=0.5)",
-    "bounded.run(['sh', '-c', 'trap \"\" TERM; sleep 0.2; kill -9 $PPID; while :; do sleep 0.2; done'], 1, grace=0.2)",
-    "never_minding()",
-], ids=["function", "program", "program ignoring SIGTERM", "program with a daemon", "program whose runner is killed", "function ignoring SIGTERM"])
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        "time.sleep(60)",
+        "bounded.run(['sleep', '60'], 60)",
+        "bounded.run(['sh', '-c', 'trap \"\" TERM; sleep 60 & sleep 60'], 60, grace=0.5)",
+        "bounded.run(['sh', '-c', 'setsid sleep 60 & sleep 60'], 60, grace=0.5)",
+        "bounded.run(['sh', '-c', 'trap \"\" TERM; sleep 0.2; kill -9 $PPID; while :; do sleep "
+        "0.2; done'], 1, grace=0.2)",
+        "never_minding()",
+    ],
+    ids=[
+        "function",
+        "program",
+        "program ignoring SIGTERM",
+        "program with a daemon",
+        "program whose runner is killed",
+        "function ignoring SIGTERM",
+    ],
+)
 def test_a_caller_that_is_killed_leaves_nothing(work, tmp_path):
     mark = f"OF_THIS_TEST={tmp_path}"
     program = f"""
@@ -389,7 +490,12 @@ time.sleep(0.5)
 print("up", flush=True)
 time.sleep(60)
 """
-    caller = subprocess.Popen([sys.executable, "-c", program], stdout=subprocess.PIPE, text=True, env=dict(os.environ, OF_THIS_TEST=str(tmp_path)))
+    caller = subprocess.Popen(
+        [sys.executable, "-c", program],
+        stdout=subprocess.PIPE,
+        text=True,
+        env=dict(os.environ, OF_THIS_TEST=str(tmp_path)),
+    )
     assert caller.stdout.readline() == "up\n"
     ours = marked(mark)
     assert len(ours) >= 2

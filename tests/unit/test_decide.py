@@ -12,22 +12,42 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.decide import Policy, decide, policy_from
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.decide import (
+    Policy,
+    decide,
+    policy_from,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.durations import seconds_of
 
 START = 1_700_000_000
 
 
 def finding(code, status, index=3, **more):
-    subject = {"kind": "gpu", "index": index, "pci": f"00000000:{index:02X}:00.0"} if index is not None else {"kind": "node"}
-    return {"code": code, "status": status, "action": "watch", "subject": subject, "message": f"says {code}", "evidence": {}, "check": "gpu_activity", **more}
+    subject = (
+        {"kind": "gpu", "index": index, "pci": f"00000000:{index:02X}:00.0"}
+        if index is not None
+        else {"kind": "node"}
+    )
+    return {
+        "code": code,
+        "status": status,
+        "action": "watch",
+        "subject": subject,
+        "message": f"says {code}",
+        "evidence": {},
+        "check": "gpu_activity",
+        **more,
+    }
 
 
 def document(turn=0, run=(), minutes=5, **nodes):
     """A run document: findings by node, five minutes after the one before."""
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START + 60 * minutes * turn))
     return {
-        "run_id": f"run{turn}", "finished": finished, "findings": list(run), "nodes": [{"name": name, "findings": found} for name, found in nodes.items()],
+        "run_id": f"run{turn}",
+        "finished": finished,
+        "findings": list(run),
+        "nodes": [{"name": name, "findings": found} for name, found in nodes.items()],
     }
 
 
@@ -40,39 +60,87 @@ def decisions(policy, *documents, hosts=None):
     return [one.decision for one in found]
 
 
-LOST, HOT, WARNED, UNKNOWN = finding("gpu_lost", "fail"), finding("hw_thermal_slowdown", "fail"), finding("straggler", "warn", None), finding("hung", "unknown")
+LOST, HOT, WARNED, UNKNOWN = (
+    finding("gpu_lost", "fail"),
+    finding("hw_thermal_slowdown", "fail"),
+    finding("straggler", "warn", None),
+    finding("hung", "unknown"),
+)
 SUSPEND = Policy(on_fail="suspend")
 
 
-@pytest.mark.parametrize("policy, found, decision", [
-    (Policy(), [], "continue"), (Policy(), [LOST], "warn_owner"), (Policy(), [WARNED], "continue"), (Policy(), [UNKNOWN], "continue"),
-    (Policy(on_fail="stop", on_warn="stop", codes={"hung": "stop"}, passes=1), [UNKNOWN], "continue"),
-    (Policy(on_warn="warn_owner"), [WARNED], "warn_owner"), (Policy(on_fail="continue"), [LOST], "continue"),
-    (Policy(on_fail="suspend", passes=1), [LOST], "suspend"), (Policy(on_fail="stop", passes=1), [LOST], "stop"),
-    (Policy(codes={"gpu_lost": "suspend"}, passes=1), [LOST, HOT], "suspend"), (Policy(codes={"gpu_lost": "continue"}), [LOST], "continue"),
-    (Policy(codes={"straggler": "suspend"}, passes=1), [WARNED], "suspend"), (SUSPEND, [LOST], "warn_owner"),
-    (Policy(), ["nonsense", None, finding("x", "splendid"), {}], "continue"),
-])
+@pytest.mark.parametrize(
+    "policy, found, decision",
+    [
+        (Policy(), [], "continue"),
+        (Policy(), [LOST], "warn_owner"),
+        (Policy(), [WARNED], "continue"),
+        (Policy(), [UNKNOWN], "continue"),
+        (
+            Policy(on_fail="stop", on_warn="stop", codes={"hung": "stop"}, passes=1),
+            [UNKNOWN],
+            "continue",
+        ),
+        (Policy(on_warn="warn_owner"), [WARNED], "warn_owner"),
+        (Policy(on_fail="continue"), [LOST], "continue"),
+        (Policy(on_fail="suspend", passes=1), [LOST], "suspend"),
+        (Policy(on_fail="stop", passes=1), [LOST], "stop"),
+        (Policy(codes={"gpu_lost": "suspend"}, passes=1), [LOST, HOT], "suspend"),
+        (Policy(codes={"gpu_lost": "continue"}), [LOST], "continue"),
+        (Policy(codes={"straggler": "suspend"}, passes=1), [WARNED], "suspend"),
+        (SUSPEND, [LOST], "warn_owner"),
+        (Policy(), ["nonsense", None, finding("x", "splendid"), {}], "continue"),
+    ],
+)
 def test_one_pass(policy, found, decision):
     assert decisions(policy, document(gpu07=found)) == [decision]
 
 
 def test_what_ends_a_job_was_seen_in_several_passes_in_a_row():
-    passes = [document(turn, gpu07=[LOST] if seen else []) for turn, seen in enumerate([1, 1, 0, 1, 1, 1])]
-    assert decisions(SUSPEND, *passes) == ["warn_owner", "suspend", "continue", "warn_owner", "suspend", "suspend"]
-    assert decisions(SUSPEND._replace(passes=3), *passes) == ["warn_owner", "warn_owner", "continue", "warn_owner", "warn_owner", "suspend"]
+    passes = [
+        document(turn, gpu07=[LOST] if seen else []) for turn, seen in enumerate([1, 1, 0, 1, 1, 1])
+    ]
+    assert decisions(SUSPEND, *passes) == [
+        "warn_owner",
+        "suspend",
+        "continue",
+        "warn_owner",
+        "suspend",
+        "suspend",
+    ]
+    assert decisions(SUSPEND._replace(passes=3), *passes) == [
+        "warn_owner",
+        "warn_owner",
+        "continue",
+        "warn_owner",
+        "warn_owner",
+        "suspend",
+    ]
 
 
-@pytest.mark.parametrize("second, decision", [
-    (document(1, gpu07=[finding("gpu_lost", "fail", 4)]), "warn_owner"),
-    (document(1, gpu07=[HOT]), "warn_owner"),
-    (document(1, gpu07=[], gpu08=[LOST]), "warn_owner"),
-    (document(1, gpu07=[UNKNOWN]), "continue"),
-    (document(0, gpu07=[LOST]), "warn_owner"),
-    (document(1, minutes=121, gpu07=[LOST]), "warn_owner"),
-    (document(1, minutes=119, gpu07=[LOST]), "suspend"),
-    (document(-1, gpu07=[LOST]), "warn_owner"),
-], ids=["another GPU", "another fault", "another node", "could not be told", "the same pass", "too long ago", "long ago", "earlier"])
+@pytest.mark.parametrize(
+    "second, decision",
+    [
+        (document(1, gpu07=[finding("gpu_lost", "fail", 4)]), "warn_owner"),
+        (document(1, gpu07=[HOT]), "warn_owner"),
+        (document(1, gpu07=[], gpu08=[LOST]), "warn_owner"),
+        (document(1, gpu07=[UNKNOWN]), "continue"),
+        (document(0, gpu07=[LOST]), "warn_owner"),
+        (document(1, minutes=121, gpu07=[LOST]), "warn_owner"),
+        (document(1, minutes=119, gpu07=[LOST]), "suspend"),
+        (document(-1, gpu07=[LOST]), "warn_owner"),
+    ],
+    ids=[
+        "another GPU",
+        "another fault",
+        "another node",
+        "could not be told",
+        "the same pass",
+        "too long ago",
+        "long ago",
+        "earlier",
+    ],
+)
 def test_only_the_same_in_the_same_place_counts(second, decision):
     assert decisions(SUSPEND, document(0, gpu07=[LOST]), second) == ["warn_owner", decision]
 
@@ -82,19 +150,30 @@ def test_the_facts_carry_the_decision():
     second = decide(document(1, gpu07=[LOST, HOT], gpu08=[]), SUSPEND, first.history)
     assert second.decision == "suspend"
     assert [(one.node, one.finding.code, one.decided, one.seen) for one in second.facts] == [
-        ("gpu07", "gpu_lost", "suspend", 2), ("gpu07", "hw_thermal_slowdown", "warn_owner", 1)]
+        ("gpu07", "gpu_lost", "suspend", 2),
+        ("gpu07", "hw_thermal_slowdown", "warn_owner", 1),
+    ]
     assert second.reason == (
-        "gpu07: GPU 3 (03:00.0): says gpu_lost; gpu07: GPU 3 (03:00.0): says hw_thermal_slowdown (would suspend, seen in 1 of 2 passes)")
+        "gpu07: GPU 3 (03:00.0): says gpu_lost; gpu07: GPU 3 (03:00.0): says "
+        "hw_thermal_slowdown (would suspend, seen in 1 of 2 passes)"
+    )
     fact = second.facts[0].to_dict()
-    assert (fact["node"], fact["wanted"], fact["seen"], fact["subject"]["index"]) == ("gpu07", "suspend", 2, 3)
+    assert (fact["node"], fact["wanted"], fact["seen"], fact["subject"]["index"]) == (
+        "gpu07",
+        "suspend",
+        2,
+        3,
+    )
 
 
 def test_passes_that_are_too_far_apart_are_said_to_be():
     first = decide(document(0, gpu07=[LOST]), SUSPEND)
     late = decide(document(1, minutes=360, gpu07=[LOST]), SUSPEND, first.history)
     assert late.reason == (
-        "gpu07: GPU 3 (03:00.0): says gpu_lost (would suspend, seen in 1 of 2 passes; the one before, 6.0 h ago, does not count,"
-        " nor does any that is more than 2 h apart)")
+        "gpu07: GPU 3 (03:00.0): says gpu_lost (would suspend, seen in 1 of 2 passes; the one "
+        "before, 6.0 h ago, does not count,"
+        " nor does any that is more than 2 h apart)"
+    )
     in_time = decide(document(1, minutes=119, gpu07=[HOT]), SUSPEND, first.history)
     assert in_time.reason.endswith("(would suspend, seen in 1 of 2 passes)")
 
@@ -103,15 +182,25 @@ def test_only_the_nodes_of_the_job_count():
     run = document(0, gpu07=[], gpu08=[LOST])
     assert decide(run, Policy(), hosts=["gpu07"]).decision == "continue"
     assert decide(run, Policy(), hosts=["gpu07", "gpu08"]).decision == "warn_owner"
-    with pytest.raises(ValueError, match="^hosts: 'gpu09' is not in the run, which has gpu07, gpu08$"):
+    with pytest.raises(
+        ValueError, match="^hosts: 'gpu09' is not in the run, which has gpu07, gpu08$"
+    ):
         decide(run, Policy(), hosts=["gpu09"])
 
 
 def test_findings_of_the_run_count_where_the_job_has_one_of_its_nodes():
-    stalled = finding("stalled_collective", "warn", None, evidence={"nodes": ["gpu07", "gpu08"]}, subject={"kind": "run"})
+    stalled = finding(
+        "stalled_collective",
+        "warn",
+        None,
+        evidence={"nodes": ["gpu07", "gpu08"]},
+        subject={"kind": "run"},
+    )
     policy = Policy(codes={"stalled_collective": "warn_owner"})
     run = document(0, [stalled], gpu07=[], gpu08=[], gpu09=[])
-    assert [decide(run, policy, hosts=hosts).decision for hosts in (None, ["gpu08"], ["gpu09"])] == ["warn_owner", "warn_owner", "continue"]
+    assert [
+        decide(run, policy, hosts=hosts).decision for hosts in (None, ["gpu08"], ["gpu09"])
+    ] == ["warn_owner", "warn_owner", "continue"]
     assert decide(run, policy).reason == "says stalled_collective"
 
 
@@ -137,14 +226,23 @@ def test_a_history_does_not_grow_for_ever():
     assert len(history) == 50
 
 
-@pytest.mark.parametrize("given_policy, named", [
-    ("suspend", "policy: 'suspend' is not accepted, give a dictionary"),
-    ({"on_unknown": "stop"}, "policy.on_unknown does not exist; accepted are on_fail, on_warn"),
-    ({"on_fail": "kill"}, "policy.on_fail: 'kill' is not accepted, give one of continue, warn_owner, suspend, stop"),
-    ({"codes": ["gpu_lost"]}, "policy.codes: "), ({"codes": {"gpu_lost": 1}}, "policy.codes.gpu_lost: 1 is not accepted"),
-    ({"passes": 0}, "policy.passes: 0 is not accepted, give a number of passes from 1 to 50"), ({"passes": "many"}, "policy.passes: 'many'"),
-    ({"passes": True}, "policy.passes: True"),
-])
+@pytest.mark.parametrize(
+    "given_policy, named",
+    [
+        ("suspend", "policy: 'suspend' is not accepted, give a dictionary"),
+        ({"on_unknown": "stop"}, "policy.on_unknown does not exist; accepted are on_fail, on_warn"),
+        (
+            {"on_fail": "kill"},
+            "policy.on_fail: 'kill' is not accepted, give one of continue, warn_owner, "
+            "suspend, stop",
+        ),
+        ({"codes": ["gpu_lost"]}, "policy.codes: "),
+        ({"codes": {"gpu_lost": 1}}, "policy.codes.gpu_lost: 1 is not accepted"),
+        ({"passes": 0}, "policy.passes: 0 is not accepted, give a number of passes from 1 to 50"),
+        ({"passes": "many"}, "policy.passes: 'many'"),
+        ({"passes": True}, "policy.passes: True"),
+    ],
+)
 def test_a_wrong_policy_is_refused_by_name(given_policy, named):
     with pytest.raises(ValueError) as refused:
         policy_from(given_policy)
@@ -153,31 +251,97 @@ def test_a_wrong_policy_is_refused_by_name(given_policy, named):
 
 def test_a_policy_is_read():
     assert policy_from(None) == Policy() == policy_from({"on_fail": None})
-    assert policy_from({"on_fail": "stop", "passes": "3", "codes": {"gpu_lost": "suspend"}}) == Policy("stop", "continue", {"gpu_lost": "suspend"}, 3)
+    assert policy_from(
+        {"on_fail": "stop", "passes": "3", "codes": {"gpu_lost": "suspend"}}
+    ) == Policy("stop", "continue", {"gpu_lost": "suspend"}, 3)
 
 
 ANYTHING = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(["run0", "gpu07"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["run_id", "finished", "facts", "told", "acted", "decision", "nodes", "name", "findings", "evidence"]), inner, max_size=5),
-    max_leaves=10)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=3)
+    | st.sampled_from(["run0", "gpu07"]),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "run_id",
+                    "finished",
+                    "facts",
+                    "told",
+                    "acted",
+                    "decision",
+                    "nodes",
+                    "name",
+                    "findings",
+                    "evidence",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
+    max_leaves=10,
+)
 
 
 @settings(max_examples=200)
 @given(ANYTHING)
 def test_whatever_stands_in_a_history_or_a_document_suspends_nothing(garbage):
     assert decide(document(0, gpu07=[LOST]), SUSPEND, garbage).decision == "warn_owner"
-    assert decide(garbage if isinstance(garbage, dict) else {}, Policy(on_fail="stop", on_warn="stop", passes=1)).decision in ("continue", "stop")
+    assert decide(
+        garbage if isinstance(garbage, dict) else {},
+        Policy(on_fail="stop", on_warn="stop", passes=1),
+    ).decision in ("continue", "stop")
 
 
-@pytest.mark.parametrize("text, seconds", [
-    ("90s", 90), ("30m", 1800), ("2h", 7200), ("1h30m", 5400), ("1d", 86400), (" 5M ", 300), ("45", 45), (45, 45), (0.5, 0.5), ("2.5", 2.5),
-])
+@pytest.mark.parametrize(
+    "text, seconds",
+    [
+        ("90s", 90),
+        ("30m", 1800),
+        ("2h", 7200),
+        ("1h30m", 5400),
+        ("1d", 86400),
+        (" 5M ", 300),
+        ("45", 45),
+        (45, 45),
+        (0.5, 0.5),
+        ("2.5", 2.5),
+    ],
+)
 def test_a_length_of_time_is_read(text, seconds):
     assert seconds_of(text, "watch") == seconds
 
 
-@pytest.mark.parametrize("text", ["", "soon", "0", "0s", "-5m", "5 m", "5x", "m5", "5m5m", "1e3", "nan", "inf", None, True, [], "999d", "9" * 30])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "soon",
+        "0",
+        "0s",
+        "-5m",
+        "5 m",
+        "5x",
+        "m5",
+        "5m5m",
+        "1e3",
+        "nan",
+        "inf",
+        None,
+        True,
+        [],
+        "999d",
+        "9" * 30,
+    ],
+)
 def test_what_is_no_length_of_time_is_refused(text):
-    with pytest.raises(ValueError, match=r"^watch: .* is not accepted, give a length of time such as 90s, 30m, 2h or 1h30m, or a number of seconds$"):
+    with pytest.raises(
+        ValueError,
+        match=r"^watch: .* is not accepted, give a length of time such as 90s, 30m, 2h or "
+        r"1h30m, or a number of seconds$",
+    ):
         seconds_of(text, "watch")

@@ -12,9 +12,18 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import _cuda, _driver, gpu_power, image_registry
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+    _cuda,
+    _driver,
+    gpu_power,
+    image_registry,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import dcgm
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import FINDINGS, TABLES as AREAS, runbook
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+    FINDINGS,
+    TABLES as AREAS,
+    runbook,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, members
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES
 
@@ -22,7 +31,16 @@ CORE = Path(__file__).resolve().parents[2] / "plugins/module_utils/_health"
 
 #: Codes that come from tables.
 TABLES = {
-    *(row[0] for table in (_driver._GPU_ERRORS, _driver._NODE_ERRORS, _cuda.CUDA_ERRORS, gpu_power.SLOWDOWNS) for row in table.values()),
+    *(
+        row[0]
+        for table in (
+            _driver._GPU_ERRORS,
+            _driver._NODE_ERRORS,
+            _cuda.CUDA_ERRORS,
+            gpu_power.SLOWDOWNS,
+        )
+        for row in table.values()
+    ),
     *(row[0] for row in image_registry._TROUBLES.values()),
     *(row.code for table in (dcgm.MEANINGS, dcgm.OVERRIDES) for row in table.values()),
     *(code for code, _action in judge._CODES.values()),
@@ -33,7 +51,8 @@ COMPOSED = {
     "f'slow_{cause.scope}'": {"slow_link", "slow_path"},
     "f'{result.check}_{result.status}'": None,
 }
-#: Codes of other findings, which are collected where these are made, and what is read from a document.
+#: Codes of other findings, which are collected where these are made, and what is read from a
+#: document.
 HANDED_ON = {"code", "one.code", "finding.code", "trouble.code"}
 
 
@@ -47,16 +66,32 @@ def words(node):
 
 
 def assigned(target, value):
-    """What a name ``code`` is given in an assignment, a default row that stands in it included, or by a row of a loop."""
+    """What a name ``code`` is given in an assignment, a default row that stands in it included, or
+    by a row of a loop.
+    """
     if isinstance(target, ast.Name):
         return words(value) if target.id == "code" else set()
-    rows = [one for one in ast.walk(value) if isinstance(one, ast.Tuple) and isinstance(target, ast.Tuple) and len(one.elts) == len(target.elts)]
-    return set().union(*(assigned(one, other) for row in rows for one, other in zip(target.elts, row.elts)))
+    rows = [
+        one
+        for one in ast.walk(value)
+        if isinstance(one, ast.Tuple)
+        and isinstance(target, ast.Tuple)
+        and len(one.elts) == len(target.elts)
+    ]
+    return set().union(
+        *(assigned(one, other) for row in rows for one, other in zip(target.elts, row.elts))
+    )
 
 
 def returned(function):
     """What a function named ``*code`` returns, where it returns text."""
-    return set().union(*(words(one.value) for one in ast.walk(function) if isinstance(one, ast.Return) and one.value is not None))
+    return set().union(
+        *(
+            words(one.value)
+            for one in ast.walk(function)
+            if isinstance(one, ast.Return) and one.value is not None
+        )
+    )
 
 
 def collected():
@@ -68,12 +103,23 @@ def collected():
             continue
         tree = ast.parse(source)
         rows = {
-            target.id: node.value for node in ast.walk(tree) if isinstance(node, ast.Assign) for target in node.targets
+            target.id: node.value
+            for node in ast.walk(tree)
+            if isinstance(node, ast.Assign)
+            for target in node.targets
             if isinstance(target, ast.Name) and isinstance(node.value, ast.Tuple)
         }
         for node in ast.walk(tree):
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Finding":
-                first = node.args[0] if node.args else next(word.value for word in node.keywords if word.arg == "code")
+            if (
+                isinstance(node, ast.Call)
+                and isinstance(node.func, ast.Name)
+                and node.func.id == "Finding"
+            ):
+                first = (
+                    node.args[0]
+                    if node.args
+                    else next(word.value for word in node.keywords if word.arg == "code")
+                )
                 codes |= words(first)
                 if not words(first) and ast.unparse(first) not in HANDED_ON | set(COMPOSED):
                     lost.add(f"{path.name}:{node.lineno}: {ast.unparse(first)}")
@@ -81,7 +127,11 @@ def collected():
                 codes |= set().union(*(assigned(target, node.value) for target in node.targets))
             elif isinstance(node, ast.For):
                 several = rows.get(node.iter.id) if isinstance(node.iter, ast.Name) else node.iter
-                codes |= set().union(*(assigned(node.target, row) for row in several.elts)) if isinstance(several, ast.Tuple) else set()
+                codes |= (
+                    set().union(*(assigned(node.target, row) for row in several.elts))
+                    if isinstance(several, ast.Tuple)
+                    else set()
+                )
             elif isinstance(node, ast.FunctionDef) and node.name.endswith("_code"):
                 codes |= returned(node)
     return codes, lost
@@ -95,7 +145,15 @@ def test_every_code_has_its_words():
     codes, lost = collected()
     assert lost == set(), "codes that are made in a way this test does not follow"
     assert sorted(codes - set(FINDINGS)) == [] and sorted(set(FINDINGS) - codes) == []
-    assert {"low_bandwidth", "slow_link", "fping_missing", "dcgm_isolate", "power_limit_not_reported", "mtu_differs", "ports_closed"} <= codes
+    assert {
+        "low_bandwidth",
+        "slow_link",
+        "fping_missing",
+        "dcgm_isolate",
+        "power_limit_not_reported",
+        "mtu_differs",
+        "ports_closed",
+    } <= codes
 
 
 @pytest.mark.parametrize("code", FINDINGS)
@@ -115,22 +173,56 @@ def test_every_code_has_a_runbook():
     assert all(runbook("weather")) and runbook("weather") == runbook("")
 
 
-#: A fail wherever they come up; and a process that cannot be ended, for which the finding itself asks for a reboot.
+#: A fail wherever they come up; and a process that cannot be ended, for which the finding itself
+#: asks for a reboot.
 DRAINED = {
-    "gpu_off_the_bus", "gpu_lost", "gpu_vanished", "gpu_not_answering", "driver_version_mismatch", "retired_pages_limit", "data_corrupted", "no_carrier",
-    "left_behind", "xid_error", "xid_off_the_bus", "unkillable_process", "compute_wrong", "peer_data_corrupted",
+    "gpu_off_the_bus",
+    "gpu_lost",
+    "gpu_vanished",
+    "gpu_not_answering",
+    "driver_version_mismatch",
+    "retired_pages_limit",
+    "data_corrupted",
+    "no_carrier",
+    "left_behind",
+    "xid_error",
+    "xid_off_the_bus",
+    "unkillable_process",
+    "compute_wrong",
+    "peer_data_corrupted",
 }
 
 
 def test_no_words_drain_a_node_for_what_may_be_a_warning():
-    drained = {code for code, entry in FINDINGS.items() if re.match("drain the node|let no job start", entry.next, re.IGNORECASE)}
+    drained = {
+        code
+        for code, entry in FINDINGS.items()
+        if re.match("drain the node|let no job start", entry.next, re.IGNORECASE)
+    }
     assert drained == DRAINED
-    rows = [row for table in (_driver._GPU_ERRORS, _driver._NODE_ERRORS, _cuda.CUDA_ERRORS) for row in table.values()]
+    rows = [
+        row
+        for table in (_driver._GPU_ERRORS, _driver._NODE_ERRORS, _cuda.CUDA_ERRORS)
+        for row in table.values()
+    ]
     assert {row[1] for row in rows if row[0] in drained} == {"fail"}
-    # These are also warnings: a link below its class or once slow, a slowdown seen once, a test that passed when repeated.
-    for code in ("low_bandwidth", "link_width", "power_brake", "hw_thermal_slowdown", "dcgm_triage", "slow_transmit", "slow_receive", "slow_both_ways"):
+    # These are also warnings: a link below its class or once slow, a slowdown seen once, a test
+    # that passed when repeated.
+    for code in (
+        "low_bandwidth",
+        "link_width",
+        "power_brake",
+        "hw_thermal_slowdown",
+        "dcgm_triage",
+        "slow_transmit",
+        "slow_receive",
+        "slow_both_ways",
+    ):
         assert FINDINGS[code].next.startswith("If it is a fail, drain the node")
 
 
 def test_what_waits_for_a_reset_ends_no_jobs():
-    assert all(FINDINGS[code].next.startswith("Once its jobs are gone") for code in ("row_remap_pending", "page_retirement_pending", "repair_pending"))
+    assert all(
+        FINDINGS[code].next.startswith("Once its jobs are gone")
+        for code in ("row_remap_pending", "page_retirement_pending", "repair_pending")
+    )

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The busy gate: what is seen and what it means (tables, properties), and the lock against real processes."""
+"""The busy gate: what is seen and what it means (tables, properties), and the lock against real
+processes.
+"""
 
 from __future__ import annotations
 
@@ -31,8 +33,15 @@ DAEMON = {"pid": 900, "name": "nvidia-persiste", "how": "open", "memory": None}
 
 def gpu(index=0, **changes):
     base = {
-        "index": index, "uuid": f"GPU-{index}", "pci": f"00000000:{index:02X}:00.0", "name": "NVIDIA H100 80GB HBM3", "processes": [],
-        "utilisation": 0, "memory_utilisation": 0, "memory_used": 0, "mig": False,
+        "index": index,
+        "uuid": f"GPU-{index}",
+        "pci": f"00000000:{index:02X}:00.0",
+        "name": "NVIDIA H100 80GB HBM3",
+        "processes": [],
+        "utilisation": 0,
+        "memory_utilisation": 0,
+        "memory_used": 0,
+        "mig": False,
     }
     return {**base, **changes}
 
@@ -52,51 +61,124 @@ def twice(*gpus, **changes):
 #: What was seen -> (code, status, index of the GPU or None for the node, words in the message).
 TABLE = {
     "idle": (twice(gpu(0), gpu(1)), []),
-    "no MIG, no utilisation on this model": (twice(gpu(0, mig=None, utilisation=None, memory_utilisation=None, memory_used=None)), []),
-    "services that hold GPUs open": (twice(gpu(0, processes=[DAEMON, {"pid": 5, "name": "nv-hostengine", "how": "open", "memory": None}])), []),
-    "a training job on one of two": (twice(gpu(0), gpu(1, processes=[TRAINING])), [("gpu_in_use", "skip", 1, "in use by python3 (pid 4242)")]),
-    "a job that ended between the looks": (seen(look(gpu(0, processes=[TRAINING])), look(gpu(0))), [("gpu_in_use", "skip", 0, "pid 4242")]),
-    "a job that came between the looks": (seen(look(gpu(0)), look(gpu(0, processes=[TRAINING]))), [("gpu_in_use", "skip", 0, "pid 4242")]),
+    "no MIG, no utilisation on this model": (
+        twice(gpu(0, mig=None, utilisation=None, memory_utilisation=None, memory_used=None)),
+        [],
+    ),
+    "services that hold GPUs open": (
+        twice(
+            gpu(
+                0,
+                processes=[
+                    DAEMON,
+                    {"pid": 5, "name": "nv-hostengine", "how": "open", "memory": None},
+                ],
+            )
+        ),
+        [],
+    ),
+    "a training job on one of two": (
+        twice(gpu(0), gpu(1, processes=[TRAINING])),
+        [("gpu_in_use", "skip", 1, "in use by python3 (pid 4242)")],
+    ),
+    "a job that ended between the looks": (
+        seen(look(gpu(0, processes=[TRAINING])), look(gpu(0))),
+        [("gpu_in_use", "skip", 0, "pid 4242")],
+    ),
+    "a job that came between the looks": (
+        seen(look(gpu(0)), look(gpu(0, processes=[TRAINING]))),
+        [("gpu_in_use", "skip", 0, "pid 4242")],
+    ),
     "a process of another namespace": (
-        twice(gpu(0, processes=[dict(TRAINING, name=None)])), [("gpu_in_use", "skip", 0, "a process not visible here (pid 4242)")],
+        twice(gpu(0, processes=[dict(TRAINING, name=None)])),
+        [("gpu_in_use", "skip", 0, "a process not visible here (pid 4242)")],
     ),
     "held open without a context": (
         twice(gpu(0, processes=[{"pid": 7, "name": "bash", "how": "open", "memory": None}])),
         [("gpu_in_use", "skip", 0, "bash (pid 7)")],
     ),
-    "an MPS client": (twice(gpu(0, processes=[dict(TRAINING, how="mps")])), [("gpu_in_use", "skip", 0, "pid 4242")]),
+    "an MPS client": (
+        twice(gpu(0, processes=[dict(TRAINING, how="mps")])),
+        [("gpu_in_use", "skip", 0, "pid 4242")],
+    ),
     "an MPS server": (
         twice(gpu(0), mps=[{"pid": 77, "name": "nvidia-cuda-mps"}]),
         [("gpu_in_use", "skip", None, "MPS server is running: nvidia-cuda-mps (pid 77)")],
     ),
-    "two processes": (twice(gpu(0, processes=[TRAINING, dict(TRAINING, pid=4243)])), [("gpu_in_use", "skip", 0, "and 1 more")]),
+    "two processes": (
+        twice(gpu(0, processes=[TRAINING, dict(TRAINING, pid=4243)])),
+        [("gpu_in_use", "skip", 0, "and 1 more")],
+    ),
     "MIG": (twice(gpu(0, mig=True, processes=[TRAINING])), [("mig_enabled", "skip", 0, "MIG")]),
-    "busy without a process": (twice(gpu(0, utilisation=97)), [("gpu_in_use", "skip", 0, "busy at 97 %")]),
-    "memory traffic without a process": (twice(gpu(0, memory_utilisation=3)), [("gpu_in_use", "skip", 0, "busy at 3 %")]),
+    "busy without a process": (
+        twice(gpu(0, utilisation=97)),
+        [("gpu_in_use", "skip", 0, "busy at 97 %")],
+    ),
+    "memory traffic without a process": (
+        twice(gpu(0, memory_utilisation=3)),
+        [("gpu_in_use", "skip", 0, "busy at 3 %")],
+    ),
     "utilisation left over from before": (seen(look(gpu(0, utilisation=100)), look(gpu(0))), []),
     "memory just below the limit": (twice(gpu(0, memory_used=64 * MIB - 1)), []),
-    "memory nobody owns": (twice(gpu(0, memory_used=64 * MIB)), [("gpu_in_use", "skip", 0, "64 MiB of its memory")]),
+    "memory nobody owns": (
+        twice(gpu(0, memory_used=64 * MIB)),
+        [("gpu_in_use", "skip", 0, "64 MiB of its memory")],
+    ),
     "memory that a display server owns": (
-        twice(gpu(0, memory_used=200 * MIB, processes=[{"pid": 3, "name": "Xorg", "how": "graphics", "memory": 190 * MIB}])),
+        twice(
+            gpu(
+                0,
+                memory_used=200 * MIB,
+                processes=[{"pid": 3, "name": "Xorg", "how": "graphics", "memory": 190 * MIB}],
+            )
+        ),
         [],
     ),
-    "processes could not be read": (twice(gpu(0, processes=None)), [("use_unknown", "unknown", 0, "could not be told")]),
+    "processes could not be read": (
+        twice(gpu(0, processes=None)),
+        [("use_unknown", "unknown", 0, "could not be told")],
+    ),
     "a GPU that does not answer": (
         twice(gpu(0), {"index": 1, "uuid": "GPU-1", "pci": "x", "error": {"kind": "lost"}}),
         [("use_unknown", "unknown", 1, "could not be told")],
     ),
-    "a GPU missing from one look": (seen(look(gpu(0), gpu(1)), look(gpu(0))), [("use_unknown", "unknown", 1, "could not be told")]),
-    "Slurm jobs": (twice(gpu(0), jobs={"ids": ["123", "124"]}), [("jobs_on_node", "skip", None, "Slurm runs job 123 and 1 more")]),
+    "a GPU missing from one look": (
+        seen(look(gpu(0), gpu(1)), look(gpu(0))),
+        [("use_unknown", "unknown", 1, "could not be told")],
+    ),
+    "Slurm jobs": (
+        twice(gpu(0), jobs={"ids": ["123", "124"]}),
+        [("jobs_on_node", "skip", None, "Slurm runs job 123 and 1 more")],
+    ),
     "no Slurm job": (twice(gpu(0), jobs={"ids": []}), []),
-    "Slurm does not answer": (twice(gpu(0), jobs={"error": "squeue did not answer"}), [("use_unknown", "unknown", None, "squeue did not answer")]),
+    "Slurm does not answer": (
+        twice(gpu(0), jobs={"error": "squeue did not answer"}),
+        [("use_unknown", "unknown", None, "squeue did not answer")],
+    ),
     "another check": (
-        seen(look(gpu(0)), look(gpu(0)), locked_by={"pid": 99, "name": "python3", "since": 1795381200}),
-        [("locked", "unknown", None, "another check of this collection is running: python3 (pid 99), since 2026-11-22T21:00:00Z")],
+        seen(
+            look(gpu(0)),
+            look(gpu(0)),
+            locked_by={"pid": 99, "name": "python3", "since": 1795381200},
+        ),
+        [
+            (
+                "locked",
+                "unknown",
+                None,
+                "another check of this collection is running: python3 (pid 99), since "
+                "2026-11-22T21:00:00Z",
+            )
+        ],
     ),
     "another check, whose lock says nothing": (
-        seen(look(gpu(0)), look(gpu(0)), locked_by={"pid": None, "name": None, "since": "now"}), [("locked", "unknown", None, "not visible here")],
+        seen(look(gpu(0)), look(gpu(0)), locked_by={"pid": None, "name": None, "since": "now"}),
+        [("locked", "unknown", None, "not visible here")],
     ),
-    "no lock to be had": (seen(look(gpu(0)), locked_by={"error": "read-only file system"}), [("use_unknown", "unknown", None, "read-only file system")]),
+    "no lock to be had": (
+        seen(look(gpu(0)), locked_by={"error": "read-only file system"}),
+        [("use_unknown", "unknown", None, "read-only file system")],
+    ),
     "nothing seen": ({}, [("use_unknown", "unknown", None, "could not be told")]),
     "no GPU seen": (twice(), [("use_unknown", "unknown", None, "none was read")]),
 }
@@ -106,7 +188,9 @@ TABLE = {
 def test_judge(case):
     readings, expected = TABLE[case]
     found = gate.judge(readings)
-    assert [(one.code, one.status, one.subject.index) for one in found] == [one[:3] for one in expected]
+    assert [(one.code, one.status, one.subject.index) for one in found] == [
+        one[:3] for one in expected
+    ]
     for one, (_code, _status, _index, words) in zip(found, expected):
         assert words in one.message
 
@@ -123,20 +207,36 @@ def test_free_is_empty_when_the_whole_node_is_spoken_against():
 
 class TestDisturbed:
     def test_nobody_came(self):
-        assert gate.disturbed(twice(gpu(0)), seen(look(gpu(0, utilisation=90, memory_used=900 * MIB)))) == []
+        assert (
+            gate.disturbed(twice(gpu(0)), seen(look(gpu(0, utilisation=90, memory_used=900 * MIB))))
+            == []
+        )
 
     def test_who_was_there_before_has_not_come(self):
-        assert gate.disturbed(twice(gpu(0, processes=[TRAINING])), seen(look(gpu(0, processes=[TRAINING])))) == []
+        assert (
+            gate.disturbed(
+                twice(gpu(0, processes=[TRAINING])), seen(look(gpu(0, processes=[TRAINING])))
+            )
+            == []
+        )
 
     def test_a_process_came(self):
-        [finding] = gate.disturbed(twice(gpu(0), gpu(1)), seen(look(gpu(0), gpu(1, processes=[TRAINING, DAEMON]))))
-        assert (finding.code, finding.status, finding.subject) == ("disturbed", "unknown", gpu_subject(gpu(1)))
+        [finding] = gate.disturbed(
+            twice(gpu(0), gpu(1)), seen(look(gpu(0), gpu(1, processes=[TRAINING, DAEMON])))
+        )
+        assert (finding.code, finding.status, finding.subject) == (
+            "disturbed",
+            "unknown",
+            gpu_subject(gpu(1)),
+        )
         assert "python3 (pid 4242)" in finding.message
 
     def test_a_job_and_a_server_came(self):
         after = seen(look(gpu(0), jobs={"ids": ["8"]}, mps=[{"pid": 3, "name": "nvidia-cuda-mps"}]))
         found = gate.disturbed(twice(gpu(0), jobs={"ids": ["7"]}), after)
-        assert [(one.code, one.status, one.subject) for one in found] == [("disturbed", "unknown", NODE)] * 2
+        assert [(one.code, one.status, one.subject) for one in found] == [
+            ("disturbed", "unknown", NODE)
+        ] * 2
         assert "job 8" in found[0].message
 
     def test_no_look_before_or_after_tells_nothing(self):
@@ -164,7 +264,11 @@ def test_no_readings_make_the_gate_raise_or_improve(before, after):
 def test_readings_with_parts_missing_never_free_a_gpu_in_use(data):
     readings = json.loads(json.dumps(twice(gpu(0), gpu(1, processes=[TRAINING]))))
     one = data.draw(st.sampled_from(readings["looks"]))["gpus"][1]
-    for key in data.draw(st.lists(st.sampled_from(["processes", "utilisation", "memory_used", "mig", "name"]), unique=True)):
+    for key in data.draw(
+        st.lists(
+            st.sampled_from(["processes", "utilisation", "memory_used", "mig", "name"]), unique=True
+        )
+    ):
         del one[key]
     assert gate.free([gpu(1)], gate.judge(readings)) == []
 
@@ -190,14 +294,18 @@ def host(tmp_path):
 
 @pytest.fixture
 def holder(host):
-    process = subprocess.Popen([sys.executable, "-c", HOLDER, host.root], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, host.root], stdout=subprocess.PIPE, text=True
+    )
     yield process
     process.kill()
     process.wait()
     process.stdout.close()
 
 
-root_only = pytest.mark.skipif(os.geteuid() != 0, reason="needs root: other users lock in a directory of their own")
+root_only = pytest.mark.skipif(
+    os.geteuid() != 0, reason="needs root: other users lock in a directory of their own"
+)
 
 
 @root_only
@@ -208,7 +316,10 @@ def test_the_lock_is_had_once_and_names_its_holder(host, holder):
     (process / "comm").write_text("python3\n")
     began = time.time()
     with gate.lock(host, wait=0) as locked_by:
-        assert (locked_by["pid"], locked_by["name"]) == (holder.pid, "python3") and began - 60 < locked_by["since"] <= time.time()
+        assert (locked_by["pid"], locked_by["name"]) == (
+            holder.pid,
+            "python3",
+        ) and began - 60 < locked_by["since"] <= time.time()
 
 
 @root_only
@@ -270,15 +381,29 @@ def test_the_lock_lies_where_no_other_user_can_take_it(host):
     directory = Path(host.root, "run/autopilot-gpu")
     assert (stat.S_IMODE(directory.stat().st_mode), directory.stat().st_uid) == (0o700, 0)
     tried = subprocess.run(
-        [sys.executable, "-c", "import os, sys; os.setgid(65534); os.setuid(65534); os.open(sys.argv[1], os.O_RDWR)", directory / gate.LOCK_NAME],
-        capture_output=True, text=True, check=False)
+        [
+            sys.executable,
+            "-c",
+            "import os, sys; os.setgid(65534); os.setuid(65534); os.open(sys.argv[1], os.O_RDWR)",
+            directory / gate.LOCK_NAME,
+        ],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
     assert "PermissionError" in tried.stderr
 
 
 #: What is wrong with the directory -> what is said.
 WRONG = {
-    "of another user": (lambda path: os.chown(path, 65534, 65534), "has owner 65534 and mode 0700, expected owner 0 and mode 0700; remove it"),
-    "open to others": (lambda path: os.chmod(path, 0o755), "has owner 0 and mode 0755, expected owner 0 and mode 0700; remove it"),
+    "of another user": (
+        lambda path: os.chown(path, 65534, 65534),
+        "has owner 65534 and mode 0700, expected owner 0 and mode 0700; remove it",
+    ),
+    "open to others": (
+        lambda path: os.chmod(path, 0o755),
+        "has owner 0 and mode 0755, expected owner 0 and mode 0700; remove it",
+    ),
     "a link": (lambda path: (path.rmdir(), path.symlink_to("/tmp")), "Not a directory"),
 }
 
@@ -293,21 +418,36 @@ def test_a_directory_that_is_not_roots_own_is_refused(host, wrong):
     with gate.lock(host) as locked_by:
         assert said in locked_by["error"]
     [finding] = gate.judge({"locked_by": locked_by, "looks": [look(gpu(0))]})
-    assert (finding.code, finding.status, finding.action) == ("use_unknown", "unknown", "fix_configuration")
+    assert (finding.code, finding.status, finding.action) == (
+        "use_unknown",
+        "unknown",
+        "fix_configuration",
+    )
 
 
 # --- processes ---
 
+
 def test_holders_are_found_by_what_they_have_open(tmp_path):
-    several = ((10, "python3", "/dev/nvidia3"), (11, "sshd", "/dev/null"), (12, "tool", "/dev/nvidiactl"), (13, "nvidia-cuda-mps", "/dev/nvidia0"))
+    several = (
+        (10, "python3", "/dev/nvidia3"),
+        (11, "sshd", "/dev/null"),
+        (12, "tool", "/dev/nvidiactl"),
+        (13, "nvidia-cuda-mps", "/dev/nvidia0"),
+    )
     for pid, name, target in several:
         home = tmp_path / "proc" / str(pid)
         (home / "fd").mkdir(parents=True)
         (home / "fd/5").symlink_to(target)
         (home / "comm").write_text(name + "\n")
-        (home / "cmdline").write_text("/usr/bin/nvidia-cuda-mps-server\0-x\0" if pid == 13 else name + "\0")
+        (home / "cmdline").write_text(
+            "/usr/bin/nvidia-cuda-mps-server\0-x\0" if pid == 13 else name + "\0"
+        )
     holders, mps = processes.scan(Host(str(tmp_path)), set())
-    assert holders == {3: [{"pid": 10, "name": "python3"}], 0: [{"pid": 13, "name": "nvidia-cuda-mps"}]}
+    assert holders == {
+        3: [{"pid": 10, "name": "python3"}],
+        0: [{"pid": 13, "name": "nvidia-cuda-mps"}],
+    }
     assert mps == [{"pid": 13, "name": "nvidia-cuda-mps", "server": True}]
 
 
@@ -336,8 +476,14 @@ SLURM = {
     "jobs on the node": ("echo 1235; echo 1234", {"ids": ["1234", "1235"]}),
     "our own job only": ("echo $SLURM_JOB_ID", {"ids": []}),
     "asked for this node": ('case "$*" in *--nodelist=gpu07*) echo 9;; esac', {"ids": ["9"]}),
-    "a node that Slurm does not know": ("echo 'slurm_load_jobs error: Invalid node name specified' >&2; exit 1", None),
-    "a controller that does not answer": ("echo 'Unable to contact controller' >&2; exit 1", {"error": "squeue failed: Unable to contact controller"}),
+    "a node that Slurm does not know": (
+        "echo 'slurm_load_jobs error: Invalid node name specified' >&2; exit 1",
+        None,
+    ),
+    "a controller that does not answer": (
+        "echo 'Unable to contact controller' >&2; exit 1",
+        {"error": "squeue failed: Unable to contact controller"},
+    ),
 }
 
 
@@ -359,7 +505,12 @@ def test_a_slurm_that_hangs_leaves_open_whether_there_are_jobs(tmp_path, monkeyp
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     jobs = gate._jobs(Probe(Settings()))
     assert jobs == {"error": "squeue did not answer within 0 s"}
-    assert "use_unknown" in [finding.code for finding in gate.judge({"locked_by": None, "looks": [{"gpus": [], "mps": [], "jobs": jobs}]})]
+    assert "use_unknown" in [
+        finding.code
+        for finding in gate.judge(
+            {"locked_by": None, "looks": [{"gpus": [], "mps": [], "jobs": jobs}]}
+        )
+    ]
 
 
 def test_without_slurm_there_are_no_jobs(monkeypatch):

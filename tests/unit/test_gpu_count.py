@@ -13,23 +13,41 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks impor
 
 GPU = {"index": 0, "uuid": "GPU-1", "pci": "00000000:18:00.0", "name": "NVIDIA H100 80GB HBM3"}
 DEVICE = {"pci": "00000000:18:00.0", "driver": "nvidia", "device": "0x2330"}
-HEALTHY = {"driver_version": "580.95.05", "gpus": [GPU], "pci": [DEVICE], "kernel": ["00000000:18:00.0"], "visible_devices": None}
+HEALTHY = {
+    "driver_version": "580.95.05",
+    "gpus": [GPU],
+    "pci": [DEVICE],
+    "kernel": ["00000000:18:00.0"],
+    "visible_devices": None,
+}
 
 KEYS = st.text(max_size=5) | st.sampled_from(["pci", "driver", "index", "uuid", "error", "kind"])
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=5) | st.sampled_from(["00000000:18:00.0", "vfio-pci", "nvidia"]),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=5)
+    | st.sampled_from(["00000000:18:00.0", "vfio-pci", "nvidia"]),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=4),
     max_leaves=10,
 )
-partial = st.fixed_dictionaries({}, optional={key: anything for key in ("gpus", "pci", "kernel", "visible_devices")})
-unmeasured = st.fixed_dictionaries({}, optional={key: anything for key in ("absent", "error", "hung", "crashed", "gpus", "pci")})
+partial = st.fixed_dictionaries(
+    {}, optional={key: anything for key in ("gpus", "pci", "kernel", "visible_devices")}
+)
+unmeasured = st.fixed_dictionaries(
+    {}, optional={key: anything for key in ("absent", "error", "hung", "crashed", "gpus", "pci")}
+)
 
 
 def test_healthy_readings_pass():
     assert gpu_count.judge(HEALTHY, {"expected_gpus": 1}).status == "pass"
 
 
-@given(st.sets(st.sampled_from(sorted(HEALTHY))), st.sets(st.sampled_from(sorted(GPU))), st.sets(st.sampled_from(sorted(DEVICE))))
+@given(
+    st.sets(st.sampled_from(sorted(HEALTHY))),
+    st.sets(st.sampled_from(sorted(GPU))),
+    st.sets(st.sampled_from(sorted(DEVICE))),
+)
 def test_part_of_the_readings_never_passes_without_a_gpu_and_the_bus(readings, gpu, device):
     kept = {key: HEALTHY[key] for key in readings}
     if "gpus" in kept:
@@ -49,5 +67,9 @@ def test_no_readings_raise_and_none_pass_without_a_gpu(readings, expected):
 
 @given(anything | unmeasured)
 def test_whatever_was_read_is_concluded(readings):
-    result = runner.conclude(gpu_count.CHECK, {"expected_gpus": 1}, readings if isinstance(readings, dict) else {"gpus": readings})
+    result = runner.conclude(
+        gpu_count.CHECK,
+        {"expected_gpus": 1},
+        readings if isinstance(readings, dict) else {"gpus": readings},
+    )
     assert result.status != "pass"

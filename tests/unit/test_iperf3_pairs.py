@@ -9,18 +9,44 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import iperf3_pairs
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import translated
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import (
+    translated,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 PEER = "10.78.1.2"
 IPERF3 = {"path": "/usr/bin/iperf3", "version": "3.12", "features": ["zerocopy", "bind_device"]}
-GPU = {"index": 0, "uuid": "GPU-0", "pci": "00000000:01:00.0", "processes": [], "utilisation": 0, "memory_utilisation": 0, "memory_used": 0, "mig": False}
+GPU = {
+    "index": 0,
+    "uuid": "GPU-0",
+    "pci": "00000000:01:00.0",
+    "processes": [],
+    "utilisation": 0,
+    "memory_utilisation": 0,
+    "memory_used": 0,
+    "mig": False,
+}
 IDLE = {"locked_by": None, "looks": [{"gpus": [GPU], "mps": [], "jobs": None}]}
-BUSY = {"locked_by": None, "looks": [{"gpus": [dict(GPU, processes=[{"pid": 7, "name": "python3", "how": "compute"}])], "mps": [], "jobs": None}]}
+BUSY = {
+    "locked_by": None,
+    "looks": [
+        {
+            "gpus": [dict(GPU, processes=[{"pid": 7, "name": "python3", "how": "compute"}])],
+            "mps": [],
+            "jobs": None,
+        }
+    ],
+}
 
 
 def leg(gigabit, cpu=(10.0, 10.0)):
-    return {"bits_per_second": gigabit * 1e9, "retransmits": 0, "seconds": 3.0, "cpu_local_percent": cpu[0], "cpu_remote_percent": cpu[1]}
+    return {
+        "bits_per_second": gigabit * 1e9,
+        "retransmits": 0,
+        "seconds": 3.0,
+        "cpu_local_percent": cpu[0],
+        "cpu_remote_percent": cpu[1],
+    }
 
 
 def failed(reason, message="words of iperf3"):
@@ -42,43 +68,74 @@ def found(result):
 
 def test_a_pair_at_its_links_speed_passes_with_its_figures():
     result = judge(pair(leg(94), leg(93)))
-    assert (result.status, result.findings, result.summary) == ("pass", [], f"93 to 94 Gbit/s each way with {PEER}")
+    assert (result.status, result.findings, result.summary) == (
+        "pass",
+        [],
+        f"93 to 94 Gbit/s each way with {PEER}",
+    )
     assert [(one.name, one.value, one.unit, one.labels) for one in result.measurements] == [
         ("pair_bandwidth", 11.75e9, "bytes/s", {"peer": PEER, "direction": "transmit"}),
         ("pair_bandwidth", 11.625e9, "bytes/s", {"peer": PEER, "direction": "receive"}),
     ]
 
 
-@pytest.mark.parametrize("reading, options, expected", [
-    (pair(leg(80), leg(80)), {}, []),
-    (pair(leg(79.9), leg(90)), {}, [("slow_pair", "warn", "watch")]),
-    (pair(leg(31), leg(30)), {}, [("slow_pair", "warn", "watch")] * 2),
-    (pair(leg(0), leg(90)), {}, [("slow_pair", "warn", "watch")]),
-    (pair(leg(31, (90, 10)), leg(90)), {}, [("cpu_limited", "unknown", "watch")]),
-    (pair(leg(31, (10, 97)), leg(90)), {}, [("cpu_limited", "unknown", "watch")]),
-    (pair(leg(31, (None, None)), leg(90)), {}, [("slow_pair", "warn", "watch")]),
-    (pair(leg(31, (99, 99)), leg(90)), {"minimum": 40.0}, [("slow_pair", "fail", "watch")]),  # the operator's word is not about whose fault it is
-    (pair(leg(39), leg(41)), {"minimum": 40.0}, [("slow_pair", "fail", "watch")]),
-    (pair(leg(40), leg(41)), {"minimum": 40.0}, []),
-    (pair(leg(40), leg(41), None), {"minimum": 40.0}, []),
-    (pair(leg(40), leg(41), None), {}, [("no_expectation", "unknown", "fix_configuration")]),
-    (pair(leg(40), leg(41), None), {"minimum": 0.0}, [("no_expectation", "unknown", "fix_configuration")]),
-    (pair(failed("busy"), leg(90)), {}, [("not_measured", "unknown", "watch")]),
-    (pair(failed("busy"), leg(9)), {}, [("not_measured", "unknown", "watch"), ("slow_pair", "warn", "watch")]),
-    (pair(failed("refused"), failed("refused")), {}, [("not_measured", "unknown", "watch")]),
-    (pair(failed("refused"), failed("timeout")), {}, [("not_measured", "unknown", "watch")] * 2),
-    (pair(failed("no_route"), failed("no_route")), {}, [("not_measured", "unknown", "fix_configuration")]),
-    (failed("interface"), {}, [("not_measured", "unknown", "fix_configuration")]),
-    ({}, {}, [("not_measured", "unknown", "watch")]),
-    (pair({}, leg(90)), {}, [("not_measured", "unknown", "watch")]),
-])
+@pytest.mark.parametrize(
+    "reading, options, expected",
+    [
+        (pair(leg(80), leg(80)), {}, []),
+        (pair(leg(79.9), leg(90)), {}, [("slow_pair", "warn", "watch")]),
+        (pair(leg(31), leg(30)), {}, [("slow_pair", "warn", "watch")] * 2),
+        (pair(leg(0), leg(90)), {}, [("slow_pair", "warn", "watch")]),
+        (pair(leg(31, (90, 10)), leg(90)), {}, [("cpu_limited", "unknown", "watch")]),
+        (pair(leg(31, (10, 97)), leg(90)), {}, [("cpu_limited", "unknown", "watch")]),
+        (pair(leg(31, (None, None)), leg(90)), {}, [("slow_pair", "warn", "watch")]),
+        (
+            pair(leg(31, (99, 99)), leg(90)),
+            {"minimum": 40.0},
+            [("slow_pair", "fail", "watch")],
+        ),  # the operator's word is not about whose fault it is
+        (pair(leg(39), leg(41)), {"minimum": 40.0}, [("slow_pair", "fail", "watch")]),
+        (pair(leg(40), leg(41)), {"minimum": 40.0}, []),
+        (pair(leg(40), leg(41), None), {"minimum": 40.0}, []),
+        (pair(leg(40), leg(41), None), {}, [("no_expectation", "unknown", "fix_configuration")]),
+        (
+            pair(leg(40), leg(41), None),
+            {"minimum": 0.0},
+            [("no_expectation", "unknown", "fix_configuration")],
+        ),
+        (pair(failed("busy"), leg(90)), {}, [("not_measured", "unknown", "watch")]),
+        (
+            pair(failed("busy"), leg(9)),
+            {},
+            [("not_measured", "unknown", "watch"), ("slow_pair", "warn", "watch")],
+        ),
+        (pair(failed("refused"), failed("refused")), {}, [("not_measured", "unknown", "watch")]),
+        (
+            pair(failed("refused"), failed("timeout")),
+            {},
+            [("not_measured", "unknown", "watch")] * 2,
+        ),
+        (
+            pair(failed("no_route"), failed("no_route")),
+            {},
+            [("not_measured", "unknown", "fix_configuration")],
+        ),
+        (failed("interface"), {}, [("not_measured", "unknown", "fix_configuration")]),
+        ({}, {}, [("not_measured", "unknown", "watch")]),
+        (pair({}, leg(90)), {}, [("not_measured", "unknown", "watch")]),
+    ],
+)
 def test_a_pair_is_judged(reading, options, expected):
     assert found(judge(reading, **options)) == expected
 
 
 def test_a_slow_pair_does_not_name_an_end():
     message = judge(pair(leg(3.1), leg(9.4), 10e9)).findings[0].message
-    assert message == "transmit 3.1 Gbit/s, expected at least 8 (0.8 of the speed of eth1, table); the role mesh tells which end it is"
+    assert (
+        message
+        == "transmit 3.1 Gbit/s, expected at least 8 (0.8 of the speed of eth1, table); the "
+        "role mesh tells which end it is"
+    )
 
 
 def test_the_reason_is_said_in_iperf3s_words():
@@ -96,13 +153,18 @@ def test_a_host_in_use_is_skipped_with_who_has_it():
 
 
 def test_a_slow_pair_of_a_host_in_use_is_unknown_when_forced():
-    assert found(judge(pair(leg(3), leg(90)), BUSY, BUSY, force=True)) == [("slow_pair", "unknown", "watch")]
+    assert found(judge(pair(leg(3), leg(90)), BUSY, BUSY, force=True)) == [
+        ("slow_pair", "unknown", "watch")
+    ]
     assert judge(pair(leg(90), leg(90)), BUSY, BUSY, force=True).status == "pass"
 
 
 def test_a_slow_pair_of_a_host_taken_into_use_meanwhile_is_unknown():
     result = judge(pair(leg(3), leg(90)), IDLE, BUSY)
-    assert [(one.code, one.status) for one in result.findings] == [("disturbed", "unknown"), ("slow_pair", "unknown")]
+    assert [(one.code, one.status) for one in result.findings] == [
+        ("disturbed", "unknown"),
+        ("slow_pair", "unknown"),
+    ]
 
 
 def test_a_host_whose_driver_cannot_be_asked_is_unknown_with_the_reason():
@@ -115,18 +177,45 @@ def test_a_host_without_gpus_is_measured():
     assert judge(pair(leg(90), leg(90)), None).status == "pass"
 
 
-@pytest.mark.parametrize("program, code", [
-    ({"error": "iperf3 is not installed", "reason": "missing"}, "program_missing"), ({"error": "too old", "reason": "too_old"}, "program_unusable"),
-])
+@pytest.mark.parametrize(
+    "program, code",
+    [
+        ({"error": "iperf3 is not installed", "reason": "missing"}, "program_missing"),
+        ({"error": "too old", "reason": "too_old"}, "program_unusable"),
+    ],
+)
 def test_without_iperf3_nothing_is_known(program, code):
-    assert found(iperf3_pairs.judge({"program": program, "peers": {PEER: {}}}, {})) == [(code, "unknown", "fix_configuration")]
+    assert found(iperf3_pairs.judge({"program": program, "peers": {PEER: {}}}, {})) == [
+        (code, "unknown", "fix_configuration")
+    ]
 
 
 SHAPES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["program", "peers", PEER, "legs", "transmit", "receive", "bits_per_second", "error", "reason", "speed", "gate", "looks", "after"]),
-        inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "program",
+                    "peers",
+                    PEER,
+                    "legs",
+                    "transmit",
+                    "receive",
+                    "bits_per_second",
+                    "error",
+                    "reason",
+                    "speed",
+                    "gate",
+                    "looks",
+                    "after",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
     max_leaves=25,
 )
 
@@ -135,50 +224,99 @@ SHAPES = st.recursive(
 def test_readings_of_any_shape_are_judged_and_only_figures_pass(readings, options):
     result = iperf3_pairs.judge(readings, options)
     assert result.status in STATUSES and all(one.action in ACTIONS for one in result.findings)
-    assert result.status != "pass" or any(one.name == "pair_bandwidth" for one in result.measurements)
+    assert result.status != "pass" or any(
+        one.name == "pair_bandwidth" for one in result.measurements
+    )
 
 
 # ---- options, and the predecessor's ----
 
 DEFAULTS = iperf3_pairs.CHECK.defaults()
-OURS = {"duration": 6.0, "streams": 1, "zerocopy": True, "minimum": None, "ports": "5200-5299", "force": False}
+OURS = {
+    "duration": 6.0,
+    "streams": 1,
+    "zerocopy": True,
+    "minimum": None,
+    "ports": "5200-5299",
+    "force": False,
+}
 
 
-@pytest.mark.parametrize("given_options, expected", [
-    ({}, {}), ({"workload": "ring"}, {"rounds": "all"}), ({"pclients": 8}, {"streams": 8}), ({"clientsperiface": 4}, {"streams": 4}),
-    ({"pclients": 8, "clientsperiface": 8}, {"streams": 8}), ({"pclients": 8, "streams": 8}, {"streams": 8}), ({"pclients": 1}, {}),
-    ({"startport": 6000}, {"ports": "6000-6099"}), ({"startport": 6000, "ports": "5200-5209"}, {"ports": "6000-6009"}),
-    ({"startport": 6000, "ports": "5200"}, {"ports": "6000-6000"}), ({"serverspernode": 4}, {}), ({"plane": "data"}, {"plane": "data"}),
-    ({"plane": "mgmt"}, {"plane": "mgmt"}),
-    ({"workload": "ring", "pclients": 8, "startport": 5200, "plane": "data"}, {"rounds": "all", "streams": 8, "plane": "data"}),
-])
+@pytest.mark.parametrize(
+    "given_options, expected",
+    [
+        ({}, {}),
+        ({"workload": "ring"}, {"rounds": "all"}),
+        ({"pclients": 8}, {"streams": 8}),
+        ({"clientsperiface": 4}, {"streams": 4}),
+        ({"pclients": 8, "clientsperiface": 8}, {"streams": 8}),
+        ({"pclients": 8, "streams": 8}, {"streams": 8}),
+        ({"pclients": 1}, {}),
+        ({"startport": 6000}, {"ports": "6000-6099"}),
+        ({"startport": 6000, "ports": "5200-5209"}, {"ports": "6000-6009"}),
+        ({"startport": 6000, "ports": "5200"}, {"ports": "6000-6000"}),
+        ({"serverspernode": 4}, {}),
+        ({"plane": "data"}, {"plane": "data"}),
+        ({"plane": "mgmt"}, {"plane": "mgmt"}),
+        (
+            {"workload": "ring", "pclients": 8, "startport": 5200, "plane": "data"},
+            {"rounds": "all", "streams": 8, "plane": "data"},
+        ),
+    ],
+)
 def test_the_predecessors_words_become_ours(given_options, expected):
     options = dict(DEFAULTS, **given_options)
     assert translated(options) == dict(OURS, **expected)
     iperf3_pairs.CHECK.refuse(options)
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"workload": "mesh"}, "workload: mesh is not accepted, give ring"), ({"plane": "storage"}, "plane: storage is not accepted, give data or mgmt"),
-    ({"pclients": 0}, "pclients: 0 is not accepted, give a whole number from 1 to 128"), ({"pclients": "8"}, "pclients: 8 is not accepted"),
-    ({"serverspernode": 0}, "serverspernode: 0 is not accepted"), ({"clientsperiface": True}, "clientsperiface: True is not accepted"),
-    ({"pclients": 8, "clientsperiface": 4}, "pclients: 8, clientsperiface: 4 mean the same and differ"),
-    ({"pclients": 8, "streams": 2}, "pclients: 8, streams: 2 mean the same and differ"),
-    ({"startport": 0}, "startport: 0 is not accepted, give a port from 1024 to 65436: 100 ports are used"), ({"startport": 65500}, "startport: 65500"),
-    ({"ports": "5299-5200"}, "ports: 5299-5200 is not accepted"), ({"ports": "high"}, "ports: high is not accepted"), ({"ports": "0"}, "ports: 0"),
-    ({"ports": "5200-70000"}, "ports: 5200-70000"), ({"duration": 1.5}, "duration: 1.5 is not accepted, give 2 or more"),
-    ({"streams": 0}, "streams: 0 is not accepted"), ({"streams": 129}, "streams: 129 is not accepted"), ({"port": 0}, "port: 0 is not accepted"),
-    ({"peers": ["gpu07"]}, "peers: gpu07 is not accepted, give addresses"), ({"peers": ["--file=/etc/shadow"]}, "peers: --file=/etc/shadow is not accepted"),
-])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"workload": "mesh"}, "workload: mesh is not accepted, give ring"),
+        ({"plane": "storage"}, "plane: storage is not accepted, give data or mgmt"),
+        ({"pclients": 0}, "pclients: 0 is not accepted, give a whole number from 1 to 128"),
+        ({"pclients": "8"}, "pclients: 8 is not accepted"),
+        ({"serverspernode": 0}, "serverspernode: 0 is not accepted"),
+        ({"clientsperiface": True}, "clientsperiface: True is not accepted"),
+        (
+            {"pclients": 8, "clientsperiface": 4},
+            "pclients: 8, clientsperiface: 4 mean the same and differ",
+        ),
+        ({"pclients": 8, "streams": 2}, "pclients: 8, streams: 2 mean the same and differ"),
+        (
+            {"startport": 0},
+            "startport: 0 is not accepted, give a port from 1024 to 65436: 100 ports are used",
+        ),
+        ({"startport": 65500}, "startport: 65500"),
+        ({"ports": "5299-5200"}, "ports: 5299-5200 is not accepted"),
+        ({"ports": "high"}, "ports: high is not accepted"),
+        ({"ports": "0"}, "ports: 0"),
+        ({"ports": "5200-70000"}, "ports: 5200-70000"),
+        ({"duration": 1.5}, "duration: 1.5 is not accepted, give 2 or more"),
+        ({"streams": 0}, "streams: 0 is not accepted"),
+        ({"streams": 129}, "streams: 129 is not accepted"),
+        ({"port": 0}, "port: 0 is not accepted"),
+        ({"peers": ["gpu07"]}, "peers: gpu07 is not accepted, give addresses"),
+        ({"peers": ["--file=/etc/shadow"]}, "peers: --file=/etc/shadow is not accepted"),
+    ],
+)
 def test_options_that_mean_nothing_are_refused(options, said):
     with pytest.raises(ValueError) as refused:
         iperf3_pairs.CHECK.refuse(dict(DEFAULTS, **options))
     assert str(refused.value).startswith(said)
 
 
-@pytest.mark.parametrize("ports, expected", [
-    ("5200-5299", (5200, 5299)), ("5200", (5200, 5200)), (5200, (5200, 5200)), (None, (5200, 5299)), ("1024-65535", (1024, 65535)),
-])
+@pytest.mark.parametrize(
+    "ports, expected",
+    [
+        ("5200-5299", (5200, 5299)),
+        ("5200", (5200, 5200)),
+        (5200, (5200, 5200)),
+        (None, (5200, 5299)),
+        ("1024-65535", (1024, 65535)),
+    ],
+)
 def test_a_range_of_ports(ports, expected):
     assert iperf3_pairs.port_range(ports) == expected
 

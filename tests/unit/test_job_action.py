@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The action job_action on real servers and programs: who is told what, what is done to the job, and what is not done twice."""
+"""The action job_action on real servers and programs: who is told what, what is done to the job,
+and what is not done twice.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,12 @@ START = 1_700_000_000
 def finding(code="gpu_lost", status="fail"):
     subject = {"kind": "gpu", "index": 3, "pci": "00000000:5D:00.0"}
     return {
-        "code": code, "status": status, "action": "reboot_node", "subject": subject, "message": "fell off the bus", "evidence": {"code": 15},
+        "code": code,
+        "status": status,
+        "action": "reboot_node",
+        "subject": subject,
+        "message": "fell off the bus",
+        "evidence": {"code": 15},
         "check": "gpu_count",
     }
 
@@ -39,17 +46,50 @@ LOST = (finding(),)
 
 @pytest.fixture
 def act(tmp_path):
-    """``act(turn, findings, check_mode=False, **options)``: what the action returns for this pass over the nodes gpu07 and gpu08."""
+    """``act(turn, findings, check_mode=False, **options)``: what the action returns for this pass
+    over the nodes gpu07 and gpu08.
+    """
 
     def decided(turn=0, findings=LOST, check_mode=False, **options):
         report = tmp_path / "run.json"
-        files.write(str(report), json.dumps({
-            "run_id": f"job42-inflight-{turn}", "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START + 300 * turn)), "findings": [],
-            "nodes": [{"name": "gpu07", "findings": list(findings)}, {"name": "gpu08", "findings": []}],
-        }))
-        arguments = {"report": str(report), "job": "job42", "history": str(tmp_path / "history.json"), **options}
-        task = SimpleNamespace(args=arguments, check_mode=check_mode, async_val=0, diff=False, action="autopilot.gpu.job_action", no_log=False)
-        action = ActionModule(task, SimpleNamespace(_shell=SimpleNamespace(tmpdir=None)), SimpleNamespace(check_mode=check_mode), None, None, None)
+        files.write(
+            str(report),
+            json.dumps(
+                {
+                    "run_id": f"job42-inflight-{turn}",
+                    "finished": time.strftime(
+                        "%Y-%m-%dT%H:%M:%SZ", time.gmtime(START + 300 * turn)
+                    ),
+                    "findings": [],
+                    "nodes": [
+                        {"name": "gpu07", "findings": list(findings)},
+                        {"name": "gpu08", "findings": []},
+                    ],
+                }
+            ),
+        )
+        arguments = {
+            "report": str(report),
+            "job": "job42",
+            "history": str(tmp_path / "history.json"),
+            **options,
+        }
+        task = SimpleNamespace(
+            args=arguments,
+            check_mode=check_mode,
+            async_val=0,
+            diff=False,
+            action="autopilot.gpu.job_action",
+            no_log=False,
+        )
+        action = ActionModule(
+            task,
+            SimpleNamespace(_shell=SimpleNamespace(tmpdir=None)),
+            SimpleNamespace(check_mode=check_mode),
+            None,
+            None,
+            None,
+        )
         return action.run(task_vars={})
 
     return decided
@@ -59,7 +99,9 @@ class Web(http.server.BaseHTTPRequestHandler):
     """Answers each POST with the code in its path and keeps what came."""
 
     def do_POST(self):
-        self.server.got.append((self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"])))))
+        self.server.got.append(
+            (self.path, json.loads(self.rfile.read(int(self.headers["Content-Length"]))))
+        )
         self.send_response(int(self.path.rpartition("/")[2]))
         self.end_headers()
 
@@ -116,13 +158,20 @@ def web():
 def smtp():
     with serving(socketserver.ThreadingTCPServer, Mail) as server:
         to = ["jane@example.org", "ops@example.org"]
-        server.options = {"host": "127.0.0.1", "port": server.server_address[1], "sender": "autopilot@example.org", "to": to}
+        server.options = {
+            "host": "127.0.0.1",
+            "port": server.server_address[1],
+            "sender": "autopilot@example.org",
+            "to": to,
+        }
         yield server
 
 
 @pytest.fixture
 def program(tmp_path, monkeypatch):
-    """``program(name, script) -> file`` with a line for each call of the program, which is first on the path."""
+    """``program(name, script) -> file`` with a line for each call of the program, which is first on
+    the path.
+    """
     (tmp_path / "bin").mkdir()
     monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}:{os.environ['PATH']}")
 
@@ -142,15 +191,30 @@ SUSPEND = {"on_fail": "suspend", "passes": 1}
 
 # ---- deciding ----
 
+
 def test_nothing_found_is_nothing_done(act, web):
-    result = act(findings=[finding(status="unknown")], dry_run=False, policy=SUSPEND, notify={"webhook": f"{web.url}/200"})
-    assert (result["decision"], result["changed"], result["notified"], result["acted"]) == ("continue", False, [], "")
+    result = act(
+        findings=[finding(status="unknown")],
+        dry_run=False,
+        policy=SUSPEND,
+        notify={"webhook": f"{web.url}/200"},
+    )
+    assert (result["decision"], result["changed"], result["notified"], result["acted"]) == (
+        "continue",
+        False,
+        [],
+        "",
+    )
     assert "failed" not in result and not web.got
 
 
 def test_a_dry_run_says_what_it_would_do_and_does_nothing(act, web, program):
     calls = program("stop-it", "exit 0")
-    result = act(policy=SUSPEND, notify={"webhook": f"{web.url}/secret/200"}, act={"command": ["stop-it", "job42"]})
+    result = act(
+        policy=SUSPEND,
+        notify={"webhook": f"{web.url}/secret/200"},
+        act={"command": ["stop-it", "job42"]},
+    )
     assert result["dry_run"] and not result["changed"] and not web.got and calls.read_text() == ""
     assert result["planned"] == ["would run stop-it", "would tell webhook at 127.0.0.1"]
     assert "secret" not in json.dumps(result)
@@ -165,12 +229,17 @@ def test_check_mode_writes_no_history(act, tmp_path, web):
 
 def test_a_second_pass_suspends(act, program):
     calls = program("stop-it", "cat >/dev/null")
-    options = dict(dry_run=False, policy={"on_fail": "suspend"}, act={"command": ["stop-it", "job42"]})
+    options = dict(
+        dry_run=False, policy={"on_fail": "suspend"}, act={"command": ["stop-it", "job42"]}
+    )
     assert act(0, **options)["decision"] == "warn_owner" and calls.read_text() == ""
     assert act(1, **options)["decision"] == "suspend" and calls.read_text() == "job42\n"
     # What it did lasts; a program of somebody else's is not run over and over.
     again = act(2, **options)
-    assert (again["changed"], again["acted"]) == (False, "stop-it was run for this before") and calls.read_text() == "job42\n"
+    assert (again["changed"], again["acted"]) == (
+        False,
+        "stop-it was run for this before",
+    ) and calls.read_text() == "job42\n"
     assert act(3, [], **options)["decision"] == "continue"
     act(4, **options)
     act(5, **options)
@@ -186,7 +255,10 @@ def test_a_history_that_is_none_begins_anew(act, tmp_path):
 def test_without_a_run_document_only_the_options_are_looked_at(act, tmp_path):
     assert act(report=None, dry_run=False, policy=SUSPEND) == {"changed": False}
     assert not (tmp_path / "history.json").exists()
-    assert "policy.on_fail: 'kill' is not accepted" in act(report=None, policy={"on_fail": "kill"})["msg"]
+    assert (
+        "policy.on_fail: 'kill' is not accepted"
+        in act(report=None, policy={"on_fail": "kill"})["msg"]
+    )
 
 
 def test_of_two_that_decide_at_once_one_acts(act, tmp_path, program):
@@ -194,13 +266,21 @@ def test_of_two_that_decide_at_once_one_acts(act, tmp_path, program):
     calls = program("stop-it", "cat >/dev/null; sleep 0.5")
     options = dict(dry_run=False, policy=SUSPEND, act={"command": ["stop-it", "job42"]})
     results = []
-    both = [threading.Thread(target=lambda: results.append(act(0, **options))) for _which in range(2)]
+    both = [
+        threading.Thread(target=lambda: results.append(act(0, **options))) for _which in range(2)
+    ]
     for one in both:
         one.start()
     for one in both:
         one.join()
-    assert calls.read_text() == "job42\n" and sorted(result["changed"] for result in results) == [False, True]
-    assert {result["acted"] for result in results} == {"ran stop-it", "stop-it was run for this before"}
+    assert calls.read_text() == "job42\n" and sorted(result["changed"] for result in results) == [
+        False,
+        True,
+    ]
+    assert {result["acted"] for result in results} == {
+        "ran stop-it",
+        "stop-it was run for this before",
+    }
     assert not [path for path in tmp_path.iterdir() if "lock" in path.name]
 
 
@@ -211,33 +291,68 @@ def test_who_waits_for_another_decision_does_not_wait_for_ever(act, tmp_path):
         result = act(timeout=0.3)
     finally:
         os.close(held)
-    assert result["failed"] and "history.json is in use by another decision for 0.3 s (timeout) already; nothing was decided" in result["msg"]
+    assert (
+        result["failed"]
+        and "history.json is in use by another decision for 0.3 s (timeout) already; nothing "
+        "was decided"
+        in result["msg"]
+    )
     assert act()["decision"] == "warn_owner"
 
 
 def test_a_history_that_cannot_be_kept_is_said(act):
     result = act(history="/proc/nowhere/history.json")
-    assert result["failed"] and result["decision"] == "warn_owner" and "history: /proc/nowhere/history.json cannot be written" in result["msg"]
+    assert (
+        result["failed"]
+        and result["decision"] == "warn_owner"
+        and "history: /proc/nowhere/history.json cannot be written" in result["msg"]
+    )
 
 
 # ---- telling ----
 
+
 def test_all_are_told_once_until_it_changes(act, web, smtp):
-    options = dict(dry_run=False, notify={"webhook": f"{web.url}/hook/200", "slack": f"{web.url}/services/T0/200", "mail": smtp.options})
+    options = dict(
+        dry_run=False,
+        notify={
+            "webhook": f"{web.url}/hook/200",
+            "slack": f"{web.url}/services/T0/200",
+            "mail": smtp.options,
+        },
+    )
     first = act(0, **options)
     assert first["changed"] and sorted(first["notified"]) == [
-        "mail to jane@example.org, ops@example.org by 127.0.0.1", "slack at 127.0.0.1", "webhook at 127.0.0.1"]
+        "mail to jane@example.org, ops@example.org by 127.0.0.1",
+        "slack at 127.0.0.1",
+        "webhook at 127.0.0.1",
+    ]
     told = dict(web.got)
-    assert told["/hook/200"]["decision"] == "warn_owner" and told["/hook/200"]["facts"][0]["evidence"] == {"code": 15}
+    assert told["/hook/200"]["decision"] == "warn_owner" and told["/hook/200"]["facts"][0][
+        "evidence"
+    ] == {"code": 15}
     assert told["/hook/200"]["job"] == "job42" and told["/hook/200"]["run_id"] == "job42-inflight-0"
     assert told["/services/T0/200"]["text"].splitlines() == [
-        "*autopilot: job job42: look at it*", "gpu07: FAIL gpu_lost: GPU 3 (5D:00.0): fell off the bus", "run job42-inflight-0"]
-    letter, = smtp.got
-    assert (letter["Subject"], letter["To"]) == ("autopilot: job job42: look at it", "jane@example.org, ops@example.org")
+        "*autopilot: job job42: look at it*",
+        "gpu07: FAIL gpu_lost: GPU 3 (5D:00.0): fell off the bus",
+        "run job42-inflight-0",
+    ]
+    (letter,) = smtp.got
+    assert (letter["Subject"], letter["To"]) == (
+        "autopilot: job job42: look at it",
+        "jane@example.org, ops@example.org",
+    )
     text, attachment = letter.get_payload()
-    assert "fell off the bus" in text.get_payload() and json.loads(attachment.get_payload(decode=True))["decision"] == "warn_owner"
+    assert (
+        "fell off the bus" in text.get_payload()
+        and json.loads(attachment.get_payload(decode=True))["decision"] == "warn_owner"
+    )
     second = act(1, **options)
-    assert not second["changed"] and second["notified"] == [] and (len(web.got), len(smtp.got)) == (2, 1)
+    assert (
+        not second["changed"]
+        and second["notified"] == []
+        and (len(web.got), len(smtp.got)) == (2, 1)
+    )
     act(2, [finding(), finding("hw_thermal_slowdown")], **options)
     assert (len(web.got), len(smtp.got)) == (4, 2)
 
@@ -245,9 +360,15 @@ def test_all_are_told_once_until_it_changes(act, web, smtp):
 def test_who_could_not_be_told_is_an_error_and_told_with_the_next_pass(act, web, smtp):
     notify = {"webhook": f"{web.url}/secret/500", "mail": {**smtp.options, "to": ["jane@nowhere"]}}
     result = act(0, dry_run=False, notify=notify)
-    assert result["failed"] and "webhook at 127.0.0.1: answered 500" in result["msg"] and "no such user" in result["msg"]
+    assert (
+        result["failed"]
+        and "webhook at 127.0.0.1: answered 500" in result["msg"]
+        and "no such user" in result["msg"]
+    )
     assert "secret" not in json.dumps(result) and result["decision"] == "warn_owner"
-    assert act(1, dry_run=False, notify={"webhook": f"{web.url}/200"})["notified"] == ["webhook at 127.0.0.1"]
+    assert act(1, dry_run=False, notify={"webhook": f"{web.url}/200"})["notified"] == [
+        "webhook at 127.0.0.1"
+    ]
 
 
 def test_a_redirection_is_not_followed(act, web):
@@ -259,7 +380,14 @@ def test_a_server_that_never_answers_holds_nobody_up(act, web):
         silent.bind(("127.0.0.1", 0))
         silent.listen()
         began = time.monotonic()
-        result = act(dry_run=False, timeout=1, notify={"webhook": f"http://127.0.0.1:{silent.getsockname()[1]}/", "slack": f"{web.url}/200"})
+        result = act(
+            dry_run=False,
+            timeout=1,
+            notify={
+                "webhook": f"http://127.0.0.1:{silent.getsockname()[1]}/",
+                "slack": f"{web.url}/200",
+            },
+        )
     assert time.monotonic() - began < 10
     assert result["failed"] and result["notified"] == ["slack at 127.0.0.1"]
 
@@ -269,26 +397,54 @@ def test_a_server_that_is_not_there_is_named_without_its_secret(act):
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
     result = act(dry_run=False, notify={"slack": f"http://127.0.0.1:{port}/services/hush"})
-    assert result["failed"] and "slack at 127.0.0.1: " in result["msg"] and "refused" in result["msg"] and "hush" not in json.dumps(result)
+    assert (
+        result["failed"]
+        and "slack at 127.0.0.1: " in result["msg"]
+        and "refused" in result["msg"]
+        and "hush" not in json.dumps(result)
+    )
 
 
 # ---- acting ----
 
+
 def test_a_command_gets_the_decision_on_its_standard_input(act, tmp_path, program):
     program("stop-it", f"cat >{tmp_path}/told; echo stopped")
-    result = act(dry_run=False, policy={"on_fail": "stop", "passes": 1}, act={"command": ["stop-it", "a b", "$HOME"]})
+    result = act(
+        dry_run=False,
+        policy={"on_fail": "stop", "passes": 1},
+        act={"command": ["stop-it", "a b", "$HOME"]},
+    )
     told = json.loads((tmp_path / "told").read_text())
     assert (told["decision"], told["job"], told["facts"][0]["node"]) == ("stop", "job42", "gpu07")
-    assert result["changed"] and result["acted"] == "ran stop-it: stopped" and (tmp_path / "stop-it.calls").read_text() == "a b $HOME\n"
+    assert (
+        result["changed"]
+        and result["acted"] == "ran stop-it: stopped"
+        and (tmp_path / "stop-it.calls").read_text() == "a b $HOME\n"
+    )
 
 
-@pytest.mark.parametrize("script, words", [
-    ("echo 'no such job' >&2; exit 3", "stop-it ended with 3: no such job"), ("exec sleep 60", "stop-it did not end within 1 s"),
-])
+@pytest.mark.parametrize(
+    "script, words",
+    [
+        ("echo 'no such job' >&2; exit 3", "stop-it ended with 3: no such job"),
+        ("exec sleep 60", "stop-it did not end within 1 s"),
+    ],
+)
 def test_what_was_not_done_is_an_error_and_told(act, web, program, script, words):
     program("stop-it", script)
-    result = act(dry_run=False, policy=SUSPEND, timeout=1, act={"command": ["stop-it"]}, notify={"webhook": f"{web.url}/200"})
-    assert result["failed"] and words in result["msg"] and result["notified"] == ["webhook at 127.0.0.1"]
+    result = act(
+        dry_run=False,
+        policy=SUSPEND,
+        timeout=1,
+        act={"command": ["stop-it"]},
+        notify={"webhook": f"{web.url}/200"},
+    )
+    assert (
+        result["failed"]
+        and words in result["msg"]
+        and result["notified"] == ["webhook at 127.0.0.1"]
+    )
     assert any(words in trouble for trouble in web.got[0][1]["troubles"])
 
 
@@ -297,20 +453,34 @@ def test_a_program_that_is_not_there_is_an_error(act):
     assert result["failed"] and "no-such-program-here" in result["msg"]
 
 
-SHOW = 'case "$*" in "-o show job "*) echo "JobId=4711 JobName=x JobState=$(cat {state}) Reason=None";; *) echo {after} >{state};; esac'
+SHOW = (
+    'case "$*" in "-o show job "*) echo "JobId=4711 JobName=x JobState=$(cat {state}) '
+    'Reason=None";; *) echo {after} >{state};; esac'
+)
 
 
-@pytest.mark.parametrize("decision, by, state, called, words", [
-    ("suspend", "requeue", "RUNNING", "requeue 4711", "ran scontrol requeue 4711"),
-    ("suspend", "suspend", "RUNNING", "suspend 4711", "ran scontrol suspend 4711"),
-    ("suspend", "suspend", "SUSPENDED", None, "job 4711 is SUSPENDED already"),
-    ("suspend", "requeue", "PENDING", None, "job 4711 is PENDING already"),
-    ("suspend", "requeue", "COMPLETED", None, "job 4711 has ended"),
-])
-def test_slurm_is_asked_before_it_is_told(act, tmp_path, program, decision, by, state, called, words):
+@pytest.mark.parametrize(
+    "decision, by, state, called, words",
+    [
+        ("suspend", "requeue", "RUNNING", "requeue 4711", "ran scontrol requeue 4711"),
+        ("suspend", "suspend", "RUNNING", "suspend 4711", "ran scontrol suspend 4711"),
+        ("suspend", "suspend", "SUSPENDED", None, "job 4711 is SUSPENDED already"),
+        ("suspend", "requeue", "PENDING", None, "job 4711 is PENDING already"),
+        ("suspend", "requeue", "COMPLETED", None, "job 4711 has ended"),
+    ],
+)
+def test_slurm_is_asked_before_it_is_told(
+    act, tmp_path, program, decision, by, state, called, words
+):
     (tmp_path / "state").write_text(state, encoding="utf-8")
-    calls = program("scontrol", SHOW.format(state=tmp_path / "state", after="SUSPENDED" if by == "suspend" else "PENDING"))
-    options = dict(policy={"on_fail": decision, "passes": 1}, act={"slurm": {"job_id": "4711", "suspend_by": by}})
+    calls = program(
+        "scontrol",
+        SHOW.format(state=tmp_path / "state", after="SUSPENDED" if by == "suspend" else "PENDING"),
+    )
+    options = dict(
+        policy={"on_fail": decision, "passes": 1},
+        act={"slurm": {"job_id": "4711", "suspend_by": by}},
+    )
     if called:
         assert act(**options)["planned"] == [f"would run scontrol {called}"]
     calls.write_text("")
@@ -318,14 +488,23 @@ def test_slurm_is_asked_before_it_is_told(act, tmp_path, program, decision, by, 
     assert (result["acted"], result["changed"]) == (words, called is not None)
     assert calls.read_text().splitlines() == ["-o show job 4711", *([called] if called else [])]
     again = act(1, dry_run=False, **options)
-    assert not again["changed"] and (again["acted"].endswith("already") or again["acted"].endswith("has ended"))
+    assert not again["changed"] and (
+        again["acted"].endswith("already") or again["acted"].endswith("has ended")
+    )
 
 
 def test_stopping_a_job_of_slurm_cancels_it(act, tmp_path, program):
     (tmp_path / "state").write_text("RUNNING", encoding="utf-8")
     program("scontrol", SHOW.format(state=tmp_path / "state", after="x"))
     cancelled = program("scancel", "exit 0")
-    assert act(dry_run=False, policy={"on_fail": "stop", "passes": 1}, act={"slurm": {"job_id": "4711_3"}})["acted"] == "ran scancel 4711_3"
+    assert (
+        act(
+            dry_run=False,
+            policy={"on_fail": "stop", "passes": 1},
+            act={"slurm": {"job_id": "4711_3"}},
+        )["acted"]
+        == "ran scancel 4711_3"
+    )
     assert cancelled.read_text() == "4711_3\n"
 
 
@@ -336,7 +515,11 @@ def api(monkeypatch):
 
     def read(_headers, path):
         if path != "/apis/jobset.x-k8s.io/v1alpha2/namespaces/train/jobsets/llama":
-            return 404, {"Content-Type": "application/json"}, json.dumps({"kind": "Status", "message": "no such thing", "reason": "NotFound"})
+            return (
+                404,
+                {"Content-Type": "application/json"},
+                json.dumps({"kind": "Status", "message": "no such thing", "reason": "NotFound"}),
+            )
         return 200, {"Content-Type": "application/json"}, json.dumps(job)
 
     def write(_headers, path):
@@ -351,43 +534,80 @@ def api(monkeypatch):
 
 def test_a_jobset_is_suspended_once(act, api):
     pytest.importorskip("kubernetes", reason="needs the Python package kubernetes")
-    options = dict(policy=SUSPEND, act={"kubernetes": {"kind": "JobSet", "namespace": "train", "name": "llama"}})
+    options = dict(
+        policy=SUSPEND,
+        act={"kubernetes": {"kind": "JobSet", "namespace": "train", "name": "llama"}},
+    )
     assert act(0, **options)["planned"] == ["would suspend JobSet train/llama"]
     first = act(1, dry_run=False, **options)
     assert (first["changed"], first["acted"]) == (True, "suspended JobSet train/llama")
     second = act(2, dry_run=False, **options)
-    assert (second["changed"], second["acted"]) == (False, "JobSet train/llama is suspended already")
+    assert (second["changed"], second["acted"]) == (
+        False,
+        "JobSet train/llama is suspended already",
+    )
     patches = [json.loads(body) for method, _path, _headers, body in api.asked if method == "PATCH"]
     assert patches == [{"metadata": {"resourceVersion": "7"}, "spec": {"suspend": True}}]
 
 
 def test_a_job_of_kubernetes_that_is_not_there_is_an_error(act, api):
     pytest.importorskip("kubernetes", reason="needs the Python package kubernetes")
-    result = act(dry_run=False, policy=SUSPEND, act={"kubernetes": {"kind": "Job", "namespace": "train", "name": "gone"}})
-    assert result["failed"] and "decided to suspend it, which did not come to pass" in result["msg"] and "no such thing" in result["msg"]
+    result = act(
+        dry_run=False,
+        policy=SUSPEND,
+        act={"kubernetes": {"kind": "Job", "namespace": "train", "name": "gone"}},
+    )
+    assert (
+        result["failed"]
+        and "decided to suspend it, which did not come to pass" in result["msg"]
+        and "no such thing" in result["msg"]
+    )
 
 
 def test_without_a_way_to_act_it_is_only_told(act, web):
     result = act(dry_run=False, policy=SUSPEND, notify={"webhook": f"{web.url}/200"})
-    assert result["acted"] == "nothing: there is no act by which to suspend a job" and web.got[0][1]["acted"] == result["acted"]
+    assert (
+        result["acted"] == "nothing: there is no act by which to suspend a job"
+        and web.got[0][1]["acted"] == result["acted"]
+    )
 
 
 # ---- options ----
 
-@pytest.mark.parametrize("options, named", [
-    ({"policy": {"on_fail": "kill"}}, "policy.on_fail: 'kill' is not accepted"),
-    ({"report": "/no/such/file"}, "report: /no/such/file cannot be read"),
-    ({"hosts": ["gpu99"]}, "hosts: 'gpu99' is not in the run, which has gpu07, gpu08"),
-    ({"notify": {"slack": "hush-hush"}}, "notify.slack: the given value is not accepted"),
-    ({"notify": {"mail": {"host": "h", "sender": "me", "to": ["a@b"]}}}, "notify.mail: 'me' is not accepted"),
-    ({"notify": {"mail": {"host": "h", "sender": "a@b", "to": []}}}, "notify.mail.to: [] is not accepted"),
-    ({"notify": {"pager": 1}}, "notify"),
-    ({"act": {"slurm": {"job_id": "4711; rm"}}}, "act.slurm.job_id: '4711; rm' is not accepted"),
-    ({"act": {"slurm": {"job_id": "1"}, "command": ["x"]}}, "act: slurm, command are given, give one of them"),
-    ({"act": {"kubernetes": {"namespace": "../x", "name": "y"}}}, "act.kubernetes.namespace: '../x' is not accepted"),
-    ({"act": {"kubernetes": {"namespace": "x", "name": "y", "kind": "Pod"}}}, "Pod"),
-    ({"timeout": 0}, "timeout: 0.0 is not accepted"), ({"dryrun": True}, "dryrun: there is no such option"),
-])
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        ({"policy": {"on_fail": "kill"}}, "policy.on_fail: 'kill' is not accepted"),
+        ({"report": "/no/such/file"}, "report: /no/such/file cannot be read"),
+        ({"hosts": ["gpu99"]}, "hosts: 'gpu99' is not in the run, which has gpu07, gpu08"),
+        ({"notify": {"slack": "hush-hush"}}, "notify.slack: the given value is not accepted"),
+        (
+            {"notify": {"mail": {"host": "h", "sender": "me", "to": ["a@b"]}}},
+            "notify.mail: 'me' is not accepted",
+        ),
+        (
+            {"notify": {"mail": {"host": "h", "sender": "a@b", "to": []}}},
+            "notify.mail.to: [] is not accepted",
+        ),
+        ({"notify": {"pager": 1}}, "notify"),
+        (
+            {"act": {"slurm": {"job_id": "4711; rm"}}},
+            "act.slurm.job_id: '4711; rm' is not accepted",
+        ),
+        (
+            {"act": {"slurm": {"job_id": "1"}, "command": ["x"]}},
+            "act: slurm, command are given, give one of them",
+        ),
+        (
+            {"act": {"kubernetes": {"namespace": "../x", "name": "y"}}},
+            "act.kubernetes.namespace: '../x' is not accepted",
+        ),
+        ({"act": {"kubernetes": {"namespace": "x", "name": "y", "kind": "Pod"}}}, "Pod"),
+        ({"timeout": 0}, "timeout: 0.0 is not accepted"),
+        ({"dryrun": True}, "dryrun: there is no such option"),
+    ],
+)
 def test_a_wrong_option_is_named(act, options, named):
     result = act(**options)
     assert result["failed"] and named in result["msg"] and "hush-hush" not in json.dumps(result)

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The door to the kernel's log, on files and pipes in place of the device: what is a record, where it ends, what was lost."""
+"""The door to the kernel's log, on files and pipes in place of the device: what is a record, where
+it ends, what was lost.
+"""
 
 from __future__ import annotations
 
@@ -34,16 +36,34 @@ def log(tmp_path, monkeypatch):
 
 #: Text of /dev/kmsg -> (seq, usec, level, text) of its records.
 TABLE = {
-    "plain": ("6,339,5140900,-;NET: Registered protocol family 10\n", [(339, 5140900, 6, "NET: Registered protocol family 10")]),
+    "plain": (
+        "6,339,5140900,-;NET: Registered protocol family 10\n",
+        [(339, 5140900, 6, "NET: Registered protocol family 10")],
+    ),
     "without a newline at the end": ("3,1,2,-;a", [(1, 2, 3, "a")]),
-    "facility and caller": ("30,340,5690716,-,caller=T1;systemd[1]: up\n", [(340, 5690716, 6, "systemd[1]: up")]),
-    "with a dictionary": ("7,160,424069,-;pci_root PNP0A03:00\n SUBSYSTEM=acpi\n DEVICE=+acpi:PNP0A03:00\n6,161,424070,-;next\n",
-                          [(160, 424069, 7, "pci_root PNP0A03:00\nSUBSYSTEM=acpi\nDEVICE=+acpi:PNP0A03:00"), (161, 424070, 6, "next")]),
-    "escaped": ("6,1,2,-;two\\x0alines, a tab\\x09, a \\x5c and \\xc3\\xbc\n", [(1, 2, 6, "two\nlines, a tab\t, a \\ and \u00fc")]),
+    "facility and caller": (
+        "30,340,5690716,-,caller=T1;systemd[1]: up\n",
+        [(340, 5690716, 6, "systemd[1]: up")],
+    ),
+    "with a dictionary": (
+        "7,160,424069,-;pci_root PNP0A03:00\n SUBSYSTEM=acpi\n "
+        "DEVICE=+acpi:PNP0A03:00\n6,161,424070,-;next\n",
+        [
+            (160, 424069, 7, "pci_root PNP0A03:00\nSUBSYSTEM=acpi\nDEVICE=+acpi:PNP0A03:00"),
+            (161, 424070, 6, "next"),
+        ],
+    ),
+    "escaped": (
+        "6,1,2,-;two\\x0alines, a tab\\x09, a \\x5c and \\xc3\\xbc\n",
+        [(1, 2, 6, "two\nlines, a tab\t, a \\ and \u00fc")],
+    ),
     "a semicolon in the text": ("6,1,2,-;a;b\n", [(1, 2, 6, "a;b")]),
     "not UTF-8": (b"6,1,2,-;\xff\xfe\n", [(1, 2, 6, "\ufffd\ufffd")]),
     "an empty text": ("6,1,2,-;\n", [(1, 2, 6, "")]),
-    "noise between": ("what\n6,1,2,-;a\n,,,;\n6;b\n\n6,x,2,-;c\n4,2,3,-;d\n", [(1, 2, 6, "a"), (2, 3, 4, "d")]),
+    "noise between": (
+        "what\n6,1,2,-;a\n,,,;\n6;b\n\n6,x,2,-;c\n4,2,3,-;d\n",
+        [(1, 2, 6, "a"), (2, 3, 4, "d")],
+    ),
     "a continuation of nothing": (" lost its head\n6,1,2,-;a\n", [(1, 2, 6, "a")]),
 }
 
@@ -58,7 +78,14 @@ def test_a_record_that_falls_into_two_reads_is_one(log):
     texts = [f"{number} " + "x" * (number % 97) for number in range(3000)]
     read = log("".join(f"6,{number},{number},-;{text}\n" for number, text in enumerate(texts)))
     assert [record.text for record in read.records] == texts
-    assert read.to_dict() == {"source": "kmsg", "first_seq": 0, "last_seq": 2999, "first_usec": 0, "overwritten": False, "error": None}
+    assert read.to_dict() == {
+        "source": "kmsg",
+        "first_seq": 0,
+        "last_seq": 2999,
+        "first_usec": 0,
+        "overwritten": False,
+        "error": None,
+    }
 
 
 def test_only_what_is_wanted_is_kept_and_all_is_counted(log):
@@ -70,7 +97,11 @@ def test_only_what_is_wanted_is_kept_and_all_is_counted(log):
 @pytest.mark.parametrize("text", ["", "\n\n", "what is this\n"])
 def test_a_log_without_a_record_was_not_read(text, log):
     read = log(text)
-    assert read.source is None and "holds no record" in read.error and "journalctl is not installed" in read.error
+    assert (
+        read.source is None
+        and "holds no record" in read.error
+        and "journalctl is not installed" in read.error
+    )
 
 
 class Device:
@@ -95,8 +126,20 @@ def reader_of(tmp_path, monkeypatch, *answers):
 
 
 def test_the_device_gives_a_record_at_a_time_and_says_what_it_dropped(tmp_path, monkeypatch):
-    reader = reader_of(tmp_path, monkeypatch, b"6,1,10,-;a\n DEVICE=c1:2\n", errno.EPIPE, b"6,9,90,-;b\n", errno.EAGAIN, b"6,10,95,-;c\n", errno.EAGAIN)
-    assert [(record.seq, record.text) for record in reader.records()] == [(1, "a\nDEVICE=c1:2"), (9, "b")] and reader.overwritten
+    reader = reader_of(
+        tmp_path,
+        monkeypatch,
+        b"6,1,10,-;a\n DEVICE=c1:2\n",
+        errno.EPIPE,
+        b"6,9,90,-;b\n",
+        errno.EAGAIN,
+        b"6,10,95,-;c\n",
+        errno.EAGAIN,
+    )
+    assert [(record.seq, record.text) for record in reader.records()] == [
+        (1, "a\nDEVICE=c1:2"),
+        (9, "b"),
+    ] and reader.overwritten
     assert [record.seq for record in reader.records()] == [10]
     reader.close()
 
@@ -110,14 +153,29 @@ def test_a_device_that_cannot_be_read_says_so(tmp_path, monkeypatch):
 
 def test_a_log_that_never_ends_is_given_up(tmp_path, monkeypatch):
     monkeypatch.setattr(kmsg, "_MOST_BYTES", 1000)
-    reader = reader_of(tmp_path, monkeypatch, *[f"6,{number},1,-;x\n".encode() for number in range(1000)])
+    reader = reader_of(
+        tmp_path, monkeypatch, *[f"6,{number},1,-;x\n".encode() for number in range(1000)]
+    )
     assert 50 < len(list(reader.records())) < 200
     reader.close()
 
 
 def test_a_journal_entry_that_is_not_understood_is_passed_over():
-    lines = ['{"MESSAGE": "a", "_SOURCE_MONOTONIC_TIMESTAMP": "7"}', "[]", "{", '{"MESSAGE": "b"}', '{"MESSAGE": null, "__MONOTONIC_TIMESTAMP": "x"}',
-             '{"MESSAGE": [104, 105], "__MONOTONIC_TIMESTAMP": "8", "PRIORITY": "3"}', '{"MESSAGE": [999], "__MONOTONIC_TIMESTAMP": "8"}']
+    lines = [
+        '{"MESSAGE": "a", "_SOURCE_MONOTONIC_TIMESTAMP": "7"}',
+        "[]",
+        "{",
+        '{"MESSAGE": "b"}',
+        '{"MESSAGE": null, "__MONOTONIC_TIMESTAMP": "x"}',
+        '{"MESSAGE": [104, 105], "__MONOTONIC_TIMESTAMP": "8", "PRIORITY": "3"}',
+        '{"MESSAGE": [999], "__MONOTONIC_TIMESTAMP": "8"}',
+    ]
     assert [kmsg._journal_record(line) for line in lines] == [
-        kmsg.Record(None, 7, 6, "a"), None, None, None, None, kmsg.Record(None, 8, 3, "hi"), None,
+        kmsg.Record(None, 7, 6, "a"),
+        None,
+        None,
+        None,
+        None,
+        kmsg.Record(None, 8, 3, "hi"),
+        None,
     ]

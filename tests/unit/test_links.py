@@ -9,7 +9,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import GB, GENERATIONS, WRONG_NODE, expected_bandwidth, over_pcie
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import (
+    GB,
+    GENERATIONS,
+    WRONG_NODE,
+    expected_bandwidth,
+    over_pcie,
+)
 
 H100 = "NVIDIA H100 80GB HBM3"
 
@@ -31,16 +37,33 @@ ROWS = [
 ]
 
 
-@pytest.mark.parametrize("generation, width, model, fail, warn, detail", ROWS, ids=[f"{row[5]} {row[2]}" for row in ROWS])
+@pytest.mark.parametrize(
+    "generation, width, model, fail, warn, detail", ROWS, ids=[f"{row[5]} {row[2]}" for row in ROWS]
+)
 def test_rows(generation, width, model, fail, warn, detail):
     row = expected_bandwidth(generation, width, model)
-    assert (row.fail / GB, row.warn / GB, row.detail) == (pytest.approx(fail), pytest.approx(warn), detail)
+    assert (row.fail / GB, row.warn / GB, row.detail) == (
+        pytest.approx(fail),
+        pytest.approx(warn),
+        detail,
+    )
     assert row.source
 
 
-@pytest.mark.parametrize("generation, width, model", [
-    (2, 16, None), (7, 16, None), (5, 0, None), (5, 3, None), (None, 16, H100), (5, None, H100), (5, 1, "NVIDIA GB10"), ("5", "16", H100), (True, 16, None),
-])
+@pytest.mark.parametrize(
+    "generation, width, model",
+    [
+        (2, 16, None),
+        (7, 16, None),
+        (5, 0, None),
+        (5, 3, None),
+        (None, 16, H100),
+        (5, None, H100),
+        (5, 1, "NVIDIA GB10"),
+        ("5", "16", H100),
+        (True, 16, None),
+    ],
+)
 def test_links_nothing_is_known_about_have_no_row(generation, width, model):
     assert expected_bandwidth(generation, width, model) is None
 
@@ -56,13 +79,22 @@ def test_a_floor_finds_a_lost_generation_or_half_the_lanes_and_nothing_healthy(g
 
 @pytest.mark.parametrize("generation, half", [(3, 6.6), (4, 13.4), (5, 28.5), (6, 57.5)])
 def test_the_wrong_socket_hides_no_lost_generation_nor_half_the_lanes(generation, half):
-    """``half``: the most that copies over half the link were seen or are expected to reach, in GB/s."""
+    """``half``: the most that copies over half the link were seen or are expected to reach, in
+    GB/s.
+    """
     assert half * GB < WRONG_NODE * expected_bandwidth(generation, 16).fail
 
 
 def test_every_generation_of_sysfs_is_known_by_its_speed():
     assert sorted(GENERATIONS.values()) == [1, 2, 3, 4, 5, 6]
-    assert [speed for speed, _generation in sorted(GENERATIONS.items())] == [2.5, 5.0, 8.0, 16.0, 32.0, 64.0]
+    assert [speed for speed, _generation in sorted(GENERATIONS.items())] == [
+        2.5,
+        5.0,
+        8.0,
+        16.0,
+        32.0,
+        64.0,
+    ]
 
 
 def test_copies_of_coherent_superchips_do_not_go_over_pcie():
@@ -72,10 +104,21 @@ def test_copies_of_coherent_superchips_do_not_go_over_pcie():
     assert over_pcie(None)
 
 
-anything = st.none() | st.booleans() | st.integers() | st.floats() | st.text() | st.lists(st.integers(), max_size=2)
+anything = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text()
+    | st.lists(st.integers(), max_size=2)
+)
 
 
-@given(anything | st.integers(1, 7), anything | st.sampled_from([1, 2, 4, 8, 12, 16]), anything | st.sampled_from([H100, "NVIDIA GB200", "Tesla V100"]))
+@given(
+    anything | st.integers(1, 7),
+    anything | st.sampled_from([1, 2, 4, 8, 12, 16]),
+    anything | st.sampled_from([H100, "NVIDIA GB200", "Tesla V100"]),
+)
 def test_any_link_has_a_sound_row_or_none(generation, width, model):
     row = expected_bandwidth(generation, width, model)
     assert row is None or 0 < row.fail < row.warn

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The marks: every state with every event, nodes with anything in them, and what is written to them."""
+"""The marks: every state with every event, nodes with anything in them, and what is written to
+them.
+"""
 
 from __future__ import annotations
 
@@ -13,15 +15,39 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import marking, marks, node_marks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import EVICT, MARKS, NONE, PASS, TESTING, WARN
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
+    marking,
+    marks,
+    node_marks,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import (
+    EVICT,
+    MARKS,
+    NONE,
+    PASS,
+    TESTING,
+    WARN,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import (
-    Checked, Refresh, Removed, Rules, Set, State, settled, step,
+    Checked,
+    Refresh,
+    Removed,
+    Rules,
+    Set,
+    State,
+    settled,
+    step,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import Test as Lease
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import TestingAbandoned as Abandoned
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import TestingBegan as Began
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import TestingEnded as Ended
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import (
+    TestingAbandoned as Abandoned,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import (
+    TestingBegan as Began,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import (
+    TestingEnded as Ended,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES
 
 NOW = 1_800_000_000.0
@@ -33,14 +59,36 @@ RECORD = node_marks.record_key(RULES)
 #: Leases: valid, within the skew, over, longer than any may be, and none that can be read.
 UNTILS = (NOW + HOUR, NOW - 30, NOW - 61, NOW + 4 * HOUR, -math.inf)
 WHOSE = [("mine", until) for until in UNTILS] + [("theirs", until) for until in UNTILS[1:3]]
-TESTS = (None, *(Lease(name, "agent/a", until, base, seen) for name, until in WHOSE for base in (NONE, PASS, WARN, EVICT) for seen in (NONE, PASS, WARN)))
+TESTS = (
+    None,
+    *(
+        Lease(name, "agent/a", until, base, seen)
+        for name, until in WHOSE
+        for base in (NONE, PASS, WARN, EVICT)
+        for seen in (NONE, PASS, WARN)
+    ),
+)
 #: Every state that can be read from a node, whatever nonsense it is.
-STATES = [State(mark, "as before", "somebody", "r0", NOW - 10 * HOUR, test) for mark in MARKS for test in TESTS]
+STATES = [
+    State(mark, "as before", "somebody", "r0", NOW - 10 * HOUR, test)
+    for mark in MARKS
+    for test in TESTS
+]
 EVENTS = [
-    *(Checked(status, "news") for status in STATUSES), *(Checked(status, "old news", NOW - 11 * HOUR) for status in STATUSES),
-    *(Ended(name, outcome, 3, ("pcie.3",), "outcome") for name in ("mine", "-") for outcome in marks.OUTCOMES),
-    Began("mine", HOUR), Began("new", HOUR), Abandoned("agent/a"), Abandoned("agent/b"),
-    *(Set(mark, "word") for mark in MARKS if mark != TESTING), Refresh(), Removed(),
+    *(Checked(status, "news") for status in STATUSES),
+    *(Checked(status, "old news", NOW - 11 * HOUR) for status in STATUSES),
+    *(
+        Ended(name, outcome, 3, ("pcie.3",), "outcome")
+        for name in ("mine", "-")
+        for outcome in marks.OUTCOMES
+    ),
+    Began("mine", HOUR),
+    Began("new", HOUR),
+    Abandoned("agent/a"),
+    Abandoned("agent/b"),
+    *(Set(mark, "word") for mark in MARKS if mark != TESTING),
+    Refresh(),
+    Removed(),
 ]
 PAIRS = list(itertools.product(STATES, EVENTS))
 
@@ -51,7 +99,9 @@ def is_valid(test):
 
 def is_evicted(state):
     """EVICT, whether it says so or somebody has put TESTING over it."""
-    return state.mark == EVICT or (state.mark == TESTING and state.test is not None and state.test.base == EVICT)
+    return state.mark == EVICT or (
+        state.mark == TESTING and state.test is not None and state.test.base == EVICT
+    )
 
 
 def say(state, event):
@@ -59,47 +109,91 @@ def say(state, event):
 
 
 def test_evict_is_left_only_by_a_passing_diagnostic_that_began_then_or_by_a_person():
-    left = [(state, event) for state, event in PAIRS if is_evicted(state) and say(state, event).state.mark != EVICT]
+    left = [
+        (state, event)
+        for state, event in PAIRS
+        if is_evicted(state) and say(state, event).state.mark != EVICT
+    ]
     by_a_person = [(state, event) for state, event in left if isinstance(event, (Set, Removed))]
     by_passing = [
-        (state, event) for state, event in left
-        if isinstance(event, Ended) and event.outcome == "pass" and state.test.id == event.id and state.test.base == EVICT
+        (state, event)
+        for state, event in left
+        if isinstance(event, Ended)
+        and event.outcome == "pass"
+        and state.test.id == event.id
+        and state.test.base == EVICT
     ]
     assert len(left) == len(by_a_person) + len(by_passing) and by_a_person and by_passing
 
 
 def test_evict_is_entered_only_by_a_fatal_diagnostic_of_which_nothing_is_older_or_by_a_person():
-    entered = [(state, event) for state, event in PAIRS if not is_evicted(state) and say(state, event).state.mark == EVICT]
+    entered = [
+        (state, event)
+        for state, event in PAIRS
+        if not is_evicted(state) and say(state, event).state.mark == EVICT
+    ]
     assert entered
     for state, event in entered:
-        assert event == Set(EVICT, "word") or (isinstance(event, Ended) and event.outcome == "fatal" and state.test.id == event.id)
+        assert event == Set(EVICT, "word") or (
+            isinstance(event, Ended) and event.outcome == "fatal" and state.test.id == event.id
+        )
 
 
-@pytest.mark.parametrize("event", [Checked("unknown", "x"), Checked("skip", "x"), Ended("mine", "unknown", 3), Refresh(), Abandoned("agent/a")],
-                         ids=lambda event: f"{type(event).__name__}-{getattr(event, 'status', getattr(event, 'outcome', ''))}")
+@pytest.mark.parametrize(
+    "event",
+    [
+        Checked("unknown", "x"),
+        Checked("skip", "x"),
+        Ended("mine", "unknown", 3),
+        Refresh(),
+        Abandoned("agent/a"),
+    ],
+    ids=lambda event: (
+        f"{type(event).__name__}-{getattr(event, 'status', getattr(event, 'outcome', ''))}"
+    ),
+)
 def test_what_cannot_be_told_makes_nothing_better_and_never_evicts(event):
     for state in STATES:
         after = say(state, event).state
         assert after.mark != EVICT or is_evicted(state)
         if after.mark == PASS and state.mark != PASS:
             # Then it is what it was before a test, or what checks said during it.
-            assert state.mark == TESTING and PASS in (state.test.base, state.test.seen) and state.test.seen != WARN
+            assert (
+                state.mark == TESTING
+                and PASS in (state.test.base, state.test.seen)
+                and state.test.seen != WARN
+            )
 
 
 def test_nothing_but_a_pass_of_checks_a_diagnostic_or_a_person_leads_to_pass():
     for state, event in PAIRS:
         after = say(state, event).state
         if after.mark == PASS and state.mark not in (PASS, TESTING):
-            passed = (isinstance(event, Checked) and event.status == "pass") or (isinstance(event, Ended) and event.outcome == "pass")
+            passed = (isinstance(event, Checked) and event.status == "pass") or (
+                isinstance(event, Ended) and event.outcome == "pass"
+            )
             assert passed or event == Set(PASS, "word"), (state, event)
 
 
 def test_what_a_check_found_while_a_diagnostic_ran_outlasts_a_diagnostic_that_passes():
     for state in STATES:
-        if state.test and state.test.id == "mine" and state.mark == TESTING and state.test.seen == WARN and state.test.base != EVICT:
+        if (
+            state.test
+            and state.test.id == "mine"
+            and state.mark == TESTING
+            and state.test.seen == WARN
+            and state.test.base != EVICT
+        ):
             assert say(state, Ended("mine", "pass", 3)).state.mark == WARN
     begun = say(State(PASS), Began("mine", HOUR)).state
-    for statuses, mark in ((["fail"], WARN), (["unknown"], WARN), (["fail", "pass"], PASS), (["fail", "unknown"], WARN), ([], PASS), (["skip"], PASS)):
+    for statuses, mark in (
+        (["fail"], WARN),
+        (["unknown"], WARN),
+        (["fail", "pass"], PASS),
+        (["fail", "unknown"], WARN),
+        ([], PASS),
+        (["skip"], PASS),
+    ):
         state = begun
         for status in statuses:
             state = say(state, Checked(status)).state
@@ -111,7 +205,8 @@ def test_what_a_check_found_while_a_diagnostic_ran_outlasts_a_diagnostic_that_pa
 def test_testing_always_ends():
     for state, event in PAIRS:
         after = say(state, event).state
-        # As long as no lease can be: it is over, and so is one that this look has found without a lease.
+        # As long as no lease can be: it is over, and so is one that this look has found without a
+        # lease.
         for later in (3 * HOUR + 61, 30 * 24 * HOUR):
             assert settled(after, NOW + later).mark != TESTING
         # A clock that was set back by a day makes no lease longer.
@@ -130,59 +225,121 @@ def test_a_lease_that_is_valid_keeps_others_out_and_one_that_is_over_does_not():
             assert begun.state.test == Lease("new", "me", NOW + HOUR, settled(state, NOW).mark)
             assert begun.state.mark == (EVICT if is_evicted(state) else TESTING)
         again = say(begun.state, Began("new", 2 * HOUR))
-        assert held or (not again.refused and again.state.test.until == NOW + 2 * HOUR and again.state.test.base == begun.state.test.base)
+        assert held or (
+            not again.refused
+            and again.state.test.until == NOW + 2 * HOUR
+            and again.state.test.base == begun.state.test.base
+        )
 
 
-@pytest.mark.parametrize("mark, status, expected", [
-    *((mark, "pass", PASS) for mark in (NONE, PASS, WARN)), *((mark, status, WARN) for mark in (NONE, PASS, WARN) for status in ("warn", "fail", "unknown")),
-    *((mark, "skip", mark) for mark in MARKS), *((mark, status, mark) for mark in (TESTING, EVICT) for status in STATUSES),
-])
+@pytest.mark.parametrize(
+    "mark, status, expected",
+    [
+        *((mark, "pass", PASS) for mark in (NONE, PASS, WARN)),
+        *(
+            (mark, status, WARN)
+            for mark in (NONE, PASS, WARN)
+            for status in ("warn", "fail", "unknown")
+        ),
+        *((mark, "skip", mark) for mark in MARKS),
+        *((mark, status, mark) for mark in (TESTING, EVICT) for status in STATUSES),
+    ],
+)
 def test_what_checks_say(mark, status, expected):
-    assert say(State(mark, test=Lease("theirs", "agent/a", NOW + HOUR) if mark == TESTING else None), Checked(status, "x")).state.mark == expected
+    assert (
+        say(
+            State(mark, test=Lease("theirs", "agent/a", NOW + HOUR) if mark == TESTING else None),
+            Checked(status, "x"),
+        ).state.mark
+        == expected
+    )
 
 
 def test_a_warning_says_whether_it_could_not_be_told():
-    assert say(State(PASS), Checked("unknown", "the driver hangs")).state.reason == "could not tell: the driver hangs"
+    assert (
+        say(State(PASS), Checked("unknown", "the driver hangs")).state.reason
+        == "could not tell: the driver hangs"
+    )
     known = State(WARN, "GPU 3: remap pending", "somebody", "r0", NOW - HOUR)
     assert say(known, Checked("unknown", "the driver hangs")).state == known
     worse = say(known, Checked("fail", "GPU 3 is lost")).state
     assert worse == State(WARN, "GPU 3 is lost", "me", "r1", NOW - HOUR)
 
 
-@pytest.mark.parametrize("outcome, base, expected", [
-    ("pass", NONE, PASS), ("pass", PASS, PASS), ("pass", WARN, PASS), ("pass", EVICT, PASS),
-    ("failed", NONE, WARN), ("failed", PASS, WARN), ("failed", WARN, WARN), ("failed", EVICT, EVICT),
-    ("fatal", NONE, EVICT), ("fatal", PASS, EVICT), ("fatal", WARN, EVICT), ("fatal", EVICT, EVICT),
-    ("unknown", NONE, NONE), ("unknown", PASS, PASS), ("unknown", WARN, WARN), ("unknown", EVICT, EVICT),
-])
+@pytest.mark.parametrize(
+    "outcome, base, expected",
+    [
+        ("pass", NONE, PASS),
+        ("pass", PASS, PASS),
+        ("pass", WARN, PASS),
+        ("pass", EVICT, PASS),
+        ("failed", NONE, WARN),
+        ("failed", PASS, WARN),
+        ("failed", WARN, WARN),
+        ("failed", EVICT, EVICT),
+        ("fatal", NONE, EVICT),
+        ("fatal", PASS, EVICT),
+        ("fatal", WARN, EVICT),
+        ("fatal", EVICT, EVICT),
+        ("unknown", NONE, NONE),
+        ("unknown", PASS, PASS),
+        ("unknown", WARN, WARN),
+        ("unknown", EVICT, EVICT),
+    ],
+)
 def test_how_a_diagnostic_ends(outcome, base, expected):
     begun = say(State(base, since=NOW - HOUR), Began("mine", HOUR)).state
     ended = say(begun, Ended("mine", outcome, 3, (), "why")).state
     assert (ended.mark, ended.test) == (expected, None)
     # The same late, when its lease had led back already: what it says still counts.
-    late = step(settled(begun, NOW + 2 * HOUR), Ended("mine", outcome, 3, (), "why"), NOW + 2 * HOUR, "me").state
+    late = step(
+        settled(begun, NOW + 2 * HOUR), Ended("mine", outcome, 3, (), "why"), NOW + 2 * HOUR, "me"
+    ).state
     assert late.mark == (WARN if (outcome, base) == ("pass", WARN) else expected)
 
 
 @pytest.mark.parametrize("outcome", ["failed", "fatal"])
 def test_what_a_diagnostic_found_outlasts_checks_lower_levels_and_restarts(outcome):
-    """Nothing but the node remembers it when the agent has been restarted; ``refusal``: a fatal failure beyond the share is WARN."""
+    """Nothing but the node remembers it when the agent has been restarted; ``refusal``: a fatal
+    failure beyond the share is WARN.
+    """
+
     def after(node, level, outcome):
         begun, _decision = told(node, Began("again", HOUR))
         return told(begun, Ended("again", outcome, level, (), "a diagnostic"))[0]
 
-    node, _decision = told(told(a_node("PASS"), Began("mine", HOUR))[0], Ended("mine", outcome, 3, ("pcie.3",), "PCIe of GPU 3"), refusal="too many are EVICT")
+    node, _decision = told(
+        told(a_node("PASS"), Began("mine", HOUR))[0],
+        Ended("mine", outcome, 3, ("pcie.3",), "PCIe of GPU 3"),
+        refusal="too many are EVICT",
+    )
     for _hour in range(3):
         node, decision = told(node, Checked("pass"))
         assert label(node) == "WARN" and "dcgm.level.3.output" in decision.state.reason
     tested, _decision = told(told(node, Began("other", HOUR))[0], Checked("pass"))
-    assert label(told(tested, Ended("other", "unknown", 3))[0]) == label(told(tested, Abandoned("me"))[0]) == "WARN"
+    assert (
+        label(told(tested, Ended("other", "unknown", 3))[0])
+        == label(told(tested, Abandoned("me"))[0])
+        == "WARN"
+    )
     assert label(told(tested, Refresh(), now=NOW + 2 * HOUR)[0]) == "WARN"
-    by_hand = told(dict(node, metadata=dict(node["metadata"], labels={KEY: "TESTING"})), Checked("pass"))[0]
-    assert label(told(told(by_hand, Refresh(), now=NOW + 2 * HOUR)[0], Checked("pass"))[0]) == "WARN"
-    assert label(after(node, 2, "pass")) == label(told(after(node, 2, "pass"), Checked("pass"))[0]) == "WARN"
+    by_hand = told(
+        dict(node, metadata=dict(node["metadata"], labels={KEY: "TESTING"})), Checked("pass")
+    )[0]
+    assert (
+        label(told(told(by_hand, Refresh(), now=NOW + 2 * HOUR)[0], Checked("pass"))[0]) == "WARN"
+    )
+    assert (
+        label(after(node, 2, "pass"))
+        == label(told(after(node, 2, "pass"), Checked("pass"))[0])
+        == "WARN"
+    )
     for level in (3, 4):
-        assert label(after(node, level, "pass")) == label(told(after(node, level, "pass"), Checked("pass"))[0]) == "PASS"
+        assert (
+            label(after(node, level, "pass"))
+            == label(told(after(node, level, "pass"), Checked("pass"))[0])
+            == "PASS"
+        )
     assert label(told(told(node, Set(PASS, "new board"))[0], Checked("pass"))[0]) == "PASS"
 
 
@@ -206,25 +363,44 @@ def test_news_that_were_long_on_their_way_do_not_cover_newer_ones():
     assert say(warned, Checked("pass", "", NOW - 3000)).state == warned
     assert say(warned, Checked("pass", "", NOW - 500)).state.mark == PASS
     # A mark from a clock that is ahead keeps nobody from speaking for longer than it is.
-    assert say(warned._replace(since=NOW + 9 * HOUR), Checked("pass", "", NOW - 3000)).state.mark == PASS
+    assert (
+        say(warned._replace(since=NOW + 9 * HOUR), Checked("pass", "", NOW - 3000)).state.mark
+        == PASS
+    )
 
 
-@pytest.mark.parametrize("event, words", [
-    (Checked("ok"), "status: 'ok'"),
-    (Began("a", 0), "lease: 0"), (Began("a", 4 * HOUR), "lease: 14400"), (Began("a", math.nan), "lease: nan"),
-    (Ended("a", "PASS", 3), "outcome 'PASS'"), (Ended("a", "pass", 7), "level 7"), (Set("BAD"), "mark: 'BAD'"), (Set(TESTING), "mark: 'TESTING'"),
-])
+@pytest.mark.parametrize(
+    "event, words",
+    [
+        (Checked("ok"), "status: 'ok'"),
+        (Began("a", 0), "lease: 0"),
+        (Began("a", 4 * HOUR), "lease: 14400"),
+        (Began("a", math.nan), "lease: nan"),
+        (Ended("a", "PASS", 3), "outcome 'PASS'"),
+        (Ended("a", "pass", 7), "level 7"),
+        (Set("BAD"), "mark: 'BAD'"),
+        (Set(TESTING), "mark: 'TESTING'"),
+    ],
+)
 def test_events_that_mean_nothing_are_refused(event, words):
     with pytest.raises(ValueError, match=words.replace("(", r"\(")):
         say(State(), event)
 
 
-@pytest.mark.parametrize("rules, option", [
-    ({"label_key": "a b"}, "label_key"), ({"label_key": "example.org/"}, "label_key"), ({"label_key": "Example.org/x"}, "label_key"),
-    ({"label_key": "x" * 57}, "label_key"), ({"taint": "Evict"}, "taint"),
-    ({"max_bad_share": 1.5}, "max_bad_share"), ({"max_bad_share": math.nan}, "max_bad_share"),
-    ({"namespace": "a/b"}, "namespace"), ({"namespace": ""}, "namespace"),
-])
+@pytest.mark.parametrize(
+    "rules, option",
+    [
+        ({"label_key": "a b"}, "label_key"),
+        ({"label_key": "example.org/"}, "label_key"),
+        ({"label_key": "Example.org/x"}, "label_key"),
+        ({"label_key": "x" * 57}, "label_key"),
+        ({"taint": "Evict"}, "taint"),
+        ({"max_bad_share": 1.5}, "max_bad_share"),
+        ({"max_bad_share": math.nan}, "max_bad_share"),
+        ({"namespace": "a/b"}, "namespace"),
+        ({"namespace": ""}, "namespace"),
+    ],
+)
 def test_rules_that_mean_nothing_are_refused(rules, option):
     with pytest.raises(ValueError, match=f"^{option}: .* is not accepted, give"):
         marks.refuse(Rules(**rules))
@@ -237,12 +413,24 @@ def test_rules_are_accepted_as_they_are_meant():
 
 # ---- in a Node object ----
 
+
 def a_node(label=None, record=None, **spec):
     labels = {} if label is None else {KEY: label}
-    annotations = {} if record is None else {RECORD: record if isinstance(record, str) else json.dumps(record)}
+    annotations = (
+        {}
+        if record is None
+        else {RECORD: record if isinstance(record, str) else json.dumps(record)}
+    )
     return {
-        "kind": "Node", "metadata": {"name": "gpu07", "resourceVersion": "17", "labels": dict(labels, zone="b"), "annotations": dict(annotations, other="1")},
-        "spec": {"podCIDR": "10.0.0.0/24", **spec}, "status": {"conditions": [{"type": "Ready", "status": "True"}]},
+        "kind": "Node",
+        "metadata": {
+            "name": "gpu07",
+            "resourceVersion": "17",
+            "labels": dict(labels, zone="b"),
+            "annotations": dict(annotations, other="1"),
+        },
+        "spec": {"podCIDR": "10.0.0.0/24", **spec},
+        "status": {"conditions": [{"type": "Ready", "status": "True"}]},
     }
 
 
@@ -263,11 +451,16 @@ def label(node):
 
 
 def condition(node):
-    return next((one["status"] for one in node["status"]["conditions"] if one["type"] == "GPUHealthy"), None)
+    return next(
+        (one["status"] for one in node["status"]["conditions"] if one["type"] == "GPUHealthy"), None
+    )
 
 
 def taints(node):
-    return [(taint["key"], taint["value"], taint["effect"]) for taint in node["spec"].get("taints") or []]
+    return [
+        (taint["key"], taint["value"], taint["effect"])
+        for taint in node["spec"].get("taints") or []
+    ]
 
 
 ALL = Rules(taint="NoExecute", cordon=True)
@@ -281,32 +474,60 @@ def test_what_is_written_is_read_again_and_needs_no_second_write():
         after, decision = told(node, event, ALL)
         assert label(after) == (decision.state.mark or None)
         again, nothing = told(after, Refresh(), ALL)
-        assert nothing.patch is None and nothing.status_patch is None and again == after, (state, event, nothing)
+        assert nothing.patch is None and nothing.status_patch is None and again == after, (
+            state,
+            event,
+            nothing,
+        )
         read = node_marks.read(after, ALL, NOW)
         assert read.mark == decision.state.mark
         assert condition(after) == (MARKS[read.mark].condition or None)
-        assert (OURS in taints(after)) == (read.mark == EVICT) == bool(after["spec"].get("unschedulable"))
-        assert after["metadata"]["labels"]["zone"] == "b" and after["metadata"]["annotations"]["other"] == "1" and after["spec"]["podCIDR"]
+        assert (
+            (OURS in taints(after))
+            == (read.mark == EVICT)
+            == bool(after["spec"].get("unschedulable"))
+        )
+        assert (
+            after["metadata"]["labels"]["zone"] == "b"
+            and after["metadata"]["annotations"]["other"] == "1"
+            and after["spec"]["podCIDR"]
+        )
 
 
-@pytest.mark.parametrize("value, mark", [
-    ("PASS", PASS), ("WARN", WARN), ("EVICT", EVICT), ("evict", EVICT), (" Evict ", EVICT), ("ERR", WARN),
-    *((word, NONE) for word in ("", "GOOD", None, 7, [])),
-])
+@pytest.mark.parametrize(
+    "value, mark",
+    [
+        ("PASS", PASS),
+        ("WARN", WARN),
+        ("EVICT", EVICT),
+        ("evict", EVICT),
+        (" Evict ", EVICT),
+        ("ERR", WARN),
+        *((word, NONE) for word in ("", "GOOD", None, 7, [])),
+    ],
+)
 def test_labels_of_other_programs_and_hands(value, mark):
     assert node_marks.mark_of(value) == mark
 
 
 def test_a_label_that_was_changed_by_hand_is_a_persons_word():
-    evicted, _decision = told(told(a_node("PASS"), Began("mine", HOUR))[0], Ended("mine", "fatal", 3, (), "PCIe"), ALL)
+    evicted, _decision = told(
+        told(a_node("PASS"), Began("mine", HOUR))[0], Ended("mine", "fatal", 3, (), "PCIe"), ALL
+    )
     assert (label(evicted), taints(evicted), condition(evicted)) == ("EVICT", [OURS], "False")
     for word, later in (("PASS", "WARN"), (None, "WARN"), ("WARN", "WARN"), ("EVICT", "EVICT")):
         by_hand = marking._merge(evicted, {"metadata": {"labels": {KEY: word}}})
         seen, _decision = told(by_hand, Refresh(), ALL)
-        assert (label(seen), bool(taints(seen)), bool(seen["spec"].get("unschedulable"))) == (word, word == "EVICT", word == "EVICT")
+        assert (label(seen), bool(taints(seen)), bool(seen["spec"].get("unschedulable"))) == (
+            word,
+            word == "EVICT",
+            word == "EVICT",
+        )
         assert label(told(seen, Checked("fail", "x"), ALL)[0]) == later
     # EVICT by hand is as firm as any other.
-    by_hand = marking._merge(told(a_node(), Checked("pass"))[0], {"metadata": {"labels": {KEY: "EVICT"}}})
+    by_hand = marking._merge(
+        told(a_node(), Checked("pass"))[0], {"metadata": {"labels": {KEY: "EVICT"}}}
+    )
     assert label(told(told(by_hand, Checked("pass"))[0], Checked("pass"))[0]) == "EVICT"
 
 
@@ -318,15 +539,44 @@ def test_testing_by_hand_expires_and_uncovers_the_evict_below():
     assert label(found) == "TESTING"
     assert label(told(found, Refresh(), now=NOW + HOUR + 30)[0]) == "TESTING"
     assert label(told(found, Refresh(), now=NOW + HOUR + 62)[0]) is None
-    was_pass = marking._merge(told(a_node(), Checked("pass"))[0], {"metadata": {"labels": {KEY: "TESTING"}}})
+    was_pass = marking._merge(
+        told(a_node(), Checked("pass"))[0], {"metadata": {"labels": {KEY: "TESTING"}}}
+    )
     assert label(told(told(was_pass, Refresh())[0], Refresh(), now=NOW + 2 * HOUR)[0]) == "PASS"
 
 
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-    st.sampled_from(["mark", "since", "test", "until", "base", "seen", "id", "by", "cordoned", "reason", "x"]), inner, max_size=6), max_leaves=12)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "mark",
+                    "since",
+                    "test",
+                    "until",
+                    "base",
+                    "seen",
+                    "id",
+                    "by",
+                    "cordoned",
+                    "reason",
+                    "x",
+                ]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=12,
+)
 
 
-@given(record=st.one_of(st.text(max_size=30), JSON.map(json.dumps), st.just("[" * 100_000)), value=st.sampled_from([None, "", *MARKS, "ERR", "x"]))
+@given(
+    record=st.one_of(st.text(max_size=30), JSON.map(json.dumps), st.just("[" * 100_000)),
+    value=st.sampled_from([None, "", *MARKS, "ERR", "x"]),
+)
 def test_whatever_stands_in_a_record_evict_stays_and_testing_ends(record, value):
     node = a_node(value, record)
     for event in EVENTS:
@@ -334,14 +584,29 @@ def test_whatever_stands_in_a_record_evict_stays_and_testing_ends(record, value)
         if value == EVICT and not isinstance(event, (Set, Removed, Ended)):
             assert label(after) == EVICT
         assert decision.patch is None or told(after, Refresh(), ALL)[1].patch is None
-        much_later = told(told(after, Refresh(), ALL, now=NOW + 4 * HOUR)[0], Refresh(), ALL, now=NOW + 8 * HOUR)[0]
+        much_later = told(
+            told(after, Refresh(), ALL, now=NOW + 4 * HOUR)[0], Refresh(), ALL, now=NOW + 8 * HOUR
+        )[0]
         assert label(much_later) != TESTING
 
 
-@pytest.mark.parametrize("node", [
-    {}, {"metadata": None}, {"metadata": {"labels": None, "annotations": None, "resourceVersion": "1"}, "spec": None, "status": None},
-    {"metadata": {"resourceVersion": "1"}, "spec": {"taints": ["x", None]}, "status": {"conditions": ["x"]}},
-])
+@pytest.mark.parametrize(
+    "node",
+    [
+        {},
+        {"metadata": None},
+        {
+            "metadata": {"labels": None, "annotations": None, "resourceVersion": "1"},
+            "spec": None,
+            "status": None,
+        },
+        {
+            "metadata": {"resourceVersion": "1"},
+            "spec": {"taints": ["x", None]},
+            "status": {"conditions": ["x"]},
+        },
+    ],
+)
 def test_nodes_that_lack_everything(node):
     decision = node_marks.decide(node, Checked("pass"), ALL, NOW, "me")
     assert decision.state.mark == PASS and decision.patch["metadata"]["labels"] == {KEY: "PASS"}
@@ -350,7 +615,9 @@ def test_nodes_that_lack_everything(node):
 events = st.one_of(
     st.builds(Checked, st.sampled_from(STATUSES), st.just("news")),
     st.builds(Began, st.sampled_from(["a", "b"]), st.sampled_from([60.0, HOUR, 3 * HOUR])),
-    st.builds(Ended, st.sampled_from(["a", "b"]), st.sampled_from(marks.OUTCOMES), st.just(3)), st.just(Refresh()), st.just(Abandoned("me")),
+    st.builds(Ended, st.sampled_from(["a", "b"]), st.sampled_from(marks.OUTCOMES), st.just(3)),
+    st.just(Refresh()),
+    st.just(Abandoned("me")),
 )
 
 
@@ -367,15 +634,31 @@ def test_however_events_and_clocks_run_evict_waits_for_a_test_that_began_after_i
         if label(node) != EVICT:
             assert isinstance(event, Ended) and event.outcome == "pass" and event.id in began
             return
-        assert (taints(node), condition(node), node["spec"].get("unschedulable")) == ([OURS], "False", True)
+        assert (taints(node), condition(node), node["spec"].get("unschedulable")) == (
+            [OURS],
+            "False",
+            True,
+        )
 
 
 # ---- taint, cordon, condition, result ----
 
+
 def test_a_taint_and_a_cordon_of_others_stay():
-    theirs = [{"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"}, {"key": KEY, "value": "mine", "effect": "NoExecute"}]
-    node, _decision = told(a_node(taints=theirs, unschedulable=True), Set(EVICT), Rules(taint="NoSchedule", cordon=True))
-    assert taints(node) == [("nvidia.com/gpu", "true", "NoSchedule"), (KEY, "mine", "NoExecute"), (KEY, "EVICT", "NoSchedule")]
+    theirs = [
+        {"key": "nvidia.com/gpu", "value": "true", "effect": "NoSchedule"},
+        {"key": KEY, "value": "mine", "effect": "NoExecute"},
+    ]
+    node, _decision = told(
+        a_node(taints=theirs, unschedulable=True),
+        Set(EVICT),
+        Rules(taint="NoSchedule", cordon=True),
+    )
+    assert taints(node) == [
+        ("nvidia.com/gpu", "true", "NoSchedule"),
+        (KEY, "mine", "NoExecute"),
+        (KEY, "EVICT", "NoSchedule"),
+    ]
     node, _decision = told(node, Set(PASS), Rules(taint="NoSchedule", cordon=True))
     assert node["spec"]["taints"] == theirs and node["spec"]["unschedulable"] is True
 
@@ -399,9 +682,15 @@ def test_what_is_turned_off_or_on_later_follows():
     assert taints(node) == [(KEY, EVICT, "NoSchedule")] and condition(node) is None
 
 
-@pytest.mark.parametrize("event", [Checked("pass"), Checked("fail"), Began("later", HOUR), Refresh()], ids=lambda event: type(event).__name__)
+@pytest.mark.parametrize(
+    "event",
+    [Checked("pass"), Checked("fail"), Began("later", HOUR), Refresh()],
+    ids=lambda event: type(event).__name__,
+)
 def test_a_writer_that_wants_no_taint_and_no_cordon_leaves_those_of_a_node_out_of_service(event):
-    """Such as a preflight by its defaults, in a cluster whose agents taint: the node would take jobs until an agent looks again."""
+    """Such as a preflight by its defaults, in a cluster whose agents taint: the node would take
+    jobs until an agent looks again.
+    """
     node, _decision = told(a_node(), Set(EVICT), ALL)
     node, _decision = told(node, event, RULES)
     assert (label(node), taints(node), node["spec"]["unschedulable"]) == (EVICT, [OURS], True)
@@ -411,7 +700,9 @@ def test_a_writer_that_wants_no_taint_and_no_cordon_leaves_those_of_a_node_out_o
 
 def test_a_condition_of_another_program_is_left_where_none_is_wanted():
     node = a_node("PASS")
-    node["status"]["conditions"].append({"type": "GPUHealthy", "status": "True", "reason": "TheirsIsFine"})
+    node["status"]["conditions"].append(
+        {"type": "GPUHealthy", "status": "True", "reason": "TheirsIsFine"}
+    )
     assert told(node, Removed(), Rules(condition=False))[1].status_patch is None
 
 
@@ -422,19 +713,40 @@ def test_the_condition_tells_that_somebody_still_looks():
     for later in (NOW + 2000, NOW - 24 * HOUR):
         beaten, decision = told(node, Checked("pass"), now=later)
         (whole,) = [one for one in beaten["status"]["conditions"] if one["type"] == "GPUHealthy"]
-        assert whole["lastHeartbeatTime"] != whole["lastTransitionTime"] and not decision.changes and decision.patch is None
+        assert (
+            whole["lastHeartbeatTime"] != whole["lastTransitionTime"]
+            and not decision.changes
+            and decision.patch is None
+        )
         assert told(node, Refresh(), now=later)[0] == node
 
 
-@pytest.mark.parametrize("outcome, word, output", [("pass", "PASS", None), ("failed", "ERR", "memtest.0,pcie.3"), ("fatal", "ERR", "memtest.0,pcie.3")])
+@pytest.mark.parametrize(
+    "outcome, word, output",
+    [
+        ("pass", "PASS", None),
+        ("failed", "ERR", "memtest.0,pcie.3"),
+        ("fatal", "ERR", "memtest.0,pcie.3"),
+    ],
+)
 def test_the_result_of_a_diagnostic_stands_where_ibm_autopilot_had_it(outcome, word, output):
     begun, _decision = told(a_node(), Began("mine", HOUR))
     begun["metadata"]["annotations"]["autopilot.ibm.com/dcgm.level.3.output"] = "old.1"
-    node, _decision = told(begun, Ended("mine", outcome, 3, ("memtest.0", "pcie.3") if output else ()))
-    assert node["metadata"]["labels"]["autopilot.ibm.com/dcgm.level.3"] == f"{word}_2027-01-15_08.00.00UTC"
+    node, _decision = told(
+        begun, Ended("mine", outcome, 3, ("memtest.0", "pcie.3") if output else ())
+    )
+    assert (
+        node["metadata"]["labels"]["autopilot.ibm.com/dcgm.level.3"]
+        == f"{word}_2027-01-15_08.00.00UTC"
+    )
     assert node["metadata"]["annotations"].get("autopilot.ibm.com/dcgm.level.3.output") == output
-    kept, _decision = told(told(node, Began("b", HOUR))[0], Ended("b", "unknown", 3), now=NOW + HOUR / 2)
-    assert kept["metadata"]["labels"]["autopilot.ibm.com/dcgm.level.3"] == f"{word}_2027-01-15_08.00.00UTC"
+    kept, _decision = told(
+        told(node, Began("b", HOUR))[0], Ended("b", "unknown", 3), now=NOW + HOUR / 2
+    )
+    assert (
+        kept["metadata"]["labels"]["autopilot.ibm.com/dcgm.level.3"]
+        == f"{word}_2027-01-15_08.00.00UTC"
+    )
     # Nothing is left behind.
     assert told(kept, Removed(), ALL)[0] == a_node()
 
@@ -442,11 +754,24 @@ def test_the_result_of_a_diagnostic_stands_where_ibm_autopilot_had_it(outcome, w
 def test_a_refused_evict_warns_and_says_why():
     begun, _decision = told(a_node("PASS"), Began("mine", HOUR))
     assert node_marks.decide(begun, Ended("mine", "fatal", 3), ALL, NOW, "me").evicts
-    node, decision = told(begun, Ended("mine", "fatal", 3, (), "PCIe of GPU 3"), ALL, refusal="2 of 20 are EVICT already")
-    assert (label(node), decision.refused, taints(node)) == ("WARN", "2 of 20 are EVICT already", [])
+    node, decision = told(
+        begun,
+        Ended("mine", "fatal", 3, (), "PCIe of GPU 3"),
+        ALL,
+        refusal="2 of 20 are EVICT already",
+    )
+    assert (label(node), decision.refused, taints(node)) == (
+        "WARN",
+        "2 of 20 are EVICT already",
+        [],
+    )
     assert decision.state.reason == "not EVICT, since 2 of 20 are EVICT already: PCIe of GPU 3"
     node, decision = told(a_node("PASS"), Set(EVICT), ALL, refusal="2 of 20 are EVICT already")
-    assert (label(node), decision.refused, decision.patch) == ("PASS", "2 of 20 are EVICT already", None)
+    assert (label(node), decision.refused, decision.patch) == (
+        "PASS",
+        "2 of 20 are EVICT already",
+        None,
+    )
     # Who is EVICT needs no place to stay so.
     evicted, _decision = told(a_node("EVICT"), Refresh())
     assert not node_marks.decide(evicted, Set(EVICT, "again"), ALL, NOW, "me").evicts
@@ -460,17 +785,33 @@ def test_long_words_are_cut():
 
 # ---- the share ----
 
-@pytest.mark.parametrize("share, nodes, most", [(0.1, 5, 1), (0.1, 30, 3), (0.29, 100, 29), (0, 1000, 1), (1, 7, 7), (0.1, 0, 1), (0.5, 3, 1)])
+
+@pytest.mark.parametrize(
+    "share, nodes, most",
+    [(0.1, 5, 1), (0.1, 30, 3), (0.29, 100, 29), (0, 1000, 1), (1, 7, 7), (0.1, 0, 1), (0.5, 3, 1)],
+)
 def test_how_many_may_be_evict(share, nodes, most):
     assert marking.most_evicted(Rules(max_bad_share=share), nodes) == most
 
 
-@pytest.mark.parametrize("annotation, expected", [
-    (None, {}), ("{", {}), ("[]", {}), ("[" * 100_000, {}), ('{"a": "x", "b": true, "c": null, "d": NaN, "e": 1e999}', {}),
-    (json.dumps({"a": NOW + 60}), {"a": NOW + 60}),
-    (json.dumps({"a": NOW - 61, "b": NOW - 59, "c": NOW + 181, "d": NOW + 179}), {"b": NOW - 59, "d": NOW + 179}),
-])
+@pytest.mark.parametrize(
+    "annotation, expected",
+    [
+        (None, {}),
+        ("{", {}),
+        ("[]", {}),
+        ("[" * 100_000, {}),
+        ('{"a": "x", "b": true, "c": null, "d": NaN, "e": 1e999}', {}),
+        (json.dumps({"a": NOW + 60}), {"a": NOW + 60}),
+        (
+            json.dumps({"a": NOW - 61, "b": NOW - 59, "c": NOW + 181, "d": NOW + 179}),
+            {"b": NOW - 59, "d": NOW + 179},
+        ),
+    ],
+)
 def test_places_that_count(annotation, expected):
-    lease = {"metadata": {"annotations": {} if annotation is None else {marking.PLACES: annotation}}}
+    lease = {
+        "metadata": {"annotations": {} if annotation is None else {marking.PLACES: annotation}}
+    }
     assert marking.places(lease, NOW) == expected
     assert marking.places(None, NOW) == {}

@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What the actions of the mesh work out on the controller: clocks, options, the time that starting takes."""
+"""What the actions of the mesh work out on the controller: clocks, options, the time that starting
+takes.
+"""
+
 from __future__ import annotations
 
 import pytest
@@ -10,30 +13,54 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import 
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts
 
 
-@pytest.mark.parametrize("exchanges, offset, uncertainty", [
-    ([(100.0, 103.1, 100.2)], 3.0, 0.1),
-    # The quickest exchange decides, wherever it stands.
-    ([(100.0, 104.0, 102.0), (102.0, 105.05, 102.1), (103.0, 106.3, 104.0)], 3.0, 0.05),
-    ([(100.0, 93.0, 100.0)], -7.0, 0.0),
-])
+@pytest.mark.parametrize(
+    "exchanges, offset, uncertainty",
+    [
+        ([(100.0, 103.1, 100.2)], 3.0, 0.1),
+        # The quickest exchange decides, wherever it stands.
+        ([(100.0, 104.0, 102.0), (102.0, 105.05, 102.1), (103.0, 106.3, 104.0)], 3.0, 0.05),
+        ([(100.0, 93.0, 100.0)], -7.0, 0.0),
+    ],
+)
 def test_the_clock_is_that_of_the_quickest_exchange(exchanges, offset, uncertainty):
-    assert mesh_facts.best_of(exchanges) == pytest.approx({"offset_seconds": offset, "uncertainty_seconds": uncertainty})
+    assert mesh_facts.best_of(exchanges) == pytest.approx(
+        {"offset_seconds": offset, "uncertainty_seconds": uncertainty}
+    )
 
 
-@pytest.mark.parametrize("printed", ["clock 1732145600.25\n", "Welcome to gpu07\r\nclock 1732145600.25\r\n", "clock 1\nclock 1732145600.25\nbye\n"])
+@pytest.mark.parametrize(
+    "printed",
+    [
+        "clock 1732145600.25\n",
+        "Welcome to gpu07\r\nclock 1732145600.25\r\n",
+        "clock 1\nclock 1732145600.25\nbye\n",
+    ],
+)
 def test_a_banner_around_the_clock_does_no_harm(printed):
     assert mesh_facts.read(printed) == 1732145600.25
 
 
-@pytest.mark.parametrize("printed", ["", "None", "sh: python: not found", "clock", "clock soon", "clock nan", "clock inf"])
+@pytest.mark.parametrize(
+    "printed",
+    ["", "None", "sh: python: not found", "clock", "clock soon", "clock nan", "clock inf"],
+)
 def test_what_is_no_clock_is_not_read_as_one(printed):
     with pytest.raises(ValueError):
         mesh_facts.read(printed)
 
 
-@pytest.mark.parametrize("given, listed", [
-    ("[eth1, eth2]", ["eth1", "eth2"]), (" ['eth1']", ["eth1"]), ("[]", []), (["eth1"], ["eth1"]), ("eth1,eth2", "eth1,eth2"), ("[eth1", "[eth1"), (None, None),
-])
+@pytest.mark.parametrize(
+    "given, listed",
+    [
+        ("[eth1, eth2]", ["eth1", "eth2"]),
+        (" ['eth1']", ["eth1"]),
+        ("[]", []),
+        (["eth1"], ["eth1"]),
+        ("eth1,eth2", "eth1,eth2"),
+        ("[eth1", "[eth1"),
+        (None, None),
+    ],
+)
 def test_lists_that_come_as_text(given, listed):
     assert _hosts.listed(given) == listed
 
@@ -50,19 +77,43 @@ def settings(**options):
 
 def test_without_options_both_checks_are_planned():
     made = settings()
-    assert (made.checks, made.rounds, made.together, made.plane_class) == (["ping_mesh", "iperf3_pairs"], 5, False, None)
-    assert made.options["ping_mesh"]["count"] == 20 and made.options["iperf3_pairs"]["ports"] == "5200-5299"
+    assert (made.checks, made.rounds, made.together, made.plane_class) == (
+        ["ping_mesh", "iperf3_pairs"],
+        5,
+        False,
+        None,
+    )
+    assert (
+        made.options["ping_mesh"]["count"] == 20
+        and made.options["iperf3_pairs"]["ports"] == "5200-5299"
+    )
 
 
 def test_names_of_other_checks_and_their_options_are_passed_over():
-    assert settings(checks=["remapped", "iperf", "dcgm"], options={"dcgm": {"level": 2}, "iperf": {"duration": 4}}).checks == ["iperf3_pairs"]
+    assert settings(
+        checks=["remapped", "iperf", "dcgm"],
+        options={"dcgm": {"level": 2}, "iperf": {"duration": 4}},
+    ).checks == ["iperf3_pairs"]
     assert settings(checks=["remapped"]).checks == []
 
 
 def test_the_words_of_the_predecessor():
-    made = settings(options={"iperf": {"workload": "ring", "pclients": 8, "startport": 6000, "serverspernode": 2, "plane": "mgmt"}})
+    made = settings(
+        options={
+            "iperf": {
+                "workload": "ring",
+                "pclients": 8,
+                "startport": 6000,
+                "serverspernode": 2,
+                "plane": "mgmt",
+            }
+        }
+    )
     assert (made.rounds, made.plane_class) == ("all", "mgmt")
-    assert (made.options["iperf3_pairs"]["streams"], made.options["iperf3_pairs"]["ports"]) == (8, "6000-6099")
+    assert (made.options["iperf3_pairs"]["streams"], made.options["iperf3_pairs"]["ports"]) == (
+        8,
+        "6000-6099",
+    )
 
 
 def test_rounds_may_come_as_text_and_a_list_too():
@@ -71,20 +122,44 @@ def test_rounds_may_come_as_text_and_a_list_too():
     assert settings(rounds="all").rounds == "all"
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"round": 3}, "round: there is no such option, there are checks, rounds,"),
-    ({"rounds": 0}, "rounds: 0 is not accepted; accepted are 'all' and whole numbers from 1"),
-    ({"rounds": "some"}, "rounds: 'some' is not accepted; accepted are 'all' and whole numbers from 1"),
-    ({"checks": ["pings"]}, "checks: 'pings' is not a check; accepted are: gpu_count"),
-    ({"together": "perhaps"}, "argument 'together' is of type "),
-    ({"options": {"iperf3": {}}}, "options: 'iperf3' is not a check; accepted are: gpu_count"),
-    ({"options": {"iperf": 5}}, "options.iperf3_pairs: 5 is not accepted, give a dictionary of the check's options"),
-    ({"options": {"iperf": {"lenght": 5}}}, "options.iperf3_pairs.lenght does not exist; accepted are: duration, streams"),
-    ({"options": {"ping": {"count": -1}}}, "options.ping_mesh.count: -1 is not accepted, give 0 or a greater number"),
-    ({"options": {"ping": {"family": "5"}}}, "options of ping_mesh: value of family must be one of: auto, 4, 6, got: 5"),
-    ({"options": {"iperf": {"workload": "mesh"}}}, "options of iperf3_pairs: workload: mesh is not accepted, give ring"),
-    ({"options": {"iperf": {"ports": "ssh"}}}, "options of iperf3_pairs: ports: ssh is not accepted"),
-])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"round": 3}, "round: there is no such option, there are checks, rounds,"),
+        ({"rounds": 0}, "rounds: 0 is not accepted; accepted are 'all' and whole numbers from 1"),
+        (
+            {"rounds": "some"},
+            "rounds: 'some' is not accepted; accepted are 'all' and whole numbers from 1",
+        ),
+        ({"checks": ["pings"]}, "checks: 'pings' is not a check; accepted are: gpu_count"),
+        ({"together": "perhaps"}, "argument 'together' is of type "),
+        ({"options": {"iperf3": {}}}, "options: 'iperf3' is not a check; accepted are: gpu_count"),
+        (
+            {"options": {"iperf": 5}},
+            "options.iperf3_pairs: 5 is not accepted, give a dictionary of the check's options",
+        ),
+        (
+            {"options": {"iperf": {"lenght": 5}}},
+            "options.iperf3_pairs.lenght does not exist; accepted are: duration, streams",
+        ),
+        (
+            {"options": {"ping": {"count": -1}}},
+            "options.ping_mesh.count: -1 is not accepted, give 0 or a greater number",
+        ),
+        (
+            {"options": {"ping": {"family": "5"}}},
+            "options of ping_mesh: value of family must be one of: auto, 4, 6, got: 5",
+        ),
+        (
+            {"options": {"iperf": {"workload": "mesh"}}},
+            "options of iperf3_pairs: workload: mesh is not accepted, give ring",
+        ),
+        (
+            {"options": {"iperf": {"ports": "ssh"}}},
+            "options of iperf3_pairs: ports: ssh is not accepted",
+        ),
+    ],
+)
 def test_what_is_wrong_is_named_with_its_value_and_what_is_accepted(options, said):
     with pytest.raises(ValueError) as refused:
         settings(**options)
@@ -92,38 +167,82 @@ def test_what_is_wrong_is_named_with_its_value_and_what_is_accepted(options, sai
 
 
 def host(asked, answered, gate_seconds):
-    return {"gate_seconds": gate_seconds, "clock": {"offset_seconds": 0.0, "uncertainty_seconds": 0.01, "asked": asked, "answered": answered}}
+    return {
+        "gate_seconds": gate_seconds,
+        "clock": {
+            "offset_seconds": 0.0,
+            "uncertainty_seconds": 0.01,
+            "asked": asked,
+            "answered": answered,
+        },
+    }
 
 
 def test_two_names_for_one_machine_are_left_out_and_said_and_no_path_between_them_is_measured():
     def facts(number):
-        addresses = [{"family": 4, "address": f"10.0.{plane}.{number}", "prefix": 24} for plane in (1, 2)]
+        addresses = [
+            {"family": 4, "address": f"10.0.{plane}.{number}", "prefix": 24} for plane in (1, 2)
+        ]
         interfaces = [
-            {"name": f"eth{plane}", "kind": "", "up": True, "carrier": True, "mtu": 1500, "speed": None, "addresses": [address], "default_route": False}
+            {
+                "name": f"eth{plane}",
+                "kind": "",
+                "up": True,
+                "carrier": True,
+                "mtu": 1500,
+                "speed": None,
+                "addresses": [address],
+                "default_route": False,
+            }
             for plane, address in enumerate(addresses, 1)
         ]
         tools = {name: {"path": f"/bin/{name}", "version": "9.9"} for name in ("iperf3", "fping")}
-        return dict(tools, interfaces=interfaces, busy=[], clock={"offset_seconds": 0.0, "uncertainty_seconds": 0.01, "asked": 1.0, "answered": 2.0})
+        return dict(
+            tools,
+            interfaces=interfaces,
+            busy=[],
+            clock={
+                "offset_seconds": 0.0,
+                "uncertainty_seconds": 0.01,
+                "asked": 1.0,
+                "answered": 2.0,
+            },
+        )
 
     hosts = {"a": facts(1), "b": facts(2), "c": facts(3), "c-ib": facts(3), "down": None}
-    wanted = settings()._replace(interfaces={"a": ["eth1", "eth2"], "b": ["eth1", "eth2"], "c": ["eth1"], "c-ib": ["eth2"]})
+    wanted = settings()._replace(
+        interfaces={"a": ["eth1", "eth2"], "b": ["eth1", "eth2"], "c": ["eth1"], "c-ib": ["eth2"]}
+    )
     made = plan.make(mesh_plan.without_twins(hosts), wanted, 1e9, "r")
     assert set(plan.shares(made)) == {"a", "b"}
-    said = {one["host"]: (one["finding"]["status"], one["finding"]["message"]) for one in made["left_out"]}
+    said = {
+        one["host"]: (one["finding"]["status"], one["finding"]["message"])
+        for one in made["left_out"]
+    }
     assert set(said) == {"c", "c-ib", "down"} and said["c"][0] == said["c-ib"][0] == "unknown"
-    assert "also those of c-ib, as if both were one machine" in said["c"][1] and "also those of c," in said["c-ib"][1]
+    assert (
+        "also those of c-ib, as if both were one machine" in said["c"][1]
+        and "also those of c," in said["c-ib"][1]
+    )
 
 
 def test_starting_is_given_what_asking_took_without_the_gate():
-    """Eight hosts by two forks, four seconds each: that is sixteen, of which the hosts watched their GPUs for three quarters."""
-    facts = {f"gpu{number}": host(4.0 * (number // 2), 4.0 * (number // 2) + 4.0, 3.0) for number in range(8)}
+    """Eight hosts by two forks, four seconds each: that is sixteen, of which the hosts watched
+    their GPUs for three quarters.
+    """
+    facts = {
+        f"gpu{number}": host(4.0 * (number // 2), 4.0 * (number // 2) + 4.0, 3.0)
+        for number in range(8)
+    }
     whole = mesh_plan.plan.lead(facts, 100.0)
     assert whole > 16
     assert mesh_plan.lead_of(facts, 100.0, forks=2) == pytest.approx(whole / 4)
 
 
 def test_a_controller_that_is_the_limit_is_given_as_long_again():
-    """A host answers in two seconds, but each is asked a second after the one before: without the gate it would take as long."""
+    """A host answers in two seconds, but each is asked a second after the one before: without the
+    gate it would take as long.
+    """
     facts = {f"gpu{number}": host(float(number), number + 2.0, 1.9) for number in range(100)}
     assert mesh_plan.lead_of(facts, 200.0, forks=50) == mesh_plan.plan.lead(facts, 200.0) > 100
 
@@ -131,12 +250,30 @@ def test_a_controller_that_is_the_limit_is_given_as_long_again():
 def test_many_hosts_are_given_the_time_to_hand_out_as_many_tasks():
     facts = {f"gpu{number}": host(0.0, 3.0, 2.9) for number in range(1000)}
     assert mesh_plan.lead_of(facts, 100.0, forks=1000) == pytest.approx(20.0)
-    assert mesh_plan.lead_of({"gpu1": None, "gpu2": {"clock": None, "gate_seconds": 1.0}}, 100.0, forks=5) == 5.0
+    assert (
+        mesh_plan.lead_of(
+            {"gpu1": None, "gpu2": {"clock": None, "gate_seconds": 1.0}}, 100.0, forks=5
+        )
+        == 5.0
+    )
 
 
 def test_a_plan_in_a_line():
-    described = {"hosts": 16, "planes": ["eth1", "eth2"], "rounds": 10, "pairs": 80, "pings": 11040, "bytes": 600e9, "seconds": 79.0, "seed": 7, "left_out": 0}
-    line = "16 hosts on eth1, eth2, 10 rounds of 80 pairs in all, 11040 pings, at most 600.0 GB, begins in 9 s and takes 79 s, seed 7"
+    described = {
+        "hosts": 16,
+        "planes": ["eth1", "eth2"],
+        "rounds": 10,
+        "pairs": 80,
+        "pings": 11040,
+        "bytes": 600e9,
+        "seconds": 79.0,
+        "seed": 7,
+        "left_out": 0,
+    }
+    line = (
+        "16 hosts on eth1, eth2, 10 rounds of 80 pairs in all, 11040 pings, at most 600.0 "
+        "GB, begins in 9 s and takes 79 s, seed 7"
+    )
     assert mesh_plan.in_words(described, 9.2) == line
     assert "traffic not known" in mesh_plan.in_words(dict(described, bytes=None), 9.2)
 
@@ -150,7 +287,17 @@ class HostVars:
 
 
 def test_hosts_of_other_batches_are_left_alone_and_those_that_dropped_out_are_not_forgotten():
-    variables = {"ansible_play_hosts_all": ["a", "b", "c", "d"], "ansible_play_hosts": ["a", "c", "d"], "ansible_play_batch": ["a", "c"]}
-    variables["hostvars"] = HostVars({"a": {"found": {"mesh": {"x": 1}, "more": 2}}, "c": {"found": "no result"}})
+    variables = {
+        "ansible_play_hosts_all": ["a", "b", "c", "d"],
+        "ansible_play_hosts": ["a", "c", "d"],
+        "ansible_play_batch": ["a", "c"],
+    }
+    variables["hostvars"] = HostVars(
+        {"a": {"found": {"mesh": {"x": 1}, "more": 2}}, "c": {"found": "no result"}}
+    )
     assert _hosts.hosts_of(variables) == ["a", "b", "c"]
-    assert _hosts.answers(_hosts.raws(variables), "found", ("mesh",)) == [("a", {"mesh": {"x": 1}}), ("b", None), ("c", None)]
+    assert _hosts.answers(_hosts.raws(variables), "found", ("mesh",)) == [
+        ("a", {"mesh": {"x": 1}}),
+        ("b", None),
+        ("c", None),
+    ]

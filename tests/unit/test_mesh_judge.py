@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a mesh run says of hosts, links and paths, for networks on paper: both passes, as the role runs them."""
+"""What a mesh run says of hosts, links and paths, for networks on paper: both passes, as the role
+runs them.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,10 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import report, screen, verdict
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import iperf3_pairs, ping_mesh
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+    iperf3_pairs,
+    ping_mesh,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import figures, judge, plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 
@@ -25,8 +30,16 @@ SEEDS = range(10)
 def facts(host, planes=2, speed=10_000_000_000, **changes):
     number = int(host[3:])
     interfaces = [
-        dict(name=f"eth{plane}", kind="", up=True, carrier=True, mtu=1500, speed=speed, default_route=False,
-             addresses=[dict(family=4, address=f"10.78.{plane}.{number}", prefix=24)])
+        dict(
+            name=f"eth{plane}",
+            kind="",
+            up=True,
+            carrier=True,
+            mtu=1500,
+            speed=speed,
+            default_route=False,
+            addresses=[dict(family=4, address=f"10.78.{plane}.{number}", prefix=24)],
+        )
         for plane in range(1, planes + 1)
     ]
     tools = {tool: {"path": f"/usr/bin/{tool}", "version": "3.12"} for tool in ("iperf3", "fping")}
@@ -34,21 +47,43 @@ def facts(host, planes=2, speed=10_000_000_000, **changes):
     return {**dict(interfaces=interfaces, busy=[], clock=clock), **tools, **changes}
 
 
-def planned(hosts=8, seed=1, rounds=5, checks=judge.CHECKS, found=None, racks=2, planes=2, iperf=None, ping=None):
+def planned(
+    hosts=8,
+    seed=1,
+    rounds=5,
+    checks=judge.CHECKS,
+    found=None,
+    racks=2,
+    planes=2,
+    iperf=None,
+    ping=None,
+):
     names = [f"gpu{number:02d}" for number in range(1, hosts + 1)]
     options = {
         "iperf3_pairs": {**iperf3_pairs.CHECK.defaults(), **(iperf or {})},
         "ping_mesh": {**ping_mesh.CHECK.defaults(), **(ping or {})},
     }
     settings = plan.Settings(
-        checks=list(checks), rounds=rounds, interfaces={}, plane_class=None, together=False, seed=seed,
-        group_of={name: f"r{1 + place * racks // hosts}" for place, name in enumerate(names)}, group_by="rack", options=options, lead_seconds=5.0,
+        checks=list(checks),
+        rounds=rounds,
+        interfaces={},
+        plane_class=None,
+        together=False,
+        seed=seed,
+        group_of={name: f"r{1 + place * racks // hosts}" for place, name in enumerate(names)},
+        group_by="rack",
+        options=options,
+        lead_seconds=5.0,
     )
-    return plan.make(found or {name: facts(name, planes) for name in names}, settings, 1000.0, f"run{seed}")
+    return plan.make(
+        found or {name: facts(name, planes) for name in names}, settings, 1000.0, f"run{seed}"
+    )
 
 
 def run(world, first, later=None):
-    """Judge the world (``later``: what has become of it by then) by the plan, with a second pass where there are suspects, and the number of passes."""
+    """Judge the world (``later``: what has become of it by then) by the plan, with a second pass
+    where there are suspects, and the number of passes.
+    """
     plans, passes = [first], [world.readings(first)]
     wanted = judge.second_pass(first, passes[0])
     second = plan.follow_up(first, wanted, 2000.0, 5.0, 100) if wanted else None
@@ -62,9 +97,15 @@ def said(judged):
     """Every finding from warning up as (host or "run", subject, code, status), each once."""
     found = {
         (host, finding.subject.name, finding.code, finding.status)
-        for host, results in judged.results.items() for result in results for finding in result.findings if finding.status in ("warn", "unknown", "fail")
+        for host, results in judged.results.items()
+        for result in results
+        for finding in result.findings
+        if finding.status in ("warn", "unknown", "fail")
     }
-    return found | {("run", finding.subject.name, finding.code, finding.status) for _check, finding in judged.findings}
+    return found | {
+        ("run", finding.subject.name, finding.code, finding.status)
+        for _check, finding in judged.findings
+    }
 
 
 def narrow(host, plane):
@@ -73,33 +114,65 @@ def narrow(host, plane):
 
 def between_racks(first, second):
     racks = {f"gpu{number:02d}": 1 if number <= 4 else 2 for number in range(1, 9)}
-    return {(plane, source, target): 0.12 for plane in ("eth1",) for source in racks for target in racks if {racks[source], racks[target]} == {first, second}}
+    return {
+        (plane, source, target): 0.12
+        for plane in ("eth1",)
+        for source in racks
+        for target in racks
+        if {racks[source], racks[target]} == {first, second}
+    }
 
 
 #: Fault -> what it is in the world, and all that may be said.
 FAULTS = {
     "healthy": (dict(), set()),
-    "slow sender": (dict(slow={("gpu07", "eth2", "transmit"): 0.33}), {("gpu07", "eth2", "slow_transmit", "fail")}),
-    "slow receiver": (dict(slow={("gpu03", "eth1", "receive"): 0.5}), {("gpu03", "eth1", "slow_receive", "fail")}),
+    "slow sender": (
+        dict(slow={("gpu07", "eth2", "transmit"): 0.33}),
+        {("gpu07", "eth2", "slow_transmit", "fail")},
+    ),
+    "slow receiver": (
+        dict(slow={("gpu03", "eth1", "receive"): 0.5}),
+        {("gpu03", "eth1", "slow_receive", "fail")},
+    ),
     "slow both ways": (
-        dict(slow={("gpu05", "eth1", "receive"): 0.4, ("gpu05", "eth1", "transmit"): 0.4}), {("gpu05", "eth1", "slow_both_ways", "fail")},
+        dict(slow={("gpu05", "eth1", "receive"): 0.4, ("gpu05", "eth1", "transmit"): 0.4}),
+        {("gpu05", "eth1", "slow_both_ways", "fail")},
     ),
     "slow on every plane": (
-        dict(slow={("gpu05", plane, way): 0.4 for plane in ("eth1", "eth2") for way in ("receive", "transmit")}), {("gpu05", None, "slow_both_ways", "fail")},
+        dict(
+            slow={
+                ("gpu05", plane, way): 0.4
+                for plane in ("eth1", "eth2")
+                for way in ("receive", "transmit")
+            }
+        ),
+        {("gpu05", None, "slow_both_ways", "fail")},
     ),
     "lossy link": (
-        dict(loss={("eth1", "gpu02", "gpu06"): 0.2, ("eth1", "gpu06", "gpu02"): 0.2}), {("run", "gpu02 and gpu06 on eth1", "packet_loss", "fail")},
+        dict(loss={("eth1", "gpu02", "gpu06"): 0.2, ("eth1", "gpu06", "gpu02"): 0.2}),
+        {("run", "gpu02 and gpu06 on eth1", "packet_loss", "fail")},
     ),
     "blackhole of all that a host sends": (
-        dict(blocked=lambda plane, source, target: (plane, source) == ("eth1", "gpu04")), {("gpu04", "eth1", "no_path", "fail")},
+        dict(blocked=lambda plane, source, target: (plane, source) == ("eth1", "gpu04")),
+        {("gpu04", "eth1", "no_path", "fail")},
     ),
     "blackhole from one host to another": (
-        dict(blocked=lambda plane, source, target: (plane, source, target) == ("eth1", "gpu02", "gpu07")),
+        dict(
+            blocked=lambda plane, source, target: (
+                (plane, source, target) == ("eth1", "gpu02", "gpu07")
+            )
+        ),
         {("run", "gpu02 {} gpu07 on eth1", "no_path", "fail")},
     ),
-    "narrow hop": (dict(narrow=narrow("gpu06", "eth2")), {("gpu06", "eth2", "mtu_on_the_way", "fail")}),
+    "narrow hop": (
+        dict(narrow=narrow("gpu06", "eth2")),
+        {("gpu06", "eth2", "mtu_on_the_way", "fail")},
+    ),
     "dead host": (dict(dead=frozenset({"gpu08"})), {("gpu08", None, "no_path", "fail")}),
-    "racks": (dict(loss=between_racks(1, 2)), {("run", "rack r1 and rack r2 on eth1", "packet_loss", "fail")}),
+    "racks": (
+        dict(loss=between_racks(1, 2)),
+        {("run", "rack r1 and rack r2 on eth1", "packet_loss", "fail")},
+    ),
     "two faults": (
         dict(slow={("gpu02", "eth1", "transmit"): 0.3}, narrow=narrow("gpu06", "eth2")),
         {("gpu02", "eth1", "slow_transmit", "fail"), ("gpu06", "eth2", "mtu_on_the_way", "fail")},
@@ -119,7 +192,10 @@ def test_a_fault_is_named_and_nothing_else(fault, seed):
     named = said(judged)
     if fault == "blackhole from one host to another":
         # Only a round that paired the two tells the direction; pings go both ways.
-        assert named in [{(host, name.format(word), code, status) for host, name, code, status in expected} for word in ("and", "to")]
+        assert named in [
+            {(host, name.format(word), code, status) for host, name, code, status in expected}
+            for word in ("and", "to")
+        ]
     else:
         assert named == expected
     assert (passes == 2) == bool(expected)
@@ -128,8 +204,11 @@ def test_a_fault_is_named_and_nothing_else(fault, seed):
 def measurements(readings, plane, source, target):
     """The windows that measured a direction, round by round, each with the word for it there."""
     found = [
-        (window, way) for host, way, peer in ((source, "transmit", target), (target, "receive", source)) for window in readings[host]["windows"]
-        if window["kind"] == "pair" and (window["side"], window["plane"], window["peer"]) == ("client", plane, peer)
+        (window, way)
+        for host, way, peer in ((source, "transmit", target), (target, "receive", source))
+        for window in readings[host]["windows"]
+        if window["kind"] == "pair"
+        and (window["side"], window["plane"], window["peer"]) == ("client", plane, peer)
     ]
     return sorted(found, key=lambda one: one[0]["round"])
 
@@ -146,9 +225,16 @@ def missed(readings, plane, source, target, *turns):
     numbers = {measurements(readings, plane, source, target)[turn][0]["round"] for turn in turns}
     for host, peer in ((source, target), (target, source)):
         for window in readings[host]["windows"]:
-            if window["kind"] == "pair" and (window["plane"], window["peer"]) == (plane, peer) and window["round"] in numbers:
+            if (
+                window["kind"] == "pair"
+                and (window["plane"], window["peer"]) == (plane, peer)
+                and window["round"] in numbers
+            ):
                 window.pop("legs", None)
-                window["error"] = {"reason": "late", "message": "this node came 0.6 s too late for this window"}
+                window["error"] = {
+                    "reason": "late",
+                    "message": "this node came 0.6 s too late for this window",
+                }
 
 
 def silent(readings, plane, source, target, *turns):
@@ -156,15 +242,27 @@ def silent(readings, plane, source, target, *turns):
     numbers = {measurements(readings, plane, source, target)[turn][0]["round"] for turn in turns}
     for host, peer in ((source, target), (target, source)):
         for window in readings[host]["windows"]:
-            if window["kind"] == "pair" and (window["plane"], window["peer"]) == (plane, peer) and window["round"] in numbers:
+            if (
+                window["kind"] == "pair"
+                and (window["plane"], window["peer"]) == (plane, peer)
+                and window["round"] in numbers
+            ):
                 window["hello"]["heard"] = 0
                 if "legs" in window:
-                    window["legs"] = {way: {"error": {"reason": "timeout", "message": "no connection"}} for way in ("transmit", "receive")}
+                    window["legs"] = {
+                        way: {"error": {"reason": "timeout", "message": "no connection"}}
+                        for way in ("transmit", "receive")
+                    }
 
 
 def pairs_of(made, plane="eth1"):
     """Who meets on a plane: client, server."""
-    return [[made["hosts"][place] for place in ends] for one in made["pairs"]["rounds"] for on, *ends in one["pairs"] if made["planes"][on]["name"] == plane]
+    return [
+        [made["hosts"][place] for place in ends]
+        for one in made["pairs"]["rounds"]
+        for on, *ends in one["pairs"]
+        if made["planes"][on]["name"] == plane
+    ]
 
 
 def after_a_dip(seed):
@@ -179,7 +277,9 @@ def after_a_dip(seed):
 
 
 def with_a_slow_path():
-    """A path is slow, and the second pass measures a pair within a rack, too: both plans, both readings, and that pair."""
+    """A path is slow, and the second pass measures a pair within a rack, too: both plans, both
+    readings, and that pair.
+    """
     first = planned(rounds="all")
     path = {pair: 0.4 for pair in between_racks(1, 2)}
     readings = World(links=path).readings(first)
@@ -229,7 +329,10 @@ def test_what_was_good_and_is_slow_in_both_figures_of_the_second_pass_has_change
     plans, passes, ends = with_a_slow_path()
     held_up(passes[1], "eth1", *ends, 0, 1)
     judged = judge.judge(plans, passes)
-    assert said(judged) == {THE_PATH, ("run", f"{ends[0]} to {ends[1]} on eth1", "slow_link", "fail")}
+    assert said(judged) == {
+        THE_PATH,
+        ("run", f"{ends[0]} to {ends[1]} on eth1", "slow_link", "fail"),
+    }
     assert not any("seen once" in finding.message for _check, finding in judged.findings)
 
 
@@ -238,8 +341,17 @@ def test_a_single_slow_figure_is_no_reason_to_fail(good, bad):
     once = {("gpu", "slow_link", "warn", "watch", True)}
 
     def links(judged):
-        return {(finding.subject.name[:3], finding.code, finding.status, finding.action, finding.message.endswith("seen once"))
-                for _check, finding in judged.findings if finding.subject.kind == "link"}
+        return {
+            (
+                finding.subject.name[:3],
+                finding.code,
+                finding.status,
+                finding.action,
+                finding.message.endswith("seen once"),
+            )
+            for _check, finding in judged.findings
+            if finding.subject.kind == "link"
+        }
 
     # Good in the first pass; of the second there is one figure, and it is slow.
     plans, passes, ends = with_a_slow_path()
@@ -254,7 +366,9 @@ def test_a_single_slow_figure_is_no_reason_to_fail(good, bad):
     plans, passes, ends = after_a_dip(3)
     held_up(passes[1], "eth1", *ends, bad)
     missed(passes[1], "eth1", *ends, good)
-    assert links(judge.judge(plans, passes)) == {("gpu", "slow_link", "fail", "fix_configuration", False)}
+    assert links(judge.judge(plans, passes)) == {
+        ("gpu", "slow_link", "fail", "fix_configuration", False)
+    }
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -273,9 +387,16 @@ def test_the_best_figure_of_a_pass_is_in_the_matrix_and_in_the_evidence():
     passes = [slow_link.readings(first)]
     second = plan.follow_up(first, judge.second_pass(first, passes[0]), 2000.0, 5.0, 100)
     passes.append(slow_link.readings(second))
-    rates = [window["legs"][way]["bits_per_second"] for window, way in measurements(passes[1], "eth1", source, target)]
+    rates = [
+        window["legs"][way]["bits_per_second"]
+        for window, way in measurements(passes[1], "eth1", source, target)
+    ]
     judged = judge.judge([first, second], passes)
-    matrix = next(one for one in judged.document["matrices"] if (one["plane"], one["measure"]) == ("eth1", "bandwidth"))
+    matrix = next(
+        one
+        for one in judged.document["matrices"]
+        if (one["plane"], one["measure"]) == ("eth1", "bandwidth")
+    )
     ends = [first["hosts"].index(source), first["hosts"].index(target)]
     assert len(set(rates)) == 2 and [*ends, max(rates)] in matrix["cells"]
     assert judged.findings[0][1].evidence["pairs"][0]["bits_per_second"] == max(rates)
@@ -285,23 +406,36 @@ def test_packets_that_arrived_in_one_of_two_rounds_do_arrive():
     plans, passes, ends = after_a_dip(0)
     silent(passes[1], "eth1", *ends, 0, 1)
     assert {hello.heard for hello in figures.gather(plans, passes).hellos} == {0}
-    for window in (window for host in ends for window in passes[1][host]["windows"] if window.get("round") == 1):
+    for window in (
+        window for host in ends for window in passes[1][host]["windows"] if window.get("round") == 1
+    ):
         window["hello"]["heard"] = 5
-    assert [(hello.turn, hello.heard) for hello in figures.gather(plans, passes).hellos] == [(2, 5)] * 2
+    assert [(hello.turn, hello.heard) for hello in figures.gather(plans, passes).hellos] == [
+        (2, 5)
+    ] * 2
     # So they do, both ways, where there is a figure of one direction.
     plans, passes, ends = after_a_dip(0)
     silent(passes[1], "eth1", *ends, 0)
     window, way = measurements(passes[1], "eth1", *ends)[1]
-    window["legs"][way] = {"error": {"reason": "timeout", "message": "iperf3 was not done within 3.6 s and was ended"}}
+    window["legs"][way] = {
+        "error": {"reason": "timeout", "message": "iperf3 was not done within 3.6 s and was ended"}
+    }
     assert figures.gather(plans, passes).hellos == []
 
 
 def test_the_uplink_of_a_rack_is_one_path_and_not_one_to_each_other_rack():
     names = [f"gpu{number:02d}" for number in range(1, 13)]
     first_rack = set(names[:4])
-    lossy = {("eth1", one, other): 0.2 for one in names for other in names if (one in first_rack) != (other in first_rack)}
+    lossy = {
+        ("eth1", one, other): 0.2
+        for one in names
+        for other in names
+        if (one in first_rack) != (other in first_rack)
+    }
     judged, _passes = run(World(loss=lossy), planned(hosts=12, racks=3))
-    assert {(host, name) for host, name, _code, _status in said(judged)} == {("run", "rack r1 and all other racks on eth1")}
+    assert {(host, name) for host, name, _code, _status in said(judged)} == {
+        ("run", "rack r1 and all other racks on eth1")
+    }
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -309,66 +443,110 @@ def test_a_healthy_mesh_says_nothing_but_its_figures(seed):
     judged, passes = run(World(seed=seed), planned(seed=seed))
     assert (said(judged), passes) == (set(), 1)
     assert {result.status for results in judged.results.values() for result in results} == {"pass"}
-    assert all(len(results) == 2 and all(result.measurements for result in results) for results in judged.results.values())
+    assert all(
+        len(results) == 2 and all(result.measurements for result in results)
+        for results in judged.results.values()
+    )
 
 
 def test_the_evidence_names_the_pairs_and_what_was_expected():
     judged, _passes = run(World(slow={("gpu07", "eth2", "transmit"): 0.33}), planned())
     finding = next(finding for result in judged.results["gpu07"] for finding in result.findings)
-    assert "sends at 3.1 of 9.4 Gbit/s to" in finding.message and "receives normally" in finding.message
+    assert (
+        "sends at 3.1 of 9.4 Gbit/s to" in finding.message
+        and "receives normally" in finding.message
+    )
     assert finding.action == "drain_node" and finding.evidence["repeated"] is True
-    assert all(pair["from"] == "gpu07" and pair["bits_per_second"] < pair["expected_at_least"] for pair in finding.evidence["pairs"])
+    assert all(
+        pair["from"] == "gpu07" and pair["bits_per_second"] < pair["expected_at_least"]
+        for pair in finding.evidence["pairs"]
+    )
     assert len(finding.evidence["partners"]) >= 2
 
 
 def test_a_late_host_costs_nobody_else_anything():
     judged, _passes = run(World(late=frozenset({"gpu03"})), planned())
-    assert {(host, code) for host, _name, code, status in said(judged)} == {("gpu03", "not_measured")}
-    assert {result.status for host, results in judged.results.items() if host != "gpu03" for result in results} == {"pass"}
+    assert {(host, code) for host, _name, code, status in said(judged)} == {
+        ("gpu03", "not_measured")
+    }
+    assert {
+        result.status
+        for host, results in judged.results.items()
+        if host != "gpu03"
+        for result in results
+    } == {"pass"}
 
 
 def test_two_hosts_cannot_tell_whose_fault_it_is():
     judged, _passes = run(World(slow={("gpu01", "eth1", "transmit"): 0.3}), planned(hosts=2))
-    assert {(host, code, status) for host, _name, code, status in said(judged)} == {("gpu01", "undecided", "unknown"), ("gpu02", "undecided", "unknown")}
+    assert {(host, code, status) for host, _name, code, status in said(judged)} == {
+        ("gpu01", "undecided", "unknown"),
+        ("gpu02", "undecided", "unknown"),
+    }
 
 
 def test_a_closed_port_is_not_a_dead_link():
     """iperf3 gets no connection anywhere while pings do."""
+
     class Filtered(World):
         def _pair(self, *arguments):
             window = super()._pair(*arguments)
             window["hello"]["heard"] = 0
             if "legs" in window:
-                window["legs"] = {way: {"error": {"reason": "timeout", "message": "no connection"}} for way in ("transmit", "receive")}
+                window["legs"] = {
+                    way: {"error": {"reason": "timeout", "message": "no connection"}}
+                    for way in ("transmit", "receive")
+                }
             return window
 
     judged, _passes = run(Filtered(), planned())
-    assert {(code, status) for _host, _name, code, status in said(judged)} == {("ports_closed", "unknown")}
+    assert {(code, status) for _host, _name, code, status in said(judged)} == {
+        ("ports_closed", "unknown")
+    }
 
 
 def test_a_minimum_is_the_operators_word():
     judged, _passes = run(World(), planned(iperf={"minimum": 20}))
-    assert {status for _host, _name, _code, status in said(judged)} <= {"unknown"}, "nobody is healthy, so nobody can be blamed"
+    assert {status for _host, _name, _code, status in said(judged)} <= {"unknown"}, (
+        "nobody is healthy, so nobody can be blamed"
+    )
     assert said(judged)
 
 
 def test_a_fleet_that_is_evenly_slow_is_seen_by_its_link_speed():
     names = [f"gpu{number:02d}" for number in range(1, 9)]
-    judged, _passes = run(World(), planned(found={name: facts(name, speed=25_000_000_000) for name in names}))
-    assert {(host, code, status) for host, _name, code, status in said(judged)} == {("run", "fleet_below_link_speed", "warn")}
+    judged, _passes = run(
+        World(), planned(found={name: facts(name, speed=25_000_000_000) for name in names})
+    )
+    assert {(host, code, status) for host, _name, code, status in said(judged)} == {
+        ("run", "fleet_below_link_speed", "warn")
+    }
 
 
 def test_without_a_link_speed_two_hosts_have_nothing_to_be_held_against():
-    judged, _passes = run(World(), planned(found={name: facts(name, speed=None) for name in ("gpu01", "gpu02")}, hosts=2))
-    assert {(code, status) for _host, _name, code, status in said(judged)} == {("no_expectation", "unknown")}
+    judged, _passes = run(
+        World(),
+        planned(found={name: facts(name, speed=None) for name in ("gpu01", "gpu02")}, hosts=2),
+    )
+    assert {(code, status) for _host, _name, code, status in said(judged)} == {
+        ("no_expectation", "unknown")
+    }
 
 
 def test_the_matrix_has_every_figure_by_number_of_host():
     judged, _passes = run(World(), planned(rounds="all", planes=1))
     hosts = judged.document["hosts"]
-    rates = next(matrix for matrix in judged.document["matrices"] if matrix["measure"] == "bandwidth")
-    assert {(source, target) for source, target, _value in rates["cells"]} == {(one, other) for one in range(8) for other in range(8) if one != other}
-    assert len(hosts) == 8 and rates["unit"] == "bits/s" and all(abs(value / RATE - 1) < 0.2 for _source, _target, value in rates["cells"])
+    rates = next(
+        matrix for matrix in judged.document["matrices"] if matrix["measure"] == "bandwidth"
+    )
+    assert {(source, target) for source, target, _value in rates["cells"]} == {
+        (one, other) for one in range(8) for other in range(8) if one != other
+    }
+    assert (
+        len(hosts) == 8
+        and rates["unit"] == "bits/s"
+        and all(abs(value / RATE - 1) < 0.2 for _source, _target, value in rates["cells"])
+    )
 
 
 def test_readings_of_any_shape_are_judged_without_complaint():
@@ -376,9 +554,22 @@ def test_readings_of_any_shape_are_judged_without_complaint():
     healthy = World().readings(first)
     for spoilt in (None, {}, {"state": "done", "windows": None}):
         judged = judge.judge([first], [{**healthy, "gpu01": spoilt}])
-        assert {(host, code, status) for host, _name, code, status in said(judged)} == {("gpu01", "mesh_no_answer", "unknown")}
+        assert {(host, code, status) for host, _name, code, status in said(judged)} == {
+            ("gpu01", "mesh_no_answer", "unknown")
+        }
     # What its partners measured of a host holds, whatever it says itself.
-    judged = judge.judge([first], [{**healthy, "gpu01": {"state": "done", "windows": [None, 3, {"kind": "pair"}, {"kind": "ping", "targets": 3}]}}])
+    judged = judge.judge(
+        [first],
+        [
+            {
+                **healthy,
+                "gpu01": {
+                    "state": "done",
+                    "windows": [None, 3, {"kind": "pair"}, {"kind": "ping", "targets": 3}],
+                },
+            }
+        ],
+    )
     assert {host for host, _name, _code, _status in said(judged)} <= {"gpu01"}
     json.dumps(judged.document, allow_nan=False)
 
@@ -388,14 +579,20 @@ def test_readings_of_another_run_or_pass_are_nobodys(stale):
     first = planned()
     healthy = World().readings(first)
     judged = judge.judge([first], [{**healthy, "gpu01": {**healthy["gpu01"], **stale}}])
-    assert {(host, code, status) for host, _name, code, status in said(judged)} == {("gpu01", "mesh_no_answer", "unknown")}
-    assert "of run" in next(finding.message for result in judged.results["gpu01"] for finding in result.findings)
+    assert {(host, code, status) for host, _name, code, status in said(judged)} == {
+        ("gpu01", "mesh_no_answer", "unknown")
+    }
+    assert "of run" in next(
+        finding.message for result in judged.results["gpu01"] for finding in result.findings
+    )
 
 
 def test_the_verdict_fails_for_a_path_and_calls_its_hosts_fit():
     first = planned()
     world = World(loss=between_racks(1, 2))
-    nodes = [verdict.Node(name, mesh=(readings,)) for name, readings in world.readings(first).items()]
+    nodes = [
+        verdict.Node(name, mesh=(readings,)) for name, readings in world.readings(first).items()
+    ]
     judgement = verdict.judge(nodes, verdict.Policy(), [first])
     assert {node.fit for node in judgement.nodes} == {"fit"}
     assert not judgement.run.passed and "rack r1 and rack r2 on eth1" in judgement.run.reason
@@ -412,7 +609,13 @@ def slow(*hosts, plane="eth1", share=0.3):
 
 
 def all_ways(host, planes=("eth1",)):
-    return {(plane, *ends) for plane in planes for other in NAMES for ends in ((host, other), (other, host)) if other != host}
+    return {
+        (plane, *ends)
+        for plane in planes
+        for other in NAMES
+        for ends in ((host, other), (other, host))
+        if other != host
+    }
 
 
 def fleet(hosts=8, changes=None, **common):
@@ -424,7 +627,11 @@ def fleet(hosts=8, changes=None, **common):
 
 
 def findings_of(judged, host):
-    return {(finding.code, finding.status): finding for result in judged.results[host] for finding in result.findings}
+    return {
+        (finding.code, finding.status): finding
+        for result in judged.results[host]
+        for finding in result.findings
+    }
 
 
 class Closed(World):
@@ -435,11 +642,15 @@ class Closed(World):
         if "gpu04" in (window["peer"], arguments[-1]):
             window["hello"]["heard"] = 0
             if "legs" in window:
-                window["legs"] = {way: {"error": {"reason": "timeout", "message": "no connection"}} for way in WAYS}
+                window["legs"] = {
+                    way: {"error": {"reason": "timeout", "message": "no connection"}}
+                    for way in WAYS
+                }
         return window
 
 
 # ---- what may not pass ----
+
 
 @pytest.mark.parametrize("hosts, bad", [(4, 2), (5, 3), (8, 4), (8, 6)])
 def test_most_of_a_fleet_being_slow_does_not_make_it_usual(hosts, bad):
@@ -456,7 +667,9 @@ def test_where_the_links_speed_is_not_known_either_most_being_slow_is_said():
 
 def test_the_pairs_of_one_host_are_not_held_against_each_other():
     """Its speed is not known, so that its pairs are of a kind of their own."""
-    judged, _passes = run(World(slow=slow("gpu03")), planned(found=fleet(changes={"gpu03": {"speed": None}})))
+    judged, _passes = run(
+        World(slow=slow("gpu03")), planned(found=fleet(changes={"gpu03": {"speed": None}}))
+    )
     assert said(judged) == {("gpu03", "eth1", "no_expectation", "unknown")}
 
 
@@ -464,55 +677,104 @@ def test_the_one_odd_host_is_held_against_the_speed_of_its_link():
     odd = planned(found=fleet(changes={"gpu03": {"speed": 5_000_000_000}}))
     judged, _passes = run(World(slow=slow("gpu03", share=0.2)), odd)
     assert ("gpu03", "eth1", "slow_both_ways", "fail") in said(judged)
-    assert said(run(World(slow=slow("gpu03", share=0.5)), odd)[0]) == {("gpu03", "eth1", "link_speed_differs", "warn")}
+    assert said(run(World(slow=slow("gpu03", share=0.5)), odd)[0]) == {
+        ("gpu03", "eth1", "link_speed_differs", "warn")
+    }
 
 
 def test_links_that_are_slower_or_of_another_mtu_than_nearly_all_are_told():
-    first = planned(found=fleet(changes={"gpu03": {"speed": 1_000_000_000}, "gpu05": {"mtu": 9000}, "gpu06": {"speed": 100_000_000_000}}))
+    first = planned(
+        found=fleet(
+            changes={
+                "gpu03": {"speed": 1_000_000_000},
+                "gpu05": {"mtu": 9000},
+                "gpu06": {"speed": 100_000_000_000},
+            }
+        )
+    )
     assert [(one["host"], one["check"], one["finding"]["code"]) for one in first["findings"]] == [
-        ("gpu03", "iperf3_pairs", "link_speed_differs"), ("gpu05", "iperf3_pairs", "mtu_differs"),
+        ("gpu03", "iperf3_pairs", "link_speed_differs"),
+        ("gpu05", "iperf3_pairs", "mtu_differs"),
     ]
-    assert first["findings"][0]["finding"]["message"].startswith("its link runs at 1 Gbit/s, those of 6 other hosts at 10: ")
-    assert first["findings"][1]["finding"]["message"] == "its MTU is 9000, that of 7 other hosts on this network 1500"
-    assert planned(found=fleet(changes={name: {"speed": 1_000_000_000} for name in NAMES[:4]}))["findings"] == [], "two kinds of hosts"
+    assert first["findings"][0]["finding"]["message"].startswith(
+        "its link runs at 1 Gbit/s, those of 6 other hosts at 10: "
+    )
+    assert (
+        first["findings"][1]["finding"]["message"]
+        == "its MTU is 9000, that of 7 other hosts on this network 1500"
+    )
+    assert (
+        planned(found=fleet(changes={name: {"speed": 1_000_000_000} for name in NAMES[:4]}))[
+            "findings"
+        ]
+        == []
+    ), "two kinds of hosts"
     assert planned(found=fleet(hosts=2, changes={"gpu01": {"mtu": 9000}}))["findings"] == []
 
 
 def test_a_direction_without_a_figure_was_not_measured():
-    judged, _passes = run(World(stalled=lambda plane, source, target: (plane, target) == ("eth1", "gpu04")), planned(checks=["iperf3_pairs"]))
+    judged, _passes = run(
+        World(stalled=lambda plane, source, target: (plane, target) == ("eth1", "gpu04")),
+        planned(checks=["iperf3_pairs"]),
+    )
     assert said(judged) == {("gpu04", "eth1", "not_measured", "unknown")}
-    assert findings_of(judged, "gpu04")["not_measured", "unknown"].message.startswith("nothing was measured that it receives on eth1: iperf3: ")
+    assert findings_of(judged, "gpu04")["not_measured", "unknown"].message.startswith(
+        "nothing was measured that it receives on eth1: iperf3: "
+    )
 
 
 def test_a_warning_does_not_excuse_what_was_not_measured():
-    world = World(delays={("gpu03", "eth1"): 50.0}, stalled=lambda plane, source, target: plane == "eth2" and "gpu03" in (source, target))
+    world = World(
+        delays={("gpu03", "eth1"): 50.0},
+        stalled=lambda plane, source, target: plane == "eth2" and "gpu03" in (source, target),
+    )
     judged, _passes = run(world, planned())
-    assert said(judged) == {("gpu03", "eth1", "high_latency", "warn"), ("gpu03", "eth2", "not_measured", "unknown")}
+    assert said(judged) == {
+        ("gpu03", "eth1", "high_latency", "warn"),
+        ("gpu03", "eth2", "not_measured", "unknown"),
+    }
 
 
 def test_a_fault_on_one_plane_does_not_hide_that_another_was_not_measured():
-    world = World(slow=slow("gpu03"), stalled=lambda plane, source, target: plane == "eth2" and "gpu03" in (source, target))
+    world = World(
+        slow=slow("gpu03"),
+        stalled=lambda plane, source, target: plane == "eth2" and "gpu03" in (source, target),
+    )
     judged, _passes = run(world, planned())
-    assert said(judged) == {("gpu03", "eth1", "slow_both_ways", "fail"), ("gpu03", "eth2", "not_measured", "unknown")}
+    assert said(judged) == {
+        ("gpu03", "eth1", "slow_both_ways", "fail"),
+        ("gpu03", "eth2", "not_measured", "unknown"),
+    }
 
 
 def test_who_only_met_a_slow_host_was_not_measured():
     first = planned(rounds=1)
     world = World(slow=slow("gpu03"))
-    second = plan.follow_up(first, [("eth1", "gpu03", name) for name in ("gpu01", "gpu02")], 2000.0, 5.0, 100)
+    second = plan.follow_up(
+        first, [("eth1", "gpu03", name) for name in ("gpu01", "gpu02")], 2000.0, 5.0, 100
+    )
     judged = judge.judge([first, second], [world.readings(first), world.readings(second)])
     only_met_it = {
-        (first["hosts"][place], "eth1", "not_measured", "unknown") for one in first["pairs"]["rounds"] for plane, *ends in one["pairs"]
-        if plane == 0 and first["hosts"].index("gpu03") in ends for place in ends
+        (first["hosts"][place], "eth1", "not_measured", "unknown")
+        for one in first["pairs"]["rounds"]
+        for plane, *ends in one["pairs"]
+        if plane == 0 and first["hosts"].index("gpu03") in ends
+        for place in ends
     }
-    assert only_met_it & said(judged) and ("gpu03", "eth1", "slow_both_ways", "fail") in said(judged)
+    assert only_met_it & said(judged) and ("gpu03", "eth1", "slow_both_ways", "fail") in said(
+        judged
+    )
 
 
 def test_figures_that_only_the_second_pass_has_are_judged():
     first = planned()
     late = World(late=frozenset(NAMES))
-    second = plan.follow_up(first, [("eth1", "gpu03", name) for name in NAMES if name != "gpu03"], 2000.0, 5.0, 100)
-    judged = judge.judge([first, second], [late.readings(first), World(slow=slow("gpu03")).readings(second)])
+    second = plan.follow_up(
+        first, [("eth1", "gpu03", name) for name in NAMES if name != "gpu03"], 2000.0, 5.0, 100
+    )
+    judged = judge.judge(
+        [first, second], [late.readings(first), World(slow=slow("gpu03")).readings(second)]
+    )
     assert any(one.get("kind") == "slow" for one in judged.document["causes"])
 
 
@@ -526,42 +788,72 @@ def test_time_that_the_operator_limits_is_a_failure_on_a_path_too():
 
     judged, _passes = run(Far(), planned(ping={"maximum_latency": 1.0}))
     assert said(judged) == {("run", "rack r1 and rack r2 on eth1", "high_latency", "fail")}
-    assert judged.findings[0][1].message == "round trips take 3.0 ms, more than 1 ms, the hosts at both ends are fine elsewhere"
-    judged, _passes = run(World(delays={("gpu03", "eth1"): 3.0}), planned(ping={"maximum_latency": 1.0}))
+    assert (
+        judged.findings[0][1].message
+        == "round trips take 3.0 ms, more than 1 ms, the hosts at both ends are fine elsewhere"
+    )
+    judged, _passes = run(
+        World(delays={("gpu03", "eth1"): 3.0}), planned(ping={"maximum_latency": 1.0})
+    )
     finding = findings_of(judged, "gpu03")["high_latency", "fail"]
-    assert finding.message == "round trips with 7 partners take 3.0 ms, more than 1 ms" and finding.action == "drain_node"
+    assert (
+        finding.message == "round trips with 7 partners take 3.0 ms, more than 1 ms"
+        and finding.action == "drain_node"
+    )
 
 
 def test_a_second_pass_over_suspects_does_not_make_their_time_usual():
     judged, passes = run(World(delays={("gpu03", "eth1"): 50.0}), planned())
     finding = findings_of(judged, "gpu03")["high_latency", "warn"]
-    assert passes == 2 and finding.evidence["repeated"] is True and "not see it again" not in finding.message
+    assert (
+        passes == 2
+        and finding.evidence["repeated"] is True
+        and "not see it again" not in finding.message
+    )
 
 
 def test_a_closed_port_hides_no_loss():
-    judged, _passes = run(Closed(loss=dict.fromkeys(all_ways("gpu04", ("eth1", "eth2")), 0.2)), planned())
-    assert said(judged) == {("gpu04", None, "packet_loss", "fail"), ("gpu04", None, "ports_closed", "unknown")}
+    judged, _passes = run(
+        Closed(loss=dict.fromkeys(all_ways("gpu04", ("eth1", "eth2")), 0.2)), planned()
+    )
+    assert said(judged) == {
+        ("gpu04", None, "packet_loss", "fail"),
+        ("gpu04", None, "ports_closed", "unknown"),
+    }
 
 
 def test_what_both_checks_show_stands_with_both():
     judged, _passes = run(World(loss=dict.fromkeys(all_ways("gpu04"), 0.2)), planned())
-    assert [(result.check, result.status) for result in judged.results["gpu04"]] == [("ping_mesh", "fail"), ("iperf3_pairs", "fail")]
+    assert [(result.check, result.status) for result in judged.results["gpu04"]] == [
+        ("ping_mesh", "fail"),
+        ("iperf3_pairs", "fail"),
+    ]
     judged, _passes = run(World(dead=frozenset({"gpu03"})), planned())
-    assert [(result.check, result.status, result.summary[:28]) for result in judged.results["gpu03"]] == [
-        ("ping_mesh", "fail", "no packet gets through to or"), ("iperf3_pairs", "skip", "nothing could be measured: n"),
+    assert [
+        (result.check, result.status, result.summary[:28]) for result in judged.results["gpu03"]
+    ] == [
+        ("ping_mesh", "fail", "no packet gets through to or"),
+        ("iperf3_pairs", "skip", "nothing could be measured: n"),
     ]
 
 
 # ---- whom nobody may blame ----
 
+
 def test_a_host_that_answers_no_ping_but_carries_traffic_is_not_cut_off():
     deaf = dict(no_pings=lambda plane, source, target: target == "gpu05")
     judged, _passes = run(World(**deaf), planned())
     assert said(judged) == {("gpu05", None, "pings_filtered", "unknown")}
-    assert "does a firewall drop ICMP echo?" in findings_of(judged, "gpu05")["pings_filtered", "unknown"].message
+    assert (
+        "does a firewall drop ICMP echo?"
+        in findings_of(judged, "gpu05")["pings_filtered", "unknown"].message
+    )
     # Nor does it hide that the host is slow.
     judged, _passes = run(World(**deaf, slow=slow("gpu05")), planned())
-    assert said(judged) == {("gpu05", None, "pings_filtered", "unknown"), ("gpu05", "eth1", "slow_both_ways", "fail")}
+    assert said(judged) == {
+        ("gpu05", None, "pings_filtered", "unknown"),
+        ("gpu05", "eth1", "slow_both_ways", "fail"),
+    }
     # A host that is cut off later, after its traffic was measured, is.
     judged, _passes = run(World(slow=slow("gpu05")), planned(), World(dead=frozenset({"gpu05"})))
     assert said(judged) == {("gpu05", "eth1", "no_path", "fail")}
@@ -569,7 +861,9 @@ def test_a_host_that_answers_no_ping_but_carries_traffic_is_not_cut_off():
 
 def test_pings_that_are_filtered_everywhere_are_called_that():
     judged, _passes = run(World(no_pings=lambda plane, source, target: True), planned())
-    assert {(code, status) for _host, _name, code, status in said(judged)} == {("pings_filtered", "unknown")}
+    assert {(code, status) for _host, _name, code, status in said(judged)} == {
+        ("pings_filtered", "unknown")
+    }
 
 
 @pytest.mark.parametrize("peers", [32, 3])
@@ -587,32 +881,63 @@ def test_one_core_that_is_busy_does_no_harm_where_the_link_is_full():
 
 def test_hosts_that_were_gone_in_the_second_pass_leave_no_broken_links():
     """In the first pass they were well with the others, which is no proof that they still are."""
-    judged, _passes = run(World(slow=slow("gpu02")), planned(), World(slow=slow("gpu02"), dead=frozenset({"gpu01", "gpu05"})))
+    judged, _passes = run(
+        World(slow=slow("gpu02")),
+        planned(),
+        World(slow=slow("gpu02"), dead=frozenset({"gpu01", "gpu05"})),
+    )
     assert said(judged) == {
-        ("gpu02", "eth1", "slow_both_ways", "fail"), ("gpu01", None, "mesh_no_answer", "unknown"), ("gpu05", None, "mesh_no_answer", "unknown"),
+        ("gpu02", "eth1", "slow_both_ways", "fail"),
+        ("gpu01", None, "mesh_no_answer", "unknown"),
+        ("gpu05", None, "mesh_no_answer", "unknown"),
     }
 
 
 @pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("fault, code", [
-    (dict(dead=frozenset({"gpu02"})), "no_path"), (dict(loss=dict.fromkeys(all_ways("gpu02", ("eth1", "eth2")), 0.3)), "packet_loss"),
-    (dict(narrow=lambda plane, source, target: "gpu02" in (source, target)), "mtu_on_the_way"),
-    (dict(slow=slow("gpu02") | slow("gpu02", plane="eth2")), "slow_both_ways"),
-])
+@pytest.mark.parametrize(
+    "fault, code",
+    [
+        (dict(dead=frozenset({"gpu02"})), "no_path"),
+        (dict(loss=dict.fromkeys(all_ways("gpu02", ("eth1", "eth2")), 0.3)), "packet_loss"),
+        (dict(narrow=lambda plane, source, target: "gpu02" in (source, target)), "mtu_on_the_way"),
+        (dict(slow=slow("gpu02") | slow("gpu02", plane="eth2")), "slow_both_ways"),
+    ],
+)
 @pytest.mark.parametrize("hosts", [5, 6])
 def test_what_is_over_by_the_second_pass_leaves_no_broken_links(hosts, fault, code, seed):
-    judged, _passes = run(World(seed=seed, **fault), planned(hosts=hosts, seed=seed), World(seed=seed))
-    assert {(host, code, status) for host, _name, code, status in said(judged)} - {("gpu02", "mesh_no_answer", "unknown")} == {("gpu02", code, "warn")}
+    judged, _passes = run(
+        World(seed=seed, **fault), planned(hosts=hosts, seed=seed), World(seed=seed)
+    )
+    assert {(host, code, status) for host, _name, code, status in said(judged)} - {
+        ("gpu02", "mesh_no_answer", "unknown")
+    } == {("gpu02", code, "warn")}
 
 
 def test_who_sat_out_was_not_measured_and_has_not_passed():
-    """Three hosts and one round: one of them has a partner in the second pass only, and that one is to blame."""
+    """Three hosts and one round: one of them has a partner in the second pass only, and that one is
+    to blame.
+    """
     outcomes = set()
     for seed in range(10):
-        judged, _passes = run(World(seed=seed, loss=dict.fromkeys(all_ways("gpu01"), 0.2)), planned(hosts=3, seed=seed, rounds=1, planes=1))
-        outcomes |= {(result.status, bool(result.measurements)) for results in judged.results.values() for result in results if result.check == "iperf3_pairs"}
-        skipped = {result.summary for results in judged.results.values() for result in results if result.status == "skip"}
-    assert ("pass", False) not in outcomes and skipped <= {"no round had a partner for it; more of them (mesh_rounds) do"}
+        judged, _passes = run(
+            World(seed=seed, loss=dict.fromkeys(all_ways("gpu01"), 0.2)),
+            planned(hosts=3, seed=seed, rounds=1, planes=1),
+        )
+        outcomes |= {
+            (result.status, bool(result.measurements))
+            for results in judged.results.values()
+            for result in results
+            if result.check == "iperf3_pairs"
+        }
+        skipped = {
+            result.summary
+            for results in judged.results.values()
+            for result in results
+            if result.status == "skip"
+        }
+    assert ("pass", False) not in outcomes and skipped <= {
+        "no round had a partner for it; more of them (mesh_rounds) do"
+    }
 
 
 def test_undecided_time_is_no_worse_than_decided():
@@ -623,11 +948,15 @@ def test_undecided_time_is_no_worse_than_decided():
     for host, own in readings.items():
         for window in own["windows"]:
             if window["kind"] == "ping":
-                window["targets"] = {peer: got for peer, got in window["targets"].items() if len({host, peer} & {"gpu01", "gpu05"}) != 1}
+                window["targets"] = {
+                    peer: got
+                    for peer, got in window["targets"].items()
+                    if len({host, peer} & {"gpu01", "gpu05"}) != 1
+                }
     judged = judge.judge([first], [readings])
-    assert {(host, code, status) for host, name, code, status in said(judged) if code == "undecided"} == {
-        ("gpu01", "undecided", "warn"), ("gpu05", "undecided", "warn"),
-    }
+    assert {
+        (host, code, status) for host, name, code, status in said(judged) if code == "undecided"
+    } == {("gpu01", "undecided", "warn"), ("gpu05", "undecided", "warn")}
 
 
 def test_silence_in_one_pass_is_not_counted_in_the_other():
@@ -640,28 +969,42 @@ def test_silence_in_one_pass_is_not_counted_in_the_other():
 
 def test_a_host_says_why_it_has_no_readings():
     first = planned()
-    readings = dict(World().readings(first), gpu02={"state": "none", "reason": "no process of the mesh is there", "windows": []})
+    readings = dict(
+        World().readings(first),
+        gpu02={"state": "none", "reason": "no process of the mesh is there", "windows": []},
+    )
     judged = judge.judge([first], [readings])
-    message = "did not answer when its figures were collected: no process of the mesh is there; run again"
+    message = (
+        "did not answer when its figures were collected: no process of the mesh is there; run again"
+    )
     assert findings_of(judged, "gpu02")["mesh_no_answer", "unknown"].message == message
 
 
 # ---- words ----
 
+
 def test_the_size_of_a_packet_has_the_headers_of_its_family():
     found = fleet()
     for number, own in enumerate(found.values(), 1):
         for interface in own["interfaces"]:
-            interface["addresses"] = [dict(family=6, address=f"fd00:{interface['name'][3:]}::{number}", prefix=64)]
+            interface["addresses"] = [
+                dict(family=6, address=f"fd00:{interface['name'][3:]}::{number}", prefix=64)
+            ]
     judged, _passes = run(World(narrow=narrow("gpu06", "eth2")), planned(found=found))
     assert findings_of(judged, "gpu06")["mtu_on_the_way", "fail"].message == (
-        "packets of 1500 bytes do not get through with 7 partners, small ones do: the MTU on the way is smaller than the interfaces'"
+        "packets of 1500 bytes do not get through with 7 partners, small ones do: the MTU on "
+        "the way is smaller than the interfaces'"
     )
 
 
 def test_what_is_bad_by_another_check_is_no_bad_pair_of_this_one():
     judged, _passes = run(World(delays={("gpu03", "eth1"): 50.0}), planned())
-    assert {result.check for results in judged.results.values() for result in results if "not to blame" in result.summary} == {"ping_mesh"}
+    assert {
+        result.check
+        for results in judged.results.values()
+        for result in results
+        if "not to blame" in result.summary
+    } == {"ping_mesh"}
 
 
 # ---- the verdict and its document ----
@@ -671,12 +1014,19 @@ SCHEMA = json.loads((Path(__file__).parents[2] / "playbooks/files/run.schema.jso
 
 def judged_document(plans, passes, policy=None, check_mode=False, **nodes):
     """The run document, proven valid and the same when it is judged again, and the judgement."""
-    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema to hold documents against their schema")
+    jsonschema = pytest.importorskip(
+        "jsonschema", reason="needs jsonschema to hold documents against their schema"
+    )
     policy = policy or verdict.Policy()
     names = plans[0]["hosts"]
-    several = [nodes.get(name, verdict.Node(name))._replace(mesh=tuple(one.get(name) for one in passes)) for name in names]
+    several = [
+        nodes.get(name, verdict.Node(name))._replace(mesh=tuple(one.get(name) for one in passes))
+        for name in names
+    ]
     judgement = verdict.judge(several, policy, plans, check_mode)
-    document = report.document_of(report.Run("r", "preflight", 0.0, 1.0, check_mode), several, judgement, policy)
+    document = report.document_of(
+        report.Run("r", "preflight", 0.0, 1.0, check_mode), several, judgement, policy
+    )
     again = json.loads(report.to_json(document))
     jsonschema.validate(again, SCHEMA)
     assert report.judge_again(again, policy) == again
@@ -684,7 +1034,14 @@ def judged_document(plans, passes, policy=None, check_mode=False, **nodes):
     return again
 
 
-@pytest.mark.parametrize("policy", [verdict.Policy(), verdict.Policy(unfit=("fail", "unknown")), verdict.Policy(warn_only=("no_path", "slow_transmit"))])
+@pytest.mark.parametrize(
+    "policy",
+    [
+        verdict.Policy(),
+        verdict.Policy(unfit=("fail", "unknown")),
+        verdict.Policy(warn_only=("no_path", "slow_transmit")),
+    ],
+)
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_document_is_valid_and_judged_again_is_the_same(fault, policy):
     first = planned()
@@ -694,27 +1051,42 @@ def test_every_document_is_valid_and_judged_again_is_the_same(fault, policy):
     second = plan.follow_up(first, wanted, 2000.0, 5.0, 100) if wanted else None
     passes += [world.readings(second)] if second else []
     document = judged_document([first] + ([second] if second else []), passes, policy)
-    assert document["verdict"]["passed"] is (fault == "healthy" or bool(policy.warn_only) and fault.startswith(("slow sender", "dead", "blackhole")))
+    assert document["verdict"]["passed"] is (
+        fault == "healthy"
+        or bool(policy.warn_only)
+        and fault.startswith(("slow sender", "dead", "blackhole"))
+    )
 
 
 def test_a_host_that_was_only_in_the_mesh_is_judged_by_it():
     first = planned()
     skipped = {"gpu07": verdict.Node("gpu07", skipped="the checks were not asked for on this host")}
     document = judged_document([first], [World(slow=slow("gpu07")).readings(first)], **skipped)
-    assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {"gpu07": "unfit"}
+    assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {
+        "gpu07": "unfit"
+    }
     found = fleet()
-    found["gpu07"].update(busy=[dict(code="gpu_busy", status="skip", message="busy", action="none")], fping={"path": "/usr/bin/fping"})
+    found["gpu07"].update(
+        busy=[dict(code="gpu_busy", status="skip", message="busy", action="none")],
+        fping={"path": "/usr/bin/fping"},
+    )
     first = planned(found=found, checks=["iperf3_pairs"])
     document = judged_document([first], [World().readings(first)], **skipped)
-    assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {"gpu07": "skipped"}
+    assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {
+        "gpu07": "skipped"
+    }
 
 
 def test_check_mode_keeps_what_is_known_without_running():
     """No carrier on one network, and the other would be measured."""
     first = planned(found=fleet(changes={"gpu03": {"carrier": False}}))
-    others = {name: verdict.Node(name, [CheckResult("gpu_count", "pass", "8 GPUs")]) for name in NAMES}
+    others = {
+        name: verdict.Node(name, [CheckResult("gpu_count", "pass", "8 GPUs")]) for name in NAMES
+    }
     document = judged_document([first], [], check_mode=True, **others)
-    assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {"gpu03": "unfit"}
+    assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {
+        "gpu03": "unfit"
+    }
     assert not document["verdict"]["passed"]
     rows = {row["check"]: (row["intrusion"], row["nodes"]) for row in report.plan_of(document)}
     assert rows == {"ping_mesh": ("light", 8), "iperf3_pairs": ("light", 8)}

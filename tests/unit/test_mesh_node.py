@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What a node makes of its share: shares that are none, windows that cannot be opened, and the handshake of a pair."""
+"""What a node makes of its share: shares that are none, windows that cannot be opened, and the
+handshake of a pair.
+"""
 
 from __future__ import annotations
 
@@ -25,30 +27,77 @@ from .test_plan import fleet, make
 NOW = 1.8e9
 #: Seconds to wait for what must come; far above what it takes.
 PATIENCE = 30
-TOOLS = {"iperf3": {"path": "/bin/false", "version": "3.12"}, "fping": {"path": "/bin/false", "version": "5.1"}}
+TOOLS = {
+    "iperf3": {"path": "/bin/false", "version": "3.12"},
+    "fping": {"path": "/bin/false", "version": "5.1"},
+}
 
 PAIR = {
-    "kind": "pair", "plane": "p", "round": 0, "offset": 0, "seconds": 3.0, "interface": "lo", "address": "127.0.0.2", "peer": "b", "peer_address": "127.0.0.3",
-    "side": "client", "handshake_seconds": 0.4, "leg_seconds": 1.0, "slack_seconds": 0.3, "streams": 1, "zerocopy": True, "ports": [5300, 5309],
+    "kind": "pair",
+    "plane": "p",
+    "round": 0,
+    "offset": 0,
+    "seconds": 3.0,
+    "interface": "lo",
+    "address": "127.0.0.2",
+    "peer": "b",
+    "peer_address": "127.0.0.3",
+    "side": "client",
+    "handshake_seconds": 0.4,
+    "leg_seconds": 1.0,
+    "slack_seconds": 0.3,
+    "streams": 1,
+    "zerocopy": True,
+    "ports": [5300, 5309],
 }
 PING = {
-    "kind": "ping", "plane": "p", "offset": 0, "seconds": 2.5, "interface": "lo", "address": "127.0.0.2", "mtu": 1500, "targets": {"b": "127.0.0.3"},
-    "count": 5, "interval_ms": 1.0, "period_ms": 10.0, "big_count": 2,
+    "kind": "ping",
+    "plane": "p",
+    "offset": 0,
+    "seconds": 2.5,
+    "interface": "lo",
+    "address": "127.0.0.2",
+    "mtu": 1500,
+    "targets": {"b": "127.0.0.3"},
+    "count": 5,
+    "interval_ms": 1.0,
+    "period_ms": 10.0,
+    "big_count": 2,
 }
 
 
 def share(*windows, **changed):
-    return dict({"run": "r", "pass": 1, "host": "a", "start": NOW, "lifetime": 60, "windows": list(windows)}, **changed)
+    return dict(
+        {
+            "run": "r",
+            "pass": 1,
+            "host": "a",
+            "start": NOW,
+            "lifetime": 60,
+            "windows": list(windows),
+        },
+        **changed,
+    )
 
 
 # ---- shares ----
 
+
 def test_a_share_is_accepted():
-    node.refuse(share(PAIR, PING, dict(PAIR, address="fd00::1", peer_address="fd00::2", side="server")), NOW)
+    node.refuse(
+        share(PAIR, PING, dict(PAIR, address="fd00::1", peer_address="fd00::2", side="server")), NOW
+    )
     node.refuse(share(), NOW + 59)
 
 
-@pytest.mark.parametrize("settings", [{}, {"together": True, "rounds": "all"}, {"iperf": {"duration": 2.0, "ports": "5300-5300"}, "ping": {"count": 1}}])
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"together": True, "rounds": "all"},
+        {"iperf": {"duration": 2.0, "ports": "5300-5300"}, "ping": {"count": 1}},
+    ],
+)
 def test_every_share_of_a_plan_is_accepted(settings):
     shares = plan.shares(make(fleet(9), **settings))
     assert len(shares) == 9
@@ -56,34 +105,68 @@ def test_every_share_of_a_plan_is_accepted(settings):
         node.refuse(json.loads(json.dumps(one)), one["start"] - 5)
 
 
-@pytest.mark.parametrize("given, said", [
-    ([], r"share: \[\] is not accepted, give a dictionary"),
-    ({}, "share.run: is missing, give text"),
-    (share(**{"pass": 3}), "share.pass: 3 is not accepted, give a whole number from 1 to 2"),
-    (share(start="now"), "share.start: 'now' is not accepted, give a number"),
-    (share(start=math.nan), "share.start: nan is not accepted"),
-    (share(start=NOW + 90000), "share.start: .* is more than a day away"),
-    (share(start=NOW - 61), "share.lifetime: 60 s after share.start are over"),
-    (share(lifetime=1e9), "share.lifetime: .* give a number from 1 to 604800"),
-    (share(windows=None), "share.windows: None is not accepted, give a list"),
-    (share("ping"), r"share.windows\[0\]: 'ping' is not accepted, give a dictionary"),
-    (share(PAIR, dict(PAIR, kind="pong")), r"share.windows\[1\].kind: 'pong' is not accepted, give ping or pair"),
-    (share(dict(PAIR, kind=["pair"])), r"share.windows\[0\].kind: \['pair'\] is not accepted, give ping or pair"),
-    (share(dict(PAIR, address="gpu01")), r"share.windows\[0\].address: 'gpu01' is not accepted, give an IP address"),
-    (share(dict(PAIR, address="fd00::1")), r"share.windows\[0\]: fd00::1 and its peers must be of one address family"),
-    (share(dict(PAIR, interface="-J")), r"share.windows\[0\].interface: '-J' is not accepted, give the name of an interface"),
-    (share(dict(PAIR, ports=[5209, 5200])), r"share.windows\[0\].ports: \[5209, 5200\] is not accepted, give a list of two ports"),
-    (share(dict(PAIR, streams=True)), r"share.windows\[0\].streams: True is not accepted, give a whole number from 1 to 128"),
-    (share(dict(PAIR, leg_seconds=0.5)), r"share.windows\[0\].leg_seconds: 0.5 is not accepted, give a number from 1 to"),
-    (share(dict(PAIR, side="both")), r"share.windows\[0\].side: 'both' is not accepted, give client or server"),
-    (share(dict(PING, targets={"b": "--help"})), r"share.windows\[0\].targets: .* is not accepted, give IP addresses by host"),
-])
+@pytest.mark.parametrize(
+    "given, said",
+    [
+        ([], r"share: \[\] is not accepted, give a dictionary"),
+        ({}, "share.run: is missing, give text"),
+        (share(**{"pass": 3}), "share.pass: 3 is not accepted, give a whole number from 1 to 2"),
+        (share(start="now"), "share.start: 'now' is not accepted, give a number"),
+        (share(start=math.nan), "share.start: nan is not accepted"),
+        (share(start=NOW + 90000), "share.start: .* is more than a day away"),
+        (share(start=NOW - 61), "share.lifetime: 60 s after share.start are over"),
+        (share(lifetime=1e9), "share.lifetime: .* give a number from 1 to 604800"),
+        (share(windows=None), "share.windows: None is not accepted, give a list"),
+        (share("ping"), r"share.windows\[0\]: 'ping' is not accepted, give a dictionary"),
+        (
+            share(PAIR, dict(PAIR, kind="pong")),
+            r"share.windows\[1\].kind: 'pong' is not accepted, give ping or pair",
+        ),
+        (
+            share(dict(PAIR, kind=["pair"])),
+            r"share.windows\[0\].kind: \['pair'\] is not accepted, give ping or pair",
+        ),
+        (
+            share(dict(PAIR, address="gpu01")),
+            r"share.windows\[0\].address: 'gpu01' is not accepted, give an IP address",
+        ),
+        (
+            share(dict(PAIR, address="fd00::1")),
+            r"share.windows\[0\]: fd00::1 and its peers must be of one address family",
+        ),
+        (
+            share(dict(PAIR, interface="-J")),
+            r"share.windows\[0\].interface: '-J' is not accepted, give the name of an interface",
+        ),
+        (
+            share(dict(PAIR, ports=[5209, 5200])),
+            r"share.windows\[0\].ports: \[5209, 5200\] is not accepted, give a list of two ports",
+        ),
+        (
+            share(dict(PAIR, streams=True)),
+            r"share.windows\[0\].streams: True is not accepted, give a whole number from 1 to 128",
+        ),
+        (
+            share(dict(PAIR, leg_seconds=0.5)),
+            r"share.windows\[0\].leg_seconds: 0.5 is not accepted, give a number from 1 to",
+        ),
+        (
+            share(dict(PAIR, side="both")),
+            r"share.windows\[0\].side: 'both' is not accepted, give client or server",
+        ),
+        (
+            share(dict(PING, targets={"b": "--help"})),
+            r"share.windows\[0\].targets: .* is not accepted, give IP addresses by host",
+        ),
+    ],
+)
 def test_what_is_no_share_is_refused_by_name_value_and_what_is_accepted(given, said):
     with pytest.raises(ValueError, match="^" + said):
         node.refuse(given, NOW)
 
 
 # ---- windows that cannot be opened ----
+
 
 def errors(following):
     return [(one["error"] or {}).get("reason") for one in following.readings()["windows"]]
@@ -99,15 +182,21 @@ def follow(following):
 
 
 def test_a_window_that_is_over_when_its_turn_comes_is_late():
-    late = share(dict(PAIR, offset=0), dict(PING, offset=0.2), dict(PAIR, offset=30, round=1), start=time.time() - 2)
+    late = share(
+        dict(PAIR, offset=0),
+        dict(PING, offset=0.2),
+        dict(PAIR, offset=30, round=1),
+        start=time.time() - 2,
+    )
     following = node.Node(late, TOOLS, Host())
     following.step()
     readings = following.readings()
     assert errors(following) == ["late", "late", "not_run"]
     assert readings["state"] == "running" and 1.9 < readings["late_seconds"] < 10
     assert "s too late" in readings["windows"][0]["error"]["message"]
-    assert {key: readings["windows"][0][key] for key in ("kind", "plane", "round", "peer", "side")} == {
-        "kind": "pair", "plane": "p", "round": 0, "peer": "b", "side": "client"}
+    assert {
+        key: readings["windows"][0][key] for key in ("kind", "plane", "round", "peer", "side")
+    } == {"kind": "pair", "plane": "p", "round": 0, "peer": "b", "side": "client"}
     assert not following.children()
 
 
@@ -118,7 +207,9 @@ def test_a_node_on_which_another_check_measures_does_not(tmp_path):
         assert locked_by is None
         following.step()
     message = following.readings()["windows"][0]["error"]["message"]
-    assert errors(following) == ["locked"] and f"(pid {os.getpid()})" in message and following.finished
+    assert (
+        errors(following) == ["locked"] and f"(pid {os.getpid()})" in message and following.finished
+    )
 
 
 @pytest.mark.measures
@@ -138,7 +229,10 @@ def test_a_program_that_is_not_there_is_said():
     tools = {"iperf3": {"error": "iperf3 is not installed", "reason": "missing"}}
     following = node.Node(share(PAIR, start=time.time()), tools, Host())
     following.step()
-    assert following.readings()["windows"][0]["error"] == {"reason": "missing", "message": "iperf3 is not installed"}
+    assert following.readings()["windows"][0]["error"] == {
+        "reason": "missing",
+        "message": "iperf3 is not installed",
+    }
 
 
 def test_a_window_for_which_there_is_no_process_costs_no_other():
@@ -155,12 +249,18 @@ def test_a_window_for_which_there_is_no_process_costs_no_other():
 
 @pytest.mark.measures
 def test_a_window_whose_child_dies_or_overruns_says_in_what(tmp_path):
-    """A program that hangs is ended with its window, and what stops the child itself is told by its last stage."""
+    """A program that hangs is ended with its window, and what stops the child itself is told by its
+    last stage.
+    """
     hanging = tmp_path / "fping"
     hanging.write_text("#!/bin/sh\ntrap '' TERM\nwhile :; do sleep 0.1; done\n")
     hanging.chmod(0o755)
     tools = {"fping": {"path": str(hanging), "version": "5.1"}}
-    windows = [dict(PING, seconds=0.8), dict(PING, plane="q", seconds=PATIENCE), dict(PING, plane="r", seconds=2)]
+    windows = [
+        dict(PING, seconds=0.8),
+        dict(PING, plane="q", seconds=PATIENCE),
+        dict(PING, plane="r", seconds=2),
+    ]
     following = node.Node(share(*windows, start=time.time()), tools, Host())
     following.step()
     _first, killed, stopped = following.children()
@@ -177,6 +277,7 @@ def test_a_window_whose_child_dies_or_overruns_says_in_what(tmp_path):
 
 
 # ---- the handshake ----
+
 
 @pytest.fixture
 def ends():
@@ -243,22 +344,37 @@ def test_only_the_same_run_round_and_pair_counts(ends):
     assert one.heard == 1
 
 
-GOOD = {"mesh": "r", "round": 0, "plane": "p", "host": "b", "peer": "a", "heard": 1, "port": 5301, "clock": 1.0, "answer": True, "echo": None}
+GOOD = {
+    "mesh": "r",
+    "round": 0,
+    "plane": "p",
+    "host": "b",
+    "peer": "a",
+    "heard": 1,
+    "port": 5301,
+    "clock": 1.0,
+    "answer": True,
+    "echo": None,
+}
 
 
-@pytest.mark.parametrize("data, heard, port", [
-    (json.dumps(GOOD).encode(), 1, 5301),
-    (b"", 0, None),
-    (b"\xff\xfe", 0, None),
-    (b"[" * 2000, 0, None),
-    (b"[1]", 0, None),
-    (json.dumps(dict(GOOD, heard="many")).encode(), 0, None),
-    (json.dumps(dict(GOOD, clock=math.nan)).encode(), 0, None),
-    (json.dumps(dict(GOOD, port=22)).encode(), 1, None),
-    (json.dumps(dict(GOOD, port="5301")).encode(), 1, None),
-    (json.dumps(dict(GOOD, echo=[math.inf, 0])).encode(), 1, 5301),
-    (json.dumps(dict(GOOD, echo={"a": 1})).encode(), 1, 5301),
-], ids=lambda value: repr(value)[:30])
+@pytest.mark.parametrize(
+    "data, heard, port",
+    [
+        (json.dumps(GOOD).encode(), 1, 5301),
+        (b"", 0, None),
+        (b"\xff\xfe", 0, None),
+        (b"[" * 2000, 0, None),
+        (b"[1]", 0, None),
+        (json.dumps(dict(GOOD, heard="many")).encode(), 0, None),
+        (json.dumps(dict(GOOD, clock=math.nan)).encode(), 0, None),
+        (json.dumps(dict(GOOD, port=22)).encode(), 1, None),
+        (json.dumps(dict(GOOD, port="5301")).encode(), 1, None),
+        (json.dumps(dict(GOOD, echo=[math.inf, 0])).encode(), 1, 5301),
+        (json.dumps(dict(GOOD, echo={"a": 1})).encode(), 1, 5301),
+    ],
+    ids=lambda value: repr(value)[:30],
+)
 def test_a_datagram_is_counted_when_it_is_understood(ends, data, heard, port):
     one = ends("a", "b", "127.0.0.2", "127.0.0.3")
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as stranger:

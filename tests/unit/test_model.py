@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The vocabulary: the order of statuses, JSON both ways, and what becomes of documents from newer versions or of garbage."""
+"""The vocabulary: the order of statuses, JSON both ways, and what becomes of documents from newer
+versions or of garbage.
+"""
 
 from __future__ import annotations
 
@@ -12,35 +14,89 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import model
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, Finding, Measurement, Subject
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+)
 
 GPU = Subject("gpu", 3, "GPU-8f0c", "00000000:9A:00.0")
 RESULT = CheckResult(
-    "remapped_rows", "fail", "GPU 3 (9A:00.0): row remapping failed",
-    [Finding("row_remap_failure", "fail", "row remapping failed", "replace_part", GPU, {"remapped_failure": True, "remapped_uncorrectable": 8})],
-    [Measurement("remapped_rows", 8, "rows", {"gpu": "3", "cause": "uncorrectable"})], 0.21,
+    "remapped_rows",
+    "fail",
+    "GPU 3 (9A:00.0): row remapping failed",
+    [
+        Finding(
+            "row_remap_failure",
+            "fail",
+            "row remapping failed",
+            "replace_part",
+            GPU,
+            {"remapped_failure": True, "remapped_uncorrectable": 8},
+        )
+    ],
+    [Measurement("remapped_rows", 8, "rows", {"gpu": "3", "cause": "uncorrectable"})],
+    0.21,
 )
 
-HUGE = 10 ** 400  # more than a float can hold, and still JSON
+HUGE = 10**400  # more than a float can hold, and still JSON
 KEYS = [
-    "check", "status", "findings", "measurements", "subject", "code", "action", "evidence", "name", "value", "labels", "kind", "index",
+    "check",
+    "status",
+    "findings",
+    "measurements",
+    "subject",
+    "code",
+    "action",
+    "evidence",
+    "name",
+    "value",
+    "labels",
+    "kind",
+    "index",
 ]
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.sampled_from([HUGE, -HUGE]) | st.floats() | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text() | st.sampled_from(KEYS), inner, max_size=6),
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.sampled_from([HUGE, -HUGE])
+    | st.floats()
+    | st.text(),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.text() | st.sampled_from(KEYS), inner, max_size=6)
+    ),
     max_leaves=20,
 )
 words = st.sampled_from(model.STATUSES) | st.text() | anything
-findings = st.lists(st.fixed_dictionaries({}, optional={
-    "status": words, "action": words, "code": anything, "subject": anything, "evidence": anything,
-}), max_size=4)
-documents = anything | st.fixed_dictionaries({}, optional={
-    "check": anything, "status": words, "findings": findings | anything, "measurements": st.lists(anything, max_size=4) | anything,
-    "duration_seconds": anything,
-})
+findings = st.lists(
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "status": words,
+            "action": words,
+            "code": anything,
+            "subject": anything,
+            "evidence": anything,
+        },
+    ),
+    max_size=4,
+)
+documents = anything | st.fixed_dictionaries(
+    {},
+    optional={
+        "check": anything,
+        "status": words,
+        "findings": findings | anything,
+        "measurements": st.lists(anything, max_size=4) | anything,
+        "duration_seconds": anything,
+    },
+)
 
 
 # ---- the order ----
+
 
 def test_the_worst_status_wins():
     assert model.worst(["pass", "warn", "skip"]) == "warn"
@@ -66,33 +122,77 @@ def test_the_worst_is_one_of_them_and_none_is_worse(statuses):
 
 # ---- JSON both ways ----
 
+
 def test_a_result_survives_json():
     assert CheckResult.from_dict(json.loads(json.dumps(RESULT.to_dict()))) == RESULT
 
 
 def test_a_result_has_the_documented_shape():
     assert RESULT.to_dict() == {
-        "check": "remapped_rows", "status": "fail", "summary": "GPU 3 (9A:00.0): row remapping failed",
-        "findings": [{
-            "code": "row_remap_failure", "status": "fail", "action": "replace_part", "message": "row remapping failed",
-            "subject": {"kind": "gpu", "index": 3, "uuid": "GPU-8f0c", "pci": "00000000:9A:00.0"},
-            "evidence": {"remapped_failure": True, "remapped_uncorrectable": 8},
-        }],
-        "measurements": [{"name": "remapped_rows", "value": 8, "unit": "rows", "labels": {"gpu": "3", "cause": "uncorrectable"}}],
+        "check": "remapped_rows",
+        "status": "fail",
+        "summary": "GPU 3 (9A:00.0): row remapping failed",
+        "findings": [
+            {
+                "code": "row_remap_failure",
+                "status": "fail",
+                "action": "replace_part",
+                "message": "row remapping failed",
+                "subject": {
+                    "kind": "gpu",
+                    "index": 3,
+                    "uuid": "GPU-8f0c",
+                    "pci": "00000000:9A:00.0",
+                },
+                "evidence": {"remapped_failure": True, "remapped_uncorrectable": 8},
+            }
+        ],
+        "measurements": [
+            {
+                "name": "remapped_rows",
+                "value": 8,
+                "unit": "rows",
+                "labels": {"gpu": "3", "cause": "uncorrectable"},
+            }
+        ],
         "duration_seconds": 0.21,
     }
 
 
 numbers = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 texts = st.text(min_size=1)
-subjects = st.builds(Subject, kind=texts, index=st.none() | st.integers(), uuid=st.none() | st.text(), pci=st.none() | st.text(), name=st.none() | st.text())
+subjects = st.builds(
+    Subject,
+    kind=texts,
+    index=st.none() | st.integers(),
+    uuid=st.none() | st.text(),
+    pci=st.none() | st.text(),
+    name=st.none() | st.text(),
+)
 labels = st.dictionaries(st.text(), st.text(), max_size=3)
 results = st.builds(
-    CheckResult, check=texts, status=st.just("fail"), summary=st.text(), duration_seconds=st.floats(allow_nan=False, allow_infinity=False),
-    findings=st.lists(st.builds(
-        Finding, code=texts, status=st.sampled_from(model.STATUSES), message=st.text(), action=st.sampled_from(model.ACTIONS), subject=subjects,
-        evidence=st.dictionaries(st.text(), st.none() | st.booleans() | numbers | st.text(), max_size=3)), max_size=3),
-    measurements=st.lists(st.builds(Measurement, name=texts, value=numbers, unit=st.text(), labels=labels), max_size=3),
+    CheckResult,
+    check=texts,
+    status=st.just("fail"),
+    summary=st.text(),
+    duration_seconds=st.floats(allow_nan=False, allow_infinity=False),
+    findings=st.lists(
+        st.builds(
+            Finding,
+            code=texts,
+            status=st.sampled_from(model.STATUSES),
+            message=st.text(),
+            action=st.sampled_from(model.ACTIONS),
+            subject=subjects,
+            evidence=st.dictionaries(
+                st.text(), st.none() | st.booleans() | numbers | st.text(), max_size=3
+            ),
+        ),
+        max_size=3,
+    ),
+    measurements=st.lists(
+        st.builds(Measurement, name=texts, value=numbers, unit=st.text(), labels=labels), max_size=3
+    ),
 )
 
 
@@ -102,6 +202,7 @@ def test_any_result_survives_json(result):
 
 
 # ---- documents from newer versions ----
+
 
 def test_fields_of_newer_versions_are_passed_over():
     document = RESULT.to_dict()
@@ -123,7 +224,9 @@ def test_a_missing_status_is_unknown():
 
 
 def test_an_action_of_a_newer_version_is_watch():
-    assert Finding.from_dict({"code": "x", "status": "fail", "action": "swap_tray"}).action == "watch"
+    assert (
+        Finding.from_dict({"code": "x", "status": "fail", "action": "swap_tray"}).action == "watch"
+    )
 
 
 def test_a_result_is_never_better_than_its_worst_finding():
@@ -131,13 +234,16 @@ def test_a_result_is_never_better_than_its_worst_finding():
     assert CheckResult.from_dict(document).status == "fail"
 
 
-@pytest.mark.parametrize("value", [None, "fast", True, [], {"n": 1}, float("nan"), float("inf"), HUGE])
+@pytest.mark.parametrize(
+    "value", [None, "fast", True, [], {"n": 1}, float("nan"), float("inf"), HUGE]
+)
 def test_a_measurement_without_a_number_is_dropped(value):
     document = dict(RESULT.to_dict(), measurements=[{"name": "x", "value": value, "unit": "rows"}])
     assert CheckResult.from_dict(document).measurements == []
 
 
 # ---- garbage ----
+
 
 @given(documents)
 def test_no_document_raises_and_what_is_read_can_be_written(document):
@@ -151,7 +257,9 @@ def test_only_the_word_pass_reads_as_pass(document):
     if CheckResult.from_dict(document).status == "pass":
         assert document["status"] == "pass"
         listed = document.get("findings") if isinstance(document.get("findings"), list) else []
-        assert all(isinstance(finding, dict) and finding.get("status") == "pass" for finding in listed)
+        assert all(
+            isinstance(finding, dict) and finding.get("status") == "pass" for finding in listed
+        )
 
 
 @given(anything)
@@ -165,13 +273,20 @@ def test_no_part_of_a_document_raises(document):
 
 @given(anything)
 def test_an_unknown_word_is_never_a_status_or_an_action(word):
-    assert model.read_status(word) == (word if isinstance(word, str) and word in model.STATUSES else "unknown")
-    assert model.read_action(word) == (word if isinstance(word, str) and word in model.ACTIONS else "watch")
+    assert model.read_status(word) == (
+        word if isinstance(word, str) and word in model.STATUSES else "unknown"
+    )
+    assert model.read_action(word) == (
+        word if isinstance(word, str) and word in model.ACTIONS else "watch"
+    )
 
 
 # ---- names ----
 
-@pytest.mark.parametrize("spelling", ["0000:9a:00.0", "9A:00.0", "00000000:9A:00.0", "9a:00", " 0000:9A:00.0\n"])
+
+@pytest.mark.parametrize(
+    "spelling", ["0000:9a:00.0", "9A:00.0", "00000000:9A:00.0", "9a:00", " 0000:9A:00.0\n"]
+)
 def test_every_spelling_of_a_bus_id_is_the_same(spelling):
     assert model.normalise_pci(spelling) == "00000000:9A:00.0"
     assert model.short_pci(spelling) == "9A:00.0"
@@ -186,17 +301,21 @@ def test_what_is_no_bus_id_is_left_as_it_is():
     assert model.short_pci(None) == ""
 
 
-@pytest.mark.parametrize("subject, words", [
-    (GPU, "GPU 3 (9A:00.0)"),
-    (Subject("gpu", pci="00000000:9A:00.0"), "GPU (9A:00.0)"),
-    (Subject("interface", name="ens1"), "interface ens1"),
-    (model.NODE, "node"),
-])
+@pytest.mark.parametrize(
+    "subject, words",
+    [
+        (GPU, "GPU 3 (9A:00.0)"),
+        (Subject("gpu", pci="00000000:9A:00.0"), "GPU (9A:00.0)"),
+        (Subject("interface", name="ens1"), "interface ens1"),
+        (model.NODE, "node"),
+    ],
+)
 def test_a_subject_is_named_as_people_say_it(subject, words):
     assert str(subject) == words
 
 
 # ---- concluding ----
+
 
 def test_the_summary_is_the_worst_finding_with_its_subject():
     warning = Finding("a", "warn", "is warm")
@@ -207,7 +326,10 @@ def test_the_summary_is_the_worst_finding_with_its_subject():
 
 def test_the_summary_counts_what_it_does_not_tell():
     failures = [Finding("b", "fail", "is lost", subject=GPU)] * 3
-    assert model.concluded("x", failures, "all well").summary == "GPU 3 (9A:00.0): is lost (and 2 more)"
+    assert (
+        model.concluded("x", failures, "all well").summary
+        == "GPU 3 (9A:00.0): is lost (and 2 more)"
+    )
 
 
 def test_nothing_found_is_the_healthy_summary():

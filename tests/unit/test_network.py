@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The door to a host's network: what is read from ip's JSON, from sysfs and from the tables of sockets, and that nothing raises."""
+"""The door to a host's network: what is read from ip's JSON, from sysfs and from the tables of
+sockets, and that nothing raises.
+"""
 
 from __future__ import annotations
 
@@ -16,23 +18,60 @@ MAC = "0c:42:a1:00:00:01"
 
 
 def address(local, prefix, scope="global", **more):
-    return dict({"family": "inet6" if ":" in local else "inet", "local": local, "prefixlen": prefix, "scope": scope}, **more)
+    return dict(
+        {
+            "family": "inet6" if ":" in local else "inet",
+            "local": local,
+            "prefixlen": prefix,
+            "scope": scope,
+        },
+        **more,
+    )
 
 
 def link(name, *addresses, flags=("BROADCAST", "UP", "LOWER_UP"), **more):
-    return dict({"ifindex": 2, "ifname": name, "flags": list(flags), "mtu": 1500, "address": MAC, "addr_info": list(addresses)}, **more)
+    return dict(
+        {
+            "ifindex": 2,
+            "ifname": name,
+            "flags": list(flags),
+            "mtu": 1500,
+            "address": MAC,
+            "addr_info": list(addresses),
+        },
+        **more,
+    )
 
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
-    """``host(links, routes4=[], routes6=[], speeds={})``: an `ip` that answers with these, before a sysfs with these speeds."""
+    """``host(links, routes4=[], routes6=[], speeds={})``: an `ip` that answers with these, before a
+    sysfs with these speeds.
+    """
+
     def build(links, routes4=(), routes6=(), speeds=None, script=None):
-        for name, content in (("links", links), ("routes4", list(routes4)), ("routes6", list(routes6))):
-            (tmp_path / name).write_text(content if isinstance(content, str) else json.dumps(content))
+        for name, content in (
+            ("links", links),
+            ("routes4", list(routes4)),
+            ("routes6", list(routes6)),
+        ):
+            (tmp_path / name).write_text(
+                content if isinstance(content, str) else json.dumps(content)
+            )
         program = tmp_path / "bin" / "ip"
         program.parent.mkdir()
-        asked = {"links": "-details -json address show", "routes4": "-4 -json route show default", "routes6": "-6 -json route show default"}
-        answer = "".join(f'[ "$*" = "{arguments}" ] && exec cat "{tmp_path}/{name}"\n' for name, arguments in asked.items()) + "exit 9"
+        asked = {
+            "links": "-details -json address show",
+            "routes4": "-4 -json route show default",
+            "routes6": "-6 -json route show default",
+        }
+        answer = (
+            "".join(
+                f'[ "$*" = "{arguments}" ] && exec cat "{tmp_path}/{name}"\n'
+                for name, arguments in asked.items()
+            )
+            + "exit 9"
+        )
         program.write_text(f"#!/bin/sh\n{script or answer}\n")
         program.chmod(0o755)
         monkeypatch.setenv("PATH", f"{program.parent}:/usr/bin:/bin")
@@ -47,67 +86,145 @@ def host(tmp_path, monkeypatch):
 
 
 def test_an_interface_has_all_that_a_plan_needs(host):
-    built = host([link("eth1", address("10.78.1.1", 24), address("fd78::1", 64), address("fe80::1", 64, "link"))],
-                 [{"dst": "default", "gateway": "10.78.1.254", "dev": "eth1"}], speeds={"eth1": "100000\n"})
-    assert network.look(built) == {"interfaces": [{
-        "name": "eth1", "kind": "", "up": True, "carrier": True, "mtu": 1500, "speed": 100e9, "default_route": True,
-        "addresses": [{"family": 4, "address": "10.78.1.1", "prefix": 24}, {"family": 6, "address": "fd78::1", "prefix": 64}],
-    }]}
+    built = host(
+        [
+            link(
+                "eth1",
+                address("10.78.1.1", 24),
+                address("fd78::1", 64),
+                address("fe80::1", 64, "link"),
+            )
+        ],
+        [{"dst": "default", "gateway": "10.78.1.254", "dev": "eth1"}],
+        speeds={"eth1": "100000\n"},
+    )
+    assert network.look(built) == {
+        "interfaces": [
+            {
+                "name": "eth1",
+                "kind": "",
+                "up": True,
+                "carrier": True,
+                "mtu": 1500,
+                "speed": 100e9,
+                "default_route": True,
+                "addresses": [
+                    {"family": 4, "address": "10.78.1.1", "prefix": 24},
+                    {"family": 6, "address": "fd78::1", "prefix": 64},
+                ],
+            }
+        ]
+    }
 
 
 @pytest.mark.parametrize("mark", ["tentative", "deprecated", "dadfailed", "temporary"])
 def test_an_address_that_is_not_settled_is_none(host, mark):
-    assert network.interfaces(host([link("eth1", address("fd78::1", 64, **{mark: True}))]))[0]["addresses"] == []
+    assert (
+        network.interfaces(host([link("eth1", address("fd78::1", 64, **{mark: True}))]))[0][
+            "addresses"
+        ]
+        == []
+    )
 
 
-@pytest.mark.parametrize("flags, up, carrier", [
-    (["UP", "LOWER_UP"], True, True), (["NO-CARRIER", "UP"], True, False), (["BROADCAST"], False, None), (["UP"], True, None), (None, False, None),
-])
+@pytest.mark.parametrize(
+    "flags, up, carrier",
+    [
+        (["UP", "LOWER_UP"], True, True),
+        (["NO-CARRIER", "UP"], True, False),
+        (["BROADCAST"], False, None),
+        (["UP"], True, None),
+        (None, False, None),
+    ],
+)
 def test_the_state_of_a_link(host, flags, up, carrier):
     found = network.interfaces(host([link("eth1", flags=flags or [])]))[0]
     assert (found["up"], found["carrier"]) == (up, carrier)
 
 
-@pytest.mark.parametrize("text, speed", [
-    ("100000\n", 100e9), ("10\n", 10e6), ("-1\n", None), ("4294967295\n", None), ("0\n", None), ("", None), ("fast\n", None),
-])
+@pytest.mark.parametrize(
+    "text, speed",
+    [
+        ("100000\n", 100e9),
+        ("10\n", 10e6),
+        ("-1\n", None),
+        ("4294967295\n", None),
+        ("0\n", None),
+        ("", None),
+        ("fast\n", None),
+    ],
+)
 def test_the_speed_is_what_the_driver_knows(host, text, speed):
     assert network.interfaces(host([link("eth1")], speeds={"eth1": text}))[0]["speed"] == speed
 
 
 def test_the_speed_of_an_interface_of_another_namespace_is_not_this_ones(host):
-    assert network.interfaces(host([link("eth1", address="0c:42:a1:00:00:99")], speeds={"eth1": "100000"}))[0]["speed"] is None
+    assert (
+        network.interfaces(
+            host([link("eth1", address="0c:42:a1:00:00:99")], speeds={"eth1": "100000"})
+        )[0]["speed"]
+        is None
+    )
 
 
-@pytest.mark.parametrize("routes4, routes6", [
-    ([{"dst": "default", "dev": "eth1"}], []), ([], [{"dst": "default", "dev": "eth1"}]),
-    ([{"dst": "default", "nexthops": [{"dev": "eth0"}, {"dev": "eth1"}]}], []),
-])
+@pytest.mark.parametrize(
+    "routes4, routes6",
+    [
+        ([{"dst": "default", "dev": "eth1"}], []),
+        ([], [{"dst": "default", "dev": "eth1"}]),
+        ([{"dst": "default", "nexthops": [{"dev": "eth0"}, {"dev": "eth1"}]}], []),
+    ],
+)
 def test_the_default_route_of_either_family_counts(host, routes4, routes6):
-    assert [one["default_route"] for one in network.interfaces(host([link("eth1"), link("eth2")], routes4, routes6))] == [True, False]
+    assert [
+        one["default_route"]
+        for one in network.interfaces(host([link("eth1"), link("eth2")], routes4, routes6))
+    ] == [True, False]
 
 
 def test_what_kind_of_device_it_is(host):
-    links = [link("bond0", linkinfo={"info_kind": "bond"}), link("a", linkinfo={}), link("b", linkinfo=[]), link("c", linkinfo={"info_kind": 3})]
+    links = [
+        link("bond0", linkinfo={"info_kind": "bond"}),
+        link("a", linkinfo={}),
+        link("b", linkinfo=[]),
+        link("c", linkinfo={"info_kind": 3}),
+    ]
     assert [one["kind"] for one in network.interfaces(host(links))] == ["bond", "", "", ""]
 
 
-@pytest.mark.parametrize("links", [
-    "[]", '[{}]', '[3, null, "x"]', '[{"ifname": 3}]', '[{"ifname": "eth1", "flags": 3, "mtu": "x", "addr_info": [{}, 3, {"family": "inet"}], "linkinfo": 3}]',
-])
+@pytest.mark.parametrize(
+    "links",
+    [
+        "[]",
+        "[{}]",
+        '[3, null, "x"]',
+        '[{"ifname": 3}]',
+        '[{"ifname": "eth1", "flags": 3, "mtu": "x", "addr_info": [{}, 3, {"family": "inet"}], '
+        '"linkinfo": 3}]',
+    ],
+)
 def test_entries_that_are_not_understood_are_passed_over(host, links):
     found = network.look(host(links))
     assert "error" not in found
-    assert all(one["name"] == "eth1" and one["addresses"] == [] and one["mtu"] == 0 for one in found["interfaces"])
+    assert all(
+        one["name"] == "eth1" and one["addresses"] == [] and one["mtu"] == 0
+        for one in found["interfaces"]
+    )
 
 
-@pytest.mark.parametrize("links, reason", [('{"a": 1}', "not_understood"), ("[{", "not_understood"), ("2: eth1: <UP>", "not_understood")])
+@pytest.mark.parametrize(
+    "links, reason",
+    [('{"a": 1}', "not_understood"), ("[{", "not_understood"), ("2: eth1: <UP>", "not_understood")],
+)
 def test_output_of_another_shape_is_an_error(host, links, reason):
     found = network.look(host(links))
     assert (found["interfaces"], found["error"]["reason"]) == ([], reason)
 
 
-@pytest.mark.parametrize("script, reason", [("echo 'Option \"-json\" is unknown' >&2; exit 255", "failed"), ("sleep 60", "timeout")])
+@pytest.mark.parametrize(
+    "script, reason",
+    [("echo 'Option \"-json\" is unknown' >&2; exit 255", "failed"), ("sleep 60", "timeout")],
+)
 def test_an_ip_that_does_not_answer_is_an_error(host, script, reason, monkeypatch):
     monkeypatch.setattr(network, "_SECONDS", 0.3)
     found = network.look(host([], script=script))
@@ -120,7 +237,8 @@ def test_routes_that_cannot_be_read_leave_the_interfaces(host):
 
 # ---- who listens ----
 
-#: As /proc/net/tcp has it on a little-endian host: 127.0.0.1:5200 and 0.0.0.0:22 listening, 127.0.0.1:5201 connected.
+#: As /proc/net/tcp has it on a little-endian host: 127.0.0.1:5200 and 0.0.0.0:22 listening,
+#: 127.0.0.1:5201 connected.
 TCP = """  sl  local_address rem_address   st tx_queue rx_queue tr tm->when retrnsmt   uid  timeout inode
    0: 0100007F:1450 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 1 1 0 100 0 0 10 0
    1: 00000000:0016 00000000:0000 0A 00000000:00000000 00:00000000 00000000     0        0 2 1 0 100 0 0 10 0
@@ -145,10 +263,19 @@ def test_the_ports_that_somebody_listens_on(sockets):
     assert network.listening(sockets) == {5200, 22, 5202, 5203}
 
 
-@pytest.mark.parametrize("address, port, listens", [
-    ("127.0.0.1", 5200, True), ("127.0.0.2", 5200, False), ("10.0.0.1", 22, True), ("127.0.0.1", 5201, False), ("::1", 5202, True), ("::2", 5202, False),
-    ("10.0.0.1", 5203, True), ("fd78::1", 5203, True),
-])
+@pytest.mark.parametrize(
+    "address, port, listens",
+    [
+        ("127.0.0.1", 5200, True),
+        ("127.0.0.2", 5200, False),
+        ("10.0.0.1", 22, True),
+        ("127.0.0.1", 5201, False),
+        ("::1", 5202, True),
+        ("::2", 5202, False),
+        ("10.0.0.1", 5203, True),
+        ("fd78::1", 5203, True),
+    ],
+)
 def test_a_port_listens_at_its_address_or_at_all(sockets, address, port, listens):
     assert network.port_listens(address, port, sockets) is listens
 

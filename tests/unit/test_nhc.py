@@ -15,7 +15,8 @@ from ansible_collections.autopilot.gpu.plugins.filter.nhc_conf import nhc_conf
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, nhc
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _options
 
-#: A file as Azure has it for eight GPUs of a kind, some lines of LBNL's NHC, and lines for some hosts only.
+#: A file as Azure has it for eight GPUs of a kind, some lines of LBNL's NHC, and lines for some
+#: hosts only.
 FILE = """
 # NHC Configuration File
  * || check_hw_cpuinfo 2 96 96
@@ -47,18 +48,41 @@ not a line of NHC's
 def test_a_file_of_azure():
     taken = nhc.read(FILE, "gpu07.example.com").to_dict()
     assert taken["checks_options"] == {
-        "infiniband": {"ports": {"mlx5_0:1": 400.0, "mlx5_1:1": 400.0}}, "ethernet": {"interfaces": ["lo", "eth0"]}, "xid_errors": {"since": 7200.0},
-        "pcie_bandwidth": {"minimum": 52.0}, "ecc_errors": {"dram_corrected_limit": 20000000, "sram_corrected_limit": 10000},
-        "storage": {"expected_nvme_disks": 8, "paths": ["/"]}, "gpu_link": {"minimum": 350.0},
+        "infiniband": {"ports": {"mlx5_0:1": 400.0, "mlx5_1:1": 400.0}},
+        "ethernet": {"interfaces": ["lo", "eth0"]},
+        "xid_errors": {"since": 7200.0},
+        "pcie_bandwidth": {"minimum": 52.0},
+        "ecc_errors": {"dram_corrected_limit": 20000000, "sram_corrected_limit": 10000},
+        "storage": {"expected_nvme_disks": 8, "paths": ["/"]},
+        "gpu_link": {"minimum": 350.0},
         # 1915071 MiB of which 5 % of what is there may be missing.
-        "memory_and_cpu": {"sockets": 2, "cores": 96, "threads": 96, "minimum_memory_gib": 1781.13, "maximum_swap_gib": 0.0},
-        "nfs_mounts": {"mounts": [{"server": "nas", "path": "/export/data", "mount_point": "/data"}]},
+        "memory_and_cpu": {
+            "sockets": 2,
+            "cores": 96,
+            "threads": 96,
+            "minimum_memory_gib": 1781.13,
+            "maximum_swap_gib": 0.0,
+        },
+        "nfs_mounts": {
+            "mounts": [{"server": "nas", "path": "/export/data", "mount_point": "/data"}]
+        },
     }
     assert taken["expected_gpus"] == 8 and taken["lines"] == 20
     assert {"gpu_count", "remapped_rows", "gpu_power", "nvlink"} <= set(taken["checks_list"])
-    assert {"check_hw_topology", "check_nccl_allreduce", "check_ps_service"} <= {one["text"].split()[2] for one in taken["not_taken"]}
-    assert {one["text"].split()[2] for one in taken["differences"]} >= {"check_gpu_bw", "check_hw_ib", "check_gpu_ecc", "check_ib_link_flapping"}
-    assert all(FILE.splitlines()[one["line"] - 1].split("||")[1].strip() == one["text"].split("||")[1].strip() for one in taken["not_taken"])
+    assert {"check_hw_topology", "check_nccl_allreduce", "check_ps_service"} <= {
+        one["text"].split()[2] for one in taken["not_taken"]
+    }
+    assert {one["text"].split()[2] for one in taken["differences"]} >= {
+        "check_gpu_bw",
+        "check_hw_ib",
+        "check_gpu_ecc",
+        "check_ib_link_flapping",
+    }
+    assert all(
+        FILE.splitlines()[one["line"] - 1].split("||")[1].strip()
+        == one["text"].split("||")[1].strip()
+        for one in taken["not_taken"]
+    )
 
 
 def test_lines_for_some_hosts_come_later_and_count():
@@ -75,31 +99,63 @@ def test_every_option_is_one_of_its_check_and_is_accepted():
             _options.of_check(name, options)
 
 
-@pytest.mark.parametrize("mask, hits, misses", [
-    ("*", ["a", "b.c"], []),
-    ("gpu0*", ["gpu01", "gpu01.example.com"], ["gpu11"]),
-    ("gpu0?.example.com", ["gpu01.example.com"], ["gpu01", "gpu011.example.com"]),
-    ("gpu0[1-3]", ["gpu01"], ["gpu04"]), ("gpu0[!1-3]", ["gpu04"], ["gpu01"]), ("gpu0[^1-3]", ["gpu04"], ["gpu01"]),
-    ("gpu01", ["gpu01", "gpu01.example.com"], ["gpu011", "GPU01"]),
-    ("!io*", ["gpu01"], ["io1", "io1.example.com"]),
-    ("/^gpu[0-9]+$/", ["gpu01", "gpu01.example.com"], ["xgpu01"]), ("/pu[[:digit:]]/", ["gpu1"], ["gpux"]), ("!/\\.(gpu|htc)/", ["a.b"], ["n1.gpu"]),
-    ("{n00[00-99].phys,n000[0-4].bio}", ["n0030.phys", "n0099.phys", "n0001.bio"], ["n0100.phys", "n0005.bio", "n0030"]),
-    ("!{n03,n05,n0[7-9]}", ["n04", "n10"], ["n03", "n07", "n09"]),
-    ("{n[8-11]}", ["n08", "n11"], ["n8", "n12"]), ("{n[3-1]}", ["n2"], ["n4"]),
-])
+@pytest.mark.parametrize(
+    "mask, hits, misses",
+    [
+        ("*", ["a", "b.c"], []),
+        ("gpu0*", ["gpu01", "gpu01.example.com"], ["gpu11"]),
+        ("gpu0?.example.com", ["gpu01.example.com"], ["gpu01", "gpu011.example.com"]),
+        ("gpu0[1-3]", ["gpu01"], ["gpu04"]),
+        ("gpu0[!1-3]", ["gpu04"], ["gpu01"]),
+        ("gpu0[^1-3]", ["gpu04"], ["gpu01"]),
+        ("gpu01", ["gpu01", "gpu01.example.com"], ["gpu011", "GPU01"]),
+        ("!io*", ["gpu01"], ["io1", "io1.example.com"]),
+        ("/^gpu[0-9]+$/", ["gpu01", "gpu01.example.com"], ["xgpu01"]),
+        ("/pu[[:digit:]]/", ["gpu1"], ["gpux"]),
+        ("!/\\.(gpu|htc)/", ["a.b"], ["n1.gpu"]),
+        (
+            "{n00[00-99].phys,n000[0-4].bio}",
+            ["n0030.phys", "n0099.phys", "n0001.bio"],
+            ["n0100.phys", "n0005.bio", "n0030"],
+        ),
+        ("!{n03,n05,n0[7-9]}", ["n04", "n10"], ["n03", "n07", "n09"]),
+        ("{n[8-11]}", ["n08", "n11"], ["n8", "n12"]),
+        ("{n[3-1]}", ["n2"], ["n4"]),
+    ],
+)
 def test_hostmasks(mask, hits, misses):
     assert [host for host in hits + misses if nhc.matches(mask, host)] == hits
 
 
-@pytest.mark.parametrize("mask, words", [
-    ("/(/", "is no expression"), ("{n00[10-21,23]}", "no range of NHC's"), ("%gpu%", "a program of NHC's"),
-])
+@pytest.mark.parametrize(
+    "mask, words",
+    [
+        ("/(/", "is no expression"),
+        ("{n00[10-21,23]}", "no range of NHC's"),
+        ("%gpu%", "a program of NHC's"),
+    ],
+)
 def test_hostmasks_that_cannot_be_read_are_said(mask, words):
     taken = nhc.read(f"{mask} || check_gpu_count 8", "gpu01")
-    assert [one["reason"] for one in taken.not_taken if words in one["reason"]] and taken.expected_gpus is None and taken.lines == 0
+    assert (
+        [one["reason"] for one in taken.not_taken if words in one["reason"]]
+        and taken.expected_gpus is None
+        and taken.lines == 0
+    )
 
 
-@pytest.mark.parametrize("text, kilobytes", [("1024", 1024), ("1k", 1), ("1kB", 1), ("1915071MB", 1915071 * 1024), ("2G", 2 << 20), ("1t", 1 << 30), ("7b", 7)])
+@pytest.mark.parametrize(
+    "text, kilobytes",
+    [
+        ("1024", 1024),
+        ("1k", 1),
+        ("1kB", 1),
+        ("1915071MB", 1915071 * 1024),
+        ("2G", 2 << 20),
+        ("1t", 1 << 30),
+        ("7b", 7),
+    ],
+)
 def test_sizes_are_in_kilobytes_of_1024(text, kilobytes):
     assert nhc.kilobytes(text) == kilobytes
 
@@ -115,9 +171,13 @@ def test_a_fudge_lets_pass_what_nhc_lets_pass(actual, limit, percent):
     """NHC's own arithmetic, in whole kB, against ours; they may differ by its rounding."""
     fudge = percent * actual // 100
     if abs(actual + fudge - limit) > 2:
-        assert (actual + fudge >= limit) == (actual * 1024 >= nhc.at_least(f"{limit}", f"{percent}%"))
+        assert (actual + fudge >= limit) == (
+            actual * 1024 >= nhc.at_least(f"{limit}", f"{percent}%")
+        )
     if abs(actual - fudge - limit) > 2:
-        assert (actual - fudge <= limit) == (actual * 1024 <= nhc.at_most(f"{limit}", f"{percent}%"))
+        assert (actual - fudge <= limit) == (
+            actual * 1024 <= nhc.at_most(f"{limit}", f"{percent}%")
+        )
 
 
 #: A line -> options taken, and words of the reason where it is not, or not quite.
@@ -126,13 +186,25 @@ LINES = {
     "check_gpu_bw": ({}, "is missing or no number"),
     "check_gpu_bw fast": ({}, "is missing or no number"),
     "check_gpu_bw -1": ({}, "no number from 0 up"),
-    "check_gpu_bw 52 350": ({"pcie_bandwidth": {"minimum": 52.0}, "gpu_link": {"minimum": 350.0}}, "1.05"),
+    "check_gpu_bw 52 350": (
+        {"pcie_bandwidth": {"minimum": 52.0}, "gpu_link": {"minimum": 350.0}},
+        "1.05",
+    ),
     "check_gpu_bw 52 many": ({}, "is missing or no number"),
-    "check_hw_physmem 100GB 200GB": ({"memory_and_cpu": {"minimum_memory_gib": 100.0}}, "more memory than the maximum"),
+    "check_hw_physmem 100GB 200GB": (
+        {"memory_and_cpu": {"minimum_memory_gib": 100.0}},
+        "more memory than the maximum",
+    ),
     "check_hw_physmem": ({}, "the size is missing"),
     "check_hw_physmem 100GB 100GB five%": ({}, "is no share"),
-    "check_hw_physmem 100GB 100GB 10GB": ({"memory_and_cpu": {"minimum_memory_gib": 90.0}}, "more memory than the maximum"),
-    "check_hw_swap 1GB 2GB 10%": ({"memory_and_cpu": {"maximum_swap_gib": 2.22}}, "less swap space than the minimum"),
+    "check_hw_physmem 100GB 100GB 10GB": (
+        {"memory_and_cpu": {"minimum_memory_gib": 90.0}},
+        "more memory than the maximum",
+    ),
+    "check_hw_swap 1GB 2GB 10%": (
+        {"memory_and_cpu": {"maximum_swap_gib": 2.22}},
+        "less swap space than the minimum",
+    ),
     "check_hw_swap 1GB": ({}, "no check of the least swap space"),
     "check_hw_swap 0 0 100%": ({}, "lets everything pass"),
     "check_hw_cpuinfo two": ({}, "is missing or no number"),
@@ -141,8 +213,14 @@ LINES = {
     "check_gpu_ecc 5": ({"ecc_errors": {"dram_corrected_limit": 5}}, "flags"),
     "check_hw_ib 200": ({"infiniband": {"minimum_rate_gbps": 200.0}}, "exactly"),
     "check_hw_eth": ({}, "missing"),
-    "check_fs_mount /data nas:/export nfs": ({"nfs_mounts": {"mounts": [{"server": "nas", "path": "/export", "mount_point": "/data"}]}}, "options"),
-    "check_fs_mount_rw -s '/^nas[12]:/' -f /data": ({"storage": {"paths": ["/data"]}}, "from where"),
+    "check_fs_mount /data nas:/export nfs": (
+        {"nfs_mounts": {"mounts": [{"server": "nas", "path": "/export", "mount_point": "/data"}]}},
+        "options",
+    ),
+    "check_fs_mount_rw -s '/^nas[12]:/' -f /data": (
+        {"storage": {"paths": ["/data"]}},
+        "from where",
+    ),
     "check_fs_mount_rw -t ext4 -f /a /b": ({"storage": {"paths": ["/a", "/b"]}}, "from where"),
     "check_fs_mount_rw -s 'nas:/e*' -f /data": ({"storage": {"paths": ["/data"]}}, "from where"),
     "check_fs_mount_rw -f '/data*'": ({}, "pattern"),
@@ -171,13 +249,20 @@ def test_each_line_is_taken_or_said(line):
 
 
 def test_variables_are_put_in_where_they_are_used():
-    taken = nhc.read('* || LIMIT="48"\n{gpu0[1-2]} || export LIMIT=40\n* || check_gpu_bw ${LIMIT}\n', "gpu03")
+    taken = nhc.read(
+        '* || LIMIT="48"\n{gpu0[1-2]} || export LIMIT=40\n* || check_gpu_bw ${LIMIT}\n', "gpu03"
+    )
     assert taken.options == {"pcie_bandwidth": {"minimum": 48.0}}
-    assert nhc.read('* || LIMIT=48\ngpu01 || LIMIT=40\n* || check_gpu_bw $LIMIT\n', "gpu01").options == {"pcie_bandwidth": {"minimum": 40.0}}
+    assert nhc.read(
+        "* || LIMIT=48\ngpu01 || LIMIT=40\n* || check_gpu_bw $LIMIT\n", "gpu01"
+    ).options == {"pcie_bandwidth": {"minimum": 40.0}}
 
 
 def test_without_a_host_every_line_counts():
-    assert {"check_a", "check_b"} == {one["text"].split()[2] for one in nhc.read("gpu01 || check_a\n{x[1-2]} || check_b\n").not_taken}
+    assert {"check_a", "check_b"} == {
+        one["text"].split()[2]
+        for one in nhc.read("gpu01 || check_a\n{x[1-2]} || check_b\n").not_taken
+    }
 
 
 @given(st.text(max_size=60), st.text(max_size=10))

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The check node_changes: which copy of a snapshot serves, what its result says in a sentence, and judging it again from a document."""
+"""The check node_changes: which copy of a snapshot serves, what its result says in a sentence, and
+judging it again from a document.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +18,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks impor
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import Node, Policy, judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import (
+    Node,
+    Policy,
+    judge,
+)
 
 GPU = {"index": 3, "uuid": "GPU-d", "pci": "00000000:5D:00.0", "name": "H100"}
 BASELINE = {"run": "job42", "source": "both", "taken": "2026-11-22T01:00:00Z"}
@@ -24,18 +30,47 @@ BASELINE = {"run": "job42", "source": "both", "taken": "2026-11-22T01:00:00Z"}
 
 def readings(uncorrectable=0, used=0):
     return {
-        "remapped_rows": {"gpus": [dict(GPU, rows={"correctable": 0, "uncorrectable": uncorrectable, "pending": 0, "failure": 0})], "driver_version": "580"},
-        "gpu_processes": {"gpus": [dict(GPU, processes=[], holders=[], memory={"used": used, "reserved": 0})], "processes_scope": "host", "mps": []},
+        "remapped_rows": {
+            "gpus": [
+                dict(
+                    GPU,
+                    rows={
+                        "correctable": 0,
+                        "uncorrectable": uncorrectable,
+                        "pending": 0,
+                        "failure": 0,
+                    },
+                )
+            ],
+            "driver_version": "580",
+        },
+        "gpu_processes": {
+            "gpus": [dict(GPU, processes=[], holders=[], memory={"used": used, "reserved": 0})],
+            "processes_scope": "host",
+            "mps": [],
+        },
     }
 
 
 def made(taken="2026-11-22T01:00:00Z", run="job42", **more):
-    head = {"schema": snapshot.SCHEMA, "schema_version": 1, "run": run, "taken": taken, "boot_id": "boot-1", "uptime_seconds": 100.0, "driver_loaded": None}
+    head = {
+        "schema": snapshot.SCHEMA,
+        "schema_version": 1,
+        "run": run,
+        "taken": taken,
+        "boot_id": "boot-1",
+        "uptime_seconds": 100.0,
+        "driver_loaded": None,
+    }
     return snapshot.of(head, {"gpus": [GPU], "driver_version": "580"}, readings(**more))
 
 
 def judged(after, before=None, baseline=None, **options):
-    given = {"before": made() if before is None else before, "after": dict(made(), readings=after), "baseline": baseline or BASELINE}
+    given = {
+        "before": made() if before is None else before,
+        "after": dict(made(), readings=after),
+        "baseline": baseline or BASELINE,
+    }
     return node_changes.judge(given, options)
 
 
@@ -43,15 +78,32 @@ def test_what_a_job_cost_is_one_sentence():
     """This job cost GPU 3 on gpu07 eight remapped rows and left 20 GB allocated."""
     result = judged(readings(8, 20_000_000_000))
     assert result.status == "fail"
-    assert result.summary == "GPU 3 (5D:00.0): this job cost 8 remapped rows and left 20.0 GB allocated that no process holds"
-    assert {finding.code: finding.evidence["baseline"] for finding in result.findings} == {"new_remapped_rows": BASELINE, "left_memory": BASELINE}
+    assert (
+        result.summary
+        == "GPU 3 (5D:00.0): this job cost 8 remapped rows and left 20.0 GB allocated that no "
+        "process holds"
+    )
+    assert {finding.code: finding.evidence["baseline"] for finding in result.findings} == {
+        "new_remapped_rows": BASELINE,
+        "left_memory": BASELINE,
+    }
 
 
-@pytest.mark.parametrize("source, words", [("both", ""), ("node", ", kept by the node alone"), ("controller", ", kept by the controller alone")])
+@pytest.mark.parametrize(
+    "source, words",
+    [
+        ("both", ""),
+        ("node", ", kept by the node alone"),
+        ("controller", ", kept by the controller alone"),
+    ],
+)
 def test_nothing_changed(source, words):
     result = judged(readings(), baseline=dict(BASELINE, source=source))
     assert (result.status, result.findings) == ("pass", [])
-    assert result.summary == f"nothing changed since the snapshot of run job42 (2026-11-22T01:00:00Z{words})"
+    assert (
+        result.summary
+        == f"nothing changed since the snapshot of run job42 (2026-11-22T01:00:00Z{words})"
+    )
 
 
 def test_while_a_job_runs_what_it_holds_is_its_own():
@@ -59,26 +111,62 @@ def test_while_a_job_runs_what_it_holds_is_its_own():
 
 
 def test_without_a_snapshot_it_is_not_told():
-    result = judged(readings(8), before={}, baseline={"run": "job42", "source": None, "node": "there is none", "controller": "x.json: Permission denied"})
-    assert (result.status, [finding.code for finding in result.findings]) == ("unknown", ["no_baseline"])
-    assert "no snapshot of run job42 to compare with (node: there is none; controller: x.json: Permission denied)" in result.summary
+    result = judged(
+        readings(8),
+        before={},
+        baseline={
+            "run": "job42",
+            "source": None,
+            "node": "there is none",
+            "controller": "x.json: Permission denied",
+        },
+    )
+    assert (result.status, [finding.code for finding in result.findings]) == (
+        "unknown",
+        ["no_baseline"],
+    )
+    assert (
+        "no snapshot of run job42 to compare with (node: there is none; controller: x.json: "
+        "Permission denied)" in result.summary
+    )
 
 
-@pytest.mark.parametrize("given", [
-    {}, None, [], {"before": 3, "after": [], "baseline": "x"}, {"before": made(), "after": {}}, {"before": None, "after": dict(made(), gpus=[], readings={})},
-    {"before": made(), "after": dict(made(), readings={"remapped_rows": {"absent": {"pci": []}}})},
-])
+@pytest.mark.parametrize(
+    "given",
+    [
+        {},
+        None,
+        [],
+        {"before": 3, "after": [], "baseline": "x"},
+        {"before": made(), "after": {}},
+        {"before": None, "after": dict(made(), gpus=[], readings={})},
+        {
+            "before": made(),
+            "after": dict(made(), readings={"remapped_rows": {"absent": {"pci": []}}}),
+        },
+    ],
+)
 def test_nothing_to_compare_is_skipped(given):
     assert node_changes.judge(given, {}).status == "skip"
 
 
 def test_a_check_that_hung_now_is_not_a_difference():
-    result = judged({"remapped_rows": {"hung": {"what": "nvmlInit"}}, "gpu_processes": readings()["gpu_processes"]})
-    assert [(finding.code, finding.status) for finding in result.findings] == [("not_compared", "skip")]
-    assert result.status == "skip" and "remapped_rows was read only at the snapshot" in result.summary
+    result = judged(
+        {
+            "remapped_rows": {"hung": {"what": "nvmlInit"}},
+            "gpu_processes": readings()["gpu_processes"],
+        }
+    )
+    assert [(finding.code, finding.status) for finding in result.findings] == [
+        ("not_compared", "skip")
+    ]
+    assert (
+        result.status == "skip" and "remapped_rows was read only at the snapshot" in result.summary
+    )
 
 
 # ---- which copy serves ----
+
 
 @pytest.fixture
 def host(tmp_path, monkeypatch):
@@ -90,17 +178,32 @@ def host(tmp_path, monkeypatch):
 OLD, NEW = "2026-11-22T01:00:00Z", "2026-11-22T02:00:00Z"
 
 
-@pytest.mark.parametrize("own, given, source, taken, why", [
-    (OLD, made(OLD), "both", OLD, {}),
-    (OLD, None, "node", OLD, {"controller": "none was given"}),
-    (OLD, {"error": "there is none"}, "node", OLD, {"controller": "there is none"}),
-    (None, made(OLD), "controller", OLD, {"node": "there is none"}),
-    (None, None, None, None, {"node": "there is none", "controller": "none was given"}),
-    (None, {"schema": "x"}, None, None, {"node": "there is none", "controller": "it has no schema 'autopilot.gpu/snapshot'"}),
-    (OLD, made(OLD, "job41"), "node", OLD, {"controller": "it is of run 'job41' and not of 'job42'"}),
-    (NEW, made(OLD), "node", NEW, {"controller": f"it is of {OLD}, the other copy is newer"}),
-    (OLD, made(NEW), "controller", NEW, {"node": f"it is of {OLD}, the other copy is newer"}),
-])
+@pytest.mark.parametrize(
+    "own, given, source, taken, why",
+    [
+        (OLD, made(OLD), "both", OLD, {}),
+        (OLD, None, "node", OLD, {"controller": "none was given"}),
+        (OLD, {"error": "there is none"}, "node", OLD, {"controller": "there is none"}),
+        (None, made(OLD), "controller", OLD, {"node": "there is none"}),
+        (None, None, None, None, {"node": "there is none", "controller": "none was given"}),
+        (
+            None,
+            {"schema": "x"},
+            None,
+            None,
+            {"node": "there is none", "controller": "it has no schema 'autopilot.gpu/snapshot'"},
+        ),
+        (
+            OLD,
+            made(OLD, "job41"),
+            "node",
+            OLD,
+            {"controller": "it is of run 'job41' and not of 'job42'"},
+        ),
+        (NEW, made(OLD), "node", NEW, {"controller": f"it is of {OLD}, the other copy is newer"}),
+        (OLD, made(NEW), "controller", NEW, {"node": f"it is of {OLD}, the other copy is newer"}),
+    ],
+)
 def test_whichever_survives_serves(host, own, given, source, taken, why):
     if own:
         assert "path" in snapshot.keep(made(own), host)
@@ -114,29 +217,52 @@ def test_a_torn_copy_of_the_node_is_said_and_the_controllers_serves(host):
     with open(path, "r+", encoding="utf-8") as handle:
         handle.truncate(100)
     base = changes.baseline("job42", host, made())
-    assert base.about["source"] == "controller" and "damaged, or not written to its end" in base.about["node"]
+    assert (
+        base.about["source"] == "controller"
+        and "damaged, or not written to its end" in base.about["node"]
+    )
 
 
 # ---- a pass ----
 
+
 def outcomes(**more):
-    return [Outcome(CheckResult(check, "pass", ""), found, {}) for check, found in readings(**more).items()]
+    return [
+        Outcome(CheckResult(check, "pass", ""), found, {})
+        for check, found in readings(**more).items()
+    ]
 
 
 def test_a_pass_that_keeps_and_one_that_compares(host):
     settings = Settings(host_root=host.root)
     kept = changes.kept("job42", outcomes(), settings)
-    assert (kept.result.check, kept.result.status, kept.result.summary) == ("node_changes", "pass", "snapshot kept as job42")
-    compared = changes.compared(changes.baseline("job42", host), outcomes(uncorrectable=8), settings, {"phase": "postflight"})
+    assert (kept.result.check, kept.result.status, kept.result.summary) == (
+        "node_changes",
+        "pass",
+        "snapshot kept as job42",
+    )
+    compared = changes.compared(
+        changes.baseline("job42", host),
+        outcomes(uncorrectable=8),
+        settings,
+        {"phase": "postflight"},
+    )
     assert [finding.code for finding in compared.result.findings] == ["new_remapped_rows"]
     # What other checks have read is in their readings, and not once more in these.
-    assert "readings" not in compared.readings["after"] and compared.readings["before"]["readings"]["remapped_rows"]
+    assert (
+        "readings" not in compared.readings["after"]
+        and compared.readings["before"]["readings"]["remapped_rows"]
+    )
 
 
 def test_in_check_mode_nothing_is_kept(host):
     around = changes.Around("job42", "keep", None, 0, {}, Settings(host_root=host.root))
-    assert around.run([], passive_only=True, stop_on_fail=True) == [] and "error" in snapshot.read_back("job42", host)
-    assert [one.result.summary for one in around.run([], passive_only=False, stop_on_fail=True)] == ["snapshot kept as job42"]
+    assert around.run(
+        [], passive_only=True, stop_on_fail=True
+    ) == [] and "error" in snapshot.read_back("job42", host)
+    assert [
+        one.result.summary for one in around.run([], passive_only=False, stop_on_fail=True)
+    ] == ["snapshot kept as job42"]
     assert "path" in snapshot.read_back("job42", host)
 
 
@@ -147,7 +273,9 @@ def recorded(several):
 def test_the_controllers_copy_is_the_nodes(host):
     kept = changes.kept("job42", outcomes(), Settings(host_root=host.root))
     facts = {"gpus": [GPU], "driver_version": "580"}
-    copied = changes.controller_copy(json.loads(json.dumps(recorded([*outcomes(), kept]))), {key: facts[key] for key in facts})
+    copied = changes.controller_copy(
+        json.loads(json.dumps(recorded([*outcomes(), kept]))), {key: facts[key] for key in facts}
+    )
     own = snapshot.read_back("job42", host)["snapshot"]
     assert {**copied, "gpus": None} == {**own, "gpus": None}
     assert changes.controller_copy(recorded(outcomes()), facts) is None
@@ -158,11 +286,15 @@ def test_a_run_is_judged_again_from_its_document(host):
     settings = Settings(host_root=host.root)
     changes.kept("job42", outcomes(), settings)
     passed = outcomes(uncorrectable=8)
-    compared = changes.compared(changes.baseline("job42", host), passed, settings, {"phase": "postflight"})
+    compared = changes.compared(
+        changes.baseline("job42", host), passed, settings, {"phase": "postflight"}
+    )
     results = [one.result for one in [*passed, compared]]
     nodes = [Node("gpu07", results, {"gpus": [GPU]}, recorded([*passed, compared]))]
     run = report.Run("x", "postflight", 0, 1, False, None, "job42")
-    document = json.loads(json.dumps(report.document_of(run, nodes, judge(nodes, Policy()), Policy())))
+    document = json.loads(
+        json.dumps(report.document_of(run, nodes, judge(nodes, Policy()), Policy()))
+    )
     assert document["run"] == "job42"
     forgotten = copy.deepcopy(document)
     forgotten["nodes"][0]["health"][-1].update(status="fail", findings=[], summary="forgotten")
@@ -174,7 +306,10 @@ def test_a_run_is_judged_again_from_its_document(host):
 def test_it_waits_only_where_something_is_held_that_was_not():
     base = changes.Baseline(made(), BASELINE)
     again = changes.is_still_held(base, 30)
-    held, free = (Outcome(CheckResult("gpu_processes", "pass", ""), readings(used=used)["gpu_processes"], {}) for used in (20 << 30, 0))
+    held, free = (
+        Outcome(CheckResult("gpu_processes", "pass", ""), readings(used=used)["gpu_processes"], {})
+        for used in (20 << 30, 0)
+    )
     assert again(held, 0) is True and again(held, 29.9) is True and again(held, 30) is False
     assert again(free, 0) is False and again(outcomes()[0], 0) is False
     assert changes.is_still_held(changes.Baseline(None, {}), 30)(held, 0) is False

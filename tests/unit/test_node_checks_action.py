@@ -14,17 +14,25 @@ from ansible_collections.autopilot.gpu.plugins.action import node_checks
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import snapshot
 
 
-@pytest.mark.parametrize("make, said", [
-    (lambda path: None, "there is none"), (os.mkfifo, "it is no file"), (lambda path: os.symlink("/dev/zero", path), "it is no file"),
-    (os.mkdir, "it is no file"), (lambda path: os.symlink(path, path), "Too many levels"),
-])
+@pytest.mark.parametrize(
+    "make, said",
+    [
+        (lambda path: None, "there is none"),
+        (os.mkfifo, "it is no file"),
+        (lambda path: os.symlink("/dev/zero", path), "it is no file"),
+        (os.mkdir, "it is no file"),
+        (lambda path: os.symlink(path, path), "Too many levels"),
+    ],
+)
 def test_what_is_no_copy_is_said_and_holds_nobody_up(tmp_path, make, said):
     path = snapshot.controller_path(str(tmp_path), "job42", "gpu01")
     os.makedirs(os.path.dirname(path))
     make(path)
     found = []
     # A thread, since what waits for a pipe waits for ever.
-    reading = threading.Thread(target=lambda: found.append(node_checks._copy(str(tmp_path), "job42", "gpu01")), daemon=True)
+    reading = threading.Thread(
+        target=lambda: found.append(node_checks._copy(str(tmp_path), "job42", "gpu01")), daemon=True
+    )
     reading.start()
     reading.join(10)
     assert len(found) == 1 and set(found[0]) == {"error"} and said in found[0]["error"]

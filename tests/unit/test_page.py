@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The report page without a browser: what it says, what it never says, and documents of any kind."""
+
 from __future__ import annotations
 
 import copy
@@ -16,13 +17,23 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _page, _page_again, _page_heat, _page_links, _page_words
+from ansible_collections.autopilot.gpu.plugins.plugin_utils import (
+    _page,
+    _page_again,
+    _page_heat,
+    _page_links,
+    _page_words,
+)
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import run_world  # noqa: E402
 
 HERE = Path(_page.__file__).parent
-FAULTS = dict(slow={("gpu07", "eth2", "transmit"): 0.33}, loss={("eth1", "gpu02", "gpu06"): 0.2, ("eth1", "gpu06", "gpu02"): 0.2}, dead=frozenset({"gpu05"}))
+FAULTS = dict(
+    slow={("gpu07", "eth2", "transmit"): 0.33},
+    loss={("eth1", "gpu02", "gpu06"): 0.2, ("eth1", "gpu06", "gpu02"): 0.2},
+    dead=frozenset({"gpu05"}),
+)
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +55,7 @@ class Reader(HTMLParser):
 
     def handle_endtag(self, tag):
         if tag in self._open:
-            del self._open[len(self._open) - 1 - self._open[::-1].index(tag):]
+            del self._open[len(self._open) - 1 - self._open[::-1].index(tag) :]
 
     def handle_data(self, data):
         if data.strip() and not {"style", "script"} & set(self._open):
@@ -61,26 +72,57 @@ def read(document):
 
 # ---- what it says ----
 
+
 def test_the_verdict_comes_first_and_then_the_bad_nodes(mixed):
     text = read(mixed).text + "\n"
-    told = [text.rindex(words) for words in (
-        "FAILED\n", mixed["verdict"]["reason"], "Needs attention: 5 nodes", "Links and paths between nodes", "Skipped, and why", "\nHealthy\n", "\nAll nodes\n",
-        "Network between the nodes", "PCIe bandwidth of each GPU", "Run only the bad part again", "all of it with the raw readings",
-    )]
+    told = [
+        text.rindex(words)
+        for words in (
+            "FAILED\n",
+            mixed["verdict"]["reason"],
+            "Needs attention: 5 nodes",
+            "Links and paths between nodes",
+            "Skipped, and why",
+            "\nHealthy\n",
+            "\nAll nodes\n",
+            "Network between the nodes",
+            "PCIe bandwidth of each GPU",
+            "Run only the bad part again",
+            "all of it with the raw readings",
+        )
+    ]
     assert told == sorted(told)
     assert "109 s" in text and "2026-11-21 03:13:49 UTC" in text
 
 
-def test_a_finding_has_its_figure_the_expectation_with_its_source_the_evidence_and_what_to_do(mixed):
+def test_a_finding_has_its_figure_the_expectation_with_its_source_the_evidence_and_what_to_do(
+    mixed,
+):
     text = read(mixed).text
     assert "host to device 3.4 GB/s, expected at least 46 (PCIe 5.0 x16, table)" in text
     assert "at least 46 GB/s (the table of what is known of such parts: PCIe 5.0 x16)" in text
     assert "at least 7.56 Gbit/s (what the fleet shows: " in text
-    for words in ("bits_per_second", "3.13 Gbit/s", "drain the node", "in use by python3 (pid 4242)", "link gpu02 and gpu06 on eth1"):
+    for words in (
+        "bits_per_second",
+        "3.13 Gbit/s",
+        "drain the node",
+        "in use by python3 (pid 4242)",
+        "link gpu02 and gpu06 on eth1",
+    ):
         assert words in text
 
 
-@pytest.mark.parametrize("verdict", [{}, None, {"passed": "yes"}, {"passed": 1, "reason": "all is well"}, {"status": "pass"}, {"passed": False, "reason": "x"}])
+@pytest.mark.parametrize(
+    "verdict",
+    [
+        {},
+        None,
+        {"passed": "yes"},
+        {"passed": 1, "reason": "all is well"},
+        {"status": "pass"},
+        {"passed": False, "reason": "x"},
+    ],
+)
 def test_what_does_not_say_that_it_passed_has_not_passed(mixed, verdict):
     text = read({**mixed, "verdict": verdict}).text
     assert "FAILED" in text and "PASSED" not in text
@@ -88,42 +130,90 @@ def test_what_does_not_say_that_it_passed_has_not_passed(mixed, verdict):
 
 def test_what_is_said_of_several_gpus_is_said_once():
     document = run_world.document([run_world.node("gpu01")])
-    finding = {"code": "gpu_not_read", "status": "unknown", "message": "was not read", "action": "watch", "check": "pcie_bandwidth", "evidence": {"seconds": 3}}
+    finding = {
+        "code": "gpu_not_read",
+        "status": "unknown",
+        "message": "was not read",
+        "action": "watch",
+        "check": "pcie_bandwidth",
+        "evidence": {"seconds": 3},
+    }
     findings = [dict(finding, subject={"kind": "gpu", "index": index}) for index in range(8)]
-    findings.insert(3, dict(finding, message="was read in part", subject={"kind": "gpu", "index": 9}))
+    findings.insert(
+        3, dict(finding, message="was read in part", subject={"kind": "gpu", "index": 9})
+    )
     document["nodes"][0].update(status="unknown", fit="could_not_tell", findings=findings)
     text = read(document).text
-    assert text.count("was read in part") == 1 and "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7" in text
+    assert (
+        text.count("was read in part") == 1
+        and "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7" in text
+    )
     card = _page.html_of(document).partition('id="nodes"')[0]
     assert card.count("<bdi>was not read</bdi>") == 1 and card.count("seconds") == 9
 
 
 def test_a_replay_says_that_it_measured_nothing(mixed):
-    replay = {"of": "20261121T031200-preflight", "judged": "2026-11-22T08:00:00Z", "options": {"pcie_bandwidth": {"minimum": 40}}}
+    replay = {
+        "of": "20261121T031200-preflight",
+        "judged": "2026-11-22T08:00:00Z",
+        "options": {"pcie_bandwidth": {"minimum": 40}},
+    }
     text = read({**mixed, "replay": replay}).text
-    assert "judged again at 2026-11-22 08:00:00 UTC; nothing was measured anew" in text and '{"pcie_bandwidth": {"minimum": 40}}' in text
+    assert (
+        "judged again at 2026-11-22 08:00:00 UTC; nothing was measured anew" in text
+        and '{"pcie_bandwidth": {"minimum": 40}}' in text
+    )
     assert "nothing was measured anew" not in read(mixed).text and "As it was recorded" not in text
 
 
 def test_a_replay_says_what_was_not_judged_again(mixed):
-    replay = {"of": "x", "judged": "y", "options": {}, "kept": {"gpu_count": ["gpu01", "gpu02"], "dcgm_diag": ["gpu04"]}, "mesh_trouble": "the plan is torn"}
+    replay = {
+        "of": "x",
+        "judged": "y",
+        "options": {},
+        "kept": {"gpu_count": ["gpu01", "gpu02"], "dcgm_diag": ["gpu04"]},
+        "mesh_trouble": "the plan is torn",
+    }
     text = read({**mixed, "replay": replay}).text
-    assert "without readings to judge: gpu_count on gpu[01-02]" in text and "without readings to judge: dcgm_diag on gpu04" in text
+    assert (
+        "without readings to judge: gpu_count on gpu[01-02]" in text
+        and "without readings to judge: dcgm_diag on gpu04" in text
+    )
     assert "network between the nodes is as it was recorded: the plan is torn" in text
     assert "torn" not in read({**mixed, "replay": {**replay, "mesh_trouble": None}}).text
 
 
 def test_kinds_of_findings_that_have_no_room_are_counted(mixed):
-    finding = {"status": "fail", "message": "is bad", "action": "watch", "check": "gpu_count", "evidence": {}}
-    nodes = [dict(mixed["nodes"][1], name=f"gpu{place}", findings=[dict(finding, code=f"code_{kind}") for kind in range(43)]) for place in range(9)]
+    finding = {
+        "status": "fail",
+        "message": "is bad",
+        "action": "watch",
+        "check": "gpu_count",
+        "evidence": {},
+    }
+    nodes = [
+        dict(
+            mixed["nodes"][1],
+            name=f"gpu{place}",
+            findings=[dict(finding, code=f"code_{kind}") for kind in range(43)],
+        )
+        for place in range(9)
+    ]
     assert "and 3 more kinds of findings, in run.json" in read({**mixed, "nodes": nodes}).text
     assert "more kind" not in read(mixed).text
 
 
 def test_a_healthy_run_has_no_bad_part():
-    page = read(run_world.document([run_world.node(name) for name in run_world.names(8)], run_world.planned(run_world.names(8))))
+    page = read(
+        run_world.document(
+            [run_world.node(name) for name in run_world.names(8)],
+            run_world.planned(run_world.names(8)),
+        )
+    )
     assert "PASSED" in page.text and "FAILED" not in page.text
-    assert not {"bad", "between", "again"} & {attributes.get("id") for _tag, attributes in page.elements}
+    assert not {"bad", "between", "again"} & {
+        attributes.get("id") for _tag, attributes in page.elements
+    }
     assert "none beyond what is expected" in page.text
 
 
@@ -131,46 +221,111 @@ def test_an_unknown_word_is_no_better_than_unknown(mixed):
     changed = copy.deepcopy(mixed)
     well = next(node for node in changed["nodes"] if node["name"] == "gpu01")
     well.update(status="splendid", fit="magnificent")
-    row = next(row for row in re.findall(r"<tr data-status.*?</tr>", _page.html_of(changed)) if ">gpu01<" in row)
+    row = next(
+        row
+        for row in re.findall(r"<tr data-status.*?</tr>", _page.html_of(changed))
+        if ">gpu01<" in row
+    )
     assert 'data-status="unknown"' in row and "could not tell" in row
 
 
 def test_what_has_no_room_is_counted(mixed):
     bad = next(node for node in mixed["nodes"] if node["name"] == "gpu02")
-    alike = [dict(bad["findings"][0], message=f"is bad {number // 2}", subject={"kind": "gpu", "index": number}) for number in range(30)]
-    text = read({**mixed, "nodes": [dict(bad, name=f"gpu{number}", findings=alike) for number in range(202)]}).text
+    alike = [
+        dict(
+            bad["findings"][0],
+            message=f"is bad {number // 2}",
+            subject={"kind": "gpu", "index": number},
+        )
+        for number in range(30)
+    ]
+    text = read(
+        {
+            **mixed,
+            "nodes": [dict(bad, name=f"gpu{number}", findings=alike) for number in range(202)],
+        }
+    ).text
     # 12 of 15 sentences, each of two GPUs; 200 of 202 nodes.
     assert "and 6 more findings in run.json" in text and "and 2 more nodes, in the" in text
 
 
 def test_trouble_is_said_where_a_document_has_no_findings(mixed):
-    node = {"name": "gpu01", "status": "unknown", "trouble": {"code": "unreachable", "status": "unknown", "message": "could not be reached: no route"}}
+    node = {
+        "name": "gpu01",
+        "status": "unknown",
+        "trouble": {
+            "code": "unreachable",
+            "status": "unknown",
+            "message": "could not be reached: no route",
+        },
+    }
     text = read({**mixed, "nodes": [node]}).text
     assert "could not be reached: no route" in text and "The document has no findings" not in text
 
 
 # ---- documents of other versions ----
 
-@pytest.mark.parametrize("document", [
-    {}, None, [], "run", {"nodes": None}, {"nodes": [None, 3, {}, {"name": None}, {"name": {"a": 1}}]}, {"mesh": {"matrices": [{}]}},
-    {"nodes": [{"name": "9" * 5000, "status": "fail"}]}, {"findings": [{}], "counts": {"nodes": "many"}, "versions": 3, "started": 5},
-    {"mesh": {"hosts": ["a", "b"], "matrices": [{"measure": "bandwidth", "cells": [[0, 5, 1.0], [0, 1, "x"], [0], None, [1, 0, float("nan")]]}]}},
-    {"nodes": [{"name": "a", "status": "fail", "findings": [{"evidence": {"pairs": [{"from": ["x"]}], "expected": {"minimum": 10 ** 400}}}]}]},
-])
+
+@pytest.mark.parametrize(
+    "document",
+    [
+        {},
+        None,
+        [],
+        "run",
+        {"nodes": None},
+        {"nodes": [None, 3, {}, {"name": None}, {"name": {"a": 1}}]},
+        {"mesh": {"matrices": [{}]}},
+        {"nodes": [{"name": "9" * 5000, "status": "fail"}]},
+        {"findings": [{}], "counts": {"nodes": "many"}, "versions": 3, "started": 5},
+        {
+            "mesh": {
+                "hosts": ["a", "b"],
+                "matrices": [
+                    {
+                        "measure": "bandwidth",
+                        "cells": [[0, 5, 1.0], [0, 1, "x"], [0], None, [1, 0, float("nan")]],
+                    }
+                ],
+            }
+        },
+        {
+            "nodes": [
+                {
+                    "name": "a",
+                    "status": "fail",
+                    "findings": [
+                        {"evidence": {"pairs": [{"from": ["x"]}], "expected": {"minimum": 10**400}}}
+                    ],
+                }
+            ]
+        },
+    ],
+)
 def test_a_page_of_anything(document):
     assert _page.html_of(document).startswith("<!DOCTYPE html>")
 
 
 def test_parts_that_are_missing_are_left_out():
     """Members taken away one by one: old versions had fewer."""
-    chosen = [path for path in paths(SMALL) if len(path) < 7 and path[2:3] != ["mesh"] and path[:3] != ["mesh", "plans", 1]]
+    chosen = [
+        path
+        for path in paths(SMALL)
+        if len(path) < 7 and path[2:3] != ["mesh"] and path[:3] != ["mesh", "plans", 1]
+    ]
     assert len(chosen) >= 500
     for path in chosen[::3]:
         _page.html_of(without(SMALL, path))
 
 
 def paths(value, path=()):
-    for key, one in value.items() if isinstance(value, dict) else enumerate(value[:3]) if isinstance(value, list) else ():
+    for key, one in (
+        value.items()
+        if isinstance(value, dict)
+        else enumerate(value[:3])
+        if isinstance(value, list)
+        else ()
+    ):
         yield [*path, key]
         yield from paths(one, [*path, key])
 
@@ -188,7 +343,10 @@ def without(value, path):
 
 JUNK = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3), max_leaves=4,
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=4), inner, max_size=3)
+    ),
+    max_leaves=4,
 )
 
 
@@ -205,59 +363,121 @@ def test_parts_that_are_something_else_do_no_harm(data):
 
 
 SMALL = run_world.document(
-    [run_world.node("gpu01", 2), run_world.node("gpu02", 2, slow=1), run_world.hung("gpu03")], run_world.planned(run_world.names(3)), dead=frozenset({"gpu03"}),
+    [run_world.node("gpu01", 2), run_world.node("gpu02", 2, slow=1), run_world.hung("gpu03")],
+    run_world.planned(run_world.names(3)),
+    dead=frozenset({"gpu03"}),
 )
 
 
 # ---- hostile input ----
 
 HOSTILE = [
-    "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "</script><script>alert(1)</script>", "</style><svg onload=alert(1)>",
+    "<script>alert(1)</script>",
+    '"><img src=x onerror=alert(1)>',
+    "</script><script>alert(1)</script>",
+    "</style><svg onload=alert(1)>",
     "javascript:alert(1)",
-    "' onmouseover='alert(1)", "{{ 7 * 7 }}{% raw %}", "\u202edrowssap\u202c", "\x00\x07\x1b[31m\x9b", "&lt;b&gt;", "]]>", "<!--", "\ud800", "${7*7}",
+    "' onmouseover='alert(1)",
+    "{{ 7 * 7 }}{% raw %}",
+    "\u202edrowssap\u202c",
+    "\x00\x07\x1b[31m\x9b",
+    "&lt;b&gt;",
+    "]]>",
+    "<!--",
+    "\ud800",
+    "${7*7}",
 ]
 
 
 def poisoned(value, text, keys=False):
-    """The document with the text in front of each of its strings, and of its own keys of evidence and labels where wanted."""
+    """The document with the text in front of each of its strings, and of its own keys of evidence
+    and labels where wanted.
+    """
     if isinstance(value, str):
         return value + text
     if isinstance(value, list):
         return [poisoned(one, text, keys) for one in value]
     if isinstance(value, dict):
-        return {(key + text if keys else key): poisoned(one, text, keys or key in ("evidence", "versions")) for key, one in value.items()}
+        return {
+            (key + text if keys else key): poisoned(
+                one, text, keys or key in ("evidence", "versions")
+            )
+            for key, one in value.items()
+        }
     return value
 
 
 def test_what_turns_text_around_is_spelt_out_in_the_words_about_a_code_too(mixed):
-    finding = {"code": "\u202e\x07gpu_fail", "status": "fail", "message": "is bad", "check": "gpu_count"}
+    finding = {
+        "code": "\u202e\x07gpu_fail",
+        "status": "fail",
+        "message": "is bad",
+        "check": "gpu_count",
+    }
     page = _page.html_of({**mixed, "nodes": [dict(mixed["nodes"][1], findings=[finding])]})
-    assert "The check \\u202e\\u0007gpu says fail" in page and "\u202e" not in page and "\x07" not in page
+    assert (
+        "The check \\u202e\\u0007gpu says fail" in page
+        and "\u202e" not in page
+        and "\x07" not in page
+    )
 
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_no_string_of_a_document_becomes_markup(mixed, text):
-    """As many elements as before, with the same attributes but for the texts in them, and nothing that a browser would not show."""
+    """As many elements as before, with the same attributes but for the texts in them, and nothing
+    that a browser would not show.
+    """
     # What decides the shape stays: the words of the vocabulary.
-    kept = {"status", "fit", "measure", "check", "plane", "action", "kind", "method", "direction", "name", "unit", "source", "code"}
+    kept = {
+        "status",
+        "fit",
+        "measure",
+        "check",
+        "plane",
+        "action",
+        "kind",
+        "method",
+        "direction",
+        "name",
+        "unit",
+        "source",
+        "code",
+    }
 
     def shaped(value, key=""):
         if isinstance(value, str):
-            return value + text if key not in kept or key == "name" and not value.startswith("pcie_") else value
+            return (
+                value + text
+                if key not in kept or key == "name" and not value.startswith("pcie_")
+                else value
+            )
         if isinstance(value, list):
             return [shaped(one, key) for one in value]
-        return {inner: shaped(one, inner) for inner, one in value.items()} if isinstance(value, dict) else value
+        return (
+            {inner: shaped(one, inner) for inner, one in value.items()}
+            if isinstance(value, dict)
+            else value
+        )
 
     plain, dirty = read(mixed), Reader(_page.html_of(shaped(mixed)))
-    assert {tag for tag, _attributes in dirty.elements} <= {tag for tag, _attributes in plain.elements}
+    assert {tag for tag, _attributes in dirty.elements} <= {
+        tag for tag, _attributes in plain.elements
+    }
     names = {name for _tag, attributes in dirty.elements for name in attributes}
     assert names <= {name for _tag, attributes in plain.elements for name in attributes}
     assert not [name for name in names if name.startswith("on")]
     for _tag, attributes in dirty.elements:
-        assert re.match(r"#[\w-]+$|run\.json$|summary\.txt$|data:image/svg\+xml;base64,[\w+/=]+$", attributes.get("href", "#x"))
+        assert re.match(
+            r"#[\w-]+$|run\.json$|summary\.txt$|data:image/svg\+xml;base64,[\w+/=]+$",
+            attributes.get("href", "#x"),
+        )
         assert re.match(r"[\w-]+$", attributes.get("id", "x"))
-    told = dirty.texts + [value or "" for _tag, attributes in dirty.elements for value in attributes.values()]
-    assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", "".join(told))
+    told = dirty.texts + [
+        value or "" for _tag, attributes in dirty.elements for value in attributes.values()
+    ]
+    assert not re.search(
+        "[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]", "".join(told)
+    )
     assert sum(tag == "script" for tag, _attributes in dirty.elements) == 1
 
 
@@ -272,73 +492,160 @@ def test_the_page_can_be_written(mixed):
 
 def test_nothing_is_fetched(mixed):
     page = _page.html_of(mixed)
-    links = [value for _tag, attributes in read(mixed).elements for name, value in attributes.items() if name in ("src", "href", "action", "srcset", "data")]
-    assert all(link.startswith(("#", "data:")) or link in ("run.json", "summary.txt") for link in links)
-    assert not re.search(r"url\(|@import|https?://(?!www\.w3\.org)", (HERE / "_page.css").read_text() + (HERE / "_page.js").read_text())
+    links = [
+        value
+        for _tag, attributes in read(mixed).elements
+        for name, value in attributes.items()
+        if name in ("src", "href", "action", "srcset", "data")
+    ]
+    assert all(
+        link.startswith(("#", "data:")) or link in ("run.json", "summary.txt") for link in links
+    )
+    assert not re.search(
+        r"url\(|@import|https?://(?!www\.w3\.org)",
+        (HERE / "_page.css").read_text() + (HERE / "_page.js").read_text(),
+    )
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
     assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
 
 
 # ---- figures ----
 
-@pytest.mark.parametrize("value, unit, words", [
-    (46e9, "bytes/s", "46 GB/s"), (9.41e9, "bits/s", "9.41 Gbit/s"), (31.2e6, "bits/s", "31.2 Mbit/s"), (0.05, "ratio", "5 %"), (1.8e-5, "seconds", "0.018 ms"),
-    (700, "watts", "700 watts"), (None, "rows", "no figure"), ("8", "rows", "no figure"), (float("inf"), "rows", "no figure"), (10 ** 400, "rows", "no figure"),
-])
+
+@pytest.mark.parametrize(
+    "value, unit, words",
+    [
+        (46e9, "bytes/s", "46 GB/s"),
+        (9.41e9, "bits/s", "9.41 Gbit/s"),
+        (31.2e6, "bits/s", "31.2 Mbit/s"),
+        (0.05, "ratio", "5 %"),
+        (1.8e-5, "seconds", "0.018 ms"),
+        (700, "watts", "700 watts"),
+        (None, "rows", "no figure"),
+        ("8", "rows", "no figure"),
+        (float("inf"), "rows", "no figure"),
+        (10**400, "rows", "no figure"),
+    ],
+)
 def test_quantity(value, unit, words):
     assert _page_words.quantity(value, unit) == words
 
 
-@pytest.mark.parametrize("names, short", [
-    (["gpu1.a.example", "gpu2.a.example", "login"], ["gpu1", "gpu2", "login"]), (["gpu1.r1.example", "gpu1.r2.example"], ["gpu1.r1", "gpu1.r2"]),
-    (["gpu1.a", "gpu1"], None), (["10.0.0.1", "10.1.0.1"], None), (["gpu1", "gpu2"], None), (["gpu1.a", "gpu2.b"], ["gpu1.a", "gpu2.b"]), ([], None),
-    (["..", "."], None), (["a.", "b."], ["a", "b"]),
-])
+@pytest.mark.parametrize(
+    "names, short",
+    [
+        (["gpu1.a.example", "gpu2.a.example", "login"], ["gpu1", "gpu2", "login"]),
+        (["gpu1.r1.example", "gpu1.r2.example"], ["gpu1.r1", "gpu1.r2"]),
+        (["gpu1.a", "gpu1"], None),
+        (["10.0.0.1", "10.1.0.1"], None),
+        (["gpu1", "gpu2"], None),
+        (["gpu1.a", "gpu2.b"], ["gpu1.a", "gpu2.b"]),
+        ([], None),
+        (["..", "."], None),
+        (["a.", "b."], ["a", "b"]),
+    ],
+)
 def test_where_there_is_little_room_names_lose_what_all_share(names, short):
     found = _page_words.short_names(names)
     assert [found.get(name, name) for name in names] == (short or names)
 
 
 def test_evidence_with_rows_is_a_table_and_long_texts_end():
-    parts = {part.key: part for part in _page_words.evidence_of({
-        "pairs": [{"from": "a", "bits_per_second": 3.1e9, "expected_at_least": 7.5e9, "retransmits": None}] * 20, "output": "x" * 5000,
-        "expected": {"minimum": 1},
-    })}
+    parts = {
+        part.key: part
+        for part in _page_words.evidence_of(
+            {
+                "pairs": [
+                    {
+                        "from": "a",
+                        "bits_per_second": 3.1e9,
+                        "expected_at_least": 7.5e9,
+                        "retransmits": None,
+                    }
+                ]
+                * 20,
+                "output": "x" * 5000,
+                "expected": {"minimum": 1},
+            }
+        )
+    }
     assert sorted(parts) == ["output", "pairs"]
-    assert parts["pairs"].rows[0] == ["a", "3.1 Gbit/s", "7.5 Gbit/s", "\u2013"] and (len(parts["pairs"].rows), parts["pairs"].more) == (12, 8)
+    assert parts["pairs"].rows[0] == ["a", "3.1 Gbit/s", "7.5 Gbit/s", "\u2013"] and (
+        len(parts["pairs"].rows),
+        parts["pairs"].more,
+    ) == (12, 8)
     assert len(parts["output"].text) < 700 and "5000 characters in all" in parts["output"].text
 
 
 # ---- the matrices ----
 
+
 def heat(document, plane, title):
-    return next(one for one in _page_heat.heats_of(document["mesh"]) if one.plane == plane and title in one.title)
+    return next(
+        one
+        for one in _page_heat.heats_of(document["mesh"])
+        if one.plane == plane and title in one.title
+    )
 
 
 def test_the_map_of_a_small_mesh_has_a_cell_for_each_pair(mixed):
     rates = heat(mixed, "eth2", "bandwidth")
-    cells = {(name, rates.columns[place]): cell for name, row in rates.rows for place, cell in enumerate(row) if cell}
+    cells = {
+        (name, rates.columns[place]): cell
+        for name, row in rates.rows
+        for place, cell in enumerate(row)
+        if cell
+    }
     sent = [cell for (source, _target), cell in cells.items() if source == "gpu07"]
-    assert {cell.kind for cell in sent if cell.text != "?"} == {_page_heat.WORST} and all("gpu07 \u2192 gpu" in cell.title for cell in sent)
-    assert {cell.kind for (source, target), cell in cells.items() if not {source, target} & {"gpu05", "gpu07"}} <= {_page_heat.GOOD, _page_heat.FAIR}
+    assert {cell.kind for cell in sent if cell.text != "?"} == {_page_heat.WORST} and all(
+        "gpu07 \u2192 gpu" in cell.title for cell in sent
+    )
+    assert {
+        cell.kind
+        for (source, target), cell in cells.items()
+        if not {source, target} & {"gpu05", "gpu07"}
+    } <= {_page_heat.GOOD, _page_heat.FAIR}
     # Nobody heard of the dead host, which is no good news and no empty cell.
     assert {cell.kind for ends, cell in cells.items() if "gpu05" in ends} == {_page_heat.NONE}
-    assert rates.is_bad and rates.expected[0].startswith("at least 7.5") and "link" in rates.expected[0]
+    assert (
+        rates.is_bad
+        and rates.expected[0].startswith("at least 7.5")
+        and "link" in rates.expected[0]
+    )
 
 
 def test_a_loss_is_judged_as_the_check_does(mixed):
-    cells = [cell for _name, row in heat(mixed, "eth1", "loss").rows for cell in row if cell and "gpu05" not in cell.title]
-    assert {cell.title.split(":")[0] for cell in cells if cell.kind in (_page_heat.BAD, _page_heat.WORST)} == {"gpu02 \u2192 gpu06", "gpu06 \u2192 gpu02"}
+    cells = [
+        cell
+        for _name, row in heat(mixed, "eth1", "loss").rows
+        for cell in row
+        if cell and "gpu05" not in cell.title
+    ]
+    assert {
+        cell.title.split(":")[0]
+        for cell in cells
+        if cell.kind in (_page_heat.BAD, _page_heat.WORST)
+    } == {"gpu02 \u2192 gpu06", "gpu06 \u2192 gpu02"}
 
 
-@pytest.mark.parametrize("hosts, racks, shape, rows", [
-    (64, 4, "host", 64), (65, 4, "group", 4), (130, 65, "worst", 40), (70, 0, "worst", 40), (70, 1, "worst", 40),
-])
+@pytest.mark.parametrize(
+    "hosts, racks, shape, rows",
+    [
+        (64, 4, "host", 64),
+        (65, 4, "group", 4),
+        (130, 65, "worst", 40),
+        (70, 0, "worst", 40),
+        (70, 1, "worst", 40),
+    ],
+)
 def test_what_a_map_has_rows_for(hosts, racks, shape, rows):
     names = run_world.names(hosts)
     bad = names[6]
     document = run_world.document(
-        [run_world.verdict.Node(name) for name in names], run_world.planned(names, racks, rounds=3, planes=1, peers=4), slow={(bad, "eth1", "transmit"): 0.3})
+        [run_world.verdict.Node(name) for name in names],
+        run_world.planned(names, racks, rounds=3, planes=1, peers=4),
+        slow={(bad, "eth1", "transmit"): 0.3},
+    )
     rates = heat(document, "eth1", "bandwidth")
     assert (rates.shape, len(rates.rows)) == (shape, rows)
     assert ("too many for a map" in rates.reduced) is (shape != "host")
@@ -351,25 +658,50 @@ def test_what_a_map_has_rows_for(hosts, racks, shape, rows):
 
 # ---- the links of the GPUs ----
 
+
 def test_the_links_of_few_gpus_have_a_row_each(mixed):
     [chart] = _page_links.charts_of(mixed["nodes"], {"gpu02": "node-0"})
-    assert len(chart.rows) == 48 and not chart.distributions and "at least 51 GB/s each way, below 46 GB/s the link is broken" in chart.expected
-    low = [(gpu.node, gpu.label, gpu.anchor) for gpu in chart.rows if any(one.is_low for one in gpu.bars)]
+    assert (
+        len(chart.rows) == 48
+        and not chart.distributions
+        and "at least 51 GB/s each way, below 46 GB/s the link is broken" in chart.expected
+    )
+    low = [
+        (gpu.node, gpu.label, gpu.anchor)
+        for gpu in chart.rows
+        if any(one.is_low for one in gpu.bars)
+    ]
     assert low == [("gpu02", "GPU 4 (58:00.0)", "node-0")]
     assert all(one.width < 100 for gpu in chart.rows for one in gpu.bars)
 
 
 def test_the_links_of_many_gpus_are_a_distribution_that_names_who_stands_out():
-    nodes = run_world.document([run_world.node(f"gpu{number}", slow=3 if number == 11 else None) for number in range(20)])["nodes"]
+    nodes = run_world.document(
+        [run_world.node(f"gpu{number}", slow=3 if number == 11 else None) for number in range(20)]
+    )["nodes"]
     [chart] = _page_links.charts_of(nodes, {})
-    assert [one.gpus for one in chart.distributions] == [160, 160] and [(gpu.node, gpu.label) for gpu in chart.rows] == [("gpu11", "GPU 3 (48:00.0)")]
+    assert [one.gpus for one in chart.distributions] == [160, 160] and [
+        (gpu.node, gpu.label) for gpu in chart.rows
+    ] == [("gpu11", "GPU 3 (48:00.0)")]
     assert all("1 below what is expected" in one.summary for one in chart.distributions)
-    assert [line.words for line in chart.distributions[0].lines] == ["fail below 46", "warn below 51"]
-    assert sum(int(found.group()) for one in chart.distributions[0].bins for found in [re.match(r"\d+", one.title)]) == 160
+    assert [line.words for line in chart.distributions[0].lines] == [
+        "fail below 46",
+        "warn below 51",
+    ]
+    assert (
+        sum(
+            int(found.group())
+            for one in chart.distributions[0].bins
+            for found in [re.match(r"\d+", one.title)]
+        )
+        == 160
+    )
 
 
 def test_a_link_that_warns_is_low_too():
-    [chart] = _page_links.charts_of(run_world.document([run_world.node("gpu01", share=0.9)])["nodes"], {})
+    [chart] = _page_links.charts_of(
+        run_world.document([run_world.node("gpu01", share=0.9)])["nodes"], {}
+    )
     assert all(46 < float(one.text) < 51 and one.is_low for gpu in chart.rows for one in gpu.bars)
 
 
@@ -377,23 +709,37 @@ def test_the_operators_minimum_is_what_is_expected():
     document = run_world.document([run_world.node("gpu01")])
     document["nodes"][0]["readings"]["pcie_bandwidth"]["options"]["minimum"] = 60
     [chart] = _page_links.charts_of(document["nodes"], {})
-    assert chart.expected == "at least 60 GB/s each way (set by the operator: minimum)" and all(one.is_low for gpu in chart.rows for one in gpu.bars)
+    assert chart.expected == "at least 60 GB/s each way (set by the operator: minimum)" and all(
+        one.is_low for gpu in chart.rows for one in gpu.bars
+    )
 
 
 # ---- running it again ----
 
+
 def test_the_commands_name_the_bad_nodes_their_checks_and_partners(mixed):
     alone, network = (shlex.split(command.line) for command in _page_again.commands_of(mixed))
-    assert alone[:5] == ["ansible-playbook", "-i", "hosts.yml", "autopilot.gpu.preflight", "--skip-tags"]
+    assert alone[:5] == [
+        "ansible-playbook",
+        "-i",
+        "hosts.yml",
+        "autopilot.gpu.preflight",
+        "--skip-tags",
+    ]
     assert alone[alone.index("--limit") + 1] == "gpu02,gpu03,gpu04,gpu05"
-    assert network[4:6] == ["--tags", "mesh"] and json.loads(network[-1]) == {"mesh_checks": ["ping_mesh", "iperf3_pairs"]}
+    assert network[4:6] == ["--tags", "mesh"] and json.loads(network[-1]) == {
+        "mesh_checks": ["ping_mesh", "iperf3_pairs"]
+    }
     limit = network[network.index("--limit") + 1].split(",")
     assert {"gpu02", "gpu05", "gpu06", "gpu07"} <= set(limit) and {"gpu01", "gpu08"} <= set(limit)
 
 
 @pytest.mark.parametrize("phase", ["preflight", "inflight", "postflight", None])
 def test_what_was_mended_is_measured_before_it_gets_a_job(mixed, phase):
-    found = {re.search(r" autopilot\.gpu\.(\w+) ", command.line).group(1) for command in _page_again.commands_of({**mixed, "phase": phase})}
+    found = {
+        re.search(r" autopilot\.gpu\.(\w+) ", command.line).group(1)
+        for command in _page_again.commands_of({**mixed, "phase": phase})
+    }
     assert found == {"preflight"} and (HERE.parents[1] / "playbooks/preflight.yml").is_file()
 
 
@@ -402,54 +748,103 @@ def test_a_command_names_checks_only_where_all_that_is_bad_has_one():
     [command] = _page_again.commands_of(document)
     assert json.loads(shlex.split(command.line)[-1]) == {"checks_list": ["pcie_bandwidth"]}
     assert command.line.endswith("""-e '{"checks_list": ["pcie_bandwidth"]}'""")
-    [command] = _page_again.commands_of(run_world.document([run_world.node("gpu02", slow=1), run_world.away("gpu03")]))
+    [command] = _page_again.commands_of(
+        run_world.document([run_world.node("gpu02", slow=1), run_world.away("gpu03")])
+    )
     assert "checks_list" not in command.line and "--limit gpu02,gpu03" in command.line
 
 
 def test_partners_are_first_those_that_a_suspect_was_measured_with():
-    finding = {"check": "iperf3_pairs", "code": "slow_transmit", "status": "fail", "evidence": {"partners": ["gpu9", "gpu8"]}}
-    nodes = [{"name": f"gpu{number}", "status": "pass"} for number in range(1, 10)] + [{"name": "bad", "status": "fail", "findings": [finding]}]
-    command, = _page_again.commands_of({"nodes": nodes, "phase": "preflight", "mesh": {"hosts": [node["name"] for node in nodes]}})
+    finding = {
+        "check": "iperf3_pairs",
+        "code": "slow_transmit",
+        "status": "fail",
+        "evidence": {"partners": ["gpu9", "gpu8"]},
+    }
+    nodes = [{"name": f"gpu{number}", "status": "pass"} for number in range(1, 10)] + [
+        {"name": "bad", "status": "fail", "findings": [finding]}
+    ]
+    (command,) = _page_again.commands_of(
+        {"nodes": nodes, "phase": "preflight", "mesh": {"hosts": [node["name"] for node in nodes]}}
+    )
     assert "--limit bad,gpu9,gpu8,gpu1,gpu2,gpu3 " in command.line
 
 
 @pytest.mark.parametrize("slow, left", [(1, 5), (2, 6)])
 def test_what_is_below_the_fleet_is_measured_beside_healthy_nodes_again(slow, left):
-    nodes = [run_world.node(name, share=0.94 if place < slow else 1.0) for place, name in enumerate(run_world.names(20))]
+    nodes = [
+        run_world.node(name, share=0.94 if place < slow else 1.0)
+        for place, name in enumerate(run_world.names(20))
+    ]
     nodes.append(run_world.bare("login1"))
     document = run_world.document(nodes)
     assert {node["status"] for node in document["nodes"][:slow]} == {"warn"}
-    command, = _page_again.commands_of(document)
+    (command,) = _page_again.commands_of(document)
     words = shlex.split(command.line)
     limit = words[words.index("--limit") + 1].split(",")
-    assert len(limit) == slow + left and "login1" not in limit and f"with {left} healthy nodes of the kind" in command.words
+    assert (
+        len(limit) == slow + left
+        and "login1" not in limit
+        and f"with {left} healthy nodes of the kind" in command.words
+    )
 
     def again(names):
-        return [node["status"] for node in run_world.document([node for node in nodes if node.name in names])["nodes"][:slow]]
+        return [
+            node["status"]
+            for node in run_world.document([node for node in nodes if node.name in names])["nodes"][
+                :slow
+            ]
+        ]
 
     assert again(limit) == ["warn"] * slow
     # Why they are there: by itself a node has nothing to be below of.
     assert again(limit[:slow]) == ["pass"] * slow
 
 
-@pytest.mark.parametrize("name, pattern", [
-    ("gpu07.rack-3", "gpu07.rack-3"), ("10.0.0.7", "10.0.0.7"), ("fe80::7", "fe80::7,"), ("gpu*", None), ("a:b", None), ("!gpu1", None), ("-e", None),
-    ("@x", None), ("~g.*", None), ("a,b", None), ("x[0]", None), ("gpu1\n", None), ("$(reboot)", None), ("'; reboot; '", None), ("", None),
-])
+@pytest.mark.parametrize(
+    "name, pattern",
+    [
+        ("gpu07.rack-3", "gpu07.rack-3"),
+        ("10.0.0.7", "10.0.0.7"),
+        ("fe80::7", "fe80::7,"),
+        ("gpu*", None),
+        ("a:b", None),
+        ("!gpu1", None),
+        ("-e", None),
+        ("@x", None),
+        ("~g.*", None),
+        ("a,b", None),
+        ("x[0]", None),
+        ("gpu1\n", None),
+        ("$(reboot)", None),
+        ("'; reboot; '", None),
+        ("", None),
+    ],
+)
 def test_a_name_that_is_a_pattern_or_worse_is_not_put_into_a_command(name, pattern):
     nodes = [{"name": name, "status": "fail"}, {"name": "gpu1", "status": "pass"}]
     commands = _page_again.commands_of({"nodes": nodes, "phase": "preflight; reboot"})
     for command in commands:
-        words = ["ansible-playbook", "-i", "hosts.yml", "autopilot.gpu.preflight", "--skip-tags", "mesh"]
+        words = [
+            "ansible-playbook",
+            "-i",
+            "hosts.yml",
+            "autopilot.gpu.preflight",
+            "--skip-tags",
+            "mesh",
+        ]
         assert shlex.split(command.line) == words + ["--limit", pattern] * bool(pattern)
     assert bool(commands) is bool(name)
 
 
 # ---- colours ----
 
+
 def luminance(colour):
-    parts = [int(colour[place:place + 2], 16) / 255 for place in (1, 3, 5)]
-    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    parts = [int(colour[place : place + 2], 16) / 255 for place in (1, 3, 5)]
+    red, green, blue = (
+        part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts
+    )
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
@@ -464,8 +859,15 @@ def test_every_text_can_be_read(mode):
         high, low = sorted((luminance(colours[one]), luminance(colours[two])), reverse=True)
         return (high + 0.05) / (low + 0.05)
 
-    texts = [(f"on-{name}", name) for name in ("fail", "unknown", "warn", "skip", "pass", "k0", "k1", "k2", "k3", "k4", "kn")]
-    texts += [(text, ground) for text in ("text", "muted", "link", "fail") for ground in ("page", "card", "code")]
+    texts = [
+        (f"on-{name}", name)
+        for name in ("fail", "unknown", "warn", "skip", "pass", "k0", "k1", "k2", "k3", "k4", "kn")
+    ]
+    texts += [
+        (text, ground)
+        for text in ("text", "muted", "link", "fail")
+        for ground in ("page", "card", "code")
+    ]
     assert {pair: round(contrast(*pair), 2) for pair in texts if contrast(*pair) < 4.5} == {}
     shapes = [(shape, "card") for shape in ("up", "down", "fail", "floor", "muted")]
     assert {pair: round(contrast(*pair), 2) for pair in shapes if contrast(*pair) < 3} == {}

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given, strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import network
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import _network, ping_mesh
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+    _network,
+    ping_mesh,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 PEER = "10.78.1.2"
@@ -17,7 +20,16 @@ FPING = {"path": "/usr/bin/fping", "version": "5.1"}
 
 
 def pings(sent=20, received=20, p50=0.1, **more):
-    return dict({"sent": sent, "received": received, "p50_ms": p50 if received else None, "p99_ms": 0.3 if received else None, "jitter_ms": 0.05}, **more)
+    return dict(
+        {
+            "sent": sent,
+            "received": received,
+            "p50_ms": p50 if received else None,
+            "p99_ms": 0.3 if received else None,
+            "jitter_ms": 0.05,
+        },
+        **more,
+    )
 
 
 def big(received=3, sent=3):
@@ -35,39 +47,69 @@ def found(result):
 
 def test_a_healthy_target_passes_with_its_figures():
     result = judge({"interface": "eth1", "small": pings(), "big": big()})
-    assert (result.status, result.findings, result.summary) == ("pass", [], "1 answer, the slowest within 0.1 ms (median)")
-    assert {(one.name, one.labels.get("statistic"), one.value, one.unit) for one in result.measurements} == {
-        ("ping_loss", None, 0.0, "ratio"), ("ping_round_trip", "p50", 0.0001, "seconds"), ("ping_round_trip", "p99", 0.0003, "seconds"),
+    assert (result.status, result.findings, result.summary) == (
+        "pass",
+        [],
+        "1 answer, the slowest within 0.1 ms (median)",
+    )
+    assert {
+        (one.name, one.labels.get("statistic"), one.value, one.unit) for one in result.measurements
+    } == {
+        ("ping_loss", None, 0.0, "ratio"),
+        ("ping_round_trip", "p50", 0.0001, "seconds"),
+        ("ping_round_trip", "p99", 0.0003, "seconds"),
         ("ping_round_trip", "jitter", 0.00005, "seconds"),
     }
 
 
-@pytest.mark.parametrize("small, options, expected", [
-    (pings(20, 19), {}, []),  # one may get lost, though that is 5 %
-    (pings(20, 18), {}, [("packet_loss", "fail", "watch")]),
-    (pings(200, 196), {}, []), (pings(200, 195), {}, [("packet_loss", "fail", "watch")]),
-    (pings(20, 18), {"maximum_loss": 10.0}, []), (pings(20, 17), {"maximum_loss": 10.0}, [("packet_loss", "fail", "watch")]),
-    (pings(20, 18), {"maximum_loss": 0.0}, [("packet_loss", "fail", "watch")]),
-    (pings(20, 0), {}, [("no_answer", "fail", "watch")]), (pings(20, 0), {"maximum_loss": 100.0}, [("no_answer", "fail", "watch")]),
-    (pings(2, 0), {}, [("no_answer", "fail", "watch")]), (pings(1, 0), {}, [("not_measured", "unknown", "watch")]),
-    (pings(0, 0), {}, [("not_measured", "unknown", "watch")]), (pings(5, 6), {}, [("not_measured", "unknown", "watch")]),
-    (pings(p50=0.2), {"maximum_latency": 0.2}, []), (pings(p50=0.21), {"maximum_latency": 0.2}, [("high_latency", "fail", "watch")]),
-    (pings(p50=9999), {}, []), (pings(p50=9999), {"maximum_latency": 0.0}, []),
-    (pings(20, 10, 5), {"maximum_latency": 1.0}, [("packet_loss", "fail", "watch"), ("high_latency", "fail", "watch")]),
-])
+@pytest.mark.parametrize(
+    "small, options, expected",
+    [
+        (pings(20, 19), {}, []),  # one may get lost, though that is 5 %
+        (pings(20, 18), {}, [("packet_loss", "fail", "watch")]),
+        (pings(200, 196), {}, []),
+        (pings(200, 195), {}, [("packet_loss", "fail", "watch")]),
+        (pings(20, 18), {"maximum_loss": 10.0}, []),
+        (pings(20, 17), {"maximum_loss": 10.0}, [("packet_loss", "fail", "watch")]),
+        (pings(20, 18), {"maximum_loss": 0.0}, [("packet_loss", "fail", "watch")]),
+        (pings(20, 0), {}, [("no_answer", "fail", "watch")]),
+        (pings(20, 0), {"maximum_loss": 100.0}, [("no_answer", "fail", "watch")]),
+        (pings(2, 0), {}, [("no_answer", "fail", "watch")]),
+        (pings(1, 0), {}, [("not_measured", "unknown", "watch")]),
+        (pings(0, 0), {}, [("not_measured", "unknown", "watch")]),
+        (pings(5, 6), {}, [("not_measured", "unknown", "watch")]),
+        (pings(p50=0.2), {"maximum_latency": 0.2}, []),
+        (pings(p50=0.21), {"maximum_latency": 0.2}, [("high_latency", "fail", "watch")]),
+        (pings(p50=9999), {}, []),
+        (pings(p50=9999), {"maximum_latency": 0.0}, []),
+        (
+            pings(20, 10, 5),
+            {"maximum_latency": 1.0},
+            [("packet_loss", "fail", "watch"), ("high_latency", "fail", "watch")],
+        ),
+    ],
+)
 def test_small_pings(small, options, expected):
     assert found(judge({"small": small}, **options)) == expected
 
 
-@pytest.mark.parametrize("small, large, expected", [
-    (pings(), big(0), [("mtu_on_the_way", "fail", "watch")]),
-    (pings(20, 19), big(0), [("mtu_on_the_way", "fail", "watch")]),
-    (pings(), big(1), []), (pings(), big(0, 1), []),
-    (pings(20, 0), big(0), [("no_answer", "fail", "watch")]),  # one defect, one finding
-    (pings(20, 10), big(0), [("packet_loss", "fail", "watch")]),
-    (pings(), {"error": {"reason": "timeout", "message": "fping was not done"}, "size": 1472}, [("not_measured", "unknown", "watch")]),
-    (pings(), None, []),
-])
+@pytest.mark.parametrize(
+    "small, large, expected",
+    [
+        (pings(), big(0), [("mtu_on_the_way", "fail", "watch")]),
+        (pings(20, 19), big(0), [("mtu_on_the_way", "fail", "watch")]),
+        (pings(), big(1), []),
+        (pings(), big(0, 1), []),
+        (pings(20, 0), big(0), [("no_answer", "fail", "watch")]),  # one defect, one finding
+        (pings(20, 10), big(0), [("packet_loss", "fail", "watch")]),
+        (
+            pings(),
+            {"error": {"reason": "timeout", "message": "fping was not done"}, "size": 1472},
+            [("not_measured", "unknown", "watch")],
+        ),
+        (pings(), None, []),
+    ],
+)
 def test_large_pings(small, large, expected):
     assert found(judge({"small": small, "big": large})) == expected
 
@@ -77,22 +119,35 @@ def test_a_smaller_mtu_on_the_way_names_the_size_and_where_to_look_further():
     assert "1472 bytes" in message and "role mesh" in message
 
 
-@pytest.mark.parametrize("error, action", [
-    ({"reason": "no_route", "message": "this host has no route to it"}, "fix_configuration"),
-    ({"reason": "timeout", "message": "x"}, "watch"), ({"reason": 3}, "watch"),
-])
+@pytest.mark.parametrize(
+    "error, action",
+    [
+        ({"reason": "no_route", "message": "this host has no route to it"}, "fix_configuration"),
+        ({"reason": "timeout", "message": "x"}, "watch"),
+        ({"reason": 3}, "watch"),
+    ],
+)
 def test_a_target_that_was_not_pinged_is_unknown_with_the_reason(error, action):
     result = judge({"error": error})
     assert found(result) == [("not_measured", "unknown", action)]
     assert str(error.get("message", error["reason"])) in result.summary
 
 
-@pytest.mark.parametrize("program, code", [
-    ({"error": "fping is not installed", "reason": "missing"}, "program_missing"),
-    ({"error": "fping is version 3.16, 4.0 or newer is needed", "reason": "too_old"}, "program_unusable"), (None, "program_unusable"),
-])
+@pytest.mark.parametrize(
+    "program, code",
+    [
+        ({"error": "fping is not installed", "reason": "missing"}, "program_missing"),
+        (
+            {"error": "fping is version 3.16, 4.0 or newer is needed", "reason": "too_old"},
+            "program_unusable",
+        ),
+        (None, "program_unusable"),
+    ],
+)
 def test_without_fping_nothing_is_known(program, code):
-    result = ping_mesh.judge({"program": program, "targets": {PEER: {}}}, ping_mesh.CHECK.defaults())
+    result = ping_mesh.judge(
+        {"program": program, "targets": {PEER: {}}}, ping_mesh.CHECK.defaults()
+    )
     assert found(result) == [(code, "unknown", "fix_configuration")]
 
 
@@ -102,9 +157,30 @@ def test_no_target_is_no_pass():
 
 SHAPES = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["program", "targets", PEER, "small", "big", "sent", "received", "p50_ms", "error", "reason", "message", "size", "path"]),
-        inner, max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "program",
+                    "targets",
+                    PEER,
+                    "small",
+                    "big",
+                    "sent",
+                    "received",
+                    "p50_ms",
+                    "error",
+                    "reason",
+                    "message",
+                    "size",
+                    "path",
+                ]
+            ),
+            inner,
+            max_size=5,
+        )
+    ),
     max_leaves=25,
 )
 
@@ -119,12 +195,19 @@ def test_readings_of_any_shape_are_judged_and_only_real_figures_fail(readings, o
 # ---- options ----
 
 
-@pytest.mark.parametrize("options, said", [
-    ({"count": 1}, "count: 1 is not accepted, give 2 or more"), ({"maximum_loss": 101.0}, "maximum_loss: 101.0 is not accepted"),
-    ({"peers": 0}, "peers: 0 is not accepted"), ({"packets_per_second": 0}, "packets_per_second: 0 is not accepted"), ({"family": "5"}, "family: 5"),
-    ({"targets": ["gpu07"]}, "targets: gpu07 is not accepted, give addresses"), ({"targets": ["10.0.0.1"], "family": "6"}, "targets: 10.0.0.1 is not accepted"),
-    ({"targets": ["-f"]}, "targets: -f is not accepted"),
-])
+@pytest.mark.parametrize(
+    "options, said",
+    [
+        ({"count": 1}, "count: 1 is not accepted, give 2 or more"),
+        ({"maximum_loss": 101.0}, "maximum_loss: 101.0 is not accepted"),
+        ({"peers": 0}, "peers: 0 is not accepted"),
+        ({"packets_per_second": 0}, "packets_per_second: 0 is not accepted"),
+        ({"family": "5"}, "family: 5"),
+        ({"targets": ["gpu07"]}, "targets: gpu07 is not accepted, give addresses"),
+        ({"targets": ["10.0.0.1"], "family": "6"}, "targets: 10.0.0.1 is not accepted"),
+        ({"targets": ["-f"]}, "targets: -f is not accepted"),
+    ],
+)
 def test_options_that_mean_nothing_are_refused(options, said):
     with pytest.raises(ValueError) as refused:
         ping_mesh.CHECK.refuse(dict(ping_mesh.CHECK.defaults(), **options))
@@ -133,39 +216,73 @@ def test_options_that_mean_nothing_are_refused(options, said):
 
 def test_defaults_are_accepted():
     ping_mesh.CHECK.refuse(ping_mesh.CHECK.defaults())
-    ping_mesh.CHECK.refuse(dict(ping_mesh.CHECK.defaults(), targets=["10.0.0.1", "fd78::1"], family=None))
+    ping_mesh.CHECK.refuse(
+        dict(ping_mesh.CHECK.defaults(), targets=["10.0.0.1", "fd78::1"], family=None)
+    )
 
 
-@pytest.mark.parametrize("targets, options, expected", [
-    (1, {}, (100.0, 1.0)), (1000, {}, (1000.0, 1.0)), (10, {"packets_per_second": 50}, (200.0, 20.0)), (10, {"packets_per_second": 100000}, (100.0, 1.0)),
-])
+@pytest.mark.parametrize(
+    "targets, options, expected",
+    [
+        (1, {}, (100.0, 1.0)),
+        (1000, {}, (1000.0, 1.0)),
+        (10, {"packets_per_second": 50}, (200.0, 20.0)),
+        (10, {"packets_per_second": 100000}, (100.0, 1.0)),
+    ],
+)
 def test_the_pace_of_one_host(targets, options, expected):
     assert ping_mesh.pace(targets, options) == expected
 
 
 def test_the_deadline_has_room_for_all_that_is_sent():
     for number in (1, 100, 1000):
-        options = dict(ping_mesh.CHECK.defaults(), targets=[f"10.0.{one // 250}.{one % 250}" for one in range(number)])
+        options = dict(
+            ping_mesh.CHECK.defaults(),
+            targets=[f"10.0.{one // 250}.{one % 250}" for one in range(number)],
+        )
         period, _interval = ping_mesh.pace(number, options)
         assert ping_mesh.deadline(options, 8) > (20 + ping_mesh.BIG_COUNT) * period / 1000 + 2
 
 
 # ---- by which interface ----
 
-ETH1 = {"name": "eth1", "kind": "", "up": True, "carrier": True, "mtu": 9000, "speed": 100e9, "default_route": False,
-        "addresses": [{"family": 4, "address": "10.78.1.1", "prefix": 24}, {"family": 6, "address": "fd78::1", "prefix": 64}]}
+ETH1 = {
+    "name": "eth1",
+    "kind": "",
+    "up": True,
+    "carrier": True,
+    "mtu": 9000,
+    "speed": 100e9,
+    "default_route": False,
+    "addresses": [
+        {"family": 4, "address": "10.78.1.1", "prefix": 24},
+        {"family": 6, "address": "fd78::1", "prefix": 64},
+    ],
+}
 
 
 @pytest.mark.parametrize("address, own", [("10.78.1.2", "10.78.1.1"), ("fd78::2", "fd78::1")])
 def test_a_given_interface_is_used_with_its_address_of_the_family(address, own):
-    assert _network.look({"interfaces": [ETH1]}, "eth1", address) == {"interface": "eth1", "own": own, "mtu": 9000, "speed": 100e9}
+    assert _network.look({"interfaces": [ETH1]}, "eth1", address) == {
+        "interface": "eth1",
+        "own": own,
+        "mtu": 9000,
+        "speed": 100e9,
+    }
 
 
-@pytest.mark.parametrize("found, words", [
-    ({"interfaces": []}, "none of that name"), ({"interfaces": [dict(ETH1, up=False)]}, "it is down"),
-    ({"interfaces": [dict(ETH1, carrier=False)]}, "no carrier"),
-    ({"interfaces": [], "error": {"reason": "missing", "message": "ip is not installed"}}, "ip is not"),
-])
+@pytest.mark.parametrize(
+    "found, words",
+    [
+        ({"interfaces": []}, "none of that name"),
+        ({"interfaces": [dict(ETH1, up=False)]}, "it is down"),
+        ({"interfaces": [dict(ETH1, carrier=False)]}, "no carrier"),
+        (
+            {"interfaces": [], "error": {"reason": "missing", "message": "ip is not installed"}},
+            "ip is not",
+        ),
+    ],
+)
 def test_a_given_interface_that_cannot_be_used_is_an_error(found, words):
     assert words in _network.look(found, "eth1", "10.78.1.2")["error"]["message"]
 
@@ -174,5 +291,12 @@ def test_without_one_the_kernels_choice_is_known_where_its_address_is():
     own = network.source_address("127.0.0.1")
     lo = dict(ETH1, name="lo", addresses=[{"family": 4, "address": own, "prefix": 8}])
     assert _network.look({"interfaces": [ETH1, lo]}, None, "127.0.0.1")["interface"] == "lo"
-    assert _network.look({"interfaces": [ETH1]}, None, "127.0.0.1") == {"interface": None, "own": own, "mtu": None, "speed": None}
-    assert _network.look({"interfaces": []}, None, "255.255.255.255")["error"]["reason"] == "no_route"  # a broadcast, which a socket must ask for
+    assert _network.look({"interfaces": [ETH1]}, None, "127.0.0.1") == {
+        "interface": None,
+        "own": own,
+        "mtu": None,
+        "speed": None,
+    }
+    assert (
+        _network.look({"interfaces": []}, None, "255.255.255.255")["error"]["reason"] == "no_route"
+    )  # a broadcast, which a socket must ask for

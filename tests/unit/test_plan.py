@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who takes part in a mesh, what is said of those who do not, and that nobody is asked to do two things at once."""
+"""Who takes part in a mesh, what is said of those who do not, and that nobody is asked to do two
+things at once.
+"""
 
 from __future__ import annotations
 
@@ -13,39 +15,90 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import plan
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES, Finding
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    ACTIONS,
+    STATUSES,
+    Finding,
+)
 
-PING = {"count": 20, "peers": 32, "maximum_loss": 2.0, "maximum_latency": None, "packets_per_second": 100000, "family": "auto"}
-IPERF = {"duration": 6.0, "streams": 1, "zerocopy": True, "minimum": None, "ports": "5200-5299", "force": False}
+PING = {
+    "count": 20,
+    "peers": 32,
+    "maximum_loss": 2.0,
+    "maximum_latency": None,
+    "packets_per_second": 100000,
+    "family": "auto",
+}
+IPERF = {
+    "duration": 6.0,
+    "streams": 1,
+    "zerocopy": True,
+    "minimum": None,
+    "ports": "5200-5299",
+    "force": False,
+}
 NOW = 1000.0
 
 
 def interface(name, number, plane, **changes):
     return {
-        "name": name, "kind": "", "up": True, "carrier": True, "mtu": 9000, "speed": 100e9, "default_route": name == "eth0",
-        "addresses": [{"family": 4, "address": f"10.{plane}.0.{number}", "prefix": 24}], **changes,
+        "name": name,
+        "kind": "",
+        "up": True,
+        "carrier": True,
+        "mtu": 9000,
+        "speed": 100e9,
+        "default_route": name == "eth0",
+        "addresses": [{"family": 4, "address": f"10.{plane}.0.{number}", "prefix": 24}],
+        **changes,
     }
 
 
 def facts(number, names=("eth0", "eth1", "eth2"), offset=0.0, uncertainty=0.02, **changes):
-    """What host ``number`` says of itself; ``changes`` are to parts of it, or by name to interfaces (None: it is gone)."""
-    own = [interface(name, number, plane, **(changes.get(name) or {})) for plane, name in enumerate(names) if changes.get(name, True) is not None]
+    """What host ``number`` says of itself; ``changes`` are to parts of it, or by name to interfaces
+    (None: it is gone).
+    """
+    own = [
+        interface(name, number, plane, **(changes.get(name) or {}))
+        for plane, name in enumerate(names)
+        if changes.get(name, True) is not None
+    ]
     told = {
-        "interfaces": own, "iperf3": {"path": "/usr/bin/iperf3", "version": "3.12"}, "fping": {"path": "/usr/bin/fping", "version": "5.1"}, "busy": [],
-        "clock": {"offset_seconds": offset, "uncertainty_seconds": uncertainty, "asked": 900.0, "answered": 901.0},
+        "interfaces": own,
+        "iperf3": {"path": "/usr/bin/iperf3", "version": "3.12"},
+        "fping": {"path": "/usr/bin/fping", "version": "5.1"},
+        "busy": [],
+        "clock": {
+            "offset_seconds": offset,
+            "uncertainty_seconds": uncertainty,
+            "asked": 900.0,
+            "answered": 901.0,
+        },
     }
-    return {**told, **{key: value for key, value in changes.items() if key in told or key in ("error", "clock_error")}}
+    return {
+        **told,
+        **{
+            key: value
+            for key, value in changes.items()
+            if key in told or key in ("error", "clock_error")
+        },
+    }
 
 
 def fleet(count, **of_hosts):
     """``count`` hosts n1, n2, ...; ``n3={...}`` changes one, ``n3=None`` is a host without facts."""
     changes = {number: of_hosts.get(f"n{number}", {}) for number in range(1, count + 1)}
-    return {f"n{number}": None if changed is None else facts(number, **changed) for number, changed in changes.items()}
+    return {
+        f"n{number}": None if changed is None else facts(number, **changed)
+        for number, changed in changes.items()
+    }
 
 
 def make(hosts, ping=None, iperf=None, **settings):
     options = {"ping_mesh": {**PING, **(ping or {})}, "iperf3_pairs": {**IPERF, **(iperf or {})}}
-    return plan.make(hosts, plan.Settings(**{"seed": 7, "options": options, **settings}), NOW, "run")
+    return plan.make(
+        hosts, plan.Settings(**{"seed": 7, "options": options, **settings}), NOW, "run"
+    )
 
 
 def left_out(made):
@@ -53,18 +106,35 @@ def left_out(made):
     said = []
     for one in made["left_out"]:
         finding = one["finding"]
-        said.append((one["host"], one["plane"], one["check"], finding["status"], finding["code"], finding["action"]))
+        said.append(
+            (
+                one["host"],
+                one["plane"],
+                one["check"],
+                finding["status"],
+                finding["code"],
+                finding["action"],
+            )
+        )
     return sorted(said, key=str)
 
 
 def message(made, host, code):
-    return next(one["finding"]["message"] for one in made["left_out"] if one["host"] == host and one["finding"]["code"] == code)
+    return next(
+        one["finding"]["message"]
+        for one in made["left_out"]
+        if one["host"] == host and one["finding"]["code"] == code
+    )
 
 
 def members(made):
     """Interfaces of each plane by host."""
     return {
-        one["name"]: {host: member["interface"] for host, member in zip(made["hosts"], one["members"]) if member}
+        one["name"]: {
+            host: member["interface"]
+            for host, member in zip(made["hosts"], one["members"])
+            if member
+        }
         for one in made["planes"]
     }
 
@@ -74,7 +144,9 @@ def paired(made):
     found = {}
     for one in made["pairs"]["rounds"] if made["pairs"] else []:
         for plane, *ends in one["pairs"]:
-            found.setdefault(made["planes"][plane]["name"], set()).update(made["hosts"][place] for place in ends)
+            found.setdefault(made["planes"][plane]["name"], set()).update(
+                made["hosts"][place] for place in ends
+            )
     return found
 
 
@@ -91,26 +163,52 @@ def names(*numbers):
 
 # ---- a healthy fleet ----
 
+
 def test_a_plan_of_a_healthy_fleet():
-    made = make(fleet(8), group_of={f"n{number}": f"r{number // 5}" for number in range(1, 9)}, group_by="rack", lead_seconds=12.0)
-    assert (made["run"], made["pass"], made["seed"], made["start"], made["checks"]) == ("run", 1, 7, 1012.0, ["ping_mesh", "iperf3_pairs"])
+    made = make(
+        fleet(8),
+        group_of={f"n{number}": f"r{number // 5}" for number in range(1, 9)},
+        group_by="rack",
+        lead_seconds=12.0,
+    )
+    assert (made["run"], made["pass"], made["seed"], made["start"], made["checks"]) == (
+        "run",
+        1,
+        7,
+        1012.0,
+        ["ping_mesh", "iperf3_pairs"],
+    )
     assert made["hosts"] == [f"n{number}" for number in range(1, 9)]
     assert (made["groups"], made["group_by"]) == (["r0"] * 4 + ["r1"] * 4, "rack")
-    assert members(made) == {name: {f"n{number}": name for number in range(1, 9)} for name in ("eth1", "eth2")}
-    assert made["planes"][0]["members"][2] == {"interface": "eth1", "address": "10.1.0.3", "mtu": 9000, "speed": 100e9}
+    assert members(made) == {
+        name: {f"n{number}": name for number in range(1, 9)} for name in ("eth1", "eth2")
+    }
+    assert made["planes"][0]["members"][2] == {
+        "interface": "eth1",
+        "address": "10.1.0.3",
+        "mtu": 9000,
+        "speed": 100e9,
+    }
     assert (made["left_out"], made["findings"]) == ([], [])
     assert pinged(made) == {name: names(*range(1, 9)) for name in ("eth1", "eth2")}
     assert paired(made) == {name: names(*range(1, 9)) for name in ("eth1", "eth2")}
     assert len(made["pairs"]["rounds"]) == 10
     pairs = made["pairs"]
-    assert (pairs["period"], pairs["leg_seconds"], pairs["handshake_seconds"], pairs["slack_seconds"]) == (7.0, 3.0, 0.4, 0.3)
+    assert (
+        pairs["period"],
+        pairs["leg_seconds"],
+        pairs["handshake_seconds"],
+        pairs["slack_seconds"],
+    ) == (7.0, 3.0, 0.4, 0.3)
     assert (pairs["ports"], pairs["streams"], pairs["zerocopy"]) == ([5200, 5299], 1, True)
     assert pairs["offset"] >= made["ping"]["offset"] + made["ping"]["seconds"]
     assert made["seconds"] == pairs["offset"] + 70
 
 
 def test_hosts_are_in_natural_order():
-    assert make({name: facts(number) for number, name in enumerate(["gpu10", "gpu9", "gpu1"], 1)})["hosts"] == ["gpu1", "gpu9", "gpu10"]
+    assert make({name: facts(number) for number, name in enumerate(["gpu10", "gpu9", "gpu1"], 1)})[
+        "hosts"
+    ] == ["gpu1", "gpu9", "gpu10"]
 
 
 def test_a_plan_is_json_and_says_the_same_twice():
@@ -119,9 +217,18 @@ def test_a_plan_is_json_and_says_the_same_twice():
     assert make(hosts, seed=8)["pairs"]["rounds"] != make(hosts)["pairs"]["rounds"]
 
 
-@pytest.mark.parametrize("together, hosts, rounds, expected", [
-    (False, 8, 5, 10), (True, 8, 5, 5), (False, 8, "all", 14), (True, 8, "all", 7), (False, 8, 99, 14), (True, 7, "all", 7), (False, 2, 5, 2),
-])
+@pytest.mark.parametrize(
+    "together, hosts, rounds, expected",
+    [
+        (False, 8, 5, 10),
+        (True, 8, 5, 5),
+        (False, 8, "all", 14),
+        (True, 8, "all", 7),
+        (False, 8, 99, 14),
+        (True, 7, "all", 7),
+        (False, 2, 5, 2),
+    ],
+)
 def test_planes_take_turns_or_go_together(together, hosts, rounds, expected):
     made = make(fleet(hosts), together=together, rounds=rounds)
     assert len(made["pairs"]["rounds"]) == expected
@@ -133,24 +240,39 @@ def test_planes_take_turns_or_go_together(together, hosts, rounds, expected):
 
 def test_planes_differ_in_who_meets_whom():
     made = make(fleet(32))
-    met = [{frozenset(ends) for one in made["pairs"]["rounds"] for plane, *ends in one["pairs"] if plane == number} for number in (0, 1)]
+    met = [
+        {
+            frozenset(ends)
+            for one in made["pairs"]["rounds"]
+            for plane, *ends in one["pairs"]
+            if plane == number
+        }
+        for number in (0, 1)
+    ]
     assert len(met[0] & met[1]) < len(met[0]) / 2
 
 
 def test_planes_without_a_host_in_common_need_not_take_turns():
-    hosts = {f"n{number}": facts(number, names=("eth0", "ib0" if number < 5 else "ib1")) for number in range(1, 9)}
+    hosts = {
+        f"n{number}": facts(number, names=("eth0", "ib0" if number < 5 else "ib1"))
+        for number in range(1, 9)
+    }
     made = make(hosts, rounds=3)
     assert set(members(made)) == {"ib0", "ib1"}
     assert len(made["pairs"]["rounds"]) == 3
 
 
 def test_a_check_that_is_not_asked_for_is_not_planned():
-    only_pings, only_pairs = make(fleet(4), checks=["ping_mesh"]), make(fleet(4), checks=["iperf3_pairs"])
+    only_pings, only_pairs = (
+        make(fleet(4), checks=["ping_mesh"]),
+        make(fleet(4), checks=["iperf3_pairs"]),
+    )
     assert (only_pings["pairs"], only_pings["seconds"]) == (None, only_pings["ping"]["seconds"])
     assert (only_pairs["ping"], only_pairs["pairs"]["offset"]) == (None, 0.0)
 
 
 # ---- which interfaces ----
+
 
 def test_without_data_interfaces_those_with_the_default_route_are_used():
     hosts = {f"n{number}": facts(number, names=("eth0",)) for number in range(1, 5)}
@@ -162,24 +284,56 @@ def test_the_management_interface_when_asked_for():
     assert set(members(make(fleet(4), plane_class="data"))) == {"eth1", "eth2"}
 
 
-@pytest.mark.parametrize("name, kind", [
-    ("lo", ""), ("docker0", "bridge"), ("br-0123456789ab", "bridge"), ("virbr0", "bridge"), ("cni0", "bridge"), ("flannel.1", "vxlan"), ("cali1a2b", "veth"),
-    ("tunl0", "ipip"), ("kube-ipvs0", "dummy"), ("dummy0", "dummy"), ("mine", "wireguard"), ("mine", "tun"), ("mine", "vxlan"), ("veth12ab", "veth"),
-])
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("lo", ""),
+        ("docker0", "bridge"),
+        ("br-0123456789ab", "bridge"),
+        ("virbr0", "bridge"),
+        ("cni0", "bridge"),
+        ("flannel.1", "vxlan"),
+        ("cali1a2b", "veth"),
+        ("tunl0", "ipip"),
+        ("kube-ipvs0", "dummy"),
+        ("dummy0", "dummy"),
+        ("mine", "wireguard"),
+        ("mine", "tun"),
+        ("mine", "vxlan"),
+        ("veth12ab", "veth"),
+    ],
+)
 def test_interfaces_within_a_host_are_not_chosen(name, kind):
-    hosts = {f"n{number}": facts(number, names=("eth0", "eth1", name), **{name: {"kind": kind}}) for number in range(1, 5)}
+    hosts = {
+        f"n{number}": facts(number, names=("eth0", "eth1", name), **{name: {"kind": kind}})
+        for number in range(1, 5)
+    }
     assert set(members(make(hosts))) == {"eth1"}
 
 
-@pytest.mark.parametrize("name, kind", [
-    ("eth2", "veth"), ("bond0", "bond"), ("eth1.100", "vlan"), ("br0", "bridge"), ("ib0", "ipoib"), ("enp1s0f0np0", ""), ("lom1", ""),
-])
+@pytest.mark.parametrize(
+    "name, kind",
+    [
+        ("eth2", "veth"),
+        ("bond0", "bond"),
+        ("eth1.100", "vlan"),
+        ("br0", "bridge"),
+        ("ib0", "ipoib"),
+        ("enp1s0f0np0", ""),
+        ("lom1", ""),
+    ],
+)
 def test_others_are(name, kind):
-    hosts = {f"n{number}": facts(number, names=("eth0", name), **{name: {"kind": kind}}) for number in range(1, 5)}
+    hosts = {
+        f"n{number}": facts(number, names=("eth0", name), **{name: {"kind": kind}})
+        for number in range(1, 5)
+    }
     assert set(members(make(hosts))) == {name}
 
 
-@pytest.mark.parametrize("address", ["169.254.3.{}", "192.168.7.2"], ids=["link-local", "the same everywhere"])
+@pytest.mark.parametrize(
+    "address", ["169.254.3.{}", "192.168.7.2"], ids=["link-local", "the same everywhere"]
+)
 def test_the_way_to_the_service_processor_is_no_plane(address):
     hosts = {}
     for number in range(1, 9):
@@ -196,52 +350,100 @@ def test_interfaces_by_name():
 
 
 def test_planes_of_named_interfaces_go_by_position_and_are_called_as_most_are():
-    hosts = {f"n{number}": facts(number, names=("eth0", "eth1", "eth2") if number != 3 else ("eth0", "ens7", "ens8")) for number in range(1, 5)}
-    made = make(hosts, interfaces={host: ["eth1", "eth2"] if host != "n3" else ["ens7", "ens8"] for host in hosts})
+    hosts = {
+        f"n{number}": facts(
+            number, names=("eth0", "eth1", "eth2") if number != 3 else ("eth0", "ens7", "ens8")
+        )
+        for number in range(1, 5)
+    }
+    made = make(
+        hosts,
+        interfaces={host: ["eth1", "eth2"] if host != "n3" else ["ens7", "ens8"] for host in hosts},
+    )
     assert members(made)["eth1"] == {"n1": "eth1", "n2": "eth1", "n3": "ens7", "n4": "eth1"}
     assert members(made)["eth2"] == {"n1": "eth2", "n2": "eth2", "n3": "ens8", "n4": "eth2"}
 
 
 def test_two_positions_with_the_same_name_are_two_planes():
-    made = make(fleet(4), interfaces={"n1": ["eth1", "eth2"], "n2": ["eth1", "eth2"], "n3": ["eth2", "eth1"], "n4": ["eth2", "eth1"]})
+    made = make(
+        fleet(4),
+        interfaces={
+            "n1": ["eth1", "eth2"],
+            "n2": ["eth1", "eth2"],
+            "n3": ["eth2", "eth1"],
+            "n4": ["eth2", "eth1"],
+        },
+    )
     assert sorted(members(made)) == ["eth1", "eth2"]
     assert all(len(own) == 4 for own in members(made).values())
 
 
 def test_hosts_that_name_theirs_meet_those_that_do_not():
     made = make(fleet(4), interfaces={"n1": ["eth1"], "n2": []})
-    assert members(made) == {"eth1": {f"n{number}": "eth1" for number in range(1, 5)}, "eth2": {f"n{number}": "eth2" for number in (2, 3, 4)}}
+    assert members(made) == {
+        "eth1": {f"n{number}": "eth1" for number in range(1, 5)},
+        "eth2": {f"n{number}": "eth2" for number in (2, 3, 4)},
+    }
 
 
 V6 = {"family": 6, "address": "fd00::1", "prefix": 64}
 
 
-@pytest.mark.parametrize("family, of_n1, of_n2, address", [
-    ("auto", 4, 4, "10.1.0.1"), ("auto", 46, 46, "10.1.0.1"), ("auto", 6, 6, "fd00::1:1"), ("6", 46, 46, "fd00::1:1"), ("4", 46, 46, "10.1.0.1"),
-    ("auto", 46, 6, "fd00::1:1"),
-])
+@pytest.mark.parametrize(
+    "family, of_n1, of_n2, address",
+    [
+        ("auto", 4, 4, "10.1.0.1"),
+        ("auto", 46, 46, "10.1.0.1"),
+        ("auto", 6, 6, "fd00::1:1"),
+        ("6", 46, 46, "fd00::1:1"),
+        ("4", 46, 46, "10.1.0.1"),
+        ("auto", 46, 6, "fd00::1:1"),
+    ],
+)
 def test_the_family_is_one_that_the_hosts_of_a_plane_have(family, of_n1, of_n2, address):
     hosts = {}
     for number, has in ((1, of_n1), (2, of_n2)):
-        both = {4: {"family": 4, "address": f"10.1.0.{number}", "prefix": 24}, 6: {"family": 6, "address": f"fd00::1:{number}", "prefix": 64}}
-        hosts[f"n{number}"] = facts(number, names=("eth0", "eth1"), eth1={"addresses": [both[int(digit)] for digit in reversed(str(has))]})
+        both = {
+            4: {"family": 4, "address": f"10.1.0.{number}", "prefix": 24},
+            6: {"family": 6, "address": f"fd00::1:{number}", "prefix": 64},
+        }
+        hosts[f"n{number}"] = facts(
+            number,
+            names=("eth0", "eth1"),
+            eth1={"addresses": [both[int(digit)] for digit in reversed(str(has))]},
+        )
     made = make(hosts, ping={"family": family})
     assert made["planes"][0]["members"][0]["address"] == address
     assert made["left_out"] == []
 
 
 def test_a_host_without_an_address_of_the_family_is_left_out():
-    made = make(fleet(4, n2={"eth1": {"addresses": [V6]}}), interfaces={f"n{number}": ["eth1"] for number in range(1, 5)})
-    assert left_out(made) == [("n2", "eth1", None, "unknown", "interface_without_address", "fix_configuration")]
+    made = make(
+        fleet(4, n2={"eth1": {"addresses": [V6]}}),
+        interfaces={f"n{number}": ["eth1"] for number in range(1, 5)},
+    )
+    assert left_out(made) == [
+        ("n2", "eth1", None, "unknown", "interface_without_address", "fix_configuration")
+    ]
     assert "IPv4" in message(made, "n2", "interface_without_address")
 
 
 def test_an_address_that_many_share_does_not_hide_the_own_one():
     shared = {"family": 4, "address": "10.9.9.9", "prefix": 32}
-    hosts = {f"n{number}": facts(number, names=("eth0", "eth1"), eth1={
-        "addresses": [shared, {"family": 4, "address": f"10.1.0.{number}", "prefix": 24}]}) for number in range(1, 5)}
+    hosts = {
+        f"n{number}": facts(
+            number,
+            names=("eth0", "eth1"),
+            eth1={
+                "addresses": [shared, {"family": 4, "address": f"10.1.0.{number}", "prefix": 24}]
+            },
+        )
+        for number in range(1, 5)
+    }
     made = make(hosts)
-    assert [member["address"] for member in made["planes"][0]["members"]] == [f"10.1.0.{number}" for number in range(1, 5)]
+    assert [member["address"] for member in made["planes"][0]["members"]] == [
+        f"10.1.0.{number}" for number in range(1, 5)
+    ]
     assert made["left_out"] == []
 
 
@@ -250,12 +452,20 @@ def test_an_address_that_many_share_does_not_hide_the_own_one():
 NAMED = {f"n{number}": ["eth1", "eth2"] for number in range(1, 9)}
 
 
-@pytest.mark.parametrize("change, code, status, action", [
-    ({"eth2": None}, "interface_missing", "unknown", "fix_configuration"),
-    ({"eth2": {"up": False, "carrier": None}}, "interface_down", "unknown", "fix_configuration"),
-    ({"eth2": {"carrier": False}}, "no_carrier", "fail", "drain_node"),
-    ({"eth2": {"addresses": []}}, "interface_without_address", "unknown", "fix_configuration"),
-])
+@pytest.mark.parametrize(
+    "change, code, status, action",
+    [
+        ({"eth2": None}, "interface_missing", "unknown", "fix_configuration"),
+        (
+            {"eth2": {"up": False, "carrier": None}},
+            "interface_down",
+            "unknown",
+            "fix_configuration",
+        ),
+        ({"eth2": {"carrier": False}}, "no_carrier", "fail", "drain_node"),
+        ({"eth2": {"addresses": []}}, "interface_without_address", "unknown", "fix_configuration"),
+    ],
+)
 @pytest.mark.parametrize("interfaces", [NAMED, {}], ids=["named", "chosen"])
 def test_an_interface_that_cannot_be_used(interfaces, change, code, status, action):
     made = make(fleet(8, n3=change), interfaces=interfaces)
@@ -270,27 +480,46 @@ def test_a_carrier_that_could_not_be_read_is_no_reason():
 
 
 def test_a_missing_interface_is_said_with_those_the_host_has():
-    made = make(fleet(4), interfaces={f"n{number}": ["eth1"] if number > 1 else ["eht1"] for number in range(1, 5)})
+    made = make(
+        fleet(4),
+        interfaces={f"n{number}": ["eth1"] if number > 1 else ["eht1"] for number in range(1, 5)},
+    )
     assert "eth0, eth1, eth2" in message(made, "n1", "interface_missing")
 
 
 def test_a_host_that_lost_all_of_its_data_interfaces_is_not_measured_on_another():
     made = make(fleet(8, n3={"eth1": {"carrier": False}, "eth2": None}))
     assert left_out(made) == [
-        ("n3", "eth1", None, "fail", "no_carrier", "drain_node"), ("n3", "eth2", None, "unknown", "interface_missing", "fix_configuration"),
+        ("n3", "eth1", None, "fail", "no_carrier", "drain_node"),
+        ("n3", "eth2", None, "unknown", "interface_missing", "fix_configuration"),
     ]
     assert set(members(made)) == {"eth1", "eth2"}
 
 
 def test_a_fleet_of_two_kinds_is_not_told_to_be_of_one():
-    hosts = {f"n{number}": facts(number, names=("eth0", "eth1", "eth2") if number < 6 else ("eth0", "eth1")) for number in range(1, 9)}
+    hosts = {
+        f"n{number}": facts(
+            number, names=("eth0", "eth1", "eth2") if number < 6 else ("eth0", "eth1")
+        )
+        for number in range(1, 9)
+    }
     assert make(hosts)["left_out"] == []
-    named_otherwise = {f"n{number}": facts(number, names=("eth0", "ib0", "ib1") if number < 8 else ("eth0", "ibp1", "ibp2")) for number in range(1, 10)}
+    named_otherwise = {
+        f"n{number}": facts(
+            number, names=("eth0", "ib0", "ib1") if number < 8 else ("eth0", "ibp1", "ibp2")
+        )
+        for number in range(1, 10)
+    }
     assert make(named_otherwise)["left_out"] == []
 
 
 def test_a_spare_port_without_a_cable_is_nobodys_fault():
-    made = make({**fleet(4), "n9": facts(9, names=("eth0", "eth1", "eth2", "spare"), spare={"carrier": False})})
+    made = make(
+        {
+            **fleet(4),
+            "n9": facts(9, names=("eth0", "eth1", "eth2", "spare"), spare={"carrier": False}),
+        }
+    )
     assert made["left_out"] == []
 
 
@@ -302,26 +531,46 @@ def test_an_interface_that_nobody_else_has_has_no_partner():
 
 def test_a_host_with_nothing_to_use():
     made = make({**fleet(4), "n9": facts(9, names=("lo", "docker0"))}, plane_class="mgmt")
-    assert left_out(made) == [("n9", None, None, "unknown", "interface_without_address", "fix_configuration")]
+    assert left_out(made) == [
+        ("n9", None, None, "unknown", "interface_without_address", "fix_configuration")
+    ]
     assert "docker0, lo" in message(made, "n9", "interface_without_address")
 
 
 @pytest.mark.parametrize("interfaces", [NAMED, {}], ids=["named", "chosen"])
 def test_two_hosts_with_one_address_name_each_other(interfaces):
-    made = make(fleet(8, n3={"eth1": {"addresses": [{"family": 4, "address": "10.1.0.5", "prefix": 24}]}}), interfaces=interfaces)
-    assert left_out(made) == [(host, "eth1", None, "unknown", "duplicate_address", "fix_configuration") for host in ("n3", "n5")]
+    made = make(
+        fleet(8, n3={"eth1": {"addresses": [{"family": 4, "address": "10.1.0.5", "prefix": 24}]}}),
+        interfaces=interfaces,
+    )
+    assert left_out(made) == [
+        (host, "eth1", None, "unknown", "duplicate_address", "fix_configuration")
+        for host in ("n3", "n5")
+    ]
     assert "10.1.0.5 is also that of n5" in message(made, "n3", "duplicate_address")
     assert "of n3" in message(made, "n5", "duplicate_address")
     assert paired(made)["eth1"] == names(1, 2, 4, 6, 7, 8)
 
 
-@pytest.mark.parametrize("change, code", [
-    (None, "not_in_mesh"),
-    ({"clock": None, "clock_error": "the host's clock could not be read: refused"}, "clock_not_read"),
-    ({"clock": {"offset_seconds": None, "uncertainty_seconds": 0.1}}, "clock_not_read"),
-    ({"uncertainty": 1.5}, "clock_not_read"),
-    ({"interfaces": [], "error": {"reason": "missing", "message": "ip is not installed (package iproute2)"}}, "interfaces_not_read"),
-])
+@pytest.mark.parametrize(
+    "change, code",
+    [
+        (None, "not_in_mesh"),
+        (
+            {"clock": None, "clock_error": "the host's clock could not be read: refused"},
+            "clock_not_read",
+        ),
+        ({"clock": {"offset_seconds": None, "uncertainty_seconds": 0.1}}, "clock_not_read"),
+        ({"uncertainty": 1.5}, "clock_not_read"),
+        (
+            {
+                "interfaces": [],
+                "error": {"reason": "missing", "message": "ip is not installed (package iproute2)"},
+            },
+            "interfaces_not_read",
+        ),
+    ],
+)
 def test_a_host_of_which_too_little_is_known(change, code):
     made = make(fleet(6, n2=change))
     assert left_out(made) == [("n2", None, None, "unknown", code, "watch")]
@@ -329,23 +578,35 @@ def test_a_host_of_which_too_little_is_known(change, code):
     assert "n2" not in plan.shares(made)
 
 
-@pytest.mark.parametrize("tool, check, left", [("fping", "ping_mesh", pinged), ("iperf3", "iperf3_pairs", paired)])
-@pytest.mark.parametrize("told", [{"error": "fping or iperf3 is not installed", "reason": "missing"}, None])
+@pytest.mark.parametrize(
+    "tool, check, left", [("fping", "ping_mesh", pinged), ("iperf3", "iperf3_pairs", paired)]
+)
+@pytest.mark.parametrize(
+    "told", [{"error": "fping or iperf3 is not installed", "reason": "missing"}, None]
+)
 def test_a_missing_tool_costs_its_check_only(tool, check, left, told):
     made = make(fleet(6, n2={tool: told}))
-    assert left_out(made) == [("n2", None, check, "unknown", f"{tool}_missing", "fix_configuration")]
+    assert left_out(made) == [
+        ("n2", None, check, "unknown", f"{tool}_missing", "fix_configuration")
+    ]
     assert left(made)["eth1"] == names(1, 3, 4, 5, 6)
     other = paired if left is pinged else pinged
     assert other(made)["eth1"] == names(*range(1, 7))
 
 
-BUSY = [Finding("use_unknown", "unknown", "could not be told", "watch").to_dict(), Finding("gpu_in_use", "skip", "in use by python").to_dict()]
+BUSY = [
+    Finding("use_unknown", "unknown", "could not be told", "watch").to_dict(),
+    Finding("gpu_in_use", "skip", "in use by python").to_dict(),
+]
 
 
 def test_a_host_whose_gpus_are_in_use_is_pinged_only():
     made = make(fleet(6, n2={"busy": BUSY}))
     assert left_out(made) == [("n2", None, "iperf3_pairs", "skip", "gpu_in_use", "none")]
-    assert (paired(made)["eth1"], pinged(made)["eth1"]) == (names(1, 3, 4, 5, 6), names(*range(1, 7)))
+    assert (paired(made)["eth1"], pinged(made)["eth1"]) == (
+        names(1, 3, 4, 5, 6),
+        names(*range(1, 7)),
+    )
     assert left_out(make(fleet(6, n2={"busy": BUSY[:1]})))[0][3:5] == ("unknown", "use_unknown")
     assert make(fleet(6, n2={"busy": BUSY}), iperf={"force": True})["left_out"] == []
 
@@ -353,7 +614,13 @@ def test_a_host_whose_gpus_are_in_use_is_pinged_only():
 def test_the_only_host():
     made = make(fleet(1))
     assert left_out(made) == [("n1", None, None, "skip", "no_partner", "none")]
-    assert (made["ping"], made["pairs"], made["planes"], made["seconds"], plan.shares(made)) == (None, None, [], 0.0, {})
+    assert (made["ping"], made["pairs"], made["planes"], made["seconds"], plan.shares(made)) == (
+        None,
+        None,
+        [],
+        0.0,
+        {},
+    )
     assert plan.describe(made)["hosts"] == 0
 
 
@@ -364,17 +631,29 @@ def test_the_only_host_left():
 
 
 def test_the_only_host_left_for_a_check():
-    made = make(fleet(3, n2={"iperf3": None}, n3={"iperf3": None}), checks=["ping_mesh", "iperf3_pairs"])
-    assert [one for one in left_out(made) if one[0] == "n1"] == [("n1", plane, "iperf3_pairs", "skip", "no_partner", "none") for plane in ("eth1", "eth2")]
+    made = make(
+        fleet(3, n2={"iperf3": None}, n3={"iperf3": None}), checks=["ping_mesh", "iperf3_pairs"]
+    )
+    assert [one for one in left_out(made) if one[0] == "n1"] == [
+        ("n1", plane, "iperf3_pairs", "skip", "no_partner", "none") for plane in ("eth1", "eth2")
+    ]
     assert made["pairs"] is None
     assert pinged(made)["eth1"] == names(1, 2, 3)
 
 
 # ---- clocks ----
 
-@pytest.mark.parametrize("offset, uncertainty, words", [
-    (3.0, 0.02, "3.0 s ahead of"), (-3.5, 0.02, "3.5 s behind"), (0.9, 0.02, None), (1.3, 0.5, None), (-1.6, 0.5, "1.6 s behind"),
-])
+
+@pytest.mark.parametrize(
+    "offset, uncertainty, words",
+    [
+        (3.0, 0.02, "3.0 s ahead of"),
+        (-3.5, 0.02, "3.5 s behind"),
+        (0.9, 0.02, None),
+        (1.3, 0.5, None),
+        (-1.6, 0.5, "1.6 s behind"),
+    ],
+)
 def test_a_clock_that_is_off_is_said_and_its_host_takes_part(offset, uncertainty, words):
     made = make(fleet(8, n5={"offset": offset, "uncertainty": uncertainty}))
     assert made["left_out"] == []
@@ -384,23 +663,58 @@ def test_a_clock_that_is_off_is_said_and_its_host_takes_part(offset, uncertainty
     else:
         (said,) = made["findings"]
         assert (said["host"], said["check"]) == ("n5", "ping_mesh")
-        assert (said["finding"]["status"], said["finding"]["code"], said["finding"]["action"]) == ("warn", "clock_offset", "fix_configuration")
+        assert (said["finding"]["status"], said["finding"]["code"], said["finding"]["action"]) == (
+            "warn",
+            "clock_offset",
+            "fix_configuration",
+        )
         assert words in said["finding"]["message"]
 
 
 def test_a_controller_whose_clock_is_off_is_no_hosts_fault():
-    assert make({f"n{number}": facts(number, offset=500.0 + number / 100) for number in range(1, 9)})["findings"] == []
+    assert (
+        make({f"n{number}": facts(number, offset=500.0 + number / 100) for number in range(1, 9)})[
+            "findings"
+        ]
+        == []
+    )
 
 
 def test_a_share_starts_by_the_clock_of_its_node():
     shares = plan.shares(make(fleet(4, n2={"offset": -2.5}), lead_seconds=10.0))
-    assert {host: share["start"] for host, share in shares.items()} == {"n1": 1010.0, "n2": 1007.5, "n3": 1010.0, "n4": 1010.0}
+    assert {host: share["start"] for host, share in shares.items()} == {
+        "n1": 1010.0,
+        "n2": 1007.5,
+        "n3": 1010.0,
+        "n4": 1010.0,
+    }
 
 
-@pytest.mark.parametrize("asked, answered, now, seconds", [(900.0, 901.0, 1000.0, 5.0), (900.0, 920.0, 1000.0, 29.0), (900.0, 990.0, 920.0, 29.0)])
+@pytest.mark.parametrize(
+    "asked, answered, now, seconds",
+    [(900.0, 901.0, 1000.0, 5.0), (900.0, 920.0, 1000.0, 29.0), (900.0, 990.0, 920.0, 29.0)],
+)
 def test_the_lead_is_what_gathering_the_facts_took_and_some(asked, answered, now, seconds):
-    hosts = {"n1": {"clock": {"offset_seconds": 0, "uncertainty_seconds": 0, "asked": asked, "answered": asked + 1}},
-             "n2": {"clock": {"offset_seconds": 0, "uncertainty_seconds": 0, "asked": asked, "answered": answered}}, "n3": None, "n4": {}}
+    hosts = {
+        "n1": {
+            "clock": {
+                "offset_seconds": 0,
+                "uncertainty_seconds": 0,
+                "asked": asked,
+                "answered": asked + 1,
+            }
+        },
+        "n2": {
+            "clock": {
+                "offset_seconds": 0,
+                "uncertainty_seconds": 0,
+                "asked": asked,
+                "answered": answered,
+            }
+        },
+        "n3": None,
+        "n4": {},
+    }
     assert plan.lead(hosts, now) == pytest.approx(seconds)
 
 
@@ -410,53 +724,124 @@ def test_the_lead_when_no_host_answered():
 
 # ---- shares ----
 
+
 def test_shares_have_what_the_plan_says():
     made = make(fleet(6))
     shares = plan.shares(made)
     assert set(shares) == names(*range(1, 7))
     for host, share in shares.items():
-        assert (share["run"], share["pass"], share["host"], share["lifetime"]) == ("run", 1, host, made["seconds"] + 600)
+        assert (share["run"], share["pass"], share["host"], share["lifetime"]) == (
+            "run",
+            1,
+            host,
+            made["seconds"] + 600,
+        )
         pings = [window for window in share["windows"] if window["kind"] == "ping"]
-        assert [(window["plane"], set(window["targets"])) for window in pings] == [(plane, set(shares) - {host}) for plane in ("eth1", "eth2")]
-        assert pings[1]["targets"] == {f"n{number}": f"10.2.0.{number}" for number in range(1, 7) if f"n{number}" != host}
-        assert (pings[0]["interface"], pings[0]["address"], pings[0]["mtu"]) == ("eth1", f"10.1.0.{host[1:]}", 9000)
-        assert {key: pings[0][key] for key in ("count", "big_count", "interval_ms", "period_ms", "seconds")} == {
-            key: made["ping"][key] for key in ("count", "big_count", "interval_ms", "period_ms", "seconds")}
+        assert [(window["plane"], set(window["targets"])) for window in pings] == [
+            (plane, set(shares) - {host}) for plane in ("eth1", "eth2")
+        ]
+        assert pings[1]["targets"] == {
+            f"n{number}": f"10.2.0.{number}" for number in range(1, 7) if f"n{number}" != host
+        }
+        assert (pings[0]["interface"], pings[0]["address"], pings[0]["mtu"]) == (
+            "eth1",
+            f"10.1.0.{host[1:]}",
+            9000,
+        )
+        assert {
+            key: pings[0][key]
+            for key in ("count", "big_count", "interval_ms", "period_ms", "seconds")
+        } == {
+            key: made["ping"][key]
+            for key in ("count", "big_count", "interval_ms", "period_ms", "seconds")
+        }
 
 
 def test_both_ends_of_a_pair_agree():
     made = make(fleet(7))
-    windows = [(host, window) for host, share in plan.shares(made).items() for window in share["windows"] if window["kind"] == "pair"]
+    windows = [
+        (host, window)
+        for host, share in plan.shares(made).items()
+        for window in share["windows"]
+        if window["kind"] == "pair"
+    ]
     assert len(windows) == 2 * sum(len(one["pairs"]) for one in made["pairs"]["rounds"])
     ends = {(host, window["plane"], window["round"]): window for host, window in windows}
     for (host, plane, number), window in ends.items():
         other = ends[window["peer"], plane, number]
-        assert (other["peer"], other["offset"], other["peer_address"], other["address"]) == (host, window["offset"], window["address"], window["peer_address"])
+        assert (other["peer"], other["offset"], other["peer_address"], other["address"]) == (
+            host,
+            window["offset"],
+            window["address"],
+            window["peer_address"],
+        )
         assert {window["side"], other["side"]} == {"client", "server"}
-        assert (window["seconds"], window["leg_seconds"], window["ports"]) == (7.0, 3.0, [5200, 5299])
+        assert (window["seconds"], window["leg_seconds"], window["ports"]) == (
+            7.0,
+            3.0,
+            [5200, 5299],
+        )
         assert window["offset"] == made["pairs"]["offset"] + 7.0 * number
 
 
 @given(
-    st.integers(1, 12), st.booleans(), st.integers(1, 12) | st.just("all"), st.integers(0, 99),
-    st.lists(st.tuples(st.integers(1, 12), st.sampled_from([
-        None, {"eth1": None}, {"eth2": {"carrier": False}}, {"eth1": {"addresses": []}}, {"busy": BUSY}, {"fping": None}, {"iperf3": None},
-        {"clock": None}, {"offset": 5.0}, {"eth1": {"addresses": [{"family": 4, "address": "10.1.0.2", "prefix": 24}]}}, {"eth2": {"addresses": [V6]}},
-    ])), max_size=5),
+    st.integers(1, 12),
+    st.booleans(),
+    st.integers(1, 12) | st.just("all"),
+    st.integers(0, 99),
+    st.lists(
+        st.tuples(
+            st.integers(1, 12),
+            st.sampled_from(
+                [
+                    None,
+                    {"eth1": None},
+                    {"eth2": {"carrier": False}},
+                    {"eth1": {"addresses": []}},
+                    {"busy": BUSY},
+                    {"fping": None},
+                    {"iperf3": None},
+                    {"clock": None},
+                    {"offset": 5.0},
+                    {"eth1": {"addresses": [{"family": 4, "address": "10.1.0.2", "prefix": 24}]}},
+                    {"eth2": {"addresses": [V6]}},
+                ]
+            ),
+        ),
+        max_size=5,
+    ),
 )
-def test_whatever_is_wrong_nobody_does_two_things_at_once_and_everybody_is_accounted_for(count, together, rounds, seed, wrong):
-    made = make(fleet(count, **{f"n{number}": change for number, change in wrong}), together=together, rounds=rounds, seed=seed)
+def test_whatever_is_wrong_nobody_does_two_things_at_once_and_everybody_is_accounted_for(
+    count, together, rounds, seed, wrong
+):
+    made = make(
+        fleet(count, **{f"n{number}": change for number, change in wrong}),
+        together=together,
+        rounds=rounds,
+        seed=seed,
+    )
     shares = plan.shares(made)
     json.dumps([made, shares, plan.describe(made)])
     said = {one["host"] for one in made["left_out"]}
     assert set(made["hosts"]) == said | set(shares)
     for share in shares.values():
-        by_plane = Counter((window["plane"] if together else "any", window["round"]) for window in share["windows"] if window["kind"] == "pair")
+        by_plane = Counter(
+            (window["plane"] if together else "any", window["round"])
+            for window in share["windows"]
+            if window["kind"] == "pair"
+        )
         assert set(by_plane.values()) <= {1}
         ends = [window["offset"] + window["seconds"] for window in share["windows"]]
         assert max(ends) <= made["seconds"]
-        first = min((window["offset"] for window in share["windows"] if window["kind"] == "pair"), default=1e9)
-        assert all(window["offset"] + window["seconds"] < first for window in share["windows"] if window["kind"] == "ping")
+        first = min(
+            (window["offset"] for window in share["windows"] if window["kind"] == "pair"),
+            default=1e9,
+        )
+        assert all(
+            window["offset"] + window["seconds"] < first
+            for window in share["windows"]
+            if window["kind"] == "ping"
+        )
     for one in made["left_out"] + made["findings"]:
         assert one["finding"]["status"] in STATUSES
         assert one["finding"]["action"] in ACTIONS
@@ -465,9 +850,14 @@ def test_whatever_is_wrong_nobody_does_two_things_at_once_and_everybody_is_accou
 
 # ---- pacing ----
 
+
 @pytest.mark.parametrize("hosts, budget", [(4, 100000), (64, 1000), (200, 100000), (200, 5000)])
 def test_pings_keep_to_what_the_fleet_may_send(hosts, budget):
-    made = make({f"n{number}": facts(number) for number in range(1, hosts + 1)}, ping={"packets_per_second": budget, "peers": 8}, checks=["ping_mesh"])
+    made = make(
+        {f"n{number}": facts(number) for number in range(1, hosts + 1)},
+        ping={"packets_per_second": budget, "peers": 8},
+        checks=["ping_mesh"],
+    )
     ping = made["ping"]
     per_node = sum(1000.0 / ping["interval_ms"] for _plane in made["planes"])
     assert per_node <= 1000
@@ -486,32 +876,55 @@ def test_a_large_fleet_pings_a_sample():
 
 # ---- what it costs ----
 
+
 def test_what_a_plan_costs():
     told = plan.describe(make(fleet(8), rounds=2))
     requests = 8 * 7 * 2
-    assert {key: told[key] for key in ("hosts", "planes", "rounds", "pairs", "pings", "seed", "left_out")} == {
-        "hosts": 8, "planes": ["eth1", "eth2"], "rounds": 4, "pairs": 16, "pings": requests * 23, "seed": 7, "left_out": 0,
+    assert {
+        key: told[key]
+        for key in ("hosts", "planes", "rounds", "pairs", "pings", "seed", "left_out")
+    } == {
+        "hosts": 8,
+        "planes": ["eth1", "eth2"],
+        "rounds": 4,
+        "pairs": 16,
+        "pings": requests * 23,
+        "seed": 7,
+        "left_out": 0,
     }
-    # 100 Gbit/s for 6 s are 75 GB; a ping and its answer are packets of about 100 bytes, or fill the MTU.
+    # 100 Gbit/s for 6 s are 75 GB; a ping and its answer are packets of about 100 bytes, or fill
+    # the MTU.
     assert 0 < told["bytes"] - 16 * 75e9 < requests * 2 * (20 * 150 + 3 * 9100)
     assert told["seconds"] == make(fleet(8), rounds=2)["seconds"]
 
 
 def test_the_slower_end_says_how_much_a_pair_may_send():
-    made = make(fleet(2, n1={"eth1": {"speed": 10e9}}), checks=["iperf3_pairs"], interfaces={"n1": ["eth1"], "n2": ["eth1"]})
+    made = make(
+        fleet(2, n1={"eth1": {"speed": 10e9}}),
+        checks=["iperf3_pairs"],
+        interfaces={"n1": ["eth1"], "n2": ["eth1"]},
+    )
     assert plan.describe(made)["bytes"] == 7.5e9
 
 
 def test_the_bytes_are_not_known_when_a_speed_is_not():
     assert plan.describe(make(fleet(4, n2={"eth1": {"speed": None}})))["bytes"] is None
-    assert plan.describe(make(fleet(4, n2={"eth1": {"speed": None}}), checks=["ping_mesh"]))["bytes"] > 0
+    assert (
+        plan.describe(make(fleet(4, n2={"eth1": {"speed": None}}), checks=["ping_mesh"]))["bytes"]
+        > 0
+    )
 
 
 # ---- the second pass ----
 
+
 def met(made):
     """Pairs in the rounds: plane, client, server."""
-    return [(made["planes"][plane]["name"], *(made["hosts"][place] for place in ends)) for one in made["pairs"]["rounds"] for plane, *ends in one["pairs"]]
+    return [
+        (made["planes"][plane]["name"], *(made["hosts"][place] for place in ends))
+        for one in made["pairs"]["rounds"]
+        for plane, *ends in one["pairs"]
+    ]
 
 
 WANTED = [("eth1", "n3", "n1"), ("eth1", "n3", "n2"), ("eth2", "n4", "n1")]
@@ -526,7 +939,9 @@ def test_a_second_pass_measures_the_wanted_pairs_and_no_others():
     assert pinged(again) == {"eth1": names(1, 2, 3), "eth2": names(1, 4)}
     assert again["ping"]["peers"][0] == [[2], [2], [0, 1], [], [], [], [], []]
     assert again["ping"]["count"] == 100
-    assert {(plane, frozenset(ends)) for plane, *ends in met(again)} == {(plane, frozenset(ends)) for plane, *ends in WANTED}
+    assert {(plane, frozenset(ends)) for plane, *ends in met(again)} == {
+        (plane, frozenset(ends)) for plane, *ends in WANTED
+    }
     assert len(met(again)) == 6
     assert len(again["pairs"]["rounds"]) == 4
     assert set(plan.shares(again)) == names(1, 2, 3, 4)
@@ -536,7 +951,9 @@ def test_a_second_pass_measures_the_wanted_pairs_and_no_others():
 
 def test_a_second_pass_together():
     wanted = [("eth1", "n3", "n1"), ("eth2", "n3", "n1")]
-    assert len(plan.follow_up(make(fleet(4), together=True), wanted, NOW, 5.0)["pairs"]["rounds"]) == 2
+    assert (
+        len(plan.follow_up(make(fleet(4), together=True), wanted, NOW, 5.0)["pairs"]["rounds"]) == 2
+    )
     assert len(plan.follow_up(make(fleet(4)), wanted, NOW, 5.0)["pairs"]["rounds"]) == 4
 
 
@@ -547,50 +964,84 @@ def test_a_second_pass_measures_each_pair_twice_and_not_in_the_same_round(togeth
     rounds = [sorted(one["pairs"]) for one in again["pairs"]["rounds"]]
     half = len(rounds) // 2
     assert rounds == rounds[:half] * 2
-    assert all(rounds[:half].count(one) == 1 and len({*map(tuple, one)}) == len(one) for one in rounds)
+    assert all(
+        rounds[:half].count(one) == 1 and len({*map(tuple, one)}) == len(one) for one in rounds
+    )
     assert sorted(Counter(met(again)).values()) == [2] * 4
     # What it takes and sends counts both times, and each has a window of its own.
     assert again["seconds"] == again["pairs"]["offset"] + 2 * half * again["pairs"]["period"]
     assert plan.describe(again)["rounds"] == 2 * half
     for share in plan.shares(again).values():
-        offsets = [(window["plane"], window["offset"]) for window in share["windows"] if window["kind"] == "pair"]
+        offsets = [
+            (window["plane"], window["offset"])
+            for window in share["windows"]
+            if window["kind"] == "pair"
+        ]
         assert len(set(offsets)) == len(offsets)
 
 
 def test_a_suspect_is_measured_with_four_partners_at_most():
-    again = plan.follow_up(make(fleet(8)), [("eth1", "n1", f"n{number}") for number in range(2, 9)], NOW, 5.0)
+    again = plan.follow_up(
+        make(fleet(8)), [("eth1", "n1", f"n{number}") for number in range(2, 9)], NOW, 5.0
+    )
     assert met(again) == [("eth1", "n1", f"n{number}") for number in range(2, 6)] * 2
     assert len(again["ping"]["peers"][0][0]) == 7
 
 
-@pytest.mark.parametrize("wanted", [[], [("eth9", "n1", "n2")], [("eth1", "n1", "gone")], [("eth1", "n1", "n2")]])
+@pytest.mark.parametrize(
+    "wanted", [[], [("eth9", "n1", "n2")], [("eth1", "n1", "gone")], [("eth1", "n1", "n2")]]
+)
 def test_no_second_pass_of_what_cannot_be_measured(wanted):
     assert plan.follow_up(make(fleet(4, n2=None)), wanted, NOW, 5.0) is None
 
 
 def test_who_was_left_out_of_a_check_stays_out():
-    again = plan.follow_up(make(fleet(6, n2={"iperf3": None}, n4={"eth1": {"carrier": False}})), [("eth1", "n1", "n2"), ("eth1", "n1", "n4")], NOW, 5.0)
+    again = plan.follow_up(
+        make(fleet(6, n2={"iperf3": None}, n4={"eth1": {"carrier": False}})),
+        [("eth1", "n1", "n2"), ("eth1", "n1", "n4")],
+        NOW,
+        5.0,
+    )
     assert again["pairs"] is None
     assert pinged(again)["eth1"] == names(1, 2)
-    assert plan.follow_up(make(fleet(4), checks=["iperf3_pairs"]), [("eth1", "n1", "n2")], NOW, 5.0)["ping"] is None
+    assert (
+        plan.follow_up(make(fleet(4), checks=["iperf3_pairs"]), [("eth1", "n1", "n2")], NOW, 5.0)[
+            "ping"
+        ]
+        is None
+    )
 
 
 def test_what_was_said_in_the_first_pass_is_not_said_again():
-    again = plan.follow_up(make(fleet(6, n2=None, n3={"offset": 9.0})), [("eth1", "n1", "n3")], NOW, 5.0)
+    again = plan.follow_up(
+        make(fleet(6, n2=None, n3={"offset": 9.0})), [("eth1", "n1", "n3")], NOW, 5.0
+    )
     assert (again["left_out"], again["findings"]) == ([], [])
 
 
 # ---- settings that mean nothing ----
 
-@pytest.mark.parametrize("settings, words", [
-    ({"rounds": 0}, "rounds: 0 "), ({"rounds": -1}, "rounds: -1 "), ({"rounds": "some"}, "rounds: 'some' .*'all'"), ({"rounds": True}, "rounds: True "),
-    ({"rounds": 2.5}, "rounds: 2.5 "),
-    ({"checks": ["ping"]}, "checks: 'ping' .*ping_mesh, iperf3_pairs"), ({"checks": []}, "checks: .*ping_mesh"),
-    ({"plane_class": "both"}, "plane: 'both' .*data and mgmt"),
-    ({"interfaces": {"n1": ["eth1", "eth2", "eth1"]}}, "interfaces: .*n1 has eth1 twice"), ({"interfaces": {"n1": "eth1"}}, "interfaces: 'eth1' of n1 .*list"),
-    ({"interfaces": {"n1": [1]}}, "interfaces: .*n1"),
-    *(({"iperf": {"ports": ports}}, "ports: .*1024 to 65535") for ports in ("5299-5200", "80-90", "65000-65536", "a-b", "5200-", "5200-5299x")),
-])
+
+@pytest.mark.parametrize(
+    "settings, words",
+    [
+        ({"rounds": 0}, "rounds: 0 "),
+        ({"rounds": -1}, "rounds: -1 "),
+        ({"rounds": "some"}, "rounds: 'some' .*'all'"),
+        ({"rounds": True}, "rounds: True "),
+        ({"rounds": 2.5}, "rounds: 2.5 "),
+        ({"checks": ["ping"]}, "checks: 'ping' .*ping_mesh, iperf3_pairs"),
+        ({"checks": []}, "checks: .*ping_mesh"),
+        ({"plane_class": "both"}, "plane: 'both' .*data and mgmt"),
+        ({"interfaces": {"n1": ["eth1", "eth2", "eth1"]}}, "interfaces: .*n1 has eth1 twice"),
+        ({"interfaces": {"n1": "eth1"}}, "interfaces: 'eth1' of n1 .*list"),
+        ({"interfaces": {"n1": [1]}}, "interfaces: .*n1"),
+        *(
+            ({"iperf": {"ports": ports}}, "ports: .*1024 to 65535")
+            for ports in ("5299-5200", "80-90", "65000-65536", "a-b", "5200-", "5200-5299x")
+        ),
+    ],
+)
 def test_settings_that_mean_nothing_are_refused(settings, words):
     with pytest.raises(ValueError, match=words):
         make(fleet(2), **settings)

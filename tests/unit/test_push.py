@@ -1,6 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Settings of the callback that pushes, and what is said of them; words of others that reach the screen."""
+"""Settings of the callback that pushes, and what is said of them; words of others that reach the
+screen.
+"""
+
 from __future__ import annotations
 
 import time
@@ -27,7 +30,9 @@ def test_without_a_url_there_is_nothing_to_push():
 def test_the_defaults_are_those_of_the_documentation():
     told = {name: option["default"] for name, option in OPTIONS.items() if "default" in option}
     made = settings()
-    assert {name: getattr(made, name) for name in told if name != "spool_limit"} == {name: value for name, value in told.items() if name != "spool_limit"}
+    assert {name: getattr(made, name) for name in told if name != "spool_limit"} == {
+        name: value for name, value in told.items() if name != "spool_limit"
+    }
     assert made.spool_limit == told["spool_limit"] << 20
     assert made.spool_dir == "/var/lib/ansible/autopilot_gpu/spool"
 
@@ -39,51 +44,103 @@ def test_every_option_is_a_variable_and_in_the_environment_and_those_that_are_no
         assert ("ini" in option) == (name not in ("password", "token"))
 
 
-@pytest.mark.parametrize("given, url", [
-    ("http://push:9091", "http://push:9091"), ("https://push.example/prefix/", "https://push.example/prefix"), ("http://[::1]:9091", "http://[::1]:9091"),
-    (f"https://ops:{SECRET}@push.example:9091", "https://push.example:9091"),
-])
+@pytest.mark.parametrize(
+    "given, url",
+    [
+        ("http://push:9091", "http://push:9091"),
+        ("https://push.example/prefix/", "https://push.example/prefix"),
+        ("http://[::1]:9091", "http://[::1]:9091"),
+        (f"https://ops:{SECRET}@push.example:9091", "https://push.example:9091"),
+    ],
+)
 def test_urls(given, url):
     assert settings(given).url == url
 
 
-@pytest.mark.parametrize("given", [
-    "push:9091", "ftp://push", "https://", "http://push:port", "http://push/?a=b", "http://push#x", "http://pu sh", f"ops:{SECRET}@push:9091",
-    f"http://ops:{SECRET}@push:notaport", f"ftp://ops:{SECRET}@push",
-])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "push:9091",
+        "ftp://push",
+        "https://",
+        "http://push:port",
+        "http://push/?a=b",
+        "http://push#x",
+        "http://pu sh",
+        f"ops:{SECRET}@push:9091",
+        f"http://ops:{SECRET}@push:notaport",
+        f"ftp://ops:{SECRET}@push",
+    ],
+)
 def test_urls_that_are_none(given):
-    with pytest.raises(ValueError, match="^url: .* is not accepted, give http:// or https://") as error:
+    with pytest.raises(
+        ValueError, match="^url: .* is not accepted, give http:// or https://"
+    ) as error:
         settings(given)
     assert SECRET not in str(error.value)
 
 
-@pytest.mark.parametrize("given, labels", [
-    ({"cluster": "a", "rack": 7}, {"cluster": "a", "rack": "7"}), ("cluster=a,site=north", {"cluster": "a", "site": "north"}),
-    (" cluster = a ,", {"cluster": "a"}), ("", {}), ({}, {}), ("url=a=b", {"url": "a=b"}),
-])
+@pytest.mark.parametrize(
+    "given, labels",
+    [
+        ({"cluster": "a", "rack": 7}, {"cluster": "a", "rack": "7"}),
+        ("cluster=a,site=north", {"cluster": "a", "site": "north"}),
+        (" cluster = a ,", {"cluster": "a"}),
+        ("", {}),
+        ({}, {}),
+        ("url=a=b", {"url": "a=b"}),
+    ],
+)
 def test_labels(given, labels):
     assert settings(labels=given).labels == labels
 
 
-@pytest.mark.parametrize("given", [
-    "cluster", ["cluster"], {"node": "x"}, {"job": "x"}, {"phase": "x"}, {"gpu": "x"}, {"check": "x"}, {"1st": "x"}, {"__name": "x"}, {"cluster": ""},
-    "cluster=", {"cluster": "a\nb"},
-])
+@pytest.mark.parametrize(
+    "given",
+    [
+        "cluster",
+        ["cluster"],
+        {"node": "x"},
+        {"job": "x"},
+        {"phase": "x"},
+        {"gpu": "x"},
+        {"check": "x"},
+        {"1st": "x"},
+        {"__name": "x"},
+        {"cluster": ""},
+        "cluster=",
+        {"cluster": "a\nb"},
+    ],
+)
 def test_labels_that_are_none_or_taken(given):
     with pytest.raises(ValueError, match="^labels"):
         settings(labels=given)
 
 
-@pytest.mark.parametrize("wrong, words", [
-    ({"timeout": 0}, "timeout: 0.0 is not accepted, give seconds above 0"), ({"timeout": float("nan")}, "timeout: nan"),
-    ({"spool_limit": -1}, "spool_limit: -1.0"),
-    ({"job": "a\x1bb"}, "job: "), ({"on_failure": "fail"}, "on_failure: 'fail' is not accepted, give warn or ignore"),
-    ({"client_key": "/k"}, "client_key: is given without client_cert"), ({"ca_file": "/nowhere/ca"}, "ca_file: '/nowhere/ca' cannot be read: No such file"),
-    ({"password_file": "/nowhere/p", "username": "ops"}, "password_file: '/nowhere/p' cannot be read"),
-    ({"username": "ops"}, "password: is missing for username 'ops'"),
-    ({"password": SECRET}, "username: is missing"), ({"token": SECRET, "username": "ops", "password": SECRET}, "token: is given together with username"),
-    ({"token": SECRET, "token_file": "/t"}, "token_file: is given together with token"), ({"token": SECRET + "\nX-Other: 1"}, "token: what is given"),
-])
+@pytest.mark.parametrize(
+    "wrong, words",
+    [
+        ({"timeout": 0}, "timeout: 0.0 is not accepted, give seconds above 0"),
+        ({"timeout": float("nan")}, "timeout: nan"),
+        ({"spool_limit": -1}, "spool_limit: -1.0"),
+        ({"job": "a\x1bb"}, "job: "),
+        ({"on_failure": "fail"}, "on_failure: 'fail' is not accepted, give warn or ignore"),
+        ({"client_key": "/k"}, "client_key: is given without client_cert"),
+        ({"ca_file": "/nowhere/ca"}, "ca_file: '/nowhere/ca' cannot be read: No such file"),
+        (
+            {"password_file": "/nowhere/p", "username": "ops"},
+            "password_file: '/nowhere/p' cannot be read",
+        ),
+        ({"username": "ops"}, "password: is missing for username 'ops'"),
+        ({"password": SECRET}, "username: is missing"),
+        (
+            {"token": SECRET, "username": "ops", "password": SECRET},
+            "token: is given together with username",
+        ),
+        ({"token": SECRET, "token_file": "/t"}, "token_file: is given together with token"),
+        ({"token": SECRET + "\nX-Other: 1"}, "token: what is given"),
+    ],
+)
 def test_what_is_wrong_is_named_and_secrets_are_not(wrong, words):
     with pytest.raises(ValueError) as error:
         settings(**wrong)
@@ -94,7 +151,11 @@ def test_secrets_are_read_from_files_and_never_shown(tmp_path):
     (tmp_path / "secret").write_text(SECRET + "\n")
     basic = settings(username="ops", password_file=str(tmp_path / "secret"))
     bearer = settings(token_file=str(tmp_path / "secret"))
-    assert basic.authorization == settings(f"https://ops:{SECRET}@push.example:9091").authorization == "Basic b3BzOmh1bnRlcjItdmVyeS1zZWNyZXQ="
+    assert (
+        basic.authorization
+        == settings(f"https://ops:{SECRET}@push.example:9091").authorization
+        == "Basic b3BzOmh1bnRlcjItdmVyeS1zZWNyZXQ="
+    )
     assert bearer.authorization == f"Bearer {SECRET}"
     assert SECRET not in repr((basic, bearer)) and "b3Bz" not in repr(basic)
 
@@ -102,21 +163,45 @@ def test_secrets_are_read_from_files_and_never_shown(tmp_path):
 def test_the_spool_belongs_to_url_job_and_labels_and_to_no_secret():
     directory = settings().spool.directory
     assert settings(f"https://ops:{SECRET}@push.example:9091").spool.directory == directory
-    assert len({directory, settings(job="other").spool.directory, settings(labels="a=b").spool.directory, settings("http://push").spool.directory}) == 4
+    assert (
+        len(
+            {
+                directory,
+                settings(job="other").spool.directory,
+                settings(labels="a=b").spool.directory,
+                settings("http://push").spool.directory,
+            }
+        )
+        == 4
+    )
 
 
 def test_words_of_a_server_obey_nobody():
-    trouble = _push._answered(400, None, "pushed metrics are \x1b[31minvalid\x1b[0m\r\n\n" + "x" * 999)
-    assert str(trouble).startswith("it answers 400: pushed metrics are [31minvalid [0m xxx") and len(str(trouble)) < 340
+    trouble = _push._answered(
+        400, None, "pushed metrics are \x1b[31minvalid\x1b[0m\r\n\n" + "x" * 999
+    )
+    assert (
+        str(trouble).startswith("it answers 400: pushed metrics are [31minvalid [0m xxx")
+        and len(str(trouble)) < 340
+    )
     assert not trouble.lasting and _push._answered(401, None, "").lasting
     moved = _push._answered(302, f"http://ops:{SECRET}@elsewhere/", "")
     assert moved.lasting and "http://***@elsewhere/" in str(moved) and SECRET not in str(moved)
 
 
 def test_groups_are_read_one_by_one():
-    assert list(_push._listed('{"status":"success","data":[{"labels":{}}, {"labels":{"a":"b"}}]}')) == [{"labels": {}}, {"labels": {"a": "b"}}]
+    assert list(
+        _push._listed('{"status":"success","data":[{"labels":{}}, {"labels":{"a":"b"}}]}')
+    ) == [{"labels": {}}, {"labels": {"a": "b"}}]
     assert list(_push._listed(' {"data" : [ ] , "status":"success"}')) == []
-    for wrong in ("", "{}", "<html>", '{"data":[{"labels":{}}', '{"data":[{} {}]}', '{"data":[nonsense]}'):
+    for wrong in (
+        "",
+        "{}",
+        "<html>",
+        '{"data":[{"labels":{}}',
+        '{"data":[{} {}]}',
+        '{"data":[nonsense]}',
+    ):
         with pytest.raises(ValueError):
             list(_push._listed(wrong))
 
@@ -124,7 +209,9 @@ def test_groups_are_read_one_by_one():
 @pytest.mark.measures
 def test_a_crew_does_what_it_can_in_time_and_leaves_the_rest():
     crew, done = _push.Crew(), []
-    assert crew.run([lambda number=number: done.append(number) for number in range(50)], time.monotonic() + 5)
+    assert crew.run(
+        [lambda number=number: done.append(number) for number in range(50)], time.monotonic() + 5
+    )
     assert sorted(done) == list(range(50))
     began = time.monotonic()
     assert not crew.run([lambda: time.sleep(3)] * 20, began + 0.3)
@@ -134,14 +221,30 @@ def test_a_crew_does_what_it_can_in_time_and_leaves_the_rest():
 def test_several_states_of_a_group_come_to_one():
     def run(finished, check, status):
         samples = [
-            metrics.Sample("autopilot_check_status", {"check": check}, status), metrics.Sample("autopilot_check_timestamp_seconds", {"check": check}, finished),
-            metrics.Sample("autopilot_node_status", {}, status), metrics.Sample("autopilot_last_run_timestamp_seconds", {}, finished),
+            metrics.Sample("autopilot_check_status", {"check": check}, status),
+            metrics.Sample("autopilot_check_timestamp_seconds", {"check": check}, finished),
+            metrics.Sample("autopilot_node_status", {}, status),
+            metrics.Sample("autopilot_last_run_timestamp_seconds", {}, finished),
         ]
-        return metrics.Export("run", "preflight", finished, True, [metrics.Group({"node": "gpu01", "phase": "preflight"}, samples)])
+        return metrics.Export(
+            "run",
+            "preflight",
+            finished,
+            True,
+            [metrics.Group({"node": "gpu01", "phase": "preflight"}, samples)],
+        )
 
-    together = _push._together([run(1.0, "gpu_power", 4.0), run(2.0, "remapped_rows", 0.0), run(3.0, "gpu_power", 0.0)])
+    together = _push._together(
+        [run(1.0, "gpu_power", 4.0), run(2.0, "remapped_rows", 0.0), run(3.0, "gpu_power", 0.0)]
+    )
     group = next(iter(together.values()))
     assert len(together) == 1
-    assert metrics.Sample("autopilot_check_timestamp_seconds", {"check": "gpu_power"}, 3.0) in group.samples
-    assert metrics.Sample("autopilot_check_timestamp_seconds", {"check": "remapped_rows"}, 2.0) in group.samples
+    assert (
+        metrics.Sample("autopilot_check_timestamp_seconds", {"check": "gpu_power"}, 3.0)
+        in group.samples
+    )
+    assert (
+        metrics.Sample("autopilot_check_timestamp_seconds", {"check": "remapped_rows"}, 2.0)
+        in group.samples
+    )
     assert metrics.Sample("autopilot_node_status", {}, 0.0) in group.samples

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import FINDINGS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+    FINDINGS,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "src/docs/reference.py"
@@ -33,7 +35,13 @@ def reference():
 
 
 def test_the_pages_are_what_the_tables_give():
-    done = subprocess.run([sys.executable, str(PROGRAM), "--check"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), "--check"],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
     assert (done.returncode, done.stderr) == (0, ""), "run make -C src/docs"
 
 
@@ -45,19 +53,32 @@ def test_a_page_that_differs_is_noticed(reference, tmp_path, monkeypatch, capsys
     monkeypatch.setattr(sys, "argv", ["reference.py", "--check"])
     assert reference.main() == 0
     page = tmp_path / "docs/metrics.md"
-    page.write_text(page.read_text(encoding="utf-8").replace("bytes/s", "Gbit/s", 1), encoding="utf-8")
+    page.write_text(
+        page.read_text(encoding="utf-8").replace("bytes/s", "Gbit/s", 1), encoding="utf-8"
+    )
     assert reference.main() == 1 and "metrics.md" in capsys.readouterr().err
 
 
 def test_the_pages_name_all_metrics_and_codes():
-    named = set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.M))
+    named = set(
+        re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.M)
+    )
     assert {metric.name for metric in (*metrics.METRICS, metrics.COMPATIBILITY)} <= named
-    assert set(re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/findings.md").read_text(encoding="utf-8"), re.M)) == set(FINDINGS)
+    assert set(
+        re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/findings.md").read_text(encoding="utf-8"), re.M)
+    ) == set(FINDINGS)
 
 
 def test_series_are_counted_of_nodes_that_have_all_metrics(reference):
     groups = list(metrics.groups_of(reference._document(8, True, 2), True))
     counted = {sample.metric for group in groups for sample in group.samples}
-    assert {metric.name for metric in (*metrics.METRICS, metrics.COMPATIBILITY)} - counted == {"autopilot_retired_pages"}, "a GPU has rows or pages, as many"
-    assert sum(sample.metric == "autopilot_finding" for sample in groups[0].samples) == metrics.MOST_FINDINGS
-    assert reference.series(1000, 8) == 1000 * reference.series(1, 8) - 999 * len(groups[-1].samples)
+    assert {metric.name for metric in (*metrics.METRICS, metrics.COMPATIBILITY)} - counted == {
+        "autopilot_retired_pages"
+    }, "a GPU has rows or pages, as many"
+    assert (
+        sum(sample.metric == "autopilot_finding" for sample in groups[0].samples)
+        == metrics.MOST_FINDINGS
+    )
+    assert reference.series(1000, 8) == 1000 * reference.series(1, 8) - 999 * len(
+        groups[-1].samples
+    )

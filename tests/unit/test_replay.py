@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Judging a saved run again: what stays, what other options change and nothing else, documents of other versions, and how it is said."""
+"""Judging a saved run again: what stays, what other options change and nothing else, documents of
+other versions, and how it is said.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +17,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION, compare, report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import iperf3_pairs, ping_mesh
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+    iperf3_pairs,
+    ping_mesh,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import GB
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, plan
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, Finding, Subject
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    CheckResult,
+    Finding,
+    Subject,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import conclude
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, verdict
 from ansible_collections.autopilot.gpu.plugins.plugin_utils import _options
@@ -26,7 +35,9 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils import _options
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from mesh_world import RATE, World  # noqa: E402
 
-RUN = report.Run("20261121T031200-preflight", "preflight", 1795230720.0, 1795230761.0, False, "2.19.14")
+RUN = report.Run(
+    "20261121T031200-preflight", "preflight", 1795230720.0, 1795230761.0, False, "2.19.14"
+)
 MODEL = "NVIDIA H100 80GB HBM3"
 IDENTITY = ("index", "uuid", "pci", "name")
 
@@ -34,36 +45,76 @@ IDENTITY = ("index", "uuid", "pci", "name")
 def saved(nodes, policy=None, plans=(), check_mode=False):
     """The document of a run as it is read back from its file."""
     policy = verdict.policy_from(policy)
-    return report.read(report.to_json(report.document_of(
-        RUN._replace(check_mode=check_mode), nodes, verdict.judge(nodes, policy, plans, check_mode), policy)))
+    return report.read(
+        report.to_json(
+            report.document_of(
+                RUN._replace(check_mode=check_mode),
+                nodes,
+                verdict.judge(nodes, policy, plans, check_mode),
+                policy,
+            )
+        )
+    )
 
 
 def replayed(document, options=None, policy=None):
     """What differs when it is judged again, as plain values and as lines."""
-    again = report.replay(document, verdict.policy_from(policy) if policy else report.policy_of(document), options)
+    again = report.replay(
+        document, verdict.policy_from(policy) if policy else report.policy_of(document), options
+    )
     changes = compare.differences(document, again.document)
     return again, changes, compare.lines_of(document, again, changes, options or {})
 
 
 # ---- readings of a node ----
 
+
 def gpu(index, rate):
-    transfers = {direction: {"copy_engine": {"samples": [rate * GB] * 3}} for direction in ("host_to_device", "device_to_host")}
+    transfers = {
+        direction: {"copy_engine": {"samples": [rate * GB] * 3}}
+        for direction in ("host_to_device", "device_to_host")
+    }
     link = {"max_generation": 5, "max_width": 16, "generation": 5, "width": 16}
-    identity = {"index": index, "uuid": f"GPU-{index}", "pci": f"00000000:{0x10 + index:02X}:00.0", "name": MODEL}
-    return {**identity, "link": link, "transfers": transfers, "verified": {"copy_engine": {"wrong_blocks": 0}}}
+    identity = {
+        "index": index,
+        "uuid": f"GPU-{index}",
+        "pci": f"00000000:{0x10 + index:02X}:00.0",
+        "name": MODEL,
+    }
+    return {
+        **identity,
+        "link": link,
+        "transfers": transfers,
+        "verified": {"copy_engine": {"wrong_blocks": 0}},
+    }
 
 
 def measured(name, rates, **options):
     """A node whose GPUs carried so many GB/s."""
     gpus = [gpu(index, rate) for index, rate in enumerate(rates)]
-    idle = {"processes": [], "utilisation": 0, "memory_utilisation": 0, "memory_used": 0, "mig": False}
-    look = {"gpus": [{**{key: one[key] for key in IDENTITY}, **idle} for one in gpus], "mps": [], "jobs": None}
-    readings = {"gpus": gpus, "gate": {"locked_by": None, "looks": [look, look]}, "after": {"locked_by": None, "looks": [look]}}
+    idle = {
+        "processes": [],
+        "utilisation": 0,
+        "memory_utilisation": 0,
+        "memory_used": 0,
+        "mig": False,
+    }
+    look = {
+        "gpus": [{**{key: one[key] for key in IDENTITY}, **idle} for one in gpus],
+        "mps": [],
+        "jobs": None,
+    }
+    readings = {
+        "gpus": gpus,
+        "gate": {"locked_by": None, "looks": [look, look]},
+        "after": {"locked_by": None, "looks": [look]},
+    }
     own = {"minimum": None, "concurrent": False, "force": False, **options}
     result = conclude(checks.load("pcie_bandwidth"), own, readings)
     facts = {"gpus": [{key: one[key] for key in IDENTITY} for one in gpus]}
-    return verdict.Node(name, [result], facts, {"pcie_bandwidth": {"options": own, "readings": readings}})
+    return verdict.Node(
+        name, [result], facts, {"pcie_bandwidth": {"options": own, "readings": readings}}
+    )
 
 
 FLEET = [measured("gpu01", [55, 54]), measured("gpu02", [55, 33]), measured("gpu03", [52, 52])]
@@ -73,9 +124,15 @@ def test_the_same_thresholds_change_nothing():
     document = saved(FLEET)
     assert [node["status"] for node in document["nodes"]] == ["pass", "fail", "pass"]
     again, changes, lines = replayed(document)
-    assert again.document == document and changes.nothing and again.judged == {"pcie_bandwidth": 3} and again.kept == {}
+    assert (
+        again.document == document
+        and changes.nothing
+        and again.judged == {"pcie_bandwidth": 3}
+        and again.kept == {}
+    )
     assert lines == [
-        f"autopilot replay   20261121T031200-preflight of 2026-11-21T03:12:41Z, 3 nodes, judged by {VERSION} then and by {VERSION} now",
+        "autopilot replay   20261121T031200-preflight of 2026-11-21T03:12:41Z, 3 nodes, "
+        f"judged by {VERSION} then and by {VERSION} now",
         "nothing changes, preflight FAILED: 1 of 3 nodes unfit (gpu02), tolerated 0",
     ]
 
@@ -84,41 +141,78 @@ def test_another_threshold_changes_what_it_says_and_nothing_else():
     document = saved(FLEET)
     _again, changes, lines = replayed(document, {"pcie_bandwidth": {"minimum": 30.0}})
     assert changes.passed == (False, True)
-    assert [(one.name, one.status, one.fit) for one in changes.nodes] == [("gpu02", ("fail", "pass"), ("unfit", "fit"))]
-    assert [(one.after, one.before.finding.code) for one in changes.nodes[0].findings] == [(None, "low_bandwidth")]
+    assert [(one.name, one.status, one.fit) for one in changes.nodes] == [
+        ("gpu02", ("fail", "pass"), ("unfit", "fit"))
+    ]
+    assert [(one.after, one.before.finding.code) for one in changes.nodes[0].findings] == [
+        (None, "low_bandwidth")
+    ]
     assert lines[1] == "  options: pcie_bandwidth minimum 30.0"
-    assert lines[2].startswith("  gpu02  PASS                     was FAIL, unfit; would be PASS, fit")
-    assert lines[3].split("  ")[-1].startswith("no longer fail: GPU 1 (11:00.0): host to device 33 GB/s, expected at least ")
-    assert lines[-2:] == ["  2 of 3 nodes as before", "preflight would be passed instead of FAILED: 3 of 3 nodes are fit"]
+    assert lines[2].startswith(
+        "  gpu02  PASS                     was FAIL, unfit; would be PASS, fit"
+    )
+    assert (
+        lines[3]
+        .split("  ")[-1]
+        .startswith("no longer fail: GPU 1 (11:00.0): host to device 33 GB/s, expected at least ")
+    )
+    assert lines[-2:] == [
+        "  2 of 3 nodes as before",
+        "preflight would be passed instead of FAILED: 3 of 3 nodes are fit",
+    ]
 
 
 def test_another_reason_alone_is_a_change():
     _again, changes, lines = replayed(saved(FLEET), policy={"max_unfit": "20%"})
     assert not changes.nodes and not changes.nothing
-    assert lines[-1] == "preflight stays FAILED: 1 of 3 nodes unfit (gpu02), tolerated 20%, that is 0"
+    assert (
+        lines[-1] == "preflight stays FAILED: 1 of 3 nodes unfit (gpu02), tolerated 20%, that is 0"
+    )
 
 
 def test_a_node_that_is_checked_in_full_is_a_change():
-    nodes = [{"name": "gpu01", "status": "warn", "fit": "fit", "partial": partial} for partial in (True, False)]
+    nodes = [
+        {"name": "gpu01", "status": "warn", "fit": "fit", "partial": partial}
+        for partial in (True, False)
+    ]
     [change] = compare.differences({"nodes": nodes[:1]}, {"nodes": nodes[1:]}).nodes
     assert change.partial == (True, False)
 
 
 def test_a_stricter_threshold_finds_more_and_words_that_change_are_shown():
     _again, changes, lines = replayed(saved(FLEET), {"pcie_bandwidth": {"minimum": 53.0}})
-    assert [(one.name, one.status) for one in changes.nodes] == [("gpu02", ("fail", "fail")), ("gpu03", ("pass", "fail"))]
+    assert [(one.name, one.status) for one in changes.nodes] == [
+        ("gpu02", ("fail", "fail")),
+        ("gpu03", ("pass", "fail")),
+    ]
     told = changes.to_dict()["nodes"]
-    assert [(len(one["findings"]["appear"]), len(one["findings"]["vanish"]), len(one["findings"]["change"])) for one in told] == [(0, 0, 1), (2, 0, 0)]
-    assert told[0]["findings"]["change"][0]["after"]["message"] == "host to device 33 GB/s, expected at least 53 (minimum, override)"
+    assert [
+        (
+            len(one["findings"]["appear"]),
+            len(one["findings"]["vanish"]),
+            len(one["findings"]["change"]),
+        )
+        for one in told
+    ] == [(0, 0, 1), (2, 0, 0)]
+    assert (
+        told[0]["findings"]["change"][0]["after"]["message"]
+        == "host to device 33 GB/s, expected at least 53 (minimum, override)"
+    )
     text = " ".join(" ".join(lines).split())
-    assert "now: GPU 1 (11:00.0): host to device 33 GB/s, expected at least 53 (minimum, override); before: host" in text
+    assert (
+        "now: GPU 1 (11:00.0): host to device 33 GB/s, expected at least 53 (minimum, "
+        "override); before: host" in text
+    )
     assert "new fail: GPU 0 (10:00.0): host to device 52 GB/s, expected at least 53" in text
 
 
 def test_an_option_can_be_taken_away_again():
     document = saved([measured("gpu01", [55, 55], minimum=60.0)])
     assert document["nodes"][0]["status"] == "fail"
-    assert replayed(document, {"pcie_bandwidth": {"minimum": None}})[0].document["nodes"][0]["status"] == "pass"
+    assert (
+        replayed(document, {"pcie_bandwidth": {"minimum": None}})[0].document["nodes"][0]["status"]
+        == "pass"
+    )
 
 
 def test_the_recorded_policy_holds_unless_another_one_is_given():
@@ -128,25 +222,39 @@ def test_the_recorded_policy_holds_unless_another_one_is_given():
     _again, changes, lines = replayed(document, policy={"max_unfit": 0})
     assert changes.passed == (True, False) and changes.nodes == []
     assert lines[1] == "  policy: max_unfit 0 instead of 1"
-    assert lines[-1] == "preflight would be FAILED instead of passed: 1 of 3 nodes unfit (gpu02), tolerated 0"
-    _again, changes, _lines = replayed(document, policy={"max_unfit": 1, "warn_only": ["low_bandwidth"]})
-    assert [(one.name, one.status, one.fit) for one in changes.nodes] == [("gpu02", ("fail", "warn"), ("unfit", "fit"))]
+    assert (
+        lines[-1]
+        == "preflight would be FAILED instead of passed: 1 of 3 nodes unfit (gpu02), tolerated 0"
+    )
+    _again, changes, _lines = replayed(
+        document, policy={"max_unfit": 1, "warn_only": ["low_bandwidth"]}
+    )
+    assert [(one.name, one.status, one.fit) for one in changes.nodes] == [
+        ("gpu02", ("fail", "warn"), ("unfit", "fit"))
+    ]
 
 
 def test_what_was_not_recorded_stays_and_is_named():
     """Otherwise "nothing changes" would look like an answer."""
-    without = FLEET[1]._replace(readings={}, results=[CheckResult("weather", "warn", "rain"), *FLEET[1].results])
-    again, changes, lines = replayed(saved([FLEET[0], without]), {"pcie_bandwidth": {"minimum": 1.0}, "dcgm_diag": {"level": 2}})
+    without = FLEET[1]._replace(
+        readings={}, results=[CheckResult("weather", "warn", "rain"), *FLEET[1].results]
+    )
+    again, changes, lines = replayed(
+        saved([FLEET[0], without]), {"pcie_bandwidth": {"minimum": 1.0}, "dcgm_diag": {"level": 2}}
+    )
     assert changes.nothing and again.kept == {"weather": ["gpu02"], "pcie_bandwidth": ["gpu02"]}
     assert " ".join(lines[3:5]) == (
-        "  weather, pcie_bandwidth not judged again on gpu02: what was read is not in the document, or this version does not know"
+        "  weather, pcie_bandwidth not judged again on gpu02: what was read is not in the "
+        "document, or this version does not know"
         "     the check"
     )
     assert lines[5] == "  dcgm_diag was judged again on no node, so its options change nothing"
 
 
 def test_nodes_with_the_same_to_say_share_a_row():
-    nodes = [measured(f"gpu{number:03d}", [40, 40]) for number in range(50)] + [measured("gpu900", [55, 55])]
+    nodes = [measured(f"gpu{number:03d}", [40, 40]) for number in range(50)] + [
+        measured("gpu900", [55, 55])
+    ]
     _again, changes, lines = replayed(saved(nodes), {"pcie_bandwidth": {"minimum": 50.0}})
     assert len(changes.nodes) == 50 and len(lines) < 12
     assert any(line.startswith("  gpu[000-049]  FAIL") and "50 nodes: " in line for line in lines)
@@ -154,12 +262,18 @@ def test_nodes_with_the_same_to_say_share_a_row():
 
 
 def test_nodes_that_gave_no_result_and_check_mode():
-    away = verdict.Node("gpu08", trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"))
+    away = verdict.Node(
+        "gpu08",
+        trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"),
+    )
     idle = verdict.Node("gpu09", skipped="the checks were not asked for on this host")
     would_run = Finding("would_run", "skip", "", evidence={"intrusion": "light", "seconds": 9})
     planned = verdict.Node("gpu10", [CheckResult("pcie_bandwidth", "skip", "", [would_run])])
     for check_mode in (False, True):
-        again, changes, _lines = replayed(saved([FLEET[0], away, idle, planned], check_mode=check_mode), {"pcie_bandwidth": {"minimum": 20.0}})
+        again, changes, _lines = replayed(
+            saved([FLEET[0], away, idle, planned], check_mode=check_mode),
+            {"pcie_bandwidth": {"minimum": 20.0}},
+        )
         assert changes.nothing and again.kept == {}
 
 
@@ -171,19 +285,37 @@ def test_partial_readings_are_judged_as_far_as_they_go():
     document = saved([partial])
     again, changes, _lines = replayed(document)
     assert again.document["nodes"][0]["status"] == "unknown"
-    assert [(one.status, one.fit) for one in changes.nodes] == [(("pass", "unknown"), ("fit", "could_not_tell"))]
+    assert [(one.status, one.fit) for one in changes.nodes] == [
+        (("pass", "unknown"), ("fit", "could_not_tell"))
+    ]
 
 
 # ---- documents ----
 
-@pytest.mark.parametrize("text, words", [
-    ("{", "it is not JSON: "), ("[" * 100000, "it is not JSON: "), ("[1]", "it is JSON, but has no schema 'autopilot.gpu/run'"),
-    ('{"schema": "autopilot.gpu/metrics"}', "its schema is 'autopilot.gpu/metrics' and not 'autopilot.gpu/run'"),
-    ('{"schema": "autopilot.gpu/run"}', "its schema_version is None, accepted are whole numbers from 1 to 1"),
-    ('{"schema": "autopilot.gpu/run", "schema_version": true}', "its schema_version is True"),
-    ('{"schema": "autopilot.gpu/run", "schema_version": 2}', f"its schema_version is 2, this version of the collection ({VERSION}) reads up to 1; use"),
-    ('{"schema": "autopilot.gpu/run", "schema_version": 1}', "it has no list of nodes"),
-])
+
+@pytest.mark.parametrize(
+    "text, words",
+    [
+        ("{", "it is not JSON: "),
+        ("[" * 100000, "it is not JSON: "),
+        ("[1]", "it is JSON, but has no schema 'autopilot.gpu/run'"),
+        (
+            '{"schema": "autopilot.gpu/metrics"}',
+            "its schema is 'autopilot.gpu/metrics' and not 'autopilot.gpu/run'",
+        ),
+        (
+            '{"schema": "autopilot.gpu/run"}',
+            "its schema_version is None, accepted are whole numbers from 1 to 1",
+        ),
+        ('{"schema": "autopilot.gpu/run", "schema_version": true}', "its schema_version is True"),
+        (
+            '{"schema": "autopilot.gpu/run", "schema_version": 2}',
+            f"its schema_version is 2, this version of the collection ({VERSION}) reads up to "
+            "1; use",
+        ),
+        ('{"schema": "autopilot.gpu/run", "schema_version": 1}', "it has no list of nodes"),
+    ],
+)
 def test_what_is_no_run_document_is_told(text, words):
     with pytest.raises(ValueError) as error:
         report.read(text)
@@ -192,98 +324,211 @@ def test_what_is_no_run_document_is_told(text, words):
 
 def test_the_recorded_policy_is_read_as_far_as_it_is_known():
     assert report.policy_of({}) == verdict.Policy()
-    assert report.policy_of({"policy": {"max_unfit": "5%", "mood": "mild"}}) == verdict.Policy(max_unfit="5%")
+    assert report.policy_of({"policy": {"max_unfit": "5%", "mood": "mild"}}) == verdict.Policy(
+        max_unfit="5%"
+    )
     with pytest.raises(ValueError, match="policy.max_unfit: 'many' is not accepted"):
         report.policy_of({"policy": {"max_unfit": "many"}})
 
 
 def test_the_document_of_a_replay_keeps_to_the_schema():
-    jsonschema = pytest.importorskip("jsonschema", reason="needs jsonschema to hold documents against their schema")
-    schema = json.loads((Path(__file__).parents[2] / "playbooks/files/run.schema.json").read_text(encoding="utf-8"))
+    jsonschema = pytest.importorskip(
+        "jsonschema", reason="needs jsonschema to hold documents against their schema"
+    )
+    schema = json.loads(
+        (Path(__file__).parents[2] / "playbooks/files/run.schema.json").read_text(encoding="utf-8")
+    )
     options = {"pcie_bandwidth": {"minimum": 30.0}}
     written = report.replayed(replayed(saved(FLEET), options)[0], options, 1795300000.0)
     jsonschema.Draft202012Validator(schema).validate(json.loads(report.to_json(written)))
-    assert written["run_id"] == "20261121T031200-preflight-replay" and "replay" in schema["properties"]
+    assert (
+        written["run_id"] == "20261121T031200-preflight-replay" and "replay" in schema["properties"]
+    )
     assert written["replay"] == {
-        "of": "20261121T031200-preflight", "judged": "2026-11-21T22:26:40Z", "collection": VERSION, "options": options, "kept": {}, "mesh_trouble": None,
+        "of": "20261121T031200-preflight",
+        "judged": "2026-11-21T22:26:40Z",
+        "collection": VERSION,
+        "options": options,
+        "kept": {},
+        "mesh_trouble": None,
     }
     assert written["nodes"][1]["readings"]["pcie_bandwidth"]["options"]["minimum"] == 30.0
     assert replayed(written)[1].nothing, "a replay can be replayed"
 
 
 KEYS = [
-    "nodes", "name", "health", "facts", "readings", "pcie_bandwidth", "options", "trouble", "skipped", "fleet", "mesh", "plans", "hosts", "planes", "checks",
-    "findings", "check", "code", "status", "subject", "verdict", "passed", "reason", "policy", "counts", "left_out", "ping", "pairs", "iperf3_pairs",
+    "nodes",
+    "name",
+    "health",
+    "facts",
+    "readings",
+    "pcie_bandwidth",
+    "options",
+    "trouble",
+    "skipped",
+    "fleet",
+    "mesh",
+    "plans",
+    "hosts",
+    "planes",
+    "checks",
+    "findings",
+    "check",
+    "code",
+    "status",
+    "subject",
+    "verdict",
+    "passed",
+    "reason",
+    "policy",
+    "counts",
+    "left_out",
+    "ping",
+    "pairs",
+    "iperf3_pairs",
 ]
 anything = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.sampled_from(["gpu01", "fail", "iperf3_pairs"]),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6), max_leaves=30,
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.text(max_size=3)
+    | st.sampled_from(["gpu01", "fail", "iperf3_pairs"]),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6)
+    ),
+    max_leaves=30,
 )
 
 
 @given(st.dictionaries(st.sampled_from(KEYS), anything, max_size=8), anything)
 def test_no_document_is_too_odd(document, plan_or_not):
-    for one in (document, dict(document, mesh={"plans": [plan_or_not]}, nodes=[{"name": "gpu01", "mesh": [plan_or_not]}])):
-        again = report.replay(one, verdict.Policy(), {"iperf3_pairs": {"minimum": 5.0}, "pcie_bandwidth": {"minimum": 5.0}})
+    for one in (
+        document,
+        dict(
+            document,
+            mesh={"plans": [plan_or_not]},
+            nodes=[{"name": "gpu01", "mesh": [plan_or_not]}],
+        ),
+    ):
+        again = report.replay(
+            one,
+            verdict.Policy(),
+            {"iperf3_pairs": {"minimum": 5.0}, "pcie_bandwidth": {"minimum": 5.0}},
+        )
         assert compare.lines_of(one, again, compare.differences(one, again.document), {})
         assert all(node["fit"] != "fit" for node in again.document["nodes"])
 
 
 # ---- comparing ----
 
+
 def with_findings(*findings, status="fail", fit="unfit"):
-    node = {"name": "gpu01", "status": status, "fit": fit, "findings": [dict(one.to_dict(), check="pcie_bandwidth") for one in findings]}
+    node = {
+        "name": "gpu01",
+        "status": status,
+        "fit": fit,
+        "findings": [dict(one.to_dict(), check="pcie_bandwidth") for one in findings],
+    }
     return {"nodes": [node], "verdict": {"passed": False, "reason": "so"}, "findings": []}
 
 
 def test_a_fact_is_the_same_by_code_and_by_the_address_of_its_gpu():
     """Indexes move, the other two do not."""
-    before = Finding("link_slow", "fail", "slow", "drain_node", Subject("gpu", 4, "GPU-4", "00000000:9A:00.0"))
-    after = Finding("link_slow", "fail", "slow", "drain_node", Subject("gpu", 3, "GPU-4", "00000000:9A:00.0"))
+    before = Finding(
+        "link_slow", "fail", "slow", "drain_node", Subject("gpu", 4, "GPU-4", "00000000:9A:00.0")
+    )
+    after = Finding(
+        "link_slow", "fail", "slow", "drain_node", Subject("gpu", 3, "GPU-4", "00000000:9A:00.0")
+    )
     assert compare.differences(with_findings(before), with_findings(after)).nothing
-    other = Finding("link_slow", "fail", "slow", "drain_node", Subject("gpu", 4, "GPU-5", "00000000:AB:00.0"))
+    other = Finding(
+        "link_slow", "fail", "slow", "drain_node", Subject("gpu", 4, "GPU-5", "00000000:AB:00.0")
+    )
     changed = compare.differences(with_findings(before), with_findings(other)).nodes[0].findings
-    assert {(one.before is None, one.after is None) for one in changed} == {(True, False), (False, True)}
+    assert {(one.before is None, one.after is None) for one in changed} == {
+        (True, False),
+        (False, True),
+    }
 
 
-@pytest.mark.parametrize("changes", [{"status": "warn"}, {"message": "slower"}, {"action": "watch"}])
+@pytest.mark.parametrize(
+    "changes", [{"status": "warn"}, {"message": "slower"}, {"action": "watch"}]
+)
 def test_status_words_and_next_step_count(changes):
     before = Finding("link_slow", "fail", "slow", "drain_node")
     after = Finding.from_dict({**before.to_dict(), **changes})
-    assert len(compare.differences(with_findings(before), with_findings(after)).nodes[0].findings) == 1
+    assert (
+        len(compare.differences(with_findings(before), with_findings(after)).nodes[0].findings) == 1
+    )
 
 
 def test_nodes_of_one_document_only_are_named():
     changes = compare.differences(with_findings(), {"nodes": []})
-    assert [(one.name, one.status, one.fit) for one in changes.nodes] == [("gpu01", ("fail", ""), ("unfit", ""))]
+    assert [(one.name, one.status, one.fit) for one in changes.nodes] == [
+        ("gpu01", ("fail", ""), ("unfit", ""))
+    ]
 
 
 def test_the_worst_node_comes_first():
     def nodes(**statuses):
-        return {"nodes": [{"name": name, "status": status, "fit": "fit", "findings": []} for name, status in statuses.items()]}
+        return {
+            "nodes": [
+                {"name": name, "status": status, "fit": "fit", "findings": []}
+                for name, status in statuses.items()
+            ]
+        }
 
-    changes = compare.differences(nodes(gpu1="pass", gpu2="pass", gpu10="pass"), nodes(gpu1="warn", gpu2="fail", gpu10="fail"))
+    changes = compare.differences(
+        nodes(gpu1="pass", gpu2="pass", gpu10="pass"), nodes(gpu1="warn", gpu2="fail", gpu10="fail")
+    )
     assert [one.name for one in changes.nodes] == ["gpu2", "gpu10", "gpu1"]
 
 
 # ---- the mesh ----
 
+
 def facts(host):
     interfaces = [
-        dict(name=f"eth{plane}", kind="", up=True, carrier=True, mtu=1500, speed=10_000_000_000, default_route=False,
-             addresses=[dict(family=4, address=f"10.78.{plane}.{int(host[3:])}", prefix=24)]) for plane in (1, 2)
+        dict(
+            name=f"eth{plane}",
+            kind="",
+            up=True,
+            carrier=True,
+            mtu=1500,
+            speed=10_000_000_000,
+            default_route=False,
+            addresses=[dict(family=4, address=f"10.78.{plane}.{int(host[3:])}", prefix=24)],
+        )
+        for plane in (1, 2)
     ]
     tools = {tool: {"path": f"/usr/bin/{tool}", "version": "3.12"} for tool in ("iperf3", "fping")}
-    return dict(interfaces=interfaces, busy=[], clock=dict(offset_seconds=0.0, uncertainty_seconds=0.01, asked=0.0, answered=1.0), **tools)
+    return dict(
+        interfaces=interfaces,
+        busy=[],
+        clock=dict(offset_seconds=0.0, uncertainty_seconds=0.01, asked=0.0, answered=1.0),
+        **tools,
+    )
 
 
 def meshed(world):
     """The document of a mesh of eight hosts in such a world, with its second pass."""
     names = [f"gpu{number:02d}" for number in range(1, 9)]
-    options = {"iperf3_pairs": iperf3_pairs.CHECK.defaults(), "ping_mesh": ping_mesh.CHECK.defaults()}
+    options = {
+        "iperf3_pairs": iperf3_pairs.CHECK.defaults(),
+        "ping_mesh": ping_mesh.CHECK.defaults(),
+    }
     settings = plan.Settings(
-        checks=list(judge.CHECKS), rounds=5, interfaces={}, plane_class=None, together=False, seed=1, group_of={}, group_by="rack", options=options,
-        lead_seconds=5.0)
+        checks=list(judge.CHECKS),
+        rounds=5,
+        interfaces={},
+        plane_class=None,
+        together=False,
+        seed=1,
+        group_of={},
+        group_by="rack",
+        options=options,
+        lead_seconds=5.0,
+    )
     plans = [plan.make({name: facts(name) for name in names}, settings, 1000.0, "run")]
     passes = [world.readings(plans[0])]
     wanted = judge.second_pass(plans[0], passes[0])
@@ -291,7 +536,10 @@ def meshed(world):
     if second:
         plans.append(second)
         passes.append(world.readings(second))
-    return saved([verdict.Node(name, mesh=tuple(one.get(name) for one in passes)) for name in names], plans=plans)
+    return saved(
+        [verdict.Node(name, mesh=tuple(one.get(name) for one in passes)) for name in names],
+        plans=plans,
+    )
 
 
 SLOW = World(slow={("gpu07", "eth2", "transmit"): 0.6})
@@ -301,15 +549,37 @@ DISTANT = World(delays={("gpu03", "eth1"): 3.0})
 
 def findings(document):
     """What is said of nodes and of the run, as {(name, code, status)}."""
-    return {(one["name"], found["code"], found["status"]) for one in document["nodes"] for found in one["findings"]} | {
-        ("run", found["code"], found["status"]) for found in document["findings"]}
+    return {
+        (one["name"], found["code"], found["status"])
+        for one in document["nodes"]
+        for found in one["findings"]
+    } | {("run", found["code"], found["status"]) for found in document["findings"]}
 
 
-@pytest.mark.parametrize("world, options, before, after", [
-    (SLOW, {"iperf3_pairs": {"minimum": RATE / 2e9}}, {("gpu07", "slow_transmit", "fail")}, set()),
-    (LOSSY, {"ping_mesh": {"maximum_loss": 50.0}, "iperf3_pairs": {"minimum": 0.1}}, {("run", "packet_loss", "fail")}, set()),
-    (DISTANT, {"ping_mesh": {"maximum_latency": 1.0}}, set(), {("gpu03", "high_latency", "fail")}),
-], ids=["bandwidth", "loss", "latency"])
+@pytest.mark.parametrize(
+    "world, options, before, after",
+    [
+        (
+            SLOW,
+            {"iperf3_pairs": {"minimum": RATE / 2e9}},
+            {("gpu07", "slow_transmit", "fail")},
+            set(),
+        ),
+        (
+            LOSSY,
+            {"ping_mesh": {"maximum_loss": 50.0}, "iperf3_pairs": {"minimum": 0.1}},
+            {("run", "packet_loss", "fail")},
+            set(),
+        ),
+        (
+            DISTANT,
+            {"ping_mesh": {"maximum_latency": 1.0}},
+            set(),
+            {("gpu03", "high_latency", "fail")},
+        ),
+    ],
+    ids=["bandwidth", "loss", "latency"],
+)
 def test_options_of_the_mesh_are_laid_over_its_plans(world, options, before, after):
     document = meshed(world)
     assert findings(document) == before
@@ -317,29 +587,53 @@ def test_options_of_the_mesh_are_laid_over_its_plans(world, options, before, aft
     assert changes.nothing and again.document == document and again.mesh_trouble == ""
     again, changes, lines = replayed(document, options)
     assert findings(again.document) == after
-    assert {one.name for one in changes.nodes} == {name for name, _code, _status in before ^ after} - {"run"}
+    assert {one.name for one in changes.nodes} == {
+        name for name, _code, _status in before ^ after
+    } - {"run"}
     assert again.judged == {"ping_mesh": 8, "iperf3_pairs": 8}
-    assert all(one["options"][check]["minimum" if check == "iperf3_pairs" else name] == value
-               for one in again.document["mesh"]["plans"] for check, own in options.items() for name, value in own.items())
+    assert all(
+        one["options"][check]["minimum" if check == "iperf3_pairs" else name] == value
+        for one in again.document["mesh"]["plans"]
+        for check, own in options.items()
+        for name, value in own.items()
+    )
     assert any("instead of" in line for line in lines[-1:])
 
 
 def test_a_finding_between_nodes_is_a_row_of_its_own():
-    _again, changes, lines = replayed(meshed(LOSSY), {"ping_mesh": {"maximum_loss": 50.0}, "iperf3_pairs": {"minimum": 0.1}})
-    assert [(one.before.finding.code, one.after) for one in changes.findings] == [("packet_loss", None)]
-    assert any(line.startswith("  link gpu02 and gpu06 on eth1  FAIL     ") and "no longer fail: " in line for line in lines), lines
+    _again, changes, lines = replayed(
+        meshed(LOSSY), {"ping_mesh": {"maximum_loss": 50.0}, "iperf3_pairs": {"minimum": 0.1}}
+    )
+    assert [(one.before.finding.code, one.after) for one in changes.findings] == [
+        ("packet_loss", None)
+    ]
+    assert any(
+        line.startswith("  link gpu02 and gpu06 on eth1  FAIL     ") and "no longer fail: " in line
+        for line in lines
+    ), lines
 
 
-@pytest.mark.parametrize("damage", [
-    lambda document: document["mesh"]["plans"][0].pop("hosts"), lambda document: document["mesh"].update(plans=["?"]),
-    lambda document: [node.update(mesh=[]) for node in document["nodes"]],
-], ids=["plan of another version", "no plan", "readings left out"])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda document: document["mesh"]["plans"][0].pop("hosts"),
+        lambda document: document["mesh"].update(plans=["?"]),
+        lambda document: [node.update(mesh=[]) for node in document["nodes"]],
+    ],
+    ids=["plan of another version", "no plan", "readings left out"],
+)
 def test_a_mesh_that_cannot_be_judged_stays_as_it_was(damage):
     document = meshed(SLOW)
     damage(document)
     again, changes, lines = replayed(document, {"iperf3_pairs": {"minimum": 1.0}})
-    assert changes.nothing and findings(again.document) == {("gpu07", "slow_transmit", "fail")} and again.document["mesh"] == document["mesh"]
-    assert any(line.startswith("  the network between the nodes was not judged again: ") for line in lines), lines
+    assert (
+        changes.nothing
+        and findings(again.document) == {("gpu07", "slow_transmit", "fail")}
+        and again.document["mesh"] == document["mesh"]
+    )
+    assert any(
+        line.startswith("  the network between the nodes was not judged again: ") for line in lines
+    ), lines
     assert "  iperf3_pairs was judged again on no node, so its options change nothing" in lines
 
 
@@ -347,18 +641,47 @@ def test_links_and_paths_of_a_mesh_that_cannot_be_judged_fail_the_run_as_before(
     document = meshed(LOSSY)
     document["mesh"]["plans"] = ["?"]
     again, changes, _lines = replayed(document)
-    assert changes.nothing and again.document["verdict"] == document["verdict"] and again.document["verdict"]["passed"] is False
+    assert (
+        changes.nothing
+        and again.document["verdict"] == document["verdict"]
+        and again.document["verdict"]["passed"] is False
+    )
 
 
 # ---- options as they are given ----
 
-@pytest.mark.parametrize("check, given, words", [
-    ("pcie_bandwidth", {"minimun": 3}, "options.pcie_bandwidth.minimun does not exist; accepted are: minimum, concurrent, force"),
-    ("pcie_bandwidth", {"minimum": "fast"}, "options of pcie_bandwidth: argument 'minimum' is of type"),
-    ("pcie_bandwidth", {"minimum": -1}, "options.pcie_bandwidth.minimum: -1.0 is not accepted, give 0 or a greater number"),
-    ("ping_mesh", {"maximum_loss": 101}, "options of ping_mesh: maximum_loss: 101.0 is not accepted, give percent from 0 to 100"),
-    ("pcie_bandwidth", 20, "options.pcie_bandwidth: 20 is not accepted, give a dictionary of the check's options"),
-])
+
+@pytest.mark.parametrize(
+    "check, given, words",
+    [
+        (
+            "pcie_bandwidth",
+            {"minimun": 3},
+            "options.pcie_bandwidth.minimun does not exist; accepted are: minimum, concurrent, "
+            "force",
+        ),
+        (
+            "pcie_bandwidth",
+            {"minimum": "fast"},
+            "options of pcie_bandwidth: argument 'minimum' is of type",
+        ),
+        (
+            "pcie_bandwidth",
+            {"minimum": -1},
+            "options.pcie_bandwidth.minimum: -1.0 is not accepted, give 0 or a greater number",
+        ),
+        (
+            "ping_mesh",
+            {"maximum_loss": 101},
+            "options of ping_mesh: maximum_loss: 101.0 is not accepted, give percent from 0 to 100",
+        ),
+        (
+            "pcie_bandwidth",
+            20,
+            "options.pcie_bandwidth: 20 is not accepted, give a dictionary of the check's options",
+        ),
+    ],
+)
 def test_options_are_validated_by_their_check(check, given, words):
     with pytest.raises(ValueError) as error:
         _options.of_check(check, given)
@@ -367,5 +690,7 @@ def test_options_are_validated_by_their_check(check, given, words):
 
 def test_options_are_found_by_short_names():
     assert _options.by_check({"pciebw": {"minimum": 1}}) == {"pcie_bandwidth": {"minimum": 1}}
-    with pytest.raises(ValueError, match="options: 'pci' is not a check; accepted are: gpu_count, "):
+    with pytest.raises(
+        ValueError, match="options: 'pci' is not a check; accepted are: gpu_count, "
+    ):
         _options.by_check({"pci": {}})

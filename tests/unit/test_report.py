@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The run document and the screen: what they hold, that the schema describes them, and that they survive other versions and garbage."""
+"""The run document and the screen: what they hold, that the schema describes them, and that they
+survive other versions and garbage.
+"""
 
 from __future__ import annotations
 
@@ -17,33 +19,125 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION, report, screen
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.files import write
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, Finding, Measurement, Subject, concluded
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import Node, Policy, judge, node_of, policy_from
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import (
+    Node,
+    Policy,
+    judge,
+    node_of,
+    policy_from,
+)
 
 ROOT = Path(__file__).parents[2]
-RUN = report.Run("20261121T031200-preflight", "preflight", 1795230720.0, 1795230761.0, False, "2.19.14")
+RUN = report.Run(
+    "20261121T031200-preflight", "preflight", 1795230720.0, 1795230761.0, False, "2.19.14"
+)
 GPU4 = Subject("gpu", 4, "GPU-4", "00000000:9A:00.0")
-GPUS = [{"index": index, "uuid": f"GPU-{index}", "pci": f"00000000:{0x10 + index:02X}:00.0", "name": "NVIDIA H100 80GB HBM3"} for index in range(8)]
+GPUS = [
+    {
+        "index": index,
+        "uuid": f"GPU-{index}",
+        "pci": f"00000000:{0x10 + index:02X}:00.0",
+        "name": "NVIDIA H100 80GB HBM3",
+    }
+    for index in range(8)
+]
 
 
 def healthy(name, summary="55.0 to 55.2 GB/s both ways"):
-    return Node(name, [CheckResult("gpu_count", "pass", "8 x H100"), CheckResult("pcie_bandwidth", "pass", summary)], {"gpus": GPUS})
+    return Node(
+        name,
+        [
+            CheckResult("gpu_count", "pass", "8 x H100"),
+            CheckResult("pcie_bandwidth", "pass", summary),
+        ],
+        {"gpus": GPUS},
+    )
 
 
 def broken(name, *findings):
-    found = list(findings) or [Finding("link_slow", "fail", "host to device 3.3 GB/s, expected at least 46 (PCIe 5.0 x16, table)", "drain_node", GPU4)]
-    return Node(name, [CheckResult("pcie_bandwidth", "fail", "slow", found, [Measurement("rate", 3.3e9, "bytes/s", {"gpu": "4"})], 0.5)], {"gpus": GPUS})
+    found = list(findings) or [
+        Finding(
+            "link_slow",
+            "fail",
+            "host to device 3.3 GB/s, expected at least 46 (PCIe 5.0 x16, table)",
+            "drain_node",
+            GPU4,
+        )
+    ]
+    return Node(
+        name,
+        [
+            CheckResult(
+                "pcie_bandwidth",
+                "fail",
+                "slow",
+                found,
+                [Measurement("rate", 3.3e9, "bytes/s", {"gpu": "4"})],
+                0.5,
+            )
+        ],
+        {"gpus": GPUS},
+    )
 
 
 FLEET = [
-    healthy("gpu03"), broken("gpu07"),
-    Node("gpu09", [CheckResult("dcgm_diag", "unknown", "", [Finding("hung", "unknown", "dcgmi did not answer within 120 s and was ended", "watch")])]),
-    node_of("gpu10", {"unreachable": True, "msg": "no route"}), node_of("gpu11", None), node_of("gpu12", {"skipped": True}),
-    Node("login1", [CheckResult("gpu_count", "skip", "no NVIDIA GPU on the PCI bus"), CheckResult("pcie_bandwidth", "skip", "no NVIDIA GPU on the PCI bus")]),
-    Node("gpu04", [
-        CheckResult("gpu_count", "pass", "8 x H100"),
-        concluded("pcie_bandwidth", [Finding("gpu_in_use", "skip", "in use by python3 (pid 4242)", "none", Subject("gpu", 2))], ""),
-    ], {"gpus": GPUS}),
+    healthy("gpu03"),
+    broken("gpu07"),
+    Node(
+        "gpu09",
+        [
+            CheckResult(
+                "dcgm_diag",
+                "unknown",
+                "",
+                [
+                    Finding(
+                        "hung",
+                        "unknown",
+                        "dcgmi did not answer within 120 s and was ended",
+                        "watch",
+                    )
+                ],
+            )
+        ],
+    ),
+    node_of("gpu10", {"unreachable": True, "msg": "no route"}),
+    node_of("gpu11", None),
+    node_of("gpu12", {"skipped": True}),
+    Node(
+        "login1",
+        [
+            CheckResult("gpu_count", "skip", "no NVIDIA GPU on the PCI bus"),
+            CheckResult("pcie_bandwidth", "skip", "no NVIDIA GPU on the PCI bus"),
+        ],
+    ),
+    Node(
+        "gpu04",
+        [
+            CheckResult("gpu_count", "pass", "8 x H100"),
+            concluded(
+                "pcie_bandwidth",
+                [
+                    Finding(
+                        "gpu_in_use",
+                        "skip",
+                        "in use by python3 (pid 4242)",
+                        "none",
+                        Subject("gpu", 2),
+                    )
+                ],
+                "",
+            ),
+        ],
+        {"gpus": GPUS},
+    ),
 ]
 
 
@@ -58,7 +152,9 @@ def lines(nodes, policy=None, run=RUN):
 
 @pytest.fixture(scope="module")
 def schema():
-    validators = pytest.importorskip("jsonschema", reason="needs jsonschema to hold documents against their schema")
+    validators = pytest.importorskip(
+        "jsonschema", reason="needs jsonschema to hold documents against their schema"
+    )
     described = json.loads((ROOT / "playbooks/files/run.schema.json").read_text(encoding="utf-8"))
     validators.Draft202012Validator.check_schema(described)
     return validators.Draft202012Validator(described)
@@ -66,15 +162,39 @@ def schema():
 
 # ---- the document ----
 
+
 def test_document():
     made = document(FLEET)
-    assert (made["schema"], made["schema_version"], made["versions"]) == ("autopilot.gpu/run", 1, {"collection": VERSION, "ansible": "2.19.14"})
-    assert (made["started"], made["finished"], made["duration_seconds"]) == ("2026-11-21T03:12:00Z", "2026-11-21T03:12:41Z", 41.0)
-    assert made["counts"] == {"nodes": 8, "fit": 2, "unfit": 1, "could_not_tell": 3, "skipped": 2, "partial": 1}
+    assert (made["schema"], made["schema_version"], made["versions"]) == (
+        "autopilot.gpu/run",
+        1,
+        {"collection": VERSION, "ansible": "2.19.14"},
+    )
+    assert (made["started"], made["finished"], made["duration_seconds"]) == (
+        "2026-11-21T03:12:00Z",
+        "2026-11-21T03:12:41Z",
+        41.0,
+    )
+    assert made["counts"] == {
+        "nodes": 8,
+        "fit": 2,
+        "unfit": 1,
+        "could_not_tell": 3,
+        "skipped": 2,
+        "partial": 1,
+    }
     assert made["verdict"]["passed"] is False
     gpu07 = next(node for node in made["nodes"] if node["name"] == "gpu07")
-    assert (gpu07["status"], gpu07["fit"], gpu07["actions"], gpu07["findings"][0]["check"]) == ("fail", "unfit", ["drain_node"], "pcie_bandwidth")
-    assert [node["trouble"]["code"] for node in made["nodes"] if node["trouble"]] == ["unreachable", "not_checked"]
+    assert (gpu07["status"], gpu07["fit"], gpu07["actions"], gpu07["findings"][0]["check"]) == (
+        "fail",
+        "unfit",
+        ["drain_node"],
+        "pcie_bandwidth",
+    )
+    assert [node["trouble"]["code"] for node in made["nodes"] if node["trouble"]] == [
+        "unreachable",
+        "not_checked",
+    ]
 
 
 def test_version_is_that_of_the_collection():
@@ -96,11 +216,18 @@ def test_documents_keep_to_the_schema(schema, nodes):
     schema.validate(json.loads(report.to_json(document(nodes, {"max_unfit": "2.5%"}))))
 
 
-@pytest.mark.parametrize("damage", [
-    lambda made: made.pop("nodes"), lambda made: made["nodes"][0].pop("fit"), lambda made: made["nodes"][0].update(status="healthy"),
-    lambda made: made.update(started="yesterday"), lambda made: made["nodes"][1]["findings"][0].update(action="explode"),
-    lambda made: made["policy"].update(unfit=["warn"]), lambda made: made["counts"].update(fit=-1),
-])
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda made: made.pop("nodes"),
+        lambda made: made["nodes"][0].pop("fit"),
+        lambda made: made["nodes"][0].update(status="healthy"),
+        lambda made: made.update(started="yesterday"),
+        lambda made: made["nodes"][1]["findings"][0].update(action="explode"),
+        lambda made: made["policy"].update(unfit=["warn"]),
+        lambda made: made["counts"].update(fit=-1),
+    ],
+)
 def test_the_schema_notices(schema, damage):
     made = json.loads(report.to_json(document(FLEET)))
     damage(made)
@@ -122,16 +249,34 @@ def test_reading_back_and_judging_again_changes_nothing():
 
 def test_another_policy_gives_another_verdict():
     again = report.judge_again(document(FLEET), policy_from({"max_unfit": 1, "max_unknown": 3}))
-    assert again["verdict"]["passed"] is True and again["policy"]["max_unfit"] == 1 and again["run_id"] == RUN.run_id
+    assert (
+        again["verdict"]["passed"] is True
+        and again["policy"]["max_unfit"] == 1
+        and again["run_id"] == RUN.run_id
+    )
 
 
 def test_what_was_measured_is_judged_by_todays_rules():
     """A recorded pass falls when its readings say otherwise; without readings it stands."""
-    readings = {"gpus": GPUS, "pci": [{"pci": gpu["pci"], "driver": "nvidia"} for gpu in GPUS], "kernel": None, "visible_devices": None}
+    readings = {
+        "gpus": GPUS,
+        "pci": [{"pci": gpu["pci"], "driver": "nvidia"} for gpu in GPUS],
+        "kernel": None,
+        "visible_devices": None,
+    }
     recorded = {"gpu_count": {"options": {"expected_gpus": 9}, "readings": readings}}
-    node = Node("gpu01", [CheckResult("gpu_count", "pass", "all there", [], [], 0.25)], {"gpus": GPUS}, recorded)
+    node = Node(
+        "gpu01",
+        [CheckResult("gpu_count", "pass", "all there", [], [], 0.25)],
+        {"gpus": GPUS},
+        recorded,
+    )
     again = report.judge_again(document([node]), Policy())["nodes"][0]
-    assert (again["status"], again["findings"][0]["code"], again["health"][0]["duration_seconds"]) == ("fail", "gpus_missing", 0.25)
+    assert (
+        again["status"],
+        again["findings"][0]["code"],
+        again["health"][0]["duration_seconds"],
+    ) == ("fail", "gpus_missing", 0.25)
     untouched = node._replace(readings={"gpu_count": {"options": {}, "readings": {}}})
     assert report.judge_again(document([untouched]), Policy())["nodes"][0]["status"] == "pass"
 
@@ -150,10 +295,30 @@ def test_documents_of_newer_versions_are_read():
 
 anything = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=3),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(
-        st.sampled_from(["nodes", "name", "health", "facts", "gpus", "readings", "gpu_count", "remapped_rows", "options", "trouble", "skipped", "fleet"]),
-        inner, max_size=6,
-    ), max_leaves=25,
+    lambda inner: (
+        st.lists(inner, max_size=3)
+        | st.dictionaries(
+            st.sampled_from(
+                [
+                    "nodes",
+                    "name",
+                    "health",
+                    "facts",
+                    "gpus",
+                    "readings",
+                    "gpu_count",
+                    "remapped_rows",
+                    "options",
+                    "trouble",
+                    "skipped",
+                    "fleet",
+                ]
+            ),
+            inner,
+            max_size=6,
+        )
+    ),
+    max_leaves=25,
 )
 
 
@@ -161,7 +326,9 @@ anything = st.recursive(
 def test_garbage_is_read_as_far_as_it_goes(garbage):
     nodes = report.nodes_of({"nodes": [garbage]})
     assert len(nodes) <= 1
-    again = report.judge_again(garbage if isinstance(garbage, dict) else {"nodes": garbage}, Policy())
+    again = report.judge_again(
+        garbage if isinstance(garbage, dict) else {"nodes": garbage}, Policy()
+    )
     assert all(node["fit"] != "fit" for node in again["nodes"])
 
 
@@ -185,22 +352,27 @@ def test_a_failed_write_leaves_the_old_document(tmp_path):
 
 # ---- the screen ----
 
+
 def test_screen():
     shown = lines(FLEET)
     assert shown == [
-        "autopilot preflight   8 nodes: 2 fit (1 of them not fully checked), 1 unfit, 3 could not tell, 2 skipped            41 s",
-        "  gpu07   FAIL     pcie_bandwidth  GPU 4 (9A:00.0): host to device 3.3 GB/s, expected at least 46 (PCIe 5.0 x16, table)",
+        "autopilot preflight   8 nodes: 2 fit (1 of them not fully checked), 1 unfit, 3 could "
+        "not tell, 2 skipped            41 s",
+        "  gpu07   FAIL     pcie_bandwidth  GPU 4 (9A:00.0): host to device 3.3 GB/s, expected "
+        "at least 46 (PCIe 5.0 x16, table)",
         "                                   next: drain_node, let no job start here",
         "  gpu09   UNKNOWN  dcgm_diag       dcgmi did not answer within 120 s and was ended",
         "                                   next: watch, look again with the next run",
-        "  gpu10   UNKNOWN  unreachable     could not be reached: no route   next: watch, look again with the next run",
+        "  gpu10   UNKNOWN  unreachable     could not be reached: no route   next: watch, look "
+        "again with the next run",
         "  gpu11   UNKNOWN  not_checked     was not checked: its checks left no result",
         "                                   next: watch, look again with the next run",
         "  gpu04   SKIP     pcie_bandwidth  GPU 2: in use by python3 (pid 4242)",
         "  gpu12   SKIP                     the checks were not asked for on this host",
         "  login1  SKIP                     no NVIDIA GPU on the PCI bus",
         "  gpu03   PASS                     8 x NVIDIA H100 80GB HBM3; 55.0 to 55.2 GB/s both ways",
-        "preflight FAILED: 1 of 6 nodes unfit (gpu07), tolerated 0; 3 of 6 nodes undecided (gpu[09-11]), tolerated 0",
+        "preflight FAILED: 1 of 6 nodes unfit (gpu07), tolerated 0; 3 of 6 nodes undecided "
+        "(gpu[09-11]), tolerated 0",
     ]
 
 
@@ -209,23 +381,50 @@ def test_lines_know_their_status():
     for line in lines(FLEET):
         status = screen.status_of(line, status)
         seen.append(status)
-    assert seen == ["", "fail", "fail", "unknown", "unknown", "unknown", "unknown", "unknown", "skip", "skip", "skip", "pass", ""]
+    assert seen == [
+        "",
+        "fail",
+        "fail",
+        "unknown",
+        "unknown",
+        "unknown",
+        "unknown",
+        "unknown",
+        "skip",
+        "skip",
+        "skip",
+        "pass",
+        "",
+    ]
 
 
 def test_lines_about_several_nodes_know_their_status():
-    nodes = [broken(name) for name in ("gpu01", "gpu07", "rack 7 gpu")] + [healthy(f"gpu{number:03d}", "") for number in (100, 102)]
-    assert [screen.status_of(line) for line in lines(nodes) if line.startswith("  ") and line[2] != " "] == ["fail", "pass"]
+    nodes = [broken(name) for name in ("gpu01", "gpu07", "rack 7 gpu")] + [
+        healthy(f"gpu{number:03d}", "") for number in (100, 102)
+    ]
+    assert [
+        screen.status_of(line) for line in lines(nodes) if line.startswith("  ") and line[2] != " "
+    ] == ["fail", "pass"]
 
 
 def test_check_mode_promises_nothing_for_nodes_that_did_not_answer():
-    away = Node("gpu02", trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"))
+    away = Node(
+        "gpu02",
+        trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"),
+    )
     only = Node("gpu01", [CheckResult("gpu_count", "pass", "8 x H100")])
-    assert "  without --check nothing more would run" in lines([only], run=RUN._replace(check_mode=True))
-    assert "  without --check nothing more would run on the nodes that answered" in lines([only, away], run=RUN._replace(check_mode=True))
+    assert "  without --check nothing more would run" in lines(
+        [only], run=RUN._replace(check_mode=True)
+    )
+    assert "  without --check nothing more would run on the nodes that answered" in lines(
+        [only, away], run=RUN._replace(check_mode=True)
+    )
 
 
 def test_a_large_fleet_is_short():
-    nodes = [healthy(f"gpu{number:04d}", f"{number} GB/s") for number in range(1990)] + [broken(f"gpu{number}") for number in range(1990, 2000)]
+    nodes = [healthy(f"gpu{number:04d}", f"{number} GB/s") for number in range(1990)] + [
+        broken(f"gpu{number}") for number in range(1990, 2000)
+    ]
     shown = lines(nodes)
     assert len(shown) < 10
     assert shown[-2].split() == "gpu[0000-1989] PASS 1990 nodes: 8 x NVIDIA H100 80GB HBM3".split()
@@ -233,8 +432,20 @@ def test_a_large_fleet_is_short():
 
 
 def test_ten_healthy_nodes_are_listed_eleven_are_not():
-    assert sum("PASS" in line for line in lines([healthy(f"gpu{number}", f"{number} GB/s") for number in range(10)])) == 10
-    assert sum("PASS" in line for line in lines([healthy(f"gpu{number}", f"{number} GB/s") for number in range(11)])) == 1
+    assert (
+        sum(
+            "PASS" in line
+            for line in lines([healthy(f"gpu{number}", f"{number} GB/s") for number in range(10)])
+        )
+        == 10
+    )
+    assert (
+        sum(
+            "PASS" in line
+            for line in lines([healthy(f"gpu{number}", f"{number} GB/s") for number in range(11)])
+        )
+        == 1
+    )
 
 
 def test_every_bad_node_is_named_even_when_many_say_the_same():
@@ -248,22 +459,39 @@ def test_what_is_too_much_is_counted():
     def one(number):
         return Finding(f"code_{number}", "fail", f"trouble {number}", "drain_node", GPU4)
 
-    shown = lines([broken(f"gpu{number:03d}", *[one(number * 10 + more) for more in range(6)]) for number in range(100)])
+    shown = lines(
+        [
+            broken(f"gpu{number:03d}", *[one(number * 10 + more) for more in range(6)])
+            for number in range(100)
+        ]
+    )
     assert sum("and 2 more findings in the document" in line for line in shown) == 40
     assert any("and 60 more nodes in the document: gpu[040-099]" in line for line in shown)
     assert len(shown) < 300
 
 
-@pytest.mark.parametrize("text", ["\x1b[31mred\x1b[0m\n\tand\x07 caf\u00e9 \u2028", "x" * 5000, "", "a\r\nb\x00"])
+@pytest.mark.parametrize(
+    "text", ["\x1b[31mred\x1b[0m\n\tand\x07 caf\u00e9 \u2028", "x" * 5000, "", "a\r\nb\x00"]
+)
 def test_whatever_a_driver_says_stays_printable(text):
-    shown = lines([broken("gpu07", Finding("odd", "fail", text, "watch")), Node(f"gpu\u00e9{text[:5]}", [CheckResult("gpu_count", "pass", text)])])
+    shown = lines(
+        [
+            broken("gpu07", Finding("odd", "fail", text, "watch")),
+            Node(f"gpu\u00e9{text[:5]}", [CheckResult("gpu_count", "pass", text)]),
+        ]
+    )
     assert all(line.isascii() and line.isprintable() and len(line) <= 140 for line in shown)
 
 
 def test_plan():
     run = RUN._replace(check_mode=True)
     planned = [
-        CheckResult(name, "skip", "", [Finding("would_run", "skip", "", evidence={"intrusion": how, "seconds": seconds})])
+        CheckResult(
+            name,
+            "skip",
+            "",
+            [Finding("would_run", "skip", "", evidence={"intrusion": how, "seconds": seconds})],
+        )
         for name, how, seconds in (("pcie_bandwidth", "light", 96), ("dcgm_diag", "invasive", 150))
     ]
     nodes = [
@@ -282,9 +510,21 @@ def test_plan():
 
 
 @example([("node\u00b2", "pass", "")])  # a digit that is no number
-@given(st.lists(st.tuples(st.text(min_size=1, max_size=12), st.sampled_from(["pass", "skip", "warn", "unknown", "fail"]), st.text(max_size=200)), max_size=30))
+@given(
+    st.lists(
+        st.tuples(
+            st.text(min_size=1, max_size=12),
+            st.sampled_from(["pass", "skip", "warn", "unknown", "fail"]),
+            st.text(max_size=200),
+        ),
+        max_size=30,
+    )
+)
 def test_any_run_has_a_screen(described):
-    nodes = [Node(name, [CheckResult("gpu_count", status, text, [Finding("code", status, text)])]) for name, status, text in described]
+    nodes = [
+        Node(name, [CheckResult("gpu_count", status, text, [Finding("code", status, text)])])
+        for name, status, text in described
+    ]
     shown = lines(nodes)
     assert all(line.isascii() and line.isprintable() for line in shown)
     assert len(shown) >= 2 and str(len(nodes)) in shown[0]

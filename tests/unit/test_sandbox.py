@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The stand-in node: a scenario that means nothing is refused in words, and what is rendered looks like the real thing."""
+"""The stand-in node: a scenario that means nothing is refused in words, and what is rendered looks
+like the real thing.
+"""
 
 from __future__ import annotations
 
@@ -18,25 +20,52 @@ import node as sandbox  # found by conftest.py
 SCENARIOS = sorted(path.stem for path in (sandbox.SANDBOX / "scenarios").glob("*.yml"))
 
 
-@pytest.mark.parametrize("scenario, words", [
-    ({"gpu_count": 8}, "the scenario has no key 'gpu_count'; accepted are description, model, gpus"),
-    ({"model": "H900"}, "'H900' has no profile; there are H100-80GB"),
-    ({"gpus": 9}, "gpus: 9 is not accepted, give a number from 0 to 8"),
-    ({"gpus": "eight"}, "gpus: 'eight' is not accepted"),
-    ({"driver": {"library": "somewhere"}}, "driver.library: 'somewhere' is not accepted, give true, false or container"),
-    ({"driver": {"present": True}}, "driver has no key 'present'"),
-    ({"rules": [{"gpu": 3, "call": "nvmlInit", "return": 3}]}, "a rule has no key 'return'"),
-    ({"rules": [{"gpu": "three", "call": "nvmlInit", "returns": 3}]}, "a rule's gpu is an index"),
-    ({"rules": [{"gpu": 3, "call": "remapped rows", "returns": 3}]}, "a rule's call is an NVML or CUDA function"),
-    ({"rules": [{"gpu": 3, "call": "nvmlInit"}]}, "a rule has one of values, returns, hang, missing"),
-    ({"rules": [{"gpu": 3, "call": "nvmlInit", "hang": "stop", "values": [1]}]}, "a rule has one of values, returns, hang, missing"),
-    ({"rules": [{"gpu": 3, "call": "nvmlInit", "hang": "for ever"}]}, "hang: 'for ever' is not accepted; there are ignore_term, stop, uninterruptible"),
-    ({"rules": ["nvmlInit"]}, "a rule is a mapping"),
-    ({"cuda": {"all": {}}}, "cuda: 'all': {} is not accepted"),
-    ({"pci": {"lost": [1]}}, "pci has no key 'lost'; accepted are missing, drivers, link"),
-    ({"processes": [{"gpu": 0, "pid": 1, "kind": "cuda"}]}, "a process is one of compute, graphics, mps"),
-    ("no_such_scenario", "no such scenario; there are corrupt_copy"),
-])
+@pytest.mark.parametrize(
+    "scenario, words",
+    [
+        (
+            {"gpu_count": 8},
+            "the scenario has no key 'gpu_count'; accepted are description, model, gpus",
+        ),
+        ({"model": "H900"}, "'H900' has no profile; there are H100-80GB"),
+        ({"gpus": 9}, "gpus: 9 is not accepted, give a number from 0 to 8"),
+        ({"gpus": "eight"}, "gpus: 'eight' is not accepted"),
+        (
+            {"driver": {"library": "somewhere"}},
+            "driver.library: 'somewhere' is not accepted, give true, false or container",
+        ),
+        ({"driver": {"present": True}}, "driver has no key 'present'"),
+        ({"rules": [{"gpu": 3, "call": "nvmlInit", "return": 3}]}, "a rule has no key 'return'"),
+        (
+            {"rules": [{"gpu": "three", "call": "nvmlInit", "returns": 3}]},
+            "a rule's gpu is an index",
+        ),
+        (
+            {"rules": [{"gpu": 3, "call": "remapped rows", "returns": 3}]},
+            "a rule's call is an NVML or CUDA function",
+        ),
+        (
+            {"rules": [{"gpu": 3, "call": "nvmlInit"}]},
+            "a rule has one of values, returns, hang, missing",
+        ),
+        (
+            {"rules": [{"gpu": 3, "call": "nvmlInit", "hang": "stop", "values": [1]}]},
+            "a rule has one of values, returns, hang, missing",
+        ),
+        (
+            {"rules": [{"gpu": 3, "call": "nvmlInit", "hang": "for ever"}]},
+            "hang: 'for ever' is not accepted; there are ignore_term, stop, uninterruptible",
+        ),
+        ({"rules": ["nvmlInit"]}, "a rule is a mapping"),
+        ({"cuda": {"all": {}}}, "cuda: 'all': {} is not accepted"),
+        ({"pci": {"lost": [1]}}, "pci has no key 'lost'; accepted are missing, drivers, link"),
+        (
+            {"processes": [{"gpu": 0, "pid": 1, "kind": "cuda"}]},
+            "a process is one of compute, graphics, mps",
+        ),
+        ("no_such_scenario", "no such scenario; there are corrupt_copy"),
+    ],
+)
 def test_a_scenario_that_means_nothing_is_refused(scenario, words, tmp_path):
     with pytest.raises(sandbox.ScenarioError) as refused:
         sandbox.build(scenario, tmp_path)
@@ -51,10 +80,16 @@ def test_every_scenario_is_rendered_and_says_what_it_is(name, node):
 
 
 def test_a_rule_of_the_scenario_replaces_what_the_model_answers(node):
-    rules = [{"gpu": "*", "call": "nvmlDeviceGetUUID", "returns": 3}, {"gpu": "*", "call": "nvmlDeviceGetClockInfo", "values": [345]}]
+    rules = [
+        {"gpu": "*", "call": "nvmlDeviceGetUUID", "returns": 3},
+        {"gpu": "*", "call": "nvmlDeviceGetClockInfo", "values": [345]},
+    ]
     built = node({"gpus": 2, "rules": rules})
     table = (built.directory / "node.table").read_text().splitlines()
-    assert [row for row in table if "UUID" in row or "GetClockInfo" in row] == ["* nvmlDeviceGetUUID 3", "* nvmlDeviceGetClockInfo 0 345"]
+    assert [row for row in table if "UUID" in row or "GetClockInfo" in row] == [
+        "* nvmlDeviceGetUUID 3",
+        "* nvmlDeviceGetClockInfo 0 345",
+    ]
 
 
 def test_rates_are_plain_numbers_however_yaml_reads_them(node):
@@ -64,27 +99,62 @@ def test_rates_are_plain_numbers_however_yaml_reads_them(node):
 
 def test_the_python_of_a_node_carries_the_node(node):
     built = node({"gpus": 1})
-    program = "import os, shutil, sys; print(os.environ['SANDBOX_NODE'], os.environ['LD_LIBRARY_PATH'], sys.argv[1])"
-    done = subprocess.run([built.python, "-c", program, "a b"], capture_output=True, text=True, check=True)
+    program = (
+        "import os, shutil, sys; print(os.environ['SANDBOX_NODE'], "
+        "os.environ['LD_LIBRARY_PATH'], sys.argv[1])"
+    )
+    done = subprocess.run(
+        [built.python, "-c", program, "a b"], capture_output=True, text=True, check=True
+    )
     assert done.stdout == f"{built.directory} {built.directory}/lib a b\n"
 
 
 def test_the_fake_files_are_read_as_a_host_is(node):
-    built = node({"pci": {"link": {4: {"current_link_width": 1, "numa_node": -1, "local_cpulist": None}}, "missing": [7], "drivers": {6: "vfio-pci"}}})
+    built = node(
+        {
+            "pci": {
+                "link": {4: {"current_link_width": 1, "numa_node": -1, "local_cpulist": None}},
+                "missing": [7],
+                "drivers": {6: "vfio-pci"},
+            }
+        }
+    )
     host = Host(built.root)
     assert host.pci_link("00000000:18:00.0") == {
-        "current_link_speed": 32.0, "current_link_width": 16, "max_link_speed": 32.0, "max_link_width": 16, "numa_node": 0, "local_cpulist": "0-55,112-167"}
+        "current_link_speed": 32.0,
+        "current_link_width": 16,
+        "max_link_speed": 32.0,
+        "max_link_width": 16,
+        "numa_node": 0,
+        "local_cpulist": "0-55,112-167",
+    }
     assert host.pci_link("00000000:9A:00.0") == {
-        "current_link_speed": 32.0, "current_link_width": 1, "max_link_speed": 32.0, "max_link_width": 16, "numa_node": None, "local_cpulist": None}
+        "current_link_speed": 32.0,
+        "current_link_width": 1,
+        "max_link_speed": 32.0,
+        "max_link_width": 16,
+        "numa_node": None,
+        "local_cpulist": None,
+    }
     assert [device["driver"] for device in host.pci_gpus()] == ["nvidia"] * 6 + ["vfio-pci"]
     assert len(host.driver_gpus()) == 7 and host.boot_id()
     assert host.cpu_model() == "Intel(R) Xeon(R) Platinum 8480C"
 
 
-@pytest.mark.parametrize("text, name", [
-    ("processor\t: 0\nmodel\t\t: 85\nmodel name\t: A: B \n\nprocessor\t: 1\nmodel name\t: C\n", "A: B"),
-    ("processor\t: 0\nBogoMIPS\t: 2000.00\nCPU part\t: 0xd4f\n", None), ("model name\t:\n", None), ("", None), (None, None),
-])
+@pytest.mark.parametrize(
+    "text, name",
+    [
+        (
+            "processor\t: 0\nmodel\t\t: 85\nmodel name\t: A: B \n\nprocessor\t: 1\nmodel "
+            "name\t: C\n",
+            "A: B",
+        ),
+        ("processor\t: 0\nBogoMIPS\t: 2000.00\nCPU part\t: 0xd4f\n", None),
+        ("model name\t:\n", None),
+        ("", None),
+        (None, None),
+    ],
+)
 def test_the_model_of_the_cpu_is_that_of_the_first(tmp_path, text, name):
     if text is not None:
         (tmp_path / "proc").mkdir()

@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The spool: what waits is whole, in order, once, bounded, and survives whoever wrote it."""
+
 from __future__ import annotations
 
 import os
@@ -34,7 +35,12 @@ for number in range(10000):
 
 
 def export(run_id, finished, *nodes, value=1.0):
-    groups = [metrics.Group({"node": name, "phase": "preflight"}, [metrics.Sample("autopilot_node_fit", {}, value)]) for name in nodes]
+    groups = [
+        metrics.Group(
+            {"node": name, "phase": "preflight"}, [metrics.Sample("autopilot_node_fit", {}, value)]
+        )
+        for name in nodes
+    ]
     return metrics.Export(run_id, "preflight", float(finished), True, groups)
 
 
@@ -68,20 +74,35 @@ def test_only_the_owner_can_read_it(spool):
 
 
 def test_each_destination_has_its_own(tmp_path):
-    one, other = (_spool.Spool(str(tmp_path), ["https://push", "autopilot_gpu", {"cluster": name}], MIB) for name in "ab")
+    one, other = (
+        _spool.Spool(str(tmp_path), ["https://push", "autopilot_gpu", {"cluster": name}], MIB)
+        for name in "ab"
+    )
     one.add(export("run", 1, "gpu01"))
     assert other.waiting() == ([], [])
-    assert len(_spool.Spool(str(tmp_path), ["https://push", "autopilot_gpu", {"cluster": "a"}], MIB).waiting()[0]) == 1
+    assert (
+        len(
+            _spool.Spool(
+                str(tmp_path), ["https://push", "autopilot_gpu", {"cluster": "a"}], MIB
+            ).waiting()[0]
+        )
+        == 1
+    )
 
 
 def test_what_is_left_is_kept_once_with_the_run_that_had_it_last(spool):
     for number, nodes in enumerate((["gpu01", "gpu02"], ["gpu02", "gpu03"], ["gpu03"])):
         spool.add(export(f"run{number}", number, *nodes))
     entries, _wrong = spool.waiting()
-    merged = metrics.Group({"node": "gpu02", "phase": "preflight"}, [metrics.Sample("autopilot_node_fit", {}, 0.0)])
+    merged = metrics.Group(
+        {"node": "gpu02", "phase": "preflight"}, [metrics.Sample("autopilot_node_fit", {}, 0.0)]
+    )
     spool.settle(entries, {key("gpu01"): entries[0].export.groups[0], key("gpu02"): merged})
     found, _wrong = spool.waiting()
-    assert [(kept.export.run_id, [group.labels["node"] for group in kept.export.groups]) for kept in found] == [("run0", ["gpu01"]), ("run1", ["gpu02"])]
+    assert [
+        (kept.export.run_id, [group.labels["node"] for group in kept.export.groups])
+        for kept in found
+    ] == [("run0", ["gpu01"]), ("run1", ["gpu02"])]
     assert found[1].export.groups == [merged]
 
 
@@ -118,7 +139,9 @@ def test_what_cannot_be_read_just_now_is_said_and_waits(spool):
     path.symlink_to(path)
     for _turn in range(2):
         found, wrong = spool.waiting()
-        assert found == [] and wrong == [f"{path} cannot be read: Too many levels of symbolic links"]
+        assert found == [] and wrong == [
+            f"{path} cannot be read: Too many levels of symbolic links"
+        ]
     path.with_suffix(".kept").replace(path)
     assert [kept.export.run_id for kept in spool.waiting()[0]] == ["run"]
 
@@ -167,7 +190,9 @@ def test_a_disk_that_cannot_be_written_is_said(tmp_path):
 
 @pytest.mark.parametrize("turn", range(4))
 def test_a_writer_that_is_killed_leaves_no_torn_run(tmp_path, turn):
-    writer = subprocess.Popen([sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    writer = subprocess.Popen(
+        [sys.executable, "-c", WRITER, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    )
     assert writer.stdout.readline() == "begins\n"
     spool = _spool.Spool(str(tmp_path), "there", 1 << 30)
     while not os.path.isdir(spool.directory) or not files(spool):
@@ -176,7 +201,10 @@ def test_a_writer_that_is_killed_leaves_no_torn_run(tmp_path, turn):
     writer.send_signal(signal.SIGKILL)
     writer.wait()
     found, wrong = spool.waiting()
-    assert wrong == [] and all(len(kept.export.groups) == 5 and len(kept.export.groups[4].samples) == 2000 for kept in found)
+    assert wrong == [] and all(
+        len(kept.export.groups) == 5 and len(kept.export.groups[4].samples) == 2000
+        for kept in found
+    )
     for name in files(spool):
         os.utime(os.path.join(spool.directory, name), (1, 1))
     spool.waiting()

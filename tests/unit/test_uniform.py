@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is to be the same everywhere: who differs from the majority in a fleet, and when nothing is said."""
+"""What is to be the same everywhere: who differs from the majority in a fleet, and when nothing is
+said.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,13 @@ H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 
 
 def driver(version="580.95.05", name=H100, vbios="96.00", gpus=2, gsp=None, **more):
-    several = [{"index": index, "name": name, "vbios": vbios, "inforom": "G520", "gsp": gsp or version} for index in range(gpus)]
-    return {"driver": {"options": {}, "readings": {"driver_version": version, "gpus": several, **more}}}
+    several = [
+        {"index": index, "name": name, "vbios": vbios, "inforom": "G520", "gsp": gsp or version}
+        for index in range(gpus)
+    ]
+    return {
+        "driver": {"options": {}, "readings": {"driver_version": version, "gpus": several, **more}}
+    }
 
 
 def port(*pkeys, device="mlx5_0", state="4: ACTIVE", **more):
@@ -32,7 +39,10 @@ def infiniband(*ports):
 
 def told(*readings):
     nodes = [(f"gpu{number:02d}", one) for number, one in enumerate(readings)]
-    return {name: [(one.code, one.status) for result in results for one in result.findings] for name, results in uniform.compare(nodes).items()}
+    return {
+        name: [(one.code, one.status) for result in results for one in result.findings]
+        for name, results in uniform.compare(nodes).items()
+    }
 
 
 DIFFERS, PKEY = [("driver_differs", "warn")], [("pkey_differs", "warn")]
@@ -41,28 +51,71 @@ DIFFERS, PKEY = [("driver_differs", "warn")], [("pkey_differs", "warn")]
 TABLE = {
     "all alike": ([driver()] * 4, {}),
     "one driver differs": ([driver(), driver(), driver("570.1")], {"gpu02": DIFFERS}),
-    "two of five differ": ([driver(), driver("570.1"), driver(), driver("570.1"), driver()], {"gpu01": DIFFERS, "gpu03": DIFFERS}),
+    "two of five differ": (
+        [driver(), driver("570.1"), driver(), driver("570.1"), driver()],
+        {"gpu01": DIFFERS, "gpu03": DIFFERS},
+    ),
     "two nodes": ([driver(), driver("570.1")], {}),
     "half and half": ([driver(), driver("570.1")] * 2, {}),
     "all different": ([driver(), driver("570.1"), driver("535.1")], {}),
     "another model has another driver": ([driver(), driver(), driver(), driver("570.1", A100)], {}),
-    "by model": ([driver()] * 3 + [driver("570.1", A100)] * 2 + [driver("580.95.05", A100)], {"gpu05": DIFFERS}),
-    "one GSP firmware differs": ([driver(), driver(), driver(), driver(gsp="570.1")], {"gpu03": DIFFERS}),
-    "one VBIOS differs": ([driver(), driver(), driver(), driver(vbios="96.01")], {"gpu03": DIFFERS}),
-    "one tells little": ([driver(), driver(), driver(), {"driver": {"readings": {"driver_version": "580.95.05", "gpus": [{"name": H100}]}}}], {}),
+    "by model": (
+        [driver()] * 3 + [driver("570.1", A100)] * 2 + [driver("580.95.05", A100)],
+        {"gpu05": DIFFERS},
+    ),
+    "one GSP firmware differs": (
+        [driver(), driver(), driver(), driver(gsp="570.1")],
+        {"gpu03": DIFFERS},
+    ),
+    "one VBIOS differs": (
+        [driver(), driver(), driver(), driver(vbios="96.01")],
+        {"gpu03": DIFFERS},
+    ),
+    "one tells little": (
+        [
+            driver(),
+            driver(),
+            driver(),
+            {"driver": {"readings": {"driver_version": "580.95.05", "gpus": [{"name": H100}]}}},
+        ],
+        {},
+    ),
     "one was not read": ([driver(), driver(), {}, driver("570.1")], {"gpu03": DIFFERS}),
     "too few were read": ([driver(), {}, {}, driver("570.1")], {}),
-    "partitions alike": ([infiniband(port("0xffff", "0x8001"))] * 2 + [infiniband(port("0x8001", "0xffff"))], {}),
-    "another partition": ([infiniband(port("0xffff"))] * 3 + [infiniband(port("0xffff", "0x8002"))], {"gpu03": PKEY}),
-    "a limited member": ([infiniband(port("0xffff"))] * 3 + [infiniband(port("0x7fff"))], {"gpu03": PKEY}),
-    "another partition on a port of another name": (
-        [infiniband(port("0xffff"), port("0x8009", device="mlx5_4"))] * 3 + [infiniband(port("0xffff"), port("0x8001", device="mlx5_5"))], {},
+    "partitions alike": (
+        [infiniband(port("0xffff", "0x8001"))] * 2 + [infiniband(port("0x8001", "0xffff"))],
+        {},
     ),
-    "a port that is down": ([infiniband(port("0xffff"))] * 3 + [infiniband(port("0x8002", state="1: DOWN"))], {}),
-    "Ethernet": ([infiniband(port("0xffff", link_layer="Ethernet"))] * 3 + [infiniband(port("0x8002", link_layer="Ethernet"))], {}),
-    "a virtual function": ([infiniband(port("0xffff"))] * 3 + [infiniband(port("0x8002", virtual_function=True))], {}),
+    "another partition": (
+        [infiniband(port("0xffff"))] * 3 + [infiniband(port("0xffff", "0x8002"))],
+        {"gpu03": PKEY},
+    ),
+    "a limited member": (
+        [infiniband(port("0xffff"))] * 3 + [infiniband(port("0x7fff"))],
+        {"gpu03": PKEY},
+    ),
+    "another partition on a port of another name": (
+        [infiniband(port("0xffff"), port("0x8009", device="mlx5_4"))] * 3
+        + [infiniband(port("0xffff"), port("0x8001", device="mlx5_5"))],
+        {},
+    ),
+    "a port that is down": (
+        [infiniband(port("0xffff"))] * 3 + [infiniband(port("0x8002", state="1: DOWN"))],
+        {},
+    ),
+    "Ethernet": (
+        [infiniband(port("0xffff", link_layer="Ethernet"))] * 3
+        + [infiniband(port("0x8002", link_layer="Ethernet"))],
+        {},
+    ),
+    "a virtual function": (
+        [infiniband(port("0xffff"))] * 3 + [infiniband(port("0x8002", virtual_function=True))],
+        {},
+    ),
     "both": (
-        [dict(driver(), **infiniband(port("0xffff")))] * 3 + [dict(driver("570.1"), **infiniband(port("0x8002")))], {"gpu03": DIFFERS + PKEY},
+        [dict(driver(), **infiniband(port("0xffff")))] * 3
+        + [dict(driver("570.1"), **infiniband(port("0x8002")))],
+        {"gpu03": DIFFERS + PKEY},
     ),
 }
 
@@ -74,18 +127,34 @@ def test_each_fleet_has_its_findings(case):
 
 
 def test_the_finding_names_the_majority_and_the_counts():
-    nodes = [(f"gpu{number}", driver()) for number in range(15)] + [("odd", driver("570.1", vbios="96.01"))]
+    nodes = [(f"gpu{number}", driver()) for number in range(15)] + [
+        ("odd", driver("570.1", vbios="96.01"))
+    ]
     (result,) = uniform.compare(nodes)["odd"]
-    assert (result.check, result.status, result.findings[0].action) == ("driver", "warn", "fix_configuration")
+    assert (result.check, result.status, result.findings[0].action) == (
+        "driver",
+        "warn",
+        "fix_configuration",
+    )
     assert result.summary == (
-        "differs from the fleet: driver 570.1, 580.95.05 on 15 of 16 nodes with NVIDIA H100 80GB HBM3; VBIOS 96.01, 96.00 on 15 of 16 nodes with "
+        "differs from the fleet: driver 570.1, 580.95.05 on 15 of 16 nodes with NVIDIA H100 "
+        "80GB HBM3; VBIOS 96.01, 96.00 on 15 of 16 nodes with "
         "NVIDIA H100 80GB HBM3"
     )
     assert result.findings[0].evidence["differs"][0] == {
-        "what": "driver", "of": H100, "value": "570.1", "majority": "580.95.05", "count": 15, "nodes": 16,
+        "what": "driver",
+        "of": H100,
+        "value": "570.1",
+        "majority": "580.95.05",
+        "count": 15,
+        "nodes": 16,
     }
-    nodes = [(str(number), infiniband(port("0xffff"))) for number in range(3)] + [("odd", infiniband(port("0x8002", "0x7fff")))]
-    assert uniform.compare(nodes)["odd"][0].summary.startswith("port mlx5_0/1 is in the partitions 0x7fff, 0x8002, on 3 of 4 nodes it is in 0xffff; ")
+    nodes = [(str(number), infiniband(port("0xffff"))) for number in range(3)] + [
+        ("odd", infiniband(port("0x8002", "0x7fff")))
+    ]
+    assert uniform.compare(nodes)["odd"][0].summary.startswith(
+        "port mlx5_0/1 is in the partitions 0x7fff, 0x8002, on 3 of 4 nodes it is in 0xffff; "
+    )
 
 
 def test_firmware_that_differs_within_a_node_counts_as_most_of_it_is():
@@ -96,31 +165,63 @@ def test_firmware_that_differs_within_a_node_counts_as_most_of_it_is():
 
 def test_the_verdict_of_a_run_has_it():
     result = CheckResult("driver", "pass", "driver")
-    nodes = [verdict.Node(f"gpu{number}", [result], {}, driver("570.1" if number == 3 else "580.95.05")) for number in range(4)]
+    nodes = [
+        verdict.Node(f"gpu{number}", [result], {}, driver("570.1" if number == 3 else "580.95.05"))
+        for number in range(4)
+    ]
     judged = verdict.judge(nodes, verdict.Policy())
-    assert [(one.name, one.fit, [found.finding.code for found in one.findings]) for one in judged.nodes] == [
-        ("gpu0", "fit", []), ("gpu1", "fit", []), ("gpu2", "fit", []), ("gpu3", "fit", ["driver_differs"]),
+    assert [
+        (one.name, one.fit, [found.finding.code for found in one.findings]) for one in judged.nodes
+    ] == [
+        ("gpu0", "fit", []),
+        ("gpu1", "fit", []),
+        ("gpu2", "fit", []),
+        ("gpu3", "fit", ["driver_differs"]),
     ]
     assert list(judged.fleet) == ["gpu3"] and judged.run.passed
 
 
-@given(st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab")), max_size=20), st.integers(2, 4))
+@given(
+    st.lists(st.tuples(st.integers(0, 9), st.sampled_from("ab")), max_size=20), st.integers(2, 4)
+)
 def test_who_is_odd_is_in_the_minority(pairs, least):
     values = [Value(owner, "k", "w", value) for owner, value in pairs]
     have = dict(pairs)
     for odd in odd_ones(values, least):
         assert have[odd.value.owner] == odd.value.value != odd.majority
-        assert odd.share == list(have.values()).count(odd.majority) > len(have) / 2 and odd.total == len(have) >= least
+        assert (
+            odd.share == list(have.values()).count(odd.majority) > len(have) / 2
+            and odd.total == len(have) >= least
+        )
 
 
-NAMES = ("driver", "infiniband", "readings", "gpus", "ports", "name", "vbios", "driver_version", "pkeys", "state", "device", "link_layer")
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8), lambda inner: (
-    st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
-), max_leaves=20)
+NAMES = (
+    "driver",
+    "infiniband",
+    "readings",
+    "gpus",
+    "ports",
+    "name",
+    "vbios",
+    "driver_version",
+    "pkeys",
+    "state",
+    "device",
+    "link_layer",
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=5)
+    ),
+    max_leaves=20,
+)
 
 
 @settings(max_examples=200, deadline=None)
 @given(st.lists(JSON, max_size=3))
 def test_no_garbage_makes_it_raise_or_hides_a_difference(garbage):
     nodes = [(f"x{number}", one) for number, one in enumerate(garbage)]
-    assert "odd" in uniform.compare(nodes + [(str(number), driver()) for number in range(6)] + [("odd", driver("570.1"))])
+    assert "odd" in uniform.compare(
+        nodes + [(str(number), driver()) for number in range(6)] + [("odd", driver("570.1"))]
+    )

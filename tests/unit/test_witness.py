@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The witness of this machine, and what becomes of a test that measured while its processors stood still."""
+"""The witness of this machine, and what becomes of a test that measured while its processors stood
+still.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +15,20 @@ import time
 from pathlib import Path
 
 import pytest
-from witness import LATE, STOLEN, STRETCH, Seen, Witness, wait_until_quiet, worst  # found by conftest.py
+from witness import (
+    LATE,
+    STOLEN,
+    STRETCH,
+    Seen,
+    Witness,
+    wait_until_quiet,
+    worst,
+)  # found by conftest.py
 
 TESTS = Path(__file__).resolve().parents[1]
 
-#: Takes all processors from everybody else, again and again: ``hog <seconds on> <seconds off> <seconds in all>``.
+#: Takes all processors from everybody else, again and again: ``hog <seconds on> <seconds off>
+#: <seconds in all>``.
 HOG = """
 import os, sys, time
 on, off, total = map(float, sys.argv[1:])
@@ -40,7 +51,9 @@ while time.monotonic() < over:
 
 @contextlib.contextmanager
 def hog(*seconds):
-    with subprocess.Popen([sys.executable, "-c", HOG, *map(str, seconds)], start_new_session=True) as process:
+    with subprocess.Popen(
+        [sys.executable, "-c", HOG, *map(str, seconds)], start_new_session=True
+    ) as process:
         time.sleep(0.2)
         yield
         assert process.wait(30) == 0
@@ -52,7 +65,9 @@ def root():
         pytest.skip("needs root, to take the processors from everybody else")
 
 
-@pytest.mark.parametrize("on, off", [(0.6, 1.0), (0.15, 0.15)], ids=["standstill", "half of the time"])
+@pytest.mark.parametrize(
+    "on, off", [(0.6, 1.0), (0.15, 0.15)], ids=["standstill", "half of the time"]
+)
 def test_processors_that_are_away_are_seen(on, off):
     with Witness() as witness, hog(on, off, 2):
         pass
@@ -76,13 +91,21 @@ def test_what_happened_before_and_after_is_not_seen():
 
 
 def test_what_was_stolen_is_disturbance_too():
-    assert Seen(9.0, late=0.0, stolen=STOLEN).disturbed and Seen(9.0, late=LATE, stolen=0.0).disturbed
+    assert (
+        Seen(9.0, late=0.0, stolen=STOLEN).disturbed and Seen(9.0, late=LATE, stolen=0.0).disturbed
+    )
     assert not Seen(9.0, late=LATE - 0.01, stolen=STOLEN - 0.01).disturbed
 
 
-@pytest.mark.parametrize("events, share", [
-    ([], 0), ([(1.0, 0.3)], 0.3 / STRETCH), ([(1.0, 0.3), (5.0, 0.2), (6.0, 0.2)], 0.4 / STRETCH), ([(9.0, 60.0)], 1),
-])
+@pytest.mark.parametrize(
+    "events, share",
+    [
+        ([], 0),
+        ([(1.0, 0.3)], 0.3 / STRETCH),
+        ([(1.0, 0.3), (5.0, 0.2), (6.0, 0.2)], 0.4 / STRETCH),
+        ([(9.0, 60.0)], 1),
+    ],
+)
 def test_the_worst_stretch_counts(events, share):
     assert worst(events) == pytest.approx(share)
 
@@ -144,15 +167,55 @@ def test_measures_nothing():
 def test_only_what_was_disturbed_is_done_again(tmp_path):
     (tmp_path / "test_measured.py").write_text(MEASURED, encoding="utf-8")
     path = os.pathsep.join([str(TESTS / "sandbox"), str(TESTS / "unit")])
-    command = [sys.executable, "-m", "pytest", "-p", "measures", "-p", "no:cacheprovider", "-rA", "--junit-xml=report.xml", "test_measured.py"]
-    done = subprocess.run(command, cwd=tmp_path, env=dict(os.environ, PYTHONPATH=path), capture_output=True, text=True, check=False)
-    counted = {name: len((tmp_path / name).read_text()) for name in ("once", "always", "well", "nothing")}
+    command = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "-p",
+        "measures",
+        "-p",
+        "no:cacheprovider",
+        "-rA",
+        "--junit-xml=report.xml",
+        "test_measured.py",
+    ]
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env=dict(os.environ, PYTHONPATH=path),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    counted = {
+        name: len((tmp_path / name).read_text()) for name in ("once", "always", "well", "nothing")
+    }
     assert counted == {"once": 2, "always": 4, "well": 1, "nothing": 1}, done.stdout
     lines = done.stdout.splitlines()
-    outcomes = {line.split("::")[1].split()[0]: line.split()[0] for line in lines if line.startswith(("PASSED", "FAILED")) and "::" in line}
-    assert outcomes == {"test_disturbed_once": "PASSED", "test_disturbed_and_well": "PASSED", "test_broken": "FAILED", "test_measures_nothing": "FAILED"}
+    outcomes = {
+        line.split("::")[1].split()[0]: line.split()[0]
+        for line in lines
+        if line.startswith(("PASSED", "FAILED")) and "::" in line
+    }
+    assert outcomes == {
+        "test_disturbed_once": "PASSED",
+        "test_disturbed_and_well": "PASSED",
+        "test_broken": "FAILED",
+        "test_measures_nothing": "FAILED",
+    }
     skipped = next(line for line in lines if line.startswith("SKIPPED"))
-    assert "could not tell, this machine stood still in each of 4 attempts: of 2 s a processor was away for " in skipped
+    assert (
+        "could not tell, this machine stood still in each of 4 attempts: of 2 s a processor "
+        "was away for " in skipped
+    )
     assert skipped.count("Failed: could not be measured") == 4
-    assert sum(line.startswith("test_measured.py::test_disturbed_once: of 2 s a processor was away for ") for line in lines) == 1
+    assert (
+        sum(
+            line.startswith(
+                "test_measured.py::test_disturbed_once: of 2 s a processor was away for "
+            )
+            for line in lines
+        )
+        == 1
+    )
     assert (tmp_path / "report.xml").read_text().count('name="repeated"') >= 5

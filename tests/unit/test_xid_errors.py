@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""xid_errors: every form of a line, every Xid of the catalogue, what was the cause and what is over; and properties over any readings."""
+"""xid_errors: every form of a line, every Xid of the catalogue, what was the cause and what is
+over; and properties over any readings.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.xid_errors import MOST_EVENTS, judge, parse
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.xid_errors import (
+    MOST_EVENTS,
+    judge,
+    parse,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.kmsg import Record
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import xids
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, FAIL, PASS, WARN
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    ACTIONS,
+    FAIL,
+    PASS,
+    WARN,
+)
 
 GPU, OTHER, SWITCH = "00000000:18:00.0", "00000000:2A:00.0", "00000000:05:00.0"
 DAY = 86400.0
@@ -30,87 +41,182 @@ def lines(*texts):
 
 #: A line -> what is not None of its event, but its number and time.
 FORMS = {
-    "NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.":
-        dict(pci=GPU, kind="xid", xid=79, text="pid='<unknown>', name=<unknown>, GPU has fallen off the bus."),
-    "NVRM: Xid (PCI:0000:18:00): 13, pid=4211, name=python3, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address":
-        dict(pci=GPU, kind="xid", xid=13, pid=4211, process="python3",
-             text="pid=4211, name=python3, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out Of Range Address"),
+    "NVRM: Xid (PCI:0000:18:00): 79, pid='<unknown>', name=<unknown>, GPU has fallen off the bus.": dict(
+        pci=GPU,
+        kind="xid",
+        xid=79,
+        text="pid='<unknown>', name=<unknown>, GPU has fallen off the bus.",
+    ),
+    "NVRM: Xid (PCI:0000:18:00): 13, pid=4211, name=python3, Graphics SM Warp Exception on "
+    "(GPC 0, TPC 1, SM 0): Out Of Range Address": dict(
+        pci=GPU,
+        kind="xid",
+        xid=13,
+        pid=4211,
+        process="python3",
+        text="pid=4211, name=python3, Graphics SM Warp Exception on (GPC 0, TPC 1, SM 0): Out "
+        "Of Range Address",
+    ),
     "NVRM: Xid (PCI:0000:18:00): 31, pid='4211', name=train.py, Ch 00000008": dict(
-        pci=GPU, kind="xid", xid=31, pid=4211, process="train.py", text="pid='4211', name=train.py, Ch 00000008"),
-    "NVRM: Xid (PCI:0000:18:00): 43, pid=7, Ch 8": dict(pci=GPU, kind="xid", xid=43, pid=7, text="pid=7, Ch 8"),
+        pci=GPU,
+        kind="xid",
+        xid=31,
+        pid=4211,
+        process="train.py",
+        text="pid='4211', name=train.py, Ch 00000008",
+    ),
+    "NVRM: Xid (PCI:0000:18:00): 43, pid=7, Ch 8": dict(
+        pci=GPU, kind="xid", xid=43, pid=7, text="pid=7, Ch 8"
+    ),
     "NVRM: Xid (PCI:0000:18:00 GPU-I:05): 94, pid=9, name=a, Contained": dict(
-        pci=GPU, kind="xid", xid=94, mig="GPU-I:05", pid=9, process="a", text="pid=9, name=a, Contained"),
-    "NVRM: Xid (PCI:0000:18:00 GPU-ID:00000005, GI 1): 94": dict(pci=GPU, kind="xid", xid=94, mig="GPU-ID:00000005, GI 1", text=""),
+        pci=GPU,
+        kind="xid",
+        xid=94,
+        mig="GPU-I:05",
+        pid=9,
+        process="a",
+        text="pid=9, name=a, Contained",
+    ),
+    "NVRM: Xid (PCI:0000:18:00 GPU-ID:00000005, GI 1): 94": dict(
+        pci=GPU, kind="xid", xid=94, mig="GPU-ID:00000005, GI 1", text=""
+    ),
     "NVRM: Xid (0000:18:00): 62, 0000 1111": dict(pci=GPU, kind="xid", xid=62, text="0000 1111"),
-    "NVRM: Xid (PCI:0018:01:00.0): 119, Timeout": dict(pci="00000018:01:00.0", kind="xid", xid=119, text="Timeout"),
+    "NVRM: Xid (PCI:0018:01:00.0): 119, Timeout": dict(
+        pci="00000018:01:00.0", kind="xid", xid=119, text="Timeout"
+    ),
     "NVRM: Xid (PCI:00000000:18:00): 48": dict(pci=GPU, kind="xid", xid=48, text=""),
     "NVRM: Xid (18:00): 8, Channel 1": dict(pci=GPU, kind="xid", xid=8, text="Channel 1"),
-    "NVRM: Xid (PCI:0000:18:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x004505c6 0x0)":
-        dict(pci=GPU, kind="xid", xid=149, fatal=True, text="NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x004505c6 0x0)"),
+    "NVRM: Xid (PCI:0000:18:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x004505c6 0x0)": dict(
+        pci=GPU,
+        kind="xid",
+        xid=149,
+        fatal=True,
+        text="NETIR_LINK_EVT  Fatal   XC0 i0 Link 09 (0x004505c6 0x0)",
+    ),
     "NVRM: Xid (PCI:0000:18:00): 145, RLW_REMAP Nonfatal XC0 i2 Link 02": dict(
-        pci=GPU, kind="xid", xid=145, fatal=False, text="RLW_REMAP Nonfatal XC0 i2 Link 02"),
-    "NVRM: Xid (PCI:0000:18:00): 31, Fatal words of an application": dict(pci=GPU, kind="xid", xid=31, text="Fatal words of an application"),
-    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore MCTO (First)":
-        dict(pci=SWITCH, kind="sxid", sxid=28006, fatal=False, text="Non-fatal, Link 46 MC TS crumbstore MCTO (First)"),
+        pci=GPU, kind="xid", xid=145, fatal=False, text="RLW_REMAP Nonfatal XC0 i2 Link 02"
+    ),
+    "NVRM: Xid (PCI:0000:18:00): 31, Fatal words of an application": dict(
+        pci=GPU, kind="xid", xid=31, text="Fatal words of an application"
+    ),
+    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 28006, Non-fatal, Link 46 MC TS crumbstore "
+    "MCTO (First)": dict(
+        pci=SWITCH,
+        kind="sxid",
+        sxid=28006,
+        fatal=False,
+        text="Non-fatal, Link 46 MC TS crumbstore MCTO (First)",
+    ),
     "nvidia-nvswitch0: SXid (PCI:0000:05:00.0): 20034, Fatal, Link 30 LTSSM Fault Up": dict(
-        pci=SWITCH, kind="sxid", sxid=20034, fatal=True, text="Fatal, Link 30 LTSSM Fault Up"),
-    "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.": dict(pci=GPU, kind="off_bus", text="NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."),
-    "NVRM: GPU at PCI:0000:18:00 has fallen off the bus.": dict(pci=GPU, kind="off_bus", text="NVRM: GPU at PCI:0000:18:00 has fallen off the bus."),
+        pci=SWITCH, kind="sxid", sxid=20034, fatal=True, text="Fatal, Link 30 LTSSM Fault Up"
+    ),
+    "NVRM: GPU 0000:18:00.0: GPU has fallen off the bus.": dict(
+        pci=GPU, kind="off_bus", text="NVRM: GPU 0000:18:00.0: GPU has fallen off the bus."
+    ),
+    "NVRM: GPU at PCI:0000:18:00 has fallen off the bus.": dict(
+        pci=GPU, kind="off_bus", text="NVRM: GPU at PCI:0000:18:00 has fallen off the bus."
+    ),
 }
 
 
 @pytest.mark.parametrize("line", FORMS)
 def test_each_form_of_a_line_is_understood(line):
     (event,) = lines(line)
-    assert {key: value for key, value in event.items() if value is not None and key not in ("seq", "usec")} == FORMS[line]
+    assert {
+        key: value
+        for key, value in event.items()
+        if value is not None and key not in ("seq", "usec")
+    } == FORMS[line]
 
 
-@pytest.mark.parametrize("line", [
-    "NVRM: GPU at PCI:0000:18:00: GPU-5c8a", "NVRM: Xid (PCI:0000:18:00): see above", "NVRM: Xid errors are documented", "NVRM: loading NVIDIA UNIX x86_64",
-    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 28006, Severity 1 Engine instance 46 Sub-engine instance 00",
-    "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 28006, Data {0x00140004, 0x00000000}", "somebody[12]: NVRM: Xid (PCI:0000:18:00): 79, quoted", "",
-    "NVRM: The NVIDIA GPU 0000:18:00.0", "NVRM: fallen off the bus and is not responding to commands.",
-])
+@pytest.mark.parametrize(
+    "line",
+    [
+        "NVRM: GPU at PCI:0000:18:00: GPU-5c8a",
+        "NVRM: Xid (PCI:0000:18:00): see above",
+        "NVRM: Xid errors are documented",
+        "NVRM: loading NVIDIA UNIX x86_64",
+        "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 28006, Severity 1 Engine instance 46 "
+        "Sub-engine instance 00",
+        "nvidia-nvswitch3: SXid (PCI:0000:05:00.0): 28006, Data {0x00140004, 0x00000000}",
+        "somebody[12]: NVRM: Xid (PCI:0000:18:00): 79, quoted",
+        "",
+        "NVRM: The NVIDIA GPU 0000:18:00.0",
+        "NVRM: fallen off the bus and is not responding to commands.",
+    ],
+)
 def test_other_lines_are_no_events(line):
     assert lines(line) == []
 
 
 THREE_LINES = (
-    "NVRM: The NVIDIA GPU 0000:18:00.0", "NVRM: (PCI ID: 10de:2330) installed in this system has",
+    "NVRM: The NVIDIA GPU 0000:18:00.0",
+    "NVRM: (PCI ID: 10de:2330) installed in this system has",
     "NVRM: fallen off the bus and is not responding to commands.",
 )
 
 
 def test_what_stands_on_several_lines_is_one_event():
     assert [(event["kind"], event["pci"]) for event in lines(*THREE_LINES)] == [("off_bus", GPU)]
-    assert [(event["kind"], event["pci"]) for event in lines("\n".join(THREE_LINES))] == [("off_bus", GPU)]
+    assert [(event["kind"], event["pci"]) for event in lines("\n".join(THREE_LINES))] == [
+        ("off_bus", GPU)
+    ]
     assert lines(THREE_LINES[0], "usb 1-1: new device", THREE_LINES[2]) == []
 
 
 def test_pcie_errors_are_counted_by_device_and_severity():
-    corrected = "pcieport 0000:17:01.0: PCIe Bus Error: severity=Corrected, type=Data Link Layer, (Transmitter ID)"
-    newer = "pcieport 0000:17:01.0: PCIe Bus Error: severity=Correctable, type=Data Link Layer, (Transmitter ID)"
-    nonfatal = "nvidia 0000:18:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), type=Transaction Layer"
+    corrected = (
+        "pcieport 0000:17:01.0: PCIe Bus Error: severity=Corrected, type=Data Link "
+        "Layer, (Transmitter ID)"
+    )
+    newer = (
+        "pcieport 0000:17:01.0: PCIe Bus Error: severity=Correctable, type=Data Link "
+        "Layer, (Transmitter ID)"
+    )
+    nonfatal = (
+        "nvidia 0000:18:00.0: AER: PCIe Bus Error: severity=Uncorrectable (Non-Fatal), "
+        "type=Transaction Layer"
+    )
     fatal = "nvidia 0000:18:00.0: PCIe Bus Error: severity=Uncorrected (Fatal), type=Inaccessible"
     aer = parse(records(corrected, nonfatal, corrected, fatal, newer))["aer"]
     assert [(one["pci"], one["severity"], one["count"], one["seq"]) for one in aer] == [
-        (GPU, "nonfatal", 1, 1), (GPU, "fatal", 1, 3), ("00000000:17:01.0", "corrected", 3, 4),
+        (GPU, "nonfatal", 1, 1),
+        (GPU, "fatal", 1, 3),
+        ("00000000:17:01.0", "corrected", 3, 4),
     ]
 
 
 def test_what_is_logged_all_the_time_does_not_push_out_what_was_logged_once():
-    parsed = parse(records("NVRM: Xid (PCI:0000:18:00): 79, x", *["NVRM: Xid (PCI:0000:2a:00): 31, pid=1, name=a"] * 1000))
-    assert (len(parsed["events"]), parsed["dropped"]) == (MOST_EVENTS // 2 + 1, 1001 - MOST_EVENTS // 2 - 1)
+    parsed = parse(
+        records(
+            "NVRM: Xid (PCI:0000:18:00): 79, x",
+            *["NVRM: Xid (PCI:0000:2a:00): 31, pid=1, name=a"] * 1000,
+        )
+    )
+    assert (len(parsed["events"]), parsed["dropped"]) == (
+        MOST_EVENTS // 2 + 1,
+        1001 - MOST_EVENTS // 2 - 1,
+    )
     assert parsed["events"][0]["xid"] == 79 and parsed["events"][-1]["seq"] == 1000
     many = parse(records(*[f"NVRM: Xid (PCI:0000:18:00): {number}, x" for number in range(400)]))
-    assert [event["xid"] for event in many["events"]] == list(range(200, 400)) and many["dropped"] == 200
+    assert [event["xid"] for event in many["events"]] == list(range(200, 400)) and many[
+        "dropped"
+    ] == 200
 
 
 # ---- verdicts ----
 
+
 def event(kind="xid", code=None, seconds=1000.0, pci=GPU, text="", **more):
-    base = dict(dict.fromkeys(("seq", "xid", "sxid", "fatal", "mig", "pid", "process")), usec=int(seconds * 1e6), pci=pci, kind=kind)
-    return {**base, kind: code, "text": text, **more} if kind != "off_bus" else {**base, "text": text}
+    base = dict(
+        dict.fromkeys(("seq", "xid", "sxid", "fatal", "mig", "pid", "process")),
+        usec=int(seconds * 1e6),
+        pci=pci,
+        kind=kind,
+    )
+    return (
+        {**base, kind: code, "text": text, **more} if kind != "off_bus" else {**base, "text": text}
+    )
 
 
 def xid(code, seconds=1000.0, text="", **more):
@@ -122,10 +228,35 @@ def asks(number, seconds):
 
 
 def read(*events, recovery=0, loaded=(), **more):
-    gpus = [{"index": index, "uuid": f"GPU-{index}", "pci": pci, "name": "NVIDIA H100", "recovery": recovery} for index, pci in enumerate((GPU, OTHER))]
-    log = {"source": "kmsg", "first_seq": 0, "last_seq": 99, "first_usec": 0, "overwritten": False, "error": None}
+    gpus = [
+        {
+            "index": index,
+            "uuid": f"GPU-{index}",
+            "pci": pci,
+            "name": "NVIDIA H100",
+            "recovery": recovery,
+        }
+        for index, pci in enumerate((GPU, OTHER))
+    ]
+    log = {
+        "source": "kmsg",
+        "first_seq": 0,
+        "last_seq": 99,
+        "first_usec": 0,
+        "overwritten": False,
+        "error": None,
+    }
     loads = [{"seq": None, "usec": int(seconds * 1e6)} for seconds in loaded]
-    return {"log": log, "uptime_seconds": DAY, "events": list(events), "dropped": 0, "aer": [], "loads": loads, "gpus": gpus, **more}
+    return {
+        "log": log,
+        "uptime_seconds": DAY,
+        "events": list(events),
+        "dropped": 0,
+        "aer": [],
+        "loads": loads,
+        "gpus": gpus,
+        **more,
+    }
 
 
 def told(result):
@@ -143,7 +274,10 @@ TABLE = {
     "fell off the bus": (read(xid(79)), [REBOOT]),
     "fell off the bus, without an Xid": (read(event("off_bus")), [REBOOT]),
     "both": (read(xid(79), event("off_bus", seconds=1001)), [REBOOT]),
-    "row remapped": (read(xid(63, text="Row Remapper: New row marked for remapping, reset gpu to activate.")), [REPAIR]),
+    "row remapped": (
+        read(xid(63, text="Row Remapper: New row marked for remapping, reset gpu to activate.")),
+        [REPAIR],
+    ),
     "row not remapped": (read(xid(64)), [("xid_error", FAIL, "replace_part")]),
     "NVLink": (read(xid(74)), [RESET]),
     "NVLink 5, fatal": (read(xid(149, fatal=True)), [RESET]),
@@ -152,51 +286,109 @@ TABLE = {
     "application": (read(xid(31, pid=4)), [HARMLESS]),
     "cleaned up": (read(xid(45)), [HARMLESS]),
     "a number that is not in the catalogue": (read(xid(999)), [WATCHED]),
-    "switch, fatal": (read(event("sxid", 20034, pci=SWITCH, fatal=True)), [("nvswitch_error", FAIL, "reboot_node")]),
-    "switch, not fatal": (read(event("sxid", 28006, pci=SWITCH, fatal=False)), [("nvswitch_error", WARN, "watch")]),
-    "switch, not told": (read(event("sxid", 28006, pci=SWITCH)), [("nvswitch_error", WARN, "watch")]),
+    "switch, fatal": (
+        read(event("sxid", 20034, pci=SWITCH, fatal=True)),
+        [("nvswitch_error", FAIL, "reboot_node")],
+    ),
+    "switch, not fatal": (
+        read(event("sxid", 28006, pci=SWITCH, fatal=False)),
+        [("nvswitch_error", WARN, "watch")],
+    ),
+    "switch, not told": (
+        read(event("sxid", 28006, pci=SWITCH)),
+        [("nvswitch_error", WARN, "watch")],
+    ),
     # what was the cause
-    "followers after the cause": (read(xid(79, 1000), xid(45, 1001), xid(31, 1002), xid(43, 1100)), [REBOOT]),
+    "followers after the cause": (
+        read(xid(79, 1000), xid(45, 1001), xid(31, 1002), xid(43, 1100)),
+        [REBOOT],
+    ),
     "followers before the cause": (read(xid(31, 999), xid(13, 999.5), xid(62, 1000)), [RESET]),
-    "double-bit error, contained": (read(xid(48), xid(171, 1000.1), xid(63, 1000.2), xid(94, 1000.3), xid(45, 1001)), [REPAIR]),
+    "double-bit error, contained": (
+        read(xid(48), xid(171, 1000.1), xid(63, 1000.2), xid(94, 1000.3), xid(45, 1001)),
+        [REPAIR],
+    ),
     "double-bit error, row remapped": (read(xid(48), xid(63, 1000.2)), [REPAIR]),
     "double-bit error, uncontained": (read(xid(48), xid(63, 1000.2), xid(95, 1000.3)), [RESET]),
-    "double-bit error, remapping failed": (read(xid(48), xid(64, 1000.2), xid(94, 1000.3)), [("xid_error", FAIL, "replace_part")]),
+    "double-bit error, remapping failed": (
+        read(xid(48), xid(64, 1000.2), xid(94, 1000.3)),
+        [("xid_error", FAIL, "replace_part")],
+    ),
     "double-bit error alone": (read(xid(48)), [RESET]),
     "double-bit error, the remapping long before": (read(xid(63, 100), xid(48, 2000)), [RESET]),
-    "a burst goes on while there is no silence": (read(xid(48), *[xid(45, 1000 + 170 * turn) for turn in range(1, 5)], xid(94, 1800)), [REPAIR]),
+    "a burst goes on while there is no silence": (
+        read(xid(48), *[xid(45, 1000 + 170 * turn) for turn in range(1, 5)], xid(94, 1800)),
+        [REPAIR],
+    ),
     "two bursts": (read(xid(31, 100), xid(119, 1000)), [RESET, HARMLESS]),
     # what the driver asks for
-    "it asks for a reboot": (read(xid(119), asks(2, 1001), recovery=2), [("xid_error", FAIL, "reboot_node")]),
+    "it asks for a reboot": (
+        read(xid(119), asks(2, 1001), recovery=2),
+        [("xid_error", FAIL, "reboot_node")],
+    ),
     "it asks for a reset of what is contained": (read(xid(94), asks(4, 1001), recovery=4), [RESET]),
     "it asks and there is no other error": (read(asks(1, 1000), recovery=1), [RESET]),
     "it asks after an application's error": (read(xid(31), asks(1, 1001), recovery=1), [RESET]),
-    "it asks for what is not known": (read(asks(9, 1000), recovery=9), [("xid_error", FAIL, "drain_node")]),
+    "it asks for what is not known": (
+        read(asks(9, 1000), recovery=9),
+        [("xid_error", FAIL, "drain_node")],
+    ),
     "it changes to what it does not say": (read(xid(154, text="changed")), [WATCHED]),
     "it does not ask any more": (read(xid(119), asks(2, 1001), asks(0, 5000)), [OVER]),
     "field 230 does not ask any more": (read(xid(119), asks(1, 1001), recovery=0), [OVER]),
     "field 230 is not supported": (read(xid(119), asks(1, 1001), recovery=None), [RESET]),
     "field 230 is none and it never asked": (read(xid(119), recovery=0), [RESET]),
-    "an error after it asked for nothing": (read(xid(95, 100), asks(0, 900), xid(95, 1000)), [RESET, OVER]),
+    "an error after it asked for nothing": (
+        read(xid(95, 100), asks(0, 900), xid(95, 1000)),
+        [RESET, OVER],
+    ),
     # what a newly loaded driver ends
     "the driver was loaded since": (read(xid(119), xid(45, 1001), loaded=(5, 2000)), [OVER]),
     "the driver was loaded before": (read(xid(119), loaded=(5, 900)), [RESET]),
-    "the driver was loaded within the burst": (read(xid(119), xid(119, 1100), loaded=(1050,)), [RESET, OVER]),
+    "the driver was loaded within the burst": (
+        read(xid(119), xid(119, 1100), loaded=(1050,)),
+        [RESET, OVER],
+    ),
     "a loaded driver brings no GPU back": (read(xid(79), loaded=(2000,)), [REBOOT]),
-    "a loaded driver repairs no memory": (read(xid(64), loaded=(2000,)), [("xid_error", FAIL, "replace_part")]),
-    "its own word repairs no memory": (read(xid(64), asks(0, 5000)), [("xid_error", FAIL, "replace_part")]),
+    "a loaded driver repairs no memory": (
+        read(xid(64), loaded=(2000,)),
+        [("xid_error", FAIL, "replace_part")],
+    ),
+    "its own word repairs no memory": (
+        read(xid(64), asks(0, 5000)),
+        [("xid_error", FAIL, "replace_part")],
+    ),
     "a row that was remapped by a reset": (read(xid(63), xid(94, 1000.1), loaded=(2000,)), [OVER]),
     # of applications
-    "three applications on one GPU": (read(*[xid(31, 1000 * turn, pid=turn) for turn in (1, 2, 3)]), [HARMLESS, ("many_application_errors", WARN, "watch")]),
-    "one application three times": (read(*[xid(31, 1000 * turn, pid=1) for turn in (1, 2, 3)]), [HARMLESS]),
-    "one application with many processes": (read(*[xid(13 if turn == 1 else 45, 1000 + turn, pid=turn) for turn in range(1, 9)]), [HARMLESS]),
+    "three applications on one GPU": (
+        read(*[xid(31, 1000 * turn, pid=turn) for turn in (1, 2, 3)]),
+        [HARMLESS, ("many_application_errors", WARN, "watch")],
+    ),
+    "one application three times": (
+        read(*[xid(31, 1000 * turn, pid=1) for turn in (1, 2, 3)]),
+        [HARMLESS],
+    ),
+    "one application with many processes": (
+        read(*[xid(13 if turn == 1 else 45, 1000 + turn, pid=turn) for turn in range(1, 9)]),
+        [HARMLESS],
+    ),
     "three applications, and one on another GPU": (
-        read(*[xid(31, 1000 * turn, pid=turn) for turn in (1, 2, 3)], xid(31, pid=9, pci=OTHER)), [HARMLESS, HARMLESS],
+        read(*[xid(31, 1000 * turn, pid=turn) for turn in (1, 2, 3)], xid(31, pid=9, pci=OTHER)),
+        [HARMLESS, HARMLESS],
     ),
     # PCIe errors
-    "PCIe, fatal": (read(aer=[dict(pci=GPU, severity="fatal", count=1, usec=10**9)]), [("pcie_error_logged", WARN, "watch")]),
-    "PCIe, corrected": (read(aer=[dict(pci=GPU, severity="corrected", count=10**6, usec=10**9)]), []),
-    "PCIe, of another device": (read(aer=[dict(pci="00000000:99:00.0", severity="fatal", count=1, usec=10**9)]), []),
+    "PCIe, fatal": (
+        read(aer=[dict(pci=GPU, severity="fatal", count=1, usec=10**9)]),
+        [("pcie_error_logged", WARN, "watch")],
+    ),
+    "PCIe, corrected": (
+        read(aer=[dict(pci=GPU, severity="corrected", count=10**6, usec=10**9)]),
+        [],
+    ),
+    "PCIe, of another device": (
+        read(aer=[dict(pci="00000000:99:00.0", severity="fatal", count=1, usec=10**9)]),
+        [],
+    ),
 }
 
 
@@ -209,7 +401,12 @@ def test_each_log_has_its_verdict(case):
 @pytest.mark.parametrize("code", xids.XIDS)
 def test_every_xid_of_the_catalogue_has_a_verdict_that_follows_its_action(code):
     row = xids.XIDS[code]
-    assert row.verdict.status in (PASS, WARN, FAIL) and row.verdict.action in ACTIONS and row.meaning and len(row.verdict.next) > 10
+    assert (
+        row.verdict.status in (PASS, WARN, FAIL)
+        and row.verdict.action in ACTIONS
+        and row.meaning
+        and len(row.verdict.next) > 10
+    )
     assert (row.verdict.status == PASS) == (row.verdict.action == "none")
     if row.immediate in ("RESET_GPU", "RESTART_BM", "RESTART_VM", "CHECK_MECHANICALS"):
         assert row.verdict.action != "watch" and (row.verdict.status == FAIL or code == 156)
@@ -218,15 +415,33 @@ def test_every_xid_of_the_catalogue_has_a_verdict_that_follows_its_action(code):
     result = judge(read(xid(code)), {})
     assert result.status == row.verdict.status and result.findings[0].action == row.verdict.action
     if row.verdict.status != PASS:
-        assert result.summary.startswith("GPU 0 (18:00.0): ") and f"Xid {code} (" in result.summary and row.verdict.next in result.summary
+        assert (
+            result.summary.startswith("GPU 0 (18:00.0): ")
+            and f"Xid {code} (" in result.summary
+            and row.verdict.next in result.summary
+        )
 
 
-#: Xid -> status and action, as NVIDIA's workflows have it; what is not here follows the immediate action.
-@pytest.mark.parametrize("codes, status, action", [
-    ((13, 31, 43, 45, 68, 69, 93, 162, 163, 164, 165), PASS, "none"), ((32, 44, 80, 92, 121, 137), WARN, "watch"), ((63, 94, 156, 160), WARN, "reset_gpu"),
-    ((46, 48, 61, 62, 74, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158, 167, 171, 172), FAIL, "reset_gpu"), ((79, 151), FAIL, "reboot_node"),
-    ((64,), FAIL, "replace_part"), ((157,), WARN, "replace_part"), ((54, 168), FAIL, "drain_node"), ((78,), WARN, "fix_configuration"),
-])
+#: Xid -> status and action, as NVIDIA's workflows have it; what is not here follows the immediate
+#: action.
+@pytest.mark.parametrize(
+    "codes, status, action",
+    [
+        ((13, 31, 43, 45, 68, 69, 93, 162, 163, 164, 165), PASS, "none"),
+        ((32, 44, 80, 92, 121, 137), WARN, "watch"),
+        ((63, 94, 156, 160), WARN, "reset_gpu"),
+        (
+            (46, 48, 61, 62, 74, 95, 109, 110, 119, 120, 136, 140, 143, 155, 158, 167, 171, 172),
+            FAIL,
+            "reset_gpu",
+        ),
+        ((79, 151), FAIL, "reboot_node"),
+        ((64,), FAIL, "replace_part"),
+        ((157,), WARN, "replace_part"),
+        ((54, 168), FAIL, "drain_node"),
+        ((78,), WARN, "fix_configuration"),
+    ],
+)
 def test_the_xids_that_matter(codes, status, action):
     assert {xids.XIDS[code].verdict[:2] for code in codes} == {(status, action)}
 
@@ -236,18 +451,40 @@ def test_the_catalogue_is_whole():
 
 
 def test_the_finding_names_the_cause_how_often_when_and_what_came_with_it():
-    (finding,) = judge(read(xid(119, 1000, "Timeout", seq=5), xid(45, 1001, "pid=3", pid=3), xid(119, 40000), xid(74, 80000)), {}).findings
+    (finding,) = judge(
+        read(
+            xid(119, 1000, "Timeout", seq=5),
+            xid(45, 1001, "pid=3", pid=3),
+            xid(119, 40000),
+            xid(74, 80000),
+        ),
+        {},
+    ).findings
     assert finding.message == (
-        "Xid 74 (NVLink error) 107 min ago; drain the node and reset the GPU; if it comes again, look at the other end of the link and the switch; "
+        "Xid 74 (NVLink error) 107 min ago; drain the node and reset the GPU; if it comes "
+        "again, look at the other end of the link and the switch; "
         "also Xid 119 (GSP RPC timeout)"
     )
     assert finding.evidence["bursts"][0] == {
-        "cause": {"seq": 5, "usec": 10**9, "xid": 119, "text": "Timeout"}, "with": [{"usec": 1001 * 10**6, "xid": 45, "pid": 3, "text": "pid=3"}],
+        "cause": {"seq": 5, "usec": 10**9, "xid": 119, "text": "Timeout"},
+        "with": [{"usec": 1001 * 10**6, "xid": 45, "pid": 3, "text": "pid=3"}],
     }
-    assert "Xid 119 (GSP RPC timeout) 2 times, last 13 h ago; " in judge(read(xid(119, 1000), xid(119, 40000)), {}).summary
-    assert "a row" not in judge(read(xid(63, text="Dynamic Page Retirement: New page retired")), {}).summary
-    assert "Xid 63 (memory page taken" in judge(read(xid(63, text="Dynamic Page Retirement: New page retired")), {}).summary
-    assert "Xid 63 (memory row taken" in judge(read(xid(63, text="Row Remapper: New row marked")), {}).summary
+    assert (
+        "Xid 119 (GSP RPC timeout) 2 times, last 13 h ago; "
+        in judge(read(xid(119, 1000), xid(119, 40000)), {}).summary
+    )
+    assert (
+        "a row"
+        not in judge(read(xid(63, text="Dynamic Page Retirement: New page retired")), {}).summary
+    )
+    assert (
+        "Xid 63 (memory page taken"
+        in judge(read(xid(63, text="Dynamic Page Retirement: New page retired")), {}).summary
+    )
+    assert (
+        "Xid 63 (memory row taken"
+        in judge(read(xid(63, text="Row Remapper: New row marked")), {}).summary
+    )
 
 
 def test_a_gpu_that_the_driver_does_not_list_is_named_by_its_address():
@@ -257,25 +494,52 @@ def test_a_gpu_that_the_driver_does_not_list_is_named_by_its_address():
 
 def test_since_leaves_out_what_was_before():
     readings = read(xid(119, DAY - 7200), aer=[dict(pci=GPU, severity="fatal", count=1, usec=1)])
-    assert [judge(readings, {"since": since}).status for since in (None, DAY, 7300, 7100, 0)] == ["fail", "fail", "fail", "pass", "pass"]
+    assert [judge(readings, {"since": since}).status for since in (None, DAY, 7300, 7100, 0)] == [
+        "fail",
+        "fail",
+        "fail",
+        "pass",
+        "pass",
+    ]
     assert told(judge(readings, {"since": 7300})) == [RESET]
 
 
 def test_a_healthy_node_says_since_when():
     assert judge(read(), {}).summary == "no error of a GPU or switch since boot (24 h ago)"
     assert judge(read(), {"since": 600}).summary == "no error of a GPU or switch in the last 10 min"
-    assert judge(read(xid(31)), {}).summary == "no error of a GPU or switch since boot (24 h ago) that still counts (1 that do not)"
+    assert (
+        judge(read(xid(31)), {}).summary
+        == "no error of a GPU or switch since boot (24 h ago) that still counts (1 that do not)"
+    )
 
 
 def test_a_log_that_lost_its_beginning_says_how_far_it_reaches():
-    log = dict(read()["log"], overwritten=True, first_seq=100, first_usec=int((DAY - 3600 * 3) * 1e6))
+    log = dict(
+        read()["log"], overwritten=True, first_seq=100, first_usec=int((DAY - 3600 * 3) * 1e6)
+    )
     (finding,) = judge(read(log=log), {}).findings
-    assert (finding.status, finding.message) == ("pass", "the kernel's log reaches back 3 h of the 24 h since boot; what was logged before is not known")
+    assert (finding.status, finding.message) == (
+        "pass",
+        "the kernel's log reaches back 3 h of the 24 h since boot; what was logged before is "
+        "not known",
+    )
 
 
 def test_the_numbers_are_measured():
-    result = judge(read(xid(31, 1), xid(31, 2), xid(79, 3, pci=OTHER), event("off_bus", seconds=4, pci=OTHER), xid(48, pci="00000000:FF:00.0")), {})
-    assert [(one.value, one.labels) for one in result.measurements] == [(2, {"gpu": "0", "xid": "31"}), (2, {"gpu": "1", "xid": "79"})]
+    result = judge(
+        read(
+            xid(31, 1),
+            xid(31, 2),
+            xid(79, 3, pci=OTHER),
+            event("off_bus", seconds=4, pci=OTHER),
+            xid(48, pci="00000000:FF:00.0"),
+        ),
+        {},
+    )
+    assert [(one.value, one.labels) for one in result.measurements] == [
+        (2, {"gpu": "0", "xid": "31"}),
+        (2, {"gpu": "1", "xid": "79"}),
+    ]
 
 
 def test_half_a_record_of_a_load_ends_no_error():
@@ -289,10 +553,29 @@ def test_an_error_from_before_the_boot_by_its_clock_is_not_over():
 
 # ---- any readings ----
 
-KEYS = ("log", "source", "events", "kind", "xid", "usec", "pci", "text", "gpus", "loads", "aer", "recovery", "severity", "fatal")
-JSON = st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8), lambda inner: (
-    st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6)
-), max_leaves=20)
+KEYS = (
+    "log",
+    "source",
+    "events",
+    "kind",
+    "xid",
+    "usec",
+    "pci",
+    "text",
+    "gpus",
+    "loads",
+    "aer",
+    "recovery",
+    "severity",
+    "fatal",
+)
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(KEYS), inner, max_size=6)
+    ),
+    max_leaves=20,
+)
 
 
 @settings(max_examples=200, deadline=None)
@@ -311,7 +594,12 @@ def test_a_part_that_is_not_understood_hides_no_error(key, value):
 @given(st.sampled_from(list(xid(95))), JSON)
 def test_an_event_that_is_not_understood_is_unknown_or_judged(key, value):
     status = judge(read({**xid(95), key: value}), {}).status
-    assert status != "pass" or (key == "xid" and isinstance(value, int) and not isinstance(value, bool) and xids.XIDS[value].verdict.status == PASS)
+    assert status != "pass" or (
+        key == "xid"
+        and isinstance(value, int)
+        and not isinstance(value, bool)
+        and xids.XIDS[value].verdict.status == PASS
+    )
 
 
 @settings(max_examples=200, deadline=None)
@@ -322,5 +610,15 @@ def test_no_line_makes_the_parser_raise(texts):
 
 
 def test_a_log_that_was_not_read_is_unknown():
-    for readings in ({}, None, [], {"log": None}, {"log": {"source": None, "error": "x"}, "events": []}, {"log": {"source": "kmsg"}}, {"events": []}):
-        assert told(judge(readings, {})) == [("kernel_log_not_read", "unknown", "fix_configuration")]
+    for readings in (
+        {},
+        None,
+        [],
+        {"log": None},
+        {"log": {"source": None, "error": "x"}, "events": []},
+        {"log": {"source": "kmsg"}},
+        {"events": []},
+    ):
+        assert told(judge(readings, {})) == [
+            ("kernel_log_not_read", "unknown", "fix_configuration")
+        ]

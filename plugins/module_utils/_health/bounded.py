@@ -2,12 +2,12 @@
 # SPDX-License-Identifier: Apache-2.0
 """Bounded execution: the one place that touches what may hang.
 
-Driver calls run in a forked child (`Child`), programs in a process group of their own (`run`). Both have a
-deadline that is enforced from outside, so a callee that ignores signals, is stopped, or blocks in the
-kernel for ever costs its caller no more than the deadline and a grace period: it is ended if the kernel
-allows that and abandoned if it does not. An abandoned process holds none of our file descriptors, so
-nobody downstream waits for it. What must go on when its caller is gone runs detached (`detach`), with a
-lifetime of its own.
+Driver calls run in a forked child (`Child`), programs in a process group of their own (`run`). Both
+have a deadline that is enforced from outside, so a callee that ignores signals, is stopped, or
+blocks in the kernel for ever costs its caller no more than the deadline and a grace period: it is
+ended if the kernel allows that and abandoned if it does not. An abandoned process holds none of our
+file descriptors, so nobody downstream waits for it. What must go on when its caller is gone runs
+detached (`detach`), with a lifetime of its own.
 """
 
 from __future__ import annotations
@@ -54,7 +54,9 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _gone(pid: int, until: float) -> Optional[int]:
-    """The wait status of a child once it has ended, or None when it has not by ``until`` (monotonic seconds)."""
+    """The wait status of a child once it has ended, or None when it has not by ``until`` (monotonic
+    seconds).
+    """
     while True:
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -109,15 +111,16 @@ class Report:
             return
         data = json.dumps(message).encode() + b"\n"
         while data:
-            data = data[os.write(self._descriptor, data):]
+            data = data[os.write(self._descriptor, data) :]
 
 
 class Child:
     """A function running in a forked process group of its own, reporting over a pipe.
 
-    The child has no standard streams and none of the caller's descriptors. It receives SIGTERM when its
-    parent dies, and on SIGTERM unwinds, so that ``finally`` clauses and `run` clean up after themselves.
-    When it can do neither and nobody is left to end it, SIGALRM does soon after its ``lifetime`` in seconds.
+    The child has no standard streams and none of the caller's descriptors. It receives SIGTERM when
+    its parent dies, and on SIGTERM unwinds, so that ``finally`` clauses and `run` clean up after
+    themselves. When it can do neither and nobody is left to end it, SIGALRM does soon after its
+    ``lifetime`` in seconds.
     """
 
     def __init__(self, function: Callable[[Report], None], lifetime: float) -> None:
@@ -131,7 +134,8 @@ class Child:
         #: The process id of a child that outlived SIGKILL.
         self.abandoned: Optional[int] = None
         self.ended = False
-        #: Whether the child's time was up before it ended, and how long it and its last stage had lasted by then.
+        #: Whether the child's time was up before it ended, and how long it and its last stage had
+        #: lasted by then.
         self.timed_out = False
         self.seconds = self.stage_seconds = 0.0
         self._buffer = b""
@@ -178,13 +182,26 @@ class Child:
         end([self], grace)
 
     def mishap(self) -> Dict[str, Any]:
-        """What kept an ended child from finishing, as readings: ``hung`` (what, for how long, and the time it had in all),
-        ``crashed``, or nothing."""
+        """What kept an ended child from finishing, as readings: ``hung`` (what, for how long, and
+        the time it had in all), ``crashed``, or nothing.
+        """
         if self.timed_out:
-            hung = {"what": self.stage, "seconds": round(self.stage_seconds, 1), "allowed_seconds": round(self.seconds, 1), "abandoned_pid": self.abandoned}
+            hung = {
+                "what": self.stage,
+                "seconds": round(self.stage_seconds, 1),
+                "allowed_seconds": round(self.seconds, 1),
+                "abandoned_pid": self.abandoned,
+            }
             return {"hung": hung}
         if self.signal or self.raised:
-            return {"crashed": {"what": self.stage, "signal": self.signal, "raised": self.raised, "trace": self.trace}}
+            return {
+                "crashed": {
+                    "what": self.stage,
+                    "signal": self.signal,
+                    "raised": self.raised,
+                    "trace": self.trace,
+                }
+            }
         return {}
 
     def _expire(self) -> None:
@@ -204,7 +221,9 @@ class Child:
         os.close(self._pipe)
 
 
-def _be_the_child(function: Callable[[Report], None], pipe: int, parent: int, lifetime: float) -> None:
+def _be_the_child(
+    function: Callable[[Report], None], pipe: int, parent: int, lifetime: float
+) -> None:
     code = 1
     try:
         os.setsid()
@@ -249,16 +268,20 @@ def _unwind(_number: int, _frame: Any) -> None:
 
 
 def end_with_reader(descriptor: int) -> None:
-    """Have `wait` raise SystemExit as soon as the descriptor, a pipe or a socket, has no reader. The children end with this program.
+    """Have `wait` raise SystemExit as soon as the descriptor, a pipe or a socket, has no reader.
+    The children end with this program.
 
-    When a connection ends, sshd sends no signal to a program without a terminal. It only closes its end of the pipe.
+    When a connection ends, sshd sends no signal to a program without a terminal. It only closes its
+    end of the pipe.
     """
     global _reader
     _reader = descriptor
 
 
 def wait(children: Sequence[Child], until: float) -> bool:
-    """Read from the children until all have ended (True) or the monotonic clock reads ``until`` (False)."""
+    """Read from the children until all have ended (True) or the monotonic clock reads ``until``
+    (False).
+    """
     global _reader
     while True:
         running = {child.fileno(): child for child in children if not child.ended}
@@ -279,7 +302,9 @@ def wait(children: Sequence[Child], until: float) -> bool:
 
 
 def end(children: Sequence[Child], grace: float = GRACE) -> None:
-    """End those that still run, all at once: SIGTERM, ``grace`` seconds, SIGKILL; abandon those that the kernel will not let go."""
+    """End those that still run, all at once: SIGTERM, ``grace`` seconds, SIGKILL; abandon those
+    that the kernel will not let go.
+    """
     running = [child for child in children if not child.ended]
     for child in running:
         child._expire()
@@ -295,7 +320,8 @@ def end(children: Sequence[Child], grace: float = GRACE) -> None:
 
 
 def call(function: Callable[[Report], None], seconds: float, grace: float = GRACE) -> Child:
-    """Run ``function(report)`` in a child for at most ``seconds``, then end it; returns the ended child.
+    """Run ``function(report)`` in a child for at most ``seconds``, then end it; returns the ended
+    child.
 
     `Child.mishap` tells what it was doing when its time was up.
     """
@@ -306,11 +332,13 @@ def call(function: Callable[[Report], None], seconds: float, grace: float = GRAC
 
 
 def detach(function: Callable[[Report], None], lifetime: float, seconds: float) -> Child:
-    """Run ``function(report)`` in a process that outlives this one and that nobody waits for; SIGALRM ends it after its ``lifetime`` in seconds.
+    """Run ``function(report)`` in a process that outlives this one and that nobody waits for;
+    SIGALRM ends it after its ``lifetime`` in seconds.
 
-    Returns an ended child with what was reported until `Report.close`, its process id under ``pid``; who has not closed it in ``seconds`` is killed.
-    It is in a session of its own at ``/``, has no standard streams and none of the caller's descriptors, and SIGHUP does not end it.
-    Not for use in a `Child`, which adopts what is left behind by those it started.
+    Returns an ended child with what was reported until `Report.close`, its process id under
+    ``pid``; who has not closed it in ``seconds`` is killed. It is in a session of its own at ``/``,
+    has no standard streams and none of the caller's descriptors, and SIGHUP does not end it. Not
+    for use in a `Child`, which adopts what is left behind by those it started.
     """
 
     def fork_off(report: Report) -> None:
@@ -325,7 +353,9 @@ def detach(function: Callable[[Report], None], lifetime: float, seconds: float) 
 
 
 def _be_detached(function: Callable[[Report], None], report: Report, lifetime: float) -> None:
-    """In the child of a `Child`: streams and descriptors are as they must be, and what was to die with the parent is not inherited by a fork."""
+    """In the child of a `Child`: streams and descriptors are as they must be, and what was to die
+    with the parent is not inherited by a fork.
+    """
     try:
         os.setsid()
         os.chdir("/")
@@ -364,10 +394,12 @@ def run(
     directory: Optional[str] = None,
     given: bytes = b"",
 ) -> Completed:
-    """Run a program with an argument list, no shell, and what is ``given`` on its standard input, for at most ``seconds``.
+    """Run a program with an argument list, no shell, and what is ``given`` on its standard input,
+    for at most ``seconds``.
 
-    When its time is up the process group gets SIGTERM, ``grace`` seconds, SIGKILL. Inside a `Child` what the
-    program left behind in other groups or sessions is ended too. Raises OSError when it cannot be started.
+    When its time is up the process group gets SIGTERM, ``grace`` seconds, SIGKILL. Inside a `Child`
+    what the program left behind in other groups or sessions is ended too. Raises OSError when it
+    cannot be started.
     """
     began = time.monotonic()
     own_child = _is_subreaper()
@@ -377,8 +409,14 @@ def run(
             standard_input.write(given)
             standard_input.seek(0)
         process = subprocess.Popen(
-            list(argv), stdin=standard_input, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            cwd=directory, env=environment, start_new_session=True, preexec_fn=functools.partial(_die_in_time, seconds + grace + _FAREWELL),
+            list(argv),
+            stdin=standard_input,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=functools.partial(_die_in_time, seconds + grace + _FAREWELL),
         )
     output = _Output(process)
     abandoned: List[int] = []
@@ -401,11 +439,22 @@ def run(
             abandoned += _end_descendants(process.pid)
         output.close()
     out, err = output.texts()
-    return Completed(list(argv), process.returncode, out, err, time.monotonic() - began, timed_out, abandoned, output.cut)
+    return Completed(
+        list(argv),
+        process.returncode,
+        out,
+        err,
+        time.monotonic() - began,
+        timed_out,
+        abandoned,
+        output.cut,
+    )
 
 
 def _die_in_time(seconds: float) -> None:
-    """SIGTERM when the parent dies; the kernel forgets that for a program with capabilities of its own such as fping, but not the SIGALRM."""
+    """SIGTERM when the parent dies; the kernel forgets that for a program with capabilities of its
+    own such as fping, but not the SIGALRM.
+    """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
     signal.setitimer(signal.ITIMER_REAL, seconds)
@@ -421,7 +470,9 @@ def _is_subreaper() -> bool:
 
 
 def _end_descendants(known: int) -> List[int]:
-    """Kill every process whose parent is this one (orphans come to a subreaper); returns those that would not go."""
+    """Kill every process whose parent is this one (orphans come to a subreaper); returns those that
+    would not go.
+    """
     until = time.monotonic() + _KILL_WAIT
     while True:
         pids = [pid for pid in _children_of(os.getpid()) if pid != known]
@@ -452,7 +503,9 @@ class _Output:
         self.cut = False
 
     def read_until(self, until: float, process: "subprocess.Popen[bytes]") -> bool:
-        """Read until the program has ended (True) or ``until`` (False); pipes a grandchild holds open are not waited for."""
+        """Read until the program has ended (True) or ``until`` (False); pipes a grandchild holds
+        open are not waited for.
+        """
         ended_at: Optional[float] = None
         while True:
             now = time.monotonic()
@@ -462,7 +515,11 @@ class _Output:
                 return True
             if now >= until and ended_at is None:
                 return False
-            ready = select.select(self._open, [], [], min(0.02, max(0.0, until - now)))[0] if self._open else []
+            ready = (
+                select.select(self._open, [], [], min(0.02, max(0.0, until - now)))[0]
+                if self._open
+                else []
+            )
             if not self._open:
                 time.sleep(0.005)
             for descriptor in ready:

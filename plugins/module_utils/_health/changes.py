@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Around a pass over a node: keeping a snapshot of it, or comparing it with one that was kept, by the node or by the controller."""
+"""Around a pass over a node: keeping a snapshot of it, or comparing it with one that was kept, by
+the node or by the controller.
+"""
 
 from __future__ import annotations
 
@@ -20,12 +22,14 @@ class Baseline(NamedTuple):
 
     #: The snapshot, None where there is none.
     before: Optional[Dict[str, Any]]
-    #: ``run``, ``source`` (node, controller, both, or None), ``taken``, and under ``node`` and ``controller`` why that copy could not be used.
+    #: ``run``, ``source`` (node, controller, both, or None), ``taken``, and under ``node`` and
+    #: ``controller`` why that copy could not be used.
     about: Dict[str, Any]
 
 
 def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> Baseline:
-    """The node's own snapshot of the run or the one that the controller gave, the newer where they differ.
+    """The node's own snapshot of the run or the one that the controller gave, the newer where they
+    differ.
 
     ``given`` is a snapshot, or ``{"error": why the controller has none}``.
     """
@@ -48,24 +52,39 @@ def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> B
     if len(set(taken.values())) > 1:
         other = "controller" if newest == "node" else "node"
         about[other] = f"it is of {taken[other]}, the other copy is newer"
-    about.update(source="both" if len(copies) == 2 and len(set(taken.values())) == 1 else newest, taken=taken[newest])
+    about.update(
+        source="both" if len(copies) == 2 and len(set(taken.values())) == 1 else newest,
+        taken=taken[newest],
+    )
     return Baseline(copies[newest], about)
 
 
 def kept(name: str, outcomes: Sequence[Outcome], settings: Settings) -> Outcome:
-    """Keep a snapshot of a pass on the node. The readings of the outcome have ``kept``, with the snapshot's ``header``: from it and from the readings of
-    the other checks the controller makes its own copy."""
+    """Keep a snapshot of a pass on the node. The readings of the outcome have ``kept``, with the
+    snapshot's ``header``: from it and from the readings of the other checks the controller makes
+    its own copy.
+    """
     host = Host(settings.host_root)
     header = snapshot.header(name, host)
     whole = snapshot.of(header, node_facts(outcomes, settings), _readings(outcomes))
-    return _judged({"kept": dict(snapshot.keep(whole, host), run=name, header=header)}, {}, outcomes)
+    return _judged(
+        {"kept": dict(snapshot.keep(whole, host), run=name, header=header)}, {}, outcomes
+    )
 
 
-def compared(base: Baseline, outcomes: Sequence[Outcome], settings: Settings, options: Options) -> Outcome:
+def compared(
+    base: Baseline, outcomes: Sequence[Outcome], settings: Settings, options: Options
+) -> Outcome:
     """Compare a pass with a snapshot."""
     header = snapshot.header(str(base.about["run"]), Host(settings.host_root))
-    after = {key: value for key, value in snapshot.of(header, node_facts(outcomes, settings), {}).items() if key != "readings"}
-    return _judged({"before": base.before, "after": after, "baseline": base.about}, options, outcomes)
+    after = {
+        key: value
+        for key, value in snapshot.of(header, node_facts(outcomes, settings), {}).items()
+        if key != "readings"
+    }
+    return _judged(
+        {"before": base.before, "after": after, "baseline": base.about}, options, outcomes
+    )
 
 
 class Around(NamedTuple):
@@ -78,25 +97,42 @@ class Around(NamedTuple):
     options: Options
     settings: Settings
 
-    def run(self, requests: Sequence[Request], passive_only: bool, stop_on_fail: bool) -> List[Outcome]:
-        """The outcomes of the pass, and that of `node_changes` with them. In check mode (``passive_only``) no snapshot is kept."""
+    def run(
+        self, requests: Sequence[Request], passive_only: bool, stop_on_fail: bool
+    ) -> List[Outcome]:
+        """The outcomes of the pass, and that of `node_changes` with them. In check mode
+        (``passive_only``) no snapshot is kept.
+        """
         if self.how == "compare":
             base = baseline(self.run_name, Host(self.settings.host_root), self.given)
             afterwards = self.options.get("phase") != "inflight"
-            outcomes = run(requests, self.settings, passive_only, stop_on_fail, is_still_held(base, self.release_seconds) if afterwards else None)
+            outcomes = run(
+                requests,
+                self.settings,
+                passive_only,
+                stop_on_fail,
+                is_still_held(base, self.release_seconds) if afterwards else None,
+            )
             return [*outcomes, compared(base, outcomes, self.settings, self.options)]
         outcomes = run(requests, self.settings, passive_only, stop_on_fail)
-        return [*outcomes, kept(self.run_name, outcomes, self.settings)] if self.how == "keep" and not passive_only else outcomes
+        return (
+            [*outcomes, kept(self.run_name, outcomes, self.settings)]
+            if self.how == "keep" and not passive_only
+            else outcomes
+        )
 
 
 def is_still_held(base: Baseline, seconds: float) -> Callable[[Outcome, float], bool]:
-    """For `runner.run`: whether a check is to be measured once more, because a GPU is held that was not before. A driver takes seconds to take down a
-    job that had all of the memory."""
+    """For `runner.run`: whether a check is to be measured once more, because a GPU is held that was
+    not before. A driver takes seconds to take down a job that had all of the memory.
+    """
 
     def again(outcome: Outcome, since: float) -> bool:
         if outcome.result.check != "gpu_processes" or base.before is None or since >= seconds:
             return False
-        return still_held(base.before, {"boot_id": base.before.get("boot_id"), "readings": _readings([outcome])})
+        return still_held(
+            base.before, {"boot_id": base.before.get("boot_id"), "readings": _readings([outcome])}
+        )
 
     return again
 
@@ -108,12 +144,17 @@ def _judged(readings: Dict[str, Any], options: Options, outcomes: Sequence[Outco
 
 def _readings(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
     """What was read of what a snapshot has."""
-    return {outcome.result.check: outcome.readings for outcome in outcomes if outcome.result.check in snapshot.CHECKS and outcome.readings}
+    return {
+        outcome.result.check: outcome.readings
+        for outcome in outcomes
+        if outcome.result.check in snapshot.CHECKS and outcome.readings
+    }
 
 
 def controller_copy(readings: Dict[str, Any], facts: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    """The snapshot that a node kept or tried to keep, from the readings that its module returned, with their options, and the facts; None where it was not
-    asked to."""
+    """The snapshot that a node kept or tried to keep, from the readings that its module returned,
+    with their options, and the facts; None where it was not asked to.
+    """
     found = {check: mapping(one).get("readings") for check, one in readings.items()}
     header = mapping(mapping(mapping(found.get(node_changes.NAME)).get("kept")).get("header"))
     return snapshot.of(header, facts, found) if header else None

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a check is: a name, its options, how long it may take, and two functions, `measure` and `judge`."""
+"""What a check is: a name, its options, how long it may take, and two functions, `measure` and
+`judge`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,8 @@ class Settings(NamedTuple):
 
     #: How many GPUs the inventory says this host has; None when it does not say.
     expected_gpus: Optional[int] = None
-    #: Path of libnvidia-ml.so.1 when it is not where the loader or `nvml.LIBRARY_DIRECTORIES` find it.
+    #: Path of libnvidia-ml.so.1 when it is not where the loader or `nvml.LIBRARY_DIRECTORIES` find
+    #: it.
     nvml_library: Optional[str] = None
     #: Where the host's root file system is mounted.
     host_root: str = "/"
@@ -28,13 +31,16 @@ class Settings(NamedTuple):
 
 
 class Probe:
-    """What `measure` gets: its options, the host, the driver, programs, and a way to say what it is doing."""
+    """What `measure` gets: its options, the host, the driver, programs, and a way to say what it is
+    doing.
+    """
 
     def __init__(self, settings: Settings, report: Optional[Report] = None) -> None:
         self.settings = settings
         self.host = Host(settings.host_root)
         self.options: Options = {}
-        #: Seconds this check may take, and after those the seconds it has for ending what it started.
+        #: Seconds this check may take, and after those the seconds it has for ending what it
+        #: started.
         self.seconds = self.grace = 0.0
         self._report = report or Report()
         self._key = ""
@@ -55,7 +61,9 @@ class Probe:
         self._report.send(self._key, readings)
 
     def nvml(self) -> Any:
-        """The driver session, opened on first use and shared by the checks of this process; raises `nvml.DriverError`."""
+        """The driver session, opened on first use and shared by the checks of this process; raises
+        `nvml.DriverError`.
+        """
         if self._nvml is None:
             from .nvml import Nvml
 
@@ -63,7 +71,9 @@ class Probe:
         return self._nvml
 
     def run(self, argv: Any, seconds: float, **how: Any) -> Completed:
-        """A program, bounded; see `bounded.run`. It has the check's own grace between SIGTERM and SIGKILL."""
+        """A program, bounded; see `bounded.run`. It has the check's own grace between SIGTERM and
+        SIGKILL.
+        """
         self.stage(str(argv[0]))
         return run(argv, seconds, **dict({"grace": self.grace}, **how))
 
@@ -76,9 +86,10 @@ class Probe:
 class Check(NamedTuple):
     """One row of the registry.
 
-    ``measure(probe)`` touches the world and returns readings: a dict of plain JSON values, no judgement in it.
-    ``judge(readings, options)`` turns readings into a `CheckResult` and touches nothing; it accepts any subset of the
-    readings, since a measurement can end early. ``options`` also carries the host's ``expected_gpus``.
+    ``measure(probe)`` touches the world and returns readings: a dict of plain JSON values, no
+    judgement in it. ``judge(readings, options)`` turns readings into a `CheckResult` and touches
+    nothing; it accepts any subset of the readings, since a measurement can end early. ``options``
+    also carries the host's ``expected_gpus``.
     """
 
     name: str
@@ -91,7 +102,8 @@ class Check(NamedTuple):
     options: Dict[str, Dict[str, Any]] = {}
     #: Seconds it may take, from its options and the number of GPUs (8 when that is not known).
     deadline: Callable[[Options, int], float] = lambda options, gpus: 30.0
-    #: Raises ValueError for options that mean nothing together; it names the option, its value and what is accepted.
+    #: Raises ValueError for options that mean nothing together; it names the option, its value and
+    #: what is accepted.
     refuse: Callable[[Options], Any] = lambda options: None
     #: Seconds of the deadline that are kept for ending what it started, at most a quarter of it.
     grace: float = 1.0

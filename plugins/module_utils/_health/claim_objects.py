@@ -1,13 +1,18 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of a volume claim that is tried: the claim, the pod that uses it, and what that pod does. Pure."""
+"""The objects of a volume claim that is tried: the claim, the pod that uses it, and what that pod
+does. Pure.
+"""
 
 from __future__ import annotations
 
 import textwrap
 from typing import Any, Dict, NamedTuple, Optional
 
-LABELS = {"app.kubernetes.io/managed-by": "autopilot-gpu", "app.kubernetes.io/component": "volume-claim"}
+LABELS = {
+    "app.kubernetes.io/managed-by": "autopilot-gpu",
+    "app.kubernetes.io/component": "volume-claim",
+}
 #: Seconds that the objects are in use at most, by their maker's word; older ones are leftovers.
 LIFETIME = "autopilot.gpu/lifetime-seconds"
 #: Seconds for removing the pod and the claim.
@@ -15,8 +20,10 @@ REMOVAL = 45.0
 #: Bytes that are written, in so many pieces.
 WRITTEN, _PIECES = 4 << 20, 8
 
-#: What the pod does; what it says is the container's termination message. Dropping the pages makes the reading ask the volume where that is possible.
-SCRIPT = textwrap.dedent("""
+#: What the pod does; what it says is the container's termination message. Dropping the pages makes
+#: the reading ask the volume where that is possible.
+SCRIPT = (
+    textwrap.dedent("""
     import hashlib, json, os, sys, time
     said, path = {"step": "create", "uid": os.getuid()}, os.path.join(sys.argv[1], ".autopilot-" + sys.argv[2])
     def say():
@@ -61,7 +68,11 @@ SCRIPT = textwrap.dedent("""
         said.update(errno=error.errno, error=error.strerror)
     say()
     sys.exit(said["step"] != "done")
-""").replace("BYTES", str(WRITTEN)).replace("PIECES", str(_PIECES)).strip()
+""")
+    .replace("BYTES", str(WRITTEN))
+    .replace("PIECES", str(_PIECES))
+    .strip()
+)
 
 
 class Plan(NamedTuple):
@@ -77,7 +88,8 @@ class Plan(NamedTuple):
     #: The node whose mount is tried; the scheduler chooses where there is none.
     node: Optional[str] = None
     image: Optional[str] = None
-    #: The agent's pod that lends its image and its ways around the cluster's rules; any in the namespace where it is not named.
+    #: The agent's pod that lends its image and its ways around the cluster's rules; any in the
+    #: namespace where it is not named.
     agent: Optional[str] = None
     #: Of whom the objects are part (an ownerReference).
     owner: Optional[Dict[str, Any]] = None
@@ -86,41 +98,75 @@ class Plan(NamedTuple):
 def claim_of(plan: Plan) -> Dict[str, Any]:
     """The PersistentVolumeClaim."""
     return {
-        "apiVersion": "v1", "kind": "PersistentVolumeClaim", "metadata": _metadata(plan),
-        "spec": {"storageClassName": plan.storage_class, "accessModes": [plan.access_mode], "resources": {"requests": {"storage": plan.size}}},
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": _metadata(plan),
+        "spec": {
+            "storageClassName": plan.storage_class,
+            "accessModes": [plan.access_mode],
+            "resources": {"requests": {"storage": plan.size}},
+        },
     }
 
 
 def pod_of(plan: Plan, like: Dict[str, Any]) -> Dict[str, Any]:
-    """The pod that uses the claim; ``like`` as `pattern` returns it. It needs no rights, takes no GPU and ends by itself."""
+    """The pod that uses the claim; ``like`` as `pattern` returns it. It needs no rights, takes no
+    GPU and ends by itself.
+    """
     spec: Dict[str, Any] = {
-        "restartPolicy": "Never", "automountServiceAccountToken": False, "enableServiceLinks": False, "terminationGracePeriodSeconds": 2,
-        "activeDeadlineSeconds": int(plan.seconds + REMOVAL), "imagePullSecrets": like["pull_secrets"], "tolerations": like["tolerations"],
+        "restartPolicy": "Never",
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "terminationGracePeriodSeconds": 2,
+        "activeDeadlineSeconds": int(plan.seconds + REMOVAL),
+        "imagePullSecrets": like["pull_secrets"],
+        "tolerations": like["tolerations"],
         "securityContext": _security(like["security_context"]),
-        "containers": [{
-            "name": "volume-claim", "image": like["image"], "command": ["python3", "-c", SCRIPT, "/claim", plan.name],
-            # The agent's image asks NVIDIA's runtime for all GPUs.
-            "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
-            "volumeMounts": [{"name": "claim", "mountPath": "/claim"}],
-            "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"cpu": "1", "memory": "128Mi"}},
-            "securityContext": {"allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True, "capabilities": {"drop": ["ALL"]}},
-        }],
+        "containers": [
+            {
+                "name": "volume-claim",
+                "image": like["image"],
+                "command": ["python3", "-c", SCRIPT, "/claim", plan.name],
+                # The agent's image asks NVIDIA's runtime for all GPUs.
+                "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
+                "volumeMounts": [{"name": "claim", "mountPath": "/claim"}],
+                "resources": {
+                    "requests": {"cpu": "10m", "memory": "64Mi"},
+                    "limits": {"cpu": "1", "memory": "128Mi"},
+                },
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+            }
+        ],
         "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": plan.name}}],
     }
     if plan.node:
-        # By affinity, so that the scheduler places it, which is what a class with WaitForFirstConsumer waits for.
+        # By affinity, so that the scheduler places it, which is what a class with
+        # WaitForFirstConsumer waits for.
         this = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [plan.node]}]}
-        spec["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this]}}}
-        # A node is checked before it is given back to work, and GPU nodes are often tainted against what needs no GPU.
+        spec["affinity"] = {
+            "nodeAffinity": {
+                "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this]}
+            }
+        }
+        # A node is checked before it is given back to work, and GPU nodes are often tainted against
+        # what needs no GPU.
         spec["tolerations"] = like["tolerations"] + [
-            {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}, {"key": "nvidia.com/gpu", "operator": "Exists"},
+            {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"},
+            {"key": "nvidia.com/gpu", "operator": "Exists"},
         ]
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(plan), "spec": spec}
 
 
 def _metadata(plan: Plan) -> Dict[str, Any]:
     metadata: Dict[str, Any] = {
-        "name": plan.name, "namespace": plan.namespace, "labels": dict(LABELS), "annotations": {LIFETIME: str(int(plan.seconds + REMOVAL))},
+        "name": plan.name,
+        "namespace": plan.namespace,
+        "labels": dict(LABELS),
+        "annotations": {LIFETIME: str(int(plan.seconds + REMOVAL))},
     }
     if plan.owner:
         metadata["ownerReferences"] = [plan.owner]
@@ -130,4 +176,8 @@ def _metadata(plan: Plan) -> Dict[str, Any]:
 def _security(context: Dict[str, Any]) -> Dict[str, Any]:
     """The agent's own, with a group that may write to a new volume."""
     user = context.get("runAsGroup", context.get("runAsUser"))
-    return {**({"fsGroup": user} if user else {}), "seccompProfile": {"type": "RuntimeDefault"}, **context}
+    return {
+        **({"fsGroup": user} if user else {}),
+        "seccompProfile": {"type": "RuntimeDefault"},
+        **context,
+    }

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """What holds a GPU's clocks back: NVML's reasons, what they mean, and its counters of for how long.
 
-Only getters that disturb no job are called; call them inside a `bounded.Child`, they raise `nvml.DriverError`.
+Only getters that disturb no job are called; call them inside a `bounded.Child`, they raise
+`nvml.DriverError`.
 """
 
 from __future__ import annotations
@@ -11,23 +12,47 @@ from typing import Any, Dict, Tuple
 
 #: Bits of NVML's clock event reasons: nvml.h, nvmlClocksEventReason*.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0x80
-#: 0x2 application clocks, 0x4 software power cap (normal under load), 0x10 sync boost, 0x100 display, 0x200 board limit, 0x400 reliability.
+#: 0x2 application clocks, 0x4 software power cap (normal under load), 0x10 sync boost, 0x100
+#: display, 0x200 board limit, 0x400 reliability.
 NORMAL = IDLE | 0x2 | 0x4 | 0x10 | 0x100 | 0x200 | 0x400
-#: Bits that say a GPU is slowed down -> code, whether a lasting one makes the GPU unfit, action, what it means.
+#: Bits that say a GPU is slowed down -> code, whether a lasting one makes the GPU unfit, action,
+#: what it means.
 SLOWDOWNS: Dict[int, Tuple[str, bool, str, str]] = {
-    HW_THERMAL: ("hw_thermal_slowdown", True, "drain_node", "the hardware slows it down for heat; look at its cooling and the air at the inlet"),
-    POWER_BRAKE: ("power_brake", True, "drain_node", "an external power brake slows it down; look at the power supplies and the limits of the rack"),
-    SW_THERMAL: ("sw_thermal_slowdown", False, "watch", "the driver slows it down for heat; look at its cooling"),
-    HW_SLOWDOWN: ("hw_slowdown", False, "watch", "the hardware slows it down and does not say why; look at temperatures and power"),
+    HW_THERMAL: (
+        "hw_thermal_slowdown",
+        True,
+        "drain_node",
+        "the hardware slows it down for heat; look at its cooling and the air at the inlet",
+    ),
+    POWER_BRAKE: (
+        "power_brake",
+        True,
+        "drain_node",
+        "an external power brake slows it down; look at the power supplies and the limits of "
+        "the rack",
+    ),
+    SW_THERMAL: (
+        "sw_thermal_slowdown",
+        False,
+        "watch",
+        "the driver slows it down for heat; look at its cooling",
+    ),
+    HW_SLOWDOWN: (
+        "hw_slowdown",
+        False,
+        "watch",
+        "the hardware slows it down and does not say why; look at temperatures and power",
+    ),
 }
 KNOWN = NORMAL | HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
 
-#: Violation counters, in nanoseconds: field of NVML, and policy of nvmlDeviceGetViolationStatus on drivers without the field. ``power`` is the time under
-#: the power cap, which is normal under load.
+#: Violation counters, in nanoseconds: field of NVML, and policy of nvmlDeviceGetViolationStatus on
+#: drivers without the field. ``power`` is the time under the power cap, which is normal under load.
 VIOLATIONS = {"power": (74, 0), "thermal": (75, 1), "board_limit": (77, 3), "reliability": (79, 5)}
 #: Likewise by what exactly it was, NVML_FI_DEV_CLOCKS_EVENT_REASON_*; only newer drivers count it.
 EXACT = {"sw_thermal": 269, "hw_thermal": 270, "power_brake": 271}
-#: Part of a time (since boot, of a job) for which heat may have held the clocks back. A judgement: rare peaks stay far below it.
+#: Part of a time (since boot, of a job) for which heat may have held the clocks back. A judgement:
+#: rare peaks stay far below it.
 HOT_SHARE = 0.05
 
 
@@ -38,11 +63,20 @@ def reasons(nvml: Any, gpu: Dict[str, Any]) -> int:
 
 
 def violations(nvml: Any, gpu: Dict[str, Any], exact: bool = False) -> Dict[str, int]:
-    """Nanoseconds by cause since the driver was loaded, without the causes this GPU does not count; ``exact``: those of `EXACT` too."""
-    fields = nvml.fields(gpu, [field for field, _policy in VIOLATIONS.values()] + (list(EXACT.values()) if exact else []))
+    """Nanoseconds by cause since the driver was loaded, without the causes this GPU does not count;
+    ``exact``: those of `EXACT` too.
+    """
+    fields = nvml.fields(
+        gpu,
+        [field for field, _policy in VIOLATIONS.values()] + (list(EXACT.values()) if exact else []),
+    )
     found = {cause: fields[field] for cause, field in EXACT.items() if exact}
     for cause, (field, policy) in VIOLATIONS.items():
-        status = nvml.optional(gpu, "nvmlDeviceGetViolationStatus", policy) if fields[field] is None else None
+        status = (
+            nvml.optional(gpu, "nvmlDeviceGetViolationStatus", policy)
+            if fields[field] is None
+            else None
+        )
         found[cause] = fields[field] if status is None else status.violationTime
     return {cause: value for cause, value in found.items() if value is not None}
 

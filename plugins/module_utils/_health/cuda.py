@@ -1,9 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the CUDA driver API (libcuda.so.1): there wherever a driver is, so nothing has to be installed.
+"""The door to the CUDA driver API (libcuda.so.1): there wherever a driver is, so nothing has to be
+installed.
 
-Use it only inside a `bounded.Child`: any call can block in the kernel or crash the process. A call that does not succeed
-raises `CudaError`, whose ``kind`` says what that means. What is allocated belongs to a `Context` and goes when that is left.
+Use it only inside a `bounded.Child`: any call can block in the kernel or crash the process. A call
+that does not succeed raises `CudaError`, whose ``kind`` says what that means. What is allocated
+belongs to a `Context` and goes when that is left.
 """
 
 from __future__ import annotations
@@ -21,19 +23,55 @@ SONAME = "libcuda.so.1"
 
 #: CUresult (cuda.h) by what it means for a check; codes that are not here are ``unknown_error``.
 KINDS = {
-    1: "invalid_value", 2: "out_of_memory", 3: "not_initialized", 4: "deinitialized", 34: "stub_library", 46: "devices_unavailable", 100: "no_device",
-    101: "invalid_device", 200: "invalid_image", 201: "invalid_context", 209: "no_binary_for_gpu", 214: "ecc_uncorrectable", 217: "peer_access_unsupported",
-    218: "invalid_ptx", 220: "nvlink_uncorrectable", 221: "jit_compiler_missing", 222: "unsupported_ptx", 223: "jit_disabled", 226: "contained_error",
-    304: "operating_system", 401: "illegal_state", 500: "not_found", 700: "illegal_address", 702: "launch_timeout", 704: "peer_access_enabled",
-    709: "context_destroyed", 710: "assert", 714: "hardware_stack_error", 715: "illegal_instruction", 716: "misaligned_address", 717: "invalid_address_space",
-    719: "launch_failed", 721: "launch_failed", 800: "not_permitted", 801: "not_supported", 802: "system_not_ready", 803: "driver_mismatch",
-    804: "compatibility_unsupported", 805: "mps_failed", 806: "mps_failed", 807: "mps_not_ready", 999: "unknown_error",
+    1: "invalid_value",
+    2: "out_of_memory",
+    3: "not_initialized",
+    4: "deinitialized",
+    34: "stub_library",
+    46: "devices_unavailable",
+    100: "no_device",
+    101: "invalid_device",
+    200: "invalid_image",
+    201: "invalid_context",
+    209: "no_binary_for_gpu",
+    214: "ecc_uncorrectable",
+    217: "peer_access_unsupported",
+    218: "invalid_ptx",
+    220: "nvlink_uncorrectable",
+    221: "jit_compiler_missing",
+    222: "unsupported_ptx",
+    223: "jit_disabled",
+    226: "contained_error",
+    304: "operating_system",
+    401: "illegal_state",
+    500: "not_found",
+    700: "illegal_address",
+    702: "launch_timeout",
+    704: "peer_access_enabled",
+    709: "context_destroyed",
+    710: "assert",
+    714: "hardware_stack_error",
+    715: "illegal_instruction",
+    716: "misaligned_address",
+    717: "invalid_address_space",
+    719: "launch_failed",
+    721: "launch_failed",
+    800: "not_permitted",
+    801: "not_supported",
+    802: "system_not_ready",
+    803: "driver_mismatch",
+    804: "compatibility_unsupported",
+    805: "mps_failed",
+    806: "mps_failed",
+    807: "mps_not_ready",
+    999: "unknown_error",
 }
 
 _PORTABLE, _MAPPED = 1, 2
 _NON_BLOCKING = 1
 
-#: Signatures (cuda.h of CUDA 13); the names are the exported symbols, which carry the version the header hides.
+#: Signatures (cuda.h of CUDA 13); the names are the exported symbols, which carry the version the
+#: header hides.
 _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "cuInit": (c_uint,),
     "cuDriverGetVersion": (c_void_p,),
@@ -64,7 +102,19 @@ _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     "cuModuleLoadData": (c_void_p, c_char_p),
     "cuModuleUnload": (c_void_p,),
     "cuModuleGetFunction": (c_void_p, c_void_p, c_char_p),
-    "cuLaunchKernel": (c_void_p, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_uint, c_void_p, c_void_p, c_void_p),
+    "cuLaunchKernel": (
+        c_void_p,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_uint,
+        c_void_p,
+        c_void_p,
+        c_void_p,
+    ),
 }
 
 #: CUdevice_attribute: the last two in bytes, and the whole number before the dot.
@@ -72,10 +122,16 @@ MULTIPROCESSORS, L2_CACHE, CAPABILITY = 16, 38, 75
 
 
 class CudaError(Exception):
-    """A driver call that did not succeed: ``kind`` (see KINDS), the ``call``, CUDA's ``code``, and words where there are any."""
+    """A driver call that did not succeed: ``kind`` (see KINDS), the ``call``, CUDA's ``code``, and
+    words where there are any.
+    """
 
     def __init__(self, kind: str, call: str, code: Optional[int] = None, text: str = "") -> None:
-        super().__init__(f"{call}: {kind}" + (f" ({code})" if code is not None else "") + (f": {text}" if text else ""))
+        super().__init__(
+            f"{call}: {kind}"
+            + (f" ({code})" if code is not None else "")
+            + (f": {text}" if text else "")
+        )
         self.kind, self.call, self.code, self.text = kind, call, code, text
 
     def to_dict(self) -> Dict[str, Any]:
@@ -83,7 +139,9 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """The initialised driver. ``stage`` is told the name of each call before it is made (once for a run of the same call)."""
+    """The initialised driver. ``stage`` is told the name of each call before it is made (once for a
+    run of the same call).
+    """
 
     def __init__(self, host: Host, stage: Callable[[str], None] = lambda what: None) -> None:
         self._stage = stage
@@ -102,7 +160,9 @@ class Cuda:
         entry.argtypes, entry.restype = _SIGNATURES[function], c_int
         code = entry(*arguments)
         if code:
-            raise CudaError(KINDS.get(code, "unknown_error"), function, code, self._error_name(code))
+            raise CudaError(
+                KINDS.get(code, "unknown_error"), function, code, self._error_name(code)
+            )
 
     def driver_version(self) -> int:
         """The newest CUDA version the driver supports, as CUDA counts: 12080 is 12.8."""
@@ -129,7 +189,9 @@ class Cuda:
 
     @contextlib.contextmanager
     def context(self, device: int) -> Iterator["Context"]:
-        """The device's primary context, current in this thread until it is left; then what was allocated in it is given back."""
+        """The device's primary context, current in this thread until it is left; then what was
+        allocated in it is given back.
+        """
         handle = c_void_p()
         self.call("cuDevicePrimaryCtxRetain", byref(handle), device)
         context = Context(self, handle)
@@ -137,7 +199,8 @@ class Cuda:
             self.call("cuCtxSetCurrent", handle)
             yield context
         finally:
-            # After some errors nothing in the context works any more, not even giving it back; the process ends with it.
+            # After some errors nothing in the context works any more, not even giving it back; the
+            # process ends with it.
             with contextlib.suppress(CudaError):
                 context.make_current()
                 context.close()
@@ -159,7 +222,9 @@ class Cuda:
 
 
 class Context:
-    """What a check needs of a context. Pointers are plain integers; sizes are bytes; copies and launches are asynchronous."""
+    """What a check needs of a context. Pointers are plain integers; sizes are bytes; copies and
+    launches are asynchronous.
+    """
 
     def __init__(self, cuda: Cuda, handle: c_void_p) -> None:
         self._cuda, self._handle = cuda, handle
@@ -222,11 +287,17 @@ class Context:
         """Copy from memory of this context to memory of another."""
         self._cuda.call("cuMemcpyPeerAsync", to, peer._handle, source, self._handle, size, stream)
 
-    def launch(self, function: int, blocks: int, threads: int, arguments: Tuple[int, ...], stream: int) -> None:
-        """Run a kernel whose parameters are all 64-bit integers or pointers, on a one-dimensional grid."""
+    def launch(
+        self, function: int, blocks: int, threads: int, arguments: Tuple[int, ...], stream: int
+    ) -> None:
+        """Run a kernel whose parameters are all 64-bit integers or pointers, on a one-dimensional
+        grid.
+        """
         values = [c_uint64(argument) for argument in arguments]
         pointers = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
-        self._cuda.call("cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None)
+        self._cuda.call(
+            "cuLaunchKernel", function, blocks, 1, 1, threads, 1, 1, 0, stream, pointers, None
+        )
 
     def record(self, event: int, stream: int) -> None:
         self._cuda.call("cuEventRecord", event, stream)
@@ -235,7 +306,9 @@ class Context:
         self._cuda.call("cuEventSynchronize", event)
 
     def seconds_between(self, start: int, end: int) -> float:
-        """Seconds between two events that have happened, by the GPU's clock (about half a microsecond fine)."""
+        """Seconds between two events that have happened, by the GPU's clock (about half a
+        microsecond fine).
+        """
         milliseconds = c_float()
         self._cuda.call("cuEventElapsedTime", byref(milliseconds), start, end)
         return milliseconds.value / 1000

@@ -25,15 +25,19 @@ from .knowledge import dcgm as knowledge
 _TEXT = 64 * 1024
 #: Seconds dcgmi may take to tell its version.
 _VERSION_SECONDS = 10.0
-#: Seconds at the end of the check's grace, at most a quarter of it, for what dcgmi leaves behind. dcgmi itself needs up to 25 s to stop a diagnostic
-#: (dcgmi/Diag.cpp) and has the rest of the 30.
+#: Seconds at the end of the check's grace, at most a quarter of it, for what dcgmi leaves behind.
+#: dcgmi itself needs up to 25 s to stop a diagnostic (dcgmi/Diag.cpp) and has the rest of the 30.
 _LAST_SECONDS = 4.0
 
 
 def version(probe: Probe, program: str) -> List[int]:
-    """dcgmi's version as numbers, empty when it does not say: then it is asked for nothing that only newer ones know."""
+    """dcgmi's version as numbers, empty when it does not say: then it is asked for nothing that
+    only newer ones know.
+    """
     try:
-        told = probe.run([program, "--version"], min(_VERSION_SECONDS, probe.seconds / 4), grace=0.5).stdout
+        told = probe.run(
+            [program, "--version"], min(_VERSION_SECONDS, probe.seconds / 4), grace=0.5
+        ).stdout
     except OSError:
         return []
     found = re.search(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", told)
@@ -41,16 +45,22 @@ def version(probe: Probe, program: str) -> List[int]:
 
 
 def test_seconds(parameters: Dict[str, str]) -> float:
-    """Seconds that durations given by the operator add up to; DCGM refuses a time limit that is not above it."""
+    """Seconds that durations given by the operator add up to; DCGM refuses a time limit that is not
+    above it.
+    """
     found = (value for name, value in parameters.items() if name.endswith(".test_duration"))
     return sum(float(value) for value in found if re.fullmatch(r"\d{1,6}(\.\d+)?", value))
 
 
-def run(probe: Probe, readings: Readings, selection: List[str], parameters: Dict[str, str], until: float) -> Readings:
-    """One diagnostic by the program and version in ``readings``; while another one is running, tried again for half of the time there is.
+def run(
+    probe: Probe, readings: Readings, selection: List[str], parameters: Dict[str, str], until: float
+) -> Readings:
+    """One diagnostic by the program and version in ``readings``; while another one is running,
+    tried again for half of the time there is.
 
-    ``{"argv", "returncode", "timed_out", "seconds", "report" (`dcgm.normalise`), "text", "stderr", "left" (processes that could not be ended)}``, or
-    ``{"argv", "error"}`` where dcgmi could not be started.
+    ``{"argv", "returncode", "timed_out", "seconds", "report" (`dcgm.normalise`), "text", "stderr",
+    "left" (processes that could not be ended)}``, or ``{"argv", "error"}`` where dcgmi could not be
+    started.
     """
     host_engine = probe.options.get("host_engine")
     argv = [readings["dcgmi"], "diag", "-j"] + selection
@@ -62,7 +72,9 @@ def run(probe: Probe, readings: Readings, selection: List[str], parameters: Dict
     patience = (time.monotonic() + until) / 2
     while True:
         with _StatsDirectory(wanted=not host_engine) as stats:
-            one = _run_once(probe, argv + stats, _time_limit(readings["version"], parameters, until), until)
+            one = _run_once(
+                probe, argv + stats, _time_limit(readings["version"], parameters, until), until
+            )
         if not already_running(one) or time.monotonic() + pause > patience:
             return one
         probe.stage("waiting for another DCGM diagnostic to end")
@@ -77,9 +89,11 @@ def _time_limit(version: List[int], parameters: Dict[str, str], until: float) ->
 
 
 class _StatsDirectory:
-    """A directory for the statistics DCGM writes, removed afterwards. An engine elsewhere has no such directory: then it is not told any.
+    """A directory for the statistics DCGM writes, removed afterwards. An engine elsewhere has no
+    such directory: then it is not told any.
 
-    Whoever uses one has it locked, so that the next run can remove what runs that were killed have left.
+    Whoever uses one has it locked, so that the next run can remove what runs that were killed have
+    left.
     """
 
     _PREFIX = "autopilot-gpu-dcgm-"
@@ -92,7 +106,8 @@ class _StatsDirectory:
             self._path = tempfile.mkdtemp(prefix=self._PREFIX)
             self._lock = self._locked(self._path)
             if self._lock is None:
-                # Another run took it for a leftover before it was locked; a second time in a row that does not happen.
+                # Another run took it for a leftover before it was locked; a second time in a row
+                # that does not happen.
                 self._path = tempfile.mkdtemp(prefix=self._PREFIX)
                 self._lock = self._locked(self._path)
 
@@ -120,7 +135,9 @@ class _StatsDirectory:
 
     @staticmethod
     def _locked(path: str) -> Optional[int]:
-        """The open lock on a directory of this user; None for one of somebody else, and for one that is in use."""
+        """The open lock on a directory of this user; None for one of somebody else, and for one
+        that is in use.
+        """
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         except OSError:
@@ -142,17 +159,29 @@ def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> 
     finished = False
     left: List[int] = []
     try:
-        done = probe.run(argv + limit, max(0.1, until - time.monotonic()), grace=probe.grace - min(_LAST_SECONDS, probe.grace / 4))
+        done = probe.run(
+            argv + limit,
+            max(0.1, until - time.monotonic()),
+            grace=probe.grace - min(_LAST_SECONDS, probe.grace / 4),
+        )
         finished = not done.timed_out and done.returncode is not None and done.returncode >= 0
     except OSError as error:
         finished = True
         return {"argv": argv, "error": str(error)}
     finally:
         if not finished:
-            left = _end(sorted(set(_engine_tests()) - set(before)), min(_LAST_SECONDS, probe.grace / 4) / 2)
+            left = _end(
+                sorted(set(_engine_tests()) - set(before)), min(_LAST_SECONDS, probe.grace / 4) / 2
+            )
     return {
-        "argv": done.argv, "returncode": done.returncode, "timed_out": done.timed_out, "seconds": round(done.seconds, 3), "left": done.abandoned + left,
-        "report": dcgm.normalise(done.stdout), "text": done.stdout[:_TEXT], "stderr": done.stderr[-4096:],
+        "argv": done.argv,
+        "returncode": done.returncode,
+        "timed_out": done.timed_out,
+        "seconds": round(done.seconds, 3),
+        "left": done.abandoned + left,
+        "report": dcgm.normalise(done.stdout),
+        "text": done.stdout[:_TEXT],
+        "stderr": done.stderr[-4096:],
     }
 
 
@@ -173,14 +202,22 @@ def already_running(one: Readings) -> bool:
 
 
 def _engine_tests() -> List[int]:
-    """Processes running tests for a host engine on this host: ``nvvs`` whose parent is ``nv-hostengine``. An engine runs one diagnostic at a time."""
+    """Processes running tests for a host engine on this host: ``nvvs`` whose parent is
+    ``nv-hostengine``. An engine runs one diagnostic at a time.
+    """
     processes = Host().processes()
     engines = [pid for pid, process in processes.items() if process.name == "nv-hostengine"]
-    return [pid for pid, process in processes.items() if process.name == "nvvs" and process.parent in engines]
+    return [
+        pid
+        for pid, process in processes.items()
+        if process.name == "nvvs" and process.parent in engines
+    ]
 
 
 def _end(pids: List[int], seconds: float) -> List[int]:
-    """SIGTERM, a share of ``seconds``, SIGKILL, to the processes and what they started; returns those that would not go."""
+    """SIGTERM, a share of ``seconds``, SIGKILL, to the processes and what they started; returns
+    those that would not go.
+    """
     for number in (signal.SIGTERM, signal.SIGKILL):
         pids = [pid for pid, process in _running().items() if pid in pids or process.parent in pids]
         for pid in pids:
@@ -197,4 +234,8 @@ def _end(pids: List[int], seconds: float) -> List[int]:
 
 def _running() -> Dict[int, Process]:
     """Processes that still run; one that ended and waits for its parent to take note does not."""
-    return {pid: process for pid, process in Host().processes().items() if process.state not in ("Z", "X")}
+    return {
+        pid: process
+        for pid, process in Host().processes().items()
+        if process.state not in ("Z", "X")
+    }

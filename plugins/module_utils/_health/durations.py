@@ -13,7 +13,9 @@ ACCEPTED = "a length of time such as 90s, 30m, 2h or 1h30m, or a number of secon
 
 
 def seconds_of(value: Any, option: str) -> float:
-    """Seconds of ``30m``, ``1h30m`` or a number, greater than 0; raises ValueError that names the option, its value and what is accepted."""
+    """Seconds of ``30m``, ``1h30m`` or a number, greater than 0; raises ValueError that names the
+    option, its value and what is accepted.
+    """
     text = str(value).strip().lower()
     seconds = 0.0
     if not isinstance(value, bool):

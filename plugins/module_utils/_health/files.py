@@ -16,10 +16,14 @@ _PAUSE = 0.05
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:
-    """Write a file; its directory is created. Raises OSError, and then leaves nothing unfinished behind."""
+    """Write a file; its directory is created. Raises OSError, and then leaves nothing unfinished
+    behind.
+    """
     directory = os.path.dirname(path)
     os.makedirs(directory, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{os.path.basename(path)}.", suffix=UNFINISHED, dir=directory)
+    handle, temporary = tempfile.mkstemp(
+        prefix=f".{os.path.basename(path)}.", suffix=UNFINISHED, dir=directory
+    )
     try:
         with os.fdopen(handle, "w", encoding="utf-8") as stream:
             stream.write(text)
@@ -33,7 +37,9 @@ def write(path: str, text: str, mode: int = 0o644) -> None:
 
 
 def locked(handle: int, until: float) -> bool:
-    """Whether the lock on an open file or directory was got before ``until`` (of the monotonic clock); closing it gives the lock back. Raises OSError."""
+    """Whether the lock on an open file or directory was got before ``until`` (of the monotonic
+    clock); closing it gives the lock back. Raises OSError.
+    """
     while True:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)

@@ -1,9 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the kernel's files: PCI devices, their links and NUMA nodes, processes, CPU model, boot id.
+"""The door to the kernel's files: PCI devices, their links and NUMA nodes, processes, CPU model,
+boot id.
 
-Everything is read below one root, so that a check in a container can look at a host mounted elsewhere.
-What cannot be read is None or empty, never an exception.
+Everything is read below one root, so that a check in a container can look at a host mounted
+elsewhere. What cannot be read is None or empty, never an exception.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ GPU_CLASSES = ("0x0300", "0x0302")
 
 
 class Process(NamedTuple):
-    """A process as ``/proc/<pid>/stat`` tells: its name, its state (one letter, see proc(5)) and its parent's number."""
+    """A process as ``/proc/<pid>/stat`` tells: its name, its state (one letter, see proc(5)) and
+    its parent's number.
+    """
 
     name: str
     state: str
@@ -53,10 +56,12 @@ class Host:
             return None
 
     def pci_gpus(self) -> Optional[List[Dict[str, Any]]]:
-        """NVIDIA GPUs on the PCI bus as ``{"pci", "driver", "device"}``; None where there is no PCI to read.
+        """NVIDIA GPUs on the PCI bus as ``{"pci", "driver", "device"}``; None where there is no PCI
+        to read.
 
-        ``driver`` is the kernel driver bound to the device (``nvidia``, ``vfio-pci``, ``nouveau``) or None. A virtual function that a GPU of
-        this host lends to virtual machines (it has a ``physfn``, Linux PCI SR-IOV documentation) is none of the host's own GPUs.
+        ``driver`` is the kernel driver bound to the device (``nvidia``, ``vfio-pci``, ``nouveau``)
+        or None. A virtual function that a GPU of this host lends to virtual machines (it has a
+        ``physfn``, Linux PCI SR-IOV documentation) is none of the host's own GPUs.
         """
         names = self.names("sys/bus/pci/devices")
         if names is None:
@@ -77,8 +82,16 @@ class Host:
     def nvswitches(self) -> List[str]:
         """PCI addresses of NVIDIA's NVSwitches; none where there is no PCI to read."""
         devices = "sys/bus/pci/devices"
-        found = [name for name in self.names(devices) or [] if self.text(devices, name, "vendor") == NVIDIA_VENDOR]
-        return [normalise_pci(name) for name in found if (self.text(devices, name, "class") or "").startswith(NVSWITCH_CLASS)]
+        found = [
+            name
+            for name in self.names(devices) or []
+            if self.text(devices, name, "vendor") == NVIDIA_VENDOR
+        ]
+        return [
+            normalise_pci(name)
+            for name in found
+            if (self.text(devices, name, "class") or "").startswith(NVSWITCH_CLASS)
+        ]
 
     def driver_gpus(self) -> Optional[List[str]]:
         """PCI addresses the NVIDIA kernel driver has adopted; None when the driver is not loaded."""
@@ -86,7 +99,8 @@ class Host:
         return None if names is None else [normalise_pci(name) for name in names]
 
     def pci_link(self, bus_id: str) -> Dict[str, Any]:
-        """The link of a device as sysfs shows it: speeds in GT/s, widths in lanes, ``numa_node``, ``local_cpulist``.
+        """The link of a device as sysfs shows it: speeds in GT/s, widths in lanes, ``numa_node``,
+        ``local_cpulist``.
 
         A NUMA node of -1 means the firmware does not say; it is given as None.
         """
@@ -109,14 +123,21 @@ class Host:
         return leading_number(self.text("proc/uptime"))
 
     def cpu_model(self) -> Optional[str]:
-        """The name of the first CPU's model; None on machines whose kernel does not tell it, such as Arm's."""
+        """The name of the first CPU's model; None on machines whose kernel does not tell it, such
+        as Arm's.
+        """
         try:
-            # Only the first CPU's lines are read: the kernel asks each CPU for its clock when its turn comes.
+            # Only the first CPU's lines are read: the kernel asks each CPU for its clock when its
+            # turn comes.
             with open(self.path("proc/cpuinfo"), "rb") as handle:
                 lines = handle.read(2048).decode("utf-8", "replace").splitlines()
         except OSError:
             return None
-        names = [value.strip() for key, _colon, value in (line.partition(":") for line in lines) if key.strip() == "model name"]
+        names = [
+            value.strip()
+            for key, _colon, value in (line.partition(":") for line in lines)
+            if key.strip() == "model name"
+        ]
         return names[0] or None if names else None
 
     def processes(self) -> Dict[int, Process]:
@@ -124,7 +145,9 @@ class Host:
         found = {}
         for name in self.names("proc") or []:
             # The name stands in parentheses and may itself contain some.
-            head, _paren, tail = (self.text("proc", name, "stat") or "" if name.isdecimal() else "").rpartition(")")
+            head, _paren, tail = (
+                self.text("proc", name, "stat") or "" if name.isdecimal() else ""
+            ).rpartition(")")
             fields = tail.split()
             if len(fields) > 1 and fields[1].isdecimal():
                 found[int(name)] = Process(head.partition("(")[2], fields[0], int(fields[1]))
@@ -142,7 +165,9 @@ class Host:
 
 
 def cpus_in(cpulist: str) -> Set[int]:
-    """The CPU numbers in a kernel list such as ``0-3,8``; what is not a number or a range is passed over."""
+    """The CPU numbers in a kernel list such as ``0-3,8``; what is not a number or a range is passed
+    over.
+    """
     cpus: Set[int] = set()
     for part in cpulist.split(","):
         first, _dash, last = part.strip().partition("-")

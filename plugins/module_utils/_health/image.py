@@ -7,17 +7,20 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-#: A registry's name is told from the first part of a repository's by a dot, a port, or being localhost: what Docker's reference grammar does, which
-#: containerd, CRI-O and Podman have from there (module reference of the Distribution project).
+#: A registry's name is told from the first part of a repository's by a dot, a port, or being
+#: localhost: what Docker's reference grammar does, which containerd, CRI-O and Podman have from
+#: there (module reference of the Distribution project).
 _REFERENCE = re.compile(
     r"^(?P<registry>(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)(?::(?P<port>[0-9]{1,5}))?)/"
     r"(?P<repository>[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*(?:/[a-z0-9]+(?:(?:\.|_|__|-+)[a-z0-9]+)*)*)"
-    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}))?$",
+    r"(?::(?P<tag>[A-Za-z0-9_][A-Za-z0-9._-]{0,127}))?(?:@(?P<digest>[A-Za-z][A-Za-z0-9]*(?:[-_+.][A-Za-z][A-Za-z0-9]*)*:[0-9a-fA-F]{32,}))?$"
 )
 
 
 class Reference(NamedTuple):
-    """``registry`` is the host with its port where it has one; ``tag`` is ``latest`` where neither tag nor digest is given, as everywhere."""
+    """``registry`` is the host with its port where it has one; ``tag`` is ``latest`` where neither
+    tag nor digest is given, as everywhere.
+    """
 
     text: str
     registry: str
@@ -37,8 +40,18 @@ def reference_of(text: object) -> Reference:
         raise ValueError(f"{text!r} is not accepted, {accepted}")
     host, port = found.group("host"), found.group("port")
     if not (port or "." in host or ":" in host or host == "localhost"):
-        raise ValueError(f"{text!r} names no registry, and which one a node takes then is the node's affair: {accepted}")
+        raise ValueError(
+            f"{text!r} names no registry, and which one a node takes then is the node's "
+            f"affair: {accepted}"
+        )
     if port and not 0 < int(port) < 65536:
         raise ValueError(f"{text!r}: there is no port {port}; {accepted}")
     digest = found.group("digest") or ""
-    return Reference(text.strip(), found.group("registry"), host.strip("[]").lower(), found.group("repository"), found.group("tag") or "latest", digest)
+    return Reference(
+        text.strip(),
+        found.group("registry"),
+        host.strip("[]").lower(),
+        found.group("repository"),
+        found.group("tag") or "latest",
+        digest,
+    )

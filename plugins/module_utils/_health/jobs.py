@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Suspending and ending jobs: of Kubernetes as a procedure for the API server (see `kube`), of Slurm as programs to call. Nothing here does it by itself."""
+"""Suspending and ending jobs: of Kubernetes as a procedure for the API server (see `kube`), of
+Slurm as programs to call. Nothing here does it by itself.
+"""
 
 from __future__ import annotations
 
@@ -19,13 +21,28 @@ KINDS: Dict[str, Tuple[str, str]] = {
 #: Conditions and phases of these that say that there is nothing left to suspend.
 _ENDED = ("Complete", "Completed", "Failed", "Succeeded")
 
-#: What Slurm is told -> program and words before the job's number, and states in which there is nothing to do any more (JOB STATE CODES in squeue's manual).
+#: What Slurm is told -> program and words before the job's number, and states in which there is
+#: nothing to do any more (JOB STATE CODES in squeue's manual).
 SLURM: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
-    "requeue": (("scontrol", "requeue"), ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT")),
+    "requeue": (
+        ("scontrol", "requeue"),
+        ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"),
+    ),
     "suspend": (("scontrol", "suspend"), ("SUSPENDED", "PENDING")),
     "cancel": (("scancel",), ()),
 }
-_SLURM_ENDED = ("BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED", "REVOKED", "TIMEOUT")
+_SLURM_ENDED = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+)
 
 
 class Done(NamedTuple):
@@ -36,7 +53,9 @@ class Done(NamedTuple):
 
 
 def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedure[Done]:
-    """Suspend a job of Kubernetes, once: one that is suspended or has ended is left alone. ``dry`` writes nothing. Raises `ApiError`."""
+    """Suspend a job of Kubernetes, once: one that is suspended or has ended is left alone. ``dry``
+    writes nothing. Raises `ApiError`.
+    """
     base, plural = KINDS[kind]
     path = path_of(base, "namespaces", namespace, plural, name)
     what = f"{kind} {namespace}/{name}"
@@ -48,19 +67,33 @@ def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedur
             return Done(False, f"{what} is suspended already")
         if dry:
             return Done(True, f"would suspend {what}")
-        version = {"resourceVersion": str(mapping(found.get("metadata")).get("resourceVersion", ""))}
+        version = {
+            "resourceVersion": str(mapping(found.get("metadata")).get("resourceVersion", ""))
+        }
         try:
-            yield Request("PATCH", path, {"metadata": version, "spec": {"suspend": True}}, content_type=MERGE)
+            yield Request(
+                "PATCH", path, {"metadata": version, "spec": {"suspend": True}}, content_type=MERGE
+            )
             return Done(True, f"suspended {what}")
         except Conflict:
             yield after_conflict(attempt)
-    raise Conflict(f"{what}: {TRIES} times in a row somebody else has written first", 409, "Conflict")
+    raise Conflict(
+        f"{what}: {TRIES} times in a row somebody else has written first", 409, "Conflict"
+    )
 
 
 def _ended(found: Dict[str, Any]) -> bool:
     status = mapping(found.get("status"))
     conditions = status.get("conditions")
-    said = [one.get("type") for one in conditions if isinstance(one, dict) and one.get("status") == "True"] if isinstance(conditions, list) else []
+    said = (
+        [
+            one.get("type")
+            for one in conditions
+            if isinstance(one, dict) and one.get("status") == "True"
+        ]
+        if isinstance(conditions, list)
+        else []
+    )
     return status.get("phase") in _ENDED or any(one in _ENDED for one in said)
 
 
@@ -70,7 +103,9 @@ def slurm_states(text: str) -> List[str]:
 
 
 def slurm_idle(how: str, states: List[str]) -> str:
-    """Why there is nothing to do for a job in these states, "" where there is. A job of which nothing is known is one to act on."""
+    """Why there is nothing to do for a job in these states, "" where there is. A job of which
+    nothing is known is one to act on.
+    """
     ended = bool(states) and all(state in _SLURM_ENDED for state in states)
     there = bool(states) and all(state in _SLURM_ENDED + SLURM[how][1] for state in states)
     return "has ended" if ended else f"is {', '.join(sorted(set(states)))} already" if there else ""

@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the kernel's log: /dev/kmsg, or where that cannot be read the journal. Dates are never parsed: a record has its number and its time since boot.
+"""The door to the kernel's log: /dev/kmsg, or where that cannot be read the journal. Dates are
+never parsed: a record has its number and its time since boot.
 
 Format of records: the kernel's Documentation/ABI/testing/dev-kmsg.
 """
@@ -21,14 +22,17 @@ from .host import Host
 _RECORD = 16384
 #: Bytes and seconds after which reading ends, for a log that grows faster than it is read.
 _MOST_BYTES, _MOST_SECONDS = 64 * 1024 * 1024, 5.0
-#: Seconds and entries of the journal: as many as the 8 MiB of output that are kept of a program can hold.
+#: Seconds and entries of the journal: as many as the 8 MiB of output that are kept of a program can
+#: hold.
 _JOURNAL_SECONDS, _JOURNAL_ENTRIES = 5.0, 15000
 
 _HEADER = re.compile(r"^(\d+),(\d+),(\d+),([^;]*);(.*)$", re.DOTALL)
 
 
 class Record(NamedTuple):
-    """A message of the kernel. ``usec`` are microseconds since boot; ``seq`` counts all records since boot and is None in the journal."""
+    """A message of the kernel. ``usec`` are microseconds since boot; ``seq`` counts all records
+    since boot and is None in the journal.
+    """
 
     seq: Optional[int]
     usec: int
@@ -37,7 +41,9 @@ class Record(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What was read. ``overwritten`` says that the kernel had dropped the oldest records of this boot by then; ``error`` why nothing was read."""
+    """What was read. ``overwritten`` says that the kernel had dropped the oldest records of this
+    boot by then; ``error`` why nothing was read.
+    """
 
     #: ``kmsg`` or ``journal``; None where neither could be read.
     source: Optional[str]
@@ -50,14 +56,21 @@ class Log(NamedTuple):
 
     def to_dict(self) -> Dict[str, Any]:
         """All but the records."""
-        return {name: getattr(self, name) for name in ("source", "first_seq", "last_seq", "first_usec", "overwritten", "error")}
+        return {
+            name: getattr(self, name)
+            for name in ("source", "first_seq", "last_seq", "first_usec", "overwritten", "error")
+        }
 
 
 class Reader:
-    """/dev/kmsg held open: `records` gives what came since the last time, at first all that is kept. Raises OSError where it cannot be opened."""
+    """/dev/kmsg held open: `records` gives what came since the last time, at first all that is
+    kept. Raises OSError where it cannot be opened.
+    """
 
     def __init__(self, host: Host) -> None:
-        self._descriptor = os.open(host.path("dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self._descriptor = os.open(
+            host.path("dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
+        )
         #: Whether the kernel has dropped records that were not read yet.
         self.overwritten = False
         self._open: Optional[Record] = None
@@ -95,27 +108,48 @@ class Reader:
         yield from self._finished(b"")
 
     def _finished(self, line: bytes) -> Iterator[Record]:
-        """The record that a line ends. Lines that begin with a space belong to the record before them."""
+        """The record that a line ends. Lines that begin with a space belong to the record before
+        them.
+        """
         if line[:1] == b" ":
             if self._open:
-                self._open = self._open._replace(text=f"{self._open.text}\n{_unescaped(line[1:].decode('utf-8', 'replace'))}")
+                self._open = self._open._replace(
+                    text=f"{self._open.text}\n{_unescaped(line[1:].decode('utf-8', 'replace'))}"
+                )
             return
         if self._open:
             yield self._open
         found = _HEADER.match(line.decode("utf-8", "replace")) if line[:1].isdigit() else None
-        self._open = Record(int(found.group(2)), int(found.group(3)), int(found.group(1)) & 7, _unescaped(found.group(5))) if found else None
+        self._open = (
+            Record(
+                int(found.group(2)),
+                int(found.group(3)),
+                int(found.group(1)) & 7,
+                _unescaped(found.group(5)),
+            )
+            if found
+            else None
+        )
 
 
 def _unescaped(text: str) -> str:
     r"""What is not printable, and the backslash, stand there as ``\xNN``, one for each byte."""
     if "\\x" not in text:
         return text
-    plain = re.sub(rb"\\x([0-9a-f]{2})", lambda found: bytes([int(found.group(1), 16)]), text.encode("utf-8", "replace"))
+    plain = re.sub(
+        rb"\\x([0-9a-f]{2})",
+        lambda found: bytes([int(found.group(1), 16)]),
+        text.encode("utf-8", "replace"),
+    )
     return plain.decode("utf-8", "replace")
 
 
-def read(host: Host, run: Callable[..., Any], wanted: Callable[[str], bool] = lambda text: True) -> Log:
-    """The log of this boot, its records as far as their text is ``wanted``. ``run(argv, seconds)`` runs a program (`check.Probe.run`)."""
+def read(
+    host: Host, run: Callable[..., Any], wanted: Callable[[str], bool] = lambda text: True
+) -> Log:
+    """The log of this boot, its records as far as their text is ``wanted``. ``run(argv, seconds)``
+    runs a program (`check.Probe.run`).
+    """
     log = _from_kmsg(host, wanted)
     if log.source:
         return log
@@ -144,7 +178,9 @@ def _from_kmsg(host: Host, wanted: Callable[[str], bool]) -> Log:
     if first is None or last is None:
         # Containers get /dev/null in its place.
         return Log(None, [], error=f"{path} holds no record")
-    return Log("kmsg", records, first.seq, last.seq, first.usec, reader.overwritten or bool(first.seq))
+    return Log(
+        "kmsg", records, first.seq, last.seq, first.usec, reader.overwritten or bool(first.seq)
+    )
 
 
 def _from_journal(host: Host, run: Callable[..., Any], wanted: Callable[[str], bool]) -> Log:
@@ -154,7 +190,22 @@ def _from_journal(host: Host, run: Callable[..., Any], wanted: Callable[[str], b
     below = [] if host.root == "/" else [f"--root={host.root}"]
     fields = "--output-fields=MESSAGE,PRIORITY,_SOURCE_MONOTONIC_TIMESTAMP"
     try:
-        done = run([program, *below, "-k", "-b", "-o", "json", fields, "--no-pager", "-q", "-n", str(_JOURNAL_ENTRIES)], _JOURNAL_SECONDS)
+        done = run(
+            [
+                program,
+                *below,
+                "-k",
+                "-b",
+                "-o",
+                "json",
+                fields,
+                "--no-pager",
+                "-q",
+                "-n",
+                str(_JOURNAL_ENTRIES),
+            ],
+            _JOURNAL_SECONDS,
+        )
     except OSError as error:
         return Log(None, [], error=f"journalctl: {error}")
     if done.timed_out:
@@ -162,9 +213,19 @@ def _from_journal(host: Host, run: Callable[..., Any], wanted: Callable[[str], b
     all_records = [record for record in map(_journal_record, done.stdout.splitlines()) if record]
     if not all_records:
         last_words = done.stderr.strip()[-200:]
-        return Log(None, [], error="journalctl shows no message of the kernel" + (f": {last_words}" if last_words else ""))
+        return Log(
+            None,
+            [],
+            error="journalctl shows no message of the kernel"
+            + (f": {last_words}" if last_words else ""),
+        )
     cut = len(all_records) >= _JOURNAL_ENTRIES
-    return Log("journal", [record for record in all_records if wanted(record.text)], first_usec=all_records[0].usec, overwritten=cut)
+    return Log(
+        "journal",
+        [record for record in all_records if wanted(record.text)],
+        first_usec=all_records[0].usec,
+        overwritten=cut,
+    )
 
 
 def _journal_record(line: str) -> Optional[Record]:
@@ -174,7 +235,9 @@ def _journal_record(line: str) -> Optional[Record]:
         usec = int(entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry["__MONOTONIC_TIMESTAMP"])
         message = entry["MESSAGE"]
         # A list of bytes where the text is not UTF-8.
-        text = bytes(message).decode("utf-8", "replace") if isinstance(message, list) else str(message)
+        text = (
+            bytes(message).decode("utf-8", "replace") if isinstance(message, list) else str(message)
+        )
         return Record(None, usec, int(entry.get("PRIORITY") or 6), text)
     except (ValueError, KeyError, TypeError, AttributeError):
         return None

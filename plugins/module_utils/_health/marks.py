@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The mark of a node as a state machine: which mark an event leads to. Pure; the table of marks is in `knowledge.marks`.
+"""The mark of a node as a state machine: which mark an event leads to. Pure; the table of marks is
+in `knowledge.marks`.
 
 What holds whatever happens, in whatever order, by however many writers:
 
@@ -41,7 +42,8 @@ class Rules(NamedTuple):
     """How nodes are marked; the same for all who mark in a cluster."""
 
     label_key: str = "autopilot.ibm.com/gpuhealth"
-    #: Effect of the taint of a node that is EVICT: NoSchedule, PreferNoSchedule, NoExecute, or "" for none.
+    #: Effect of the taint of a node that is EVICT: NoSchedule, PreferNoSchedule, NoExecute, or ""
+    #: for none.
     taint: str = ""
     #: Whether a node that is EVICT is cordoned.
     cordon: bool = False
@@ -57,21 +59,40 @@ def refuse(rules: Rules) -> None:
     """Raises ValueError that names the option, its value and what is accepted."""
     prefix, slash, name = rules.label_key.rpartition("/")
     most = 63 - len(_ADDED)
-    if not _NAME.fullmatch(name) or len(name) > most or (slash and (not _DNS.fullmatch(prefix) or len(prefix) > 253)):
-        raise ValueError(f"label_key: {rules.label_key!r} is not accepted, give the key of a label such as {Rules().label_key}, of at most {most} characters "
-                         "behind the slash")
+    if (
+        not _NAME.fullmatch(name)
+        or len(name) > most
+        or (slash and (not _DNS.fullmatch(prefix) or len(prefix) > 253))
+    ):
+        raise ValueError(
+            f"label_key: {rules.label_key!r} is not accepted, give the key of a label such as "
+            f"{Rules().label_key}, of at most {most} characters "
+            "behind the slash"
+        )
     if rules.taint not in TAINTS:
-        raise ValueError(f"taint: {rules.taint!r} is not accepted, give one of {', '.join(TAINTS[1:])}, or nothing for no taint")
+        raise ValueError(
+            f"taint: {rules.taint!r} is not accepted, give one of {', '.join(TAINTS[1:])}, or "
+            "nothing for no taint"
+        )
     if not 0 <= rules.max_bad_share <= 1:
-        raise ValueError(f"max_bad_share: {rules.max_bad_share} is not accepted, give a share from 0 to 1 such as {Rules().max_bad_share}")
+        raise ValueError(
+            f"max_bad_share: {rules.max_bad_share} is not accepted, give a share from 0 to 1 "
+            f"such as {Rules().max_bad_share}"
+        )
     if not _DNS.fullmatch(rules.namespace) or "." in rules.namespace or len(rules.namespace) > 63:
-        raise ValueError(f"namespace: {rules.namespace!r} is not accepted, give the name of a namespace such as {Rules().namespace}")
+        raise ValueError(
+            f"namespace: {rules.namespace!r} is not accepted, give the name of a namespace "
+            f"such as {Rules().namespace}"
+        )
 
 
 # ---- state ----
 
+
 class Test(NamedTuple):
-    """A deep diagnostic that was begun; it stays after its lease, so that a result that comes late is known to be its."""
+    """A deep diagnostic that was begun; it stays after its lease, so that a result that comes late
+    is known to be its.
+    """
 
     id: str
     by: str
@@ -93,7 +114,8 @@ class State(NamedTuple):
     #: Wall-clock seconds since when it has the mark, None where that is not known.
     since: Optional[float] = None
     test: Optional[Test] = None
-    #: True: we cordoned the node. False: it was cordoned already, or somebody has undone it. None: nothing was done about it.
+    #: True: we cordoned the node. False: it was cordoned already, or somebody has undone it. None:
+    #: nothing was done about it.
     cordoned: Optional[bool] = None
     #: The level of DCGM at which a deep diagnostic failed, and none has passed since; 0 for none.
     failed: int = 0
@@ -105,17 +127,23 @@ def is_expired(test: Test, now: float) -> bool:
 
 def is_tested(state: State, now: float) -> bool:
     """Whether a test of the node holds a lease."""
-    return state.mark in (TESTING, EVICT) and state.test is not None and not is_expired(state.test, now)
+    return (
+        state.mark in (TESTING, EVICT)
+        and state.test is not None
+        and not is_expired(state.test, now)
+    )
 
 
 # ---- events ----
+
 
 class Checked(NamedTuple):
     """Checks of the node ended: ``status`` as `verdict.NodeVerdict` has it."""
 
     status: str
     reason: str = ""
-    #: When; news that are older than the mark and were long on their way say nothing. None: just now.
+    #: When; news that are older than the mark and were long on their way say nothing. None: just
+    #: now.
     at: Optional[float] = None
 
 
@@ -128,7 +156,9 @@ class TestingBegan(NamedTuple):
 
 
 class TestingEnded(NamedTuple):
-    """The deep diagnostic ``id`` ended: ``pass``, ``failed``, ``fatal`` (a failure that EVICT is for) or ``unknown``."""
+    """The deep diagnostic ``id`` ended: ``pass``, ``failed``, ``fatal`` (a failure that EVICT is
+    for) or ``unknown``.
+    """
 
     id: str
     outcome: str
@@ -165,16 +195,28 @@ Event = Union[Checked, TestingBegan, TestingEnded, TestingAbandoned, Set, Refres
 def refuse_event(event: Event) -> None:
     """Raises ValueError for an event that means nothing."""
     if isinstance(event, Checked) and event.status not in STATUSES:
-        raise ValueError(f"status: {event.status!r} is not accepted, give one of {', '.join(STATUSES)}")
-    if isinstance(event, TestingBegan) and not (math.isfinite(event.seconds) and 0 < event.seconds <= MOST_LEASE):
-        raise ValueError(f"lease: {event.seconds} is not accepted, give seconds from 1 to {MOST_LEASE:.0f}")
-    if isinstance(event, TestingEnded) and (event.outcome not in OUTCOMES or event.level not in (1, 2, 3, 4)):
-        raise ValueError(f"outcome {event.outcome!r} of level {event.level!r} is not accepted, give one of {', '.join(OUTCOMES)} of level 1 to 4")
+        raise ValueError(
+            f"status: {event.status!r} is not accepted, give one of {', '.join(STATUSES)}"
+        )
+    if isinstance(event, TestingBegan) and not (
+        math.isfinite(event.seconds) and 0 < event.seconds <= MOST_LEASE
+    ):
+        raise ValueError(
+            f"lease: {event.seconds} is not accepted, give seconds from 1 to {MOST_LEASE:.0f}"
+        )
+    if isinstance(event, TestingEnded) and (
+        event.outcome not in OUTCOMES or event.level not in (1, 2, 3, 4)
+    ):
+        raise ValueError(
+            f"outcome {event.outcome!r} of level {event.level!r} is not accepted, give one of "
+            f"{', '.join(OUTCOMES)} of level 1 to 4"
+        )
     if isinstance(event, Set) and (event.mark not in MARKS or event.mark == TESTING):
         raise ValueError(f"mark: {event.mark!r} is not accepted, give one of PASS, WARN, EVICT")
 
 
 # ---- what leads where ----
+
 
 class Step(NamedTuple):
     """What an event led to; ``refused`` says why it was not obeyed."""
@@ -184,14 +226,21 @@ class Step(NamedTuple):
 
 
 def settled(state: State, now: float) -> State:
-    """The state by now: what is TESTING without a lease gets one, and one that has ended leads back."""
+    """The state by now: what is TESTING without a lease gets one, and one that has ended leads
+    back.
+    """
     if state.mark != TESTING:
         return state
     test = state.test or Test("", state.by, now + FOUND_LEASE)
     if test.base == EVICT:
         return state._replace(mark=EVICT, test=test)
     if is_expired(test, now):
-        return state._replace(mark=_after(state, test), reason=f"its test by {test.by or 'somebody'} did not end in time", since=now, test=test)
+        return state._replace(
+            mark=_after(state, test),
+            reason=f"its test by {test.by or 'somebody'} did not end in time",
+            since=now,
+            test=test,
+        )
     return state._replace(test=test)
 
 
@@ -208,7 +257,9 @@ def step(state: State, event: Event, now: float, by: str, run: str = "") -> Step
     if isinstance(event, TestingAbandoned):
         return Step(_abandoned(state, event, now))
     if isinstance(event, Set):
-        return Step(_to(state, event.mark, event.reason, now, by, run)._replace(test=None, failed=0))
+        return Step(
+            _to(state, event.mark, event.reason, now, by, run)._replace(test=None, failed=0)
+        )
     if isinstance(event, Removed):
         return Step(State(cordoned=state.cordoned))
     return Step(state)
@@ -218,7 +269,9 @@ def _to(state: State, mark: str, reason: str, now: float, by: str, run: str) -> 
     """With this mark; what says nothing new leaves who said it first."""
     if (state.mark, state.reason) == (mark, reason):
         return state
-    return state._replace(mark=mark, reason=reason, by=by, run=run, since=state.since if state.mark == mark else now)
+    return state._replace(
+        mark=mark, reason=reason, by=by, run=run, since=state.since if state.mark == mark else now
+    )
 
 
 def _after(state: State, test: Test) -> str:
@@ -228,7 +281,12 @@ def _after(state: State, test: Test) -> str:
 
 
 def _checked(state: State, event: Checked, now: float, by: str, run: str) -> State:
-    late = event.at is not None and now - event.at > SKEW and state.since is not None and event.at < state.since <= now + SKEW
+    late = (
+        event.at is not None
+        and now - event.at > SKEW
+        and state.since is not None
+        and event.at < state.since <= now + SKEW
+    )
     if late or event.status not in (PASSED, WARNED, UNKNOWN, FAIL):
         return state
     test = state.test
@@ -248,7 +306,10 @@ def _checked(state: State, event: Checked, now: float, by: str, run: str) -> Sta
 
 
 def _still_failed(level: int) -> str:
-    return f"DCGM level {level} failed and has not passed since; the annotation dcgm.level.{level}.output says which tests"
+    return (
+        f"DCGM level {level} failed and has not passed since; the annotation "
+        f"dcgm.level.{level}.output says which tests"
+    )
 
 
 def _verdict(status: str, known: str) -> str:
@@ -272,7 +333,11 @@ def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> 
     test = state.test
     if test is None or test.id != event.id:
         # Somebody else has spoken since it began: what it says is old, so it may warn, and no more.
-        return _checked(state, Checked(FAIL, event.reason), now, by, run) if event.outcome in ("failed", "fatal") else state
+        return (
+            _checked(state, Checked(FAIL, event.reason), now, by, run)
+            if event.outcome in ("failed", "fatal")
+            else state
+        )
     over = state._replace(test=None)
     if event.outcome in ("fatal", "failed"):
         over = over._replace(failed=max(state.failed, event.level))
@@ -282,15 +347,27 @@ def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> 
         return _to(over, EVICT if state.mark == EVICT else WARN, event.reason, now, by, run)
     if event.outcome == "unknown":
         mark = _after(state, test) if state.mark == TESTING else state.mark
-        return over if mark == state.mark else _to(over, mark, f"the deep diagnostic could not tell: {event.reason}", now, by, run)
+        return (
+            over
+            if mark == state.mark
+            else _to(
+                over, mark, f"the deep diagnostic could not tell: {event.reason}", now, by, run
+            )
+        )
     if state.mark == EVICT and test.base != EVICT:
         return over
     if event.level < state.failed:
-        return _to(over, EVICT if state.mark == EVICT else WARN, _still_failed(state.failed), now, by, run)
+        return _to(
+            over, EVICT if state.mark == EVICT else WARN, _still_failed(state.failed), now, by, run
+        )
     over = over._replace(failed=0)
     # A check that found something while it ran knows more than the diagnostic.
     warned = test.seen == WARN or state.mark == WARN
-    return _to(over, WARN, "checks found something while the deep diagnostic passed", now, by, run) if warned else _to(over, PASS, event.reason, now, by, run)
+    return (
+        _to(over, WARN, "checks found something while the deep diagnostic passed", now, by, run)
+        if warned
+        else _to(over, PASS, event.reason, now, by, run)
+    )
 
 
 def _abandoned(state: State, event: TestingAbandoned, now: float) -> State:

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From a run document to samples for Prometheus, in groups that are replaced as one. Pure.
 
-A node and phase is a group, so that a run over a few nodes replaces exactly what it found out about these. ``METRICS`` says what
-each metric means; ``docs/metrics.md`` is made from it.
+A node and phase is a group, so that a run over a few nodes replaces exactly what it found out about
+these. ``METRICS`` says what each metric means; ``docs/metrics.md`` is made from it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,19 @@ from __future__ import annotations
 import json
 import math
 from datetime import datetime, timezone
-from typing import Any, Dict, Iterable, Iterator, List, NamedTuple, Optional, Sequence, Set, Tuple, TypeVar
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypeVar,
+)
 
 from . import dcgm
 from .model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, worst
@@ -25,7 +37,8 @@ SCHEMA_VERSION = 1
 MOST_FINDINGS = 64
 #: Hosts of a mesh up to which each pair has series of its own.
 MOST_MESH_HOSTS = 64
-#: Series of one metric that a node has at most, whatever it says; a mesh of so many hosts on eight planes has fewer.
+#: Series of one metric that a node has at most, whatever it says; a mesh of so many hosts on eight
+#: planes has fewer.
 MOST_SERIES = 512
 #: Characters of a label's value at most; subjects and models are words of the nodes.
 _MOST_CHARACTERS = 200
@@ -38,7 +51,9 @@ class Sample(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A gauge. ``labels`` are those beside the group's; ``check`` is the one whose news replaces it, "" where the label ``check`` says so or none does."""
+    """A gauge. ``labels`` are those beside the group's; ``check`` is the one whose news replaces
+    it, "" where the label ``check`` says so or none does.
+    """
 
     name: str
     help: str
@@ -47,7 +62,9 @@ class Metric(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Samples that are pushed as one: of a node (labels ``node`` and ``phase``) or of the run itself (``phase`` alone)."""
+    """Samples that are pushed as one: of a node (labels ``node`` and ``phase``) or of the run
+    itself (``phase`` alone).
+    """
 
     labels: Dict[str, str]
     samples: List[Sample]
@@ -67,94 +84,300 @@ class Export(NamedTuple):
 
 _STATUS_WORDS = "0 pass, 1 skip, 2 warn, 3 unknown, 4 fail"
 
-#: Metrics of a node that no check's news replaces, those that the label ``check`` does, those of checks, and those of the run.
+#: Metrics of a node that no check's news replaces, those that the label ``check`` does, those of
+#: checks, and those of the run.
 METRICS: Tuple[Metric, ...] = (
-    Metric("autopilot_node_status", f"The worst status of the node's checks, by the policy: {_STATUS_WORDS}."),
-    Metric("autopilot_node_fit", "1 fit to run, 0 unfit; absent where it could not be told or nothing was checked."),
-    Metric("autopilot_last_run_timestamp_seconds", "End of the last run that had the node, seconds since the epoch."),
-    Metric("autopilot_last_success_timestamp_seconds", "End of the last run that found the node fit, seconds since the epoch."),
-    Metric("autopilot_gpu_info", "1 for each GPU of the node.", ("gpu", "uuid", "pci", "model")),
-    Metric("autopilot_check_status", f"Status of a check, by the policy: {_STATUS_WORDS}.", ("check",)),
-    Metric("autopilot_check_timestamp_seconds", "End of the run that the check's status is of, seconds since the epoch.", ("check",)),
     Metric(
-        "autopilot_finding", f"1 for each finding from warn up, by the policy; the worst {MOST_FINDINGS} of a node.",
+        "autopilot_node_status",
+        f"The worst status of the node's checks, by the policy: {_STATUS_WORDS}.",
+    ),
+    Metric(
+        "autopilot_node_fit",
+        "1 fit to run, 0 unfit; absent where it could not be told or nothing was checked.",
+    ),
+    Metric(
+        "autopilot_last_run_timestamp_seconds",
+        "End of the last run that had the node, seconds since the epoch.",
+    ),
+    Metric(
+        "autopilot_last_success_timestamp_seconds",
+        "End of the last run that found the node fit, seconds since the epoch.",
+    ),
+    Metric("autopilot_gpu_info", "1 for each GPU of the node.", ("gpu", "uuid", "pci", "model")),
+    Metric(
+        "autopilot_check_status", f"Status of a check, by the policy: {_STATUS_WORDS}.", ("check",)
+    ),
+    Metric(
+        "autopilot_check_timestamp_seconds",
+        "End of the run that the check's status is of, seconds since the epoch.",
+        ("check",),
+    ),
+    Metric(
+        "autopilot_finding",
+        f"1 for each finding from warn up, by the policy; the worst {MOST_FINDINGS} of a node.",
         ("check", "code", "status", "action", "subject"),
     ),
     Metric("autopilot_gpus", "GPUs that the driver shows.", (), "gpu_count"),
-    Metric("autopilot_remapped_rows", "Memory rows remapped in the life of the GPU.", ("gpu", "cause"), "remapped_rows"),
-    Metric("autopilot_retired_pages", "Memory pages retired in the life of the GPU; GPUs without row remapping.", ("gpu", "cause"), "remapped_rows"),
-    Metric("autopilot_ecc_errors", "Memory errors: volatile since the GPU's last reset, aggregate in its life.", ("gpu", "counter", "kind"), "ecc_errors"),
-    Metric("autopilot_xid_errors", "Errors that the driver logged of the GPU since boot, also those that are over.", ("gpu", "xid"), "xid_errors"),
-    Metric("autopilot_power_limit_watts", "Power limit that is enforced.", ("gpu",), "gpu_power"),
-    Metric("autopilot_clocks_held_back_seconds", "Time since the driver was loaded for which the clocks were held back.", ("gpu", "cause"), "gpu_power"),
-    Metric("autopilot_nvlinks_active", "NVLinks that are up.", ("gpu",), "nvlink"),
-    Metric("autopilot_nvlink_errors", "Errors that the GPU's NVLinks have counted since the driver was loaded, by kind.", ("gpu", "kind"), "nvlink"),
-    Metric("autopilot_pcie_replays", "Packets that the PCIe link has sent again since the driver was loaded.", ("gpu",), "pcie_link"),
-    Metric("autopilot_gpu_memory_used_bytes", "Memory in use beyond the driver's reserve.", ("gpu",), "gpu_processes"),
-    Metric("autopilot_infiniband_port_active", "1 where a port of InfiniBand or RoCE is up, 0 where not.", ("port",), "infiniband"),
-    Metric("autopilot_clock_offset_seconds", "How far the clock is off, by the daemon that keeps it.", (), "clock_sync"),
-    Metric("autopilot_filesystem_free_ratio", "Part of a file system that users can still fill.", ("path",), "storage"),
-    Metric("autopilot_gpus_visible", "GPUs that a container was given.", (), "gpu_visibility"),
-    Metric("autopilot_image_lookup_seconds", "Time until the registry told of an image, the slowest of its images.", ("registry",), "image_registry"),
-    Metric("autopilot_nfs_answer_seconds", "Time until the NFS server answered a call that does nothing.", ("server",), "nfs_mounts"),
-    Metric("autopilot_memory_errors", "Errors of the host's memory since boot: corrected, uncorrected.", ("kind",), "memory_and_cpu"),
-    Metric("autopilot_host_memory_bandwidth_bytes_per_second", "What copying reads and writes in the memory of a NUMA node.", ("numa",), "memory_and_cpu"),
     Metric(
-        "autopilot_pcie_bandwidth_bytes_per_second", "Bandwidth between host and GPU, one GPU at a time.", ("gpu", "direction", "method"), "pcie_bandwidth",
+        "autopilot_remapped_rows",
+        "Memory rows remapped in the life of the GPU.",
+        ("gpu", "cause"),
+        "remapped_rows",
     ),
     Metric(
-        "autopilot_pcie_bandwidth_concurrent_bytes_per_second", "Bandwidth between host and GPU, all GPUs at once.", ("gpu", "direction", "method"),
+        "autopilot_retired_pages",
+        "Memory pages retired in the life of the GPU; GPUs without row remapping.",
+        ("gpu", "cause"),
+        "remapped_rows",
+    ),
+    Metric(
+        "autopilot_ecc_errors",
+        "Memory errors: volatile since the GPU's last reset, aggregate in its life.",
+        ("gpu", "counter", "kind"),
+        "ecc_errors",
+    ),
+    Metric(
+        "autopilot_xid_errors",
+        "Errors that the driver logged of the GPU since boot, also those that are over.",
+        ("gpu", "xid"),
+        "xid_errors",
+    ),
+    Metric("autopilot_power_limit_watts", "Power limit that is enforced.", ("gpu",), "gpu_power"),
+    Metric(
+        "autopilot_clocks_held_back_seconds",
+        "Time since the driver was loaded for which the clocks were held back.",
+        ("gpu", "cause"),
+        "gpu_power",
+    ),
+    Metric("autopilot_nvlinks_active", "NVLinks that are up.", ("gpu",), "nvlink"),
+    Metric(
+        "autopilot_nvlink_errors",
+        "Errors that the GPU's NVLinks have counted since the driver was loaded, by kind.",
+        ("gpu", "kind"),
+        "nvlink",
+    ),
+    Metric(
+        "autopilot_pcie_replays",
+        "Packets that the PCIe link has sent again since the driver was loaded.",
+        ("gpu",),
+        "pcie_link",
+    ),
+    Metric(
+        "autopilot_gpu_memory_used_bytes",
+        "Memory in use beyond the driver's reserve.",
+        ("gpu",),
+        "gpu_processes",
+    ),
+    Metric(
+        "autopilot_infiniband_port_active",
+        "1 where a port of InfiniBand or RoCE is up, 0 where not.",
+        ("port",),
+        "infiniband",
+    ),
+    Metric(
+        "autopilot_clock_offset_seconds",
+        "How far the clock is off, by the daemon that keeps it.",
+        (),
+        "clock_sync",
+    ),
+    Metric(
+        "autopilot_filesystem_free_ratio",
+        "Part of a file system that users can still fill.",
+        ("path",),
+        "storage",
+    ),
+    Metric("autopilot_gpus_visible", "GPUs that a container was given.", (), "gpu_visibility"),
+    Metric(
+        "autopilot_image_lookup_seconds",
+        "Time until the registry told of an image, the slowest of its images.",
+        ("registry",),
+        "image_registry",
+    ),
+    Metric(
+        "autopilot_nfs_answer_seconds",
+        "Time until the NFS server answered a call that does nothing.",
+        ("server",),
+        "nfs_mounts",
+    ),
+    Metric(
+        "autopilot_memory_errors",
+        "Errors of the host's memory since boot: corrected, uncorrected.",
+        ("kind",),
+        "memory_and_cpu",
+    ),
+    Metric(
+        "autopilot_host_memory_bandwidth_bytes_per_second",
+        "What copying reads and writes in the memory of a NUMA node.",
+        ("numa",),
+        "memory_and_cpu",
+    ),
+    Metric(
+        "autopilot_pcie_bandwidth_bytes_per_second",
+        "Bandwidth between host and GPU, one GPU at a time.",
+        ("gpu", "direction", "method"),
         "pcie_bandwidth",
     ),
     Metric(
-        "autopilot_gpu_link_bandwidth_bytes_per_second", "The slowest direction of copies between the GPU and another, by what they go over.",
-        ("gpu", "kind"), "gpu_link",
+        "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
+        "Bandwidth between host and GPU, all GPUs at once.",
+        ("gpu", "direction", "method"),
+        "pcie_bandwidth",
     ),
-    Metric("autopilot_gpu_memory_bandwidth_bytes_per_second", "Bandwidth of the GPU's memory by our triad kernel.", ("gpu",), "gpu_memory"),
+    Metric(
+        "autopilot_gpu_link_bandwidth_bytes_per_second",
+        "The slowest direction of copies between the GPU and another, by what they go over.",
+        ("gpu", "kind"),
+        "gpu_link",
+    ),
+    Metric(
+        "autopilot_gpu_memory_bandwidth_bytes_per_second",
+        "Bandwidth of the GPU's memory by our triad kernel.",
+        ("gpu",),
+        "gpu_memory",
+    ),
     Metric(
         "autopilot_gpu_compute_operations_per_second",
-        "Floating point operations of our kernels, fp64 multiply-adds and tensor core products: compares GPUs of a model.", ("gpu", "kind"), "gpu_memory",
+        "Floating point operations of our kernels, fp64 multiply-adds and tensor core "
+        "products: compares GPUs of a model.",
+        ("gpu", "kind"),
+        "gpu_memory",
     ),
-    Metric("autopilot_activity_utilization_ratio", "How busy the GPU was over the last look at a running job.", ("gpu",), "gpu_activity"),
-    Metric("autopilot_activity_power_watts", "Power that the GPU drew over the last look at a running job.", ("gpu",), "gpu_activity"),
-    Metric("autopilot_activity_sm_clock_hertz", "Clock of the GPU's multiprocessors over the last look at a running job.", ("gpu",), "gpu_activity"),
-    Metric("autopilot_activity_sampling_cpu_ratio", "Share of one core that looking at the GPUs of a running job took.", (), "gpu_activity"),
-    Metric("autopilot_activity_sampling_memory_bytes", "Memory of the process that looked at the GPUs of a running job.", (), "gpu_activity"),
-    Metric("autopilot_ping_loss_ratio", "Share of the node's pings that were lost, over all peers.", ("plane",), "ping_mesh"),
-    Metric("autopilot_ping_round_trip_seconds", "Median round trip of the node's pings, over all peers.", ("plane",), "ping_mesh"),
     Metric(
-        "autopilot_mesh_ping_loss_ratio", f"Share of pings to a peer that were lost; in meshes of at most {MOST_MESH_HOSTS} hosts.", ("plane", "peer"),
+        "autopilot_activity_utilization_ratio",
+        "How busy the GPU was over the last look at a running job.",
+        ("gpu",),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_activity_power_watts",
+        "Power that the GPU drew over the last look at a running job.",
+        ("gpu",),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_activity_sm_clock_hertz",
+        "Clock of the GPU's multiprocessors over the last look at a running job.",
+        ("gpu",),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_activity_sampling_cpu_ratio",
+        "Share of one core that looking at the GPUs of a running job took.",
+        (),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_activity_sampling_memory_bytes",
+        "Memory of the process that looked at the GPUs of a running job.",
+        (),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_ping_loss_ratio",
+        "Share of the node's pings that were lost, over all peers.",
+        ("plane",),
         "ping_mesh",
     ),
     Metric(
-        "autopilot_mesh_ping_round_trip_seconds", f"Median round trip to a peer; in meshes of at most {MOST_MESH_HOSTS} hosts.", ("plane", "peer"),
+        "autopilot_ping_round_trip_seconds",
+        "Median round trip of the node's pings, over all peers.",
+        ("plane",),
         "ping_mesh",
     ),
-    Metric("autopilot_pair_bandwidth_bytes_per_second", "What TCP carries, the median over the node's partners.", ("plane", "direction"), "iperf3_pairs"),
     Metric(
-        "autopilot_mesh_bandwidth_bytes_per_second", f"What TCP carries to a peer; in meshes of at most {MOST_MESH_HOSTS} hosts.", ("plane", "peer"),
+        "autopilot_mesh_ping_loss_ratio",
+        f"Share of pings to a peer that were lost; in meshes of at most {MOST_MESH_HOSTS} hosts.",
+        ("plane", "peer"),
+        "ping_mesh",
+    ),
+    Metric(
+        "autopilot_mesh_ping_round_trip_seconds",
+        f"Median round trip to a peer; in meshes of at most {MOST_MESH_HOSTS} hosts.",
+        ("plane", "peer"),
+        "ping_mesh",
+    ),
+    Metric(
+        "autopilot_pair_bandwidth_bytes_per_second",
+        "What TCP carries, the median over the node's partners.",
+        ("plane", "direction"),
         "iperf3_pairs",
     ),
-    Metric("autopilot_volume_bound_seconds", "Time from making a claim until it had a volume.", ("storage_class",), "volume_claim"),
-    Metric("autopilot_volume_ready_seconds", "Time from making a claim until a pod ran with its volume.", ("storage_class",), "volume_claim"),
-    Metric("autopilot_gpu_usage_mean_ratio", "Share of the time in which a kernel ran, the mean over a capture.", ("gpu",), "gpu_usage"),
-    Metric("autopilot_gpu_usage_median_ratio", "The same, the median of the samples.", ("gpu",), "gpu_usage"),
-    Metric("autopilot_gpu_usage_idle_ratio", "Share of a capture in which the GPU was busy for less than 5 %.", ("gpu",), "gpu_usage"),
-    Metric("autopilot_gpu_usage_idle_episodes", "Times in a capture in which the GPU was busy for less than 5 %.", ("gpu",), "gpu_usage"),
-    Metric("autopilot_gpu_usage_memory_occupied_ratio", "Share of the GPU's memory in use, the mean of a capture's steady state.", ("gpu",), "gpu_usage"),
-    Metric("autopilot_run_status", f"The worst status of all nodes and of what lies between them: {_STATUS_WORDS}."),
+    Metric(
+        "autopilot_mesh_bandwidth_bytes_per_second",
+        f"What TCP carries to a peer; in meshes of at most {MOST_MESH_HOSTS} hosts.",
+        ("plane", "peer"),
+        "iperf3_pairs",
+    ),
+    Metric(
+        "autopilot_volume_bound_seconds",
+        "Time from making a claim until it had a volume.",
+        ("storage_class",),
+        "volume_claim",
+    ),
+    Metric(
+        "autopilot_volume_ready_seconds",
+        "Time from making a claim until a pod ran with its volume.",
+        ("storage_class",),
+        "volume_claim",
+    ),
+    Metric(
+        "autopilot_gpu_usage_mean_ratio",
+        "Share of the time in which a kernel ran, the mean over a capture.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_gpu_usage_median_ratio",
+        "The same, the median of the samples.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_gpu_usage_idle_ratio",
+        "Share of a capture in which the GPU was busy for less than 5 %.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_gpu_usage_idle_episodes",
+        "Times in a capture in which the GPU was busy for less than 5 %.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_gpu_usage_memory_occupied_ratio",
+        "Share of the GPU's memory in use, the mean of a capture's steady state.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_run_status",
+        f"The worst status of all nodes and of what lies between them: {_STATUS_WORDS}.",
+    ),
     Metric("autopilot_run_passed", "1 where the last run met its policy, 0 where it did not."),
-    Metric("autopilot_run_complete", "1 where the last run came to its end, 0 where it was broken off."),
+    Metric(
+        "autopilot_run_complete", "1 where the last run came to its end, 0 where it was broken off."
+    ),
     Metric("autopilot_run_timestamp_seconds", "End of the last run, seconds since the epoch."),
     Metric("autopilot_run_duration_seconds", "How long the last run took."),
-    Metric("autopilot_run_nodes", "Nodes of the last run: fit, unfit, could_not_tell, skipped.", ("fit",)),
-    Metric("autopilot_run_info", "1, with the run's name and the collection's version.", ("run_id", "version")),
+    Metric(
+        "autopilot_run_nodes",
+        "Nodes of the last run: fit, unfit, could_not_tell, skipped.",
+        ("fit",),
+    ),
+    Metric(
+        "autopilot_run_info",
+        "1, with the run's name and the collection's version.",
+        ("run_id", "version"),
+    ),
 )
 
-#: The metric of IBM Autopilot, with its values. Its label ``node`` is the group's, which the Pushgateway gives to every series.
+#: The metric of IBM Autopilot, with its values. Its label ``node`` is the group's, which the
+#: Pushgateway gives to every series.
 COMPATIBILITY = Metric(
     "autopilot_health_checks",
-    "IBM Autopilot's: pciebw in GB/s; remapped, power-slowdown, gpumem, dcgm, ping and pvc 1 where bad and 0 where not.",
+    "IBM Autopilot's: pciebw in GB/s; remapped, power-slowdown, gpumem, dcgm, ping and pvc 1 "
+    "where bad and 0 where not.",
     ("health", "cpumodel", "gpumodel", "deviceid"),
 )
 
@@ -180,11 +403,23 @@ MEASURED: Dict[Tuple[str, str, str], str] = {
     ("image_registry", "image_lookup", "seconds"): "autopilot_image_lookup_seconds",
     ("nfs_mounts", "nfs_answer", "seconds"): "autopilot_nfs_answer_seconds",
     ("memory_and_cpu", "memory_errors", "errors"): "autopilot_memory_errors",
-    ("memory_and_cpu", "host_memory_bandwidth", "bytes/s"): "autopilot_host_memory_bandwidth_bytes_per_second",
+    (
+        "memory_and_cpu",
+        "host_memory_bandwidth",
+        "bytes/s",
+    ): "autopilot_host_memory_bandwidth_bytes_per_second",
     ("pcie_bandwidth", "pcie_bandwidth", "bytes/s"): "autopilot_pcie_bandwidth_bytes_per_second",
-    ("pcie_bandwidth", "pcie_bandwidth_concurrent", "bytes/s"): "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
+    (
+        "pcie_bandwidth",
+        "pcie_bandwidth_concurrent",
+        "bytes/s",
+    ): "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
     ("gpu_link", "gpu_link_bandwidth", "bytes/s"): "autopilot_gpu_link_bandwidth_bytes_per_second",
-    ("gpu_memory", "gpu_memory_bandwidth", "bytes/s"): "autopilot_gpu_memory_bandwidth_bytes_per_second",
+    (
+        "gpu_memory",
+        "gpu_memory_bandwidth",
+        "bytes/s",
+    ): "autopilot_gpu_memory_bandwidth_bytes_per_second",
     ("gpu_memory", "gpu_compute_rate", "FLOP/s"): "autopilot_gpu_compute_operations_per_second",
     ("gpu_activity", "utilization", "ratio"): "autopilot_activity_utilization_ratio",
     ("gpu_activity", "power", "watts"): "autopilot_activity_power_watts",
@@ -200,7 +435,11 @@ MEASURED: Dict[Tuple[str, str, str], str] = {
     ("gpu_usage", "gpu_usage_p50", "ratio"): "autopilot_gpu_usage_median_ratio",
     ("gpu_usage", "gpu_usage_idle", "ratio"): "autopilot_gpu_usage_idle_ratio",
     ("gpu_usage", "gpu_usage_idle_episodes", "episodes"): "autopilot_gpu_usage_idle_episodes",
-    ("gpu_usage", "gpu_usage_memory_occupied", "ratio"): "autopilot_gpu_usage_memory_occupied_ratio",
+    (
+        "gpu_usage",
+        "gpu_usage_memory_occupied",
+        "ratio",
+    ): "autopilot_gpu_usage_memory_occupied_ratio",
 }
 #: Check, measure and unit of a mesh's matrix -> metric, and by what the value is divided.
 _CELLS: Dict[Tuple[str, str, str], Tuple[str, float]] = {
@@ -213,21 +452,38 @@ _KNOWN: Dict[str, Metric] = {metric.name: metric for metric in METRICS + (COMPAT
 
 #: The predecessor's label ``health`` -> check.
 _HEALTH = {
-    "pciebw": "pcie_bandwidth", "remapped": "remapped_rows", "power-slowdown": "gpu_power", "gpumem": "gpu_memory", "dcgm": "dcgm_diag",
-    "ping": "ping_mesh", "pvc": "volume_claim",
+    "pciebw": "pcie_bandwidth",
+    "remapped": "remapped_rows",
+    "power-slowdown": "gpu_power",
+    "gpumem": "gpu_memory",
+    "dcgm": "dcgm_diag",
+    "ping": "ping_mesh",
+    "pvc": "volume_claim",
 }
 #: Findings for which the predecessor's metric is 1.
-_FLAGS = {"remapped_rows": ("row_remap_pending",), "gpu_power": ("hw_slowdown", "hw_thermal_slowdown", "power_brake")}
+_FLAGS = {
+    "remapped_rows": ("row_remap_pending",),
+    "gpu_power": ("hw_slowdown", "hw_thermal_slowdown", "power_brake"),
+}
 
 
 # ---- from a document to groups ----
 
+
 def export_of(document: Dict[str, Any], complete: bool = True) -> Export:
     """All that a run has to push, with the compatibility metric."""
-    return Export(str(document["run_id"]), str(document["phase"]), _epoch(document["finished"]), complete, list(groups_of(document, True, complete)))
+    return Export(
+        str(document["run_id"]),
+        str(document["phase"]),
+        _epoch(document["finished"]),
+        complete,
+        list(groups_of(document, True, complete)),
+    )
 
 
-def groups_of(document: Dict[str, Any], compatibility: bool = False, complete: bool = True) -> Iterator[Group]:
+def groups_of(
+    document: Dict[str, Any], compatibility: bool = False, complete: bool = True
+) -> Iterator[Group]:
     """The groups of a run document: one for each node, and that of the run at last."""
     phase, finished = str(document["phase"]), _epoch(document["finished"])
     policy = policy_from(document["policy"])
@@ -237,7 +493,9 @@ def groups_of(document: Dict[str, Any], compatibility: bool = False, complete: b
         name = str(node["name"])
         raw = [CheckResult.from_dict(one) for one in list(node["health"]) + list(node["fleet"])]
         samples = _node_samples(node, finished)
-        samples += _check_samples(by_policy(raw, policy), cells.get(name, []), between.get(name, []), finished)
+        samples += _check_samples(
+            by_policy(raw, policy), cells.get(name, []), between.get(name, []), finished
+        )
         samples += _finding_samples(list(node["findings"]) + between.get(name, []))
         if compatibility:
             samples += _compatible(node, raw, cells.get(name, []))
@@ -279,14 +537,26 @@ def _bounded(samples: Sequence[Sample]) -> List[Sample]:
 
 
 def _node_samples(node: Dict[str, Any], finished: float) -> List[Sample]:
-    samples = [Sample("autopilot_node_status", {}, _rank(node["status"])), Sample("autopilot_last_run_timestamp_seconds", {}, finished)]
+    samples = [
+        Sample("autopilot_node_status", {}, _rank(node["status"])),
+        Sample("autopilot_last_run_timestamp_seconds", {}, finished),
+    ]
     if node["fit"] in (FIT, UNFIT):
         samples.append(Sample("autopilot_node_fit", {}, float(node["fit"] == FIT)))
     if node["fit"] == FIT:
         samples.append(Sample("autopilot_last_success_timestamp_seconds", {}, finished))
     for gpu in _gpus(node):
-        labels = {"gpu": gpu.get("index"), "uuid": gpu.get("uuid"), "pci": gpu.get("pci"), "model": gpu.get("name")}
-        samples.append(Sample("autopilot_gpu_info", {name: _text(value) for name, value in labels.items()}, 1.0))
+        labels = {
+            "gpu": gpu.get("index"),
+            "uuid": gpu.get("uuid"),
+            "pci": gpu.get("pci"),
+            "model": gpu.get("name"),
+        }
+        samples.append(
+            Sample(
+                "autopilot_gpu_info", {name: _text(value) for name, value in labels.items()}, 1.0
+            )
+        )
     return samples
 
 
@@ -299,7 +569,12 @@ def _gpus(node: Dict[str, Any]) -> List[Dict[str, Any]]:
 _Cell = Tuple[str, Sample]
 
 
-def _check_samples(results: Sequence[CheckResult], cells: Sequence[_Cell], between: Sequence[Dict[str, Any]], finished: float) -> List[Sample]:
+def _check_samples(
+    results: Sequence[CheckResult],
+    cells: Sequence[_Cell],
+    between: Sequence[Dict[str, Any]],
+    finished: float,
+) -> List[Sample]:
     """By check: status, time, and what it measured unless it could not tell."""
     statuses: Dict[str, List[str]] = {}
     for result in results:
@@ -309,12 +584,20 @@ def _check_samples(results: Sequence[CheckResult], cells: Sequence[_Cell], betwe
         status = worst(several)
         samples.append(Sample("autopilot_check_status", {"check": _text(check)}, _rank(status)))
         if status != UNKNOWN:
-            samples += [sample for result in results if result.check == check for sample in _measured(result)]
+            samples += [
+                sample
+                for result in results
+                if result.check == check
+                for sample in _measured(result)
+            ]
             samples += [sample for own, sample in cells if own == check]
-    # What is found between this node and others has its time too, so that the next run that has both replaces it.
+    # What is found between this node and others has its time too, so that the next run that has
+    # both replaces it.
     for check in {**statuses, **{str(one.get("check") or ""): [] for one in between}}:
         if check:
-            samples.append(Sample("autopilot_check_timestamp_seconds", {"check": _text(check)}, finished))
+            samples.append(
+                Sample("autopilot_check_timestamp_seconds", {"check": _text(check)}, finished)
+            )
     return samples
 
 
@@ -322,9 +605,16 @@ def _measured(result: CheckResult) -> List[Sample]:
     samples = []
     for measurement in result.measurements:
         metric = MEASURED.get((result.check, measurement.name, measurement.unit))
-        # What a check that was called by hand says of each peer by address has other labels, and no end.
+        # What a check that was called by hand says of each peer by address has other labels, and no
+        # end.
         if metric and set(measurement.labels) == set(_KNOWN[metric].labels):
-            samples.append(Sample(metric, {name: _text(value) for name, value in measurement.labels.items()}, float(measurement.value)))
+            samples.append(
+                Sample(
+                    metric,
+                    {name: _text(value) for name, value in measurement.labels.items()},
+                    float(measurement.value),
+                )
+            )
     return samples
 
 
@@ -338,16 +628,24 @@ def _cells(document: Dict[str, Any]) -> Dict[str, List[_Cell]]:
         for source, target, value in matrix["cells"] if known else []:
             if known and value is not None and math.isfinite(value):
                 labels = {"plane": _text(matrix["plane"]), "peer": _text(hosts[target])}
-                found.setdefault(hosts[source], []).append((matrix["check"], Sample(known[0], labels, value / known[1])))
+                found.setdefault(hosts[source], []).append(
+                    (matrix["check"], Sample(known[0], labels, value / known[1]))
+                )
     return found
 
 
 def _between(document: Dict[str, Any]) -> Dict[str, List[Dict[str, Any]]]:
-    """Findings about what lies between nodes or is the job's, by the nodes in their evidence: a run that has both ends again replaces them."""
+    """Findings about what lies between nodes or is the job's, by the nodes in their evidence: a run
+    that has both ends again replaces them.
+    """
     found: Dict[str, List[Dict[str, Any]]] = {}
     for finding in document["findings"]:
         pairs, nodes = (mapping(finding.get("evidence")).get(name) for name in ("pairs", "nodes"))
-        ends = [str(pair[end]) for pair in pairs for end in ("from", "to") if end in mapping(pair)] if isinstance(pairs, list) else []
+        ends = (
+            [str(pair[end]) for pair in pairs for end in ("from", "to") if end in mapping(pair)]
+            if isinstance(pairs, list)
+            else []
+        )
         ends += map(str, nodes) if isinstance(nodes, list) else []
         for name in dict.fromkeys(ends):
             found.setdefault(name, []).append(finding)
@@ -360,14 +658,24 @@ def _finding_samples(findings: Sequence[Dict[str, Any]]) -> List[Sample]:
         finding = Finding.from_dict(one)
         if _rank(finding.status) >= _rank(WARN):
             labels = {
-                "check": str(one.get("check") or ""), "code": finding.code, "status": finding.status, "action": finding.action, "subject": str(finding.subject),
+                "check": str(one.get("check") or ""),
+                "code": finding.code,
+                "status": finding.status,
+                "action": finding.action,
+                "subject": str(finding.subject),
             }
-            samples.append(Sample("autopilot_finding", {name: _text(value) for name, value in labels.items()}, 1.0))
+            samples.append(
+                Sample(
+                    "autopilot_finding", {name: _text(value) for name, value in labels.items()}, 1.0
+                )
+            )
     return _worst_findings(samples)
 
 
 def _worst_findings(samples: Iterable[Sample]) -> List[Sample]:
-    return sorted(_distinct(samples), key=lambda one: (-_rank_of_finding(one), _series(one)))[:MOST_FINDINGS]
+    return sorted(_distinct(samples), key=lambda one: (-_rank_of_finding(one), _series(one)))[
+        :MOST_FINDINGS
+    ]
 
 
 def _is_finding(sample: Sample) -> bool:
@@ -380,21 +688,30 @@ def _rank_of_finding(sample: Sample) -> float:
 
 def _run_samples(document: Dict[str, Any], finished: float, complete: bool) -> List[Sample]:
     verdict = document["verdict"]
-    info = {"run_id": _text(document["run_id"]), "version": _text(mapping(document["versions"]).get("collection"))}
+    info = {
+        "run_id": _text(document["run_id"]),
+        "version": _text(mapping(document["versions"]).get("collection")),
+    }
     return [
         Sample("autopilot_run_status", {}, _rank(verdict["status"])),
         Sample("autopilot_run_passed", {}, float(verdict["passed"])),
         Sample("autopilot_run_complete", {}, float(complete)),
         Sample(_RUN_TIMESTAMP, {}, finished),
         Sample("autopilot_run_duration_seconds", {}, float(document["duration_seconds"])),
-        *(Sample("autopilot_run_nodes", {"fit": fit}, float(document["counts"][fit])) for fit in FITNESS),
+        *(
+            Sample("autopilot_run_nodes", {"fit": fit}, float(document["counts"][fit]))
+            for fit in FITNESS
+        ),
         Sample("autopilot_run_info", info, 1.0),
     ]
 
 
 # ---- the predecessor's metric ----
 
-def _compatible(node: Dict[str, Any], results: Sequence[CheckResult], cells: Sequence[_Cell]) -> List[Sample]:
+
+def _compatible(
+    node: Dict[str, Any], results: Sequence[CheckResult], cells: Sequence[_Cell]
+) -> List[Sample]:
     """The predecessor's values of what could be told; its ``iperf`` has none."""
     gpus = _gpus(node)
     models = {str(gpu.get("index")): str(gpu.get("name") or "") for gpu in gpus}
@@ -402,8 +719,11 @@ def _compatible(node: Dict[str, Any], results: Sequence[CheckResult], cells: Seq
     for result in results:
         if result.check == "pcie_bandwidth" and result.status != UNKNOWN:
             found += [
-                ("pciebw", one.labels["gpu"], one.value / 1e9) for one in result.measurements
-                if one.name == "pcie_bandwidth" and one.labels.get("direction") == "host_to_device" and one.labels.get("method") == "copy_engine"
+                ("pciebw", one.labels["gpu"], one.value / 1e9)
+                for one in result.measurements
+                if one.name == "pcie_bandwidth"
+                and one.labels.get("direction") == "host_to_device"
+                and one.labels.get("method") == "copy_engine"
             ]
         elif result.status in (SKIP, UNKNOWN):
             continue
@@ -422,13 +742,24 @@ def _compatible(node: Dict[str, Any], results: Sequence[CheckResult], cells: Seq
     first = next(iter(models.values()), "")
     same = {"cpumodel": _text(mapping(node["facts"]).get("cpu_model"))}
     return [
-        Sample(COMPATIBILITY.name, dict(same, health=health, gpumodel=_text(models.get(device, first)), deviceid=_text(device)), value)
+        Sample(
+            COMPATIBILITY.name,
+            dict(
+                same,
+                health=health,
+                gpumodel=_text(models.get(device, first)),
+                deviceid=_text(device),
+            ),
+            value,
+        )
         for health, device, value in found
     ]
 
 
 def flags(result: CheckResult, gpus: Iterable[str]) -> List[Tuple[str, float]]:
-    """By GPU the predecessor's 1 where its check found something and 0 where not; a GPU that could not be looked at, and any other check, has none."""
+    """By GPU the predecessor's 1 where its check found something and 0 where not; a GPU that could
+    not be looked at, and any other check, has none.
+    """
     codes = _FLAGS.get(result.check)
     if codes is None:
         return []
@@ -444,9 +775,15 @@ def flags(result: CheckResult, gpus: Iterable[str]) -> List[Tuple[str, float]]:
 
 
 def _diagnosed(node: Dict[str, Any], result: CheckResult) -> float:
-    """1 where any result of DCGM's (first) run says fail; without its document, where the check does."""
+    """1 where any result of DCGM's (first) run says fail; without its document, where the check
+    does.
+    """
     runs = mapping(mapping(mapping(node["readings"]).get("dcgm_diag")).get("readings")).get("runs")
-    said = {one.status for one in dcgm.results(mapping(runs[0]).get("report"))} if isinstance(runs, list) and runs else set()
+    said = (
+        {one.status for one in dcgm.results(mapping(runs[0]).get("report"))}
+        if isinstance(runs, list) and runs
+        else set()
+    )
     return float("fail" in said if said else result.status == "fail")
 
 
@@ -461,6 +798,7 @@ def _unreachable(cells: Sequence[_Cell]) -> List[Tuple[str, float]]:
 
 
 # ---- what the gateway has already ----
+
 
 class _Part(NamedTuple):
     """All samples of one check."""
@@ -488,7 +826,8 @@ class _Own(NamedTuple):
     last_success: Optional[float]
     samples: List[Sample]
     says: bool
-    #: Whether the node was asked; one that answers and skips everything says nothing of itself but that it is there.
+    #: Whether the node was asked; one that answers and skips everything says nothing of itself but
+    #: that it is there.
     asked: bool
 
     @property
@@ -504,7 +843,9 @@ _News = TypeVar("_News", _Part, _Own)
 
 
 def _newest(one: _News, other: _News) -> _News:
-    """What says something before what says nothing new, then the later, of the same second the worse, and then whichever, but always the same."""
+    """What says something before what says nothing new, then the later, of the same second the
+    worse, and then whichever, but always the same.
+    """
     if one.age != other.age:
         return max(one, other, key=lambda news: news.age)
     return max(one, other, key=lambda news: sorted(map(_whole, news.samples)))
@@ -515,18 +856,23 @@ def _whole(sample: Sample) -> Tuple[Any, ...]:
 
 
 def merged(new: Sequence[Sample], old: Sequence[Sample]) -> List[Sample]:
-    """What a group is to hold after a push of ``new`` where the gateway has ``old``; which of them is the newer they say themselves.
+    """What a group is to hold after a push of ``new`` where the gateway has ``old``; which of them
+    is the newer they say themselves.
 
-    Of each check the later news win with all that belongs to them; a check that was left out or skipped keeps what is known. Of a
-    run the later is kept whole. Labels that a metric does not have (those of the group, as the gateway returns them) and metrics that are not known
-    are dropped.
+    Of each check the later news win with all that belongs to them; a check that was left out or
+    skipped keeps what is known. Of a run the later is kept whole. Labels that a metric does not
+    have (those of the group, as the gateway returns them) and metrics that are not known are
+    dropped.
     """
     both = [_known(new), _known(old)]
     if any(sample.metric == _RUN_TIMESTAMP for samples in both for sample in samples):
         return max(both, key=_age_of_run)
     groups = [_parts(samples) for samples in both]
     newer = _newest(groups[0][0], groups[1][0])
-    present = max((own for own, _checks in groups), key=lambda own: (own.asked, own.moment, own.says, sorted(map(_whole, own.samples))))
+    present = max(
+        (own for own, _checks in groups),
+        key=lambda own: (own.asked, own.moment, own.says, sorted(map(_whole, own.samples))),
+    )
     parts: Dict[str, _Part] = {}
     for _own, of_group in groups:
         for check, part in of_group.items():
@@ -539,24 +885,37 @@ def merged(new: Sequence[Sample], old: Sequence[Sample]) -> List[Sample]:
     # Whether a check that was skipped has left something out is known to the run alone.
     status = min(newer.status, status) if status == _rank(SKIP) else status
     # Who was away and is back, but was not looked at, is neither what it was then nor well.
-    back = any(_is_finding(sample) for sample in newer.samples) and not any(_is_finding(sample) for sample in present.samples)
+    back = any(_is_finding(sample) for sample in newer.samples) and not any(
+        _is_finding(sample) for sample in present.samples
+    )
     fit = _fit(status, None if back else newer.fit)
     successes = [own.last_success for own, _checks in groups if own.last_success is not None]
     return [
         Sample("autopilot_node_status", {}, status),
         *([Sample("autopilot_node_fit", {}, fit)] if fit is not None else []),
-        Sample("autopilot_last_run_timestamp_seconds", {}, max(own.last_run for own, _checks in groups)),
-        *([Sample("autopilot_last_success_timestamp_seconds", {}, max(successes))] if successes else []),
-        *(sample for sample in kept if not _is_finding(sample)), *findings,
+        Sample(
+            "autopilot_last_run_timestamp_seconds", {}, max(own.last_run for own, _checks in groups)
+        ),
+        *(
+            [Sample("autopilot_last_success_timestamp_seconds", {}, max(successes))]
+            if successes
+            else []
+        ),
+        *(sample for sample in kept if not _is_finding(sample)),
+        *findings,
     ]
 
 
 def _age_of_run(samples: Sequence[Sample]) -> Tuple[Any, ...]:
-    return max((sample.value for sample in samples if sample.metric == _RUN_TIMESTAMP), default=0.0), sorted(map(_whole, samples))
+    return max(
+        (sample.value for sample in samples if sample.metric == _RUN_TIMESTAMP), default=0.0
+    ), sorted(map(_whole, samples))
 
 
 def _fit(status: float, newest: Optional[float]) -> Optional[float]:
-    """Fitness by the worst status that is kept. Nothing that could not be told is fit, and what failed stays unfit until it is found well."""
+    """Fitness by the worst status that is kept. Nothing that could not be told is fit, and what
+    failed stays unfit until it is found well.
+    """
     if status == _rank("fail"):
         return 0.0
     if status == _rank(UNKNOWN):
@@ -570,7 +929,13 @@ def _known(samples: Sequence[Sample]) -> List[Sample]:
     for sample in samples:
         metric = _KNOWN.get(sample.metric)
         if metric is not None and math.isfinite(sample.value):
-            known.append(Sample(metric.name, {name: sample.labels.get(name, "") for name in metric.labels}, float(sample.value)))
+            known.append(
+                Sample(
+                    metric.name,
+                    {name: sample.labels.get(name, "") for name in metric.labels},
+                    float(sample.value),
+                )
+            )
     return _distinct(known)
 
 
@@ -587,27 +952,52 @@ def _parts(samples: Sequence[Sample]) -> Tuple[_Own, Dict[str, _Part]]:
     by_check: Dict[str, List[Sample]] = {}
     for sample in samples:
         by_check.setdefault(_check_of(sample), []).append(sample)
-    own = [sample for sample in by_check.pop("", []) if sample.metric in ("autopilot_gpu_info", "autopilot_finding")]
+    own = [
+        sample
+        for sample in by_check.pop("", [])
+        if sample.metric in ("autopilot_gpu_info", "autopilot_finding")
+    ]
     parts = {}
     for check, several in by_check.items():
         said = {sample.metric: sample.value for sample in several}
-        parts[check] = _Part(said.get("autopilot_check_status"), said.get("autopilot_check_timestamp_seconds", 0.0), several)
+        parts[check] = _Part(
+            said.get("autopilot_check_status"),
+            said.get("autopilot_check_timestamp_seconds", 0.0),
+            several,
+        )
     status = plain.get("autopilot_node_status", _rank(UNKNOWN))
     says = bool(samples) and (status != _rank(SKIP) or any(part.says for part in parts.values()))
     return _Own(
-        status, plain.get("autopilot_node_fit"), last_run, plain.get("autopilot_last_success_timestamp_seconds"), own, says, says or bool(parts),
+        status,
+        plain.get("autopilot_node_fit"),
+        last_run,
+        plain.get("autopilot_last_success_timestamp_seconds"),
+        own,
+        says,
+        says or bool(parts),
     ), parts
 
 
 # ---- the file ----
 
+
 def to_json(export: Export) -> str:
     """The export as text, a line for each group."""
     head = {
-        "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "run_id": export.run_id, "phase": export.phase, "finished": export.finished,
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "run_id": export.run_id,
+        "phase": export.phase,
+        "finished": export.finished,
         "complete": export.complete,
     }
-    lines = [json.dumps({"labels": group.labels, "samples": [list(sample) for sample in group.samples]}, allow_nan=False) for group in export.groups]
+    lines = [
+        json.dumps(
+            {"labels": group.labels, "samples": [list(sample) for sample in group.samples]},
+            allow_nan=False,
+        )
+        for group in export.groups
+    ]
     return json.dumps(head)[:-1] + ', "groups": [\n' + ",\n".join(lines) + "\n]}\n"
 
 
@@ -620,12 +1010,23 @@ def from_json(text: str) -> Export:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise ValueError(f"schema: not {SCHEMA}")
     if data.get("schema_version") != SCHEMA_VERSION:
-        raise ValueError(f"schema_version: {data.get('schema_version')!r} is not accepted, this version reads {SCHEMA_VERSION}")
+        raise ValueError(
+            f"schema_version: {data.get('schema_version')!r} is not accepted, this version "
+            f"reads {SCHEMA_VERSION}"
+        )
     for name, kind in (("run_id", str), ("phase", str), ("complete", bool), ("groups", list)):
         if not isinstance(data.get(name), kind):
-            raise ValueError(f"{name}: {data.get(name)!r} is not accepted, it must be {kind.__name__}")
+            raise ValueError(
+                f"{name}: {data.get(name)!r} is not accepted, it must be {kind.__name__}"
+            )
     groups = [_read_group(f"groups[{number}]", one) for number, one in enumerate(data["groups"])]
-    return Export(data["run_id"], data["phase"], _read_number("finished", data.get("finished")), data["complete"], groups)
+    return Export(
+        data["run_id"],
+        data["phase"],
+        _read_number("finished", data.get("finished")),
+        data["complete"],
+        groups,
+    )
 
 
 def _read_group(where: str, data: Any) -> Group:

@@ -2,10 +2,10 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vocabulary: status, action, intrusion, subject, measurement, finding, check result.
 
-Every class turns itself into plain JSON values with ``to_dict`` and back with ``from_dict``. Reading
-is tolerant of documents written by newer versions: fields that are not known are passed over, a
-status word that is not known reads as ``unknown`` (never as something better) and an action that is
-not known as ``watch``.
+Every class turns itself into plain JSON values with ``to_dict`` and back with ``from_dict``.
+Reading is tolerant of documents written by newer versions: fields that are not known are passed
+over, a status word that is not known reads as ``unknown`` (never as something better) and an action
+that is not known as ``watch``.
 """
 
 from __future__ import annotations
@@ -15,21 +15,33 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Optional, Union
 
 PASS, SKIP, WARN, UNKNOWN, FAIL = "pass", "skip", "warn", "unknown", "fail"
-#: From best to worst. ``unknown`` means the check could not tell; it is worse than a warning and never a pass.
+#: From best to worst. ``unknown`` means the check could not tell; it is worse than a warning and
+#: never a pass.
 STATUSES = (PASS, SKIP, WARN, UNKNOWN, FAIL)
 
 #: What to do next, from the least to the most drastic.
-ACTIONS = ("none", "watch", "fix_configuration", "reset_gpu", "reboot_node", "drain_node", "replace_part")
+ACTIONS = (
+    "none",
+    "watch",
+    "fix_configuration",
+    "reset_gpu",
+    "reboot_node",
+    "drain_node",
+    "replace_part",
+)
 
 PASSIVE, LIGHT, INVASIVE = "passive", "light", "invasive"
-#: ``passive`` reads counters, ``light`` costs seconds of copies or traffic, ``invasive`` takes the GPUs.
+#: ``passive`` reads counters, ``light`` costs seconds of copies or traffic, ``invasive`` takes the
+#: GPUs.
 INTRUSIONS = (PASSIVE, LIGHT, INVASIVE)
 
 Scalar = Union[str, int, float, bool, None]
 
 
 def worst(statuses: Iterable[str], default: str = PASS) -> str:
-    """The worst of the statuses; ``default`` when there are none. Words that are not statuses count as ``unknown``."""
+    """The worst of the statuses; ``default`` when there are none. Words that are not statuses count
+    as ``unknown``.
+    """
     ranks = [STATUSES.index(read_status(status)) for status in statuses]
     return STATUSES[max(ranks)] if ranks else default
 
@@ -61,9 +73,15 @@ def _whole(value: Any) -> Optional[int]:
 
 
 def _number(value: Any) -> Optional[float]:
-    """A finite number; JSON has no others, and an integer too big for a float is not a reading of anything."""
+    """A finite number; JSON has no others, and an integer too big for a float is not a reading of
+    anything.
+    """
     try:
-        number = float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
+        number = (
+            float(value)
+            if isinstance(value, (int, float)) and not isinstance(value, bool)
+            else None
+        )
     except OverflowError:
         return None
     return number if number is not None and math.isfinite(number) else None
@@ -71,7 +89,9 @@ def _number(value: Any) -> Optional[float]:
 
 @dataclass(frozen=True)
 class Subject:
-    """What a finding is about: a GPU (by index, UUID and PCI bus id), a link, an interface, a peer, the node."""
+    """What a finding is about: a GPU (by index, UUID and PCI bus id), a link, an interface, a peer,
+    the node.
+    """
 
     kind: str
     index: Optional[int] = None
@@ -83,16 +103,25 @@ class Subject:
         if self.kind == "node":
             return "node"
         label = "GPU" if self.kind == "gpu" else self.kind
-        parts = [label] + [str(part) for part in (self.index, self.name if self.kind != "gpu" else None) if part is not None]
+        parts = [label] + [
+            str(part)
+            for part in (self.index, self.name if self.kind != "gpu" else None)
+            if part is not None
+        ]
         return " ".join(parts) + (f" ({short_pci(self.pci)})" if self.pci else "")
 
     def to_dict(self) -> Dict[str, Any]:
-        return _given(dict(kind=self.kind, index=self.index, uuid=self.uuid, pci=self.pci, name=self.name))
+        return _given(
+            dict(kind=self.kind, index=self.index, uuid=self.uuid, pci=self.pci, name=self.name)
+        )
 
     @classmethod
     def from_dict(cls, data: Any) -> "Subject":
         data = _mapping(data)
-        uuid, pci, name = (data.get(key) if isinstance(data.get(key), str) else None for key in ("uuid", "pci", "name"))
+        uuid, pci, name = (
+            data.get(key) if isinstance(data.get(key), str) else None
+            for key in ("uuid", "pci", "name")
+        )
         return cls(_text(data.get("kind")) or "node", _whole(data.get("index")), uuid, pci, name)
 
 
@@ -101,11 +130,14 @@ NODE = Subject("node")
 
 def gpu_subject(gpu: Dict[str, Any]) -> Subject:
     """The subject of a GPU as it stands in readings (keys ``index``, ``uuid``, ``pci``)."""
-    return Subject.from_dict({"kind": "gpu", "index": gpu.get("index"), "uuid": gpu.get("uuid"), "pci": gpu.get("pci")})
+    return Subject.from_dict(
+        {"kind": "gpu", "index": gpu.get("index"), "uuid": gpu.get("uuid"), "pci": gpu.get("pci")}
+    )
 
 
 def normalise_pci(bus_id: str) -> str:
-    """A PCI address in NVML's spelling: ``0000:9a:00.0``, ``9A:00.0`` and ``00000000:9A:00.0`` all give the last.
+    """A PCI address in NVML's spelling: ``0000:9a:00.0``, ``9A:00.0`` and ``00000000:9A:00.0`` all
+    give the last.
 
     What does not look like an address is returned in upper case as it is.
     """
@@ -129,7 +161,9 @@ def short_pci(bus_id: Optional[str]) -> str:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A number worth keeping. ``unit`` is spelt out (``bytes/s``, ``rows``, ``watts``); labels are strings."""
+    """A number worth keeping. ``unit`` is spelt out (``bytes/s``, ``rows``, ``watts``); labels are
+    strings.
+    """
 
     name: str
     value: float
@@ -141,7 +175,9 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Any) -> Optional["Measurement"]:
-        """None when there is no name or no number: a measurement without a value is not a measurement."""
+        """None when there is no name or no number: a measurement without a value is not a
+        measurement.
+        """
         data = _mapping(data)
         value = data.get("value")
         if not _text(data.get("name")) or _number(value) is None:
@@ -154,8 +190,8 @@ class Measurement:
 class Expectation:
     """What a healthy subject must show, and who says so.
 
-    ``source`` is ``table`` (a row of ``knowledge``), ``override`` (the operator's option) or ``fleet`` (the peers);
-    ``detail`` names the row, the option or the peers.
+    ``source`` is ``table`` (a row of ``knowledge``), ``override`` (the operator's option) or
+    ``fleet`` (the peers); ``detail`` names the row, the option or the peers.
     """
 
     minimum: float
@@ -172,7 +208,9 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Finding:
-    """One judged fact: what (``code``), how bad, about whom, in words, on what evidence, and what to do next."""
+    """One judged fact: what (``code``), how bad, about whom, in words, on what evidence, and what
+    to do next.
+    """
 
     code: str
     status: str
@@ -183,17 +221,24 @@ class Finding:
 
     def to_dict(self) -> Dict[str, Any]:
         return dict(
-            code=self.code, status=self.status, action=self.action, subject=self.subject.to_dict(),
-            message=self.message, evidence=dict(self.evidence),
+            code=self.code,
+            status=self.status,
+            action=self.action,
+            subject=self.subject.to_dict(),
+            message=self.message,
+            evidence=dict(self.evidence),
         )
 
     @classmethod
     def from_dict(cls, data: Any) -> "Finding":
         data = _mapping(data)
         return cls(
-            code=_text(data.get("code")) or "unknown", status=read_status(data.get("status")),
-            message=_text(data.get("message")), action=read_action(data.get("action", "none")),
-            subject=Subject.from_dict(data.get("subject")), evidence=_mapping(data.get("evidence")),
+            code=_text(data.get("code")) or "unknown",
+            status=read_status(data.get("status")),
+            message=_text(data.get("message")),
+            action=read_action(data.get("action", "none")),
+            subject=Subject.from_dict(data.get("subject")),
+            evidence=_mapping(data.get("evidence")),
         )
 
 
@@ -210,7 +255,9 @@ class CheckResult:
 
     def to_dict(self) -> Dict[str, Any]:
         return dict(
-            check=self.check, status=self.status, summary=self.summary,
+            check=self.check,
+            status=self.status,
+            summary=self.summary,
             findings=[finding.to_dict() for finding in self.findings],
             measurements=[measurement.to_dict() for measurement in self.measurements],
             duration_seconds=self.duration_seconds,
@@ -221,20 +268,32 @@ class CheckResult:
         data = _mapping(data)
         findings = data.get("findings")
         measurements = data.get("measurements")
-        read = [Measurement.from_dict(item) for item in measurements] if isinstance(measurements, list) else []
+        read = (
+            [Measurement.from_dict(item) for item in measurements]
+            if isinstance(measurements, list)
+            else []
+        )
         found = [Finding.from_dict(item) for item in findings] if isinstance(findings, list) else []
         return cls(
             check=_text(data.get("check")) or "unknown",
             status=worst([read_status(data.get("status"))] + [finding.status for finding in found]),
-            summary=_text(data.get("summary")), findings=found,
+            summary=_text(data.get("summary")),
+            findings=found,
             measurements=[item for item in read if item is not None],
             duration_seconds=_number(data.get("duration_seconds")) or 0.0,
         )
 
 
-def concluded(check: str, findings: List[Finding], healthy: str, measurements: Iterable[Measurement] = (), status: Optional[str] = None) -> CheckResult:
-    """A result from its findings: the status is the worst of them (or ``status`` when that is worse), and the
-    summary is the worst finding in words, or ``healthy`` when nothing is wrong."""
+def concluded(
+    check: str,
+    findings: List[Finding],
+    healthy: str,
+    measurements: Iterable[Measurement] = (),
+    status: Optional[str] = None,
+) -> CheckResult:
+    """A result from its findings: the status is the worst of them (or ``status`` when that is
+    worse), and the summary is the worst finding in words, or ``healthy`` when nothing is wrong.
+    """
     overall = worst([finding.status for finding in findings] + ([status] if status else []))
     loudest = [finding for finding in findings if finding.status == overall]
     summary = healthy
@@ -247,10 +306,15 @@ def concluded(check: str, findings: List[Finding], healthy: str, measurements: I
 
 
 def left_out(result: CheckResult) -> bool:
-    """Whether a skipped check left something out; one that says no more than that there is nothing for it here did not."""
+    """Whether a skipped check left something out; one that says no more than that there is nothing
+    for it here did not.
+    """
     return result.status == SKIP and bool(result.findings or result.measurements)
 
 
 def overall(results: Iterable[CheckResult]) -> str:
     """The worst status of several results, ``skip`` where there was nothing for any of them."""
-    return worst([result.status for result in results if result.status != SKIP or left_out(result)], default=SKIP)
+    return worst(
+        [result.status for result in results if result.status != SKIP or left_out(result)],
+        default=SKIP,
+    )

@@ -1,9 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to NFS: what is mounted, whether a server answers a call that does nothing, and whether a mount point does.
+"""The door to NFS: what is mounted, whether a server answers a call that does nothing, and whether
+a mount point does.
 
-The call is procedure 0 (NULL) of program 100003 over TCP: RFC 5531 (ONC RPC version 2), RFC 4506 (XDR), RFC 1813 and RFC 7530 (every version of NFS
-has it, and asks nobody who they are for it).
+The call is procedure 0 (NULL) of program 100003 over TCP: RFC 5531 (ONC RPC version 2), RFC 4506
+(XDR), RFC 1813 and RFC 7530 (every version of NFS has it, and asks nobody who they are for it).
 """
 
 from __future__ import annotations
@@ -27,7 +28,14 @@ TYPES = ("nfs", "nfs4")
 _CALL, _REPLY = 0, 1
 _ACCEPTED = 0
 #: accept_stat of RFC 5531, section 9.
-_STATES = {0: "success", 1: "program_unavailable", 2: "program_mismatch", 3: "procedure_unavailable", 4: "garbage_arguments", 5: "system_error"}
+_STATES = {
+    0: "success",
+    1: "program_unavailable",
+    2: "program_mismatch",
+    3: "procedure_unavailable",
+    4: "garbage_arguments",
+    5: "system_error",
+}
 #: Bytes of a reply: an accepted one has 24 and its verifier at most 400.
 _MOST_BYTES = 4096
 #: Any number will do; the reply has it too.
@@ -39,28 +47,51 @@ class NotUnderstood(Exception):
 
 
 def mounts(host: Host) -> List[Dict[str, Any]]:
-    """NFS file systems that are mounted: ``{"path", "source", "server", "export", "type", "options": {name: value}}``, of the host's first process where
-    its table can be read, and else of ours. Paths are the host's."""
+    """NFS file systems that are mounted: ``{"path", "source", "server", "export", "type",
+    "options": {name: value}}``, of the host's first process where its table can be read, and else
+    of ours. Paths are the host's.
+    """
     text = host.text("proc/1/mounts")
     found = []
     for line in (host.text("proc/mounts") or "" if text is None else text).splitlines():
-        fields = [re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), field) for field in line.split(" ")]
+        fields = [
+            re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), field)
+            for field in line.split(" ")
+        ]
         if len(fields) < 4 or fields[2] not in TYPES:
             continue
         source, path, kind, options = fields[:4]
         # An address of IPv6 has colons of its own, and stands in brackets.
-        server, _colon, export = source.partition("]:") if source.startswith("[") else source.partition(":")
-        given = {name: value for name, _equals, value in (option.partition("=") for option in options.split(","))}
-        found.append({"path": path, "source": source, "server": server.lstrip("["), "export": export, "type": kind, "options": given})
+        server, _colon, export = (
+            source.partition("]:") if source.startswith("[") else source.partition(":")
+        )
+        given = {
+            name: value
+            for name, _equals, value in (option.partition("=") for option in options.split(","))
+        }
+        found.append(
+            {
+                "path": path,
+                "source": source,
+                "server": server.lstrip("["),
+                "export": export,
+                "type": kind,
+                "options": given,
+            }
+        )
     return found
 
 
 def ask(report: Report, server: str, port: int) -> None:
-    """Report the server's ``addresses``, and ``seconds`` until it answered the call with its ``version``, or the ``trouble`` (``step``, ``kind``, words)."""
+    """Report the server's ``addresses``, and ``seconds`` until it answered the call with its
+    ``version``, or the ``trouble`` (``step``, ``kind``, words).
+    """
     step = "resolve"
     try:
         addresses = tcp.resolve(server, port, report.stage)
-        report.send("addresses", list(dict.fromkeys(str(address[0]) for _family, address in addresses)))
+        report.send(
+            "addresses", list(dict.fromkeys(str(address[0]) for _family, address in addresses))
+        )
         step = "connect"
         with tcp.connect(server, addresses, report.stage) as door:
             step = "call"
@@ -71,11 +102,21 @@ def ask(report: Report, server: str, port: int) -> None:
     except tcp.NotConnected as error:
         report.send("trouble", {"step": step, "kind": error.kind, "message": str(error)})
     except socket.timeout:
-        report.send("trouble", {"step": step, "kind": "silent", "message": f"took the connection and did not answer within {tcp.SECONDS:.0f} s"})
+        report.send(
+            "trouble",
+            {
+                "step": step,
+                "kind": "silent",
+                "message": f"took the connection and did not answer within {tcp.SECONDS:.0f} s",
+            },
+        )
     except NotUnderstood as error:
         report.send("trouble", {"step": step, "kind": "not_nfs", "message": str(error)})
     except OSError as error:
-        report.send("trouble", {"step": step, "kind": "ended", "message": f"ended the connection: {tcp.words(error)}"})
+        report.send(
+            "trouble",
+            {"step": step, "kind": "ended", "message": f"ended the connection: {tcp.words(error)}"},
+        )
 
 
 def _version(door: socket.socket) -> int:
@@ -88,17 +129,23 @@ def _version(door: socket.socket) -> int:
             return version
         if said != "program_mismatch":
             break
-    raise NotUnderstood(f"answered {said.replace('_', ' ')} to a call of NFS {' and '.join(map(str, VERSIONS))}")
+    raise NotUnderstood(
+        f"answered {said.replace('_', ' ')} to a call of NFS {' and '.join(map(str, VERSIONS))}"
+    )
 
 
 def call_bytes(transaction: int, version: int) -> bytes:
     """A call of procedure 0 as one record: RPC version 2, and nobody (AUTH_NONE) with no verifier."""
-    body = struct.pack(">6I", transaction, _CALL, 2, PROGRAM, version, 0) + struct.pack(">4I", 0, 0, 0, 0)
+    body = struct.pack(">6I", transaction, _CALL, 2, PROGRAM, version, 0) + struct.pack(
+        ">4I", 0, 0, 0, 0
+    )
     return struct.pack(">I", 0x80000000 | len(body)) + body
 
 
 def _record(door: socket.socket) -> bytes:
-    """A record, whose fragments each have their length before them; the last one has the highest bit set there."""
+    """A record, whose fragments each have their length before them; the last one has the highest
+    bit set there.
+    """
     until = time.monotonic() + tcp.SECONDS
     record, last = b"", False
     while not last:
@@ -133,13 +180,17 @@ def reply_of(record: bytes, transaction: int) -> str:
         if state != _ACCEPTED:
             return "denied"
         length = struct.unpack_from(">2I", record, 12)[1]
-        return _STATES.get(struct.unpack_from(">I", record, 20 + (length + 3) // 4 * 4)[0], "not_known")
+        return _STATES.get(
+            struct.unpack_from(">I", record, 20 + (length + 3) // 4 * 4)[0], "not_known"
+        )
     except struct.error:
         raise NotUnderstood("answered less than a reply") from None
 
 
 def look(report: Report, path: str) -> None:
-    """Report the ``size`` of the file system at the path, in bytes, which NFS asks its server for, or the ``error`` in words with its ``errno``."""
+    """Report the ``size`` of the file system at the path, in bytes, which NFS asks its server for,
+    or the ``error`` in words with its ``errno``.
+    """
     report.stage(f"looking at {path}")
     try:
         seen = os.statvfs(path)
@@ -150,7 +201,14 @@ def look(report: Report, path: str) -> None:
 
 
 def wanted(server: str, export: str, addresses: List[str], mount: Dict[str, Any]) -> bool:
-    """Whether a mount is of that export: its server may go by another name, and tells its address in the option ``addr``."""
+    """Whether a mount is of that export: its server may go by another name, and tells its address
+    in the option ``addr``.
+    """
     options = mount.get("options")
-    names: Tuple[Any, ...] = (mount.get("server"), options.get("addr") if isinstance(options, dict) else None)
-    return str(mount.get("export")).rstrip("/") == export.rstrip("/") and (server in names or any(address in names for address in addresses))
+    names: Tuple[Any, ...] = (
+        mount.get("server"),
+        options.get("addr") if isinstance(options, dict) else None,
+    )
+    return str(mount.get("export")).rstrip("/") == export.rstrip("/") and (
+        server in names or any(address in names for address in addresses)
+    )

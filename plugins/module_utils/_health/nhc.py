@@ -1,9 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration file of Node Health Check (NHC, also Azure's AzNHC) as options of our checks. Pure.
+"""A configuration file of Node Health Check (NHC, also Azure's AzNHC) as options of our checks.
+Pure.
 
-Lines are ``<hostmask> || <check>``: NHC's README, "Configuration File Syntax" and "Match Strings", and scripts/common.nhc. What the checks of LBNL's NHC
-mean is from its scripts, what those of AzNHC mean from its customTests. Whatever of a line has no counterpart here is said.
+Lines are ``<hostmask> || <check>``: NHC's README, "Configuration File Syntax" and "Match Strings",
+and scripts/common.nhc. What the checks of LBNL's NHC mean is from its scripts, what those of AzNHC
+mean from its customTests. Whatever of a line has no counterpart here is said.
 """
 
 from __future__ import annotations
@@ -14,7 +16,15 @@ import shlex
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 #: POSIX's classes, which Python's expressions do not have.
-_CLASSES = {"digit": "0-9", "alpha": "A-Za-z", "alnum": "A-Za-z0-9", "lower": "a-z", "upper": "A-Z", "space": r"\s", "xdigit": "0-9A-Fa-f"}
+_CLASSES = {
+    "digit": "0-9",
+    "alpha": "A-Za-z",
+    "alnum": "A-Za-z0-9",
+    "lower": "a-z",
+    "upper": "A-Z",
+    "space": r"\s",
+    "xdigit": "0-9A-Fa-f",
+}
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
 #: Seconds that AzNHC's check_gpu_xid looks back in the log.
@@ -33,7 +43,8 @@ class Taken:
         self.checks: List[str] = []
         self.options: Dict[str, Dict[str, Any]] = {}
         self.expected_gpus: Optional[int] = None
-        #: Lines of the file, as ``{"line": number, "text": ..., "reason": ...}``: those without a counterpart, and those that are judged by another rule.
+        #: Lines of the file, as ``{"line": number, "text": ..., "reason": ...}``: those without a
+        #: counterpart, and those that are judged by another rule.
         self.not_taken: List[Dict[str, Any]] = []
         self.differences: List[Dict[str, Any]] = []
         #: How many lines of the file were for the host.
@@ -47,8 +58,12 @@ class Taken:
 
     def to_dict(self) -> Dict[str, Any]:
         return {
-            "checks_list": self.checks, "checks_options": self.options, "expected_gpus": self.expected_gpus, "not_taken": self.not_taken,
-            "differences": self.differences, "lines": self.lines,
+            "checks_list": self.checks,
+            "checks_options": self.options,
+            "expected_gpus": self.expected_gpus,
+            "not_taken": self.not_taken,
+            "differences": self.differences,
+            "lines": self.lines,
         }
 
 
@@ -59,11 +74,16 @@ class _Line(NamedTuple):
 
 
 def read(text: str, host: Optional[str] = None) -> Taken:
-    """What the lines for a host say, by its full name and by its short one; every line, whatever its mask, without a host. Raises ValueError for text that
-    has no line of NHC's at all."""
+    """What the lines for a host say, by its full name and by its short one; every line, whatever
+    its mask, without a host. Raises ValueError for text that has no line of NHC's at all.
+    """
     lines = _lines(text)
-    if not lines and any(line.strip() and not line.strip().startswith("#") for line in text.splitlines()):
-        raise ValueError("it has no line of the form '<hostmask> || <check>', as a configuration file of NHC has")
+    if not lines and any(
+        line.strip() and not line.strip().startswith("#") for line in text.splitlines()
+    ):
+        raise ValueError(
+            "it has no line of the form '<hostmask> || <check>', as a configuration file of NHC has"
+        )
     taken = Taken()
     variables: Dict[str, str] = {}
     for line in lines:
@@ -92,12 +112,18 @@ def _lines(text: str) -> List[_Line]:
 
 
 def matches(mask: str, host: str) -> bool:
-    """Whether a mask is for a host: ``glob``, ``/expression/``, ``{range,range}``, each with a ``!`` before it where it is for all others. Raises `NotTaken`
-    for one that cannot be read. NHC knows a host by the name that its kernel has, which may be the full or the short one."""
+    """Whether a mask is for a host: ``glob``, ``/expression/``, ``{range,range}``, each with a
+    ``!`` before it where it is for all others. Raises `NotTaken` for one that cannot be read. NHC
+    knows a host by the name that its kernel has, which may be the full or the short one.
+    """
     negated, mask = mask.startswith("!"), mask[1:] if mask.startswith("!") else mask
     names = {host, host.partition(".")[0]}
     if len(mask) > 1 and mask[0] == mask[-1] == "/":
-        pattern = re.sub(r"\[:([a-z]+):\]", lambda found: _CLASSES.get(found.group(1), found.group(0)), mask[1:-1])
+        pattern = re.sub(
+            r"\[:([a-z]+):\]",
+            lambda found: _CLASSES.get(found.group(1), found.group(0)),
+            mask[1:-1],
+        )
         try:
             hit = any(re.search(pattern, name) for name in names)
         except re.error as error:
@@ -119,17 +145,25 @@ def _in_range(name: str, part: str) -> bool:
             raise NotTaken(f"its hostmask has {part!r}, which is no range of NHC's")
         return name == part
     prefix, first, last, suffix = found.groups()
-    number = name[len(prefix):len(name) - len(suffix)]
-    if not (name.startswith(prefix) and name.endswith(suffix) and number.isdecimal() and len(number) == max(len(first), len(last))):
+    number = name[len(prefix) : len(name) - len(suffix)]
+    if not (
+        name.startswith(prefix)
+        and name.endswith(suffix)
+        and number.isdecimal()
+        and len(number) == max(len(first), len(last))
+    ):
         return False
     return min(int(first), int(last)) <= int(number) <= max(int(first), int(last))
 
 
 # ---- checks ----
 
+
 def _take(check: str, taken: Taken, variables: Dict[str, str]) -> str:
     """Take over a check; returns what is judged otherwise here, if anything. Raises `NotTaken`."""
-    check = _VARIABLE.sub(lambda found: _value_of(found.group(1) or found.group(2), variables), check)
+    check = _VARIABLE.sub(
+        lambda found: _value_of(found.group(1) or found.group(2), variables), check
+    )
     try:
         words = shlex.split(check, comments=True)
     except ValueError as error:
@@ -140,7 +174,9 @@ def _take(check: str, taken: Taken, variables: Dict[str, str]) -> str:
     if assigned:
         variables[assigned.group(1)] = assigned.group(2)
         raise NotTaken("it sets a variable of NHC's; it was put in where later lines use it")
-    if any(re.match(r"^(\|\|?|&&?|;|[0-9]*[<>].*|.*;)$", word) for word in words[1:]) or re.search(r"[`$]", check):
+    if any(re.match(r"^(\|\|?|&&?|;|[0-9]*[<>].*|.*;)$", word) for word in words[1:]) or re.search(
+        r"[`$]", check
+    ):
         raise NotTaken("it is a command of a shell's, and no single check")
     name, arguments = words[0], words[1:]
     if name not in _CHECKS:
@@ -154,7 +190,9 @@ def _value_of(name: str, variables: Dict[str, str]) -> str:
     return variables[name]
 
 
-def _number(words: Sequence[str], position: int, what: str, default: Optional[float] = None) -> float:
+def _number(
+    words: Sequence[str], position: int, what: str, default: Optional[float] = None
+) -> float:
     if position >= len(words) and default is not None:
         return default
     try:
@@ -167,7 +205,9 @@ def _number(words: Sequence[str], position: int, what: str, default: Optional[fl
 
 
 def kilobytes(text: str) -> float:
-    """A size as NHC has it (nhc_common_parse_size): kB of 1024 bytes where nothing else is said. Raises `NotTaken`."""
+    """A size as NHC has it (nhc_common_parse_size): kB of 1024 bytes where nothing else is said.
+    Raises `NotTaken`.
+    """
     found = re.match(r"^([0-9]+)([kmgtpe]?)b?$", text, re.IGNORECASE)
     if not found:
         raise NotTaken(f"{text!r} is no size")
@@ -175,9 +215,15 @@ def kilobytes(text: str) -> float:
 
 
 def at_least(minimum: str, fudge: str = "") -> float:
-    """The least size in bytes that NHC lets pass: ``actual + fudge >= minimum``, where a fudge in percent is one of what there is."""
+    """The least size in bytes that NHC lets pass: ``actual + fudge >= minimum``, where a fudge in
+    percent is one of what there is.
+    """
     least = kilobytes(minimum)
-    least = least / (1 + _percent(fudge) / 100) if fudge.endswith("%") else least - (kilobytes(fudge) if fudge else 0.0)
+    least = (
+        least / (1 + _percent(fudge) / 100)
+        if fudge.endswith("%")
+        else least - (kilobytes(fudge) if fudge else 0.0)
+    )
     return max(least, 0.0) * 1024
 
 
@@ -215,12 +261,19 @@ def _bandwidth(words: Sequence[str], taken: Taken) -> str:
 def _ecc(words: Sequence[str], taken: Taken) -> str:
     options = {}
     if words:
-        options["dram_corrected_limit"] = int(_number(words, 0, "the limit of corrected errors of DRAM"))
+        options["dram_corrected_limit"] = int(
+            _number(words, 0, "the limit of corrected errors of DRAM")
+        )
     if len(words) > 1:
-        options["sram_corrected_limit"] = int(_number(words, 1, "the limit of corrected errors of SRAM"))
+        options["sram_corrected_limit"] = int(
+            _number(words, 1, "the limit of corrected errors of SRAM")
+        )
     taken.check("ecc_errors", **options)
     taken.check("remapped_rows")
-    return "more corrected errors than the limits are a warning here, and uncorrectable ones are judged by NVIDIA's own flags"
+    return (
+        "more corrected errors than the limits are a warning here, and uncorrectable ones "
+        "are judged by NVIDIA's own flags"
+    )
 
 
 def _xid(_words: Sequence[str], taken: Taken) -> str:
@@ -249,12 +302,15 @@ def _ethernet(words: Sequence[str], taken: Taken) -> str:
 
 def _flapping(words: Sequence[str], taken: Taken) -> str:
     taken.check("infiniband")
-    return "how often a link may go down is not an option here" + (f", {words[0]} times in AzNHC" if words else "")
+    return "how often a link may go down is not an option here" + (
+        f", {words[0]} times in AzNHC" if words else ""
+    )
 
 
 def _mounted(words: Sequence[str], taken: Taken) -> str:
-    """``check_fs_mount[_rw] [-r|-R] [-t type] [-s source] [-o options] [-O options] [-e action] [-E action] [-f] mount_point ...``, or ``mount_point
-    source type options``."""
+    """``check_fs_mount[_rw] [-r|-R] [-t type] [-s source] [-o options] [-O options] [-e action] [-E
+    action] [-f] mount_point ...``, or ``mount_point source type options``.
+    """
     given: Dict[str, List[str]] = {}
     plain: List[str] = []
     position = 0
@@ -271,13 +327,25 @@ def _mounted(words: Sequence[str], taken: Taken) -> str:
     server, colon, path = source.partition(":")
     if not points or not all(re.match(r"^/[^*?\[{]*$", point) for point in points):
         raise NotTaken("its mount point is missing or a pattern")
-    if colon and path.startswith("/") and len(points) == 1 and "/" not in server and not re.search(r"[*?\[{]", source):
+    if (
+        colon
+        and path.startswith("/")
+        and len(points) == 1
+        and "/" not in server
+        and not re.search(r"[*?\[{]", source)
+    ):
         listed = list(taken.options.get("nfs_mounts", {}).get("mounts") or [])
-        taken.check("nfs_mounts", mounts=[*listed, {"server": server, "path": path, "mount_point": points[0]}])
+        taken.check(
+            "nfs_mounts",
+            mounts=[*listed, {"server": server, "path": path, "mount_point": points[0]}],
+        )
         return "which options it is mounted with is not looked at"
     paths = list(taken.options.get("storage", {}).get("paths") or [])
     taken.check("storage", paths=paths + [point for point in points if point not in paths])
-    return "it must be mounted and writable; from where, of which type and with which options is not looked at"
+    return (
+        "it must be mounted and writable; from where, of which type and with which options "
+        "is not looked at"
+    )
 
 
 def _nvme(words: Sequence[str], taken: Taken) -> str:
@@ -287,7 +355,13 @@ def _nvme(words: Sequence[str], taken: Taken) -> str:
 
 def _cpus(words: Sequence[str], taken: Taken) -> str:
     names = ("sockets", "cores", "threads")
-    taken.check("memory_and_cpu", **{name: int(_number(words, place, f"the number of {name}")) for place, name in enumerate(names[:len(words)])})
+    taken.check(
+        "memory_and_cpu",
+        **{
+            name: int(_number(words, place, f"the number of {name}"))
+            for place, name in enumerate(names[: len(words)])
+        },
+    )
     return ""
 
 
@@ -295,7 +369,10 @@ def _memory(words: Sequence[str], taken: Taken) -> str:
     """``check_hw_physmem minimum [maximum] [fudge]``."""
     if not words:
         raise NotTaken("the size is missing")
-    taken.check("memory_and_cpu", minimum_memory_gib=round(at_least(words[0], words[2] if len(words) > 2 else "") / _GIB, 2))
+    taken.check(
+        "memory_and_cpu",
+        minimum_memory_gib=round(at_least(words[0], words[2] if len(words) > 2 else "") / _GIB, 2),
+    )
     return "more memory than the maximum is no finding here" if len(words) > 1 else ""
 
 
@@ -334,17 +411,29 @@ _CHECKS: Dict[str, Callable[[Sequence[str], Taken], str]] = {
     "check_fs_mount": _mounted,
     "check_fs_mount_rw": _mounted,
     "check_nvme_count": _nvme,
-    "check_gpu_clock_throttling": _only("gpu_power", "AzNHC only writes throttling down, here it is judged"),
-    "check_nvsmi_healthmon": _only("driver", "what nvidia-smi's exit status says is read from the driver itself"),
-    "check_nv_healthmon": _only("driver", "what nvidia-healthmon says is read from the driver itself"),
-    "check_nvlink_status": _only("nvlink", "links are judged by what the model has, so that cards without a bridge pass"),
+    "check_gpu_clock_throttling": _only(
+        "gpu_power", "AzNHC only writes throttling down, here it is judged"
+    ),
+    "check_nvsmi_healthmon": _only(
+        "driver", "what nvidia-smi's exit status says is read from the driver itself"
+    ),
+    "check_nv_healthmon": _only(
+        "driver", "what nvidia-healthmon says is read from the driver itself"
+    ),
+    "check_nvlink_status": _only(
+        "nvlink", "links are judged by what the model has, so that cards without a bridge pass"
+    ),
 }
 
 #: Why the other checks of AzNHC have no counterpart.
 _WITHOUT: Dict[str, str] = {
-    "check_nccl_allreduce": "there is no check that runs NCCL; gpu_link measures between the GPUs of a node, and iperf3_pairs between nodes",
+    "check_nccl_allreduce": "there is no check that runs NCCL; gpu_link measures between the "
+    "GPUs of a node, and iperf3_pairs between nodes",
     "check_nccl_allreduce_ib_loopback": "there is no check that runs NCCL",
-    "check_ib_bw_gdr": "there is no check of RDMA bandwidth; the check infiniband reads the rate of the ports",
-    "check_ib_bw_non_gdr": "there is no check of RDMA bandwidth; the check infiniband reads the rate of the ports",
-    "check_hw_topology": "there is no check of a topology file; pcie_bandwidth shows GPUs that are wired otherwise",
+    "check_ib_bw_gdr": "there is no check of RDMA bandwidth; the check infiniband reads the "
+    "rate of the ports",
+    "check_ib_bw_non_gdr": "there is no check of RDMA bandwidth; the check infiniband reads "
+    "the rate of the ports",
+    "check_hw_topology": "there is no check of a topology file; pcie_bandwidth shows GPUs that "
+    "are wired otherwise",
 }

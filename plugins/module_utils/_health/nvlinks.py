@@ -1,14 +1,22 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU's NVLinks as the driver sees them: which are up, how fast, to what, and what they have counted."""
+"""A GPU's NVLinks as the driver sees them: which are up, how fast, to what, and what they have
+counted.
+"""
 
 from __future__ import annotations
 
 from typing import Any, Dict, List, Tuple
 
-#: What is counted, the counter of nvmlDeviceGetNvLinkErrorCounter, and the fields that give the same in one call (nvml.h). Blackwell has neither
-#: the counters nor the fields 161 to 163; its field 215 counts the recoveries of a link.
-COUNTERS: Dict[str, Tuple[int, Tuple[int, ...]]] = {"replay": (0, (161,)), "recovery": (1, (162, 215)), "crc_flit": (2, (163,)), "crc_data": (3, ())}
+#: What is counted, the counter of nvmlDeviceGetNvLinkErrorCounter, and the fields that give the
+#: same in one call (nvml.h). Blackwell has neither the counters nor the fields 161 to 163; its
+#: field 215 counts the recoveries of a link.
+COUNTERS: Dict[str, Tuple[int, Tuple[int, ...]]] = {
+    "replay": (0, (161,)),
+    "recovery": (1, (162, 215)),
+    "crc_flit": (2, (163,)),
+    "crc_data": (3, ()),
+}
 _SPEED = 164
 _MOST_LINKS = 18
 
@@ -26,27 +34,48 @@ def links_of(nvml: Any, gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
     up = [link for link, active in states.items() if active]
     speeds = nvml.fields(gpu, [(_SPEED, link) for link in up]) if up else {}
     errors = errors_of(nvml, gpu, up)
-    return [{
-        "link": link, "active": active, "version": nvml.selected(gpu, "nvmlDeviceGetNvLinkVersion", link) if active else None,
-        "speed_mbps": speeds.get((_SPEED, link)), "remote": _remote(nvml, gpu, link) if active else None, "errors": errors.get(link) or {},
-    } for link, active in states.items()]
+    return [
+        {
+            "link": link,
+            "active": active,
+            "version": nvml.selected(gpu, "nvmlDeviceGetNvLinkVersion", link) if active else None,
+            "speed_mbps": speeds.get((_SPEED, link)),
+            "remote": _remote(nvml, gpu, link) if active else None,
+            "errors": errors.get(link) or {},
+        }
+        for link, active in states.items()
+    ]
 
 
 def _remote(nvml: Any, gpu: Dict[str, Any], link: int) -> Dict[str, Any]:
-    kind, pci = (nvml.selected(gpu, function, link) for function in ("nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo"))
+    kind, pci = (
+        nvml.selected(gpu, function, link)
+        for function in ("nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo")
+    )
     bus_id = pci.busId if pci is not None else None
-    return {"type": _REMOTE.get(kind), "pci": bus_id.decode("utf-8", "replace") if isinstance(bus_id, bytes) else bus_id}
+    return {
+        "type": _REMOTE.get(kind),
+        "pci": bus_id.decode("utf-8", "replace") if isinstance(bus_id, bytes) else bus_id,
+    }
 
 
 def errors_of(nvml: Any, gpu: Dict[str, Any], links: List[int]) -> Dict[int, Dict[str, int]]:
     """What each link has counted, by one call for all where the driver has the fields."""
-    wanted = [(field, link) for _counter, fields in COUNTERS.values() for field in fields for link in links]
+    wanted = [
+        (field, link)
+        for _counter, fields in COUNTERS.values()
+        for field in fields
+        for link in links
+    ]
     found = nvml.fields(gpu, wanted) if wanted else {}
     silent = set()
     errors: Dict[int, Dict[str, int]] = {link: {} for link in links}
     for kind, (counter, fields) in COUNTERS.items():
         for link in links:
-            value = next((found[field, link] for field in fields if found.get((field, link)) is not None), None)
+            value = next(
+                (found[field, link] for field in fields if found.get((field, link)) is not None),
+                None,
+            )
             if value is None and kind not in silent:
                 value = nvml.selected(gpu, "nvmlDeviceGetNvLinkErrorCounter", link, counter)
                 # What one link does not count no other of the GPU does.

@@ -1,9 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the driver's management library, over NVIDIA's own binding (package nvidia-ml-py, module pynvml).
+"""The door to the driver's management library, over NVIDIA's own binding (package nvidia-ml-py,
+module pynvml).
 
-Use it only inside a `bounded.Child`: any call can block in the kernel. What a call may answer besides a
-value is a `DriverError` whose ``kind`` says what that means; the kinds are judged in one place, ``checks._driver``.
+Use it only inside a `bounded.Child`: any call can block in the kernel. What a call may answer
+besides a value is a `DriverError` whose ``kind`` says what that means; the kinds are judged in one
+place, ``checks._driver``.
 """
 
 from __future__ import annotations
@@ -20,8 +22,9 @@ from .model import normalise_pci
 
 SONAME = "libnvidia-ml.so.1"
 
-#: Where driver containers and managed images keep the library, off the loader's path: the GPU operator's driver
-#: root, GKE's and container-optimised images' installs, and the Windows subsystem's.
+#: Where driver containers and managed images keep the library, off the loader's path: the GPU
+#: operator's driver root, GKE's and container-optimised images' installs, and the Windows
+#: subsystem's.
 LIBRARY_DIRECTORIES = (
     "run/nvidia/driver/usr/lib/x86_64-linux-gnu",
     "run/nvidia/driver/usr/lib/aarch64-linux-gnu",
@@ -36,9 +39,25 @@ LIBRARY_DIRECTORIES = (
 
 #: NVML return codes (nvml.h, enum nvmlReturn_t) by what they mean for a check.
 KINDS = {
-    1: "uninitialized", 2: "invalid_argument", 3: "unsupported", 4: "no_permission", 6: "vanished", 9: "driver_not_loaded",
-    10: "timeout", 12: "library_missing", 13: "unsupported", 14: "corrupted_inforom", 15: "lost", 16: "reset_required",
-    17: "operating_system", 18: "version_mismatch", 19: "in_use", 25: "unsupported", 26: "unsupported", 27: "not_ready", 999: "unknown_error",
+    1: "uninitialized",
+    2: "invalid_argument",
+    3: "unsupported",
+    4: "no_permission",
+    6: "vanished",
+    9: "driver_not_loaded",
+    10: "timeout",
+    12: "library_missing",
+    13: "unsupported",
+    14: "corrupted_inforom",
+    15: "lost",
+    16: "reset_required",
+    17: "operating_system",
+    18: "version_mismatch",
+    19: "in_use",
+    25: "unsupported",
+    26: "unsupported",
+    27: "not_ready",
+    999: "unknown_error",
 }
 #: Kinds that often pass by themselves: asked once more after a pause before they count.
 RETRIED = ("timeout", "unknown_error", "not_ready")
@@ -50,10 +69,16 @@ Field = Union[int, Tuple[int, int]]
 
 
 class DriverError(Exception):
-    """A driver call that gave no value: ``kind`` (see KINDS), the ``call``, NVML's ``code``, and words where there are any."""
+    """A driver call that gave no value: ``kind`` (see KINDS), the ``call``, NVML's ``code``, and
+    words where there are any.
+    """
 
     def __init__(self, kind: str, call: str, code: Optional[int] = None, text: str = "") -> None:
-        super().__init__(f"{call}: {kind}" + (f" ({code})" if code is not None else "") + (f": {text}" if text else ""))
+        super().__init__(
+            f"{call}: {kind}"
+            + (f" ({code})" if code is not None else "")
+            + (f": {text}" if text else "")
+        )
         self.kind, self.call, self.code, self.text = kind, call, code, text
 
     def to_dict(self) -> Dict[str, Any]:
@@ -63,11 +88,16 @@ class DriverError(Exception):
 class Nvml:
     """One initialised session. ``gpus`` lists every GPU NVML counts, also those that do not answer.
 
-    A GPU is ``{"index", "uuid", "pci", "name"}``, plus ``error`` (a `DriverError` as a dict) when it could not be
-    identified. ``stage`` is told the name of each call before it is made.
+    A GPU is ``{"index", "uuid", "pci", "name"}``, plus ``error`` (a `DriverError` as a dict) when
+    it could not be identified. ``stage`` is told the name of each call before it is made.
     """
 
-    def __init__(self, host: Host, library: Optional[str] = None, stage: Callable[[str], None] = lambda what: None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        library: Optional[str] = None,
+        stage: Callable[[str], None] = lambda what: None,
+    ) -> None:
         self._host = host
         self._stage = stage
         self._handles: Dict[int, Any] = {}
@@ -75,7 +105,9 @@ class Nvml:
         self.binding = _load(host, library)
         self._call("nvmlInit")
         self.driver_version = self._text(self._call_or_none("nvmlSystemGetDriverVersion"))
-        self.gpus: List[Dict[str, Any]] = [self._identify(index) for index in range(self._call("nvmlDeviceGetCount"))]
+        self.gpus: List[Dict[str, Any]] = [
+            self._identify(index) for index in range(self._call("nvmlDeviceGetCount"))
+        ]
         self._name_the_nameless()
 
     def close(self) -> None:
@@ -88,7 +120,9 @@ class Nvml:
         """The value of ``pynvml.<function>(handle, *arguments)``; raises `DriverError`."""
         if gpu["index"] not in self._handles:
             raise DriverError(**gpu["error"])
-        return self._call(function, self._handles[gpu["index"]], *arguments, about=f" on GPU {gpu['index']}")
+        return self._call(
+            function, self._handles[gpu["index"]], *arguments, about=f" on GPU {gpu['index']}"
+        )
 
     def optional(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
         """Like `read`, but None when this GPU, driver or binding does not have it."""
@@ -100,7 +134,9 @@ class Nvml:
             raise
 
     def selected(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
-        """Like `optional`, but None also where an argument names what this GPU or driver does not have: a link, a counter, a memory location."""
+        """Like `optional`, but None also where an argument names what this GPU or driver does not
+        have: a link, a counter, a memory location.
+        """
         try:
             return self.optional(gpu, function, *arguments)
         except DriverError as error:
@@ -109,7 +145,9 @@ class Nvml:
             raise
 
     def system(self, function: str, *arguments: Any) -> Any:
-        """The value of a function that is about no GPU; None when this driver or binding does not have it. Raises `DriverError`."""
+        """The value of a function that is about no GPU; None when this driver or binding does not
+        have it. Raises `DriverError`.
+        """
         try:
             return self._call(function, *arguments)
         except DriverError as error:
@@ -118,13 +156,17 @@ class Nvml:
             raise
 
     def demanded(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
-        """Like `optional`, for what no other call tells: raises `DriverError` when the driver has it and only the binding does not."""
+        """Like `optional`, for what no other call tells: raises `DriverError` when the driver has
+        it and only the binding does not.
+        """
         if not hasattr(self.binding, function) and hasattr(self.binding.nvmlLib, function):
             raise DriverError("binding_too_old", function, None, _remedy("upgrade"))
         return self.optional(gpu, function, *arguments)
 
     def fields(self, gpu: Dict[str, Any], identifiers: Sequence[Field]) -> Dict[Field, Any]:
-        """Field values by identifier; None for each field that this GPU or driver does not have. Raises `DriverError` for one that it could not read."""
+        """Field values by identifier; None for each field that this GPU or driver does not have.
+        Raises `DriverError` for one that it could not read.
+        """
         values = self.optional(gpu, "nvmlDeviceGetFieldValues", identifiers)
         found: Dict[Field, Any] = {identifier: None for identifier in identifiers}
         for identifier, value in zip(identifiers, values or ()):
@@ -134,7 +176,9 @@ class Nvml:
             kind = KINDS.get(value.nvmlReturn, "other_error")
             # The identifier of a field that is newer than the driver is an invalid argument to it.
             if kind not in ("unsupported", "invalid_argument"):
-                raise DriverError(kind, f"nvmlDeviceGetFieldValues of field {identifier}", value.nvmlReturn)
+                raise DriverError(
+                    kind, f"nvmlDeviceGetFieldValues of field {identifier}", value.nvmlReturn
+                )
         return found
 
     def _identify(self, index: int) -> Dict[str, Any]:
@@ -142,7 +186,9 @@ class Nvml:
         try:
             handle = self._call("nvmlDeviceGetHandleByIndex", index, about=f" on GPU {index}")
             self._handles[index] = handle
-            gpu["pci"] = normalise_pci(self._text(self.read(gpu, "nvmlDeviceGetPciInfo").busId) or "")
+            gpu["pci"] = normalise_pci(
+                self._text(self.read(gpu, "nvmlDeviceGetPciInfo").busId) or ""
+            )
             gpu["uuid"] = self._text(self.read(gpu, "nvmlDeviceGetUUID"))
             gpu["name"] = self._text(self.read(gpu, "nvmlDeviceGetName"))
         except DriverError as error:
@@ -180,7 +226,9 @@ class Nvml:
                     raise DriverError(kind, function, code) from None
             except AttributeError:
                 if not hasattr(self.binding, function):
-                    raise DriverError("binding_too_old", function, None, _remedy("upgrade")) from None
+                    raise DriverError(
+                        "binding_too_old", function, None, _remedy("upgrade")
+                    ) from None
                 raise
             time.sleep(_RETRY_PAUSE)
         raise AssertionError("unreachable")
@@ -192,7 +240,10 @@ class Nvml:
 
 
 def _remedy(verb: str) -> str:
-    return f"{verb} the package nvidia-ml-py for {sys.executable}: {sys.executable} -m pip install --upgrade nvidia-ml-py"
+    return (
+        f"{verb} the package nvidia-ml-py for {sys.executable}: {sys.executable} -m pip "
+        "install --upgrade nvidia-ml-py"
+    )
 
 
 def _load(host: Host, library: Optional[str]) -> Any:
@@ -201,9 +252,16 @@ def _load(host: Host, library: Optional[str]) -> Any:
         if not (hasattr(binding, "nvmlInit") and hasattr(binding, "NVMLError")):
             raise ImportError("pynvml is not the one of nvidia-ml-py")
     except (ImportError, AttributeError, SyntaxError) as error:
-        raise DriverError("binding_missing", "import pynvml", None, f"{_remedy('install')} ({error})") from None
+        raise DriverError(
+            "binding_missing", "import pynvml", None, f"{_remedy('install')} ({error})"
+        ) from None
     if library and not os.path.exists(library):
-        raise DriverError("bad_library_option", "load " + library, None, f"nvml_library: {library} does not exist on this host; give the path of {SONAME}")
+        raise DriverError(
+            "bad_library_option",
+            "load " + library,
+            None,
+            f"nvml_library: {library} does not exist on this host; give the path of {SONAME}",
+        )
     looked: List[str] = []
     for candidate in [library] if library else [SONAME] + _off_the_path(host):
         try:
@@ -212,10 +270,17 @@ def _load(host: Host, library: Optional[str]) -> Any:
         except OSError as error:
             looked.append(f"{candidate}: {error}")
     if library:
-        raise DriverError("bad_library_option", "load " + library, None, f"nvml_library: {looked[0]}")
+        raise DriverError(
+            "bad_library_option", "load " + library, None, f"nvml_library: {looked[0]}"
+        )
     searched = ", ".join("/" + directory for directory in LIBRARY_DIRECTORIES)
     reasons = f" ({'; '.join(looked[1:])})" if looked[1:] else ""
-    raise DriverError("library_missing", "load " + SONAME, 12, f"not on the loader's path nor in {searched}{reasons}")
+    raise DriverError(
+        "library_missing",
+        "load " + SONAME,
+        12,
+        f"not on the loader's path nor in {searched}{reasons}",
+    )
 
 
 def _off_the_path(host: Host) -> List[str]:
@@ -224,6 +289,16 @@ def _off_the_path(host: Host) -> List[str]:
 
 
 def _field_value(binding: Any, value: Any) -> Any:
-    """A field's value by its declared type (nvmlValueType_t); None for a type this version does not know."""
-    member = {0: "dVal", 1: "uiVal", 2: "ulVal", 3: "ullVal", 4: "sllVal", 5: "siVal", 6: "usVal"}.get(value.valueType)
+    """A field's value by its declared type (nvmlValueType_t); None for a type this version does not
+    know.
+    """
+    member = {
+        0: "dVal",
+        1: "uiVal",
+        2: "ulVal",
+        3: "ullVal",
+        4: "sllVal",
+        5: "siVal",
+        6: "usVal",
+    }.get(value.valueType)
     return getattr(value.value, member) if member and hasattr(value.value, member) else None

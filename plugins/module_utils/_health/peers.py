@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """Timed copies from GPU to GPU, to be run in a `bounded.Child`: what is found is sent as it comes.
 
-GPUs meet in rounds, in each of which every GPU is in one pair at most, so that no copy slows another on a switch that lets all through. Rates are in
-bytes per second, one direction at a time.
+GPUs meet in rounds, in each of which every GPU is in one pair at most, so that no copy slows
+another on a switch that lets all through. Rates are in bytes per second, one direction at a time.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from .cuda import Context, Cuda, CudaError
 from .host import Host
 from .transfers import MIB, MOST_COPIES, SAMPLE_SECONDS, difference, fill, only_these
 
-#: Bytes of one copy: 90 microseconds over NVLink 4, against some microseconds between two copies of a stream.
+#: Bytes of one copy: 90 microseconds over NVLink 4, against some microseconds between two copies of
+#: a stream.
 SIZE = 32 * MIB
 SAMPLES = 3
 #: Copies before anything is measured in a direction.
@@ -37,8 +38,10 @@ def rounds(members: Sequence[int]) -> List[List[Tuple[int, int]]]:
 def between(report: Report, host: Host, gpus: List[Dict[str, Any]]) -> None:
     """Measure every two of the GPUs in both directions.
 
-    Sends ``pairs``, a list of ``{"from", "to" (indexes), "access", "samples", "bytes_per_second" (median), "verified": {"size", "wrong_blocks",
-    "first_wrong"}}``, of which those without ``access`` have no more; and ``cuda_error`` with the ``gpus`` it is about when nothing more can be had.
+    Sends ``pairs``, a list of ``{"from", "to" (indexes), "access", "samples", "bytes_per_second"
+    (median), "verified": {"size", "wrong_blocks", "first_wrong"}}``, of which those without
+    ``access`` have no more; and ``cuda_error`` with the ``gpus`` it is about when nothing more can
+    be had.
     """
     only_these(gpus)
     about: List[int] = [gpu["index"] for gpu in gpus]
@@ -49,13 +52,21 @@ def between(report: Report, host: Host, gpus: List[Dict[str, Any]]) -> None:
             for gpu in gpus:
                 about = [gpu["index"]]
                 device = cuda.device(gpu["pci"])
-                members[gpu["index"]] = _Member(device, stack.enter_context(cuda.context(device)), gpu["index"])
+                members[gpu["index"]] = _Member(
+                    device, stack.enter_context(cuda.context(device)), gpu["index"]
+                )
             pairs: List[Dict[str, Any]] = []
             for round_ in rounds([gpu["index"] for gpu in gpus]):
                 for direction in (round_, [(second, first) for first, second in round_]):
                     about = [index for pair in direction for index in pair]
-                    report.send("phase", f"copying from GPU to GPU: {', '.join(f'{one} to {other}' for one, other in direction)}")
-                    pairs += _copy(cuda, [(members[one], members[other]) for one, other in direction])
+                    report.send(
+                        "phase",
+                        "copying from GPU to GPU: "
+                        f"{', '.join(f'{one} to {other}' for one, other in direction)}",
+                    )
+                    pairs += _copy(
+                        cuda, [(members[one], members[other]) for one, other in direction]
+                    )
                     report.send("pairs", pairs)
     except CudaError as error:
         report.send("cuda_error", dict(error.to_dict(), gpus=about))
@@ -101,7 +112,12 @@ def _copy(cuda: Cuda, pairs: List[Tuple[_Member, _Member]]) -> List[Dict[str, An
             open_.append((one, other, found[-1]))
     for one, other, _pair in open_:
         one.send(other, _WARM_UP)
-    copies = {one.index: max(1, min(MOST_COPIES, round(SAMPLE_SECONDS * _WARM_UP / max(one.seconds(), 1e-9)))) for one, _other, _pair in open_}
+    copies = {
+        one.index: max(
+            1, min(MOST_COPIES, round(SAMPLE_SECONDS * _WARM_UP / max(one.seconds(), 1e-9)))
+        )
+        for one, _other, _pair in open_
+    }
     samples: Dict[int, List[float]] = {one.index: [] for one, _other, _pair in open_}
     for _turn in range(SAMPLES):
         for one, other, _pair in open_:
@@ -109,7 +125,12 @@ def _copy(cuda: Cuda, pairs: List[Tuple[_Member, _Member]]) -> List[Dict[str, An
         for one, _other, _pair in open_:
             seconds = one.seconds()
             if seconds <= 0:
-                raise CudaError("no_time_passed", "cuEventElapsedTime", None, f"{copies[one.index]} copies of {SIZE} bytes took {seconds} s")
+                raise CudaError(
+                    "no_time_passed",
+                    "cuEventElapsedTime",
+                    None,
+                    f"{copies[one.index]} copies of {SIZE} bytes took {seconds} s",
+                )
             samples[one.index].append(copies[one.index] * SIZE / seconds)
     for one, other, pair in open_:
         one.context.make_current()
@@ -118,7 +139,9 @@ def _copy(cuda: Cuda, pairs: List[Tuple[_Member, _Member]]) -> List[Dict[str, An
         other.context.copy_to_host(other.back, other.sink, SIZE, other.stream)
         other.context.finish(other.stream)
         pair.update(
-            samples=samples[one.index], bytes_per_second=sorted(samples[one.index])[SAMPLES // 2], copies=copies[one.index],
+            samples=samples[one.index],
+            bytes_per_second=sorted(samples[one.index])[SAMPLES // 2],
+            copies=copies[one.index],
             verified=difference(one.host, other.back, SIZE),
         )
     return found

@@ -1,8 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The directory for the lock and the mesh socket: no other user can enter it, so no other user can hold the lock or answer on the socket.
+"""The directory for the lock and the mesh socket: no other user can enter it, so no other user can
+hold the lock or answer on the socket.
 
-Root's is ``/run/autopilot-gpu``. Any other user's is in the temporary directory, not in ``/run/user``: that is removed at logout.
+Root's is ``/run/autopilot-gpu``. Any other user's is in the temporary directory, not in
+``/run/user``: that is removed at logout.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ _NOT_USABLE = (errno.ENOENT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def open_directory(host: Host, create: bool = True) -> int:
-    """The descriptor of the directory. Raises OSError where it cannot be opened, and PermissionError where its owner or mode is wrong."""
+    """The descriptor of the directory. Raises OSError where it cannot be opened, and
+    PermissionError where its owner or mode is wrong.
+    """
     error: OSError = FileNotFoundError()
     for path in _candidates(host):
         try:
@@ -40,12 +44,16 @@ def open_directory(host: Host, create: bool = True) -> int:
         os.close(descriptor)
         # Another place would not keep those apart that use this one.
         raise PermissionError(
-            f"{path} has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}, expected owner {os.geteuid()} and mode {_MODE:04o}; remove it")
+            f"{path} has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}, "
+            f"expected owner {os.geteuid()} and mode {_MODE:04o}; remove it"
+        )
     raise error
 
 
 def _candidates(host: Host) -> List[str]:
-    """Directories in order of preference: a container may have the host's /run read-only, and its own besides."""
+    """Directories in order of preference: a container may have the host's /run read-only, and its
+    own besides.
+    """
     if os.geteuid() == 0:
         return list(dict.fromkeys([host.path("run", NAME), f"/run/{NAME}"]))
     return [os.path.join(tempfile.gettempdir(), f"{NAME}-{os.geteuid()}")]

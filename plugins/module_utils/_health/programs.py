@@ -32,9 +32,11 @@ def numbers_of(version: str) -> Tuple[int, ...]:
 
 
 def find(name: str, least: str) -> Dict[str, Any]:
-    """``{"path", "version", "told"}``, or ``{"error": text, "reason": word}`` where it is missing, older than ``least``, or does not tell.
+    """``{"path", "version", "told"}``, or ``{"error": text, "reason": word}`` where it is missing,
+    older than ``least``, or does not tell.
 
-    ``told`` is all that it printed when asked for its version (``-v``, the same for iperf3 and fping in all versions).
+    ``told`` is all that it printed when asked for its version (``-v``, the same for iperf3 and
+    fping in all versions).
     """
     path = path_of(name)
     if not path:
@@ -50,5 +52,8 @@ def find(name: str, least: str) -> Dict[str, Any]:
         return {"error": f"{path} did not tell its version{waited}", "reason": "not_understood"}
     version = found.group(1)
     if numbers_of(version) < numbers_of(least):
-        return {"error": f"{path} is version {version}, {least} or newer is needed", "reason": "too_old"}
+        return {
+            "error": f"{path} is version {version}, {least} or newer is needed",
+            "reason": "too_old",
+        }
     return {"path": path, "version": version, "told": told}

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to a server by its name, and in one word why there is none. The resolver has no time limit: use it inside a `bounded.Child`."""
+"""A connection to a server by its name, and in one word why there is none. The resolver has no time
+limit: use it inside a `bounded.Child`.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ from typing import Callable, List, Tuple
 
 #: Seconds for all addresses of a server together.
 SECONDS = 5.0
-#: Seconds before addresses that gave no connection are tried once more: a server that is being restarted is back by then, or is not about to be.
+#: Seconds before addresses that gave no connection are tried once more: a server that is being
+#: restarted is back by then, or is not about to be.
 PAUSE = 1.0
 
 #: Answers of the resolver that are final.
@@ -21,7 +24,9 @@ _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETD
 
 
 class NotConnected(Exception):
-    """``kind``: no_such_name, resolver_failed; refused, no_route, timeout, other (each tried twice); in words too."""
+    """``kind``: no_such_name, resolver_failed; refused, no_route, timeout, other (each tried
+    twice); in words too.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -32,20 +37,29 @@ class NotConnected(Exception):
         return self.kind in ("no_such_name", "resolver_failed")
 
 
-def resolve(host: str, port: int, stage: Callable[[str], None]) -> List[Tuple[int, Tuple[object, ...]]]:
+def resolve(
+    host: str, port: int, stage: Callable[[str], None]
+) -> List[Tuple[int, Tuple[object, ...]]]:
     """Family and address of each of the host's addresses; raises `NotConnected`."""
     stage(f"resolving {host}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except socket.gaierror as error:
-        raise NotConnected("no_such_name" if error.errno in _NO_SUCH_NAME else "resolver_failed", f"{host}: {error.strerror}") from None
+        raise NotConnected(
+            "no_such_name" if error.errno in _NO_SUCH_NAME else "resolver_failed",
+            f"{host}: {error.strerror}",
+        ) from None
     except UnicodeError:
         raise NotConnected("no_such_name", f"{host!r} cannot be the name of a host") from None
     return [(int(family), tuple(address)) for family, _kind, _protocol, _name, address in found]
 
 
-def connect(host: str, addresses: List[Tuple[int, Tuple[object, ...]]], stage: Callable[[str], None]) -> socket.socket:
-    """A connection to the first of them that gives one, whose waits last at most `SECONDS`; raises `NotConnected`."""
+def connect(
+    host: str, addresses: List[Tuple[int, Tuple[object, ...]]], stage: Callable[[str], None]
+) -> socket.socket:
+    """A connection to the first of them that gives one, whose waits last at most `SECONDS`; raises
+    `NotConnected`.
+    """
     stage(f"connecting to {host}")
     errors: List[Tuple[Tuple[object, ...], OSError]] = []
     for turn in range(2):
@@ -61,15 +75,31 @@ def connect(host: str, addresses: List[Tuple[int, Tuple[object, ...]]], stage: C
             except OSError as error:
                 door.close()
                 errors.append((address, error))
-    tried = "; ".join(dict.fromkeys(f"{address[0]} port {address[1]}: {words(error)}" for address, error in errors))
+    tried = "; ".join(
+        dict.fromkeys(
+            f"{address[0]} port {address[1]}: {words(error)}" for address, error in errors
+        )
+    )
     raise NotConnected(_kind_of(errors[-1][1]) if errors else "other", tried)
 
 
 def words(error: OSError) -> str:
-    return "no answer in time" if isinstance(error, socket.timeout) else os.strerror(error.errno) if error.errno else str(error)
+    return (
+        "no answer in time"
+        if isinstance(error, socket.timeout)
+        else os.strerror(error.errno)
+        if error.errno
+        else str(error)
+    )
 
 
 def _kind_of(error: OSError) -> str:
     if isinstance(error, socket.timeout) or error.errno == errno.ETIMEDOUT:
         return "timeout"
-    return "refused" if error.errno == errno.ECONNREFUSED else "no_route" if error.errno in _NO_ROUTE else "other"
+    return (
+        "refused"
+        if error.errno == errno.ECONNREFUSED
+        else "no_route"
+        if error.errno in _NO_ROUTE
+        else "other"
+    )

@@ -1,9 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From what the checks of many nodes say to a decision: per node, across the fleet, and for the run. Pure.
+"""From what the checks of many nodes say to a decision: per node, across the fleet, and for the
+run. Pure.
 
-A node is ``fit``, ``unfit``, ``skipped`` (nothing to check there) or it ``could_not_tell``: not reached, not checked, or a
-check that gave no answer. The last is neither healthy nor a reason to drain.
+A node is ``fit``, ``unfit``, ``skipped`` (nothing to check there) or it ``could_not_tell``: not
+reached, not checked, or a check that gave no answer. The last is neither healthy nor a reason to
+drain.
 """
 
 from __future__ import annotations
@@ -17,13 +19,29 @@ from . import activity, uniform
 from .checks import HOST
 from .knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
 from .mesh import judge as mesh_judge
-from .model import ACTIONS, FAIL, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, concluded, left_out, overall, worst
+from .model import (
+    ACTIONS,
+    FAIL,
+    SKIP,
+    STATUSES,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+    left_out,
+    overall,
+    worst,
+)
 from .values import mapping
 
 FIT, UNFIT, COULD_NOT_TELL, SKIPPED = "fit", "unfit", "could_not_tell", "skipped"
 FITNESS = (FIT, UNFIT, COULD_NOT_TELL, SKIPPED)
 
-#: Findings about a node that no check looked at; no policy turns them into a warning, since that would make it fit.
+#: Findings about a node that no check looked at; no policy turns them into a warning, since that
+#: would make it fit.
 _NOT_LOOKED_AT = ("unreachable", "not_checked")
 
 #: The code of what check mode says would run.
@@ -38,8 +56,9 @@ _PREFIX = "Task failed: "
 #: A measurement is compared when at least so many nodes have it, and so many others beside it.
 MINIMUM_NODES = 5
 MINIMUM_PEERS = 5
-#: A fleet whose nodes agree within a few per mille has outliers that mean nothing: this share of the median is the least
-#: that is said. 5 % is well above the spread of repeated bandwidth measurements on one healthy GPU (below 1 %).
+#: A fleet whose nodes agree within a few per mille has outliers that mean nothing: this share of
+#: the median is the least that is said. 5 % is well above the spread of repeated bandwidth
+#: measurements on one healthy GPU (below 1 %).
 LEAST_SHARE = 0.05
 #: Units of which less is worse; nothing is said of the others.
 _LESS_IS_WORSE = ("bytes/s", "FLOP/s")
@@ -59,25 +78,40 @@ class Policy(NamedTuple):
     unfit: Tuple[str, ...] = (FAIL,)
     #: Codes of findings that count as a warning at most.
     warn_only: Tuple[str, ...] = ()
-    #: How many nodes may be unfit before the run has failed: a number, or a share of the nodes such as ``"5%"``.
+    #: How many nodes may be unfit before the run has failed: a number, or a share of the nodes such
+    #: as ``"5%"``.
     max_unfit: Limit = 0
     #: How many nodes may be left undecided, likewise.
     max_unknown: Limit = 0
 
     def to_dict(self) -> Dict[str, Any]:
-        return dict(unfit=list(self.unfit), warn_only=list(self.warn_only), max_unfit=self.max_unfit, max_unknown=self.max_unknown)
+        return dict(
+            unfit=list(self.unfit),
+            warn_only=list(self.warn_only),
+            max_unfit=self.max_unfit,
+            max_unknown=self.max_unknown,
+        )
 
 
 def policy_from(given: Any) -> Policy:
-    """The policy a user wrote; raises ValueError that names the option, its value and what is accepted."""
+    """The policy a user wrote; raises ValueError that names the option, its value and what is
+    accepted.
+    """
     given = {} if given is None else given
     if not isinstance(given, dict):
         raise _refused("policy", given, f"a dictionary with any of {', '.join(Policy._fields)}")
     for name in given:
         if name not in Policy._fields:
-            raise ValueError(f"policy.{name} does not exist; accepted are {', '.join(Policy._fields)}")
+            raise ValueError(
+                f"policy.{name} does not exist; accepted are {', '.join(Policy._fields)}"
+            )
     chosen = {name: value for name, value in given.items() if value is not None}
-    read: Dict[str, Callable[[str, Any], Any]] = {"unfit": _unfit, "warn_only": _codes, "max_unfit": _limit, "max_unknown": _limit}
+    read: Dict[str, Callable[[str, Any], Any]] = {
+        "unfit": _unfit,
+        "warn_only": _codes,
+        "max_unfit": _limit,
+        "max_unknown": _limit,
+    }
     return Policy(**{name: read[name](f"policy.{name}", value) for name, value in chosen.items()})
 
 
@@ -87,17 +121,29 @@ def _refused(name: str, value: Any, accepted: str) -> ValueError:
 
 def _unfit(name: str, value: Any) -> Tuple[str, ...]:
     accepted = (FAIL, UNKNOWN, WARN)
-    if not isinstance(value, (list, tuple)) or FAIL not in value or any(item not in accepted for item in value):
-        raise _refused(name, value, f"a list that contains {FAIL}, and {UNKNOWN} or {WARN} if they count too")
+    if (
+        not isinstance(value, (list, tuple))
+        or FAIL not in value
+        or any(item not in accepted for item in value)
+    ):
+        raise _refused(
+            name, value, f"a list that contains {FAIL}, and {UNKNOWN} or {WARN} if they count too"
+        )
     return tuple(status for status in accepted if status in value)
 
 
 def _codes(name: str, value: Any) -> Tuple[str, ...]:
-    if not isinstance(value, (list, tuple)) or any(not isinstance(item, str) or not re.match(r"^[a-z][a-z0-9_]*$", item) for item in value):
+    if not isinstance(value, (list, tuple)) or any(
+        not isinstance(item, str) or not re.match(r"^[a-z][a-z0-9_]*$", item) for item in value
+    ):
         raise _refused(name, value, "a list of codes of findings, such as [link_degraded]")
     for code in _NOT_LOOKED_AT:
         if code in value:
-            raise _refused(name, code, "codes of what checks find; how many nodes may stay unchecked is policy.max_unknown")
+            raise _refused(
+                name,
+                code,
+                "codes of what checks find; how many nodes may stay unchecked is policy.max_unknown",
+            )
     return tuple(str(item) for item in value)
 
 
@@ -124,12 +170,14 @@ def tolerated(limit: Limit, nodes: int) -> int:
 
 # ---- nodes ----
 
+
 class Node(NamedTuple):
     """What came back from one host."""
 
     name: str
     results: List[CheckResult] = []
-    #: ``gpus`` (index, uuid, pci, name), ``driver_version``, ``cpu_model``, ``boot_id``; empty when the node did not answer.
+    #: ``gpus`` (index, uuid, pci, name), ``driver_version``, ``cpu_model``, ``boot_id``; empty when
+    #: the node did not answer.
     facts: Dict[str, Any] = {}
     #: Options and raw readings by check, as the modules return them.
     readings: Dict[str, Any] = {}
@@ -165,7 +213,9 @@ class NodeVerdict(NamedTuple):
 
 
 class RunVerdict(NamedTuple):
-    """The decision about the run; ``counts`` are nodes: ``nodes`` in all, by fitness, and ``partial``, fit as far as checked."""
+    """The decision about the run; ``counts`` are nodes: ``nodes`` in all, by fitness, and
+    ``partial``, fit as far as checked.
+    """
 
     status: str
     passed: bool
@@ -176,16 +226,30 @@ class RunVerdict(NamedTuple):
 
 
 def node_of(name: str, answer: Any) -> Node:
-    """A host from what its check task returned: the module's result, or what Ansible made of a host that gave none (None: no result at all)."""
+    """A host from what its check task returned: the module's result, or what Ansible made of a host
+    that gave none (None: no result at all).
+    """
     if not isinstance(answer, dict):
-        return Node(name, trouble=Finding("not_checked", UNKNOWN, "was not checked: its checks left no result", "watch"))
+        return Node(
+            name,
+            trouble=Finding(
+                "not_checked", UNKNOWN, "was not checked: its checks left no result", "watch"
+            ),
+        )
     words = _words(answer)
     if answer.get("unreachable"):
-        return Node(name, trouble=Finding("unreachable", UNKNOWN, f"could not be reached: {words}", "watch"))
+        return Node(
+            name, trouble=Finding("unreachable", UNKNOWN, f"could not be reached: {words}", "watch")
+        )
     health = answer.get("health")
     # None at all is what a host says that was only asked for checks of the mesh.
     if isinstance(health, list) and (health or "node" in answer):
-        return Node(name, [CheckResult.from_dict(result) for result in health], mapping(answer.get("node")), mapping(answer.get("readings")))
+        return Node(
+            name,
+            [CheckResult.from_dict(result) for result in health],
+            mapping(answer.get("node")),
+            mapping(answer.get("readings")),
+        )
     if answer.get("skipped"):
         return Node(name, skipped="the checks were not asked for on this host")
     return Node(name, trouble=Finding("not_checked", UNKNOWN, f"was not checked: {words}", "watch"))
@@ -194,13 +258,22 @@ def node_of(name: str, answer: Any) -> Node:
 def _words(answer: Dict[str, Any]) -> str:
     """What a failed task says: its message and the last line of the error behind it."""
     message = str(answer.get("msg") or "").strip() or "the task says nothing"
-    message = message[len(_PREFIX):] if message.startswith(_PREFIX) else message
-    lines = [line.strip() for key in ("module_stderr", "module_stdout") for line in str(answer.get(key) or "").splitlines() if line.strip()]
+    message = message[len(_PREFIX) :] if message.startswith(_PREFIX) else message
+    lines = [
+        line.strip()
+        for key in ("module_stderr", "module_stdout")
+        for line in str(answer.get(key) or "").splitlines()
+        if line.strip()
+    ]
     return (f"{message} ({lines[-1]})" if lines and lines[-1] not in message else message)[:2000]
 
 
-def judge_node(name: str, results: Sequence[CheckResult], policy: Policy, trouble: Optional[Finding] = None) -> NodeVerdict:
-    """Whether a node is fit, by the results of its checks. No results at all is never fit; what would run is no result."""
+def judge_node(
+    name: str, results: Sequence[CheckResult], policy: Policy, trouble: Optional[Finding] = None
+) -> NodeVerdict:
+    """Whether a node is fit, by the results of its checks. No results at all is never fit; what
+    would run is no result.
+    """
     if trouble is None and not results:
         trouble = Finding("not_checked", UNKNOWN, "was not checked: there is no result", "watch")
     judged = by_policy(results, policy) or list(results)
@@ -216,15 +289,26 @@ def judge_node(name: str, results: Sequence[CheckResult], policy: Policy, troubl
         # A host that is well says nothing of GPUs that no check has seen.
         telling = [one for one in judged if one.check not in HOST] or judged
         # A check that skipped some GPUs and measured the others has checked the node.
-        fit = SKIPPED if all(one.status == SKIP and not one.measurements for one in telling) else FIT
+        fit = (
+            SKIPPED if all(one.status == SKIP and not one.measurements for one in telling) else FIT
+        )
         status = worst([status, SKIP]) if fit == SKIPPED else status
     findings = _loudest(judged)
     actions = {found.finding.action for found in findings} - {"none"}
-    return NodeVerdict(name, status, fit, findings, sorted(actions, key=ACTIONS.index, reverse=True), fit == FIT and any(map(left_out, judged)))
+    return NodeVerdict(
+        name,
+        status,
+        fit,
+        findings,
+        sorted(actions, key=ACTIONS.index, reverse=True),
+        fit == FIT and any(map(left_out, judged)),
+    )
 
 
 def by_policy(results: Sequence[CheckResult], policy: Policy) -> List[CheckResult]:
-    """The results as the policy takes them; what would run is left out as far as nothing is known without running it."""
+    """The results as the policy takes them; what would run is left out as far as nothing is known
+    without running it.
+    """
     known = [_known(result) if is_planned(result) else result for result in results]
     return [_downgraded(result, policy.warn_only) for result in known if result]
 
@@ -235,7 +319,9 @@ def is_planned(result: CheckResult) -> bool:
 
 
 def _known(result: CheckResult) -> Optional[CheckResult]:
-    """What is wrong by a result that says what would run, as far as that is known without running it."""
+    """What is wrong by a result that says what would run, as far as that is known without running
+    it.
+    """
     rest = [finding for finding in result.findings if finding.status in (WARN, UNKNOWN, FAIL)]
     return concluded(result.check, rest, result.summary) if rest else None
 
@@ -243,14 +329,23 @@ def _known(result: CheckResult) -> Optional[CheckResult]:
 def _downgraded(result: CheckResult, codes: Iterable[str]) -> CheckResult:
     """The result with the findings of these codes no worse than a warning."""
     lenient = [
-        Finding(one.code, WARN, one.message, one.action, one.subject, one.evidence) if one.code in codes and one.status in (FAIL, UNKNOWN) else one
+        Finding(one.code, WARN, one.message, one.action, one.subject, one.evidence)
+        if one.code in codes and one.status in (FAIL, UNKNOWN)
+        else one
         for one in result.findings
     ]
     if lenient == result.findings:
         return result
     # A status that no finding explains is the check's own word and stays.
     own = result.status if result.status != worst([one.status for one in result.findings]) else WARN
-    return CheckResult(result.check, worst([own] + [one.status for one in lenient]), result.summary, lenient, result.measurements, result.duration_seconds)
+    return CheckResult(
+        result.check,
+        worst([own] + [one.status for one in lenient]),
+        result.summary,
+        lenient,
+        result.measurements,
+        result.duration_seconds,
+    )
 
 
 def _loudest(results: Sequence[CheckResult]) -> List[CheckFinding]:
@@ -258,23 +353,37 @@ def _loudest(results: Sequence[CheckResult]) -> List[CheckFinding]:
     by_fact: Dict[Any, CheckFinding] = {}
     for result in results:
         findings = list(result.findings)
-        if result.status in (WARN, UNKNOWN, FAIL) and worst([one.status for one in findings]) != result.status:
-            findings.append(Finding(f"{result.check}_{result.status}", result.status, result.summary, "watch"))
+        if (
+            result.status in (WARN, UNKNOWN, FAIL)
+            and worst([one.status for one in findings]) != result.status
+        ):
+            findings.append(
+                Finding(f"{result.check}_{result.status}", result.status, result.summary, "watch")
+            )
         for finding in findings:
             if STATUSES.index(finding.status) < STATUSES.index(WARN):
                 continue
             subject = finding.subject
-            fact = (finding.code, subject.kind, subject.pci or subject.uuid or (subject.index, subject.name))
+            fact = (
+                finding.code,
+                subject.kind,
+                subject.pci or subject.uuid or (subject.index, subject.name),
+            )
             known = by_fact.get(fact)
-            if known is None or STATUSES.index(finding.status) > STATUSES.index(known.finding.status):
+            if known is None or STATUSES.index(finding.status) > STATUSES.index(
+                known.finding.status
+            ):
                 by_fact[fact] = CheckFinding(result.check, finding)
     return sorted(by_fact.values(), key=lambda found: -STATUSES.index(found.finding.status))
 
 
-def judge_run(nodes: Sequence[NodeVerdict], policy: Policy, findings: Sequence[CheckFinding] = ()) -> RunVerdict:
+def judge_run(
+    nodes: Sequence[NodeVerdict], policy: Policy, findings: Sequence[CheckFinding] = ()
+) -> RunVerdict:
     """Whether the run passed. Shares are of the nodes that there was something to check on.
 
-    ``findings`` are those about what lies between nodes: one that counts as unfit fails the run, whatever is tolerated of nodes.
+    ``findings`` are those about what lies between nodes: one that counts as unfit fails the run,
+    whatever is tolerated of nodes.
     """
     names = {fit: [node.name for node in nodes if node.fit == fit] for fit in FITNESS}
     counts = dict({"nodes": len(nodes)}, **{fit: len(those) for fit, those in names.items()})
@@ -282,33 +391,65 @@ def judge_run(nodes: Sequence[NodeVerdict], policy: Policy, findings: Sequence[C
     checked = len(nodes) - counts[SKIPPED]
     total = f"{checked} node{'' if checked == 1 else 's'}"
     reasons = []
-    for fit, limit, verb in ((UNFIT, policy.max_unfit, "unfit"), (COULD_NOT_TELL, policy.max_unknown, "undecided")):
+    for fit, limit, verb in (
+        (UNFIT, policy.max_unfit, "unfit"),
+        (COULD_NOT_TELL, policy.max_unknown, "undecided"),
+    ):
         if counts[fit] > tolerated(limit, checked):
-            most = f"{limit}, that is {tolerated(limit, checked)}" if isinstance(limit, str) else f"{limit}"
-            reasons.append(f"{counts[fit]} of {total} {verb} ({', '.join(_few(names[fit]))}), tolerated {most}")
-    between = _loudest([_downgraded(CheckResult(one.check, one.finding.status, "", [one.finding]), policy.warn_only) for one in findings])
-    reasons += [f"{one.finding.subject}: {one.finding.message}" for one in between if one.finding.status in policy.unfit + (UNKNOWN,)][:_MOST_REASONS]
+            most = (
+                f"{limit}, that is {tolerated(limit, checked)}"
+                if isinstance(limit, str)
+                else f"{limit}"
+            )
+            reasons.append(
+                f"{counts[fit]} of {total} {verb} ({', '.join(_few(names[fit]))}), tolerated {most}"
+            )
+    between = _loudest(
+        [
+            _downgraded(
+                CheckResult(one.check, one.finding.status, "", [one.finding]), policy.warn_only
+            )
+            for one in findings
+        ]
+    )
+    reasons += [
+        f"{one.finding.subject}: {one.finding.message}"
+        for one in between
+        if one.finding.status in policy.unfit + (UNKNOWN,)
+    ][:_MOST_REASONS]
     status = worst([node.status for node in nodes] + [one.finding.status for one in between], SKIP)
     if reasons:
         return RunVerdict(status, False, "; ".join(reasons), counts, between)
     if not checked:
         return RunVerdict(status, True, "there was nothing to check on any node", counts, between)
-    return RunVerdict(status, True, f"{counts[FIT]} of {total} {'is' if counts[FIT] == 1 else 'are'} fit", counts, between)
+    return RunVerdict(
+        status,
+        True,
+        f"{counts[FIT]} of {total} {'is' if counts[FIT] == 1 else 'are'} fit",
+        counts,
+        between,
+    )
 
 
 def _few(names: Sequence[str], most: int = 10) -> List[str]:
     """Names for one sentence: the first of them and how many more there are."""
     folded = fold(names)
-    return folded if len(folded) <= most else folded[:most] + [f"and more, {len(names)} nodes in all"]
+    return (
+        folded if len(folded) <= most else folded[:most] + [f"and more, {len(names)} nodes in all"]
+    )
 
 
 def natural(name: str) -> List[Any]:
     """Sort key under which gpu9 comes before gpu10."""
-    return [(0, int(part), part) if part.isdecimal() else (1, 0, part) for part in _parts(name) if part]
+    return [
+        (0, int(part), part) if part.isdecimal() else (1, 0, part) for part in _parts(name) if part
+    ]
 
 
 def fold(names: Iterable[str]) -> List[str]:
-    """Names in order, those that count up sharing a bracket: ``["gpu[0001-0003].rack7", "login1"]``."""
+    """Names in order, those that count up sharing a bracket: ``["gpu[0001-0003].rack7",
+    "login1"]``.
+    """
     runs: List[Tuple[Optional[int], str, str]] = []
     for name in sorted(names, key=natural):
         place = _counted(runs[-1][2], name) if runs else None
@@ -320,7 +461,9 @@ def fold(names: Iterable[str]) -> List[str]:
 
 
 def _counted(name: str, following: str) -> Optional[int]:
-    """Which part of the names is a number that counts up by one from the first to the second, where nothing else differs."""
+    """Which part of the names is a number that counts up by one from the first to the second, where
+    nothing else differs.
+    """
     parts, others = _parts(name), _parts(following)
     different = [place for place, (one, other) in enumerate(zip(parts, others)) if one != other]
     if len(parts) != len(others) or len(different) != 1 or different[0] % 2 == 0:
@@ -344,6 +487,7 @@ def _bracket(place: Optional[int], first: str, last: str) -> str:
 
 # ---- fleet ----
 
+
 class _Value(NamedTuple):
     node: str
     model: str
@@ -352,17 +496,27 @@ class _Value(NamedTuple):
 
 
 def compare_fleet(nodes: Sequence[Node]) -> Dict[str, List[CheckResult]]:
-    """Each measurement of a GPU against the same measurement on the same model of GPU across the fleet, and of a NUMA node on the same model of processor.
+    """Each measurement of a GPU against the same measurement on the same model of GPU across the
+    fleet, and of a NUMA node on the same model of processor.
 
-    Returns by node name what stands out, as further results of the checks that measured it: findings ``below_fleet``,
-    status ``warn``. A GPU that already failed the check is neither compared nor a peer.
+    Returns by node name what stands out, as further results of the checks that measured it:
+    findings ``below_fleet``, status ``warn``. A GPU that already failed the check is neither
+    compared nor a peer.
     """
     groups: Dict[Any, List[_Value]] = {}
     for node in nodes:
         for result in node.results:
             for value in _comparable(node, result):
-                labels = tuple(sorted(item for item in value.measurement.labels.items() if item[0] not in _WHO))
-                key = (result.check, value.model, value.measurement.name, value.measurement.unit, labels)
+                labels = tuple(
+                    sorted(item for item in value.measurement.labels.items() if item[0] not in _WHO)
+                )
+                key = (
+                    result.check,
+                    value.model,
+                    value.measurement.name,
+                    value.measurement.unit,
+                    labels,
+                )
                 groups.setdefault(key, []).append(value)
     outliers: Dict[Any, List[Dict[str, Any]]] = {}
     subjects: Dict[Any, Subject] = {}
@@ -386,13 +540,20 @@ def _models(node: Node) -> Dict[str, Tuple[str, Subject]]:
     for gpu in gpus if isinstance(gpus, list) else []:
         if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
             identity = {key: gpu.get(key) for key in ("index", "uuid", "pci")}
-            models[str(gpu.get("index"))] = (gpu["name"], Subject.from_dict(dict(identity, kind="gpu")))
+            models[str(gpu.get("index"))] = (
+                gpu["name"],
+                Subject.from_dict(dict(identity, kind="gpu")),
+            )
     return models
 
 
 def _comparable(node: Node, result: CheckResult) -> List[_Value]:
     models, cpu = _models(node), node.facts.get("cpu_model")
-    failed = {str(one.subject.index) for one in result.findings if one.status == FAIL and one.subject.kind == "gpu"}
+    failed = {
+        str(one.subject.index)
+        for one in result.findings
+        if one.status == FAIL and one.subject.kind == "gpu"
+    }
     values = []
     for measurement in result.measurements:
         gpu, numa = (measurement.labels.get(label) for label in _WHO)
@@ -423,10 +584,21 @@ def _below(values: Sequence[_Value]) -> List[Tuple[_Value, Dict[str, Any]]]:
         mad = _median_without(deviations[median], abs(own - median))
         if own < median - OUTLIER * MAD_TO_DEVIATION * mad:
             measurement = value.measurement
-            below.append((value, {
-                "measurement": measurement.name, "labels": measurement.labels, "value": own, "unit": measurement.unit,
-                "median": median, "mad": mad, "deviation": own / median - 1, "peers": peers,
-            }))
+            below.append(
+                (
+                    value,
+                    {
+                        "measurement": measurement.name,
+                        "labels": measurement.labels,
+                        "value": own,
+                        "unit": measurement.unit,
+                        "median": median,
+                        "mad": mad,
+                        "deviation": own / median - 1,
+                        "peers": peers,
+                    },
+                )
+            )
     return below
 
 
@@ -442,23 +614,34 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
 
 
 def _below_fleet(subject: Subject, evidence: List[Dict[str, Any]]) -> Finding:
-    """One finding for all measurements of a GPU by one check; the one furthest below is put in words."""
+    """One finding for all measurements of a GPU by one check; the one furthest below is put in
+    words.
+    """
     evidence = sorted(evidence, key=lambda one: one["deviation"])
     first = evidence[0]
     labels = ", ".join(label for key, label in sorted(first["labels"].items()) if key not in _WHO)
     what = (first["measurement"] + (f" ({labels})" if labels else "")).replace("_", " ")
-    more = f"; {len(evidence) - 1} more of its measurements are low too" if len(evidence) > 1 else ""
-    message = (
-        f"{what} is {first['value'] / 1e9:.1f} GB/s, {-first['deviation'] * 100:.0f} % below the fleet"
-        f" (median {first['median'] / 1e9:.1f}, MAD {first['mad'] / 1e9:.2f} GB/s, {first['peers']} peers){more}"
+    more = (
+        f"; {len(evidence) - 1} more of its measurements are low too" if len(evidence) > 1 else ""
     )
-    return Finding("below_fleet", WARN, message, "watch", subject, {"outliers": evidence, "source": "fleet"})
+    message = (
+        f"{what} is {first['value'] / 1e9:.1f} GB/s, {-first['deviation'] * 100:.0f} % below "
+        "the fleet"
+        f" (median {first['median'] / 1e9:.1f}, MAD {first['mad'] / 1e9:.2f} GB/s, "
+        f"{first['peers']} peers){more}"
+    )
+    return Finding(
+        "below_fleet", WARN, message, "watch", subject, {"outliers": evidence, "source": "fleet"}
+    )
 
 
 # ---- all of it ----
 
+
 class Judgement(NamedTuple):
-    """A judged run: the nodes' verdicts, in the order of the nodes, what the fleet comparison added, and the run's verdict."""
+    """A judged run: the nodes' verdicts, in the order of the nodes, what the fleet comparison
+    added, and the run's verdict.
+    """
 
     nodes: List[NodeVerdict]
     fleet: Dict[str, List[CheckResult]]
@@ -467,14 +650,25 @@ class Judgement(NamedTuple):
     mesh: Optional[mesh_judge.Judged] = None
 
 
-def judge(nodes: Sequence[Node], policy: Policy, plans: Sequence[Dict[str, Any]] = (), planned_only: bool = False) -> Judgement:
-    """Compare the fleet, judge the mesh by its plans (of the first pass and of the second, if any), judge every node, judge the run.
+def judge(
+    nodes: Sequence[Node],
+    policy: Policy,
+    plans: Sequence[Dict[str, Any]] = (),
+    planned_only: bool = False,
+) -> Judgement:
+    """Compare the fleet, judge the mesh by its plans (of the first pass and of the second, if any),
+    judge every node, judge the run.
 
     ``planned_only`` says of the mesh what would run.
     """
     fleet = compare_fleet(nodes)
-    beside, of_run = activity.compare((node.name, node.results, node.facts.get("gpus")) for node in nodes)
-    for name, results in [*beside.items(), *uniform.compare([(node.name, node.readings) for node in nodes]).items()]:
+    beside, of_run = activity.compare(
+        (node.name, node.results, node.facts.get("gpus")) for node in nodes
+    )
+    for name, results in [
+        *beside.items(),
+        *uniform.compare([(node.name, node.readings) for node in nodes]).items(),
+    ]:
         fleet[name] = fleet.get(name, []) + results
     mesh = _judge_mesh(nodes, plans, planned_only) if plans else None
     verdicts = []
@@ -484,22 +678,40 @@ def judge(nodes: Sequence[Node], policy: Policy, plans: Sequence[Dict[str, Any]]
         if node.skipped is not None and all(result.status == SKIP for result in of_mesh):
             verdicts.append(NodeVerdict(node.name, SKIP, SKIPPED, [], []))
         else:
-            verdicts.append(judge_node(node.name, node.results + fleet.get(node.name, []) + of_mesh, policy, node.trouble))
+            verdicts.append(
+                judge_node(
+                    node.name,
+                    node.results + fleet.get(node.name, []) + of_mesh,
+                    policy,
+                    node.trouble,
+                )
+            )
     between = [CheckFinding(check, finding) for check, finding in mesh.findings] if mesh else []
     between += [CheckFinding(activity.CHECK, finding) for finding in of_run]
     return Judgement(verdicts, fleet, judge_run(verdicts, policy, between), mesh)
 
 
-def _judge_mesh(nodes: Sequence[Node], plans: Sequence[Dict[str, Any]], planned_only: bool) -> mesh_judge.Judged:
+def _judge_mesh(
+    nodes: Sequence[Node], plans: Sequence[Dict[str, Any]], planned_only: bool
+) -> mesh_judge.Judged:
     if planned_only:
         return mesh_judge.planned(plans[0])
-    passes = [{node.name: node.mesh[turn] or {} for node in nodes if len(node.mesh) > turn} for turn in range(len(plans))]
+    passes = [
+        {node.name: node.mesh[turn] or {} for node in nodes if len(node.mesh) > turn}
+        for turn in range(len(plans))
+    ]
     return mesh_judge.judge(plans, passes)
 
 
 def mesh_results(node: Node, mesh: Optional[mesh_judge.Judged]) -> List[CheckResult]:
-    """What the mesh says of a node. That a node which was not reached, or a node all alone, was not in it, is no news."""
+    """What the mesh says of a node. That a node which was not reached, or a node all alone, was not
+    in it, is no news.
+    """
     results = mesh.results.get(node.name, []) if mesh else []
     alone = mesh is not None and len(mesh.results) < 2
-    news = [result for result in results if not (alone and node.results) and not (node.trouble and result.status in (SKIP, UNKNOWN))]
+    news = [
+        result
+        for result in results
+        if not (alone and node.results) and not (node.trouble and result.status in (SKIP, UNKNOWN))
+    ]
     return news

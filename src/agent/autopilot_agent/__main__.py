@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m autopilot_agent``: exit status 2 for a setting that is not accepted or a port that is taken, 1 for what should not happen."""
+"""``python -m autopilot_agent``: exit status 2 for a setting that is not accepted or a port that is
+taken, 1 for what should not happen.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,8 @@ _M_ARENA_MAX = -8
 
 def main() -> int:
     with contextlib.suppress(AttributeError):
-        # The few threads (name resolution) need no arenas of their own, which the C library never gives back.
+        # The few threads (name resolution) need no arenas of their own, which the C library never
+        # gives back.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     try:
         settings = Settings.from_environment(os.environ)

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Which addresses a pod has, by interface. Pure.
 
-With a multi-network plugin such as Multus they are in an annotation that the plugin writes; else they are those of the pod's status. Each pod is read by
-itself: what one lacks is never taken from another.
+With a multi-network plugin such as Multus they are in an annotation that the plugin writes; else
+they are those of the pod's status. Each pod is read by itself: what one lacks is never taken from
+another.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from _health.values import list_of, mapping
 
-#: Written by the multi-network plugin (Kubernetes Network Custom Resource Definition De-facto Standard, 4.1.2).
+#: Written by the multi-network plugin (Kubernetes Network Custom Resource Definition De-facto
+#: Standard, 4.1.2).
 NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
 #: The pod network's interface, as every network plugin calls it.
 POD_INTERFACE = "eth0"
@@ -40,7 +42,9 @@ def pod_of(item: Any) -> Pod:
 
 
 def newest(items: List[Any]) -> Optional[Pod]:
-    """The one that runs, of the pods on a node; a rollout leaves the old one for a while. None where there is none."""
+    """The one that runs, of the pods on a node; a rollout leaves the old one for a while. None
+    where there is none.
+    """
     pods = sorted((pod_of(item) for item in items), key=lambda pod: (pod.runs, bool(pod.addresses)))
     return pods[-1] if pods else None
 
@@ -64,7 +68,9 @@ def _announced(annotation: Any) -> Dict[str, List[str]]:
     found: Dict[str, List[str]] = {}
     for network in map(mapping, list_of(networks)):
         # The default network may be announced without its interface.
-        name = network.get("interface") or (POD_INTERFACE if network.get("default") is True else None)
+        name = network.get("interface") or (
+            POD_INTERFACE if network.get("default") is True else None
+        )
         usable = _usable(list_of(network.get("ips")))
         if isinstance(name, str) and usable and len(found) < MOST_INTERFACES:
             found.setdefault(name, usable)
@@ -78,6 +84,10 @@ def _usable(values: List[Any]) -> List[str]:
             address = ipaddress.ip_address(value) if isinstance(value, str) else None
         except ValueError:
             continue
-        if address and not (address.is_link_local or address.is_unspecified or address.is_multicast) and str(address) not in found:
+        if (
+            address
+            and not (address.is_link_local or address.is_unspecified or address.is_multicast)
+            and str(address) not in found
+        ):
             found.append(str(address))
     return found[:MOST_ADDRESSES]

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The deep diagnostic: DCGM at a high level, on a node whose GPUs nobody uses or is about to use.
 
-The order keeps jobs safe: look at the GPUs, ask which pods have them, reserve them as a pod of our own (the kubelet decides), mark the node
-TESTING, run DCGM (which looks at the GPUs again), mark by the outcome, give the GPUs back. What is in the way is a reason, not an error.
+The order keeps jobs safe: look at the GPUs, ask which pods have them, reserve them as a pod of our
+own (the kubelet decides), mark the node TESTING, run DCGM (which looks at the GPUs again), mark by
+the outcome, give the GPUs back. What is in the way is a reason, not an error.
 """
 
 from __future__ import annotations
@@ -30,13 +31,16 @@ from .settings import Settings
 log = logging.getLogger("autopilot")
 
 _CHECK = "dcgm_diag"
-#: Seconds the kubelet has for starting the hold pod; its image is there, since the agent's own pod runs it.
+#: Seconds the kubelet has for starting the hold pod; its image is there, since the agent's own pod
+#: runs it.
 ADMISSION = 60.0
-#: Seconds between two looks at whether the hold pod is admitted, and whether it is still ours while DCGM runs.
+#: Seconds between two looks at whether the hold pod is admitted, and whether it is still ours while
+#: DCGM runs.
 _LOOK, _WATCH = 1.0, 20.0
 #: Seconds of the lease beyond what DCGM may take, for passes that ran before it.
 _MARGIN = 600
-#: Seconds before a hold pod that could not be deleted is tried again, and for which the agent's end waits for that.
+#: Seconds before a hold pod that could not be deleted is tried again, and for which the agent's end
+#: waits for that.
 _RETRY, _LAST = 15.0, 2.0
 
 PASSED, FAILED, FATAL, UNCLEAR = "pass", "failed", "fatal", "unknown"
@@ -46,7 +50,9 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class Report:
-    """What came of one deep diagnostic. ``reason`` says why it did not run, or what it found; ``outcome`` is "" where it did not run."""
+    """What came of one deep diagnostic. ``reason`` says why it did not run, or what it found;
+    ``outcome`` is "" where it did not run.
+    """
 
     ran: bool
     reason: str
@@ -55,23 +61,35 @@ class Report:
 
 
 class Deep:
-    def __init__(self, settings: Settings, engine: Engine, kube: Kube, marker: Optional[Marker], admission: float = ADMISSION) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        kube: Kube,
+        marker: Optional[Marker],
+        admission: float = ADMISSION,
+    ) -> None:
         self._settings = settings
         self._engine = engine
         self._kube = kube
         self._marker = marker
         self._admission = admission
-        self._path = path_of("api/v1/namespaces", settings.namespace, "pods", hold.name_of(settings.node))
+        self._path = path_of(
+            "api/v1/namespaces", settings.namespace, "pods", hold.name_of(settings.node)
+        )
         self._task: Optional["asyncio.Task[Report]"] = None
         self._cleaning: Optional["asyncio.Task[None]"] = None
         #: Whether the GPUs are reserved, or about to be.
         self._taken = False
-        #: The last report, and how many there were by outcome; ``skipped`` for those that did not run.
+        #: The last report, and how many there were by outcome; ``skipped`` for those that did not
+        #: run.
         self.last: Optional[Report] = None
         self.counts: Dict[str, int] = dict.fromkeys((PASSED, FAILED, FATAL, UNCLEAR, "skipped"), 0)
 
     def start(self) -> None:
-        """Begin to delete what an earlier life of the agent left, as soon as the API server lets us."""
+        """Begin to delete what an earlier life of the agent left, as soon as the API server lets
+        us.
+        """
         if self._settings.pod:
             self._cleaning = asyncio.create_task(self._clean())
 
@@ -100,7 +118,14 @@ class Deep:
             report = Report(False, f"the API server did not help: {error}")
         self.last = report
         self.counts[report.outcome if report.ran else "skipped"] += 1
-        fields = {"run": run_id, "who": who, "ran": report.ran, "outcome": report.outcome, "level": self._settings.deep_level, "reason": report.reason}
+        fields = {
+            "run": run_id,
+            "who": who,
+            "ran": report.ran,
+            "outcome": report.outcome,
+            "level": self._settings.deep_level,
+            "reason": report.reason,
+        }
         log.info("deep diagnostic", extra={"fields": fields})
         return report
 
@@ -110,16 +135,22 @@ class Deep:
         if not settings.has_dcgmi:
             raise NotNow(f"the agent's image has no dcgmi; rebuild it with {BUILD_ARGUMENTS}")
         if not settings.pod:
-            raise NotNow("the agent is not in a pod (POD_NAME is not set), so it cannot reserve GPUs")
+            raise NotNow(
+                "the agent is not in a pod (POD_NAME is not set), so it cannot reserve GPUs"
+            )
         await self._engine.settled()
         async with self.reserved(lease, [_CHECK]):
-            if self._marker and not await self._marker.testing(lease, f"DCGM level {settings.deep_level}", run_id):
+            if self._marker and not await self._marker.testing(
+                lease, f"DCGM level {settings.deep_level}", run_id
+            ):
                 raise NotNow("the node could not be marked TESTING")
             return await self._judged(run_id, options)
 
     @contextlib.asynccontextmanager
     async def reserved(self, seconds: float, names: Sequence[str]) -> AsyncIterator[None]:
-        """All GPUs of the node for a pass with these checks, which is broken off when they are taken away. Raises `NotNow`, `ApiError`."""
+        """All GPUs of the node for a pass with these checks, which is broken off when they are
+        taken away. Raises `NotNow`, `ApiError`.
+        """
         if self._taken:
             raise NotNow("another diagnostic has the GPUs")
         self._taken, watch = True, None
@@ -163,20 +194,34 @@ class Deep:
             raise NotNow(result.summary)
 
     async def _look_at_pods(self) -> None:
-        query = {"fieldSelector": f"spec.nodeName={self._settings.node},status.phase!=Succeeded,status.phase!=Failed"}
-        busy = hold.holders(await self._kube.list("/api/v1/pods", query), [f"{self._settings.namespace}/{hold.name_of(self._settings.node)}"])
+        query = {
+            "fieldSelector": f"spec.nodeName={self._settings.node},status.phase!=Succeeded,status.phase!=Failed"
+        }
+        busy = hold.holders(
+            await self._kube.list("/api/v1/pods", query),
+            [f"{self._settings.namespace}/{hold.name_of(self._settings.node)}"],
+        )
         if busy:
-            raise NotNow(f"the node's GPUs belong to {', '.join(busy[:5])}" + (f" and {len(busy) - 5} more pods" if len(busy) > 5 else ""))
+            raise NotNow(
+                f"the node's GPUs belong to {', '.join(busy[:5])}"
+                + (f" and {len(busy) - 5} more pods" if len(busy) > 5 else "")
+            )
 
     async def _reserve(self, seconds: int) -> None:
-        """Have a pod of ours get all GPUs of the node. The kubelet decides, so no job can get them at the same moment."""
+        """Have a pod of ours get all GPUs of the node. The kubelet decides, so no job can get them
+        at the same moment.
+        """
         settings = self._settings
         gpus = hold.offered(await self._kube.get(path_of("api/v1/nodes", settings.node)))
         if not gpus:
             raise NotNow(f"the node offers no {hold.GPU}, so its GPUs cannot be reserved")
-        own = await self._kube.get(path_of("api/v1/namespaces", settings.namespace, "pods", settings.pod))
+        own = await self._kube.get(
+            path_of("api/v1/namespaces", settings.namespace, "pods", settings.pod)
+        )
         try:
-            pod = await self._kube.create(self._path.rpartition("/")[0], hold.pod_of(settings.node, gpus, own, seconds))
+            pod = await self._kube.create(
+                self._path.rpartition("/")[0], hold.pod_of(settings.node, gpus, own, seconds)
+            )
         except Conflict:
             raise NotNow("an earlier reservation is still on its way out") from None
         until = time.monotonic() + self._admission
@@ -187,12 +232,19 @@ class Deep:
             except NotFound:
                 raise NotNow("the pod that was to hold the GPUs was deleted") from None
         if hold.admitted(pod) is None:
-            raise NotNow(f"the pod that was to hold the GPUs was not admitted within {self._admission:.0f} s")
+            raise NotNow(
+                f"the pod that was to hold the GPUs was not admitted within {self._admission:.0f} s"
+            )
         if not hold.admitted(pod):
-            raise NotNow(f"the kubelet did not give the GPUs to the pod that was to hold them: {hold.refusal(pod)}")
+            raise NotNow(
+                "the kubelet did not give the GPUs to the pod that was to hold them: "
+                f"{hold.refusal(pod)}"
+            )
 
     async def _watch(self, names: Sequence[str]) -> None:
-        """End DCGM when the hold pod is taken away, for instance by a job of higher priority: what comes next is not ours to disturb."""
+        """End DCGM when the hold pod is taken away, for instance by a job of higher priority: what
+        comes next is not ours to disturb.
+        """
         while True:
             await asyncio.sleep(_WATCH)
             with contextlib.suppress(ApiError):
@@ -208,7 +260,9 @@ class Deep:
     # ---- giving back ----
 
     async def _give_back(self) -> None:
-        """Delete the hold pod; while the API server is away, go on trying behind the scenes. Not even the agent's end skips the first try."""
+        """Delete the hold pod; while the API server is away, go on trying behind the scenes. Not
+        even the agent's end skips the first try.
+        """
         self._cleaning = asyncio.create_task(self._clean())
         await _unless_cancelled(asyncio.wait({self._cleaning}, timeout=_LAST))
 
@@ -244,10 +298,11 @@ async def _unless_cancelled(awaited: Awaitable[_Answer]) -> _Answer:
 
 
 def outcome_of(result: CheckResult, fatal_words: Sequence[str]) -> Tuple[str, List[str]]:
-    """The outcome and the failed tests as ``test.gpu`` (the test alone where DCGM names no GPU), each once.
+    """The outcome and the failed tests as ``test.gpu`` (the test alone where DCGM names no GPU),
+    each once.
 
-    Fatal is a failure (no warning) of a test or category of DCGM's that one of the words names, or of which DCGM says such a word. What skipped
-    or could not tell is unclear.
+    Fatal is a failure (no warning) of a test or category of DCGM's that one of the words names, or
+    of which DCGM says such a word. What skipped or could not tell is unclear.
     """
     bad = [one for one in result.findings if one.status in (WARN, FAIL)]
     tests = list(dict.fromkeys(_test_of(one) for one in bad))
@@ -259,18 +314,30 @@ def outcome_of(result: CheckResult, fatal_words: Sequence[str]) -> Tuple[str, Li
 
 def _test_of(finding: Finding) -> str:
     test = str(finding.evidence.get("test") or finding.code)
-    return f"{test}.{finding.subject.index}" if finding.subject.kind == "gpu" and finding.subject.index is not None else test
+    return (
+        f"{test}.{finding.subject.index}"
+        if finding.subject.kind == "gpu" and finding.subject.index is not None
+        else test
+    )
 
 
 def _is_fatal(finding: Finding, words: Sequence[str]) -> bool:
     evidence = finding.evidence
     test = str(evidence.get("test") or "")
     categories = evidence.get("categories")
-    names = {test, *(_plain(str(name)) for name in (categories if isinstance(categories, list) else []))} - {""}
+    names = {
+        test,
+        *(_plain(str(name)) for name in (categories if isinstance(categories, list) else [])),
+    } - {""}
     said = finding.message.lower()
     for word in words:
-        # As a test's printed name (GPU Memory is the test memory), as a category, or as a word of what DCGM says (ECC).
-        if run_name(word) == test or _plain(word) in names or (word.isalnum() and re.search(rf"\b{re.escape(word.lower())}\b", said)):
+        # As a test's printed name (GPU Memory is the test memory), as a category, or as a word of
+        # what DCGM says (ECC).
+        if (
+            run_name(word) == test
+            or _plain(word) in names
+            or (word.isalnum() and re.search(rf"\b{re.escape(word.lower())}\b", said))
+        ):
             return True
     return False
 

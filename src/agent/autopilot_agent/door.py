@@ -9,7 +9,19 @@ import contextlib
 import json
 import logging
 import time
-from typing import Any, AsyncIterator, Awaitable, Callable, Dict, List, Optional, Protocol, Sequence, Set, Tuple
+from typing import (
+    Any,
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Dict,
+    List,
+    Optional,
+    Protocol,
+    Sequence,
+    Set,
+    Tuple,
+)
 
 from aiohttp import web
 
@@ -30,7 +42,8 @@ log = logging.getLogger("autopilot")
 
 #: Seconds for which a client may leave what it is sent unread.
 _UNREAD = 30.0
-#: Seconds after which a deep diagnostic is left to itself, and a pass over the own node is answered before its result is there.
+#: Seconds after which a deep diagnostic is left to itself, and a pass over the own node is answered
+#: before its result is there.
 _STARTED, _SOON = 10.0, 1.0
 _TEXT, _JSON = "text/plain", "application/json"
 _FORM = "application/x-www-form-urlencoded"
@@ -49,7 +62,9 @@ class Exposition(Protocol):
 
 
 class Deep(Protocol):
-    """What is needed of `deep.Deep`: the outcome has ``ran``, ``reason``, ``outcome`` and ``results``."""
+    """What is needed of `deep.Deep`: the outcome has ``ran``, ``reason``, ``outcome`` and
+    ``results``.
+    """
 
     def now(self, who: str) -> Awaitable[Any]: ...
 
@@ -71,28 +86,60 @@ class Listening:
         await self._runner.cleanup()
 
 
-async def serve(app: web.Application, bind: str, port: int, guards: Optional[guard.Guards] = None) -> Listening:
-    """Listen, with the bounds of `guard` before the HTTP library. A client that goes away takes what runs for it along, but not passes that others share."""
+async def serve(
+    app: web.Application, bind: str, port: int, guards: Optional[guard.Guards] = None
+) -> Listening:
+    """Listen, with the bounds of `guard` before the HTTP library. A client that goes away takes
+    what runs for it along, but not passes that others share.
+    """
     guards = guards or guard.Guards()
     runner = web.AppRunner(
-        app, access_log=None, handler_cancellation=True, shutdown_timeout=1.0, lingering_time=1.0,
-        max_line_size=2 * guard.LINE, max_field_size=2 * guard.HEADERS,
+        app,
+        access_log=None,
+        handler_cancellation=True,
+        shutdown_timeout=1.0,
+        lingering_time=1.0,
+        max_line_size=2 * guard.LINE,
+        max_field_size=2 * guard.HEADERS,
     )
     await runner.setup()
     assert runner.server is not None
-    server = await asyncio.get_running_loop().create_server(guards.factory(runner.server), bind, port, backlog=512)
+    server = await asyncio.get_running_loop().create_server(
+        guards.factory(runner.server), bind, port, backlog=512
+    )
     return Listening(server, runner, guards)
 
 
 def access_of(settings: Settings, kube: Kube) -> Access:
-    return Access(kube if settings.auth_required else None, settings.namespace, settings.audience, settings.peer_token_file)
+    return Access(
+        kube if settings.auth_required else None,
+        settings.namespace,
+        settings.audience,
+        settings.peer_token_file,
+    )
 
 
-def make_app(settings: Settings, engine: Engine, deep: Deep, kube: Kube, health: Callable[[], Optional[str]], exposition: Exposition) -> web.Application:
+def make_app(
+    settings: Settings,
+    engine: Engine,
+    deep: Deep,
+    kube: Kube,
+    health: Callable[[], Optional[str]],
+    exposition: Exposition,
+) -> web.Application:
     """All paths of AUTOPILOT_PORT; ``health`` says why the agent is not well, None where it is."""
     access = access_of(settings, kube)
     peers = Peers(kube, settings.namespace, settings.service)
-    return Door(settings, engine, deep, access, peers, Fanout(settings, engine, peers, access), health, exposition).app()
+    return Door(
+        settings,
+        engine,
+        deep,
+        access,
+        peers,
+        Fanout(settings, engine, peers, access),
+        health,
+        exposition,
+    ).app()
 
 
 def make_metrics_app(settings: Settings, kube: Kube, exposition: Exposition) -> web.Application:
@@ -102,7 +149,9 @@ def make_metrics_app(settings: Settings, kube: Kube, exposition: Exposition) -> 
     async def metrics(request: web.Request) -> web.Response:
         return await _metrics(request, settings, access, exposition)
 
-    app = web.Application(middlewares=[_answering(exposition, ("/metrics",))], client_max_size=guard.BODY)
+    app = web.Application(
+        middlewares=[_answering(exposition, ("/metrics",))], client_max_size=guard.BODY
+    )
     app.router.add_get("/metrics", metrics)
     return app
 
@@ -111,7 +160,14 @@ class Door:
     """Carries requests out."""
 
     def __init__(
-        self, settings: Settings, engine: Engine, deep: Deep, access: Access, peers: Peers, fanout: Fanout, health: Callable[[], Optional[str]],
+        self,
+        settings: Settings,
+        engine: Engine,
+        deep: Deep,
+        access: Access,
+        peers: Peers,
+        fanout: Fanout,
+        health: Callable[[], Optional[str]],
         exposition: Exposition,
     ) -> None:
         self._settings = settings
@@ -130,7 +186,10 @@ class Door:
 
     def app(self) -> web.Application:
         paths = list(ENDPOINTS) + list(GONE)
-        app = web.Application(middlewares=[_answering(self._exposition, paths + ["/healthz", "/readyz", "/metrics"])], client_max_size=guard.BODY)
+        app = web.Application(
+            middlewares=[_answering(self._exposition, paths + ["/healthz", "/readyz", "/metrics"])],
+            client_max_size=guard.BODY,
+        )
         app.router.add_get("/healthz", self._healthz)
         app.router.add_get("/readyz", self._readyz)
         app.router.add_get("/metrics", self._metrics)
@@ -161,12 +220,20 @@ class Door:
 
     async def _checks(self, request: web.Request) -> web.StreamResponse:
         identity = await _identified(request, self._access)
-        query = parse(request.path, await _asked(request), self._settings.periodic_checks, request.headers.get("Accept", ""), self._engine.names)
+        query = parse(
+            request.path,
+            await _asked(request),
+            self._settings.periodic_checks,
+            request.headers.get("Accept", ""),
+            self._engine.names,
+        )
         await self._permitted(identity, request.path, query)
         (self._agents if identity.peer else self._callers).take(identity.name)
         with self._slots:
             self._exposition.asked("agent" if identity.peer else "user")
-            log.info("%s asks for %s?%s", identity.name, request.path, texts.plain(request.query_string))
+            log.info(
+                "%s asks for %s?%s", identity.name, request.path, texts.plain(request.query_string)
+            )
             if request.path == "/invasive":
                 return await self._invasive(identity, query)
             if request.path == "/status":
@@ -175,22 +242,45 @@ class Door:
 
     async def _permitted(self, identity: Identity, path: str, query: Query) -> None:
         """Raises `Denied`. What starts checks and deep diagnostics takes the right to both."""
-        if identity.peer and (path != "/status" or query.hosts != (self._settings.node,) or query.job or query.nodelabel):
-            raise Denied(403, f"an agent may ask this one for /status of the node {self._settings.node} alone")
+        if identity.peer and (
+            path != "/status"
+            or query.hosts != (self._settings.node,)
+            or query.job
+            or query.nodelabel
+        ):
+            raise Denied(
+                403,
+                f"an agent may ask this one for /status of the node {self._settings.node} alone",
+            )
         deep = path == "/invasive" or query.diagnostic
         if deep:
             await self._access.permit(identity, "diagnostics")
         if not deep or set(query.checks) - {"dcgm_diag", "iperf3_pairs"}:
             await self._access.permit(identity, "checks")
 
-    async def _alone(self, request: web.Request, identity: Identity, query: Query) -> web.StreamResponse:
-        """One check on the own node; where nodes are given, they are the peers that it pings or measures with."""
+    async def _alone(
+        self, request: web.Request, identity: Identity, query: Query
+    ) -> web.StreamResponse:
+        """One check on the own node; where nodes are given, they are the peers that it pings or
+        measures with.
+        """
         if not query.everyone:
-            query = query._replace(pingnodes=tuple(name for name in await self._peers.wanted(query) if name != self._settings.node))
+            query = query._replace(
+                pingnodes=tuple(
+                    name for name in await self._peers.wanted(query) if name != self._settings.node
+                )
+            )
             await self._fanout.prepare(query, query.pingnodes)
-        return await self._own(request, identity, query, lambda row: texts.alone(row.node, query.checks[0], row.results))
+        return await self._own(
+            request,
+            identity,
+            query,
+            lambda row: texts.alone(row.node, query.checks[0], row.results),
+        )
 
-    async def _status(self, request: web.Request, identity: Identity, query: Query) -> web.StreamResponse:
+    async def _status(
+        self, request: web.Request, identity: Identity, query: Query
+    ) -> web.StreamResponse:
         nodes = await self._peers.wanted(query)
         if nodes == [self._settings.node]:
             return await self._own(request, identity, query, texts.row_text, True)
@@ -203,10 +293,19 @@ class Door:
             return await _stream(request, query, rows, started)
 
     async def _own(
-        self, request: web.Request, identity: Identity, query: Query, text: Callable[[texts.Row], str], summary: bool = False,
+        self,
+        request: web.Request,
+        identity: Identity,
+        query: Query,
+        text: Callable[[texts.Row], str],
+        summary: bool = False,
     ) -> web.StreamResponse:
-        """A pass over the own node. What is refused at once is answered with its code; a pass that takes longer is a row, whatever becomes of it."""
-        query = query._replace(pingnodes=tuple(name for name in query.pingnodes if name != self._settings.node))
+        """A pass over the own node. What is refused at once is answered with its code; a pass that
+        takes longer is a row, whatever becomes of it.
+        """
+        query = query._replace(
+            pingnodes=tuple(name for name in query.pingnodes if name != self._settings.node)
+        )
         task = asyncio.ensure_future(self._fanout.own(query, identity.name))
         try:
             if (await asyncio.wait({task}, timeout=_SOON))[0]:
@@ -227,28 +326,50 @@ class Door:
             return self._fanout.row_of(await task)
         except TimeoutError:
             why = f"the node is busy with {', '.join(self._engine.running) or 'other checks'}"
-        except Exception as error:  # the answer has begun, so that whatever goes wrong is a row of it
+        except (
+            Exception
+        ) as error:  # the answer has begun, so that whatever goes wrong is a row of it
             log.warning("a pass that was asked for went wrong: %s: %s", type(error).__name__, error)
             why = str(error) or type(error).__name__
         return texts.could_not_tell(self._settings.node, texts.plain(why), self._fanout.endpoint)
 
     async def _invasive(self, identity: Identity, query: Query) -> web.Response:
-        """Starts the deep diagnostic, or joins the one that runs; what takes longer than a few seconds goes on without the caller."""
+        """Starts the deep diagnostic, or joins the one that runs; what takes longer than a few
+        seconds goes on without the caller.
+        """
         task = asyncio.ensure_future(self._deep.now(identity.name))
         self._left.add(task)
         task.add_done_callback(self._forget)
         await asyncio.wait({task}, timeout=_STARTED)
         node = self._settings.node
         if not task.done():
-            words = f"the deep diagnostic runs on {node}; ask again for its result, or read the node's labels"
-            return web.json_response({"node": node, "running": True, "summary": words}, status=202) if query.json else web.Response(
-                text=f"{texts.INVASIVE}{words}\n", status=202)
+            words = (
+                f"the deep diagnostic runs on {node}; ask again for its result, or read "
+                "the node's labels"
+            )
+            return (
+                web.json_response({"node": node, "running": True, "summary": words}, status=202)
+                if query.json
+                else web.Response(text=f"{texts.INVASIVE}{words}\n", status=202)
+            )
         done = task.result()
         if query.json:
             health = [result.to_dict() for result in done.results]
-            return web.json_response({"node": node, "running": False, "ran": done.ran, "outcome": done.outcome, "summary": done.reason, "health": health})
+            return web.json_response(
+                {
+                    "node": node,
+                    "running": False,
+                    "ran": done.ran,
+                    "outcome": done.outcome,
+                    "summary": done.reason,
+                    "health": health,
+                }
+            )
         said = "".join(texts.check_text(node, result) for result in done.results)
-        return web.Response(text=texts.INVASIVE + (said if done.ran else f"SKIP: not run: {texts.plain(done.reason)}\n"))
+        return web.Response(
+            text=texts.INVASIVE
+            + (said if done.ran else f"SKIP: not run: {texts.plain(done.reason)}\n")
+        )
 
     def _forget(self, task: "asyncio.Future[Any]") -> None:
         self._left.discard(task)
@@ -257,10 +378,16 @@ class Door:
 
 
 async def _identified(request: web.Request, access: Access) -> Identity:
-    return await access.identify(request.headers.get("Authorization", ""), PEER_HEADER in request.headers, request.remote or "")
+    return await access.identify(
+        request.headers.get("Authorization", ""),
+        PEER_HEADER in request.headers,
+        request.remote or "",
+    )
 
 
-async def _metrics(request: web.Request, settings: Settings, access: Access, exposition: Exposition) -> web.Response:
+async def _metrics(
+    request: web.Request, settings: Settings, access: Access, exposition: Exposition
+) -> web.Response:
     if not settings.open_metrics:
         await access.permit(await _identified(request, access), "metrics")
     body, content_type = exposition.render(request.headers.get("Accept", ""))
@@ -272,26 +399,41 @@ async def _asked(request: web.Request) -> str:
     body = b""
     if request.can_read_body:
         if request.content_type != _FORM:
-            raise Refused(f"a body of the type {texts.plain(request.content_type, 80)} is not accepted, give a form ({_FORM}) or none", 415)
+            raise Refused(
+                f"a body of the type {texts.plain(request.content_type, 80)} is not accepted, "
+                f"give a form ({_FORM}) or none",
+                415,
+            )
         try:
             body = await asyncio.wait_for(request.read(), guard.BODY_SECONDS)
         except TimeoutError:
             raise Refused("the body took too long to arrive", 408) from None
     try:
-        return "&".join(part for part in (request.rel_url.raw_query_string, body.decode("ascii")) if part)
+        return "&".join(
+            part for part in (request.rel_url.raw_query_string, body.decode("ascii")) if part
+        )
     except UnicodeDecodeError:
         raise Refused("the form is not percent-encoded") from None
 
 
 # ---- answers ----
 
+
 async def _stream(
-    request: web.Request, query: Query, rows: AsyncIterator[texts.Row], started: str = "", text: Callable[[texts.Row], str] = texts.row_text,
+    request: web.Request,
+    query: Query,
+    rows: AsyncIterator[texts.Row],
+    started: str = "",
+    text: Callable[[texts.Row], str] = texts.row_text,
     task: "Optional[asyncio.Future[Any]]" = None,
 ) -> web.StreamResponse:
-    """Each row as it comes, and the summary; while the one ``task`` behind them runs, JSON has a blank line every few seconds."""
+    """Each row as it comes, and the summary; while the one ``task`` behind them runs, JSON has a
+    blank line every few seconds.
+    """
     summary = texts.Summary()
-    response = web.StreamResponse(headers={"Content-Type": f"{_JSON if query.json else _TEXT}; charset=utf-8"})
+    response = web.StreamResponse(
+        headers={"Content-Type": f"{_JSON if query.json else _TEXT}; charset=utf-8"}
+    )
     response.force_close()
     await response.prepare(request)
     while query.json and task is not None and not task.done():
@@ -304,7 +446,11 @@ async def _stream(
         await _write(response, before + json.dumps(row.to_dict()) if query.json else text(row))
         before = ",\n"
     seconds = time.monotonic() - request[_BEGAN]
-    last = {"summary": summary.to_dict(), "without_dcgm": summary.without_dcgm, "runtime_seconds": round(seconds, 3)}
+    last = {
+        "summary": summary.to_dict(),
+        "without_dcgm": summary.without_dcgm,
+        "runtime_seconds": round(seconds, 3),
+    }
     await _write(response, f"],\n{json.dumps(last)[1:]}\n" if query.json else summary.text(seconds))
     await response.write_eof()
     return response
@@ -323,12 +469,16 @@ def _answering(exposition: Exposition, paths: Sequence[str]) -> Any:
     """Turns what was raised into an answer, counts it, and ends the connection."""
 
     @web.middleware
-    async def answering(request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]) -> web.StreamResponse:
+    async def answering(
+        request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
         code, request[_BEGAN] = 499, time.monotonic()
         try:
             try:
                 response = await handler(request)
-            except Exception as error:  # a request that goes wrong gets an answer, and costs the others nothing
+            except (
+                Exception
+            ) as error:  # a request that goes wrong gets an answer, and costs the others nothing
                 response = _failed(request, error)
             code = response.status
             if not response.prepared:
@@ -344,7 +494,11 @@ def _failed(request: web.Request, error: Exception) -> web.Response:
     headers: Dict[str, str] = {}
     if isinstance(error, (Refused, Denied)):
         status = error.status
-        headers = {401: {"WWW-Authenticate": "Bearer"}, 405: {"Allow": "GET, POST"}, 503: {"Retry-After": "10"}}.get(status, headers)
+        headers = {
+            401: {"WWW-Authenticate": "Bearer"},
+            405: {"Allow": "GET, POST"},
+            503: {"Retry-After": "10"},
+        }.get(status, headers)
     elif isinstance(error, TooMany):
         status, headers = 429, {"Retry-After": str(error.retry_after)}
     elif isinstance(error, Busy):

@@ -1,8 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Runs checks on this node, one pass at a time, for whoever asks: the timers, requests, other agents.
+"""Runs checks on this node, one pass at a time, for whoever asks: the timers, requests, other
+agents.
 
-A request that equals one that waits or runs joins it. Few may wait; more are refused, so that a flood cannot stack up checks.
+A request that equals one that waits or runs joins it. Few may wait; more are refused, so that a
+flood cannot stack up checks.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ class Busy(Exception):
     """Too many passes wait already."""
 
     def __init__(self, retry_after_seconds: int) -> None:
-        super().__init__(f"{MOST_WAITING} passes wait already, try again in {retry_after_seconds} s")
+        super().__init__(
+            f"{MOST_WAITING} passes wait already, try again in {retry_after_seconds} s"
+        )
         self.retry_after_seconds = retry_after_seconds
 
 
@@ -92,8 +96,15 @@ class _Entry:
 
 
 class Engine(Catalogue):
-    def __init__(self, settings: Settings, command: Sequence[str] = errand.COMMAND, timeout: Optional[float] = None) -> None:
-        """``command`` is the worker's; ``timeout`` are the seconds of each check in place of its own deadline."""
+    def __init__(
+        self,
+        settings: Settings,
+        command: Sequence[str] = errand.COMMAND,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """``command`` is the worker's; ``timeout`` are the seconds of each check in place of its
+        own deadline.
+        """
         super().__init__(settings, timeout)
         self._command = tuple(command)
         self._listeners: List[Callable[[Pass], None]] = []
@@ -103,11 +114,15 @@ class Engine(Catalogue):
         self._task: Optional["asyncio.Task[None]"] = None
         self._errand: Optional["asyncio.Task[Dict[str, Any]]"] = None
         self._typical = _TYPICAL
-        #: The latest result of each check, and what is known of the node (`_health.runner.node_facts`).
+        #: The latest result of each check, and what is known of the node
+        #: (`_health.runner.node_facts`).
         self.last: Dict[str, Stamped] = {}
         self.node: Dict[str, Any] = {}
-        #: Reserves all GPUs for so many seconds and a pass with these checks; raises `NotNow`, `ApiError`. None outside of a cluster.
-        self.reserve: Optional[Callable[[float, Sequence[str]], contextlib.AbstractAsyncContextManager[None]]] = None
+        #: Reserves all GPUs for so many seconds and a pass with these checks; raises `NotNow`,
+        #: `ApiError`. None outside of a cluster.
+        self.reserve: Optional[
+            Callable[[float, Sequence[str]], contextlib.AbstractAsyncContextManager[None]]
+        ] = None
         #: Each gives further samples for the metrics, without the label ``node``.
         self.extra_samples: List[Callable[[], Iterable[Sample]]] = []
 
@@ -134,12 +149,19 @@ class Engine(Catalogue):
         self._listeners.append(listener)
 
     async def run(
-        self, names: Sequence[str] = (), options: Optional[Dict[str, Options]] = None, who: str = "", wait: Optional[float] = None, own: bool = False,
+        self,
+        names: Sequence[str] = (),
+        options: Optional[Dict[str, Options]] = None,
+        who: str = "",
+        wait: Optional[float] = None,
+        own: bool = False,
     ) -> Pass:
-        """The answer of a pass with these checks (names or short names; the periodic ones when there are none) and options by name.
+        """The answer of a pass with these checks (names or short names; the periodic ones when
+        there are none) and options by name.
 
-        Raises ValueError for what is not accepted, Busy when too many passes wait (never for the agent's ``own``), TimeoutError when the answer is
-        not there after ``wait`` seconds (the pass goes on), Stopped.
+        Raises ValueError for what is not accepted, Busy when too many passes wait (never for the
+        agent's ``own``), TimeoutError when the answer is not there after ``wait`` seconds (the pass
+        goes on), Stopped.
         """
         chosen = self.chosen(names)
         given = {self.name_of(name): value for name, value in (options or {}).items()}
@@ -155,7 +177,9 @@ class Engine(Catalogue):
             if not entry.interested and entry in self._waiting:
                 self._waiting.remove(entry)
 
-    def _entry_for(self, key: str, chosen: List[str], wanted: Dict[str, Options], own: bool) -> _Entry:
+    def _entry_for(
+        self, key: str, chosen: List[str], wanted: Dict[str, Options], own: bool
+    ) -> _Entry:
         for entry in ([self._running] if self._running else []) + self._waiting:
             if entry.key == key and not entry.future.done():
                 return entry
@@ -171,7 +195,9 @@ class Engine(Catalogue):
         return entry
 
     def abort(self, names: Sequence[str]) -> None:
-        """End the worker of the pass that runs, if it is one with exactly these checks: what it has not come to is unknown."""
+        """End the worker of the pass that runs, if it is one with exactly these checks: what it has
+        not come to is unknown.
+        """
         if self._errand and list(names) == list(self.running):
             self._errand.cancel()
 
@@ -207,7 +233,9 @@ class Engine(Catalogue):
 
         began = time.monotonic()
         request = {"idle": True, "settings": self.check_settings._asdict()}
-        trouble = await errand.Errand(f"idle-{uuid.uuid4().hex}", self._command).run(request, 2 * errand.START, heard)
+        trouble = await errand.Errand(f"idle-{uuid.uuid4().hex}", self._command).run(
+            request, 2 * errand.START, heard
+        )
         return found[0] if found else _unfinished("gpu_idle", trouble, time.monotonic() - began)
 
     # ---- running ----
@@ -236,7 +264,9 @@ class Engine(Catalogue):
         run_id = f"{self.settings.node}-{uuid.uuid4().hex[:12]}"
         entry.until = clock + self.deadline(entry.checks, entry.options)
         results: Dict[str, CheckResult] = {}
-        ours = {name: options for name, options in entry.options.items() if name not in self.registered}
+        ours = {
+            name: options for name, options in entry.options.items() if name not in self.registered
+        }
         facts = await self._ask_for_gpus(entry, run_id, ours, results) if ours else {}
         for name in entry.checks:
             if name in self.registered:
@@ -248,7 +278,16 @@ class Engine(Catalogue):
         self.last.update({result.check: Stamped(result, finished, at) for result in ordered})
         self._typical = at - clock
         verdict = judge_node(self.settings.node, ordered, Policy())
-        done = Pass(ordered, facts or self.node, verdict, began, finished, run_id, tuple(entry.who), entry.options)
+        done = Pass(
+            ordered,
+            facts or self.node,
+            verdict,
+            began,
+            finished,
+            run_id,
+            tuple(entry.who),
+            entry.options,
+        )
         for listener in self._listeners:
             try:
                 listener(done)
@@ -256,23 +295,43 @@ class Engine(Catalogue):
                 log.exception("what follows from a pass failed")
         return done
 
-    async def _ask_for_gpus(self, entry: _Entry, run_id: str, wanted: Dict[str, Options], results: Dict[str, CheckResult]) -> Dict[str, Any]:
-        """`_ask_worker`, with the GPUs reserved where DCGM takes them; where that cannot be, its diagnostic is put off, and the other checks run.
+    async def _ask_for_gpus(
+        self,
+        entry: _Entry,
+        run_id: str,
+        wanted: Dict[str, Options],
+        results: Dict[str, CheckResult],
+    ) -> Dict[str, Any]:
+        """`_ask_worker`, with the GPUs reserved where DCGM takes them; where that cannot be, its
+        diagnostic is put off, and the other checks run.
 
         Without dcgmi nothing takes the GPUs: the check reports ``dcgmi_missing``.
         """
-        if self.reserve is None or DEEP in entry.who or not takes_gpus(wanted) or not self.settings.has_dcgmi:
+        if (
+            self.reserve is None
+            or DEEP in entry.who
+            or not takes_gpus(wanted)
+            or not self.settings.has_dcgmi
+        ):
             return await self._ask_worker(run_id, wanted, results)
         try:
             async with self.reserve(self.deadline(entry.checks, entry.options), entry.checks):
                 return await self._ask_worker(run_id, wanted, results)
         except (NotNow, ApiError) as why:
-            results[DIAGNOSTIC] = concluded(DIAGNOSTIC, [Finding("gpu_in_use", SKIP, f"the GPUs could not be reserved: {why}", "watch")], "")
+            results[DIAGNOSTIC] = concluded(
+                DIAGNOSTIC,
+                [Finding("gpu_in_use", SKIP, f"the GPUs could not be reserved: {why}", "watch")],
+                "",
+            )
         rest = {name: options for name, options in wanted.items() if name != DIAGNOSTIC}
         return await self._ask_worker(run_id, rest, results) if rest else {}
 
-    async def _ask_worker(self, run_id: str, wanted: Dict[str, Options], results: Dict[str, CheckResult]) -> Dict[str, Any]:
-        """Put the worker's results into ``results``; what it did not come to is unknown. Returns what it says of the node."""
+    async def _ask_worker(
+        self, run_id: str, wanted: Dict[str, Options], results: Dict[str, CheckResult]
+    ) -> Dict[str, Any]:
+        """Put the worker's results into ``results``; what it did not come to is unknown. Returns
+        what it says of the node.
+        """
         facts: Dict[str, Any] = {}
 
         def heard(message: Dict[str, Any]) -> None:
@@ -283,15 +342,26 @@ class Engine(Catalogue):
             elif isinstance(message.get("node"), dict):
                 facts.update(message["node"])
 
-        request = {"checks": [[name, options] for name, options in wanted.items()], "settings": self.check_settings._asdict()}
+        request = {
+            "checks": [[name, options] for name, options in wanted.items()],
+            "settings": self.check_settings._asdict(),
+        }
         began = time.monotonic()
-        self._errand = asyncio.create_task(errand.Errand(run_id, self._command).run(request, self.worker_seconds(wanted), heard))
+        self._errand = asyncio.create_task(
+            errand.Errand(run_id, self._command).run(request, self.worker_seconds(wanted), heard)
+        )
         try:
             await asyncio.wait({self._errand})
         finally:
             self._errand.cancel()
             await asyncio.wait({self._errand})
-        aborted = {"crashed": {"what": "the worker", "signal": None, "raised": "nothing, it was broken off by the agent"}}
+        aborted = {
+            "crashed": {
+                "what": "the worker",
+                "signal": None,
+                "raised": "nothing, it was broken off by the agent",
+            }
+        }
         trouble = aborted if self._errand.cancelled() else self._errand.result()
         for name in wanted:
             if name not in results:
@@ -308,21 +378,47 @@ class Engine(Catalogue):
                 raise TimeoutError
             result = task.result()
         except TimeoutError:
-            trouble = {"hung": {"what": name, "seconds": round(time.monotonic() - began, 1), "allowed_seconds": seconds, "abandoned_pid": None}}
+            trouble = {
+                "hung": {
+                    "what": name,
+                    "seconds": round(time.monotonic() - began, 1),
+                    "allowed_seconds": seconds,
+                    "abandoned_pid": None,
+                }
+            }
             return _unfinished(name, trouble, time.monotonic() - began)
         except Exception as error:
             log.exception("%s failed", name)
-            trouble = {"crashed": {"what": name, "signal": None, "raised": f"{type(error).__name__}: {error}"}}
+            trouble = {
+                "crashed": {
+                    "what": name,
+                    "signal": None,
+                    "raised": f"{type(error).__name__}: {error}",
+                }
+            }
             return _unfinished(name, trouble, time.monotonic() - began)
         finally:
             if not task.done():
                 task.cancel()
                 await asyncio.wait({task}, timeout=FAREWELL)
-        return CheckResult(name, result.status, result.summary, result.findings, result.measurements, round(time.monotonic() - began, 3))
+        return CheckResult(
+            name,
+            result.status,
+            result.summary,
+            result.findings,
+            result.measurements,
+            round(time.monotonic() - began, 3),
+        )
 
 
 def _unfinished(name: str, trouble: Dict[str, Any], seconds: float) -> CheckResult:
     """A check that did not come to its end could not tell, and says why."""
-    why = trouble or {"crashed": {"what": "the worker", "signal": None, "raised": "nothing and left this check out"}}
+    why = trouble or {
+        "crashed": {
+            "what": "the worker",
+            "signal": None,
+            "raised": "nothing and left this check out",
+        }
+    }
     result = concluded(name, mishap_findings(why, NODE), "")
     return CheckResult(name, result.status, result.summary, result.findings, [], round(seconds, 3))

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The service's side of a worker: hand it a request, hear its results, see it ended with all that it started."""
+"""The service's side of a worker: hand it a request, hear its results, see it ended with all that
+it started.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ _MOST_WORDS = 4000
 
 
 class Errand:
-    """One worker. `run` tells what went wrong as a measurement's readings do (``hung``, ``crashed``), nothing when all went well."""
+    """One worker. `run` tells what went wrong as a measurement's readings do (``hung``,
+    ``crashed``), nothing when all went well.
+    """
 
     def __init__(self, mark: str, command: Sequence[str] = COMMAND) -> None:
         self._mark = mark
@@ -36,17 +40,29 @@ class Errand:
         self._process: Optional[asyncio.subprocess.Process] = None
         self._words = b""
 
-    async def run(self, request: Dict[str, Any], seconds: float, heard: Callable[[Dict[str, Any]], None]) -> Dict[str, Any]:
-        """``heard`` gets each message of the worker. After ``seconds`` it is ended; it never outlives this call, unless the kernel will not let it go."""
+    async def run(
+        self, request: Dict[str, Any], seconds: float, heard: Callable[[Dict[str, Any]], None]
+    ) -> Dict[str, Any]:
+        """``heard`` gets each message of the worker. After ``seconds`` it is ended; it never
+        outlives this call, unless the kernel will not let it go.
+        """
         began = time.monotonic()
         try:
-            # The environment is what a driver library and programs are found by; the mark is how leftovers are.
+            # The environment is what a driver library and programs are found by; the mark is how
+            # leftovers are.
             self._process = await asyncio.create_subprocess_exec(
-                *self._command, stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, leftovers.MARK: self._mark}, start_new_session=True, limit=_MOST_LINE,
+                *self._command,
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.PIPE,
+                env={**os.environ, leftovers.MARK: self._mark},
+                start_new_session=True,
+                limit=_MOST_LINE,
             )
         except OSError as error:
-            return {"crashed": {"what": "start of the worker", "signal": None, "raised": str(error)}}
+            return {
+                "crashed": {"what": "start of the worker", "signal": None, "raised": str(error)}
+            }
         words = asyncio.create_task(self._hear_words())
         try:
             async with asyncio.timeout(seconds):
@@ -55,14 +71,29 @@ class Errand:
             return self._crash()
         except TimeoutError:
             took = time.monotonic() - began
-            return {"hung": {"what": "the worker", "seconds": round(took, 1), "allowed_seconds": seconds, "abandoned_pid": None}}
+            return {
+                "hung": {
+                    "what": "the worker",
+                    "seconds": round(took, 1),
+                    "allowed_seconds": seconds,
+                    "abandoned_pid": None,
+                }
+            }
         except (ValueError, OSError) as error:
-            return {"crashed": {"what": "the worker's answer", "signal": None, "raised": f"{type(error).__name__}: {error}"}}
+            return {
+                "crashed": {
+                    "what": "the worker's answer",
+                    "signal": None,
+                    "raised": f"{type(error).__name__}: {error}",
+                }
+            }
         finally:
             await asyncio.shield(self._end())
             words.cancel()
 
-    async def _converse(self, request: Dict[str, Any], heard: Callable[[Dict[str, Any]], None]) -> None:
+    async def _converse(
+        self, request: Dict[str, Any], heard: Callable[[Dict[str, Any]], None]
+    ) -> None:
         process = self._process
         assert process and process.stdin and process.stdout
         with contextlib.suppress(BrokenPipeError, ConnectionResetError):
@@ -86,10 +117,19 @@ class Errand:
             return {}
         said = self._words.decode("utf-8", "replace").strip()
         raised = said.rpartition("\n")[2] or f"nothing and ended with status {code}"
-        return {"crashed": {"what": "the worker", "signal": -code if code < 0 else None, "raised": raised, "trace": said}}
+        return {
+            "crashed": {
+                "what": "the worker",
+                "signal": -code if code < 0 else None,
+                "raised": raised,
+                "trace": said,
+            }
+        }
 
     async def _end(self) -> None:
-        """End the worker and what it left: SIGTERM, a grace period, SIGKILL; who does not go then is abandoned."""
+        """End the worker and what it left: SIGTERM, a grace period, SIGKILL; who does not go then
+        is abandoned.
+        """
         process = self._process
         assert process
         if process.returncode is None and not await self._ended_by(signal.SIGTERM, _GRACE):

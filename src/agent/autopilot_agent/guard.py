@@ -1,8 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before the HTTP library: how many connections there are, how long a request may take to arrive, and how long it may be.
+"""What stands before the HTTP library: how many connections there are, how long a request may take
+to arrive, and how long it may be.
 
-One request a connection: nobody asks so often that keeping one open would pay, and so a connection has one life with one end.
+One request a connection: nobody asks so often that keeping one open would pay, and so a connection
+has one life with one end.
 """
 
 from __future__ import annotations
@@ -11,22 +13,34 @@ import asyncio
 from collections import Counter
 from typing import Callable, Optional, Set, cast
 
-#: Connections in all and from one address; those beyond are told so, and those beyond that are dropped.
+#: Connections in all and from one address; those beyond are told so, and those beyond that are
+#: dropped.
 CONNECTIONS, FROM_ONE_ADDRESS, TOLD = 256, 64, 768
 #: Bytes of the request line, of all headers, and of the body.
 LINE, HEADERS, BODY = 8192, 8192, 65536
 #: Seconds for the whole head of a request, then for its body.
 HEAD_SECONDS, BODY_SECONDS = 10.0, 10.0
-#: Seconds for which a refused client may go on sending, into nowhere, so that it comes to read the answer.
+#: Seconds for which a refused client may go on sending, into nowhere, so that it comes to read the
+#: answer.
 LINGER = 3.0
 
-_REASONS = {408: "Request Timeout", 414: "URI Too Long", 429: "Too Many Requests", 431: "Request Header Fields Too Large"}
+_REASONS = {
+    408: "Request Timeout",
+    414: "URI Too Long",
+    429: "Too Many Requests",
+    431: "Request Header Fields Too Large",
+}
 
 
 class Guards:
     """All connections of one server."""
 
-    def __init__(self, connections: int = CONNECTIONS, from_one_address: int = FROM_ONE_ADDRESS, head_seconds: float = HEAD_SECONDS) -> None:
+    def __init__(
+        self,
+        connections: int = CONNECTIONS,
+        from_one_address: int = FROM_ONE_ADDRESS,
+        head_seconds: float = HEAD_SECONDS,
+    ) -> None:
         self.connections = connections
         self.from_one_address = from_one_address
         self.head_seconds = head_seconds
@@ -42,7 +56,9 @@ class Guards:
 
 
 class Guard(asyncio.Protocol):
-    """One connection: keeps the head of the request until it is complete and within the bounds, and only then brings the HTTP library in."""
+    """One connection: keeps the head of the request until it is complete and within the bounds, and
+    only then brings the HTTP library in.
+    """
 
     def __init__(self, guards: Guards, inner: Callable[[], asyncio.Protocol]) -> None:
         self._guards = guards
@@ -60,7 +76,10 @@ class Guard(asyncio.Protocol):
         peer = transport.get_extra_info("peername")
         self._address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
         guards = self._guards
-        if len(guards.served) >= guards.connections or guards.by_address[self._address] >= guards.from_one_address:
+        if (
+            len(guards.served) >= guards.connections
+            or guards.by_address[self._address] >= guards.from_one_address
+        ):
             if len(guards.told) >= TOLD:
                 guards.refused[0] += 1
                 self._transport.abort()
@@ -69,7 +88,9 @@ class Guard(asyncio.Protocol):
             return
         guards.served.add(self)
         guards.by_address[self._address] += 1
-        self._timer = asyncio.get_running_loop().call_later(guards.head_seconds, self._refuse, 408, "the request took too long to arrive")
+        self._timer = asyncio.get_running_loop().call_later(
+            guards.head_seconds, self._refuse, 408, "the request took too long to arrive"
+        )
 
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:
@@ -105,9 +126,18 @@ class Guard(asyncio.Protocol):
         """Whether the head is too long, or complete."""
         head = self._head
         line = head.find(b"\n", 0, LINE + 2)
-        ends = [at + len(mark) for mark in (b"\r\n\r\n", b"\n\n") for at in [head.find(mark, before)] if at >= 0]
+        ends = [
+            at + len(mark)
+            for mark in (b"\r\n\r\n", b"\n\n")
+            for at in [head.find(mark, before)]
+            if at >= 0
+        ]
         if line < 0 and len(head) > LINE:
-            self._refuse(414, f"the request line may have {LINE} bytes; a long list of hosts may come as the form of a POST")
+            self._refuse(
+                414,
+                f"the request line may have {LINE} bytes; a long list of hosts may come as the "
+                "form of a POST",
+            )
         elif (min(ends) if ends else len(head)) - line > HEADERS and line >= 0:
             self._refuse(431, f"the headers may have {HEADERS} bytes")
         elif ends and self._transport is not None:
@@ -125,7 +155,10 @@ class Guard(asyncio.Protocol):
         if transport is None or transport.is_closing():
             return
         body = f"{words}\n".encode()
-        headers += f"Content-Type: text/plain; charset=utf-8\r\nContent-Length: {len(body)}\r\nConnection: close\r\n"
+        headers += (
+            "Content-Type: text/plain; charset=utf-8\r\nContent-Length: "
+            f"{len(body)}\r\nConnection: close\r\n"
+        )
         transport.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{headers}\r\n".encode() + body)
         transport.write_eof()
         self._guards.told.add(self)

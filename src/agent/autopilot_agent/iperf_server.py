@@ -1,9 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The program that holds one iperf3 server for as long as it was asked to, and not longer than the agent lives.
+"""The program that holds one iperf3 server for as long as it was asked to, and not longer than the
+agent lives.
 
-Standard input: ``{"parent": process id, "ports": [first, last], "seconds": lifetime}``; standard output: one line, ``{"port": number}`` once
-the server listens, or ``{"error": words}``.
+Standard input: ``{"parent": process id, "ports": [first, last], "seconds": lifetime}``; standard
+output: one line, ``{"port": number}`` once the server listens, or ``{"error": words}``.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ def hold(ports: range, seconds: float) -> None:
         told = threading.Event()
         # It ends with this process, or when there is something to tell.
         threading.Thread(target=_tell, args=(port, told), daemon=True).start()
-        ended = iperf3.parse_server(bounded.run(iperf3.server_argv(program, None, None, port), until - time.monotonic()))
+        ended = iperf3.parse_server(
+            bounded.run(iperf3.server_argv(program, None, None, port), until - time.monotonic())
+        )
         if told.is_set() or ended is None:
             return
         told.set()

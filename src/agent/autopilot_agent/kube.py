@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The API server, spoken to in JSON over one aiohttp session: the package kubernetes alone would take half of the agent's memory."""
+"""The API server, spoken to in JSON over one aiohttp session: the package kubernetes alone would
+take half of the agent's memory.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,19 @@ from urllib.parse import urlencode
 import aiohttp
 import yarl
 
-from _health.kube import JSON, MERGE, MOST_BYTES, READ_WAITS, ApiError, Pause, Procedure, Request, Unavailable, error_of, items
+from _health.kube import (
+    JSON,
+    MERGE,
+    MOST_BYTES,
+    READ_WAITS,
+    ApiError,
+    Pause,
+    Procedure,
+    Request,
+    Unavailable,
+    error_of,
+    items,
+)
 
 T = TypeVar("T")
 
@@ -29,9 +43,14 @@ PROCEDURE_DEADLINE = 60.0
 
 def in_cluster_server(environ: Mapping[str, str]) -> str:
     """The API server's address as pods are told it. Raises ValueError outside of one."""
-    host, port = environ.get("KUBERNETES_SERVICE_HOST", ""), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    host, port = (
+        environ.get("KUBERNETES_SERVICE_HOST", ""),
+        environ.get("KUBERNETES_SERVICE_PORT", "443"),
+    )
     if not host:
-        raise ValueError("KUBERNETES_SERVICE_HOST is not set, so this is no pod; give AUTOPILOT_API_SERVER")
+        raise ValueError(
+            "KUBERNETES_SERVICE_HOST is not set, so this is no pod; give AUTOPILOT_API_SERVER"
+        )
     return f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
 
 
@@ -43,7 +62,8 @@ class Kube:
         self._ca_file = ca_file
         self._token_file = token_file
         self._session: aiohttp.ClientSession | None = None
-        #: Failed requests by HTTP code (0: no answer), for the metric autopilot_agent_api_errors_total.
+        #: Failed requests by HTTP code (0: no answer), for the metric
+        #: autopilot_agent_api_errors_total.
         self.errors: Counter[int] = Counter()
 
     async def __aenter__(self) -> Kube:
@@ -57,29 +77,49 @@ class Kube:
         if session:
             await session.close()
 
-    async def get(self, path: str, query: Mapping[str, str] | None = None, deadline: float = DEADLINE) -> dict[str, Any]:
+    async def get(
+        self, path: str, query: Mapping[str, str] | None = None, deadline: float = DEADLINE
+    ) -> dict[str, Any]:
         return await self.request(Request("GET", path, query=dict(query or {})), deadline)
 
     async def list(
-        self, path: str, query: Mapping[str, str] | None = None, deadline: float = DEADLINE, metadata_only: bool = False,
+        self,
+        path: str,
+        query: Mapping[str, str] | None = None,
+        deadline: float = DEADLINE,
+        metadata_only: bool = False,
     ) -> list[dict[str, Any]]:
         """The objects of all pages; ``deadline`` is for all of them together."""
         return await self.run(items(path, dict(query or {}), metadata_only), deadline)
 
-    async def create(self, path: str, body: dict[str, Any], query: Mapping[str, str] | None = None, deadline: float = DEADLINE) -> dict[str, Any]:
+    async def create(
+        self,
+        path: str,
+        body: dict[str, Any],
+        query: Mapping[str, str] | None = None,
+        deadline: float = DEADLINE,
+    ) -> dict[str, Any]:
         return await self.request(Request("POST", path, body, dict(query or {})), deadline)
 
-    async def replace(self, path: str, body: dict[str, Any], deadline: float = DEADLINE) -> dict[str, Any]:
+    async def replace(
+        self, path: str, body: dict[str, Any], deadline: float = DEADLINE
+    ) -> dict[str, Any]:
         return await self.request(Request("PUT", path, body), deadline)
 
-    async def patch(self, path: str, body: dict[str, Any], content_type: str = MERGE, deadline: float = DEADLINE) -> dict[str, Any]:
+    async def patch(
+        self, path: str, body: dict[str, Any], content_type: str = MERGE, deadline: float = DEADLINE
+    ) -> dict[str, Any]:
         return await self.request(Request("PATCH", path, body, content_type=content_type), deadline)
 
-    async def delete(self, path: str, body: dict[str, Any] | None = None, deadline: float = DEADLINE) -> dict[str, Any]:
+    async def delete(
+        self, path: str, body: dict[str, Any] | None = None, deadline: float = DEADLINE
+    ) -> dict[str, Any]:
         return await self.request(Request("DELETE", path, body), deadline)
 
     async def run(self, procedure: Procedure[T], deadline: float = PROCEDURE_DEADLINE) -> T:
-        """Do what a procedure of the core asks for, with one deadline for all of it, and return its result."""
+        """Do what a procedure of the core asks for, with one deadline for all of it, and return its
+        result.
+        """
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
         try:
@@ -114,11 +154,16 @@ class Kube:
                     try:
                         return await self._ask(request)
                     except Unavailable as error:
-                        await asyncio.sleep(error.retry_after if error.retry_after is not None else wait)
+                        await asyncio.sleep(
+                            error.retry_after if error.retry_after is not None else wait
+                        )
                 return await self._ask(request)
         except TimeoutError:
             self.errors[0] += 1
-            raise Unavailable(f"{request.method} {request.path}: no answer from {self.server} within {deadline:.0f} s") from None
+            raise Unavailable(
+                f"{request.method} {request.path}: no answer from {self.server} within "
+                f"{deadline:.0f} s"
+            ) from None
 
     async def _ask(self, request: Request) -> dict[str, Any]:
         try:
@@ -132,27 +177,39 @@ class Kube:
                 # The CA may have been replaced; the next request reads it again.
                 await self.close()
             words = " ".join(str(error).split()) or type(error).__name__
-            raise Unavailable(f"{request.method} {request.path}: no answer from {self.server}: {words}") from None
+            raise Unavailable(
+                f"{request.method} {request.path}: no answer from {self.server}: {words}"
+            ) from None
 
     async def _exchange(self, request: Request) -> dict[str, Any]:
         headers = {"Accept": request.accept}
         if self._token_file:
             # Read each time, since the kubelet replaces it.
-            headers["Authorization"] = "Bearer " + Path(self._token_file).read_text(encoding="ascii").strip()
+            headers["Authorization"] = (
+                "Bearer " + Path(self._token_file).read_text(encoding="ascii").strip()
+            )
         data = None
         if request.body is not None:
             headers["Content-Type"] = request.content_type
             data = json.dumps(request.body).encode()
         query = "?" + urlencode(request.query) if request.query else ""
         url = yarl.URL(self.server + request.path + query, encoded=True)
-        async with self._opened().request(request.method, url, data=data, headers=headers, allow_redirects=False) as response:
+        async with self._opened().request(
+            request.method, url, data=data, headers=headers, allow_redirects=False
+        ) as response:
             content = bytearray()
             async for chunk in response.content.iter_any():
                 content += chunk
                 if len(content) > MOST_BYTES:
-                    raise Unavailable(f"{request.method} {request.path}: the answer has more than {MOST_BYTES} bytes", response.status)
+                    raise Unavailable(
+                        f"{request.method} {request.path}: the answer has more than "
+                        f"{MOST_BYTES} bytes",
+                        response.status,
+                    )
             if response.status >= 300:
-                raise error_of(request, response.status, bytes(content), response.headers.get("Retry-After"))
+                raise error_of(
+                    request, response.status, bytes(content), response.headers.get("Retry-After")
+                )
         answer = json.loads(content)
         if not isinstance(answer, dict):
             raise ValueError("the answer is no JSON object")
@@ -161,10 +218,15 @@ class Kube:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             context = ssl.create_default_context(cafile=self._ca_file or None)
-            # From Python 3.13 on refused otherwise: an authority without key identifiers, as many a cluster has, and which Kubernetes itself takes.
+            # From Python 3.13 on refused otherwise: an authority without key identifiers, as many a
+            # cluster has, and which Kubernetes itself takes.
             context.verify_flags &= ~ssl.VERIFY_X509_STRICT
             connector = aiohttp.TCPConnector(limit=8, ssl=context)
-            self._session = aiohttp.ClientSession(connector=connector, headers={"User-Agent": "autopilot-agent"}, timeout=aiohttp.ClientTimeout(total=None))
+            self._session = aiohttp.ClientSession(
+                connector=connector,
+                headers={"User-Agent": "autopilot-agent"},
+                timeout=aiohttp.ClientTimeout(total=None),
+            )
         return self._session
 
 

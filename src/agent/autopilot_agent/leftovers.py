@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a worker started and did not live to end. They are known by a variable of their environment, which they all inherit."""
+"""Processes that a worker started and did not live to end. They are known by a variable of their
+environment, which they all inherit.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +17,22 @@ _ZOMBIE = "Z"
 
 
 def marked(mark: str) -> List[int]:
-    """Numbers of the living processes of a worker, without this one and those that are killed already, for which the kernel alone can do more.
+    """Numbers of the living processes of a worker, without this one and those that are killed
+    already, for which the kernel alone can do more.
 
-    Programs with capabilities of their own do not show their environment to others; those end by the deadline the core gives each program.
+    Programs with capabilities of their own do not show their environment to others; those end by
+    the deadline the core gives each program.
     """
     wanted = f"{MARK}={mark}".encode()
     found = []
     for pid in _numbers():
         with contextlib.suppress(OSError), open(f"/proc/{pid}/environ", "rb") as environ:
-            if pid != os.getpid() and wanted in environ.read().split(b"\0") and _stat(pid)[0] != _ZOMBIE and not _is_killed(pid):
+            if (
+                pid != os.getpid()
+                and wanted in environ.read().split(b"\0")
+                and _stat(pid)[0] != _ZOMBIE
+                and not _is_killed(pid)
+            ):
                 found.append(pid)
     return found
 
@@ -38,16 +47,22 @@ def signal_all(mark: str, number: int) -> List[int]:
 
 
 class Reaper:
-    """Takes the ended children that came to this process as orphans, as the first process of a container must.
+    """Takes the ended children that came to this process as orphans, as the first process of a
+    container must.
 
-    A child that asyncio started is taken by asyncio as soon as it ends; who is still there at the next `reap` is nobody's.
+    A child that asyncio started is taken by asyncio as soon as it ends; who is still there at the
+    next `reap` is nobody's.
     """
 
     def __init__(self) -> None:
         self._seen: Set[int] = set()
 
     def reap(self) -> None:
-        zombies = {pid for pid, (state, parent) in _stats().items() if state == _ZOMBIE and parent == os.getpid()}
+        zombies = {
+            pid
+            for pid, (state, parent) in _stats().items()
+            if state == _ZOMBIE and parent == os.getpid()
+        }
         for pid in zombies & self._seen:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
@@ -77,5 +92,7 @@ def _stat(pid: int) -> "tuple[str, int]":
 def _is_killed(pid: int) -> bool:
     """Whether SIGKILL waits for the process to come back from the kernel."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
-        pending = [int(line.split()[1], 16) for line in status if line.startswith(("SigPnd:", "ShdPnd:"))]
+        pending = [
+            int(line.split()[1], 16) for line in status if line.startswith(("SigPnd:", "ShdPnd:"))
+        ]
     return any(mask & 1 << signal.SIGKILL - 1 for mask in pending)

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""How much is taken on at once and in a minute, so that a flood costs little and others are served meanwhile."""
+"""How much is taken on at once and in a minute, so that a flood costs little and others are served
+meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -11,10 +13,12 @@ from typing import Callable, Generic, Hashable, Iterator, Optional, Tuple, Type,
 
 #: Requests that are carried out at once.
 SLOTS = 16
-#: Requests that start checks, by one identity: in a minute, and at once. An agent asks for all its callers.
+#: Requests that start checks, by one identity: in a minute, and at once. An agent asks for all its
+#: callers.
 A_MINUTE, AT_ONCE = 30.0, 10.0
 PEER_A_MINUTE, PEER_AT_ONCE = 300.0, 32.0
-#: Tokens that are not known yet, by one address: reviews by the API server in a minute, and at once.
+#: Tokens that are not known yet, by one address: reviews by the API server in a minute, and at
+#: once.
 REVIEWS_A_MINUTE, REVIEWS_AT_ONCE = 120.0, 40.0
 
 Key = TypeVar("Key", bound=Hashable)
@@ -60,7 +64,13 @@ class Bounded(Generic[Key, Value]):
 class Buckets:
     """A token bucket for each of those who ask: so many at once, so many a minute."""
 
-    def __init__(self, a_minute: float, at_once: float, what: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self,
+        a_minute: float,
+        at_once: float,
+        what: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._rate = a_minute / 60
         self._at_once = at_once
         self._what = what
@@ -73,7 +83,11 @@ class Buckets:
         level, at = self._levels.get(who) or (self._at_once, now)
         level = min(self._at_once, level + (now - at) * self._rate)
         if level < 1:
-            raise TooMany(f"{self._what}: {60 * self._rate:.0f} a minute and {self._at_once:.0f} at once are served", (1 - level) / self._rate)
+            raise TooMany(
+                f"{self._what}: {60 * self._rate:.0f} a minute and {self._at_once:.0f} at once "
+                "are served",
+                (1 - level) / self._rate,
+            )
         self._levels.put(who, (level - 1, now))
 
 
@@ -86,9 +100,16 @@ class Slots:
 
     def __enter__(self) -> "Slots":
         if self.held >= self.most:
-            raise TooMany(f"{self.most} requests are being carried out, which is all that are at once", 5)
+            raise TooMany(
+                f"{self.most} requests are being carried out, which is all that are at once", 5
+            )
         self.held += 1
         return self
 
-    def __exit__(self, kind: Optional[Type[BaseException]], error: Optional[BaseException], trace: Optional[TracebackType]) -> None:
+    def __exit__(
+        self,
+        kind: Optional[Type[BaseException]],
+        error: Optional[BaseException],
+        trace: Optional[TracebackType],
+    ) -> None:
         self.held -= 1

@@ -16,11 +16,17 @@ _MOST = 1000
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)), "level": record.levelname.lower(),
-            "message": record.getMessage()[:_MOST], **{name: value for name, value in getattr(record, "fields", {}).items() if value is not None},
+            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "level": record.levelname.lower(),
+            "message": record.getMessage()[:_MOST],
+            **{
+                name: value
+                for name, value in getattr(record, "fields", {}).items()
+                if value is not None
+            },
         }
         if record.exc_info:
-            line["trace"] = self.formatException(record.exc_info)[-4 * _MOST:]
+            line["trace"] = self.formatException(record.exc_info)[-4 * _MOST :]
         return json.dumps(line, default=str)
 
 

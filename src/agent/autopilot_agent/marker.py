@@ -14,13 +14,25 @@ from collections.abc import Callable, Sequence
 
 from _health.kube import ApiError, NotFound
 from _health.marking import Marked, mark
-from _health.marks import SKEW, Checked, Event, Refresh, Rules, TestingAbandoned, TestingBegan, TestingEnded, is_tested, refuse_event
+from _health.marks import (
+    SKEW,
+    Checked,
+    Event,
+    Refresh,
+    Rules,
+    TestingAbandoned,
+    TestingBegan,
+    TestingEnded,
+    is_tested,
+    refuse_event,
+)
 
 from .kube import Kube
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks at the mark when nothing happens: somebody may have changed it, or a TESTING of somebody else may be over.
+#: Seconds between two looks at the mark when nothing happens: somebody may have changed it, or a
+#: TESTING of somebody else may be over.
 LOOK_SECONDS = 300.0
 #: Seconds to wait after the first failure, doubled after each further one up to the most.
 _FIRST_WAIT, _MOST_WAIT = 1.0, 60.0
@@ -29,9 +41,13 @@ _LAST_SECONDS = 3.0
 
 
 class Marker:
-    """Marks one node. `checked` and `ended` never wait for the API server: what cannot be written now is written when it is back."""
+    """Marks one node. `checked` and `ended` never wait for the API server: what cannot be written
+    now is written when it is back.
+    """
 
-    def __init__(self, kube: Kube, node: str, rules: Rules, clock: Callable[[], float] = time.time) -> None:
+    def __init__(
+        self, kube: Kube, node: str, rules: Rules, clock: Callable[[], float] = time.time
+    ) -> None:
         self._kube = kube
         self._node = node
         self._rules = rules
@@ -47,7 +63,8 @@ class Marker:
         #: Wall-clock seconds at which a TESTING has to be ended, None where there is none.
         self._expires: float | None = None
         self._told = ""
-        #: The mark as last read or written: PASS, WARN, TESTING, EVICT, or "" for none or not known.
+        #: The mark as last read or written: PASS, WARN, TESTING, EVICT, or "" for none or not
+        #: known.
         self.current = ""
         #: How often an EVICT was refused because too many nodes have one.
         self.refused = 0
@@ -58,7 +75,9 @@ class Marker:
         return len(self._pending)
 
     async def start(self) -> None:
-        """Begin to write what comes, to look at the mark, and to end a TESTING that has expired. What an earlier life of this agent tested is over."""
+        """Begin to write what comes, to look at the mark, and to end a TESTING that has expired.
+        What an earlier life of this agent tested is over.
+        """
         self._put(TestingAbandoned(self._by), "")
         self._task = asyncio.create_task(self._work(), name="marker")
 
@@ -74,11 +93,15 @@ class Marker:
                 await self._write_pending()
 
     def checked(self, status: str, reasons: Sequence[str] = (), run_id: str = "") -> None:
-        """A pass over the node ended: ``status`` as `NodeVerdict.status` has it; ``reasons`` are sentences. Raises ValueError for what is no status."""
+        """A pass over the node ended: ``status`` as `NodeVerdict.status` has it; ``reasons`` are
+        sentences. Raises ValueError for what is no status.
+        """
         self._put(Checked(status, "; ".join(reasons), self._clock()), run_id)
 
     async def testing(self, lease_seconds: float, reason: str = "", run_id: str = "") -> bool:
-        """Mark the node TESTING before a deep diagnostic. False, or `ApiError`: not marked, so do not begin."""
+        """Mark the node TESTING before a deep diagnostic. False, or `ApiError`: not marked, so do
+        not begin.
+        """
         self._test = uuid.uuid4().hex
         try:
             marked = await self._tell(TestingBegan(self._test, lease_seconds, reason), run_id)
@@ -91,8 +114,17 @@ class Marker:
             _LOG.warning("node %s is not marked TESTING: %s", self._node, marked.refused)
         return not marked.refused
 
-    def ended(self, outcome: str, level: int, tests: Sequence[str] = (), reasons: Sequence[str] = (), run_id: str = "") -> None:
-        """The deep diagnostic ended: ``outcome`` is pass, failed, fatal or unknown; ``tests`` name what failed, as ``pcie.3`` (test and GPU)."""
+    def ended(
+        self,
+        outcome: str,
+        level: int,
+        tests: Sequence[str] = (),
+        reasons: Sequence[str] = (),
+        run_id: str = "",
+    ) -> None:
+        """The deep diagnostic ended: ``outcome`` is pass, failed, fatal or unknown; ``tests`` name
+        what failed, as ``pcie.3`` (test and GPU).
+        """
         test, self._test = self._test, "-"
         self._put(TestingEnded(test, outcome, level, tuple(tests), "; ".join(reasons)), run_id)
 
@@ -131,7 +163,9 @@ class Marker:
                 await self._news.wait()
 
     async def _write_pending(self) -> bool:
-        """Write what waits, or look at the mark where nothing does; whether the API server did its part."""
+        """Write what waits, or look at the mark where nothing does; whether the API server did its
+        part.
+        """
         self._news.clear()
         for key, (event, run) in list(self._pending.items()) or [((Refresh, ""), (Refresh(), ""))]:
             try:
@@ -154,10 +188,18 @@ class Marker:
 
     async def _tell(self, event: Event, run: str) -> Marked:
         async with self._writing:
-            marked = await self._kube.run(mark(self._node, event, self._rules, self._clock, self._by, run))
+            marked = await self._kube.run(
+                mark(self._node, event, self._rules, self._clock, self._by, run)
+            )
         state = marked.state
         if marked.mark != self.current:
-            _LOG.info("node %s is %s, was %s: %s", self._node, marked.mark or "without a mark", self.current or "without a mark", state.reason)
+            _LOG.info(
+                "node %s is %s, was %s: %s",
+                self._node,
+                marked.mark or "without a mark",
+                self.current or "without a mark",
+                state.reason,
+            )
         self.current = marked.mark
         self._expires = state.test.until if state.test and is_tested(state, self._clock()) else None
         return marked
@@ -166,4 +208,6 @@ class Marker:
         """Log trouble once, and its end."""
         if trouble != self._told:
             self._told = trouble
-            _LOG.warning("cannot mark node %s, will try again: %s", self._node, trouble) if trouble else _LOG.info("marking node %s works again", self._node)
+            _LOG.warning(
+                "cannot mark node %s, will try again: %s", self._node, trouble
+            ) if trouble else _LOG.info("marking node %s works again", self._node)

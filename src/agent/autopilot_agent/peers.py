@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Where the other agents are, and which nodes a request means: from EndpointSlices, nodes and pods, read when somebody asks and never watched."""
+"""Where the other agents are, and which nodes a request means: from EndpointSlices, nodes and pods,
+read when somebody asks and never watched.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from _health.values import list_of, mapping
 
 from .query import Query, Refused
 
-#: Seconds for which the lists of agents and of nodes with GPUs are taken as they are, and for which they count while the API server is away.
+#: Seconds for which the lists of agents and of nodes with GPUs are taken as they are, and for which
+#: they count while the API server is away.
 FRESH, NODES_FRESH, AWAY = 30.0, 300.0, 600.0
 #: Seconds until an API server that was away is asked again for what is known.
 PAUSE = 10.0
@@ -36,7 +39,11 @@ class Agent(NamedTuple):
 
     @property
     def endpoint(self) -> str:
-        return f"[{self.address}]:{self.port}" if ":" in self.address else f"{self.address}:{self.port}"
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
 
 
 class Api(Protocol):
@@ -48,7 +55,9 @@ class Api(Protocol):
 class Peers:
     """The agents of one Service."""
 
-    def __init__(self, api: Api, namespace: str, service: str, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, api: Api, namespace: str, service: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._api = api
         self._slices = path_of("apis/discovery.k8s.io/v1/namespaces", namespace, "endpointslices")
         self._service = service
@@ -61,24 +70,40 @@ class Peers:
         self._lock = asyncio.Lock()
 
     async def agents(self, at_most: float = FRESH) -> Dict[str, Agent]:
-        """By node, at most so many seconds old; older where the API server is away. Raises `ApiError` where that is too old."""
+        """By node, at most so many seconds old; older where the API server is away. Raises
+        `ApiError` where that is too old.
+        """
         async with self._lock:
             if self._old("agents", at_most):
-                query = {"labelSelector": f"kubernetes.io/service-name={self._service}", "resourceVersion": "0"}
-                found = await self._ask("agents", items(self._slices, query, page=_PAGE, keep=_agents))
+                query = {
+                    "labelSelector": f"kubernetes.io/service-name={self._service}",
+                    "resourceVersion": "0",
+                }
+                found = await self._ask(
+                    "agents", items(self._slices, query, page=_PAGE, keep=_agents)
+                )
                 if found is not None:
                     self._known = _best(found)
             return self._known
 
     async def wanted(self, query: Query) -> List[str]:
-        """Names of the nodes that the query means, each once. Raises `Refused` where a selector finds nothing, `ApiError`."""
+        """Names of the nodes that the query means, each once. Raises `Refused` where a selector
+        finds nothing, `ApiError`.
+        """
         if query.everyone:
             return sorted(set(await self._gpu_nodes()) | set(await self.agents()))
         names = list(query.hosts)
         if query.job:
             path = path_of("api/v1/namespaces", query.job.namespace, "pods")
-            found = await self._api.run(items(path, {"labelSelector": query.job.selector}, page=_PAGE, keep=_nodes_of_pods), _DEADLINE)
-            names += _some(found, f"job: no pod on a node has the labels {query.job.selector} in the namespace {query.job.namespace}. ABORT")
+            found = await self._api.run(
+                items(path, {"labelSelector": query.job.selector}, page=_PAGE, keep=_nodes_of_pods),
+                _DEADLINE,
+            )
+            names += _some(
+                found,
+                f"job: no pod on a node has the labels {query.job.selector} in the namespace "
+                f"{query.job.namespace}. ABORT",
+            )
         if query.nodelabel:
             found = await self._api.run(_names_of_nodes(query.nodelabel), _DEADLINE)
             names += _some(found, f"nodelabel: no node is labelled {query.nodelabel}. ABORT")
@@ -121,8 +146,16 @@ def _agents(endpoint_slice: Dict[str, Any]) -> List[Agent]:
     for endpoint in map(mapping, list_of(endpoint_slice.get("endpoints"))):
         node, addresses = endpoint.get("nodeName"), list_of(endpoint.get("addresses"))
         if isinstance(node, str) and node and addresses and isinstance(addresses[0], str) and port:
-            # Absent means that it is not known, which counts as ready (EndpointConditions in the API's reference).
-            found.append(Agent(node, addresses[0], port, mapping(endpoint.get("conditions")).get("ready") is not False))
+            # Absent means that it is not known, which counts as ready (EndpointConditions in the
+            # API's reference).
+            found.append(
+                Agent(
+                    node,
+                    addresses[0],
+                    port,
+                    mapping(endpoint.get("conditions")).get("ready") is not False,
+                )
+            )
     return found
 
 
@@ -136,7 +169,9 @@ def _best(agents: Iterable[Agent]) -> Dict[str, Agent]:
 
 
 def _names_of_nodes(selector: str) -> Procedure[List[Any]]:
-    return items("/api/v1/nodes", {"labelSelector": selector}, metadata_only=True, page=_PAGE, keep=_names)
+    return items(
+        "/api/v1/nodes", {"labelSelector": selector}, metadata_only=True, page=_PAGE, keep=_names
+    )
 
 
 def _names(item: Dict[str, Any]) -> List[str]:
@@ -151,6 +186,8 @@ def _nodes_of_pods(pod: Dict[str, Any]) -> List[str]:
 
 
 def ring(node: str, nodes: List[str], most: int) -> Tuple[str, ...]:
-    """The nodes that follow this one in the ring of all, so that each is followed by as many as the others."""
+    """The nodes that follow this one in the ring of all, so that each is followed by as many as the
+    others.
+    """
     at = nodes.index(node)
-    return tuple((nodes[at + 1:] + nodes[:at])[:most])
+    return tuple((nodes[at + 1 :] + nodes[:at])[:most])

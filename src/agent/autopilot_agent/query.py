@@ -1,8 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks for, from its path and parameters; what is not understood is refused with what is accepted. Pure.
+"""What a request asks for, from its path and parameters; what is not understood is refused with
+what is accepted. Pure.
 
-The parameters are the predecessor's of all its years, with its defaults. ``host``, ``job`` and ``nodelabel`` are united.
+The parameters are the predecessor's of all its years, with its defaults. ``host``, ``job`` and
+``nodelabel`` are united.
 """
 
 from __future__ import annotations
@@ -20,14 +22,24 @@ MOST_HOSTS = 4096
 LEVELS = (1, 2, 3, 4)
 
 _SELECT = ("host", "job", "nodelabel")
-_IPERF = ("workload", "pclients", "startport", "cleanup", "clientsperiface", "serverspernode", "plane")
+_IPERF = (
+    "workload",
+    "pclients",
+    "startport",
+    "cleanup",
+    "clientsperiface",
+    "serverspernode",
+    "plane",
+)
 _FORMATS = ("text", "json")
 #: The predecessor writes these where nothing is chosen.
 _NOTHING = ("", "None")
 
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-_LABEL = re.compile(r"(?:[a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9][-A-Za-z0-9_.]{0,62}==?(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
+_LABEL = re.compile(
+    r"(?:[a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9][-A-Za-z0-9_.]{0,62}==?(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
+)
 
 
 class Refused(Exception):
@@ -39,7 +51,9 @@ class Refused(Exception):
 
 
 class Endpoint(NamedTuple):
-    """What a path does: the check it runs on the own node, "" where the parameters name them, and the parameters it takes."""
+    """What a path does: the check it runs on the own node, "" where the parameters name them, and
+    the parameters it takes.
+    """
 
     check: str = ""
     parameters: Tuple[str, ...] = ()
@@ -58,7 +72,10 @@ ENDPOINTS: Dict[str, Endpoint] = {
     "/pvc": Endpoint("volume_claim"),
     "/invasive": Endpoint(),
 }
-_BY_ITSELF = "iperf3 servers are started for each measurement and end by themselves; ask /iperf?host=... for a measurement"
+_BY_ITSELF = (
+    "iperf3 servers are started for each measurement and end by themselves; ask "
+    "/iperf?host=... for a measurement"
+)
 #: Paths of the predecessor that are gone: HTTP status, and what to use instead.
 GONE: Dict[str, Tuple[int, str]] = {
     "/iperfservers": (410, _BY_ITSELF),
@@ -101,12 +118,21 @@ class Query(NamedTuple):
     @property
     def diagnostic(self) -> bool:
         """Whether it takes the GPUs or loads the network: dcgm above the first level, and iperf."""
-        return "iperf3_pairs" in self.checks or self.options.get("dcgm_diag", {}).get("level", 1) > 1
+        return (
+            "iperf3_pairs" in self.checks or self.options.get("dcgm_diag", {}).get("level", 1) > 1
+        )
 
 
-def parse(path: str, given: str, periodic: Sequence[str], accept: str = "", names: Mapping[str, Sequence[str]] = checks.NAMES) -> Query:
-    """The query behind a path and its parameters (a query string, or a form); ``periodic`` are the checks that ``all`` stands for, and ``names`` those
-    that there are, each with its short names. Raises `Refused`.
+def parse(
+    path: str,
+    given: str,
+    periodic: Sequence[str],
+    accept: str = "",
+    names: Mapping[str, Sequence[str]] = checks.NAMES,
+) -> Query:
+    """The query behind a path and its parameters (a query string, or a form); ``periodic`` are the
+    checks that ``all`` stands for, and ``names`` those that there are, each with its short names.
+    Raises `Refused`.
     """
     if path in GONE:
         raise Refused(GONE[path][1], GONE[path][0])
@@ -119,7 +145,9 @@ def parse(path: str, given: str, periodic: Sequence[str], accept: str = "", name
         return query
     if endpoint.check and endpoint.check not in names:
         raise Refused(f"this agent has no {endpoint.check}", 501)
-    wanted = (endpoint.check,) if endpoint.check else _checks(values.get("check", ""), periodic, names)
+    wanted = (
+        (endpoint.check,) if endpoint.check else _checks(values.get("check", ""), periodic, names)
+    )
     hosts = _hosts("host", values.get("host", ""))
     pingnodes = _hosts("pingnodes", values.get("pingnodes", ""))
     options: Dict[str, Dict[str, Any]] = {}
@@ -130,8 +158,13 @@ def parse(path: str, given: str, periodic: Sequence[str], accept: str = "", name
     if iperf and "iperf3_pairs" in wanted:
         options["iperf3_pairs"] = iperf
     return query._replace(
-        checks=wanted, options=options, hosts=hosts, job=_job(values.get("job", "")), nodelabel=_nodelabel(values.get("nodelabel", "")),
-        batch=_whole("batch", values.get("batch", ""), 0, 1000000) or 0, pingnodes=pingnodes,
+        checks=wanted,
+        options=options,
+        hosts=hosts,
+        job=_job(values.get("job", "")),
+        nodelabel=_nodelabel(values.get("nodelabel", "")),
+        batch=_whole("batch", values.get("batch", ""), 0, 1000000) or 0,
+        pingnodes=pingnodes,
     )
 
 
@@ -155,12 +188,16 @@ def _values(path: str, given: str, accepted: Sequence[str]) -> Dict[str, str]:
     values: Dict[str, str] = {}
     for name, value in pairs:
         if name not in accepted:
-            raise Refused(f"{name[:80]!r} is not a parameter of {path}; accepted are {', '.join(accepted)}")
+            raise Refused(
+                f"{name[:80]!r} is not a parameter of {path}; accepted are {', '.join(accepted)}"
+            )
         value = value.strip()
         if name in ("host", "check") and values.get(name):
             values[name] += "," + value
         elif name in values and values[name] != value:
-            raise Refused(f"{name}: it is given twice, as {_short(values[name])} and {_short(value)}")
+            raise Refused(
+                f"{name}: it is given twice, as {_short(values[name])} and {_short(value)}"
+            )
         else:
             values[name] = value
     return values
@@ -184,13 +221,22 @@ def _words(value: str) -> List[str]:
     return [word for word in value.replace(" ", "").split(",") if word]
 
 
-def _checks(value: str, periodic: Sequence[str], names: Mapping[str, Sequence[str]]) -> Tuple[str, ...]:
+def _checks(
+    value: str, periodic: Sequence[str], names: Mapping[str, Sequence[str]]
+) -> Tuple[str, ...]:
     words = _words(value)
     wanted = set(periodic) if not words or "all" in words else set()
     for word in words:
         found = [name for name, short in names.items() if word == name or word in short]
         if not found and word != "all":
-            raise _refused("check", word, "all or any of " + ", ".join(name + "".join(f" ({one})" for one in short) for name, short in names.items()))
+            raise _refused(
+                "check",
+                word,
+                "all or any of "
+                + ", ".join(
+                    name + "".join(f" ({one})" for one in short) for name, short in names.items()
+                ),
+            )
         wanted.update(found)
     return tuple(name for name in names if name in wanted)
 
@@ -204,7 +250,9 @@ def _hosts(name: str, value: str) -> Tuple[str, ...]:
         if not _HOST.fullmatch(word):
             raise _refused(name, word, "names of nodes, separated by commas, or all")
     if len(words) > MOST_HOSTS:
-        raise Refused(f"{name}: {len(words)} names are too many, give {MOST_HOSTS} at most, or a nodelabel")
+        raise Refused(
+            f"{name}: {len(words)} names are too many, give {MOST_HOSTS} at most, or a nodelabel"
+        )
     return tuple(dict.fromkeys(words))
 
 
@@ -241,7 +289,9 @@ def _whole(name: str, value: str, least: int, most: int) -> Optional[int]:
 
 
 def _iperf(values: Dict[str, str]) -> Dict[str, Any]:
-    """Options of iperf3_pairs, by its own rules. ``cleanup`` asks for what happens anyway: servers end with their measurement."""
+    """Options of iperf3_pairs, by its own rules. ``cleanup`` asks for what happens anyway: servers
+    end with their measurement.
+    """
     found: Dict[str, Any] = {}
     for name in _IPERF:
         value = values.get(name, "")

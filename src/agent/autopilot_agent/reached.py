@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """From what a check says of addresses to what it says of nodes and their interfaces. Pure.
 
-Two ends cannot tell by themselves whose trouble it is. Where one peer of several does not answer it is that one's, or on the way to it, and no fault of this
-node; where most of an interface's peers, and at least two of them, do not answer, it is this node's.
+Two ends cannot tell by themselves whose trouble it is. Where one peer of several does not answer it
+is that one's, or on the way to it, and no fault of this node; where most of an interface's peers,
+and at least two of them, do not answer, it is this node's.
 """
 
 from __future__ import annotations
@@ -30,8 +31,12 @@ class Way(NamedTuple):
     address: str
 
 
-def by_peer(result: CheckResult, ways: Iterable[Way], others: Sequence[Finding] = (), note: str = "") -> CheckResult:
-    """A check's result by address as one by node and interface, for the ``ways`` that count; ``others`` are findings about what was not tried."""
+def by_peer(
+    result: CheckResult, ways: Iterable[Way], others: Sequence[Finding] = (), note: str = ""
+) -> CheckResult:
+    """A check's result by address as one by node and interface, for the ``ways`` that count;
+    ``others`` are findings about what was not tried.
+    """
     known = {way.address: way for way in ways}
     findings = list(others)
     blamed: Dict[str, List[Way]] = {}
@@ -44,23 +49,40 @@ def by_peer(result: CheckResult, ways: Iterable[Way], others: Sequence[Finding] 
             if finding.status == FAIL:
                 blamed.setdefault(way.interface, []).append(way)
     measured = [one for one in result.measurements if one.labels.get("peer") in known]
-    tried = {one.labels["peer"] for one in measured} | {way.address for some in blamed.values() for way in some}
+    tried = {one.labels["peer"] for one in measured} | {
+        way.address for some in blamed.values() for way in some
+    }
     own = _own_trouble(result.check, known, tried, blamed)
-    excused = {way.address for interface, some in blamed.items() if interface not in own for way in some}
+    excused = {
+        way.address for interface, some in blamed.items() if interface not in own for way in some
+    }
     peers = {known[address].node for address in tried}
     interfaces = sorted({known[address].interface for address in tried})
-    healthy = f"{len(peers)} peer{'s' * (len(peers) != 1)} on {', '.join(interfaces)}: {result.summary}" if tried else result.summary
-    measurements = _by_interface(measured, known, excused) + [_of_each(one, known) for one in measured if one.name in _OF_EACH]
+    healthy = (
+        f"{len(peers)} peer{'s' * (len(peers) != 1)} on {', '.join(interfaces)}: {result.summary}"
+        if tried
+        else result.summary
+    )
+    measurements = _by_interface(measured, known, excused) + [
+        _of_each(one, known) for one in measured if one.name in _OF_EACH
+    ]
     return concluded(result.check, list(own.values()) + findings, healthy + note, measurements)
 
 
 def lines(result: CheckResult) -> List[str]:
-    """The predecessor's ``Node NAME IP IFACE 0|1`` for each address, 1 where pings to it did not get through as they must."""
-    return [f"Node {way.node} {way.address} {way.interface} {word}" for way, word in sorted(_states(result).items())]
+    """The predecessor's ``Node NAME IP IFACE 0|1`` for each address, 1 where pings to it did not
+    get through as they must.
+    """
+    return [
+        f"Node {way.node} {way.address} {way.interface} {word}"
+        for way, word in sorted(_states(result).items())
+    ]
 
 
 def unreachable(result: CheckResult) -> Dict[str, float]:
-    """By node 1 where something is wrong on the way to it and 0 where not; those of whom nothing is known are left out."""
+    """By node 1 where something is wrong on the way to it and 0 where not; those of whom nothing is
+    known are left out.
+    """
     found: Dict[str, float] = {}
     for way, word in _states(result).items():
         if word != _UNKNOWN:
@@ -72,7 +94,9 @@ def _states(result: CheckResult) -> Dict[Way, str]:
     state: Dict[Way, str] = {}
     for one in result.measurements:
         if one.name == "ping_loss" and "address" in one.labels:
-            state[Way(one.labels.get("peer", ""), one.labels.get("plane", ""), one.labels["address"])] = "0"
+            state[
+                Way(one.labels.get("peer", ""), one.labels.get("plane", ""), one.labels["address"])
+            ] = "0"
     for finding in result.findings:
         told = finding.evidence
         if finding.subject.kind == "peer" and isinstance(told.get("address"), str):
@@ -82,41 +106,80 @@ def _states(result: CheckResult) -> Dict[Way, str]:
 
 
 def _of_way(finding: Finding, way: Way, check: str) -> Finding:
-    """About the node in place of its address. Of pings alone the core says fail, which is not this node's by itself."""
+    """About the node in place of its address. Of pings alone the core says fail, which is not this
+    node's by itself.
+    """
     status = WARN if check == PING and finding.status == FAIL else finding.status
     message = f"{way.interface} ({way.address}): {finding.message}"
     evidence = dict(finding.evidence, address=way.address, interface=way.interface)
-    return Finding(finding.code, status, message, finding.action, Subject("peer", name=way.node), evidence)
+    return Finding(
+        finding.code, status, message, finding.action, Subject("peer", name=way.node), evidence
+    )
 
 
-def _own_trouble(check: str, known: Mapping[str, Way], tried: Set[str], blamed: Mapping[str, List[Way]]) -> Dict[str, Finding]:
+def _own_trouble(
+    check: str, known: Mapping[str, Way], tried: Set[str], blamed: Mapping[str, List[Way]]
+) -> Dict[str, Finding]:
     """By interface what is this node's trouble."""
     if check != PING:
         return {}
     found = {}
     for interface, ways in blamed.items():
-        bad, of = {way.node for way in ways}, {known[address].node for address in tried if known[address].interface == interface}
+        bad, of = (
+            {way.node for way in ways},
+            {known[address].node for address in tried if known[address].interface == interface},
+        )
         if len(bad) >= _LEAST and 2 * len(bad) > len(of):
-            message = f"pings do not get through, or too few of them, with {len(bad)} of {len(of)} peers: this node's interface, or its way out"
-            found[interface] = Finding("no_path", FAIL, message, "watch", Subject("interface", name=interface), {"peers": sorted(bad)[:32], "of": len(of)})
+            message = (
+                f"pings do not get through, or too few of them, with {len(bad)} of "
+                f"{len(of)} peers: this node's interface, or its way out"
+            )
+            found[interface] = Finding(
+                "no_path",
+                FAIL,
+                message,
+                "watch",
+                Subject("interface", name=interface),
+                {"peers": sorted(bad)[:32], "of": len(of)},
+            )
     return found
 
 
 def _of_each(one: Measurement, known: Mapping[str, Way]) -> Measurement:
     way = known[one.labels["peer"]]
-    return Measurement(one.name, one.value, one.unit, dict(one.labels, peer=way.node, plane=way.interface, address=way.address))
+    return Measurement(
+        one.name,
+        one.value,
+        one.unit,
+        dict(one.labels, peer=way.node, plane=way.interface, address=way.address),
+    )
 
 
-def _by_interface(measured: Sequence[Measurement], known: Mapping[str, Way], excused: Set[str]) -> List[Measurement]:
-    """This node's own figures, with the labels of a mesh's: the mean share of what was lost, the median of the rest."""
+def _by_interface(
+    measured: Sequence[Measurement], known: Mapping[str, Way], excused: Set[str]
+) -> List[Measurement]:
+    """This node's own figures, with the labels of a mesh's: the mean share of what was lost, the
+    median of the rest.
+    """
     groups: Dict[tuple[str, str, str, str], List[float]] = {}
     for one in measured:
         if one.labels["peer"] not in excused and one.labels.get("statistic", "p50") == "p50":
-            groups.setdefault((one.name, one.unit, known[one.labels["peer"]].interface, one.labels.get("direction", "")), []).append(float(one.value))
+            groups.setdefault(
+                (
+                    one.name,
+                    one.unit,
+                    known[one.labels["peer"]].interface,
+                    one.labels.get("direction", ""),
+                ),
+                [],
+            ).append(float(one.value))
     return [
         Measurement(
-            name, sum(values) / len(values) if name == "ping_loss" else median(values), unit,
-            {"plane": interface, **({"direction": direction} if direction else {})})
+            name,
+            sum(values) / len(values) if name == "ping_loss" else median(values),
+            unit,
+            {"plane": interface, **({"direction": direction} if direction else {})},
+        )
         for (name, unit, interface, direction), values in sorted(groups.items())
     ]
 

@@ -1,8 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m autopilot_agent.report``: write the report of the init container into its termination message, for the module agent_info.
+"""``python -m autopilot_agent.report``: write the report of the init container into its termination
+message, for the module agent_info.
 
-The init container has the image and the environment of the agent, so its report holds for the agent.
+The init container has the image and the environment of the agent, so its report holds for the
+agent.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ MESSAGE = Path("/dev/termination-log")
 
 
 def main(environ: Mapping[str, str], message: Path = MESSAGE) -> int:
-    """Write the report. Return 0 always: an invalid setting or a read-only file must not block the start of the agent."""
+    """Write the report. Return 0 always: an invalid setting or a read-only file must not block the
+    start of the agent.
+    """
     # The agent reports an invalid setting when it starts.
     with contextlib.suppress(ValueError, OSError):
         settings = Settings.from_environment(environ)

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The service: makes the parts, ties them together, and takes them down in order within the ten seconds that it promises."""
+"""The service: makes the parts, ties them together, and takes them down in order within the ten
+seconds that it promises.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ class Service:
         self.kube = Kube(settings.api_server, settings.api_ca, settings.api_token_file)
         self.engine = Engine(settings)
         self.state = State(settings.periodic_checks, settings.repeat_seconds)
-        self.marker = Marker(self.kube, settings.node, _rules(settings)) if settings.mark_nodes else None
+        self.marker = (
+            Marker(self.kube, settings.node, _rules(settings)) if settings.mark_nodes else None
+        )
         self.deep = Deep(settings, self.engine, self.kube, self.marker)
         self.exposition = Exposition(self.engine, self.state, self.kube, self.deep, self.marker)
         self.engine.reserve = self.deep.reserved if settings.pod else None
@@ -54,9 +58,17 @@ class Service:
         self._reaper = Reaper()
         self._doors: List[door.Listening] = []
         node, repeat, invasive = settings.node, settings.repeat_seconds, settings.invasive_seconds
-        self._timers = [Timer("periodic checks", lambda turn: periodic_delay(node, turn, repeat), self._check)]
+        self._timers = [
+            Timer("periodic checks", lambda turn: periodic_delay(node, turn, repeat), self._check)
+        ]
         if invasive:
-            self._timers.append(Timer("the deep diagnostic", lambda turn: deep_delay(node, turn, invasive), self._diagnose))
+            self._timers.append(
+                Timer(
+                    "the deep diagnostic",
+                    lambda turn: deep_delay(node, turn, invasive),
+                    self._diagnose,
+                )
+            )
 
     async def run(self) -> None:
         """Serve until SIGTERM or SIGINT. Raises OSError when a port cannot be listened on."""
@@ -65,7 +77,8 @@ class Service:
             asyncio.get_running_loop().add_signal_handler(number, leaving.set)
         try:
             await self._start()
-            # What the start left behind is not to be looked at by every collection, and not to stay in memory.
+            # What the start left behind is not to be looked at by every collection, and not to stay
+            # in memory.
             gc.collect()
             gc.freeze()
             await leaving.wait()
@@ -81,7 +94,12 @@ class Service:
         settings = self.settings
         await self.engine.start()
         for app, port in (
-            (door.make_app(settings, self.engine, self.deep, self.kube, self.health, self.exposition), settings.port),
+            (
+                door.make_app(
+                    settings, self.engine, self.deep, self.kube, self.health, self.exposition
+                ),
+                settings.port,
+            ),
             (door.make_metrics_app(settings, self.kube, self.exposition), settings.metrics_port),
             (self._readiness(), settings.readiness_port),
         ):
@@ -91,14 +109,30 @@ class Service:
         self.deep.start()
         for timer in self._timers:
             timer.start()
-        log.info("started", extra={"fields": {
-            "version": VERSION, "node": settings.node, "checks": ",".join(settings.periodic_checks), "repeat_seconds": settings.repeat_seconds,
-            "invasive_seconds": settings.invasive_seconds, "marks": settings.mark_nodes, "port": settings.port, "dcgmi": settings.has_dcgmi}})
+        log.info(
+            "started",
+            extra={
+                "fields": {
+                    "version": VERSION,
+                    "node": settings.node,
+                    "checks": ",".join(settings.periodic_checks),
+                    "repeat_seconds": settings.repeat_seconds,
+                    "invasive_seconds": settings.invasive_seconds,
+                    "marks": settings.mark_nodes,
+                    "port": settings.port,
+                    "dcgmi": settings.has_dcgmi,
+                }
+            },
+        )
         if settings.left_out:
-            log.warning("%s", summary_of([AgentWithoutDcgm(settings.node, settings.left_out)])["message"])
+            log.warning(
+                "%s", summary_of([AgentWithoutDcgm(settings.node, settings.left_out)])["message"]
+            )
 
     async def _leave(self) -> None:
-        """Nobody is listened to any more; then what runs is ended, GPUs are given back and marks are written."""
+        """Nobody is listened to any more; then what runs is ended, GPUs are given back and marks
+        are written.
+        """
         for listening in self._doors:
             await listening.close()
         for timer in self._timers:
@@ -132,19 +166,43 @@ class Service:
         if self.marker and conclusion and not deep:
             self.marker.checked(conclusion.status, conclusion.reasons, done.run_id)
         self._reaper.reap()
-        log.info("pass", extra={"fields": {
-            "run": done.run_id, "who": ",".join(done.who), "status": done.verdict.status, "seconds": round(done.finished - done.began, 1),
-            "checks": {result.check: result.status for result in done.results},
-            "reasons": "; ".join(f"{one.check}: {one.summary}" for one in done.results if one.status not in (PASS, SKIP)) or None}})
+        log.info(
+            "pass",
+            extra={
+                "fields": {
+                    "run": done.run_id,
+                    "who": ",".join(done.who),
+                    "status": done.verdict.status,
+                    "seconds": round(done.finished - done.began, 1),
+                    "checks": {result.check: result.status for result in done.results},
+                    "reasons": "; ".join(
+                        f"{one.check}: {one.summary}"
+                        for one in done.results
+                        if one.status not in (PASS, SKIP)
+                    )
+                    or None,
+                }
+            },
+        )
 
     # ---- health ----
 
     def health(self) -> Optional[str]:
-        """Why the agent should be restarted; None while all is well. That the API server is away is no such reason."""
-        return next((trouble for trouble in (self.engine.trouble(), *(timer.trouble() for timer in self._timers)) if trouble), None)
+        """Why the agent should be restarted; None while all is well. That the API server is away is
+        no such reason.
+        """
+        return next(
+            (
+                trouble
+                for trouble in (self.engine.trouble(), *(timer.trouble() for timer in self._timers))
+                if trouble
+            ),
+            None,
+        )
 
     def _readiness(self) -> web.Application:
         """The open port for the kubelet, with IBM Autopilot's path and answer."""
+
         async def ready(_request: web.Request) -> web.Response:
             return web.json_response({"Name": "readinessProbe", "Body": "ready"}, status=201)
 
@@ -156,11 +214,22 @@ class Service:
             return web.Response(text=f"{trouble or 'ok'}\n", status=503 if trouble else 200)
 
         app = web.Application()
-        app.add_routes([web.get("/readinessprobe", ready), web.get("/readyz", readyz), web.get("/healthz", healthz)])
+        app.add_routes(
+            [
+                web.get("/readinessprobe", ready),
+                web.get("/readyz", readyz),
+                web.get("/healthz", healthz),
+            ]
+        )
         return app
 
 
 def _rules(settings: Settings) -> Rules:
     return Rules(
-        label_key=settings.label_key, taint=settings.taint, cordon=settings.cordon, condition=settings.condition,
-        max_bad_share=settings.max_bad_share, namespace=settings.namespace)
+        label_key=settings.label_key,
+        taint=settings.taint,
+        cordon=settings.cordon,
+        condition=settings.condition,
+        max_bad_share=settings.max_bad_share,
+        namespace=settings.namespace,
+    )

@@ -13,14 +13,16 @@ from typing import Callable, Mapping, Optional, Sequence, Tuple, TypeVar
 from _health import checks, marks
 from _health.without_dcgm import LEFT_OUT
 
-#: What stands for every check that a node can do by itself, and with others as far as that disturbs nobody.
+#: What stands for every check that a node can do by itself, and with others as far as that disturbs
+#: nobody.
 ALL = "all"
 #: Two nodes load their network for this one; it is run when somebody asks for it.
 _NOT_PERIODIC = ("iperf3_pairs",)
 _CLAIM = "volume_claim"
 
 _DIAGNOSTIC = "dcgm_diag"
-#: Defaults: the periodic checks without DCGM, the check that DCGM adds, and with DCGM the seconds between deep diagnostics.
+#: Defaults: the periodic checks without DCGM, the check that DCGM adds, and with DCGM the seconds
+#: between deep diagnostics.
 DEFAULT_CHECKS, WITH_DCGM = "gpu_count,remapped_rows,gpu_power,pcie_bandwidth", f",{_DIAGNOSTIC}"
 DEFAULT_INVASIVE_SECONDS = 14400.0
 DEFAULT_FATAL = "PCIe,NVLink,ECC,GPU Memory"
@@ -38,7 +40,8 @@ _Value = TypeVar("_Value")
 class Settings:
     """Every setting with its meaning and unit; `from_environment` names the variables."""
 
-    #: Names of this node, and of the namespace and pod the agent is in; the pod's name and address are "" outside a cluster.
+    #: Names of this node, and of the namespace and pod the agent is in; the pod's name and address
+    #: are "" outside a cluster.
     node: str
     namespace: str
     pod: str
@@ -48,7 +51,8 @@ class Settings:
     port: int
     metrics_port: int
     readiness_port: int
-    #: Whether dcgmi is on the PATH, and what the defaults leave out without dcgmi (keys of `_health.without_dcgm.LEFT_OUT`).
+    #: Whether dcgmi is on the PATH, and what the defaults leave out without dcgmi (keys of
+    #: `_health.without_dcgm.LEFT_OUT`).
     has_dcgmi: bool
     left_out: Tuple[str, ...]
     #: Names of checks (keys of `_health.checks.NAMES`) of each periodic pass.
@@ -94,37 +98,86 @@ class Settings:
         read = _Reader(environ)
         has_dcgmi = shutil.which("dcgmi", path=environ.get("PATH", "")) is not None
         default_checks = DEFAULT_CHECKS + WITH_DCGM * has_dcgmi
-        storage_class = read.matching("PVC_TEST_STORAGE_CLASS", "", _DNS, "the name of a storage class, or nothing")
+        storage_class = read.matching(
+            "PVC_TEST_STORAGE_CLASS", "", _DNS, "the name of a storage class, or nothing"
+        )
         return cls(
-            node=read.matching("NODE_NAME", None, _DNS, "the name of the node (spec.nodeName by the downward API)"),
-            namespace=read.matching("NAMESPACE", None, _DNS, "the name of a namespace (metadata.namespace by the downward API)"),
-            pod=read.matching("POD_NAME", "", _DNS, "the name of the agent's pod (metadata.name by the downward API)"),
-            pod_ip=read.matching("POD_IP", "", r"[0-9A-Fa-f:.]+", "the pod's address (status.podIP by the downward API)"),
-            bind=read.matching("AUTOPILOT_BIND", "0.0.0.0", r"[0-9A-Fa-f:.]+", "an address to listen on, such as 0.0.0.0 or ::"),
+            node=read.matching(
+                "NODE_NAME", None, _DNS, "the name of the node (spec.nodeName by the downward API)"
+            ),
+            namespace=read.matching(
+                "NAMESPACE",
+                None,
+                _DNS,
+                "the name of a namespace (metadata.namespace by the downward API)",
+            ),
+            pod=read.matching(
+                "POD_NAME",
+                "",
+                _DNS,
+                "the name of the agent's pod (metadata.name by the downward API)",
+            ),
+            pod_ip=read.matching(
+                "POD_IP",
+                "",
+                r"[0-9A-Fa-f:.]+",
+                "the pod's address (status.podIP by the downward API)",
+            ),
+            bind=read.matching(
+                "AUTOPILOT_BIND",
+                "0.0.0.0",
+                r"[0-9A-Fa-f:.]+",
+                "an address to listen on, such as 0.0.0.0 or ::",
+            ),
             port=read.port("AUTOPILOT_PORT", 3333),
             metrics_port=read.port("AUTOPILOT_METRICS_PORT", 8081),
             readiness_port=read.port("AUTOPILOT_READINESS_PORT", 8080),
             has_dcgmi=has_dcgmi,
-            left_out=() if has_dcgmi else _left_out(read.words("PERIODIC_CHECKS", ""), read.text("AUTOPILOT_INVASIVE_SECONDS", "")),
-            periodic_checks=read.parsed("PERIODIC_CHECKS", default_checks, lambda text: _periodic(text, storage_class, has_dcgmi)),
-            repeat_seconds=read.number("AUTOPILOT_REPEAT_SECONDS", 3600.0, "seconds, 1 or more", 1.0),
+            left_out=()
+            if has_dcgmi
+            else _left_out(
+                read.words("PERIODIC_CHECKS", ""), read.text("AUTOPILOT_INVASIVE_SECONDS", "")
+            ),
+            periodic_checks=read.parsed(
+                "PERIODIC_CHECKS",
+                default_checks,
+                lambda text: _periodic(text, storage_class, has_dcgmi),
+            ),
+            repeat_seconds=read.number(
+                "AUTOPILOT_REPEAT_SECONDS", 3600.0, "seconds, 1 or more", 1.0
+            ),
             invasive_seconds=read.number(
-                "AUTOPILOT_INVASIVE_SECONDS", DEFAULT_INVASIVE_SECONDS if has_dcgmi else 0.0, "seconds, or 0 for never", 0.0),
-            deep_level=int(read.matching("AUTOPILOT_DEEP_LEVEL", "3", "[1-4]", "a run level of DCGM, 1 to 4")),
+                "AUTOPILOT_INVASIVE_SECONDS",
+                DEFAULT_INVASIVE_SECONDS if has_dcgmi else 0.0,
+                "seconds, or 0 for never",
+                0.0,
+            ),
+            deep_level=int(
+                read.matching("AUTOPILOT_DEEP_LEVEL", "3", "[1-4]", "a run level of DCGM, 1 to 4")
+            ),
             fatal_errors=read.words("DCGM_FATAL_ERRORS", DEFAULT_FATAL),
             storage_class=storage_class,
-            pcie_minimum=read.optional_number("AUTOPILOT_PCIE_MINIMUM", "GB/s, more than 0, or nothing for the table of links"),
-            expected_gpus=read.optional_whole("AUTOPILOT_EXPECTED_GPUS", "how many GPUs each node has, 1 or more, or nothing"),
+            pcie_minimum=read.optional_number(
+                "AUTOPILOT_PCIE_MINIMUM", "GB/s, more than 0, or nothing for the table of links"
+            ),
+            expected_gpus=read.optional_whole(
+                "AUTOPILOT_EXPECTED_GPUS", "how many GPUs each node has, 1 or more, or nothing"
+            ),
             mark_nodes=read.flag("AUTOPILOT_MARK_NODES", True),
             label_key=read.parsed("AUTOPILOT_LABEL_KEY", DEFAULT_LABEL, _label_key),
             taint=read.one_of("AUTOPILOT_TAINT", "", ("",) + TAINTS),
             cordon=read.flag("AUTOPILOT_CORDON", False),
             condition=read.flag("AUTOPILOT_CONDITION", True),
-            max_bad_share=read.number("AUTOPILOT_MAX_BAD_SHARE", 0.1, "a share of the nodes, 0 to 1", 0.0, 1.0),
-            auth_required=read.one_of("AUTOPILOT_AUTH", "required", ("required", "off")) == "required",
+            max_bad_share=read.number(
+                "AUTOPILOT_MAX_BAD_SHARE", 0.1, "a share of the nodes, 0 to 1", 0.0, 1.0
+            ),
+            auth_required=read.one_of("AUTOPILOT_AUTH", "required", ("required", "off"))
+            == "required",
             open_metrics=read.flag("AUTOPILOT_OPEN_METRICS", True),
             fanout=read.whole("AUTOPILOT_FANOUT", 32, 1, 1024),
-            service=read.matching("AUTOPILOT_SERVICE", "autopilot-healthchecks", _DNS, "the name of a Service"),
+            service=read.matching(
+                "AUTOPILOT_SERVICE", "autopilot-healthchecks", _DNS, "the name of a Service"
+            ),
             audience=read.text("AUTOPILOT_AUDIENCE", ""),
             peer_token_file=read.text("AUTOPILOT_PEER_TOKEN_FILE", ""),
             api_server=read.api_server(),
@@ -132,7 +185,12 @@ class Settings:
             api_token_file=read.text("AUTOPILOT_API_TOKEN_FILE", f"{_ACCOUNT}/token"),
             log_level=read.one_of("AUTOPILOT_LOG_LEVEL", "info", LOG_LEVELS),
             nvml_library=read.text("AUTOPILOT_NVML_LIBRARY", "") or None,
-            host_root=read.matching("AUTOPILOT_HOST_ROOT", "/", "/.*", "the path where the host's root file system is mounted"),
+            host_root=read.matching(
+                "AUTOPILOT_HOST_ROOT",
+                "/",
+                "/.*",
+                "the path where the host's root file system is mounted",
+            ),
         )
 
 
@@ -149,7 +207,9 @@ class _Reader:
         return value
 
     def matching(self, name: str, default: Optional[str], pattern: str, accepted: str) -> str:
-        """Text that the pattern matches in full; without a default it must be given, with the default "" it may be empty."""
+        """Text that the pattern matches in full; without a default it must be given, with the
+        default "" it may be empty.
+        """
         value = self.text(name, default or "")
         if (value or default != "") and not re.fullmatch(pattern, value):
             raise _refused(name, value, accepted)
@@ -164,7 +224,9 @@ class _Reader:
     def flag(self, name: str, default: bool) -> bool:
         return self.one_of(name, "true" if default else "false", ("true", "false")) == "true"
 
-    def number(self, name: str, default: float, accepted: str, least: float, most: float = math.inf) -> float:
+    def number(
+        self, name: str, default: float, accepted: str, least: float, most: float = math.inf
+    ) -> float:
         text = self.text(name, "")
         return _number(name, text, accepted, least, most) if text else default
 
@@ -202,11 +264,20 @@ class _Reader:
 
     def api_server(self) -> str:
         """AUTOPILOT_API_SERVER, or where every pod finds the API server."""
-        host, port = self.text("KUBERNETES_SERVICE_HOST", ""), self.text("KUBERNETES_SERVICE_PORT", "443")
-        inside = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}" if host else ""
+        host, port = (
+            self.text("KUBERNETES_SERVICE_HOST", ""),
+            self.text("KUBERNETES_SERVICE_PORT", "443"),
+        )
+        inside = (
+            f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}" if host else ""
+        )
         value = self.text("AUTOPILOT_API_SERVER", inside)
         if not re.fullmatch(r"https?://[^/?#@\s]+/?", value):
-            raise _refused("AUTOPILOT_API_SERVER", value, "the API server's URL such as https://10.0.0.1:6443; in a pod it may be left out")
+            raise _refused(
+                "AUTOPILOT_API_SERVER",
+                value,
+                "the API server's URL such as https://10.0.0.1:6443; in a pod it may be left out",
+            )
         return value.rstrip("/")
 
 
@@ -231,8 +302,13 @@ def _label_key(text: str) -> str:
 
 
 def _left_out(periodic: Sequence[str], invasive_seconds: str) -> Tuple[str, ...]:
-    """Return what the defaults leave out without dcgmi. A check or a period that a variable sets explicitly is not left out."""
-    left_out = {_DIAGNOSTIC: not periodic or (ALL in periodic and not _names_diagnostic(periodic)), "deep_diagnostic": not invasive_seconds}
+    """Return what the defaults leave out without dcgmi. A check or a period that a variable sets
+    explicitly is not left out.
+    """
+    left_out = {
+        _DIAGNOSTIC: not periodic or (ALL in periodic and not _names_diagnostic(periodic)),
+        "deep_diagnostic": not invasive_seconds,
+    }
     return tuple(name for name in LEFT_OUT if left_out[name])
 
 
@@ -241,16 +317,24 @@ def _names_diagnostic(words: Sequence[str]) -> bool:
 
 
 def _periodic(text: str, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]:
-    """Names of checks in the registry's order, from names and short names, or `ALL`: every check that the agent is set up for."""
+    """Names of checks in the registry's order, from names and short names, or `ALL`: every check
+    that the agent is set up for.
+    """
     given = [word.strip() for word in text.split(",") if word.strip()]
     possible = [name for name in checks.NAMES if name not in _NOT_PERIODIC]
     if ALL in given:
-        without = {_CLAIM: not storage_class, _DIAGNOSTIC: not has_dcgmi and not _names_diagnostic(given)}
+        without = {
+            _CLAIM: not storage_class,
+            _DIAGNOSTIC: not has_dcgmi and not _names_diagnostic(given),
+        }
         return tuple(name for name in possible if not without.get(name))
     wanted = {checks.name_of(word) for word in given}
     for name in _NOT_PERIODIC:
         if name in wanted:
-            raise ValueError(f"{text!r} is not accepted: {name} loads the network and is not run periodically; accepted are {ALL}, {', '.join(possible)}")
+            raise ValueError(
+                f"{text!r} is not accepted: {name} loads the network and is not run "
+                f"periodically; accepted are {ALL}, {', '.join(possible)}"
+            )
     if not wanted:
         raise ValueError(f"{text!r} names no check; accepted are {ALL}, {', '.join(possible)}")
     return tuple(name for name in possible if name in wanted)

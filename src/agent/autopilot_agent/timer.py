@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""When this node's turn is. Nodes are spread by a hash of their names, so that a fleet whose agents start together never checks together.
+"""When this node's turn is. Nodes are spread by a hash of their names, so that a fleet whose agents
+start together never checks together.
 
 Only the monotonic clock is used: a clock that jumps moves no pass.
 """
@@ -19,19 +20,24 @@ _FIRST_SHARE = 0.1
 _FIRST_MOST = 300.0
 #: A period is longer or shorter by this share, anew each time.
 JITTER = 0.1
-#: A turn that did not come about, for the GPUs were in use, is tried again after this share of the period.
+#: A turn that did not come about, for the GPUs were in use, is tried again after this share of the
+#: period.
 AGAIN_SHARE = 0.25
 
 
 def share(node: str, salt: str) -> float:
-    """A number from 0 to 1 (exclusive) that is always the same for a node and salt, and evenly spread over nodes."""
+    """A number from 0 to 1 (exclusive) that is always the same for a node and salt, and evenly
+    spread over nodes.
+    """
     return int.from_bytes(hashlib.sha256(f"{salt}/{node}".encode()).digest()[:8], "big") / 2.0**64
 
 
 def periodic_delay(node: str, turn: int, period: float) -> float:
-    """Seconds before the periodic pass number ``turn`` (0 is the first), counted from the pass before or the start.
+    """Seconds before the periodic pass number ``turn`` (0 is the first), counted from the pass
+    before or the start.
 
-    The first comes soon, the second leads to the node's own place in the period, which the others keep but for the jitter.
+    The first comes soon, the second leads to the node's own place in the period, which the others
+    keep but for the jitter.
     """
     if turn == 0:
         return share(node, "first") * min(_FIRST_SHARE * period, _FIRST_MOST)
@@ -41,7 +47,9 @@ def periodic_delay(node: str, turn: int, period: float) -> float:
 
 
 def deep_delay(node: str, turn: int, period: float) -> float:
-    """Seconds before the deep diagnostic number ``turn``: the first at the node's own place in the period, since it takes the GPUs."""
+    """Seconds before the deep diagnostic number ``turn``: the first at the node's own place in the
+    period, since it takes the GPUs.
+    """
     return period * share(node, "deep") if turn == 0 else _jittered(node, turn, period)
 
 
@@ -50,10 +58,19 @@ def _jittered(node: str, turn: int, period: float) -> float:
 
 
 class Timer:
-    """Calls ``action`` in its turns until it is closed; one that fails is logged and has its next turn like any other."""
+    """Calls ``action`` in its turns until it is closed; one that fails is logged and has its next
+    turn like any other.
+    """
 
-    def __init__(self, name: str, delay: Callable[[int], float], action: Callable[[], Awaitable[Optional[float]]]) -> None:
-        """``delay(turn)`` is in seconds; ``action`` may return the seconds after which to try again instead."""
+    def __init__(
+        self,
+        name: str,
+        delay: Callable[[int], float],
+        action: Callable[[], Awaitable[Optional[float]]],
+    ) -> None:
+        """``delay(turn)`` is in seconds; ``action`` may return the seconds after which to try again
+        instead.
+        """
         self._name = name
         self._delay = delay
         self._action = action

@@ -1,10 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The program that runs the checks of one pass, apart from the service: a driver or tool that hangs or crashes can only take this one along.
+"""The program that runs the checks of one pass, apart from the service: a driver or tool that hangs
+or crashes can only take this one along.
 
-Standard input: ``{"parent": process id, "checks": [[name, options], ...], "settings": {fields of _health.check.Settings}}``; with
-``"idle": true`` in place of the checks it only looks whether somebody uses the GPUs.
-Standard output, a line each as soon as it is known: ``{"result": CheckResult}``, and last ``{"node": facts}``.
+Standard input: ``{"parent": process id, "checks": [[name, options], ...], "settings": {fields of
+_health.check.Settings}}``; with ``"idle": true`` in place of the checks it only looks whether
+somebody uses the GPUs. Standard output, a line each as soon as it is known: ``{"result":
+CheckResult}``, and last ``{"node": facts}``.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ from _health.model import PASSIVE, CheckResult, concluded
 from . import leftovers
 
 _PR_SET_PDEATHSIG = 1
-#: Seconds that what is still there at the end has for unwinding before it is killed; the core gives its programs two.
+#: Seconds that what is still there at the end has for unwinding before it is killed; the core gives
+#: its programs two.
 _GRACE = 2.5
 
 
@@ -42,7 +45,9 @@ def main() -> None:
 
 
 def run(request: Dict[str, Any]) -> None:
-    """Run the checks: the passive ones at once, since they share a driver session, and the others one by one, whatever the ones before found."""
+    """Run the checks: the passive ones at once, since they share a driver session, and the others
+    one by one, whatever the ones before found.
+    """
     settings = Settings(**request["settings"])
     if request.get("idle"):
         _say({"result": runner.run([(IDLE, {})], settings)[0].result.to_dict()})
@@ -50,7 +55,9 @@ def run(request: Dict[str, Any]) -> None:
     wanted = [(checks.load(name), options) for name, options in request["checks"]]
     passive = [one for one in wanted if one[0].intrusion == PASSIVE]
     outcomes: List[runner.Outcome] = []
-    for some in [passive] * bool(passive) + [[one] for one in wanted if one[0].intrusion != PASSIVE]:
+    for some in [passive] * bool(passive) + [
+        [one] for one in wanted if one[0].intrusion != PASSIVE
+    ]:
         finished = runner.run(some, settings, stop_on_fail=False)
         outcomes += finished
         for outcome in finished:
@@ -81,7 +88,9 @@ def _unwind(_number: int, _frame: Any) -> None:
 
 
 def _end_what_is_left(mark: str) -> None:
-    """End what this worker started and has not ended: by SIGTERM, and after a grace period by SIGKILL."""
+    """End what this worker started and has not ended: by SIGTERM, and after a grace period by
+    SIGKILL.
+    """
     until = time.monotonic() + _GRACE
     left = leftovers.signal_all(mark, signal.SIGTERM) if mark else []
     while left and time.monotonic() < until:

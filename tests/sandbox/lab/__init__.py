@@ -1,7 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A real Kubernetes on this machine: etcd, API server and controller-manager, and on demand nodes with kubelet, containerd, runc and kube-proxy.
+"""A real Kubernetes on this machine: etcd, API server and controller-manager, and on demand nodes
+with kubelet, containerd, runc and kube-proxy.
 
     with Lab() as lab:                          # the API only
         lab.kubectl("get", "namespaces")
@@ -9,8 +10,9 @@
     with Lab(nodes=2) as lab:                   # node-a and node-b run pods
         lab.load_image("agent.tar")
 
-All of it lives in namespaces of its own under one process (init.py), which ends when this program does, however that dies; what is left then is
-nothing. Nothing touches the machine's interfaces, sysctls and files outside the lab's directory. The programs come from build.py.
+All of it lives in namespaces of its own under one process (init.py), which ends when this program
+does, however that dies; what is left then is nothing. Nothing touches the machine's interfaces,
+sysctls and files outside the lab's directory. The programs come from build.py.
 """
 
 from __future__ import annotations
@@ -74,14 +76,27 @@ class Lab(Kubectl):
     def _start(self):
         self.directory = self._world.directory
         self.kubectl_program = self._programs / "kubectl"
-        self.control_plane = ControlPlane(self._world, self._programs, self._scheduler, bool(self.nodes))
+        self.control_plane = ControlPlane(
+            self._world, self._programs, self._scheduler, bool(self.nodes)
+        )
         self.server, self.ca = self.control_plane.server, self.control_plane.authority.certificate
-        self.kubeconfig = self.control_plane.kubeconfig("admin", self.control_plane.keys / "admin", self.server)
+        self.kubeconfig = self.control_plane.kubeconfig(
+            "admin", self.control_plane.keys / "admin", self.server
+        )
         wait_until(
-            lambda: self.kubectl("-n", "default", "get", "serviceaccount", "default", check=False).returncode == 0, "there is the default service account")
+            lambda: (
+                self.kubectl(
+                    "-n", "default", "get", "serviceaccount", "default", check=False
+                ).returncode
+                == 0
+            ),
+            "there is the default service account",
+        )
         if self.nodes:
             self._running = {
-                name: node.Node(self._world, self.control_plane, self._programs, name, number) for number, name in enumerate(self.nodes, 1)}
+                name: node.Node(self._world, self.control_plane, self._programs, name, number)
+                for number, name in enumerate(self.nodes, 1)
+            }
             for one in self._running.values():
                 one.start()
             for one in self._running.values():
@@ -90,7 +105,9 @@ class Lab(Kubectl):
     # ---- users ----
 
     def kubeconfig_for(self, user, groups=()) -> Path:
-        """For a user whom the API server knows by a certificate, and who may do what the roles bound to the name and the groups say."""
+        """For a user whom the API server knows by a certificate, and who may do what the roles
+        bound to the name and the groups say.
+        """
         name = f"user-{next(self._numbers)}"
         self.control_plane.authority.issue(self.control_plane.keys / name, user, groups)
         return self.control_plane.kubeconfig(name, self.control_plane.keys / name, self.server)
@@ -111,58 +128,115 @@ class Lab(Kubectl):
         return self._world.supervisor
 
     def run(self, *argv, node=None, input=None, timeout=60) -> subprocess.CompletedProcess:
-        """A program in the lab's network, whence pods and nodes are reached by their addresses, or on a node; raises LabError where it fails."""
+        """A program in the lab's network, whence pods and nodes are reached by their addresses, or
+        on a node; raises LabError where it fails.
+        """
         return self._world.run(argv, input, timeout, self._node(node).popen if node else None)
 
     def log(self, name, node=None) -> str:
-        """What `kube-apiserver`, `etcd`, ... or a node's `kubelet`, `containerd`, `kube-proxy` have said."""
+        """What `kube-apiserver`, `etcd`, ... or a node's `kubelet`, `containerd`, `kube-proxy` have
+        said.
+        """
         return self._world.log(f"{node}-{name}" if node else name).read_text(errors="replace")
 
     # ---- nodes ----
 
     def make_node(self, name, labels=None, gpus=8):
-        """A Node that is an object only, Ready, with so many nvidia.com/gpu; without kubelets nothing changes it, beside real nodes it ages to NotReady."""
+        """A Node that is an object only, Ready, with so many nvidia.com/gpu; without kubelets
+        nothing changes it, beside real nodes it ages to NotReady.
+        """
         self.make_nodes([name], labels, gpus)
 
     def make_nodes(self, names, labels=None, gpus=8):
         """Several such nodes."""
-        resources = {"cpu": "64", "memory": "512Gi", "pods": "110", **({"nvidia.com/gpu": str(gpus)} if gpus else {})}
+        resources = {
+            "cpu": "64",
+            "memory": "512Gi",
+            "pods": "110",
+            **({"nvidia.com/gpu": str(gpus)} if gpus else {}),
+        }
         now = datetime.datetime.now(datetime.timezone.utc).strftime("%Y-%m-%dT%H:%M:%SZ")
         ready = {
-            "type": "Ready", "status": "True", "reason": "KubeletReady", "message": "an object of the lab", "lastHeartbeatTime": now, "lastTransitionTime": now}
-        made = [{
-            "apiVersion": "v1", "kind": "Node",
-            "metadata": {"name": name, "labels": {"kubernetes.io/hostname": name, **({"nvidia.com/gpu.present": "true"} if gpus else {}), **(labels or {})}},
-            "status": {"capacity": resources, "allocatable": resources, "conditions": [ready]}} for name in names]
-        self.kubectl("create", "-f", "-", input=json.dumps({"apiVersion": "v1", "kind": "List", "items": made}))
+            "type": "Ready",
+            "status": "True",
+            "reason": "KubeletReady",
+            "message": "an object of the lab",
+            "lastHeartbeatTime": now,
+            "lastTransitionTime": now,
+        }
+        made = [
+            {
+                "apiVersion": "v1",
+                "kind": "Node",
+                "metadata": {
+                    "name": name,
+                    "labels": {
+                        "kubernetes.io/hostname": name,
+                        **({"nvidia.com/gpu.present": "true"} if gpus else {}),
+                        **(labels or {}),
+                    },
+                },
+                "status": {"capacity": resources, "allocatable": resources, "conditions": [ready]},
+            }
+            for name in names
+        ]
+        self.kubectl(
+            "create",
+            "-f",
+            "-",
+            input=json.dumps({"apiVersion": "v1", "kind": "List", "items": made}),
+        )
         # It is born with a taint, which the nodes' life-cycle takes away where that runs.
-        self.kubectl("taint", "nodes", *names, "node.kubernetes.io/not-ready-", check=not self.nodes)
+        self.kubectl(
+            "taint", "nodes", *names, "node.kubernetes.io/not-ready-", check=not self.nodes
+        )
 
     def set_gpus(self, name, gpus):
-        """Have a node say that it has so many nvidia.com/gpu, as a device plugin would; returns once they can be allocated."""
+        """Have a node say that it has so many nvidia.com/gpu, as a device plugin would; returns
+        once they can be allocated.
+        """
         self._patch_status(name, {"capacity": {"nvidia.com/gpu": str(gpus)}})
         if name in self._running:
             wait_until(
-                lambda: self.get("node", name)["status"]["allocatable"].get("nvidia.com/gpu") == str(gpus), f"{name} has {gpus} nvidia.com/gpu to allocate")
+                lambda: (
+                    self.get("node", name)["status"]["allocatable"].get("nvidia.com/gpu")
+                    == str(gpus)
+                ),
+                f"{name} has {gpus} nvidia.com/gpu to allocate",
+            )
         else:
             self._patch_status(name, {"allocatable": {"nvidia.com/gpu": str(gpus)}})
 
     def _patch_status(self, name, status):
-        self.kubectl("patch", "node", name, "--subresource=status", "--type=merge", "--patch", json.dumps({"status": status}))
+        self.kubectl(
+            "patch",
+            "node",
+            name,
+            "--subresource=status",
+            "--type=merge",
+            "--patch",
+            json.dumps({"status": status}),
+        )
 
     def node_address(self, name) -> str:
         return self._node(name).address
 
     def node_directory(self, name) -> Path:
-        """A directory of the node's own, under the same path on the machine and on the node: for stand-ins and scenarios that pods mount by hostPath."""
+        """A directory of the node's own, under the same path on the machine and on the node: for
+        stand-ins and scenarios that pods mount by hostPath.
+        """
         return self._node(name).files
 
     def node_root(self, name) -> Path:
-        """The node's root directory as seen from the machine: what is written to its etc, usr, var, ... is the node's alone, until it is started anew."""
+        """The node's root directory as seen from the machine: what is written to its etc, usr, var,
+        ... is the node's alone, until it is started anew.
+        """
         return self._node(name).root
 
     def load_image(self, archive, name=None):
-        """Into all nodes: an archive as of ``docker save`` or OCI; ``name`` gives it a further name, which has to be a full one (`localhost/agent:1`)."""
+        """Into all nodes: an archive as of ``docker save`` or OCI; ``name`` gives it a further
+        name, which has to be a full one (`localhost/agent:1`).
+        """
         for one in self._running.values():
             one.load_image(Path(archive), name)
 
@@ -177,9 +251,24 @@ class Lab(Kubectl):
 
     def _wait_for_node(self, one):
         try:
-            wait_until(lambda: self._is_ready(one), f"{one.name} is Ready", patience=300, processes={one.name: one.process})
+            wait_until(
+                lambda: self._is_ready(one),
+                f"{one.name} is Ready",
+                patience=300,
+                processes={one.name: one.process},
+            )
         except LabError as error:
-            raise LabError("\n".join([str(error), *(self._world.tail(f"{one.name}-{program}") for program in ("init", "containerd", "kubelet"))])) from None
+            raise LabError(
+                "\n".join(
+                    [
+                        str(error),
+                        *(
+                            self._world.tail(f"{one.name}-{program}")
+                            for program in ("init", "containerd", "kubelet")
+                        ),
+                    ]
+                )
+            ) from None
         self.set_gpus(one.name, 8)
 
     def _is_ready(self, one) -> bool:
@@ -187,11 +276,17 @@ class Lab(Kubectl):
         if done.returncode:
             return False
         found = json.loads(done.stdout)
-        ready = any(condition["type"] == "Ready" and condition["status"] == "True" for condition in found["status"].get("conditions", []))
+        ready = any(
+            condition["type"] == "Ready" and condition["status"] == "True"
+            for condition in found["status"].get("conditions", [])
+        )
         # After a restart what the node said before its end still stands.
         return ready and one.boot == found["status"]["nodeInfo"]["machineID"]
 
     def _node(self, name):
         if name not in self._running:
-            raise ValueError(f"{name!r} is no running node of this lab; there are {', '.join(self._running) or 'none'}")
+            raise ValueError(
+                f"{name!r} is no running node of this lab; there are "
+                f"{', '.join(self._running) or 'none'}"
+            )
         return self._running[name]

@@ -1,10 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Builds the programs of the lab's Kubernetes from the Go module proxy, once for each recipe and machine: ``python tests/sandbox/lab/build.py``.
+"""Builds the programs of the lab's Kubernetes from the Go module proxy, once for each recipe and
+machine: ``python tests/sandbox/lab/build.py``.
 
-They lie in ``$XDG_CACHE_HOME`` (``~/.cache``) below autopilot-gpu/kubernetes, by version and recipe; go.mod and go.sum beside this file pin every module.
-Whoever wants them while they are being built waits for that build.
+They lie in ``$XDG_CACHE_HOME`` (``~/.cache``) below autopilot-gpu/kubernetes, by version and
+recipe; go.mod and go.sum beside this file pin every module. Whoever wants them while they are being
+built waits for that build.
 """
 
 from __future__ import annotations
@@ -23,7 +25,16 @@ from pathlib import Path
 
 SOURCE = Path(__file__).resolve().parent / "go"
 #: One executable under all these names, and `pod`, which is for images.
-PROGRAMS = ("etcd", "kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubelet", "kube-proxy", "kubectl", "forward")
+PROGRAMS = (
+    "etcd",
+    "kube-apiserver",
+    "kube-controller-manager",
+    "kube-scheduler",
+    "kubelet",
+    "kube-proxy",
+    "kubectl",
+    "forward",
+)
 #: The oldest Go, as in go.mod.
 _GO = (1, 24)
 #: Seconds: far above a build from nothing on a slow machine with two processors.
@@ -53,14 +64,22 @@ def directory() -> Path:
 
 
 def obstacle() -> str | None:
-    """Why the programs are not there and cannot be built either; None where they are, or a build can be tried."""
+    """Why the programs are not there and cannot be built either; None where they are, or a build
+    can be tried.
+    """
     if directory().is_dir():
         return None
     wanted = f"Kubernetes {version()} is not built yet, and building it needs"
     go = shutil.which("go")
     if not go:
         return f"{wanted} Go {_GO[0]}.{_GO[1]} or newer: go was not found"
-    said = subprocess.run([go, "env", "GOVERSION", "GOPROXY"], capture_output=True, text=True, check=False, env=_environment())
+    said = subprocess.run(
+        [go, "env", "GOVERSION", "GOPROXY"],
+        capture_output=True,
+        text=True,
+        check=False,
+        env=_environment(),
+    )
     found, _newline, proxy = said.stdout.strip().partition("\n")
     numbers = re.match(r"go(\d+)\.(\d+)", found)
     if not numbers or (int(numbers[1]), int(numbers[2])) < _GO:
@@ -69,7 +88,9 @@ def obstacle() -> str | None:
 
 
 def programs() -> Path:
-    """The directory of the programs, after the build where they are not there yet; raises BuildError, Unavailable where it is for no fault of the recipe."""
+    """The directory of the programs, after the build where they are not there yet; raises
+    BuildError, Unavailable where it is for no fault of the recipe.
+    """
     wanted = directory()
     if wanted.is_dir():
         return wanted
@@ -98,8 +119,22 @@ def _commands() -> list:
     major, minor = version().split(".")[:2]
     flags = ["-s", "-w"]
     for package in ("k8s.io/component-base/version", "k8s.io/client-go/pkg/version"):
-        flags += ["-X", f"{package}.gitVersion=v{version()}", "-X", f"{package}.gitMajor={major}", "-X", f"{package}.gitMinor={minor}"]
-    command = ["build", "-mod=readonly", "-buildvcs=false", "-trimpath", "-ldflags", " ".join(flags)]
+        flags += [
+            "-X",
+            f"{package}.gitVersion=v{version()}",
+            "-X",
+            f"{package}.gitMajor={major}",
+            "-X",
+            f"{package}.gitMinor={minor}",
+        ]
+    command = [
+        "build",
+        "-mod=readonly",
+        "-buildvcs=false",
+        "-trimpath",
+        "-ldflags",
+        " ".join(flags),
+    ]
     return [("kubernetes", ".", command), ("pod", "./pod", command)]
 
 
@@ -107,7 +142,9 @@ def _build(target):
     try:
         _go("list", "-mod=readonly", "-deps", "./...")
     except BuildError as error:
-        raise Unavailable(f"Kubernetes {version()} is not built yet, and its modules are not to be had: {error}") from None
+        raise Unavailable(
+            f"Kubernetes {version()} is not built yet, and its modules are not to be had: {error}"
+        ) from None
     for output, package, command in _commands():
         _go(*command, "-o", str(target / output), package)
     for name in PROGRAMS:
@@ -118,17 +155,37 @@ def _go(*arguments):
     """Run it at the recipe; raises BuildError with the last line that it said."""
     try:
         done = subprocess.run(
-            ["go", *arguments], cwd=SOURCE, env=_environment(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-            timeout=_PATIENCE, check=False)
+            ["go", *arguments],
+            cwd=SOURCE,
+            env=_environment(),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=_PATIENCE,
+            check=False,
+        )
     except subprocess.TimeoutExpired:
         raise BuildError(f"go {arguments[0]}: not done after {_PATIENCE} seconds") from None
     if done.returncode:
-        said = [line.strip() for line in done.stderr.splitlines() if line.strip() and not line.startswith(("go: downloading", "#"))]
-        raise BuildError(f"go {arguments[0]}: {said[-1] if said else f'exit status {done.returncode}'}")
+        said = [
+            line.strip()
+            for line in done.stderr.splitlines()
+            if line.strip() and not line.startswith(("go: downloading", "#"))
+        ]
+        raise BuildError(
+            f"go {arguments[0]}: {said[-1] if said else f'exit status {done.returncode}'}"
+        )
 
 
 def _environment() -> dict:
-    return {**os.environ, "CGO_ENABLED": "0", "GOTOOLCHAIN": "local", "GOWORK": "off", "GOFLAGS": ""}
+    return {
+        **os.environ,
+        "CGO_ENABLED": "0",
+        "GOTOOLCHAIN": "local",
+        "GOWORK": "off",
+        "GOFLAGS": "",
+    }
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""etcd, API server, controller-manager and scheduler of a lab, in its network namespace, reached by a port of the machine's loopback."""
+"""etcd, API server, controller-manager and scheduler of a lab, in its network namespace, reached by
+a port of the machine's loopback.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,24 @@ class ControlPlane:
         self.keys = world.directory / "pki"
         self.keys.mkdir(mode=0o700)
         self.authority = Authority(self.keys)
-        names = ["localhost", "kubernetes", "kubernetes.default", "kubernetes.default.svc", "kubernetes.default.svc.cluster.local"]
-        self.authority.issue(self.keys / "apiserver", "kube-apiserver", addresses=["127.0.0.1", ADDRESS, SERVICE_ADDRESS], names=names)
+        names = [
+            "localhost",
+            "kubernetes",
+            "kubernetes.default",
+            "kubernetes.default.svc",
+            "kubernetes.default.svc.cluster.local",
+        ]
+        self.authority.issue(
+            self.keys / "apiserver",
+            "kube-apiserver",
+            addresses=["127.0.0.1", ADDRESS, SERVICE_ADDRESS],
+            names=names,
+        )
         self.authority.issue(self.keys / "admin", "admin", ["system:masters"])
         signing_key(self.keys / "accounts")
-        world.run(["sh", "-e"], input=f"""
+        world.run(
+            ["sh", "-e"],
+            input=f"""
             ip -batch - <<'END'
             link set lo up
             link add {BRIDGE} type bridge forward_delay 0
@@ -41,7 +56,8 @@ class ControlPlane:
             link set {BRIDGE} up
 END
             echo 1 > /proc/sys/net/ipv4/ip_forward
-        """)
+        """,
+        )
         self._processes = {"etcd": self._etcd()}
         self._listener = world.forward(programs / "forward", f"{ADDRESS}:{_PORT}")
         self.server = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
@@ -51,43 +67,86 @@ END
         self._processes["kube-apiserver"] = self._api()
         self.wait_for_api()
         client = {
-            "kubeconfig": inner, "authentication-kubeconfig": inner, "authorization-kubeconfig": inner, "bind-address": "127.0.0.1", "leader-elect": "false"}
-        self._start("kube-controller-manager", {
-            **client, "service-account-private-key-file": self.keys / "accounts.key", "root-ca-file": self.authority.certificate,
-            "cluster-signing-cert-file": self.authority.certificate, "cluster-signing-key-file": self.authority.key,
-            # Nobody sends heartbeats for nodes that are nothing but an object.
-            "controllers": "*" if nodes else "*,-node-lifecycle-controller", "node-monitor-grace-period": "24s", "node-monitor-period": "2s",
-        })
+            "kubeconfig": inner,
+            "authentication-kubeconfig": inner,
+            "authorization-kubeconfig": inner,
+            "bind-address": "127.0.0.1",
+            "leader-elect": "false",
+        }
+        self._start(
+            "kube-controller-manager",
+            {
+                **client,
+                "service-account-private-key-file": self.keys / "accounts.key",
+                "root-ca-file": self.authority.certificate,
+                "cluster-signing-cert-file": self.authority.certificate,
+                "cluster-signing-key-file": self.authority.key,
+                # Nobody sends heartbeats for nodes that are nothing but an object.
+                "controllers": "*" if nodes else "*,-node-lifecycle-controller",
+                "node-monitor-grace-period": "24s",
+                "node-monitor-period": "2s",
+            },
+        )
         if scheduler:
             self._start("kube-scheduler", client)
 
     def _start(self, name, options):
         options = {"cert-dir": self.keys / "own", **options}
-        self._processes[name] = self._world.daemon(name, [self._programs / name, *(f"--{option}={value}" for option, value in options.items())])
+        self._processes[name] = self._world.daemon(
+            name,
+            [self._programs / name, *(f"--{option}={value}" for option, value in options.items())],
+        )
         return self._processes[name]
 
     def _etcd(self):
         options = {
-            "name": "lab", "data-dir": self._world.directory / "etcd", "listen-client-urls": _ETCD, "advertise-client-urls": _ETCD,
-            "listen-peer-urls": "http://127.0.0.1:2380", "initial-advertise-peer-urls": "http://127.0.0.1:2380",
-            "initial-cluster": "lab=http://127.0.0.1:2380", "log-level": "warn",
+            "name": "lab",
+            "data-dir": self._world.directory / "etcd",
+            "listen-client-urls": _ETCD,
+            "advertise-client-urls": _ETCD,
+            "listen-peer-urls": "http://127.0.0.1:2380",
+            "initial-advertise-peer-urls": "http://127.0.0.1:2380",
+            "initial-cluster": "lab=http://127.0.0.1:2380",
+            "log-level": "warn",
             # What a machine that loses power would lose does not matter here.
             "unsafe-no-fsync": "true",
         }
-        return self._world.daemon("etcd", [self._programs / "etcd", *(f"--{option}={value}" for option, value in options.items())])
+        return self._world.daemon(
+            "etcd",
+            [
+                self._programs / "etcd",
+                *(f"--{option}={value}" for option, value in options.items()),
+            ],
+        )
 
     def _api(self):
         keys = self.keys
-        return self._start("kube-apiserver", {
-            "etcd-servers": _ETCD, "bind-address": "0.0.0.0", "advertise-address": ADDRESS, "secure-port": _PORT,
-            "tls-cert-file": keys / "apiserver.crt", "tls-private-key-file": keys / "apiserver.key", "client-ca-file": self.authority.certificate,
-            "kubelet-client-certificate": keys / "admin.crt", "kubelet-client-key": keys / "admin.key", "kubelet-preferred-address-types": "InternalIP",
-            "service-account-key-file": keys / "accounts.pub", "service-account-signing-key-file": keys / "accounts.key",
-            "service-account-issuer": "https://kubernetes.default.svc", "service-cluster-ip-range": SERVICES, "allow-privileged": "true",
-            "authorization-mode": "Node,RBAC", "enable-admission-plugins": "NodeRestriction",
-            # Otherwise it stays up for a minute after it was asked to end, for the sake of watches.
-            "shutdown-delay-duration": "0s", "shutdown-send-retry-after": "false",
-        })
+        return self._start(
+            "kube-apiserver",
+            {
+                "etcd-servers": _ETCD,
+                "bind-address": "0.0.0.0",
+                "advertise-address": ADDRESS,
+                "secure-port": _PORT,
+                "tls-cert-file": keys / "apiserver.crt",
+                "tls-private-key-file": keys / "apiserver.key",
+                "client-ca-file": self.authority.certificate,
+                "kubelet-client-certificate": keys / "admin.crt",
+                "kubelet-client-key": keys / "admin.key",
+                "kubelet-preferred-address-types": "InternalIP",
+                "service-account-key-file": keys / "accounts.pub",
+                "service-account-signing-key-file": keys / "accounts.key",
+                "service-account-issuer": "https://kubernetes.default.svc",
+                "service-cluster-ip-range": SERVICES,
+                "allow-privileged": "true",
+                "authorization-mode": "Node,RBAC",
+                "enable-admission-plugins": "NodeRestriction",
+                # Otherwise it stays up for a minute after it was asked to end, for the sake of
+                # watches.
+                "shutdown-delay-duration": "0s",
+                "shutdown-send-retry-after": "false",
+            },
+        )
 
     def kubeconfig(self, name, pair: Path, server) -> Path:
         """A file for the user of the certificate ``pair``.crt, whose key is ``pair``.key."""
@@ -106,7 +165,9 @@ current-context: lab
         try:
             wait_until(self._ready, "the API server is ready", processes=self._processes)
         except LabError as error:
-            raise LabError(f"{error}\n{self._world.tail('kube-apiserver')}\n{self._world.tail('etcd')}") from None
+            raise LabError(
+                f"{error}\n{self._world.tail('kube-apiserver')}\n{self._world.tail('etcd')}"
+            ) from None
 
     def _ready(self) -> bool:
         context = ssl.create_default_context(cafile=str(self.authority.certificate))

@@ -1,10 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The first process of a lab: while it lives, so do the lab's namespaces and processes; ``init.py DIRECTORY``.
+"""The first process of a lab: while it lives, so do the lab's namespaces and processes; ``init.py
+DIRECTORY``.
 
-It ends when its standard input does, which the kernel sees to however the other end dies: it kills the rest, and removes the directory and the
-control groups whose paths are in the directory's file `cgroups`. Killed itself, it takes the processes with it; the rest waits for the next lab.
+It ends when its standard input does, which the kernel sees to however the other end dies: it kills
+the rest, and removes the directory and the control groups whose paths are in the directory's file
+`cgroups`. Killed itself, it takes the processes with it; the rest waits for the next lab.
 """
 
 from __future__ import annotations
@@ -43,7 +45,9 @@ def remove(directory: Path) -> None:
 
 def main(directory: Path) -> None:
     if os.getpid() != 1:
-        sys.exit("init.py: not the first process of a PID namespace, and it is about to kill all others")
+        sys.exit(
+            "init.py: not the first process of a PID namespace, and it is about to kill all others"
+        )
     # Names of network namespaces: private, and gone with the mount namespace.
     subprocess.run(["mount", "-t", "tmpfs", "-o", "mode=755", "lab", "/run"], check=True)
     # The kernel then reaps what is orphaned to this process.

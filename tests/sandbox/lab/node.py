@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A node of a lab: containerd, kubelet and kube-proxy in network, mount, PID, UTS, IPC and control group namespaces of its own (see node_init.py)."""
+"""A node of a lab: containerd, kubelet and kube-proxy in network, mount, PID, UTS, IPC and control
+group namespaces of its own (see node_init.py).
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,12 @@ from .world import LabError, World, environment, kill, wait_until, which
 NAMES = tuple(f"node-{letter}" for letter in "abcde")
 PAUSE = "localhost/pause:1"
 #: Programs by the Debian package that brings them.
-_PROGRAMS = {"containerd": ("containerd", "ctr"), "runc": ("runc",), "iptables": ("iptables",), "util-linux": ("mount", "nsenter")}
+_PROGRAMS = {
+    "containerd": ("containerd", "ctr"),
+    "runc": ("runc",),
+    "iptables": ("iptables",),
+    "util-linux": ("mount", "nsenter"),
+}
 #: Where Debian and others put the plugins.
 _PLUGINS = ("/usr/lib/cni", "/opt/cni/bin", "/usr/libexec/cni")
 _GROUPS = Path("/sys/fs/cgroup")
@@ -35,7 +42,11 @@ def obstacle() -> str | None:
     missing = [package for package, programs in _PROGRAMS.items() if not all(map(which, programs))]
     if not plugins():
         missing.append("containernetworking-plugins")
-    return f"needs packages that are not installed (names as in Debian): {' '.join(missing)}" if missing else None
+    return (
+        f"needs packages that are not installed (names as in Debian): {' '.join(missing)}"
+        if missing
+        else None
+    )
 
 
 def plugins() -> str | None:
@@ -46,7 +57,9 @@ def plugins() -> str | None:
 class Node:
     """One of a lab's; ``number`` from 1 makes its addresses."""
 
-    def __init__(self, world: World, control_plane: ControlPlane, programs: Path, name: str, number: int):
+    def __init__(
+        self, world: World, control_plane: ControlPlane, programs: Path, name: str, number: int
+    ):
         self._world, self._control_plane, self._programs = world, control_plane, programs
         self.name, self._number = name, number
         self.address, self.pods = f"10.99.0.{10 + number}", f"10.244.{number}.0/24"
@@ -56,8 +69,14 @@ class Node:
         self.files = self._directory / "files"
         self.files.mkdir(parents=True)
         for user, groups in ((f"system:node:{name}", ["system:nodes"]), ("system:kube-proxy", ())):
-            control_plane.authority.issue(control_plane.keys / f"{name}-{user.rpartition(':')[2]}", user, groups)
-        self._images = {PAUSE: images.make(self._directory / "pause.tar", PAUSE, {"/pod": programs / "pod"}, ["/pod", "pause"])}
+            control_plane.authority.issue(
+                control_plane.keys / f"{name}-{user.rpartition(':')[2]}", user, groups
+            )
+        self._images = {
+            PAUSE: images.make(
+                self._directory / "pause.tar", PAUSE, {"/pod": programs / "pod"}, ["/pod", "pause"]
+            )
+        }
 
     def start(self):
         if self.process:
@@ -68,27 +87,53 @@ class Node:
         self._groups = _make_groups(self._world.directory, self.name)
         self._connect()
         settings = {
-            "name": self.name, "address": self.address, "directory": str(self._directory), "logs": str(self._world.log(self.name).with_suffix("")),
-            "programs": str(self._programs), "plugins": plugins(), "pods": self.pods, "all_pods": PODS, "pause": PAUSE,
-            "images": [[str(archive), name] for name, archive in self._images.items()], "authority": str(self._control_plane.authority.certificate),
-            "kubelet": self._kubeconfig(self.name), "proxy": self._kubeconfig("kube-proxy"),
+            "name": self.name,
+            "address": self.address,
+            "directory": str(self._directory),
+            "logs": str(self._world.log(self.name).with_suffix("")),
+            "programs": str(self._programs),
+            "plugins": plugins(),
+            "pods": self.pods,
+            "all_pods": PODS,
+            "pause": PAUSE,
+            "images": [[str(archive), name] for name, archive in self._images.items()],
+            "authority": str(self._control_plane.authority.certificate),
+            "kubelet": self._kubeconfig(self.name),
+            "proxy": self._kubeconfig("kube-proxy"),
         }
         join = "".join(f"echo 0 > {group}/cgroup.procs; " for group in self._groups)
         namespaces = "unshare --mount --uts --ipc --pid --cgroup --fork --kill-child --mount-proc"
-        self.process = self._world.daemon(f"{self.name}-init", [
-            "sh", "-ec", f'{join}exec nsenter --net=/run/netns/{self.name} {namespaces} "$@"', "node",
-            sys.executable, "-I", "-S", Path(__file__).with_name("node_init.py"), json.dumps(settings)])
+        self.process = self._world.daemon(
+            f"{self.name}-init",
+            [
+                "sh",
+                "-ec",
+                f'{join}exec nsenter --net=/run/netns/{self.name} {namespaces} "$@"',
+                "node",
+                sys.executable,
+                "-I",
+                "-S",
+                Path(__file__).with_name("node_init.py"),
+                json.dumps(settings),
+            ],
+        )
 
     def _kubeconfig(self, user) -> str:
         pair = self._control_plane.keys / f"{self.name}-{user}"
-        return str(self._control_plane.kubeconfig(pair.name, pair, self._control_plane.inner_server))
+        return str(
+            self._control_plane.kubeconfig(pair.name, pair, self._control_plane.inner_server)
+        )
 
     def _connect(self):
-        """A network namespace with a link to the control plane's bridge and a route to every node's pods, and none to anywhere else."""
+        """A network namespace with a link to the control plane's bridge and a route to every node's
+        pods, and none to anywhere else.
+        """
         others = [number for number in range(1, len(NAMES) + 1) if number != self._number]
         routes = [f"route add 10.244.{number}.0/24 via 10.99.0.{10 + number}" for number in others]
         port = f"port{self._number}"
-        self._world.run(["sh", "-e"], input=f"""
+        self._world.run(
+            ["sh", "-e"],
+            input=f"""
             ip netns add {self.name}
             ip -batch - <<'END'
             link add {port} type veth peer name eth0 netns {self.name}
@@ -106,7 +151,8 @@ END
             ip netns exec {self.name} sh -c '
                 echo 1 > /proc/sys/net/ipv4/ip_forward
                 [ ! -e /proc/sys/net/bridge/bridge-nf-call-iptables ] || echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables'
-        """)
+        """,
+        )
 
     def kill(self):
         """All its processes are gone at once, and its network with them; its files stay."""
@@ -129,7 +175,12 @@ END
         """The number, as this process sees it, of the first process on the node."""
         number = self.process.pid
         for _generation in range(2):
-            number = int(wait_until(Path(f"/proc/{number}/task/{number}/children").read_text, f"{self.name} has a first process").split()[0])
+            number = int(
+                wait_until(
+                    Path(f"/proc/{number}/task/{number}/children").read_text,
+                    f"{self.name} has a first process",
+                ).split()[0]
+            )
         return number
 
     @property
@@ -140,8 +191,21 @@ END
         """Start a program on the node."""
         if not self.process or self.process.poll() is not None:
             raise LabError(f"{self.name} is not running")
-        command = ["nsenter", f"--target={self.init}", "--mount", "--uts", "--ipc", "--net", "--pid", "--cgroup", "--", *map(str, argv)]
-        return self._world.track(subprocess.Popen(command, env=environment(), start_new_session=True, **settings))
+        command = [
+            "nsenter",
+            f"--target={self.init}",
+            "--mount",
+            "--uts",
+            "--ipc",
+            "--net",
+            "--pid",
+            "--cgroup",
+            "--",
+            *map(str, argv),
+        ]
+        return self._world.track(
+            subprocess.Popen(command, env=environment(), start_new_session=True, **settings)
+        )
 
     def load_image(self, archive: Path, name=None):
         """An archive as of ``docker save``, or OCI; ``name`` is one more that the image gets."""
@@ -149,13 +213,17 @@ END
         said = self._world.run([*ctr, "import", archive], timeout=300, popen=self.popen).stdout
         found = re.findall(r"^unpacking (\S+) ", said, re.MULTILINE)
         if not found:
-            raise LabError(f"{archive}: there is no image with a name in it; containerd says: {said.strip()}")
+            raise LabError(
+                f"{archive}: there is no image with a name in it; containerd says: {said.strip()}"
+            )
         if name and name not in found:
             self._world.run([*ctr, "tag", "--force", found[0], name], popen=self.popen)
 
 
 def _make_groups(directory, name) -> list:
-    """The node's control group in every hierarchy, below this process's own, or below the root where only the root may have processes beside groups."""
+    """The node's control group in every hierarchy, below this process's own, or below the root
+    where only the root may have processes beside groups.
+    """
     made = []
     for line in Path("/proc/self/cgroup").read_text().splitlines():
         _number, controllers, path = line.split(":", 2)
@@ -174,7 +242,11 @@ def _make_groups(directory, name) -> list:
                     (one / setting).write_text((one.parent / setting).read_text())
             elif mounted == _GROUPS:
                 # Version 2: what a group may share out, the group above it says.
-                (one.parent / "cgroup.subtree_control").write_text(" ".join(f"+{word}" for word in (_GROUPS / "cgroup.controllers").read_text().split()))
+                (one.parent / "cgroup.subtree_control").write_text(
+                    " ".join(
+                        f"+{word}" for word in (_GROUPS / "cgroup.controllers").read_text().split()
+                    )
+                )
         made.append(group)
     return made
 

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The cluster that a user names by KUBECONFIG, with AUTOPILOT_TEST_CLUSTER=1: in place of a lab, as far as tests leave it as it was."""
+"""The cluster that a user names by KUBECONFIG, with AUTOPILOT_TEST_CLUSTER=1: in place of a lab, as
+far as tests leave it as it was.
+"""
 
 from __future__ import annotations
 
@@ -35,7 +37,12 @@ class OwnCluster(Kubectl):
         self.directory = Path(self._files.name)
         self.kubectl_program = shutil.which("kubectl") or build.programs() / "kubectl"
         done = subprocess.run(
-            [self.kubectl_program, "config", "view", "--minify", "--flatten", "-o", "json"], capture_output=True, text=True, timeout=60, check=False)
+            [self.kubectl_program, "config", "view", "--minify", "--flatten", "-o", "json"],
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
         if done.returncode:
             raise LabError(f"KUBECONFIG={os.environ['KUBECONFIG']}: {done.stderr.strip()}")
         self._view = json.loads(done.stdout)
@@ -65,4 +72,6 @@ class OwnCluster(Kubectl):
     def __getattr__(self, name):
         if name.startswith("_"):
             raise AttributeError(name)
-        pytest.skip(f"needs a lab of its own for {name}: AUTOPILOT_TEST_CLUSTER=1 names a cluster in use")
+        pytest.skip(
+            f"needs a lab of its own for {name}: AUTOPILOT_TEST_CLUSTER=1 names a cluster in use"
+        )

@@ -1,7 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Certificates of a lab: one authority, and what it signs for servers and users. Elliptic keys, since thousands of bits of RSA take their time."""
+"""Certificates of a lab: one authority, and what it signs for servers and users. Elliptic keys,
+since thousands of bits of RSA take their time.
+"""
 
 from __future__ import annotations
 
@@ -25,18 +27,29 @@ class Authority:
         self._key = ec.generate_private_key(ec.SECP256R1())
         self._name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "autopilot-lab")])
         usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-        made = self._builder(self._name, self._key).add_extension(x509.BasicConstraints(True, None), True).add_extension(usage, True)
+        made = (
+            self._builder(self._name, self._key)
+            .add_extension(x509.BasicConstraints(True, None), True)
+            .add_extension(usage, True)
+        )
         self.certificate.write_bytes(_pem(made.sign(self._key, hashes.SHA256())))
         _write_secret(self.key, _key_pem(self._key))
 
     def issue(self, path: Path, name, organizations=(), addresses=(), names=()):
-        """Write ``path``.crt and ``path``.key: for a user, with groups as ``organizations``; for a server where there are addresses or names."""
+        """Write ``path``.crt and ``path``.key: for a user, with groups as ``organizations``; for a
+        server where there are addresses or names.
+        """
         key = ec.generate_private_key(ec.SECP256R1())
-        attributes = [x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization) for organization in organizations]
+        attributes = [
+            x509.NameAttribute(NameOID.ORGANIZATION_NAME, organization)
+            for organization in organizations
+        ]
         subject = x509.Name([*attributes, x509.NameAttribute(NameOID.COMMON_NAME, name)])
         made = self._builder(subject, key)
         if addresses or names:
-            others = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses] + [x509.DNSName(one) for one in names]
+            others = [x509.IPAddress(ipaddress.ip_address(address)) for address in addresses] + [
+                x509.DNSName(one) for one in names
+            ]
             made = made.add_extension(x509.SubjectAlternativeName(others), False)
             purpose = ExtendedKeyUsageOID.SERVER_AUTH
         else:
@@ -47,15 +60,30 @@ class Authority:
 
     def _builder(self, subject, key):
         now = datetime.datetime.now(datetime.timezone.utc)
-        builder = x509.CertificateBuilder().subject_name(subject).issuer_name(self._name).public_key(key.public_key())
-        return builder.serial_number(x509.random_serial_number()).not_valid_before(now - datetime.timedelta(hours=1)).not_valid_after(now + _LIFE)
+        builder = (
+            x509.CertificateBuilder()
+            .subject_name(subject)
+            .issuer_name(self._name)
+            .public_key(key.public_key())
+        )
+        return (
+            builder.serial_number(x509.random_serial_number())
+            .not_valid_before(now - datetime.timedelta(hours=1))
+            .not_valid_after(now + _LIFE)
+        )
 
 
 def signing_key(path: Path):
-    """Write a key pair, ``path``.key and ``path``.pub: what tokens of service accounts are signed with."""
+    """Write a key pair, ``path``.key and ``path``.pub: what tokens of service accounts are signed
+    with.
+    """
     key = ec.generate_private_key(ec.SECP256R1())
     _write_secret(path.with_suffix(".key"), _key_pem(key))
-    path.with_suffix(".pub").write_bytes(key.public_key().public_bytes(serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo))
+    path.with_suffix(".pub").write_bytes(
+        key.public_key().public_bytes(
+            serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+        )
+    )
 
 
 def _pem(certificate) -> bytes:
@@ -64,7 +92,11 @@ def _pem(certificate) -> bytes:
 
 def _key_pem(key) -> bytes:
     # The form with "EC PRIVATE KEY", which is what the API server reads for service accounts.
-    return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
+    return key.private_bytes(
+        serialization.Encoding.PEM,
+        serialization.PrivateFormat.TraditionalOpenSSL,
+        serialization.NoEncryption(),
+    )
 
 
 def _write_secret(path, content):

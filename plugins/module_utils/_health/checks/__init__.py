@@ -1,7 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The registry. A check is imported when it is asked for, since on a node every import is compiled anew; the imports
-are spelt out because AnsiballZ ships to a node only what it sees imported."""
+"""The registry. A check is imported when it is asked for, since on a node every import is compiled
+anew; the imports are spelt out because AnsiballZ ships to a node only what it sees imported.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +10,8 @@ from typing import Dict, Iterable, List, Tuple
 
 from ..check import Check
 
-#: Each check with the short names operators know, in the order in which a pass runs and reports them: cheap first.
+#: Each check with the short names operators know, in the order in which a pass runs and reports
+#: them: cheap first.
 NAMES: Dict[str, Tuple[str, ...]] = {
     "gpu_count": (),
     "driver": (),
@@ -42,17 +44,48 @@ NAMES: Dict[str, Tuple[str, ...]] = {
 MESH = ("ping_mesh", "iperf3_pairs")
 #: Those that are asked of the cluster's API server.
 CLUSTER = ("volume_claim",)
-#: Those of the host around the GPUs, which also run where there are none: by themselves they make no GPU node fit.
-HOST = ("infiniband", "ethernet", "clock_sync", "storage", "image_registry", "nfs_mounts", "memory_and_cpu")
-#: A node's own that watch a running job for seconds, and those that compare with what was read before it: they run when they are named.
+#: Those of the host around the GPUs, which also run where there are none: by themselves they make
+#: no GPU node fit.
+HOST = (
+    "infiniband",
+    "ethernet",
+    "clock_sync",
+    "storage",
+    "image_registry",
+    "nfs_mounts",
+    "memory_and_cpu",
+)
+#: A node's own that watch a running job for seconds, and those that compare with what was read
+#: before it: they run when they are named.
 DURING, AFTER = ("gpu_activity",), ("node_changes",)
 #: What a pass over one node runs unless told otherwise.
 NODE_CHECKS = tuple(name for name in NAMES if name not in MESH + CLUSTER + DURING + AFTER)
-#: What may run beside a job, all of it passive. Not here although passive: what talks to servers of others or mounts (image_registry, nfs_mounts).
-BESIDE_A_JOB = tuple(name for name in NAMES if name in (
-    "gpu_count", "driver", "remapped_rows", "ecc_errors", "xid_errors", "gpu_power", "nvlink", "pcie_link", "gpu_processes", "infiniband", "ethernet",
-    "clock_sync", "storage", "memory_and_cpu", "gpu_visibility",
-) + DURING + AFTER)
+#: What may run beside a job, all of it passive. Not here although passive: what talks to servers of
+#: others or mounts (image_registry, nfs_mounts).
+BESIDE_A_JOB = tuple(
+    name
+    for name in NAMES
+    if name
+    in (
+        "gpu_count",
+        "driver",
+        "remapped_rows",
+        "ecc_errors",
+        "xid_errors",
+        "gpu_power",
+        "nvlink",
+        "pcie_link",
+        "gpu_processes",
+        "infiniband",
+        "ethernet",
+        "clock_sync",
+        "storage",
+        "memory_and_cpu",
+        "gpu_visibility",
+    )
+    + DURING
+    + AFTER
+)
 #: Options with which these disturb no job, whatever was asked for.
 QUIET = {"memory_and_cpu": {"stream": False}}
 
@@ -121,7 +154,9 @@ def name_of(given: str) -> str:
     for name, short in NAMES.items():
         if given in (name,) + short:
             return name
-    accepted = ", ".join(name + (f" ({', '.join(short)})" if short else "") for name, short in NAMES.items())
+    accepted = ", ".join(
+        name + (f" ({', '.join(short)})" if short else "") for name, short in NAMES.items()
+    )
     raise ValueError(f"{given!r} is not a check; accepted are: {accepted}")
 
 
@@ -131,10 +166,11 @@ def find(name: str) -> Check:
 
 
 def chosen(names: Iterable[str]) -> List[Check]:
-    """A node's own checks with these names or short names, each once, in the order of NAMES; those of a pass when there are none.
+    """A node's own checks with these names or short names, each once, in the order of NAMES; those
+    of a pass when there are none.
 
-    Those of the mesh and of the cluster are passed over, so that one list can name what a node does alone and what it does with others, and so
-    is what is made of the readings of others.
+    Those of the mesh and of the cluster are passed over, so that one list can name what a node does
+    alone and what it does with others, and so is what is made of the readings of others.
     """
     wanted = {name_of(name) for name in names} or set(NODE_CHECKS)
     return [load(name) for name in NAMES if name in wanted and name not in MESH + CLUSTER + AFTER]

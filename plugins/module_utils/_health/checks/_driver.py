@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks that read the driver share: reading each GPU on its own, and judging what a driver call answered."""
+"""What the checks that read the driver share: reading each GPU on its own, and judging what a
+driver call answered.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,19 @@ import ctypes
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from ..check import Probe, Readings
-from ..model import FAIL, SKIP, UNKNOWN, WARN, CheckResult, Finding, Measurement, NODE, Subject, concluded, gpu_subject
+from ..model import (
+    FAIL,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    NODE,
+    Subject,
+    concluded,
+    gpu_subject,
+)
 
 #: A GPU whose turn has not come; only seen when the measurement ended early.
 NOT_READ = {"kind": "not_read"}
@@ -16,45 +30,109 @@ NOT_READ = {"kind": "not_read"}
 #: Where memory errors are counted: nvml.h, nvmlMemoryLocation_t.
 DRAM, SRAM = 2, 7
 
-#: Kind of driver error on one GPU -> code, status, action, message. Meanings: NVML API reference, nvmlReturn_t;
-#: NVIDIA's Xid catalogue for a GPU that is lost (Xid 79: restart the machine).
+#: Kind of driver error on one GPU -> code, status, action, message. Meanings: NVML API reference,
+#: nvmlReturn_t; NVIDIA's Xid catalogue for a GPU that is lost (Xid 79: restart the machine).
 _GPU_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
-    "lost": ("gpu_lost", FAIL, "reboot_node", "fell off the bus; power-cycle the node, and reseat the GPU if it comes back lost"),
-    "reset_required": ("gpu_reset_required", FAIL, "reset_gpu", "is out of service until it is reset"),
-    "vanished": ("gpu_vanished", FAIL, "reboot_node", "vanished: the driver counts it and does not find it"),
+    "lost": (
+        "gpu_lost",
+        FAIL,
+        "reboot_node",
+        "fell off the bus; power-cycle the node, and reseat the GPU if it comes back lost",
+    ),
+    "reset_required": (
+        "gpu_reset_required",
+        FAIL,
+        "reset_gpu",
+        "is out of service until it is reset",
+    ),
+    "vanished": (
+        "gpu_vanished",
+        FAIL,
+        "reboot_node",
+        "vanished: the driver counts it and does not find it",
+    ),
     "timeout": ("gpu_not_answering", FAIL, "drain_node", "did not answer the driver, twice"),
-    "unknown_error": ("gpu_not_answering", FAIL, "drain_node", "answers with an unknown driver error, twice"),
-    "corrupted_inforom": ("corrupted_inforom", WARN, "replace_part", "its InfoROM is corrupt; a candidate for replacement"),
+    "unknown_error": (
+        "gpu_not_answering",
+        FAIL,
+        "drain_node",
+        "answers with an unknown driver error, twice",
+    ),
+    "corrupted_inforom": (
+        "corrupted_inforom",
+        WARN,
+        "replace_part",
+        "its InfoROM is corrupt; a candidate for replacement",
+    ),
     "in_use": ("gpu_in_use", SKIP, "none", "is in exclusive use by someone else"),
-    "no_permission": ("no_permission", UNKNOWN, "fix_configuration", "may not be read by this user; run with become"),
+    "no_permission": (
+        "no_permission",
+        UNKNOWN,
+        "fix_configuration",
+        "may not be read by this user; run with become",
+    ),
     "not_ready": ("gpu_not_ready", UNKNOWN, "watch", "is not ready yet"),
 }
 
-#: Kind of driver error for the whole node -> code, status, action, message. A library that cannot be initialised for
-#: an unknown reason is not a broken GPU: containers that lost their device permissions answer the same.
+#: Kind of driver error for the whole node -> code, status, action, message. A library that cannot
+#: be initialised for an unknown reason is not a broken GPU: containers that lost their device
+#: permissions answer the same.
 _NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
     "library_missing": (
-        "driver_missing", FAIL, "fix_configuration",
-        "there are GPUs but no NVIDIA driver: libnvidia-ml.so.1 was not found and the kernel module is not loaded",
+        "driver_missing",
+        FAIL,
+        "fix_configuration",
+        "there are GPUs but no NVIDIA driver: libnvidia-ml.so.1 was not found and the kernel "
+        "module is not loaded",
     ),
-    "driver_not_loaded": ("driver_not_loaded", FAIL, "fix_configuration", "the NVIDIA kernel module is not loaded"),
+    "driver_not_loaded": (
+        "driver_not_loaded",
+        FAIL,
+        "fix_configuration",
+        "the NVIDIA kernel module is not loaded",
+    ),
     "version_mismatch": (
-        "driver_version_mismatch", FAIL, "reboot_node",
+        "driver_version_mismatch",
+        FAIL,
+        "reboot_node",
         "the driver's library and kernel module differ in version; reboot or reload the module",
     ),
-    "binding_missing": ("binding_missing", UNKNOWN, "fix_configuration", "the Python package nvidia-ml-py is missing"),
-    "binding_too_old": ("binding_too_old", UNKNOWN, "fix_configuration", "the Python package nvidia-ml-py is too old"),
-    "bad_library_option": ("bad_library_option", UNKNOWN, "fix_configuration", "the given NVML library cannot be loaded"),
-    "no_permission": ("no_permission", UNKNOWN, "fix_configuration", "the driver may not be asked by this user; run with become"),
+    "binding_missing": (
+        "binding_missing",
+        UNKNOWN,
+        "fix_configuration",
+        "the Python package nvidia-ml-py is missing",
+    ),
+    "binding_too_old": (
+        "binding_too_old",
+        UNKNOWN,
+        "fix_configuration",
+        "the Python package nvidia-ml-py is too old",
+    ),
+    "bad_library_option": (
+        "bad_library_option",
+        UNKNOWN,
+        "fix_configuration",
+        "the given NVML library cannot be loaded",
+    ),
+    "no_permission": (
+        "no_permission",
+        UNKNOWN,
+        "fix_configuration",
+        "the driver may not be asked by this user; run with become",
+    ),
 }
 
-#: Kinds of errors of a GPU as a whole, and those that one call may have while the GPU answers the others.
+#: Kinds of errors of a GPU as a whole, and those that one call may have while the GPU answers the
+#: others.
 _GONE = ("lost", "vanished", "not_ready", "in_use")
 _SILENT = ("timeout", "unknown_error")
 
 
 def read_gpus(probe: Probe, read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]) -> Readings:
-    """``read(nvml, gpu)`` for every GPU; one that does not answer gets an ``error``, the others are read all the same."""
+    """``read(nvml, gpu)`` for every GPU; one that does not answer gets an ``error``, the others are
+    read all the same.
+    """
     nvml = probe.nvml()
     gpus = [dict(gpu, error=gpu.get("error", NOT_READ)) for gpu in nvml.gpus]
     readings = {"driver_version": nvml.driver_version, "gpus": gpus}
@@ -64,7 +142,9 @@ def read_gpus(probe: Probe, read: Callable[[Any, Dict[str, Any]], Dict[str, Any]
     return readings
 
 
-def read_gpu(nvml: Any, gpu: Dict[str, Any], read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]) -> Dict[str, Any]:
+def read_gpu(
+    nvml: Any, gpu: Dict[str, Any], read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]
+) -> Dict[str, Any]:
     """A GPU's identity with what ``read`` found, or with the ``error`` it met."""
     from ..nvml import DriverError
 
@@ -77,10 +157,12 @@ def read_gpu(nvml: Any, gpu: Dict[str, Any], read: Callable[[Any, Dict[str, Any]
 
 
 def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
-    """What each part of a GPU gives, under its name; None where this GPU or driver does not have it.
+    """What each part of a GPU gives, under its name; None where this GPU or driver does not have
+    it.
 
-    The first part is the one that counts: when it does not answer, the GPU does not. An error of one of the others is kept
-    in ``unread`` under the part's name. When the GPU is gone that is its ``error``, beside the parts read until then.
+    The first part is the one that counts: when it does not answer, the GPU does not. An error of
+    one of the others is kept in ``unread`` under the part's name. When the GPU is gone that is its
+    ``error``, beside the parts read until then.
     """
     from ..nvml import DriverError
 
@@ -102,8 +184,12 @@ def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
     return found
 
 
-def members_of(nvml: Any, gpu: Dict[str, Any], function: str, structure: str, **members: str) -> Optional[Dict[str, int]]:
-    """Members of a structure that the function fills in; None where the driver or the GPU does not have it. The binding has both or neither."""
+def members_of(
+    nvml: Any, gpu: Dict[str, Any], function: str, structure: str, **members: str
+) -> Optional[Dict[str, int]]:
+    """Members of a structure that the function fills in; None where the driver or the GPU does not
+    have it. The binding has both or neither.
+    """
     if not hasattr(nvml.binding, structure):
         nvml.demanded(gpu, function)
         return None
@@ -114,7 +200,9 @@ def members_of(nvml: Any, gpu: Dict[str, Any], function: str, structure: str, **
 
 
 def whole_numbers(part: Any, names: Iterable[str]) -> Optional[Dict[str, int]]:
-    """The part of a GPU's readings as whole numbers of at most 64 bits under ``names``; None when one of them is not there."""
+    """The part of a GPU's readings as whole numbers of at most 64 bits under ``names``; None when
+    one of them is not there.
+    """
     values: Dict[str, int] = {}
     for name in names:
         value = part.get(name) if isinstance(part, dict) else None
@@ -131,47 +219,99 @@ def named(names: Iterable[str], values: Optional[Iterable[Any]]) -> Optional[Dic
 
 
 def unsupported(gpu: Dict[str, Any], part: str) -> bool:
-    """Whether the driver said that this GPU does not have it; what is absent or not understood was not read."""
+    """Whether the driver said that this GPU does not have it; what is absent or not understood was
+    not read.
+    """
     return part in gpu and gpu[part] is None
 
 
 def unread_findings(gpu: Dict[str, Any], subject: Subject, missing: Iterable[str]) -> List[Finding]:
-    """Why the ``missing`` parts of a GPU that answers were not read: one finding for each kind of error, one for those without any."""
+    """Why the ``missing`` parts of a GPU that answers were not read: one finding for each kind of
+    error, one for those without any.
+    """
     errors = gpu.get("unread")
     errors = errors if isinstance(errors, dict) else {}
-    found = {finding.code: finding for finding in (driver_finding(errors[name], subject) for name in missing if name in errors)}
+    found = {
+        finding.code: finding
+        for finding in (driver_finding(errors[name], subject) for name in missing if name in errors)
+    }
     names = [name for name in missing if name not in errors]
     if names:
-        found["not_read"] = Finding("not_read", UNKNOWN, f"was not read: {', '.join(names)}", "watch", subject)
+        found["not_read"] = Finding(
+            "not_read", UNKNOWN, f"was not read: {', '.join(names)}", "watch", subject
+        )
     return list(found.values())
 
 
 def sram_threshold(subject: Subject, evidence: Dict[str, Any]) -> Finding:
     """What two checks read: DCGM 4.6, dcgm_errors.c: DCGM_FR_SRAM_THRESHOLD, isolate."""
-    message = "uncorrectable SRAM errors exceed NVIDIA's threshold; drain the node, run the field diagnostic, and replace the GPU if it agrees"
+    message = (
+        "uncorrectable SRAM errors exceed NVIDIA's threshold; drain the node, run the "
+        "field diagnostic, and replace the GPU if it agrees"
+    )
     return Finding("sram_threshold_exceeded", FAIL, message, "replace_part", subject, evidence)
 
 
 def mishap_findings(readings: Readings, subject: Subject) -> List[Finding]:
-    """What kept a measurement from finishing (see `bounded.Child.mishap`): it has learnt nothing about the subject, and says so."""
+    """What kept a measurement from finishing (see `bounded.Child.mishap`): it has learnt nothing
+    about the subject, and says so.
+    """
     found = []
-    hung, crashed = (readings.get(key) if isinstance(readings.get(key), dict) else None for key in ("hung", "crashed"))
+    hung, crashed = (
+        readings.get(key) if isinstance(readings.get(key), dict) else None
+        for key in ("hung", "crashed")
+    )
     if hung:
-        seconds, allowed = (value if isinstance(value, (int, float)) else 0 for value in (hung.get("seconds"), hung.get("allowed_seconds")))
-        # A call that was only the last of many did not hang: then it is the whole that took too long.
+        seconds, allowed = (
+            value if isinstance(value, (int, float)) else 0
+            for value in (hung.get("seconds"), hung.get("allowed_seconds"))
+        )
+        # A call that was only the last of many did not hang: then it is the whole that took too
+        # long.
         if seconds >= allowed / 2:
             message = f"{hung.get('what')} did not return within {seconds:.0f} s and was given up"
         else:
-            message = f"the measurement was not done within {allowed:.0f} s and was given up in {hung.get('what')}"
-        message += f"; process {hung['abandoned_pid']} could not be ended" if hung.get("abandoned_pid") else ""
-        found.append(Finding("hung", UNKNOWN, message + "; run again, and if it hangs again reboot the node", "watch", subject, dict(hung)))
+            message = (
+                f"the measurement was not done within {allowed:.0f} s and was given up "
+                f"in {hung.get('what')}"
+            )
+        message += (
+            f"; process {hung['abandoned_pid']} could not be ended"
+            if hung.get("abandoned_pid")
+            else ""
+        )
+        found.append(
+            Finding(
+                "hung",
+                UNKNOWN,
+                message + "; run again, and if it hangs again reboot the node",
+                "watch",
+                subject,
+                dict(hung),
+            )
+        )
     if crashed:
-        how = f"was ended by signal {crashed['signal']}" if crashed.get("signal") else f"raised {crashed.get('raised')}"
-        found.append(Finding("crashed", UNKNOWN, f"the measurement {how} in {crashed.get('what')}", "watch", subject, dict(crashed)))
+        how = (
+            f"was ended by signal {crashed['signal']}"
+            if crashed.get("signal")
+            else f"raised {crashed.get('raised')}"
+        )
+        found.append(
+            Finding(
+                "crashed",
+                UNKNOWN,
+                f"the measurement {how} in {crashed.get('what')}",
+                "watch",
+                subject,
+                dict(crashed),
+            )
+        )
     return found
 
 
-def driver_finding(error: Dict[str, Any], subject: Subject = NODE, kernel_driver: bool = False) -> Finding:
+def driver_finding(
+    error: Dict[str, Any], subject: Subject = NODE, kernel_driver: bool = False
+) -> Finding:
     """What a driver call that gave no value says about its subject.
 
     ``kernel_driver`` tells that the kernel module is loaded: then a library that was not found is a
@@ -180,10 +320,21 @@ def driver_finding(error: Dict[str, Any], subject: Subject = NODE, kernel_driver
     error = error if isinstance(error, dict) else {}
     table = _GPU_ERRORS if subject.kind == "gpu" else _NODE_ERRORS
     kind = str(error.get("kind"))
-    words = f"{error.get('call')} answered {kind}" + (f" ({error.get('code')})" if error.get("code") is not None else "")
-    code, status, action, message = table.get(kind) or _NODE_ERRORS.get(kind) or ("driver_error", UNKNOWN, "watch", f"could not be read: {words}")
+    words = f"{error.get('call')} answered {kind}" + (
+        f" ({error.get('code')})" if error.get("code") is not None else ""
+    )
+    code, status, action, message = (
+        table.get(kind)
+        or _NODE_ERRORS.get(kind)
+        or ("driver_error", UNKNOWN, "watch", f"could not be read: {words}")
+    )
     if kind == "library_missing" and kernel_driver:
-        code, status, message = "library_not_found", UNKNOWN, "the NVIDIA kernel module is loaded but libnvidia-ml.so.1 was not found; set nvml_library"
+        code, status, message = (
+            "library_not_found",
+            UNKNOWN,
+            "the NVIDIA kernel module is loaded but libnvidia-ml.so.1 was not found; set "
+            "nvml_library",
+        )
     if error.get("text") and status == UNKNOWN:
         message = f"{message}: {error['text']}"
     return Finding(code, status, message, action, subject, dict(error))
@@ -192,7 +343,10 @@ def driver_finding(error: Dict[str, Any], subject: Subject = NODE, kernel_driver
 def listed_gpus(readings: Readings) -> List[Dict[str, Any]]:
     """The GPUs in the readings; one that is not understood is a GPU that was not read."""
     gpus = readings.get("gpus") if isinstance(readings, dict) else None
-    return [gpu if isinstance(gpu, dict) else {"error": NOT_READ} for gpu in (gpus if isinstance(gpus, list) else [])]
+    return [
+        gpu if isinstance(gpu, dict) else {"error": NOT_READ}
+        for gpu in (gpus if isinstance(gpus, list) else [])
+    ]
 
 
 def judge_gpus(
@@ -202,7 +356,8 @@ def judge_gpus(
     healthy: Callable[[List[Dict[str, Any]]], str],
     more: Iterable[Finding] = (),
 ) -> CheckResult:
-    """Judge each GPU that was read by ``judge_gpu(gpu, subject)`` and each that was not by what it answered.
+    """Judge each GPU that was read by ``judge_gpu(gpu, subject)`` and each that was not by what it
+    answered.
 
     ``healthy(gpus)`` is the summary when nothing is wrong. No GPU at all is never a pass.
     """

@@ -1,10 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Two snapshots side by side: which GPUs are in both, how long it was between them, and which counters ran on.
+"""Two snapshots side by side: which GPUs are in both, how long it was between them, and which
+counters ran on.
 
-What counters say is only a difference where nobody set them back in between. Those of the driver (volatile ECC, violation time, replays,
-NVLink errors) start at zero with every loading of the driver and every reset of the GPU, those of the kernel with every boot, and those in the
-InfoROM (remapped rows, aggregate ECC) stay for the GPU's life.
+What counters say is only a difference where nobody set them back in between. Those of the driver
+(volatile ECC, violation time, replays, NVLink errors) start at zero with every loading of the
+driver and every reset of the GPU, those of the kernel with every boot, and those in the InfoROM
+(remapped rows, aggregate ECC) stay for the GPU's life.
 """
 
 from __future__ import annotations
@@ -19,13 +21,16 @@ Readings = Dict[str, Any]
 
 #: What findings about what came in between begin with; their summary joins them after it.
 JOB = "this job "
-#: A counter that is smaller than before has gone past the end of its range if it was in the last sixteenth of it and is in the first
-#: again, and was set back if not. A judgement: nothing counts a sixteenth of 32 bits of errors between two looks and lives.
+#: A counter that is smaller than before has gone past the end of its range if it was in the last
+#: sixteenth of it and is in the first again, and was set back if not. A judgement: nothing counts a
+#: sixteenth of 32 bits of errors between two looks and lives.
 _NEAR_THE_END = 16
 
 
 class Count(NamedTuple):
-    """How far a counter got: by how much it grew, or what it shows where it was set back in between, so that it is the least that it can be."""
+    """How far a counter got: by how much it grew, or what it shows where it was set back in
+    between, so that it is the least that it can be.
+    """
 
     value: int
     least: bool = False
@@ -40,13 +45,16 @@ class Pair(NamedTuple):
     subject: Subject
     before: Readings
     after: Readings
-    #: Whether the driver ran on in between. A GPU that was reset does not count here: which of its counters that sets back differs, and a counter that
-    #: did not go back has grown by the difference at least.
+    #: Whether the driver ran on in between. A GPU that was reset does not count here: which of its
+    #: counters that sets back differs, and a counter that did not go back has grown by the
+    #: difference at least.
     ran_on: bool
 
 
 def counted(before: Any, after: Any, ran_on: bool = True, bits: int = 0) -> Optional[Count]:
-    """How far a counter got. None where one of the numbers is missing; ``bits`` is the counter's width where that is known."""
+    """How far a counter got. None where one of the numbers is missing; ``bits`` is the counter's
+    width where that is known.
+    """
     if not is_whole(after):
         return None
     if not ran_on:
@@ -55,7 +63,9 @@ def counted(before: Any, after: Any, ran_on: bool = True, bits: int = 0) -> Opti
         return None
     if after >= before:
         return Count(after - before)
-    return Count(after - before + (1 << bits)) if wrapped(before, after, bits) else Count(after, True)
+    return (
+        Count(after - before + (1 << bits)) if wrapped(before, after, bits) else Count(after, True)
+    )
 
 
 def wrapped(before: int, after: int, bits: int) -> bool:
@@ -75,7 +85,11 @@ def whole(value: Any) -> Optional[int]:
 
 def number(value: Any) -> Optional[float]:
     """A finite number that is not negative, else None."""
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e300 else None
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e300
+        else None
+    )
 
 
 def key_of(part: Mapping[str, Any], *names: str) -> str:
@@ -84,7 +98,7 @@ def key_of(part: Mapping[str, Any], *names: str) -> str:
 
 
 def bytes_words(value: float) -> str:
-    return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 2 ** 20:.0f} MiB"
+    return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 2**20:.0f} MiB"
 
 
 def named(values: List[str], most: int = 4) -> str:
@@ -94,20 +108,32 @@ def named(values: List[str], most: int = 4) -> str:
 
 
 class Between:
-    """Two snapshots (see `snapshot`) and what they have in common. Never raises, whatever they hold."""
+    """Two snapshots (see `snapshot`) and what they have in common. Never raises, whatever they
+    hold.
+    """
 
     def __init__(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         self.before, self.after = before, after
         boots = (before.get("boot_id"), after.get("boot_id"))
         #: Whether the node was not booted in between; None where that cannot be told.
-        self.same_boot = boots[0] == boots[1] if all(isinstance(boot, str) and boot for boot in boots) else None
+        self.same_boot = (
+            boots[0] == boots[1] if all(isinstance(boot, str) and boot for boot in boots) else None
+        )
         #: Whether the driver was loaded anew for sure.
-        self.reloaded = self.same_boot is not False and (any(self._differs(key) for key in ("driver_version", "driver_loaded")) or self._loaded())
-        #: GPUs whose driver counters went back though neither the node nor the driver was started, by UUID.
+        self.reloaded = self.same_boot is not False and (
+            any(self._differs(key) for key in ("driver_version", "driver_loaded")) or self._loaded()
+        )
+        #: GPUs whose driver counters went back though neither the node nor the driver was started,
+        #: by UUID.
         self.set_back: List[str] = []
-        self._by_uuid = {check: (_by_uuid(self.node(check)[0]), _by_uuid(self.node(check)[1])) for check in self.checks()}
+        self._by_uuid = {
+            check: (_by_uuid(self.node(check)[0]), _by_uuid(self.node(check)[1]))
+            for check in self.checks()
+        }
         if self.same_boot is not False and not self.reloaded:
-            uuids = sorted({uuid for olds, news in self._by_uuid.values() for uuid in olds if uuid in news})
+            uuids = sorted(
+                {uuid for olds, news in self._by_uuid.values() for uuid in olds if uuid in news}
+            )
             self.set_back = [uuid for uuid in uuids if self._went_back(uuid)]
         #: Seconds between the two; None where the clocks do not tell.
         self.seconds = self._seconds()
@@ -125,7 +151,9 @@ class Between:
 
     def _loaded(self) -> bool:
         """Whether the kernel logged a loading of the driver since the snapshot, in the same boot."""
-        return self.same_boot is True and any(self.came_since(load) for load in mappings_in(self.node("xid_errors")[1].get("loads")))
+        return self.same_boot is True and any(
+            self.came_since(load) for load in mappings_in(self.node("xid_errors")[1].get("loads"))
+        )
 
     def _differs(self, key: str) -> bool:
         old, new = self.before.get(key), self.after.get(key)
@@ -134,19 +162,31 @@ class Between:
     def checks(self) -> List[str]:
         """Those that both have read."""
         old, new = mapping(self.before.get("readings")), mapping(self.after.get("readings"))
-        return [check for check in old if check in new and isinstance(old[check], dict) and isinstance(new[check], dict)]
+        return [
+            check
+            for check in old
+            if check in new and isinstance(old[check], dict) and isinstance(new[check], dict)
+        ]
 
     def node(self, check: str) -> Tuple[Readings, Readings]:
         """The check's readings before and after, empty ones where it was not read both times."""
-        old, new = (mapping(mapping(one.get("readings")).get(check)) for one in (self.before, self.after))
+        old, new = (
+            mapping(mapping(one.get("readings")).get(check)) for one in (self.before, self.after)
+        )
         return (old, new) if old and new else ({}, {})
 
     def pairs(self, check: str) -> List[Pair]:
         """The GPUs that the check read both times, in the order in which they are now."""
         old, new = self._by_uuid.get(check, ({}, {}))
         return [
-            Pair(gpu_subject(new[uuid]), old[uuid], new[uuid], self.same_boot is not False and not self.reloaded)
-            for uuid in new if uuid in old
+            Pair(
+                gpu_subject(new[uuid]),
+                old[uuid],
+                new[uuid],
+                self.same_boot is not False and not self.reloaded,
+            )
+            for uuid in new
+            if uuid in old
         ]
 
     def gpus(self) -> Tuple[Dict[str, Readings], Dict[str, Readings]]:
@@ -154,7 +194,10 @@ class Between:
         return _by_uuid(self.before), _by_uuid(self.after)
 
     def _seconds(self) -> Optional[float]:
-        old, new = number(self.before.get("uptime_seconds")), number(self.after.get("uptime_seconds"))
+        old, new = (
+            number(self.before.get("uptime_seconds")),
+            number(self.after.get("uptime_seconds")),
+        )
         if self.same_boot and old is not None and new is not None and new >= old:
             return new - old
         taken = [_time(one.get("taken")) for one in (self.before, self.after)]
@@ -167,14 +210,23 @@ class Between:
         for check, counters in _DRIVER_COUNTERS:
             old, new = self._by_uuid.get(check, ({}, {}))
             for before, after, bits in counters(old.get(uuid, {}), new.get(uuid, {})):
-                if is_whole(before) and is_whole(after) and after < before and not wrapped(before, after, bits):
+                if (
+                    is_whole(before)
+                    and is_whole(after)
+                    and after < before
+                    and not wrapped(before, after, bits)
+                ):
                     return True
         return False
 
 
 def _by_uuid(found: Mapping[str, Any]) -> Dict[str, Readings]:
     """GPUs that were read, by their UUID; one that did not answer has nothing to compare."""
-    return {gpu["uuid"]: gpu for gpu in mappings_in(found.get("gpus")) if isinstance(gpu.get("uuid"), str) and not gpu.get("error")}
+    return {
+        gpu["uuid"]: gpu
+        for gpu in mappings_in(found.get("gpus"))
+        if isinstance(gpu.get("uuid"), str) and not gpu.get("error")
+    }
 
 
 def _time(text: Any) -> Optional[float]:
@@ -203,13 +255,24 @@ def _replays(before: Readings, after: Readings) -> List[Counter]:
 
 def _nvlink(before: Readings, after: Readings) -> List[Counter]:
     # Of a link that is down nothing is counted.
-    new = {key_of(link, "link"): mapping(link.get("errors")) for link in mappings_in(after.get("links")) if link.get("active") is not False}
+    new = {
+        key_of(link, "link"): mapping(link.get("errors"))
+        for link in mappings_in(after.get("links"))
+        if link.get("active") is not False
+    }
     return [
-        (value, new[key_of(link, "link")].get(kind, 0), 0) for link in mappings_in(before.get("links")) for kind, value in mapping(link.get("errors")).items()
+        (value, new[key_of(link, "link")].get(kind, 0), 0)
+        for link in mappings_in(before.get("links"))
+        for kind, value in mapping(link.get("errors")).items()
         if key_of(link, "link") in new
     ]
 
 
 #: nvmlDeviceGetPcieReplayCounter gives an unsigned int (NVML API reference).
 REPLAY_BITS = 32
-_DRIVER_COUNTERS = (("ecc_errors", _ecc), ("gpu_power", _violations), ("pcie_link", _replays), ("nvlink", _nvlink))
+_DRIVER_COUNTERS = (
+    ("ecc_errors", _ecc),
+    ("gpu_power", _violations),
+    ("pcie_link", _replays),
+    ("nvlink", _nvlink),
+)

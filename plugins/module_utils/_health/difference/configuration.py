@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What is set otherwise than it was: modes, limits, clocks, versions of firmware. A job that changes them and does not set them back changes the next one."""
+"""What is set otherwise than it was: modes, limits, clocks, versions of firmware. A job that
+changes them and does not set them back changes the next one.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ def _megahertz(value: Any) -> str:
     return f"{value} MHz"
 
 
-#: Check, part and key in it ("": the part itself), what it is called, and how its values are put in words.
+#: Check, part and key in it ("": the part itself), what it is called, and how its values are put in
+#: words.
 _SETTINGS: Tuple[Tuple[str, str, str, str, Callable[[Any], str]], ...] = (
     ("driver", "persistence", "", "persistence mode", _word(_ON_OFF)),
     ("driver", "compute_mode", "", "compute mode", _word(_COMPUTE_MODES)),
@@ -49,15 +52,26 @@ def settings(between: Between) -> List[Finding]:
     pairs: Dict[str, Pair] = {}
     for check, part, key, name, words in _SETTINGS:
         for pair in between.pairs(check):
-            old, new = (mapping(gpu.get(part)).get(key) if key else gpu.get(part) for gpu in (pair.before, pair.after))
+            old, new = (
+                mapping(gpu.get(part)).get(key) if key else gpu.get(part)
+                for gpu in (pair.before, pair.after)
+            )
             # A mode that is pending in the same way as it is current is said once.
-            told = [f"{name} {words(new)} instead of {words(old)}"] if is_value(old) and is_value(new) and old != new else []
+            told = (
+                [f"{name} {words(new)} instead of {words(old)}"]
+                if is_value(old) and is_value(new) and old != new
+                else []
+            )
             uuid = str(pair.subject.uuid)
             pairs[uuid] = pair
-            if told and not (key == "pending" and mapping(pair.after.get(part)).get("current") == new):
+            if told and not (
+                key == "pending" and mapping(pair.after.get(part)).get("current") == new
+            ):
                 changed.setdefault(uuid, []).extend(told)
     code = "settings_changed"
-    return _collected(code, "changed since the snapshot: ", "; set it back", "fix_configuration", changed, pairs)
+    return _collected(
+        code, "changed since the snapshot: ", "; set it back", "fix_configuration", changed, pairs
+    )
 
 
 def firmware(between: Between) -> List[Finding]:
@@ -79,15 +93,34 @@ def is_value(value: Any) -> bool:
     return isinstance(value, bool) or is_whole(value)
 
 
-def _collected(code: str, before: str, after: str, action: str, changed: Dict[str, List[str]], pairs: Dict[str, Pair]) -> List[Finding]:
+def _collected(
+    code: str,
+    before: str,
+    after: str,
+    action: str,
+    changed: Dict[str, List[str]],
+    pairs: Dict[str, Pair],
+) -> List[Finding]:
     alike: Dict[Tuple[str, ...], List[str]] = {}
     for uuid, words in changed.items():
         alike.setdefault(tuple(words), []).append(uuid)
     found = []
     for same, uuids in alike.items():
-        evidence = {"gpus": [pairs[uuid].subject.to_dict() for uuid in uuids], "changed": list(same)}
+        evidence = {
+            "gpus": [pairs[uuid].subject.to_dict() for uuid in uuids],
+            "changed": list(same),
+        }
         if len(uuids) == 1:
-            found.append(Finding(code, WARN, f"{before}{named(list(same))}{after}", action, pairs[uuids[0]].subject, evidence))
+            found.append(
+                Finding(
+                    code,
+                    WARN,
+                    f"{before}{named(list(same))}{after}",
+                    action,
+                    pairs[uuids[0]].subject,
+                    evidence,
+                )
+            )
         else:
             message = f"{len(uuids)} GPUs {before}{named(list(same))}{after}"
             found.append(Finding(code, WARN, message, action, NODE, evidence))

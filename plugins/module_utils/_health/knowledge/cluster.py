@@ -13,7 +13,8 @@ PORT = 3333
 #: The service account by which playbooks ask the agents.
 CLIENT = "autopilot-client"
 
-#: What NVIDIA's device plugin and GPU feature discovery call things (docs of k8s-device-plugin v0.17).
+#: What NVIDIA's device plugin and GPU feature discovery call things (docs of k8s-device-plugin
+#: v0.17).
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"
 PRESENT, PRODUCT, REPLICAS = "nvidia.com/gpu.present", "nvidia.com/gpu.product", "nvidia.com/gpu.replicas"

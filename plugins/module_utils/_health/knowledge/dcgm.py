@@ -1,9 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What NVIDIA's Data Center GPU Manager (DCGM) means by its error codes, severities, exit codes and test names.
+"""What NVIDIA's Data Center GPU Manager (DCGM) means by its error codes, severities, exit codes and
+test names.
 
-Sources: DCGM 4.6 dcgmlib/dcgm_errors.{h,c} (codes, severities, categories), dcgm_structs.h (dcgmReturn_t), nvvs/src/NvidiaValidationSuite.cpp
-(which test belongs to which level), dcgmi/Diag.cpp (names as printed); "Diagnostic Errors" and "dcgmi diag" in NVIDIA's DCGM documentation.
+Sources: DCGM 4.6 dcgmlib/dcgm_errors.{h,c} (codes, severities, categories), dcgm_structs.h
+(dcgmReturn_t), nvvs/src/NvidiaValidationSuite.cpp (which test belongs to which level),
+dcgmi/Diag.cpp (names as printed); "Diagnostic Errors" and "dcgmi diag" in NVIDIA's DCGM
+documentation.
 """
 
 from __future__ import annotations
@@ -20,7 +23,8 @@ UNEXPLAINED = "unexplained"
 
 #: Build arguments that add DCGM to the agent's image (src/agent/Containerfile).
 BUILD_ARGUMENTS = "--build-arg DCGM_REPOSITORY=URL --build-arg DCGM_KEY=URL"
-#: Environment variable that the agent's image sets to "true": a missing program is added to the image, not to the host.
+#: Environment variable that the agent's image sets to "true": a missing program is added to the
+#: image, not to the host.
 AGENT_IMAGE = "AUTOPILOT_AGENT_IMAGE"
 
 #: dcgmErrorSeverity_t by value; DCGM writes it into its documents since 3.3.1.
@@ -58,13 +62,17 @@ MEANINGS: Dict[str, Meaning] = {
 OVERRIDES: Dict[int, Meaning] = {
     # DCGM says CONFIG; a link that came up narrower is a seating, riser or board fault.
     46: Meaning("pcie_width", FAIL, "drain_node", "the PCIe link is narrower than it can be; reseat the card"),
-    # DCGM says RESET; a failed remapping is not healed by one (NVIDIA GPU Memory Error Management: RMA criterion).
+    # DCGM says RESET; a failed remapping is not healed by one (NVIDIA GPU Memory Error Management:
+    # RMA criterion).
     80: Meaning("row_remap_failure", FAIL, "replace_part", "a row could not be remapped"),
-    # DCGM says RESET, which is due before the next job. Until then an error is contained and its page is out of use, on models that can do
-    # that (NVML API reference, nvmlDeviceGetRemappedRows). The codes are also those of remapped_rows, which must not say less.
+    # DCGM says RESET, which is due before the next job. Until then an error is contained and its
+    # page is out of use, on models that can do that (NVML API reference,
+    # nvmlDeviceGetRemappedRows). The codes are also those of remapped_rows, which must not say
+    # less.
     84: Meaning("row_remap_pending", WARN, "reset_gpu", "a row waits to be remapped; reset the GPU and check again"),
     85: Meaning("row_remap_pending", WARN, "reset_gpu", "a row waits to be remapped; reset the GPU and check again"),
-    6: Meaning("page_retirement_pending", WARN, "reset_gpu", "a page waits for its retirement; reset the GPU and check again"),
+    6: Meaning("page_retirement_pending", WARN, "reset_gpu", "a page waits for its retirement; reset the GPU and "
+"check again"),
     # DCGM says RESET; what must go is the process.
     25: Meaning("graphics_processes", WARN, "fix_configuration", "graphics processes run on it"),
 }
@@ -79,10 +87,12 @@ _CODES: Tuple[Tuple[str, Tuple[int, ...]], ...] = (
     (CONFIG, (18, 20, 23, 28, 29, 46, 47, 48, 55, 60, 68, 72, 78, 82, 96, 112, 117)),
     (RESET, (6, 25, 80, 83, 84, 85, 125, 127, 128, 129)),
 )
-#: Error code -> severity in DCGM 4.6. Severities change between releases: ask this only when the document does not say.
+#: Error code -> severity in DCGM 4.6. Severities change between releases: ask this only when the
+#: document does not say.
 SEVERITY_OF: Dict[int, str] = {code: severity for severity, codes in _CODES for code in codes}
 
-#: Deployment tests of DCGM 2 and 3 that can only fail for a configuration, by the name they print; those versions may give no code.
+#: Deployment tests of DCGM 2 and 3 that can only fail for a configuration, by the name they print;
+#: those versions may give no code.
 CONFIG_TESTS = ("blacklist", "denylist", "permissions and os blocks", "persistence mode", "environment variables", "graphics processes")
 #: The other deployment tests of DCGM 2 and 3; DCGM 4 has them all in one test, ``software``.
 _DEPLOYMENT_TESTS = (
@@ -91,21 +101,25 @@ _DEPLOYMENT_TESTS = (
 #: Printed names that are not the name `dcgmi diag --run` takes with its spaces made underscores.
 _RUN_NAMES = {"gpu_memory": "memory", "eud_test": "eud", "pulse": "pulse_test"}
 
-#: Test -> the first level that includes it (as ``--run`` takes it). All but `sm_stress`, `context_create` are part of a level.
+#: Test -> the first level that includes it (as ``--run`` takes it). All but `sm_stress`,
+#: `context_create` are part of a level.
 LEVEL_OF: Dict[str, int] = {
     "software": 1, "memory": 2, "pcie": 2, "context_create": 2, "diagnostic": 3, "nvbandwidth": 3, "nccl_tests": 3, "eud": 3, "cpu_eud": 3,
     "memory_bandwidth": 3, "targeted_stress": 3, "targeted_power": 3, "sm_stress": 3, "memtest": 4, "pulse_test": 4,
 }
-#: Tests that every data centre GPU runs at a level and above; the rest comes and goes with versions, packages and products.
+#: Tests that every data centre GPU runs at a level and above; the rest comes and goes with
+#: versions, packages and products.
 REQUIRED: Dict[int, Tuple[str, ...]] = {1: (), 2: ("memory", "pcie"), 3: ("memory", "pcie", "diagnostic"), 4: ("memory", "pcie", "diagnostic")}
 
-#: Level -> seconds it may take in all, repetition included. Published durations: 1 seconds, 2 about two minutes, 3 about 15 minutes in DCGM 4
-#: (less than 30 in DCGM 3), 4 one to two hours (NVIDIA's DCGM documentation, "dcgmi diag" and "Run Levels and Tests").
+#: Level -> seconds it may take in all, repetition included. Published durations: 1 seconds, 2 about
+#: two minutes, 3 about 15 minutes in DCGM 4 (less than 30 in DCGM 3), 4 one to two hours (NVIDIA's
+#: DCGM documentation, "dcgmi diag" and "Run Levels and Tests").
 DEADLINES: Dict[int, float] = {1: 120.0, 2: 600.0, 3: 2400.0, 4: 9000.0}
 
 ALREADY_RUNNING = 217
 
-#: Exit status of dcgmi (the low byte of a negative dcgmReturn_t) -> what it hints at. The document decides wherever there is one.
+#: Exit status of dcgmi (the low byte of a negative dcgmReturn_t) -> what it hints at. The document
+#: decides wherever there is one.
 EXIT_CODES: Dict[int, str] = {
     189: "the GPUs are detached from DCGM", 190: "the diagnostic was stopped", 198: "a test name was not found", 202: "DCGM is paused",
     203: "nvvs was killed", 204: "the program nvvs is missing; install the whole DCGM package", 205: "an error that calls for isolation",
@@ -117,14 +131,18 @@ EXIT_CODES: Dict[int, str] = {
 }
 #: Exit status -> what to do, where the status leaves no doubt about it.
 REMEDIES: Dict[int, str] = {
-    198: "look up the names in NVIDIA's documentation of dcgmi diag", 204: "install datacenter-gpu-manager-4-core and the cuda package of the driver's version",
-    227: "run with become", 235: "start nvidia-dcgm (nv-hostengine), or give the address of the engine that runs as host_engine", 239: "run with become",
+    198: "look up the names in NVIDIA's documentation of dcgmi diag", 204: "install datacenter-gpu-manager-4-core and the cuda "
+"package of the driver's version",
+    227: "run with become", 235: "start nvidia-dcgm (nv-hostengine), or give the address of "
+"the engine that runs as host_engine", 239: "run with become",
     244: "bring dcgmi and the host engine to the same version, then restart the engine", 255: "look at tests, parameters and host_engine",
 }
 
 
 def run_name(title: str) -> str:
-    """The name ``--run`` takes for a test, from the name a document prints: ``GPU Memory`` is ``memory``, ``Denylist`` is ``software``."""
+    """The name ``--run`` takes for a test, from the name a document prints: ``GPU Memory`` is
+    ``memory``, ``Denylist`` is ``software``.
+    """
     words = " ".join(title.lower().split())
     if words in _DEPLOYMENT_TESTS:
         return "software"
@@ -133,7 +151,9 @@ def run_name(title: str) -> str:
 
 
 def exit_hint(returncode: object) -> Optional[str]:
-    """An exit status in words, with what to do where that is clear; None for success and for what is not known."""
+    """An exit status in words, with what to do where that is clear; None for success and for what
+    is not known.
+    """
     if not isinstance(returncode, int) or returncode not in EXIT_CODES:
         return None
     remedy = REMEDIES.get(returncode)

@@ -4,7 +4,8 @@
 
 from __future__ import annotations
 
-#: How far below its peers a figure is an outlier, in standard deviations estimated by the median absolute deviation
-#: (1.4826 x MAD): Iglewicz and Hoaglin, "How to Detect and Handle Outliers", 1993, recommend 3.5.
+#: How far below its peers a figure is an outlier, in standard deviations estimated by the median
+#: absolute deviation (1.4826 x MAD): Iglewicz and Hoaglin, "How to Detect and Handle Outliers",
+#: 1993, recommend 3.5.
 OUTLIER = 3.5
 MAD_TO_DEVIATION = 1.4826

@@ -18,15 +18,18 @@ class Model(NamedTuple):
     architecture: str
     #: How bad memory is taken out of use.
     protection: str
-    #: Whether an uncorrectable error ends only what it hit, so that the GPU can go on working until its next reset.
+    #: Whether an uncorrectable error ends only what it hit, so that the GPU can go on working until
+    #: its next reset.
     containment: bool
     source: str
 
 
 _SUPPORTED = "NVIDIA GPU Memory Error Management (DA-09826-002), table 1, Supported GPUs"
-_OVERVIEW = "NVIDIA GPU Memory Error Management, overview: Ampere, Hopper and Blackwell have containment, page offlining and row remapping"
+_OVERVIEW = ("NVIDIA GPU Memory Error Management, overview: Ampere, Hopper and Blackwell have "
+"containment, page offlining and row remapping")
 _RETIREMENT = "NVIDIA Dynamic Page Retirement, chapter Availability"
-_ZEROS = "gpud pull request 351: NVML answers zeros for row remapping on GeForce GPUs that do not have it"
+_ZEROS = ("gpud pull request 351: NVML answers zeros for row remapping on GeForce GPUs that do "
+"not have it")
 
 #: The first row that matches counts.
 MODELS: List[Model] = [
@@ -47,35 +50,43 @@ def model_of(name: object) -> Optional[Model]:
     return next((model for model in MODELS if isinstance(name, str) and re.search(model.pattern, name)), None)
 
 
-#: Names of vGPUs, such as ``GRID A100-40C``, ``NVIDIA H100XM-80C`` and ``NVIDIA A100-4-20C`` (NVIDIA Virtual GPU Software User Guide, "Virtual GPU Types"):
-#: they share the GPU's time or memory with others, and its links are the host's.
+#: Names of vGPUs, such as ``GRID A100-40C``, ``NVIDIA H100XM-80C`` and ``NVIDIA A100-4-20C``
+#: (NVIDIA Virtual GPU Software User Guide, "Virtual GPU Types"): they share the GPU's time or
+#: memory with others, and its links are the host's.
 VIRTUAL = r"-\d{1,3}[ABCQ](ME)?$"
 
-#: What NVML's field 230 and Xid 154 ask for -> action, message: NVML API reference, nvmlDeviceGpuRecoveryAction_t. From 5 on the
-#: numbers mean different things in different releases of NVML, so that only their being there is known.
+#: What NVML's field 230 and Xid 154 ask for -> action, message: NVML API reference,
+#: nvmlDeviceGpuRecoveryAction_t. From 5 on the numbers mean different things in different releases
+#: of NVML, so that only their being there is known.
 _RECOVERY: Dict[int, Tuple[str, str]] = {
     1: ("reset_gpu", "the driver asks for a reset of this GPU"),
     2: ("reboot_node", "the driver asks for a reboot of the node"),
-    3: ("drain_node", "the driver asks to end all work that uses peer-to-peer traffic; check again afterwards for what comes next"),
+    3: ("drain_node", "the driver asks to end all work that uses peer-to-peer traffic; check "
+"again afterwards for what comes next"),
     4: ("reset_gpu", "the driver asks to drain this GPU and to reset it"),
 }
 
 
 def are_contained(name: object, count: float, dram: Optional[float], sram: Optional[float]) -> bool:
-    """Whether a GPU of this name goes on working after ``count`` uncorrectable errors, of which so many were in DRAM and in SRAM (None: it does not say).
+    """Whether a GPU of this name goes on working after ``count`` uncorrectable errors, of which so
+    many were in DRAM and in SRAM (None: it does not say).
 
-    One with containment does when all of them were in DRAM: the page is out of use, and its row is remapped at the next reset ("NVIDIA GPU Memory
-    Error Management"). That errors were not contained is also said by Xid 95 and by the driver's recovery action.
+    One with containment does when all of them were in DRAM: the page is out of use, and its row is
+    remapped at the next reset ("NVIDIA GPU Memory Error Management"). That errors were not
+    contained is also said by Xid 95 and by the driver's recovery action.
     """
     model = model_of(name)
     return bool(model and model.containment and dram is not None and dram >= count and not sram)
 
 
 def shares_memory(name: object) -> bool:
-    """Whether the model's memory is a NUMA node of the system, which the kernel uses too ("NVIDIA Grace Hopper Tuning Guide")."""
+    """Whether the model's memory is a NUMA node of the system, which the kernel uses too ("NVIDIA
+    Grace Hopper Tuning Guide").
+    """
     return bool(re.search(r"\bG[HB]\d+\b", str(name)))
 
 
 def recovery_action(number: int) -> Tuple[str, str]:
     """Action and words for a recovery action other than 0, which is none."""
-    return _RECOVERY.get(number, ("drain_node", f"the driver asks for a recovery action not known ({number})"))
+    return _RECOVERY.get(number, ("drain_node", "the driver asks for a recovery action not known "
+f"({number})"))

@@ -1,9 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a healthy link between host and GPU carries, one direction at a time, from pinned memory, by copy engine.
+"""What a healthy link between host and GPU carries, one direction at a time, from pinned memory, by
+copy engine.
 
-All rates are in bytes per second, decimal as in nvbandwidth. One PCIe generation or half the lanes lost is a factor of
-two, so a floor between 0.55 and 0.9 of a healthy link's rate finds it and nothing else.
+All rates are in bytes per second, decimal as in nvbandwidth. One PCIe generation or half the lanes
+lost is a factor of two, so a floor between 0.55 and 0.9 of a healthy link's rate finds it and
+nothing else.
 """
 
 from __future__ import annotations
@@ -13,13 +15,16 @@ from typing import Any, Dict, NamedTuple, Optional, Tuple
 GB = 1e9
 
 
-#: Copies from memory on the wrong socket reach about this part of a healthy rate (our own figure), so that less than that is no fault of the socket's.
-#: A lost generation or half the lanes is still less.
+#: Copies from memory on the wrong socket reach about this part of a healthy rate (our own figure),
+#: so that less than that is no fault of the socket's. A lost generation or half the lanes is still
+#: less.
 WRONG_NODE = 0.7
 
 
 class Row(NamedTuple):
-    """Below ``fail`` the link is broken, below ``warn`` it is worth a look (bytes/s, either direction)."""
+    """Below ``fail`` the link is broken, below ``warn`` it is worth a look (bytes/s, either
+    direction).
+    """
 
     fail: float
     warn: float
@@ -28,27 +33,39 @@ class Row(NamedTuple):
     source: str
 
 
-#: Speed of one lane in GT/s (sysfs ``max_link_speed``) -> PCIe generation; PCI Express Base Specification 6.0, table 1-1.
+#: Speed of one lane in GT/s (sysfs ``max_link_speed``) -> PCIe generation; PCI Express Base
+#: Specification 6.0, table 1-1.
 GENERATIONS: Dict[float, int] = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0: 6}
 
-#: PCIe generation -> (fail, warn, source) for 16 lanes. Generations 1 and 2 have no row: no data centre GPU has them as its maximum.
+#: PCIe generation -> (fail, warn, source) for 16 lanes. Generations 1 and 2 have no row: no data
+#: centre GPU has them as its maximum.
 _PCIE_X16: Dict[int, Tuple[float, float, str]] = {
     3: (10.0 * GB, 11.5 * GB, "15.75 GB/s raw; pinned copies on healthy links reach 12.0 to 13.2"),
-    4: (20.0 * GB, 23.0 * GB, "31.5 GB/s raw; nvbandwidth's README shows 25.9 to 26.2; SuperBench's A100 baseline is 26.07; Azure NHC fails A100 below 21"),
-    5: (46.0 * GB, 51.0 * GB, "63.0 GB/s raw; pinned copies on healthy links reach 53 to 57.5 (nvbandwidth); Azure NHC fails H100 below 48, warns below 50.4"),
-    6: (85.0 * GB, 95.0 * GB, "121 GB/s raw; 100 to 110 expected from the flit overhead, not yet confirmed by published measurements"),
+    4: (20.0 * GB, 23.0 * GB, "31.5 GB/s raw; nvbandwidth's README shows 25.9 to 26.2; "
+"SuperBench's A100 baseline is 26.07; Azure NHC fails A100 below "
+"21"),
+    5: (46.0 * GB, 51.0 * GB, "63.0 GB/s raw; pinned copies on healthy links reach 53 to 57.5 "
+"(nvbandwidth); Azure NHC fails H100 below 48, warns below 50.4"),
+    6: (85.0 * GB, 95.0 * GB, "121 GB/s raw; 100 to 110 expected from the flit overhead, not "
+"yet confirmed by published measurements"),
 }
 
-#: PCIe generation -> packets sent again a minute and lane that a link may have at the bit error rate that PCIe allows, 1e-12: DCGM 4.6,
-#: modules/health/DcgmHealthWatch.cpp. Generations below 3 are not in the table and have that of 3, newer ones that of 6.
+#: PCIe generation -> packets sent again a minute and lane that a link may have at the bit error
+#: rate that PCIe allows, 1e-12: DCGM 4.6, modules/health/DcgmHealthWatch.cpp. Generations below 3
+#: are not in the table and have that of 3, newer ones that of 6.
 _REPLAYS_PER_LANE: Dict[int, float] = {3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 
-#: Part of the model's name -> (PCIe generation the row is for, or None when the host link is not PCIe; row).
+#: Part of the model's name -> (PCIe generation the row is for, or None when the host link is not
+#: PCIe; row).
 _MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
-    ("GH200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "0.8 and 0.9 of the lower direction measured on GH200 (290 to 300): nvbandwidth issue 23")),
-    ("GB200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "same 450 GB/s per direction as GH200 (NVIDIA GB200 NVL72 data sheet); floors as for GH200")),
-    ("GB300", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "same 450 GB/s per direction as GH200 (NVIDIA GB300 NVL72 data sheet); floors as for GH200")),
-    # GB10 has one memory for CPU and GPU: no published figure, and its PCIe link is not what carries the copies.
+    ("GH200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "0.8 and 0.9 of the lower direction measured on GH200 "
+"(290 to 300): nvbandwidth issue 23")),
+    ("GB200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "same 450 GB/s per direction as GH200 (NVIDIA GB200 "
+"NVL72 data sheet); floors as for GH200")),
+    ("GB300", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "same 450 GB/s per direction as GH200 (NVIDIA GB300 "
+"NVL72 data sheet); floors as for GH200")),
+    # GB10 has one memory for CPU and GPU: no published figure, and its PCIe link is not what
+    # carries the copies.
     ("GB10", None, None),
     ("V100", 3, Row(9.0 * GB, 10.0 * GB, "PCIe 3.0 x16", "Azure NHC's floors for ND40 and NC V100: 9 to 10")),
 )
@@ -60,10 +77,11 @@ def replays_per_minute(generation: int, width: int) -> float:
 
 
 def expected_bandwidth(generation: Any, width: Any, model: Optional[str] = None) -> Optional[Row]:
-    """The row for a link by its *maximum* PCIe generation and width (what GPU and slot can do together), and the GPU's model.
+    """The row for a link by its *maximum* PCIe generation and width (what GPU and slot can do
+    together), and the GPU's model.
 
-    Never ask with the current link: a link that trained too slow would then be measured against itself.
-    None when nothing is known about such a link; that is not a pass.
+    Never ask with the current link: a link that trained too slow would then be measured against
+    itself. None when nothing is known about such a link; that is not a pass.
     """
     known = [row for row in _MODELS if isinstance(model, str) and row[0] in model]
     for _name, only, row in known:
@@ -80,7 +98,9 @@ def expected_bandwidth(generation: Any, width: Any, model: Optional[str] = None)
 
 
 def over_pcie(model: Any) -> bool:
-    """Whether copies between host and this model go over its PCIe link; if not, the state of that link says nothing about them."""
+    """Whether copies between host and this model go over its PCIe link; if not, the state of that
+    link says nothing about them.
+    """
     return not any(only is None and isinstance(model, str) and name in model for name, only, _row in _MODELS)
 
 

@@ -1,8 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The marks of a node and what each does: the rules in `marks`, ``docs/marks.md`` and the alert rules are made of this table.
+"""The marks of a node and what each does: the rules in `marks`, ``docs/marks.md`` and the alert
+rules are made of this table.
 
-What AppWrapper does by the label is from its configuration (pkg/config/config.go of v1.0.4 and newer; until v1.0.3 it knew ERR in place of WARN).
+What AppWrapper does by the label is from its configuration (pkg/config/config.go of v1.0.4 and
+newer; until v1.0.3 it knew ERR in place of WARN).
 """
 
 from __future__ import annotations
@@ -11,10 +13,12 @@ from typing import Dict, NamedTuple
 
 NONE, PASS, WARN, TESTING, EVICT = "", "PASS", "WARN", "TESTING", "EVICT"
 
-#: Label values of other programs that mean one of ours: ERR is what IBM Autopilot wrote for WARN until its version 2.1.0.
+#: Label values of other programs that mean one of ours: ERR is what IBM Autopilot wrote for WARN
+#: until its version 2.1.0.
 OLD_WORDS = {"ERR": WARN}
 
-#: The node condition, and what its reason begins with, by which ours is told from another program's of the same type.
+#: The node condition, and what its reason begins with, by which ours is told from another program's
+#: of the same type.
 CONDITION, CONDITION_REASON = "GPUHealthy", "Autopilot"
 
 
@@ -53,26 +57,35 @@ MARKS: Dict[str, Mark] = {
     ),
     WARN: Mark(
         "A check failed, warned, or could not tell. The node goes on working; somebody should look.",
-        "A pass of the checks; a deep diagnostic with a failure that is not fatal; a fatal one where too many nodes are EVICT already; a person.",
+        "A pass of the checks; a deep diagnostic with a failure that is not fatal; a fatal one "
+"where too many nodes are EVICT already; a person.",
         "A pass of all checks without a finding; a deep diagnostic that passes; a person.",
-        "Unknown", "From v1.0.4 on it prefers other nodes (PreferNoSchedule); before, and where the configuration still says ERR, nothing.",
+        "Unknown", "From v1.0.4 on it prefers other nodes (PreferNoSchedule); before, and "
+"where the configuration still says ERR, nothing.",
         severity="warning", patience=15,
-        next="Ask the node's agent for /status, or run a preflight on it: the findings say what is wrong and what to do.",
+        next="Ask the node's agent for /status, or run a preflight on it: the findings say "
+"what is wrong and what to do.",
     ),
     TESTING: Mark(
-        "A deep diagnostic has the GPUs. It is leased: who tests and until when stands in the record.",
+        "A deep diagnostic has the GPUs. It is leased: who tests and until when stands in the "
+"record.",
         "The agent before a deep diagnostic of an idle node; a person.",
-        "The outcome of the diagnostic; a person; the end of its lease, which leads back to what was before.",
+        "The outcome of the diagnostic; a person; the end of its lease, which leads back to "
+"what was before.",
         "Unknown", "It keeps new pods off the node (NoSchedule).",
         severity="warning", patience=240,
-        next="Its lease should have ended it. Look whether the node's agent runs and reaches the API server.",
+        next="Its lease should have ended it. Look whether the node's agent runs and reaches "
+"the API server.",
     ),
     EVICT: Mark(
         "A deep diagnostic found a fault that is fatal to jobs, or a person says so.",
         "A deep diagnostic with a fatal failure, as far as the share of nodes allows; a person.",
-        "A deep diagnostic that began afterwards and passes; a person. Nothing else: no later check, no time, no restart.",
-        "False", "It keeps new pods off the node and starts those that run there again elsewhere (NoExecute).",
+        "A deep diagnostic that began afterwards and passes; a person. Nothing else: no later "
+"check, no time, no restart.",
+        "False", "It keeps new pods off the node and starts those that run there again "
+"elsewhere (NoExecute).",
         out_of_service=True, severity="critical", patience=1,
-        next="Look at the label and annotation of the deep diagnostic for the tests that failed; replace or reset the GPU, then run a deep diagnostic again.",
+        next="Look at the label and annotation of the deep diagnostic for the tests that "
+"failed; replace or reset the GPU, then run a deep diagnostic again.",
     ),
 }

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What bandwidth the memory of each GPU model has. A new model is a new row; rates are in bytes/s (decimal)."""
+"""What bandwidth the memory of each GPU model has. A new model is a new row; rates are in bytes/s
+(decimal).
+"""
 
 from __future__ import annotations
 
@@ -10,8 +12,9 @@ from typing import List, NamedTuple, Optional
 from .gpus import VIRTUAL
 from .links import GB
 
-#: Below these parts of a data sheet's figure our triad is worth a look, and its GPU's memory is broken, where no measurement is published. Judgements:
-#: healthy HBM gives 0.88 to 0.93, GDDR6 with ECC 0.75 to 0.85; DCGM's floors for HBM lie at 0.57 to 0.6.
+#: Below these parts of a data sheet's figure our triad is worth a look, and its GPU's memory is
+#: broken, where no measurement is published. Judgements: healthy HBM gives 0.88 to 0.93, GDDR6 with
+#: ECC 0.75 to 0.85; DCGM's floors for HBM lie at 0.57 to 0.6.
 HBM_WARN, GDDR_WARN, FAIL_SHARE = 0.8, 0.65, 0.5
 
 
@@ -36,15 +39,18 @@ def _gddr(pattern: str, peak: float, fail: float = 0.0) -> Bandwidth:
     return row._replace(warn=GDDR_WARN * peak * GB)
 
 
-#: The first row that matches counts. Peaks: NVIDIA's data sheets. DCGM's figure for one H200 (0x2335) has lost a factor of 1000 and is not used.
+#: The first row that matches counts. Peaks: NVIDIA's data sheets. DCGM's figure for one H200
+#: (0x2335) has lost a factor of 1000 and is not used.
 BANDWIDTHS: List[Bandwidth] = [
     _hbm(r"\b(GB300|B300)\b", 8000, 4522),
     _hbm(r"\bGB200\b", 8000, 2602),
     _hbm(r"\b(B200|B100)\b", 8000, 4072),
-    # The same name is given to GPUs with 96 GB of HBM3 (4.0 TB/s) and with 144 GB of HBM3e (4.9): the row is the former's.
+    # The same name is given to GPUs with 96 GB of HBM3 (4.0 TB/s) and with 144 GB of HBM3e (4.9):
+    # the row is the former's.
     _hbm(r"\bGH200\b", 4000),
     _hbm(r"\bH200\b", 4800, 2212),
-    # Its 78 multiprocessors do not fill its memory: DCGM measured half of the 4.0 TB/s, so that more than DCGM's floor cannot be asked for.
+    # Its 78 multiprocessors do not fill its memory: DCGM measured half of the 4.0 TB/s, so that
+    # more than DCGM's floor cannot be asked for.
     _hbm(r"\bH20\b", 4000, 1507)._replace(warn=1507 * GB),
     _hbm(r"\bH100 NVL\b", 3938, 2043),
     # Those with HBM2e are cards whatever their name, and boards with HBM2 have no more.
@@ -66,7 +72,9 @@ BANDWIDTHS: List[Bandwidth] = [
 
 
 def memory_bandwidth_of(name: object) -> Optional[Bandwidth]:
-    """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None when there is none, and for vGPUs, which have a part of it."""
+    """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None when there is none, and
+    for vGPUs, which have a part of it.
+    """
     if isinstance(name, str) and re.search(VIRTUAL, name):
         return None
     return next((row for row in BANDWIDTHS if isinstance(name, str) and re.search(row.pattern, name, re.IGNORECASE)), None)

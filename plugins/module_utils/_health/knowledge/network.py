@@ -4,24 +4,29 @@
 
 from __future__ import annotations
 
-#: The share of the link's speed that TCP reaches at least. With an MTU of 1500 at most 94.9 % of an Ethernet link's rate is TCP payload
-#: (1448 of 1526 bytes with preamble, gap and timestamps); our own rule leaves 15 points for the hosts.
+#: The share of the link's speed that TCP reaches at least. With an MTU of 1500 at most 94.9 % of an
+#: Ethernet link's rate is TCP payload (1448 of 1526 bytes with preamble, gap and timestamps); our
+#: own rule leaves 15 points for the hosts.
 LINK_SHARE = 0.8
-#: The share of what the fleet's better pairs reach that any other must reach: our own rule, well beyond the spread of repeated TCP
-#: measurements between idle hosts (a few percent) and well above a link that lost a lane or negotiated the next lower speed.
+#: The share of what the fleet's better pairs reach that any other must reach: our own rule, well
+#: beyond the spread of repeated TCP measurements between idle hosts (a few percent) and well above
+#: a link that lost a lane or negotiated the next lower speed.
 FLEET_SHARE = 0.8
 #: How many figures of one kind of link make a fleet that can be compared.
 LEAST_FIGURES = 6
-#: CPU time of an end, in percent of one core, from which iperf3 itself is the limit: before 3.16 it has one thread
-#: (iperf3's release notes), so that the link cannot be blamed.
+#: CPU time of an end, in percent of one core, from which iperf3 itself is the limit: before 3.16 it
+#: has one thread (iperf3's release notes), so that the link cannot be blamed.
 CPU_LIMIT = 90.0
-#: Bytes of headers in front of a ping's data, by IP version: IP without options (RFC 791, RFC 8200) and ICMP (RFC 792, RFC 4443).
+#: Bytes of headers in front of a ping's data, by IP version: IP without options (RFC 791, RFC 8200)
+#: and ICMP (RFC 792, RFC 4443).
 PING_HEADERS = {4: 20 + 8, 6: 40 + 8}
-#: Percent of pings that may get lost on a path where nobody says otherwise; healthy fabrics lose none.
+#: Percent of pings that may get lost on a path where nobody says otherwise; healthy fabrics lose
+#: none.
 MAXIMUM_LOSS = 2.0
 #: One ping may get lost anywhere, whatever the share.
 LEAST_LOST = 2
-#: A round trip this many times the fleet's median, and of so many ms at least, is worth a look. Our own figures: the
-#: median round trips of healthy pairs in one fabric differ by hops, that is by tens of microseconds.
+#: A round trip this many times the fleet's median, and of so many ms at least, is worth a look. Our
+#: own figures: the median round trips of healthy pairs in one fabric differ by hops, that is by
+#: tens of microseconds.
 LATENCY_FACTOR = 10.0
 LATENCY_LEAST_MS = 5.0

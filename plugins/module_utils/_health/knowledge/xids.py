@@ -1,9 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""NVIDIA's Xid errors: what each means, what NVIDIA says to do at once, and what that makes of a node. A new Xid is a new row.
+"""NVIDIA's Xid errors: what each means, what NVIDIA says to do at once, and what that makes of a
+node. A new Xid is a new row.
 
-Numbers, names, meanings and immediate actions: NVIDIA's Xid catalogue as of 2025-10-29. What we make of them follows its immediate action, but
-where a row in ``_OWN`` says otherwise.
+Numbers, names, meanings and immediate actions: NVIDIA's Xid catalogue as of 2025-10-29. What we
+make of them follows its immediate action, but where a row in ``_OWN`` says otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +23,9 @@ class Verdict(NamedTuple):
 
 
 class Xid(NamedTuple):
-    """A row of the catalogue. ``immediate`` is NVIDIA's word for what to do at once, "" where it gives none."""
+    """A row of the catalogue. ``immediate`` is NVIDIA's word for what to do at once, "" where it
+    gives none.
+    """
 
     name: str
     meaning: str
@@ -30,68 +33,89 @@ class Xid(NamedTuple):
     verdict: Verdict
 
 
-APPLICATION = Verdict(PASS, "none", "an error of the application; nothing is wrong with the GPU as far as this tells")
+APPLICATION = Verdict(PASS, "none", "an error of the application; nothing is wrong with the "
+"GPU as far as this tells")
 _INFORMATION = Verdict(PASS, "none", "nothing is to be done")
-_RESET = Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; reboot the node if that is refused")
-_REBOOT = Verdict(FAIL, "reboot_node", "drain the node and power-cycle it; reseat the GPU if it happens again, then replace it")
-_SUPPORT = Verdict(WARN, "watch", "NVIDIA asks to be told of it; watch the GPU, and report it if it comes again")
+_RESET = Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; reboot the node if that "
+"is refused")
+_REBOOT = Verdict(FAIL, "reboot_node", "drain the node and power-cycle it; reseat the GPU if "
+"it happens again, then replace it")
+_SUPPORT = Verdict(WARN, "watch", "NVIDIA asks to be told of it; watch the GPU, and report it "
+"if it comes again")
 _WATCH = Verdict(WARN, "watch", "watch the GPU, and report it if it comes again")
-_REPAIR = Verdict(WARN, "reset_gpu", "the GPU may go on working; reset it once its jobs are gone, so that the repair takes effect")
+_REPAIR = Verdict(WARN, "reset_gpu", "the GPU may go on working; reset it once its jobs are "
+"gone, so that the repair takes effect")
 _LINK = Verdict(WARN, "watch", "look at the link's error counters and at the other end of the link")
 
 #: What follows from NVIDIA's immediate action.
 _BY_ACTION: Dict[str, Verdict] = {
     "RESTART_APP": APPLICATION, "IGNORE": _INFORMATION, "RESET_GPU": _RESET, "RESTART_BM": _REBOOT,
-    "RESTART_VM": Verdict(FAIL, "reboot_node", "drain the node and restart the virtual machine or the node"),
+    "RESTART_VM": Verdict(FAIL, "reboot_node", "drain the node and restart the virtual machine or the "
+"node"),
     "CONTACT_SUPPORT": _SUPPORT,
     "CHECK_MECHANICALS": Verdict(FAIL, "drain_node", "drain the node and look at the power cables of the board"),
-    "UPDATE_SWFW": Verdict(WARN, "fix_configuration", "bring guest driver, host driver and firmware to versions that go together"),
+    "UPDATE_SWFW": Verdict(WARN, "fix_configuration", "bring guest driver, host driver and firmware to "
+"versions that go together"),
     "CHECK_UVM": _WATCH, "": _WATCH,
     # Its text says how bad it is: see `FATAL_IN_TEXT`.
     "WORKFLOW_NVLINK5_ERR": _LINK,
-    "WORKFLOW_NVLINK_ERR": Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; if it comes again, look at the other end of the link and the switch"),
+    "WORKFLOW_NVLINK_ERR": Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; if it comes again, "
+"look at the other end of the link and the switch"),
     "WORKFLOW_XID_48": _RESET,
-    # Alone it is a sign that the fabric manager cleaned up; with another Xid it is a consequence of that.
+    # Alone it is a sign that the fabric manager cleaned up; with another Xid it is a consequence of
+    # that.
     "WORKFLOW_XID_45": _INFORMATION,
     # Its text says which: see `recovery_of` in the check.
     "XID_154": _WATCH,
 }
 
-#: Where it is not what follows from the immediate action; the reasons are in the workflows of NVIDIA's catalogue and, where it names none, are our judgement.
+#: Where it is not what follows from the immediate action; the reasons are in the workflows of
+#: NVIDIA's catalogue and, where it names none, are our judgement.
 _OWN: Dict[int, Verdict] = {
     # Support is asked only afterwards: the GPU's channel is gone and no job is told why.
     32: _WATCH, 44: _WATCH, 80: _WATCH,
     # A row waits for its remapping; until then its page is out of use.
     63: _REPAIR, 94: _REPAIR, 156: _REPAIR, 160: _REPAIR,
-    64: Verdict(FAIL, "replace_part", "drain the node, reset the GPU once, run the field diagnostic, and replace the GPU if it agrees"),
+    64: Verdict(FAIL, "replace_part", "drain the node, reset the GPU once, run the field "
+"diagnostic, and replace the GPU if it agrees"),
     43: APPLICATION, 61: _RESET,
     92: Verdict(WARN, "watch", "look at the GPU's temperature and its corrected memory errors"),
     121: _LINK, 137: _LINK,
-    157: Verdict(WARN, "replace_part", "a candidate for replacement: run the field diagnostic when the node is drained"),
-    161: Verdict(WARN, "replace_part", "a candidate for replacement: run the field diagnostic when the node is drained"),
+    157: Verdict(WARN, "replace_part", "a candidate for replacement: run the field diagnostic "
+"when the node is drained"),
+    161: Verdict(WARN, "replace_part", "a candidate for replacement: run the field diagnostic "
+"when the node is drained"),
     162: _INFORMATION, 163: _INFORMATION, 164: _INFORMATION, 165: _INFORMATION,
     # NVIDIA gives no action; the GPU cannot be trusted before somebody looked.
-    167: _RESET, 168: Verdict(FAIL, "drain_node", "drain the node and compare the GPU's memory size with its peers; run the field diagnostic"),
+    167: _RESET, 168: Verdict(FAIL, "drain_node", "drain the node and compare the GPU's memory size with "
+"its peers; run the field diagnostic"),
     169: Verdict(WARN, "reset_gpu", "reset the GPU once its jobs are gone"),
     171: _RESET, 172: _RESET,
 }
 
-#: Xids of NVLink 5 whose text says ``Fatal`` or ``Nonfatal``, and what a fatal one makes of the GPU.
+#: Xids of NVLink 5 whose text says ``Fatal`` or ``Nonfatal``, and what a fatal one makes of the
+#: GPU.
 FATAL_IN_TEXT = tuple(range(144, 151))
-FATAL_LINK = Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; if it comes again, look at the other end of the link and the switch")
+FATAL_LINK = Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; if it comes again, "
+"look at the other end of the link and the switch")
 
-#: Details of a memory error, and the Xids beside which they are no news: those say what became of it (workflow of Xid 48).
+#: Details of a memory error, and the Xids beside which they are no news: those say what became of
+#: it (workflow of Xid 48).
 EXPLAINED: Dict[int, Tuple[int, ...]] = {code: (63, 64, 94, 95) for code in (48, 171, 172)}
 RECOVERY_CHANGED = 154
 OFF_THE_BUS = 79
 #: Of rows (Ampere and later) or pages (before); its text says which.
 RETIREMENT = (63, 64)
 
-#: What the kernel says without an Xid, and of switches: "NVIDIA Fabric Manager User Guide", chapter on fatal and non-fatal SXid errors.
-SWITCH_FATAL = Verdict(FAIL, "reboot_node", "drain the node, and reset all its GPUs and switches together or reboot it")
-SWITCH_NOT_FATAL = Verdict(WARN, "watch", "the job on that link may have ended; watch whether it comes again")
+#: What the kernel says without an Xid, and of switches: "NVIDIA Fabric Manager User Guide", chapter
+#: on fatal and non-fatal SXid errors.
+SWITCH_FATAL = Verdict(FAIL, "reboot_node", "drain the node, and reset all its GPUs and switches "
+"together or reboot it")
+SWITCH_NOT_FATAL = Verdict(WARN, "watch", "the job on that link may have ended; watch whether it "
+"comes again")
 
-NOT_KNOWN = Verdict(WARN, "watch", "it is not in the catalogue of this version; look it up in NVIDIA's")
+NOT_KNOWN = Verdict(WARN, "watch", "it is not in the catalogue of this version; look it up in "
+"NVIDIA's")
 
 #: Xid -> name, meaning ("": not used by current drivers), NVIDIA's immediate action.
 _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
@@ -262,7 +286,8 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     165: ("PSHC_ZERO_LIFETIME", "power smoothing hardware at the end of its life", ""),
     166: ("NVLINK_SECURE_CRYPTO_ERR", "traffic before the link was set up for encryption", ""),
     167: ("PCIE_FATAL_TIMEOUT", "PCIe fatal timeout", ""),
-    168: ("REDUCED_GPU_MEMORY_CAPACITY", "less memory than built in, after errors in its protected region", ""),
+    168: ("REDUCED_GPU_MEMORY_CAPACITY", "less memory than built in, after errors in its "
+"protected region", ""),
     169: ("SEC2_HALT_ERROR", "internal micro-controller halted", ""),
     170: ("NVLINK_SECURE_OTHER", "link interrupt in confidential computing mode", ""),
     171: ("UNCORRECTABLE_DRAM_ERROR", "uncorrectable DRAM error", ""),

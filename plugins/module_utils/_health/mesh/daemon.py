@@ -1,10 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The node process: it follows a share when whoever started it is long gone, and hands its readings over a socket. Nothing is written to disk.
+"""The node process: it follows a share when whoever started it is long gone, and hands its readings
+over a socket. Nothing is written to disk.
 
-Each user has at most one per network namespace. Its socket lies in a directory that no other user can enter (`private_dir`). It ends once its readings were
-taken, when it is told to, when another one takes its place, or when its lifetime is over. Everything it needs is imported
-before it detaches: the archive that Ansible imports modules from is removed when the module ends.
+Each user has at most one per network namespace. Its socket lies in a directory that no other user
+can enter (`private_dir`). It ends once its readings were taken, when it is told to, when another
+one takes its place, or when its lifetime is over. Everything it needs is imported before it
+detaches: the archive that Ansible imports modules from is removed when the module ends.
 """
 
 from __future__ import annotations
@@ -53,17 +55,22 @@ class _Peer(NamedTuple):
 
 
 def _peer_of(connection: socket.socket) -> _Peer:
-    pid, uid, _gid = struct.unpack("3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i")))
+    pid, uid, _gid = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
     return _Peer(pid, uid)
 
 
-# --- from outside ----------------------------------------------------------------------------------------------------
+# --- from outside
+# ----------------------------------------------------------------------------------------------------
 
 
 def start(share: Any, host_root: str = "/") -> Dict[str, Any]:
-    """End the node process of an earlier run, and start one that follows the share. Raises ValueError for what is no share, else `MeshError`.
+    """End the node process of an earlier run, and start one that follows the share. Raises
+    ValueError for what is no share, else `MeshError`.
 
-    ``{"state": "started", "pid", "replaced": run or None}``; a share without windows starts nothing and has the state ``nothing_to_do``.
+    ``{"state": "started", "pid", "replaced": run or None}``; a share without windows starts nothing
+    and has the state ``nothing_to_do``.
     """
     refuse(share, time.time())
     _refuse_twin(share, host_root)
@@ -72,11 +79,15 @@ def start(share: Any, host_root: str = "/") -> Dict[str, Any]:
         return {"state": "nothing_to_do", "pid": None, "replaced": replaced}
     tools = find_tools(share)
     lifetime = max(share["start"] + share["lifetime"] - time.time(), 1.0)
-    child = detach(lambda report: _serve(report, share, tools, host_root), lifetime + _FAREWELL, _START_SECONDS)
+    child = detach(
+        lambda report: _serve(report, share, tools, host_root), lifetime + _FAREWELL, _START_SECONDS
+    )
     mishap = child.mishap()
     if mishap or not child.values.get("listening"):
         crashed = mishap.get("crashed") or {}
-        how = crashed.get("raised") or ("it did not begin to listen" if mishap.get("hung") else "it ended at once")
+        how = crashed.get("raised") or (
+            "it did not begin to listen" if mishap.get("hung") else "it ended at once"
+        )
         _refuse_twin(share, host_root)
         raise MeshError(f"the node process could not be started: {how}")
     return {"state": "started", "pid": child.values["pid"], "replaced": replaced}
@@ -86,37 +97,64 @@ def would_start(share: Any, host_root: str = "/") -> Dict[str, Any]:
     """What `start` would do."""
     refuse(share, time.time())
     _refuse_twin(share, host_root)
-    return {"state": "would_start" if share["windows"] else "nothing_to_do", "pid": None, "replaced": state(host_root).get("run")}
+    return {
+        "state": "would_start" if share["windows"] else "nothing_to_do",
+        "pid": None,
+        "replaced": state(host_root).get("run"),
+    }
 
 
 def collect(
-    run: str, wait_seconds: float = 0.0, take: bool = True, turn: Optional[int] = None, known_as: Optional[str] = None, host_root: str = "/",
+    run: str,
+    wait_seconds: float = 0.0,
+    take: bool = True,
+    turn: Optional[int] = None,
+    known_as: Optional[str] = None,
+    host_root: str = "/",
 ) -> Dict[str, Any]:
-    """The readings of a run as they are after ``wait_seconds``, or as soon as it is over; with ``take`` the node process then ends.
+    """The readings of a run as they are after ``wait_seconds``, or as soon as it is over; with
+    ``take`` the node process then ends.
 
-    Only those of the pass ``turn`` and of the host ``known_as`` in the inventory, where these are given: what is left of another is none of it.
+    Only those of the pass ``turn`` and of the host ``known_as`` in the inventory, where these are
+    given: what is left of another is none of it.
     """
     until = time.monotonic() + wait_seconds
     while True:
         over = time.monotonic() >= until
-        answer, peer = _ask({"command": "collect", "run": run, "pass": turn, "host": known_as}, host_root, take, whatever=over)
+        answer, peer = _ask(
+            {"command": "collect", "run": run, "pass": turn, "host": known_as},
+            host_root,
+            take,
+            whatever=over,
+        )
         if answer is None:
-            return nothing(run, "none", "no node process is running here: it was never started, has been collected, was ended or has ended by itself")
+            return nothing(
+                run,
+                "none",
+                "no node process is running here: it was never started, has been collected, "
+                "was ended or has ended by itself",
+            )
         if answer.get("replaced"):
-            return nothing(run, "replaced", f"{answer['replaced']} is being measured here now ({peer})")
+            return nothing(
+                run, "replaced", f"{answer['replaced']} is being measured here now ({peer})"
+            )
         if over or answer.get("state") == "done":
             return answer
         time.sleep(min(_ASK_AGAIN, max(0.0, until - time.monotonic())))
 
 
 def state(host_root: str = "/") -> Dict[str, Any]:
-    """``{"state": "running" | "done", "run", "host", "pid", "uid"}`` of the node process, ``{"state": "none"}`` when there is none."""
+    """``{"state": "running" | "done", "run", "host", "pid", "uid"}`` of the node process,
+    ``{"state": "none"}`` when there is none.
+    """
     answer, peer = _ask({"command": "status"}, host_root)
     return {"state": "none"} if answer is None else dict(answer, **peer._asdict())
 
 
 def stop(run: Optional[str] = None, host_root: str = "/") -> Optional[str]:
-    """End the node process, of ``run`` when that is given; returns the run that it followed, None when there was nothing to end."""
+    """End the node process, of ``run`` when that is given; returns the run that it followed, None
+    when there was nothing to end.
+    """
     connection = _connected(host_root)
     if connection is None:
         return None
@@ -134,22 +172,38 @@ def stop(run: Optional[str] = None, host_root: str = "/") -> Optional[str]:
 
 
 def _refuse_twin(share: Share, host_root: str) -> None:
-    """Raise `MeshError` where this machine takes part in the same run by another name: the two would end each other."""
+    """Raise `MeshError` where this machine takes part in the same run by another name: the two
+    would end each other.
+    """
     try:
         found = state(host_root)
     except MeshError:  # what is in the way for another reason is `stop`'s business
         return
     if found.get("run") == share["run"] and found.get("host") != share["host"]:
-        raise MeshError(f"this machine is already measured as {found.get('host')}: the inventory has two names for it, measure it by one of them")
+        raise MeshError(
+            f"this machine is already measured as {found.get('host')}: the inventory has two "
+            "names for it, measure it by one of them"
+        )
 
 
 def nothing(run: str, found: str, reason: str) -> Dict[str, Any]:
     """Readings that are none, and why."""
-    return {"run": run, "pass": None, "host": None, "state": found, "reason": reason, "late_seconds": 0.0, "windows": []}
+    return {
+        "run": run,
+        "pass": None,
+        "host": None,
+        "state": found,
+        "reason": reason,
+        "late_seconds": 0.0,
+        "windows": [],
+    }
 
 
-def _ask(question: Dict[str, Any], host_root: str, take: bool = False, whatever: bool = False) -> Tuple[Optional[Dict[str, Any]], _Peer]:
-    """The answer of the node process, and its peer credentials; the answer is None where no node process runs.
+def _ask(
+    question: Dict[str, Any], host_root: str, take: bool = False, whatever: bool = False
+) -> Tuple[Optional[Dict[str, Any]], _Peer]:
+    """The answer of the node process, and its peer credentials; the answer is None where no node
+    process runs.
 
     With ``take`` it is told that it may end if it is done, with ``whatever`` also if it is not.
     """
@@ -169,7 +223,9 @@ def _ask(question: Dict[str, Any], host_root: str, take: bool = False, whatever:
 
 
 def _address(directory: int) -> str:
-    """The socket below the open directory. By its descriptor, since the address of a socket has at most 107 bytes (unix(7))."""
+    """The socket below the open directory. By its descriptor, since the address of a socket has at
+    most 107 bytes (unix(7)).
+    """
     return f"/proc/self/fd/{directory}/mesh-{os.stat('/proc/self/ns/net').st_ino}.socket"
 
 
@@ -195,13 +251,18 @@ def _connected_to(address: str) -> Optional[socket.socket]:
         try:
             connection.connect(address)
             return connection
-        except (FileNotFoundError, ConnectionRefusedError):  # never started, or ended without removing its socket
+        except (
+            FileNotFoundError,
+            ConnectionRefusedError,
+        ):  # never started, or ended without removing its socket
             connection.close()
             return None
         except BlockingIOError as error:  # as many wait already as may (listen(2))
             if time.monotonic() >= until:
                 connection.close()
-                words = "it accepts no connections, and no more can wait; find it (ss -xlp) and end it"
+                words = (
+                    "it accepts no connections, and no more can wait; find it (ss -xlp) and end it"
+                )
                 raise MeshError(f"the node process here cannot be reached: {words}") from error
             time.sleep(0.05)
         except OSError as error:
@@ -209,7 +270,9 @@ def _connected_to(address: str) -> Optional[socket.socket]:
             raise MeshError(f"the node process here cannot be reached: {error}") from error
 
 
-def _exchange(connection: socket.socket, question: Dict[str, Any], seconds: float) -> Dict[str, Any]:
+def _exchange(
+    connection: socket.socket, question: Dict[str, Any], seconds: float
+) -> Dict[str, Any]:
     until = time.monotonic() + seconds
     _send(connection, question)
     length = _LENGTH.unpack(_received(connection, _LENGTH.size, until))[0]
@@ -270,10 +333,13 @@ def _kill(peer: _Peer, run: Optional[str], answer: Dict[str, Any], host_root: st
     except OSError as error:
         words = f"{words}; {error.strerror}"
     who = f"the node process of run {answer.get('run') or run or 'unknown'} ({peer})"
-    raise MeshError(f"{who} is in the way and cannot be ended: {words}; end it as its user or as root")
+    raise MeshError(
+        f"{who} is in the way and cannot be ended: {words}; end it as its user or as root"
+    )
 
 
-# --- inside ----------------------------------------------------------------------------------------------------------
+# --- inside
+# ----------------------------------------------------------------------------------------------------------
 
 
 def _serve(report: Report, share: Share, tools: Any, host_root: str) -> None:
@@ -290,7 +356,9 @@ def _serve(report: Report, share: Share, tools: Any, host_root: str) -> None:
             children = node.children()
             readers, writers = door.readers(), door.writers()
             wait = min(node.wake(), door.wake()) - time.monotonic()
-            readable, writable, _none = select.select([*readers, *children], writers, [], max(0.0, wait))
+            readable, writable, _none = select.select(
+                [*readers, *children], writers, [], max(0.0, wait)
+            )
             for child in children:
                 if child in readable:
                     child.pump()
@@ -308,7 +376,8 @@ class _Guest:
         self.until = now + _ANSWER_SECONDS
         self.come = bytearray()
         self.left = memoryview(b"")
-        #: Whether the readings went out, so that the node process may end once they are acknowledged.
+        #: Whether the readings went out, so that the node process may end once they are
+        #: acknowledged.
         self.has_readings = False
 
     def questions(self) -> List[Dict[str, Any]]:
@@ -320,13 +389,15 @@ class _Guest:
                 raise ValueError("a question that long")
             if len(self.come) < _LENGTH.size + length:
                 break
-            found.append(json.loads(self.come[_LENGTH.size:_LENGTH.size + length]))
-            del self.come[:_LENGTH.size + length]
+            found.append(json.loads(self.come[_LENGTH.size : _LENGTH.size + length]))
+            del self.come[: _LENGTH.size + length]
         return found
 
 
 class _Door:
-    """The socket of a node process and those who talk over it; nobody who is slow, hostile or gone holds up the rest."""
+    """The socket of a node process and those who talk over it; nobody who is slow, hostile or gone
+    holds up the rest.
+    """
 
     def __init__(self, host_root: str) -> None:
         """Raises OSError where another node process has the socket."""
@@ -335,7 +406,9 @@ class _Door:
         self._directory = private_dir.open_directory(Host(host_root))
         self._address = _address(self._directory)
         # With this lock held, a socket that is there belongs to a process that has ended.
-        self._lock = os.open(f"{self._address}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        self._lock = os.open(
+            f"{self._address}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
         if not files.locked(self._lock, time.monotonic() + _SOCKET_SECONDS):
             raise OSError(errno.EADDRINUSE, "another node process has the socket")
         with contextlib.suppress(FileNotFoundError):
@@ -367,7 +440,7 @@ class _Door:
                 if guest.connection in readable:
                     self._hear(guest, node)
                 if guest.left and (guest.connection in writable or guest.connection in readable):
-                    guest.left = guest.left[guest.connection.send(guest.left):]
+                    guest.left = guest.left[guest.connection.send(guest.left) :]
             except BlockingIOError:
                 continue
             except (OSError, ValueError, RecursionError, TypeError, KeyError):
@@ -408,7 +481,10 @@ class _Door:
                 guest.left = memoryview(_framed(self._answer(guest, question, node)))
 
     def _answer(self, guest: _Guest, question: Dict[str, Any], node: Node) -> Dict[str, Any]:
-        if any(question.get(key) not in (None, own) for key, own in (("run", node.run), ("pass", node.turn), ("host", node.host))):
+        if any(
+            question.get(key) not in (None, own)
+            for key, own in (("run", node.run), ("pass", node.turn), ("host", node.host))
+        ):
             return {"replaced": f"run {node.run}, pass {node.turn}, as {node.host}"}
         if question["command"] == "collect":
             guest.has_readings = True

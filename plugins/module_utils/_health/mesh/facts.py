@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan needs to know of a host: its interfaces, iperf3 and fping, and whether somebody uses its GPUs. Read on the host, nothing is changed."""
+"""What a plan needs to know of a host: its interfaces, iperf3 and fping, and whether somebody uses
+its GPUs. Read on the host, nothing is changed.
+"""
 
 from __future__ import annotations
 
@@ -14,17 +16,20 @@ from ..checks._driver import mishap_findings
 from ..checks.iperf3_pairs import held, use_of_gpus
 from ..model import NODE, Finding
 
-#: Seconds for all of it unless the settings say otherwise: the gate looks twice, and asks Slurm each time.
+#: Seconds for all of it unless the settings say otherwise: the gate looks twice, and asks Slurm
+#: each time.
 _SECONDS = 40.0
 
 Part = Callable[[Report, Probe], Any]
 
 
 def look(settings: Settings, ask_gate: bool) -> Dict[str, Any]:
-    """The facts of this host but for its clock, which only the controller can compare. With ``ask_gate`` it takes two seconds longer;
-    ``gate_seconds`` is by how much it really did, since a plan has no use for them.
+    """The facts of this host but for its clock, which only the controller can compare. With
+    ``ask_gate`` it takes two seconds longer; ``gate_seconds`` is by how much it really did, since a
+    plan has no use for them.
 
-    The parts are read side by side, each in a child of its own, so that one that hangs costs nothing but itself.
+    The parts are read side by side, each in a child of its own, so that one that hangs costs
+    nothing but itself.
     """
     parts: Dict[str, Part] = {"network": _network, "iperf3": _iperf3, "fping": _fping}
     if ask_gate:
@@ -39,12 +44,19 @@ def look(settings: Settings, ask_gate: bool) -> Dict[str, Any]:
     end(list(children.values()), 0.5)
     told = {name: child.values.get("told") for name, child in children.items()}
     troubles = {name: mishap_findings(child.mishap(), NODE) for name, child in children.items()}
-    facts: Dict[str, Any] = dict(told["network"] or {"interfaces": [], "error": {"reason": "hung", "message": _words(troubles["network"])}})
+    facts: Dict[str, Any] = dict(
+        told["network"]
+        or {"interfaces": [], "error": {"reason": "hung", "message": _words(troubles["network"])}}
+    )
     for name in ("iperf3", "fping"):
         facts[name] = told[name] or {"error": _words(troubles[name]), "reason": "hung"}
     busy = told.get("busy")
     facts["gate_seconds"] = gate_seconds
-    facts["busy"] = busy if isinstance(busy, list) else [finding.to_dict() for finding in troubles.get("busy", [])]
+    facts["busy"] = (
+        busy
+        if isinstance(busy, list)
+        else [finding.to_dict() for finding in troubles.get("busy", [])]
+    )
     return facts
 
 

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handshake of a pair: small datagrams that both ends send and count.
 
-One that arrives proves its direction, whatever TCP says, and tells the server's port and the peer's clock. Who is asked after its own handshake
-is over still answers, so that an end that comes late hears as much as one that was in time.
+One that arrives proves its direction, whatever TCP says, and tells the server's port and the peer's
+clock. Who is asked after its own handshake is over still answers, so that an end that comes late
+hears as much as one that was in time.
 """
 
 from __future__ import annotations
@@ -45,7 +46,9 @@ class Hello:
         try:
             self._socket = _bound(window["interface"], window["address"], window["ports"][0])
         except OSError as error:
-            self.error = f"no datagram socket on {window['address']} port {window['ports'][0]}: {error}"
+            self.error = (
+                f"no datagram socket on {window['address']} port {window['ports'][0]}: {error}"
+            )
 
     def sockets(self) -> List[socket.socket]:
         """What to wait for before `hear`."""
@@ -58,7 +61,9 @@ class Hello:
             self._send(answer=False)
 
     def hear(self, greeting: bool) -> None:
-        """Take what has come; what asks is answered unless we are still ``greeting`` of our own accord."""
+        """Take what has come; what asks is answered unless we are still ``greeting`` of our own
+        accord.
+        """
         for _count in range(_BATCH if self._socket else 0):
             try:
                 data = self._socket.recv(_LARGEST)  # type: ignore[union-attr]
@@ -73,7 +78,13 @@ class Hello:
     def reading(self) -> Dict[str, Any]:
         """``offset_seconds`` is the peer's clock less our own."""
         offset = round(self._best[1], 6) if self._best else None
-        return {"sent": self.sent, "heard": self.heard, "peer_heard": self.peer_heard, "offset_seconds": offset, "error": self.error}
+        return {
+            "sent": self.sent,
+            "heard": self.heard,
+            "peer_heard": self.peer_heard,
+            "offset_seconds": offset,
+            "error": self.error,
+        }
 
     def close(self) -> None:
         if self._socket:
@@ -84,7 +95,13 @@ class Hello:
             return
         now = time.time()
         message = dict(
-            self._about, host=self._host, peer=self._peer, heard=self.heard, port=self.port, clock=now, answer=answer,
+            self._about,
+            host=self._host,
+            peer=self._peer,
+            heard=self.heard,
+            port=self.port,
+            clock=now,
+            answer=answer,
             echo=[self._last[0], now - self._last[1]] if self._last else None,
         )
         try:
@@ -100,9 +117,15 @@ class Hello:
         except (ValueError, RecursionError):
             return None
         expected = dict(self._about, host=self._peer, peer=self._host)
-        if not isinstance(message, dict) or any(message.get(key) != value for key, value in expected.items()):
+        if not isinstance(message, dict) or any(
+            message.get(key) != value for key, value in expected.items()
+        ):
             return None
-        whole = isinstance(message.get("heard"), int) and isinstance(message.get("answer"), bool) and _is_number(message.get("clock"))
+        whole = (
+            isinstance(message.get("heard"), int)
+            and isinstance(message.get("answer"), bool)
+            and _is_number(message.get("clock"))
+        )
         return message if whole else None
 
     def _take(self, message: Dict[str, Any]) -> None:
@@ -137,7 +160,9 @@ def _bound(interface: str, address: str, port: int) -> socket.socket:
 
 
 def may_bind(opened: socket.socket, interface: str) -> bool:
-    """Keep a socket to an interface; False where the kernel does not let us (it does without privileges since Linux 5.7)."""
+    """Keep a socket to an interface; False where the kernel does not let us (it does without
+    privileges since Linux 5.7).
+    """
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
     except PermissionError:

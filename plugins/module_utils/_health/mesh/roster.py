@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a second pass pairs: suspects with partners that proved good, each taken as seldom as possible, so that the pairs fit into few rounds. Pure."""
+"""Whom a second pass pairs: suspects with partners that proved good, each taken as seldom as
+possible, so that the pairs fit into few rounds. Pure.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,8 @@ if TYPE_CHECKING:
 
 #: A plane and two nodes on it.
 Pair = Tuple[str, str, str]
-#: In place of a path's group: any other. From one group to any it is the group's uplink, from any to any what connects the groups.
+#: In place of a path's group: any other. From one group to any it is the group's uplink, from any
+#: to any what connects the groups.
 ELSEWHERE = "*"
 #: Partners that a suspect interface is paired with again.
 PARTNERS = 3
@@ -21,10 +24,15 @@ LOOK = 64
 
 
 class Roster:
-    """Who may be paired with whom: proven-good partners by plane, who has met, and how often each is taken already."""
+    """Who may be paired with whom: proven-good partners by plane, who has met, and how often each
+    is taken already.
+    """
 
     def __init__(
-        self, observations: Sequence[Observation], suspects: Set[Tuple[str, str]], groups: Mapping[str, str],
+        self,
+        observations: Sequence[Observation],
+        suspects: Set[Tuple[str, str]],
+        groups: Mapping[str, str],
         spared: Iterable[Tuple[str, str]] = (),
     ) -> None:
         self.groups, self.suspects = groups, suspects
@@ -52,12 +60,15 @@ class Roster:
         self.heaps: Dict[str, List[Tuple[int, str]]] = {}
         spared = set(spared)
         for plane in self.seen:
-            # Where rates were measured, a good partner has one each way; a ping does not say that it is fast.
+            # Where rates were measured, a good partner has one each way; a ping does not say that
+            # it is fast.
             proven = good.get((plane, True), set()) & sends.get((plane, True), set())
             proven = proven or good.get((plane, False), set()) | sends.get((plane, False), set())
             proven = {node for node in proven if (plane, node) not in suspects}
             free = {node for node in proven if (plane, node) not in spared}
-            self.heaps[plane] = [(0, node) for node in sorted(free if len(free) >= PARTNERS else proven)]
+            self.heaps[plane] = [
+                (0, node) for node in sorted(free if len(free) >= PARTNERS else proven)
+            ]
 
     def take(self, plane: str, one: str, other: str) -> Pair:
         for node in (one, other):
@@ -65,15 +76,27 @@ class Roster:
         return (plane, one, other) if one < other else (plane, other, one)
 
     def pair(self, plane: str, node: str, count: int, fresh: bool = False) -> List[Pair]:
-        """A suspect with so many good partners: those least taken, then those not met yet, then those of groups that are new to it."""
+        """A suspect with so many good partners: those least taken, then those not met yet, then
+        those of groups that are new to it.
+        """
         pairs: List[Pair] = []
         used, taken = {self.groups.get(node) or ""}, {node}
         while len(pairs) < count:
-            looked = self._least(plane, taken, self.met.get((plane, node), set()) if fresh else set())
+            looked = self._least(
+                plane, taken, self.met.get((plane, node), set()) if fresh else set()
+            )
             if not looked:
                 break
             met = self.met.get((plane, node), set())
-            partner = min(looked, key=lambda one: (self.loads.get(one, 0), one in met, (self.groups.get(one) or "") in used, one))
+            partner = min(
+                looked,
+                key=lambda one: (
+                    self.loads.get(one, 0),
+                    one in met,
+                    (self.groups.get(one) or "") in used,
+                    one,
+                ),
+            )
             used.add(self.groups.get(partner) or "")
             taken.add(partner)
             pairs.append(self.take(plane, node, partner))
@@ -96,14 +119,23 @@ class Roster:
             heapq.heappush(heap, (self.loads.get(node, 0), node))
         return fit
 
-    def fresh(self, plane: str, nodes: Sequence[str], most: int, fellows: bool = False) -> List[Pair]:
-        """Pairs with these nodes that were not measured yet, whoever the other is, or with others of their groups only."""
+    def fresh(
+        self, plane: str, nodes: Sequence[str], most: int, fellows: bool = False
+    ) -> List[Pair]:
+        """Pairs with these nodes that were not measured yet, whoever the other is, or with others
+        of their groups only.
+        """
         pairs: List[Pair] = []
         for node in nodes[:most]:
-            met = self.met[(plane, node)] | {ends[0] if ends[1] == node else ends[1] for _plane, *ends in pairs if node in ends}
+            met = self.met[(plane, node)] | {
+                ends[0] if ends[1] == node else ends[1] for _plane, *ends in pairs if node in ends
+            }
             others = (
-                other for other in self.seen.get(plane, [])
-                if other != node and other not in met and (not fellows or self.groups.get(other) == self.groups.get(node))
+                other
+                for other in self.seen.get(plane, [])
+                if other != node
+                and other not in met
+                and (not fellows or self.groups.get(other) == self.groups.get(node))
             )
             other = min(others, key=lambda one: (self.loads.get(one, 0), one), default=None)
             if other is not None:
@@ -116,7 +148,12 @@ class Roster:
 
     def within(self, plane: str, one: str, other: str) -> List[Pair]:
         """A pair within either group of a path."""
-        return [pair for group in (one, other) if group != ELSEWHERE for pair in self._disjoint(plane, group, group, 1)]
+        return [
+            pair
+            for group in (one, other)
+            if group != ELSEWHERE
+            for pair in self._disjoint(plane, group, group, 1)
+        ]
 
     def _disjoint(self, plane: str, near: str, far: str, count: int) -> List[Pair]:
         """Pairs from one group to the other, or within one, of nodes that are no suspects."""
@@ -134,8 +171,10 @@ class Roster:
                 return node in met, self.loads.get(node, 0), node
 
             others = (
-                node for node in self._of_groups.get((plane, far), [])
-                if node not in taken and (near == far != ELSEWHERE) == (self.groups[node] == self.groups[one])
+                node
+                for node in self._of_groups.get((plane, far), [])
+                if node not in taken
+                and (near == far != ELSEWHERE) == (self.groups[node] == self.groups[one])
             )
             other = min(others, key=wanted, default=None)
             if other is not None:

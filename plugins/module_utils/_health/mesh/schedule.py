@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Who meets whom in which round. Pure: what is random follows from a seed.
 
-Nodes are the numbers 0 to n-1. A round is a list of disjoint pairs of them; the first of a pair is the client. With an odd
-number of nodes one sits out each round: it is paired with nobody, who is number n in here.
+Nodes are the numbers 0 to n-1. A round is a list of disjoint pairs of them; the first of a pair is
+the client. With an odd number of nodes one sits out each round: it is paired with nobody, who is
+number n in here.
 """
 
 from __future__ import annotations
@@ -20,24 +21,33 @@ Wanted = Tuple[Any, Any, Any]
 #: What may be busy once a round, by pair.
 Ends = Dict[Hashable, Tuple[Hashable, Hashable]]
 
-#: Up to so many groups, all are looked at when the least used path from a group is chosen; of more, so many at random.
+#: Up to so many groups, all are looked at when the least used path from a group is chosen; of more,
+#: so many at random.
 _ALL_GROUPS, _SOME_GROUPS = 16, 8
-#: Rounds that are chosen for what they show when most pairs meet anyway, and how many are compared for each.
+#: Rounds that are chosen for what they show when most pairs meet anyway, and how many are compared
+#: for each.
 _PICKS, _COMPARED = 32, 64
-#: Nodes few enough for rounds to be drawn again, and how often at most, when mending cost some node all its partners of a kind.
+#: Nodes few enough for rounds to be drawn again, and how often at most, when mending cost some node
+#: all its partners of a kind.
 _FEW, _TRIES = 128, 10
 
 
 def all_rounds(n: int) -> List[Round]:
-    """Every pair once, by the circle method: n-1 rounds for an even n, n rounds in which one sits out for an odd n."""
+    """Every pair once, by the circle method: n-1 rounds for an even n, n rounds in which one sits
+    out for an odd n.
+    """
     return _directed(_circle(n))
 
 
-def sampled_rounds(n: int, count: int, seed: Union[int, str], groups: Optional[Sequence[Hashable]] = None) -> List[Round]:
-    """``count`` random rounds in which as many meet as can and no pair meets twice; all of them when there are no more.
+def sampled_rounds(
+    n: int, count: int, seed: Union[int, str], groups: Optional[Sequence[Hashable]] = None
+) -> List[Round]:
+    """``count`` random rounds in which as many meet as can and no pair meets twice; all of them
+    when there are no more.
 
-    ``groups`` has a label for each node. Every second round pairs nodes of the same group and the others nodes of
-    different groups, as far as the sizes of the groups allow, with the paths between groups used evenly.
+    ``groups`` has a label for each node. Every second round pairs nodes of the same group and the
+    others nodes of different groups, as far as the sizes of the groups allow, with the paths
+    between groups used evenly.
     """
     size = n + n % 2
     count = min(count, size - 1)
@@ -57,10 +67,14 @@ def sampled_rounds(n: int, count: int, seed: Union[int, str], groups: Optional[S
     return _directed([[pair for pair in pairs if max(pair) < n] for pairs in rounds])
 
 
-def ping_peers(n: int, most: int, seed: Union[int, str], groups: Optional[Sequence[Hashable]] = None) -> List[List[int]]:
-    """Whom each node pings: all others when those are ``most`` at most, else a sample of ``most`` within and across groups.
+def ping_peers(
+    n: int, most: int, seed: Union[int, str], groups: Optional[Sequence[Hashable]] = None
+) -> List[List[int]]:
+    """Whom each node pings: all others when those are ``most`` at most, else a sample of ``most``
+    within and across groups.
 
-    A pair is pinged from both ends, so a node pings as many as ping it. With an odd n some have one peer less.
+    A pair is pinged from both ends, so a node pings as many as ping it. With an odd n some have one
+    peer less.
     """
     if n - 1 <= most:
         return [[peer for peer in range(n) if peer != node] for node in range(n)]
@@ -73,17 +87,29 @@ def ping_peers(n: int, most: int, seed: Union[int, str], groups: Optional[Sequen
 
 
 def disjoint_rounds(wanted: Iterable[Wanted], together: bool = False) -> List[List[Wanted]]:
-    """The wanted (plane, host, host), each once, in few rounds such that no host has two pairs in a round, or with ``together`` none
-    on the same plane. Where suspects meet others (no pair among either) these are the fewest: as many as the busiest host has pairs."""
+    """The wanted (plane, host, host), each once, in few rounds such that no host has two pairs in a
+    round, or with ``together`` none on the same plane. Where suspects meet others (no pair among
+    either) these are the fewest: as many as the busiest host has pairs.
+    """
     triples: Dict[Hashable, Wanted] = {}
     for plane, one, other in wanted:
         triples.setdefault((plane, frozenset((one, other))), (plane, one, other))
-    ends: Ends = {key: ((plane, one), (plane, other)) if together else (one, other) for key, (plane, one, other) in triples.items()}
+    ends: Ends = {
+        key: ((plane, one), (plane, other)) if together else (one, other)
+        for key, (plane, one, other) in triples.items()
+    }
     load = Counter(end for both in ends.values() for end in both)
     count = max(load.values(), default=0)
     held: Dict[Hashable, Dict[int, Hashable]] = {end: {} for end in load}
     for key, (one, other) in ends.items():
-        place = next((place for place in range(count) if place not in held[one] and place not in held[other]), None)
+        place = next(
+            (
+                place
+                for place in range(count)
+                if place not in held[one] and place not in held[other]
+            ),
+            None,
+        )
         if place is None:
             place = _vacated(held, ends, one, other, count)
         if place is None:
@@ -96,9 +122,17 @@ def disjoint_rounds(wanted: Iterable[Wanted], together: bool = False) -> List[Li
     return [some for some in rounds if some]
 
 
-def _vacated(held: Dict[Hashable, Dict[int, Hashable]], ends: Ends, one: Hashable, other: Hashable, count: int) -> Optional[int]:
-    """A round made free for both ends, which have none in common: the pairs that ``other`` starts a chain of, in turn in a round free
-    for the one and in a round free for the other, change places (Kempe, König). None when the chain leads back to the one."""
+def _vacated(
+    held: Dict[Hashable, Dict[int, Hashable]],
+    ends: Ends,
+    one: Hashable,
+    other: Hashable,
+    count: int,
+) -> Optional[int]:
+    """A round made free for both ends, which have none in common: the pairs that ``other`` starts a
+    chain of, in turn in a round free for the one and in a round free for the other, change places
+    (Kempe, König). None when the chain leads back to the one.
+    """
     mine = next(place for place in range(count) if place not in held[one])
     theirs = next(place for place in range(count) if place not in held[other])
     chain: List[Tuple[Hashable, int]] = []
@@ -119,7 +153,9 @@ def _vacated(held: Dict[Hashable, Dict[int, Hashable]], ends: Ends, one: Hashabl
 
 
 def _circle(n: int) -> List[Round]:
-    """One stands still and the others move round it by one place a round; those opposite each other meet."""
+    """One stands still and the others move round it by one place a round; those opposite each other
+    meet.
+    """
     if n < 2:
         return []
     size = n + n % 2
@@ -127,16 +163,22 @@ def _circle(n: int) -> List[Round]:
     rounds = []
     for turn in range(size - 1):
         ring = [0] + moving[turn:] + moving[:turn]
-        rounds.append([pair for pair in zip(ring[:size // 2], reversed(ring[size // 2:])) if max(pair) < n])
+        rounds.append(
+            [pair for pair in zip(ring[: size // 2], reversed(ring[size // 2 :])) if max(pair) < n]
+        )
     return rounds
 
 
 def _directed(rounds: List[Round]) -> List[Round]:
-    """The same pairs, first in each the one that was client less often so far: both roles are then seen of each node."""
+    """The same pairs, first in each the one that was client less often so far: both roles are then
+    seen of each node.
+    """
     ahead: Counter = Counter()
     directed = []
     for pairs in rounds:
-        directed.append([(two, one) if ahead[one] > ahead[two] else (one, two) for one, two in pairs])
+        directed.append(
+            [(two, one) if ahead[one] > ahead[two] else (one, two) for one, two in pairs]
+        )
         for client, server in directed[-1]:
             ahead[client] += 1
             ahead[server] -= 1
@@ -149,18 +191,29 @@ def _numbered(groups: Sequence[Hashable]) -> List[int]:
 
 
 def _unseen(rounds: List[Round], labels: List[int]) -> int:
-    """How many nodes have no partner of their own group though there are others in it, or none of another."""
-    seen = {(node, labels[one] == labels[two]) for pairs in rounds for one, two in pairs if max(one, two) < len(labels) for node in (one, two)}
+    """How many nodes have no partner of their own group though there are others in it, or none of
+    another.
+    """
+    seen = {
+        (node, labels[one] == labels[two])
+        for pairs in rounds
+        for one, two in pairs
+        if max(one, two) < len(labels)
+        for node in (one, two)
+    }
     sizes = Counter(labels)
-    return sum(sizes[label] > 1 and (node, True) not in seen for node, label in enumerate(labels)) + sum(
-        (node, False) not in seen for node in range(len(labels)))
+    return sum(
+        sizes[label] > 1 and (node, True) not in seen for node, label in enumerate(labels)
+    ) + sum((node, False) not in seen for node in range(len(labels)))
 
 
 # ---- most pairs meet: rounds of the circle, chosen ----
 
 
 def _chosen(labels: List[int], count: int, rng: random.Random) -> List[Round]:
-    """``count`` rounds of a shuffled circle; those first that show nodes a kind of partner, own group or other, they have not had."""
+    """``count`` rounds of a shuffled circle; those first that show nodes a kind of partner, own
+    group or other, they have not had.
+    """
     order = list(range(len(labels)))
     rng.shuffle(order)
     rounds = [[(order[one], order[two]) for one, two in pairs] for pairs in _circle(len(labels))]
@@ -198,10 +251,12 @@ def _mixed(n: int, count: int, rng: random.Random) -> List[Round]:
 
 
 def _mended(pairs: Round, met: List[Set[int]], labels: List[int], rng: random.Random) -> Round:
-    """A round in which no pair meets again, by swapping partners, and the meetings of which are noted in ``met``.
+    """A round in which no pair meets again, by swapping partners, and the meetings of which are
+    noted in ``met``.
 
-    There is always a swap while no more rounds than half the nodes have been held: each of the two nodes has fewer partners
-    whom it must not meet than there are others to swap with. One that keeps the number of pairs within groups is preferred.
+    There is always a swap while no more rounds than half the nodes have been held: each of the two
+    nodes has fewer partners whom it must not meet than there are others to swap with. One that
+    keeps the number of pairs within groups is preferred.
     """
     for index, (one, two) in enumerate(pairs):
         if two in met[one]:
@@ -212,7 +267,9 @@ def _mended(pairs: Round, met: List[Set[int]], labels: List[int], rng: random.Ra
                 three, four = pairs[other]
                 for first, second in (((one, three), (two, four)), ((one, four), (two, three))):
                     if other != index and first[1] not in met[one] and second[1] not in met[two]:
-                        change = _within([first, second], labels) - _within([pairs[index], pairs[other]], labels)
+                        change = _within([first, second], labels) - _within(
+                            [pairs[index], pairs[other]], labels
+                        )
                         swaps.append((abs(change), len(swaps), other, first, second))
                 if swaps and not swaps[-1][0]:
                     break
@@ -246,10 +303,15 @@ class _Stratified:
         self.inner = {label: self._inner(nodes) for label, nodes in self.members.items()}
 
     def _inner(self, nodes: List[int]) -> List[Round]:
-        """Rounds within a group, to be used one by one. A group of more than half the nodes needs one each time."""
+        """Rounds within a group, to be used one by one. A group of more than half the nodes needs
+        one each time.
+        """
         turns = self.count if 2 * len(nodes) > len(self.labels) else self.count // 2
         rounds = _mixed(len(nodes), turns, self.rng) if len(nodes) > 1 else []
-        return [[(nodes[one], nodes[two]) for one, two in pairs if max(one, two) < len(nodes)] for pairs in rounds]
+        return [
+            [(nodes[one], nodes[two]) for one, two in pairs if max(one, two) < len(nodes)]
+            for pairs in rounds
+        ]
 
     def rounds(self) -> List[Round]:
         return [self._round(within=turn % 2 == 1) for turn in range(self.count)]
@@ -266,7 +328,9 @@ class _Stratified:
         return pairs
 
     def _own(self, label: int, within: bool) -> Round:
-        """Pairs within a group: the next of its rounds, or only as many as find no partner in other groups."""
+        """Pairs within a group: the next of its rounds, or only as many as find no partner in other
+        groups.
+        """
         surplus = 2 * len(self.members[label]) - len(self.labels)
         if not self.inner[label] or not (within or surplus > 0):
             return []
@@ -275,15 +339,17 @@ class _Stratified:
             return pairs
         self.rng.shuffle(pairs)
         pairs.sort(key=lambda pair: self.outside[pair[0]] + self.outside[pair[1]], reverse=True)
-        return pairs[:surplus // 2]
+        return pairs[: surplus // 2]
 
     def _path(self, one: int, two: int) -> Pair:
         first, second = self.labels[one], self.labels[two]
         return (first, second) if first < second else (second, first)
 
     def _across(self, paired: Set[int]) -> Round:
-        """Pairs of those not paired yet, in different groups while there are any. The largest group chooses first, since
-        it would be left with itself otherwise, and chooses the group it met least for that one's size."""
+        """Pairs of those not paired yet, in different groups while there are any. The largest group
+        chooses first, since it would be left with itself otherwise, and chooses the group it met
+        least for that one's size.
+        """
         left: Dict[int, List[int]] = {}
         for label, nodes in self.members.items():
             free = [node for node in nodes if node not in paired]
@@ -310,13 +376,24 @@ class _Stratified:
                 heapq.heappush(heap, (-len(own), self.rng.random(), label))
         return pairs
 
-    def _partner(self, node: int, labels: List[int], left: Dict[int, List[int]], fresh: Counter) -> int:
-        """The partner for a node, taken from ``left``: one it has not met, of the group least used by its own."""
+    def _partner(
+        self, node: int, labels: List[int], left: Dict[int, List[int]], fresh: Counter
+    ) -> int:
+        """The partner for a node, taken from ``left``: one it has not met, of the group least used
+        by its own.
+        """
         own, random = self.labels[node], self.rng.random
         seen = []
         for label in self._candidates(own, labels, left):
             path = (own, label) if own < label else (label, own)
-            seen.append(((self.paths[path] + fresh[path]) / len(self.members[label]), -len(left[label]), random(), label))
+            seen.append(
+                (
+                    (self.paths[path] + fresh[path]) / len(self.members[label]),
+                    -len(left[label]),
+                    random(),
+                    label,
+                )
+            )
         met = self.met[node]
         for *_rank, label in sorted(seen):
             free = left[label]
@@ -327,7 +404,9 @@ class _Stratified:
         return left[min(seen)[-1] if seen else own].pop()
 
     def _candidates(self, own: int, labels: List[int], left: Dict[int, List[int]]) -> List[int]:
-        """Other groups with nodes left: all where those are few, else some at random. Forgets the empty ones that it meets."""
+        """Other groups with nodes left: all where those are few, else some at random. Forgets the
+        empty ones that it meets.
+        """
         if len(labels) <= _ALL_GROUPS:
             labels[:] = [label for label in labels if left[label]]
             return [label for label in labels if label != own]

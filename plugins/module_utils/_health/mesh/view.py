@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a mesh run when it is judged: the figures, what was expected of them, and the causes that explain what is bad. Pure."""
+"""What is known of a mesh run when it is judged: the figures, what was expected of them, and the
+causes that explain what is bad. Pure.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,22 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from ..knowledge.network import PING_HEADERS
 from . import localise
 from .figures import (
-    KINDS, Echo, Expected, Figures, Leg, LinkClass, Missed, Observed, Passes, class_of, expectations, gather, latency_limits, link_classes, observe, united,
+    KINDS,
+    Echo,
+    Expected,
+    Figures,
+    Leg,
+    LinkClass,
+    Missed,
+    Observed,
+    Passes,
+    class_of,
+    expectations,
+    gather,
+    latency_limits,
+    link_classes,
+    observe,
+    united,
     usual_delays,
 )
 from .localise import Cause, Observation
@@ -34,12 +51,16 @@ class Explained(NamedTuple):
 
     @property
     def is_weak(self) -> bool:
-        """Whether it may be a firewall: that iperf3 gets no connection says nothing of the link, and no ping nothing where iperf3 does."""
+        """Whether it may be a firewall: that iperf3 gets no connection says nothing of the link,
+        and no ping nothing where iperf3 does.
+        """
         return self.kind == "blocked" and (self.filtered or self.check == IPERF)
 
     @property
     def checks(self) -> Set[str]:
-        """The checks whose figures show it: its own, and the other one's as far as what that found follows from it."""
+        """The checks whose figures show it: its own, and the other one's as far as what that found
+        follows from it.
+        """
         following = [one for one in self.further if KINDS.index(one.kind) >= KINDS.index(self.kind)]
         return {self.check} | {IPERF if one.directed else PING for one in following}
 
@@ -49,16 +70,26 @@ class View:
 
     def __init__(self, plans: Sequence[Mapping[str, Any]], passes: Passes) -> None:
         self.plan = plans[0]
-        self.groups: Dict[str, str] = {host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group}
+        self.groups: Dict[str, str] = {
+            host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
+        }
         self.figures: Figures = gather(plans, passes)
         self.speeds = link_classes(self.plan)
         silent = self.figures.silent
         self.expected: Dict[LinkClass, Expected] = expectations(self.plan, self.figures.legs)
         self.first: Observed = observe(self.plan, self.figures, self.expected, 1)
         self.second: Observed = observe(self.plan, self.figures, self.expected, 2)
-        self.observed: Observed = united(self.first, self.second, [host for turn, host in silent if turn == 2 and (1, host) not in silent])
-        passes_seen = [family for observed in (self.first, self.second) for family in self.families(observed)]
-        self._bad = {(*one[:3], one.directed) for family in passes_seen for one in family.values() if one.bad}
+        self.observed: Observed = united(
+            self.first,
+            self.second,
+            [host for turn, host in silent if turn == 2 and (1, host) not in silent],
+        )
+        passes_seen = [
+            family for observed in (self.first, self.second) for family in self.families(observed)
+        ]
+        self._bad = {
+            (*one[:3], one.directed) for family in passes_seen for one in family.values() if one.bad
+        }
         self._legs: Dict[str, List[Leg]] = {}
         for leg in self.figures.legs:
             for host in (leg.source, leg.target):
@@ -84,8 +115,16 @@ class View:
         usual = usual_delays(echo for echo in self.figures.echoes if echo.turn == 1)
         #: The longest accepted round trip in ms, and the bytes in front of a ping's data, by plane.
         self.limits = latency_limits(self.plan, usual)
-        members = [(plane["name"], member) for plane in self.plan["planes"] for member in plane["members"] if member]
-        self.headers = {plane: PING_HEADERS[6 if ":" in str(member["address"]) else 4] for plane, member in members}
+        members = [
+            (plane["name"], member)
+            for plane in self.plan["planes"]
+            for member in plane["members"]
+            if member
+        ]
+        self.headers = {
+            plane: PING_HEADERS[6 if ":" in str(member["address"]) else 4]
+            for plane, member in members
+        }
         self.planes = [plane["name"] for plane in self.plan["planes"]]
         self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
         self.causes_by_node: Dict[str, List[Cause]] = {}
@@ -102,7 +141,9 @@ class View:
     def planned_on(self, host: str, check: str) -> List[str]:
         """The planes on which the first pass was to measure the host."""
         planned = self._planned.get((check, self.places[host]), ())
-        return [plane["name"] for place, plane in enumerate(self.plan["planes"]) if place in planned]
+        return [
+            plane["name"] for place, plane in enumerate(self.plan["planes"]) if place in planned
+        ]
 
     def legs_at(self, host: str) -> List[Leg]:
         """What was measured to and from a host, and what was tried."""
@@ -115,19 +156,34 @@ class View:
         return self._missed.get(host, [])
 
     def legs_of(self, pair: Observation) -> List[Leg]:
-        """The figures of a pair in this direction, one of each pass that has any, the last one last."""
-        return [leg for leg in self.legs_at(pair.source) if (leg.plane, leg.source, leg.target) == pair[:3] and leg.rate is not None]
+        """The figures of a pair in this direction, one of each pass that has any, the last one
+        last.
+        """
+        return [
+            leg
+            for leg in self.legs_at(pair.source)
+            if (leg.plane, leg.source, leg.target) == pair[:3] and leg.rate is not None
+        ]
 
     def times_bad(self, pair: Observation) -> int:
         """How many measurements of a direction were bad: all those of a pass whose best one is."""
         rounds = {leg.turn: leg.rounds for leg in self.legs_of(pair)}
-        passes = [observed.rate.get((pair.plane, pair.source, pair.target)) for observed in (self.first, self.second)]
-        return sum(rounds.get(turn, 1) for turn, one in enumerate(passes, 1) if one is not None and one.bad)
+        passes = [
+            observed.rate.get((pair.plane, pair.source, pair.target))
+            for observed in (self.first, self.second)
+        ]
+        return sum(
+            rounds.get(turn, 1) for turn, one in enumerate(passes, 1) if one is not None and one.bad
+        )
 
     def echoes_of(self, pair: Observation) -> List[Echo]:
         """A pair's pings, in both directions, of the last pass that sent any."""
         ends = {pair.source, pair.target}
-        echoes = [echo for echo in self.echoes_at(pair.source) if echo.plane == pair.plane and {echo.source, echo.target} == ends]
+        echoes = [
+            echo
+            for echo in self.echoes_at(pair.source)
+            if echo.plane == pair.plane and {echo.source, echo.target} == ends
+        ]
         return [echo for echo in echoes if echo.turn == max(other.turn for other in echoes)]
 
     def figures_at(self, host: str, check: str) -> Sequence[Any]:
@@ -136,17 +192,31 @@ class View:
     def excused(self, host: str, figure: Any) -> bool:
         """Whether a pair's figure (or observation) has a cause that is not this host's."""
         seen = Observation(figure.plane, figure.source, figure.target, True, True)
-        near = self.causes_by_node.get(figure.source, []) + self.causes_by_node.get(figure.target, []) + self.paths
-        return any(_touches(cause, seen, self.groups) for cause in near if host not in cause.nodes or cause.scope == "link")
+        near = (
+            self.causes_by_node.get(figure.source, [])
+            + self.causes_by_node.get(figure.target, [])
+            + self.paths
+        )
+        return any(
+            _touches(cause, seen, self.groups)
+            for cause in near
+            if host not in cause.nodes or cause.scope == "link"
+        )
 
     def is_not_its_own(self, host: str, figure: Any) -> bool:
         """Whether a pair's figure is bad, in either pass, and others are to blame for it."""
         directed = isinstance(figure, Leg)
-        ends = (figure.source, figure.target) if directed else tuple(sorted((figure.source, figure.target)))
+        ends = (
+            (figure.source, figure.target)
+            if directed
+            else tuple(sorted((figure.source, figure.target)))
+        )
         return (figure.plane, *ends, directed) in self._bad and self.excused(host, figure)
 
     def speaks(self, host: str, one: Optional[Observation]) -> bool:
-        """Whether an observation says something of this host: a good one does, a bad one that others are to blame for does not."""
+        """Whether an observation says something of this host: a good one does, a bad one that
+        others are to blame for does not.
+        """
         return one is not None and not (one.bad and self.excused(host, one))
 
     @staticmethod
@@ -157,42 +227,96 @@ class View:
         return self.expected.get(class_of(self.speeds, leg))
 
     def causes(self) -> List[Explained]:
-        """What explains all that is bad, each once, the deepest kind first; and what the second pass did not see again."""
+        """What explains all that is bad, each once, the deepest kind first; and what the second
+        pass did not see again.
+        """
         found: List[Explained] = []
-        for family, second, first in zip(self.families(self.observed), self.families(self.second), self.families(self.first)):
+        for family, second, first in zip(
+            self.families(self.observed), self.families(self.second), self.families(self.first)
+        ):
             check = IPERF if family is self.observed.rate else PING
             again = list(second.values())
             before = self._not_repeated(list(first.values()), again)
             # What such a host was bad with and was not measured again is no broken link either.
-            over = {one for cause in before if not any(one.bad and _touches(cause, one, self.groups) for one in again) for one in cause.bad}
-            causes = localise.localise([one for one in family.values() if one not in over], self.groups)
+            over = {
+                one
+                for cause in before
+                if not any(one.bad and _touches(cause, one, self.groups) for one in again)
+                for one in cause.bad
+            }
+            causes = localise.localise(
+                [one for one in family.values() if one not in over], self.groups
+            )
             places = {_place(cause) for cause in causes}
-            found += [Explained(cause, _kind(cause.bad), check, repeated=localise.repeated(cause, again, self.groups)) for cause in causes]
-            found += [Explained(cause, _kind(cause.bad), check, repeated=False) for cause in before if _place(cause) not in places]
+            found += [
+                Explained(
+                    cause,
+                    _kind(cause.bad),
+                    check,
+                    repeated=localise.repeated(cause, again, self.groups),
+                )
+                for cause in causes
+            ]
+            found += [
+                Explained(cause, _kind(cause.bad), check, repeated=False)
+                for cause in before
+                if _place(cause) not in places
+            ]
         found = [self._with_other_check(one) for one in found]
-        found.sort(key=lambda one: (one.repeated is False, one.cause.scope == "undecided", one.is_weak, KINDS.index(one.kind)))
+        found.sort(
+            key=lambda one: (
+                one.repeated is False,
+                one.cause.scope == "undecided",
+                one.is_weak,
+                KINDS.index(one.kind),
+            )
+        )
         return self._merged(found)
 
-    def _not_repeated(self, first: Sequence[Observation], again: Sequence[Observation]) -> List[Cause]:
-        """Hosts and paths that several partners complained of in the first pass, and that were well in the second."""
-        before = localise.localise(first, self.groups) if again and any(one.bad for one in first) else []
-        return [cause for cause in before if cause.scope in ("node", "interface", "path") and localise.repeated(cause, again, self.groups) is False]
+    def _not_repeated(
+        self, first: Sequence[Observation], again: Sequence[Observation]
+    ) -> List[Cause]:
+        """Hosts and paths that several partners complained of in the first pass, and that were well
+        in the second.
+        """
+        before = (
+            localise.localise(first, self.groups) if again and any(one.bad for one in first) else []
+        )
+        return [
+            cause
+            for cause in before
+            if cause.scope in ("node", "interface", "path")
+            and localise.repeated(cause, again, self.groups) is False
+        ]
 
     def _merged(self, found: Sequence[Explained]) -> List[Explained]:
-        """Causes of which one explains another are one: a lossy interface is slow too, and a dead one is both."""
+        """Causes of which one explains another are one: a lossy interface is slow too, and a dead
+        one is both.
+        """
         kept: List[Explained] = []
         for one in found:
-            deeper = [place for place, other in enumerate(kept) if _explains(other, one, self.groups)]
+            deeper = [
+                place for place, other in enumerate(kept) if _explains(other, one, self.groups)
+            ]
             if not deeper:
                 kept.append(one)
                 continue
             place = deeper[0]
             other = kept[place]
             cause = other.cause
-            if _place(cause) == _place(one.cause) and cause.direction == "both" and one.cause.direction != "both" and other.kind == one.kind:
-                cause = one.cause  # pings go both ways, so that only iperf3's end of it knows the direction
+            if (
+                _place(cause) == _place(one.cause)
+                and cause.direction == "both"
+                and one.cause.direction != "both"
+                and other.kind == one.kind
+            ):
+                cause = (
+                    one.cause
+                )  # pings go both ways, so that only iperf3's end of it knows the direction
             repeated = other.repeated if other.repeated is not None else one.repeated
-            kept[place] = other._replace(cause=cause, further=other.further + one.cause.bad, repeated=repeated)
+            kept[place] = other._replace(
+                cause=cause, further=other.further + one.cause.bad, repeated=repeated
+            )
         return kept
 
     def _with_other_check(self, one: Explained) -> Explained:
@@ -200,17 +324,28 @@ class View:
         if one.kind != "blocked" or one.repeated is False:
             return one
         if one.check == IPERF:
-            echoes = [self.observed.echo.get((bad.plane, *sorted((bad.source, bad.target)))) for bad in one.cause.bad]  # type: ignore[arg-type]
-            return one._replace(filtered=any(echo is not None and echo.value > 0 for echo in echoes))
+            echoes = [
+                self.observed.echo.get((bad.plane, *sorted((bad.source, bad.target))))
+                for bad in one.cause.bad
+            ]  # type: ignore[arg-type]
+            return one._replace(
+                filtered=any(echo is not None and echo.value > 0 for echo in echoes)
+            )
         tried = [legs for legs in map(self._legs_since, one.cause.bad) if legs]
         carried = [legs for legs in tried if any(leg.rate for leg in legs)]
         return one._replace(filtered=2 * len(carried) > len(tried))
 
     def _legs_since(self, pair: Observation) -> List[Leg]:
-        """What iperf3 got between the ends of a ping, either way, after it was sent; each pass begins with the pings."""
+        """What iperf3 got between the ends of a ping, either way, after it was sent; each pass
+        begins with the pings.
+        """
         sent = max([echo.turn for echo in self.echoes_of(pair)], default=1)
         ends = {pair.source, pair.target}
-        return [leg for leg in self.legs_at(pair.source) if leg.plane == pair.plane and {leg.source, leg.target} == ends and leg.turn >= sent]
+        return [
+            leg
+            for leg in self.legs_at(pair.source)
+            if leg.plane == pair.plane and {leg.source, leg.target} == ends and leg.turn >= sent
+        ]
 
 
 def _kind(observations: Iterable[Observation]) -> str:

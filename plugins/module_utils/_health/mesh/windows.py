@@ -1,8 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a node does in one window of its share: ping its peers, or measure with one of them. Runs in a child of the node process.
+"""What a node does in one window of its share: ping its peers, or measure with one of them. Runs in
+a child of the node process.
 
-All times are of the monotonic clock. A window is over before it closes, whatever the other end does.
+All times are of the monotonic clock. A window is over before it closes, whatever the other end
+does.
 """
 
 from __future__ import annotations
@@ -22,11 +24,13 @@ Window = Mapping[str, Any]
 Tools = Mapping[str, Dict[str, Any]]
 Reading = Dict[str, Any]
 
-#: Seconds before a window closes by which everything in it has ended, so that the next one finds ports and processor free.
+#: Seconds before a window closes by which everything in it has ended, so that the next one finds
+#: ports and processor free.
 MARGIN = 0.15
 #: Seconds between SIGTERM and SIGKILL for fping and iperf3.
 _GRACE = 0.1
-#: Seconds between two looks at a server that is about to listen, and between two tries to reach one.
+#: Seconds between two looks at a server that is about to listen, and between two tries to reach
+#: one.
 _LOOK, _RETRY = 0.01, 0.05
 
 
@@ -35,18 +39,30 @@ def blank(window: Window) -> Reading:
     if window["kind"] == "ping":
         return {"kind": "ping", "plane": window["plane"], "targets": {}, "error": None}
     return {
-        "kind": "pair", "plane": window["plane"], "round": window["round"], "peer": window["peer"], "side": window["side"],
-        "hello": {"sent": 0, "heard": 0, "peer_heard": None, "offset_seconds": None, "error": None}, "port": None, "legs": {}, "error": None,
+        "kind": "pair",
+        "plane": window["plane"],
+        "round": window["round"],
+        "peer": window["peer"],
+        "side": window["side"],
+        "hello": {"sent": 0, "heard": 0, "peer_heard": None, "offset_seconds": None, "error": None},
+        "port": None,
+        "legs": {},
+        "error": None,
     }
 
 
 def missing(window: Window, tools: Tools) -> Optional[Dict[str, str]]:
     """The error of a window whose program is not there."""
     found = tools["fping" if window["kind"] == "ping" else "iperf3"]
-    return {"reason": found.get("reason", "missing"), "message": found["error"]} if "error" in found else None
+    return (
+        {"reason": found.get("reason", "missing"), "message": found["error"]}
+        if "error" in found
+        else None
+    )
 
 
-# --- ping ------------------------------------------------------------------------------------------------------------
+# --- ping
+# ------------------------------------------------------------------------------------------------------------
 
 
 def ping(report: Report, window: Window, tools: Tools, closes: float) -> None:
@@ -58,30 +74,61 @@ def ping(report: Report, window: Window, tools: Tools, closes: float) -> None:
     def pinged(kind: str, count: int, seconds: float, **more: Any) -> Dict[str, Any]:
         report.stage(f"fping ({kind} packets)")
         argv = fping.argv(
-            tools["fping"], addresses, count, window["period_ms"], window["interval_ms"], interface=window["interface"], family=family, **more)
+            tools["fping"],
+            addresses,
+            count,
+            window["period_ms"],
+            window["interval_ms"],
+            interface=window["interface"],
+            family=family,
+            **more,
+        )
         return fping.parse(run(argv, max(0.1, seconds), _GRACE), addresses, count)
 
-    big_seconds = fping.duration(len(addresses), window["big_count"], window["period_ms"], window["interval_ms"]) if window["big_count"] else 0.0
+    big_seconds = (
+        fping.duration(
+            len(addresses), window["big_count"], window["period_ms"], window["interval_ms"]
+        )
+        if window["big_count"]
+        else 0.0
+    )
     small = pinged("small", window["count"], until - time.monotonic() - big_seconds)
     reading["error"] = small["error"]
-    reading["targets"] = {host: {"small": small["targets"][address]} for host, address in window["targets"].items() if address in small["targets"]}
+    reading["targets"] = {
+        host: {"small": small["targets"][address]}
+        for host, address in window["targets"].items()
+        if address in small["targets"]
+    }
     report.send("reading", reading)
     if window["big_count"] and not reading["error"]:
         size = fping.big_size(window["mtu"], family)
-        big = pinged("big", window["big_count"], until - time.monotonic(), size=size, dont_fragment=family == 4)
+        big = pinged(
+            "big",
+            window["big_count"],
+            until - time.monotonic(),
+            size=size,
+            dont_fragment=family == 4,
+        )
         for host, target in reading["targets"].items():
-            target["big"] = dict(big["targets"].get(window["targets"][host]) or {"error": big["error"]}, size=size)
+            target["big"] = dict(
+                big["targets"].get(window["targets"][host]) or {"error": big["error"]}, size=size
+            )
         report.send("reading", reading)
 
 
-# --- pair ------------------------------------------------------------------------------------------------------------
+# --- pair
+# ------------------------------------------------------------------------------------------------------------
 
 
-def pair(report: Report, run_id: str, host: str, window: Window, tools: Tools, opens: float) -> None:
+def pair(
+    report: Report, run_id: str, host: str, window: Window, tools: Tools, opens: float
+) -> None:
     """The handshake, and beside it this side's part: the server, or the client's two legs."""
     closes, greeted = opens + window["seconds"] - MARGIN, opens + window["handshake_seconds"]
     hello = Hello(run_id, host, window)
-    side: Union[_Client, _Server] = (_Client if window["side"] == "client" else _Server)(report, window, tools, opens, closes)
+    side: Union[_Client, _Server] = (_Client if window["side"] == "client" else _Server)(
+        report, window, tools, opens, closes
+    )
     told: Reading = {}
     try:
         while True:
@@ -95,7 +142,12 @@ def pair(report: Report, run_id: str, host: str, window: Window, tools: Tools, o
                 told = reading
             if now >= closes or (side.over and now >= greeted):
                 return
-            wake = min(closes, side.due(now), hello.due if now < greeted else closes, greeted if now < greeted else closes)
+            wake = min(
+                closes,
+                side.due(now),
+                hello.due if now < greeted else closes,
+                greeted if now < greeted else closes,
+            )
             waiting: List[Union[socket.socket, Child]] = [*hello.sockets(), *side.children()]
             for one in select.select(waiting, [], [], max(0.0, wake - now))[0]:
                 if isinstance(one, Child):
@@ -107,15 +159,21 @@ def pair(report: Report, run_id: str, host: str, window: Window, tools: Tools, o
 
 
 class _Side:
-    """What client and server have in common: at most one program at a time, in a child of its own beside the handshake."""
+    """What client and server have in common: at most one program at a time, in a child of its own
+    beside the handshake.
+    """
 
-    def __init__(self, report: Report, window: Window, tools: Tools, opens: float, closes: float) -> None:
+    def __init__(
+        self, report: Report, window: Window, tools: Tools, opens: float, closes: float
+    ) -> None:
         self._report, self._window, self._program = report, window, tools["iperf3"]
         self._opens, self._closes = opens, closes
         self._child: Optional[Child] = None
         with socket.socket(_family(window["address"]), socket.SOCK_STREAM) as trial:
             try:
-                self._interface: Optional[str] = window["interface"] if may_bind(trial, window["interface"]) else None
+                self._interface: Optional[str] = (
+                    window["interface"] if may_bind(trial, window["interface"]) else None
+                )
             except OSError:  # there is no such interface (any more): iperf3 will say so
                 self._interface = window["interface"]
 
@@ -135,7 +193,9 @@ class _Side:
 class _Client(_Side):
     """Two legs, one after the other: this side sends, then the server does."""
 
-    def __init__(self, report: Report, window: Window, tools: Tools, opens: float, closes: float) -> None:
+    def __init__(
+        self, report: Report, window: Window, tools: Tools, opens: float, closes: float
+    ) -> None:
         super().__init__(report, window, tools, opens, closes)
         self.legs: Dict[str, Reading] = {}
         self.port: Optional[int] = None
@@ -150,25 +210,48 @@ class _Client(_Side):
         return {"legs": dict(self.legs), "port": self.port}
 
     def due(self, now: float) -> float:
-        return self._until + 2 * _GRACE if self.children() else self._opens + self._window["handshake_seconds"]
+        return (
+            self._until + 2 * _GRACE
+            if self.children()
+            else self._opens + self._window["handshake_seconds"]
+        )
 
     def step(self, now: float, hello: Hello) -> None:
         if self._child and (self._child.ended or now >= self._until + 2 * _GRACE):
             self._take(self._child)
-        known = hello.peer_port is not None or now >= self._opens + self._window["handshake_seconds"]
+        known = (
+            hello.peer_port is not None or now >= self._opens + self._window["handshake_seconds"]
+        )
         if self._left and not self._child and known:
             self._start(self._left[0], hello.peer_port or self._window["ports"][0])
 
     def _start(self, leg: str, port: int) -> None:
         window = self._window
-        first = self._opens + window["handshake_seconds"] + window["leg_seconds"] + window["slack_seconds"]
+        first = (
+            self._opens
+            + window["handshake_seconds"]
+            + window["leg_seconds"]
+            + window["slack_seconds"]
+        )
         self.port, self._until = port, first if leg == "transmit" else self._closes
         argv = iperf3.client_argv(
-            self._program, window["peer_address"], port, window["leg_seconds"], window["streams"], window["zerocopy"], reverse=leg == "receive",
-            bind=window["address"], interface=self._interface, connect_seconds=window["leg_seconds"],
+            self._program,
+            window["peer_address"],
+            port,
+            window["leg_seconds"],
+            window["streams"],
+            window["zerocopy"],
+            reverse=leg == "receive",
+            bind=window["address"],
+            interface=self._interface,
+            connect_seconds=window["leg_seconds"],
         )
         latest = self._until - int(window["leg_seconds"]) - _RETRY
-        self._begin(f"iperf3 client ({leg})", functools.partial(_measure, argv, leg == "receive", self._until, latest), self._until)
+        self._begin(
+            f"iperf3 client ({leg})",
+            functools.partial(_measure, argv, leg == "receive", self._until, latest),
+            self._until,
+        )
 
     def _take(self, child: Child) -> None:
         child.stop(_GRACE)
@@ -177,7 +260,9 @@ class _Client(_Side):
 
 
 def _measure(argv: List[str], reverse: bool, until: float, latest: float, report: Report) -> None:
-    """One leg; a server that does not listen yet, or is not done with the leg before, is asked again until ``latest``."""
+    """One leg; a server that does not listen yet, or is not done with the leg before, is asked
+    again until ``latest``.
+    """
     while True:
         leg = iperf3.parse_client(run(argv, max(0.1, until - time.monotonic()), _GRACE), reverse)
         early = leg.get("error", {}).get("reason") in ("refused", "busy", "control")
@@ -190,7 +275,9 @@ def _measure(argv: List[str], reverse: bool, until: float, latest: float, report
 class _Server(_Side):
     """A server on the first port of the range that is free, until the window closes."""
 
-    def __init__(self, report: Report, window: Window, tools: Tools, opens: float, closes: float) -> None:
+    def __init__(
+        self, report: Report, window: Window, tools: Tools, opens: float, closes: float
+    ) -> None:
         super().__init__(report, window, tools, opens, closes)
         self.port: Optional[int] = None
         self.error: Optional[Dict[str, str]] = None
@@ -221,14 +308,22 @@ class _Server(_Side):
             while self._in_use(self._candidate + 1):
                 self._candidate += 1
         except OSError as error:
-            self.error = {"reason": "bind", "message": f"no server on {self._window['address']}: {error.strerror}"}
+            self.error = {
+                "reason": "bind",
+                "message": f"no server on {self._window['address']}: {error.strerror}",
+            }
             return
         self._candidate += 1
         if self._candidate > self._window["ports"][1]:
             first, last = self._window["ports"]
-            self.error = {"reason": "bind", "message": f"no port from {first} to {last} is free on {self._window['address']}"}
+            self.error = {
+                "reason": "bind",
+                "message": f"no port from {first} to {last} is free on {self._window['address']}",
+            }
             return
-        argv = iperf3.server_argv(self._program, self._window["address"], self._interface, self._candidate)
+        argv = iperf3.server_argv(
+            self._program, self._window["address"], self._interface, self._candidate
+        )
         self._begin("iperf3 server", functools.partial(_serve, argv, self._closes), self._closes)
 
     def _in_use(self, port: int) -> bool:
@@ -265,7 +360,13 @@ def mishap_of(child: Child) -> Dict[str, str]:
     """Why a child did not do what it was for."""
     mishap = child.mishap()
     if "hung" in mishap:
-        return {"reason": "hung", "message": f"{mishap['hung']['what']} hung and was ended after {mishap['hung']['allowed_seconds']:.1f} s"}
+        return {
+            "reason": "hung",
+            "message": f"{mishap['hung']['what']} hung and was ended after "
+            f"{mishap['hung']['allowed_seconds']:.1f} s",
+        }
     crashed = mishap.get("crashed") or {}
-    how = crashed.get("raised") or (f"ended by signal {crashed['signal']}" if crashed.get("signal") else "ended without a word")
+    how = crashed.get("raised") or (
+        f"ended by signal {crashed['signal']}" if crashed.get("signal") else "ended without a word"
+    )
     return {"reason": "crashed", "message": f"{crashed.get('what') or child.stage}: {how}"}

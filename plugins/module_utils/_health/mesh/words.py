@@ -18,27 +18,38 @@ _MOST_PAIRS = 12
 def what_is_wrong(view: View, one: Explained) -> str:
     """The trouble of a host in words, without its name."""
     cause = one.cause
-    partners = len({end for bad in cause.bad for end in (bad.source, bad.target)} - set(cause.nodes))
+    partners = len(
+        {end for bad in cause.bad for end in (bad.source, bad.target)} - set(cause.nodes)
+    )
     whom = f"{partners} partner{'' if partners == 1 else 's'}"
     where = "" if cause.plane or cause.scope == "interface" else " on every plane"
     if one.kind == "slow":
         rate, usual = typical(view, cause)
-        verb = {"transmit": "sends", "receive": "receives"}.get(cause.direction, "sends and receives")
-        other = {"transmit": "; receives normally", "receive": "; sends normally"}.get(cause.direction, "")
+        verb = {"transmit": "sends", "receive": "receives"}.get(
+            cause.direction, "sends and receives"
+        )
+        other = {"transmit": "; receives normally", "receive": "; sends normally"}.get(
+            cause.direction, ""
+        )
         preposition = {"transmit": "to", "receive": "from"}.get(cause.direction, "with")
         return f"{verb} at {out_of(rate, usual)} {preposition} {whom}{where}{other}"
     if one.kind == "blocked":
         if cause.direction == "transmit" and not one.is_weak:
             return f"nothing that it sends arrives at {whom}{where}; it receives from them"
         if cause.direction == "receive" and not one.is_weak:
-            return f"nothing arrives that {whom} send{'s' if partners == 1 else ''} it{where}; they receive from it"
+            return (
+                f"nothing arrives that {whom} send{'s' if partners == 1 else ''} it{where}; "
+                "they receive from it"
+            )
         return f"{nothing(one)} gets through to or from {whom}{where}"
     return path_words(view, one, f" with {whom}{where}")
 
 
 def nothing(one: Explained) -> str:
     """What does not get through where something is blocked."""
-    return ("no ping" if one.check == PING else "no iperf3 connection") if one.is_weak else "no packet"
+    return (
+        ("no ping" if one.check == PING else "no iperf3 connection") if one.is_weak else "no packet"
+    )
 
 
 def firewall_words(view: View, one: Explained) -> str:
@@ -58,18 +69,29 @@ def path_words(view: View, one: Explained, whom: str = "") -> str:
         return f"{100 * (sent - received) / max(sent, 1):.0f} % of {sent} pings lost{whom}"
     if one.kind == "mtu":
         size = max([echo.big_size + view.headers.get(echo.plane, 0) for echo in last] or [0])
-        return f"packets of {size} bytes do not get through{whom}, small ones do: the MTU on the way is smaller than the interfaces'"
+        return (
+            f"packets of {size} bytes do not get through{whom}, small ones do: the MTU on "
+            "the way is smaller than the interfaces'"
+        )
     delays = sorted(echo.p50_ms for echo in last if echo.p50_ms is not None)
     limits = [view.limits[bad.plane] for bad in one.cause.bad if bad.plane in view.limits]
     most = f", more than {max(limits):.3g} ms" if limits else ""
-    return f"round trips{whom} take {quantile(delays, 0.5):.1f} ms{most}" if delays else f"round trips{whom} are slow"
+    return (
+        f"round trips{whom} take {quantile(delays, 0.5):.1f} ms{most}"
+        if delays
+        else f"round trips{whom} are slow"
+    )
 
 
 def typical(view: View, cause: Cause) -> Tuple[float, float]:
-    """The median rate of what is bad, from the last pass that measured each, and what is usual there; bits/s."""
+    """The median rate of what is bad, from the last pass that measured each, and what is usual
+    there; bits/s.
+    """
     legs = [several[-1] for several in map(view.legs_of, cause.bad) if several]
     rates = sorted(leg.rate for leg in legs if leg.rate is not None)
-    usual = [expected.usual for expected in map(view.expected_of, legs) if expected and expected.usual]
+    usual = [
+        expected.usual for expected in map(view.expected_of, legs) if expected and expected.usual
+    ]
     return (quantile(rates, 0.5) if rates else 0.0), (max(usual) if usual else 0.0)
 
 
@@ -92,7 +114,10 @@ def between(view: View, cause: Cause) -> str:
         word = view.plan.get("group_by") or "group"
         if set(cause.groups) == {localise.ELSEWHERE}:
             return f"each {word} and the others"
-        ends = [f"all other {word}s" if group == localise.ELSEWHERE else f"{word} {group}" for group in cause.groups]
+        ends = [
+            f"all other {word}s" if group == localise.ELSEWHERE else f"{word} {group}"
+            for group in cause.groups
+        ]
     return f" {'to' if cause.direction == 'forward' else 'and'} ".join(ends)
 
 
@@ -109,8 +134,13 @@ def evidence_of(view: View, one: Explained) -> Dict[str, Any]:
     """The pairs that prove it."""
     cause = one.cause
     evidence: Dict[str, Any] = {
-        "scope": cause.scope, "plane": cause.plane, "direction": cause.direction, "partners": list(cause.partners[:_MOST_PAIRS]),
-        "pairs": [_pair_of(view, bad) for bad in cause.bad[:_MOST_PAIRS]], "pairs_in_all": len(cause.bad), "repeated": one.repeated,
+        "scope": cause.scope,
+        "plane": cause.plane,
+        "direction": cause.direction,
+        "partners": list(cause.partners[:_MOST_PAIRS]),
+        "pairs": [_pair_of(view, bad) for bad in cause.bad[:_MOST_PAIRS]],
+        "pairs_in_all": len(cause.bad),
+        "repeated": one.repeated,
     }
     if cause.against:
         evidence["against"] = [_pair_of(view, good) for good in cause.against[:_MOST_PAIRS]]
@@ -122,15 +152,29 @@ def evidence_of(view: View, one: Explained) -> Dict[str, Any]:
 
 
 def _pair_of(view: View, one: Observation) -> Dict[str, Any]:
-    pair: Dict[str, Any] = {"plane": one.plane, "from": one.source, "to": one.target, "kind": one.kind}
+    pair: Dict[str, Any] = {
+        "plane": one.plane,
+        "from": one.source,
+        "to": one.target,
+        "kind": one.kind,
+    }
     if one.directed:
         legs = view.legs_of(one)
         if legs:
-            pair.update(bits_per_second=legs[-1].rate, retransmits=legs[-1].retransmits, cpu_percent=legs[-1].cpu, rounds=sum(leg.rounds for leg in legs))
+            pair.update(
+                bits_per_second=legs[-1].rate,
+                retransmits=legs[-1].retransmits,
+                cpu_percent=legs[-1].cpu,
+                rounds=sum(leg.rounds for leg in legs),
+            )
             expected = view.expected_of(legs[-1])
             if expected and expected.floor is not None:
-                pair.update(expected_at_least=expected.floor, source=expected.source, detail=expected.detail)
+                pair.update(
+                    expected_at_least=expected.floor, source=expected.source, detail=expected.detail
+                )
     else:
         echoes = view.echoes_of(one)
-        pair.update(sent=sum(echo.sent for echo in echoes), received=sum(echo.received for echo in echoes))
+        pair.update(
+            sent=sum(echo.sent for echo in echoes), received=sum(echo.received for echo in echoes)
+        )
     return pair

@@ -1,11 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Starting, finding and ending the sampler of a capture. One per name on a node; it needs nobody and ends by itself.
+"""Starting, finding and ending the sampler of a capture. One per name on a node; it needs nobody
+and ends by itself.
 
-A capture is a directory: ``samples.jsonl`` (what the sampler writes), ``record.json`` (what ran and where), ``sampler.json`` (who writes: the process
-id is only believed together with its start time and the boot id). The archive that Ansible imports modules from is gone when the module ends, and what
-the module has imported would stay in memory for hours: the sampler is therefore a Python of its own, which gets the source of what it needs on its
-standard input.
+A capture is a directory: ``samples.jsonl`` (what the sampler writes), ``record.json`` (what ran and
+where), ``sampler.json`` (who writes: the process id is only believed together with its start time
+and the boot id). The archive that Ansible imports modules from is gone when the module ends, and
+what the module has imported would stay in memory for hours: the sampler is therefore a Python of
+its own, which gets the source of what it needs on its standard input.
 """
 
 from __future__ import annotations
@@ -35,14 +37,16 @@ NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
 #: Bytes of one part of what is collected: what an answer of a module can carry without trouble.
 PART_BYTES = 4 * 1024 * 1024
-#: Seconds within which a sampler writes its first line, and within which it ends when it is told to.
+#: Seconds within which a sampler writes its first line, and within which it ends when it is told
+#: to.
 _START_SECONDS, _STOP_SECONDS = 15.0, 8.0
 #: Seconds after its time at which the kernel ends a sampler that did not do so itself.
 _FAREWELL = 30.0
 _PACKAGE = "autopilot_gpu_core"
 
-#: What the new Python runs: it makes a package of the sources on its standard input, and forgets them. The binding of the driver is imported from
-#: where this Python has it, since without the module site nothing is.
+#: What the new Python runs: it makes a package of the sources on its standard input, and forgets
+#: them. The binding of the driver is imported from where this Python has it, since without the
+#: module site nothing is.
 _BOOTSTRAP = """
 import importlib.machinery, json, sys
 given = json.load(sys.stdin)
@@ -76,14 +80,22 @@ class Sampler(NamedTuple):
 
 
 def default_directory() -> str:
-    """Where captures are kept: what belongs to the machine when it is root's, else in the user's home (XDG base directories)."""
+    """Where captures are kept: what belongs to the machine when it is root's, else in the user's
+    home (XDG base directories).
+    """
     if os.geteuid() == 0:
         return "/var/lib/autopilot-gpu/usage"
-    return os.path.join(os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"), "autopilot-gpu", "usage")
+    return os.path.join(
+        os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"),
+        "autopilot-gpu",
+        "usage",
+    )
 
 
 def state(directory: str) -> Dict[str, Any]:
-    """``{"state": "running" | "ended" | "none", "pid", "settings", "record", "bytes"}`` of the capture in a directory."""
+    """``{"state": "running" | "ended" | "none", "pid", "settings", "record", "bytes"}`` of the
+    capture in a directory.
+    """
     record = _read(os.path.join(directory, RECORD))
     if record is None:
         return {"state": "none", "pid": None, "record": None, "bytes": 0}
@@ -91,11 +103,19 @@ def state(directory: str) -> Dict[str, Any]:
     size = 0
     with contextlib.suppress(OSError):
         size = os.stat(os.path.join(directory, SAMPLES)).st_size
-    return {"state": "running" if found else "ended", "pid": found.pid if found else None, "record": record, "bytes": size}
+    return {
+        "state": "running" if found else "ended",
+        "pid": found.pid if found else None,
+        "record": record,
+        "bytes": size,
+    }
 
 
-def start(directory: str, settings: Dict[str, Any], record: Callable[[], Dict[str, Any]]) -> Dict[str, Any]:
-    """Start a sampler, unless the capture runs already; ``record()`` gathers what is to be known of the run. Raises `CaptureError`.
+def start(
+    directory: str, settings: Dict[str, Any], record: Callable[[], Dict[str, Any]]
+) -> Dict[str, Any]:
+    """Start a sampler, unless the capture runs already; ``record()`` gathers what is to be known of
+    the run. Raises `CaptureError`.
 
     Returns `state` with ``changed``.
     """
@@ -121,16 +141,27 @@ def start(directory: str, settings: Dict[str, Any], record: Callable[[], Dict[st
 
 
 def refuse(directory: str, settings: Dict[str, Any]) -> None:
-    """Raise `CaptureError` where a capture of other settings runs, or one that nobody has collected would be lost."""
+    """Raise `CaptureError` where a capture of other settings runs, or one that nobody has collected
+    would be lost.
+    """
     found = state(directory)
     if found["state"] == "running":
         before = found["record"].get("settings") or {}
-        other = [f"{name} {before.get(name)!r}" for name in settings if before.get(name) != settings[name]]
+        other = [
+            f"{name} {before.get(name)!r}"
+            for name in settings
+            if before.get(name) != settings[name]
+        ]
         if other:
-            raise CaptureError(f"the capture {settings['name']} runs already, with {', '.join(other)}; stop it first, or give another name")
+            raise CaptureError(
+                f"the capture {settings['name']} runs already, with {', '.join(other)}; stop "
+                "it first, or give another name"
+            )
     elif found["state"] == "ended" and found["bytes"] and not found["record"].get("collected"):
         raise CaptureError(
-            f"there is a capture {settings['name']} that nobody has collected; collect it (state=collected), remove it (state=absent), or give another name")
+            f"there is a capture {settings['name']} that nobody has collected; collect it "
+            "(state=collected), remove it (state=absent), or give another name"
+        )
 
 
 def stop(directory: str) -> bool:
@@ -144,18 +175,25 @@ def stop(directory: str) -> bool:
         if not _ends(directory, _STOP_SECONDS):
             os.kill(found.pid, signal.SIGKILL)
             if not _ends(directory, 2.0):
-                raise CaptureError(f"the sampler (pid {found.pid}) cannot be ended; it hangs in the kernel")
+                raise CaptureError(
+                    f"the sampler (pid {found.pid}) cannot be ended; it hangs in the kernel"
+                )
     except ProcessLookupError:
         pass
     except PermissionError:
-        raise CaptureError(f"the sampler (pid {found.pid}) belongs to another user; stop it as that user or as root") from None
+        raise CaptureError(
+            f"the sampler (pid {found.pid}) belongs to another user; stop it as that user or "
+            "as root"
+        ) from None
     return True
 
 
 def collect(directory: str) -> Dict[str, Any]:
-    """Pack the samples of an ended capture, in parts that an answer can carry: ``{"parts": [paths], "sha256", "bytes", "ended"}``.
+    """Pack the samples of an ended capture, in parts that an answer can carry: ``{"parts": [paths],
+    "sha256", "bytes", "ended"}``.
 
-    ``ended`` is the reason that its last line gives, or ``vanished`` where the sampler ended without one: it was killed or the node went down.
+    ``ended`` is the reason that its last line gives, or ``vanished`` where the sampler ended
+    without one: it was killed or the node went down.
     """
     base = os.path.join(directory, PARTS)
     shutil.rmtree(base, ignore_errors=True)
@@ -163,7 +201,9 @@ def collect(directory: str) -> Dict[str, Any]:
     digest, paths, size = hashlib.sha256(), [], 0
     with tempfile.TemporaryFile(dir=base) as packed:
         last = b""
-        with open(os.path.join(directory, SAMPLES), "rb") as samples, gzip.GzipFile(fileobj=packed, mode="wb", mtime=0) as stream:
+        with open(os.path.join(directory, SAMPLES), "rb") as samples, gzip.GzipFile(
+            fileobj=packed, mode="wb", mtime=0
+        ) as stream:
             for block in iter(lambda: samples.read(1 << 20), b""):
                 stream.write(block)
                 last = (last + block)[-4096:]
@@ -186,10 +226,13 @@ def remove(directory: str) -> None:
 
 # ---- the process ----
 
+
 def _launch(directory: str, settings: Dict[str, Any]) -> None:
     sources = _sources()
     given = {
-        "sources": sources["sources"], "packages": sources["packages"], "settings": dict(settings, directory=directory),
+        "sources": sources["sources"],
+        "packages": sources["packages"],
+        "settings": dict(settings, directory=directory),
         "path": _binding(),
     }
 
@@ -201,12 +244,18 @@ def _launch(directory: str, settings: Dict[str, Any]) -> None:
             stream.write(json.dumps(dict(given, report=report.inherited())).encode())
             stream.seek(0)
             os.dup2(stream.fileno(), 0)
-        os.execv(sys.executable, [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, "autopilot-gpu-usage", settings["name"]])
+        os.execv(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, "autopilot-gpu-usage", settings["name"]],
+        )
 
     child = detach(become, settings["duration"] + _FAREWELL, _START_SECONDS)
     if not child.values.get("sampling"):
         how = child.values.get("error") or (child.mishap().get("crashed") or {}).get("raised")
-        raise CaptureError(f"the sampler could not be started: {how or f'it ended at once or had no first sample within {_START_SECONDS:.0f} s'}")
+        raise CaptureError(
+            "the sampler could not be started: "
+            f"{how or f'it ended at once or had no first sample within {_START_SECONDS:.0f} s'}"
+        )
 
 
 def _binding() -> List[str]:
@@ -214,11 +263,17 @@ def _binding() -> List[str]:
     found = importlib.util.find_spec("pynvml")
     if found is None or not found.origin:
         return []
-    return [os.path.dirname(os.path.dirname(found.origin) if found.submodule_search_locations else found.origin)]
+    return [
+        os.path.dirname(
+            os.path.dirname(found.origin) if found.submodule_search_locations else found.origin
+        )
+    ]
 
 
 def _sources() -> Dict[str, Any]:
-    """The source of every part of the core that is imported here, as modules of a package of its own."""
+    """The source of every part of the core that is imported here, as modules of a package of its
+    own.
+    """
     core = __package__.rpartition(".")[0]
     found, packages = {}, []
     for name, module in list(sys.modules.items()):
@@ -226,7 +281,7 @@ def _sources() -> Dict[str, Any]:
             loader: Any = getattr(module, "__loader__", None)
             source = loader.get_source(name) if hasattr(loader, "get_source") else None
             if source is not None:
-                own = _PACKAGE + name[len(core):]
+                own = _PACKAGE + name[len(core) :]
                 found[own] = source
                 packages += [own] if hasattr(module, "__path__") else []
     return {"sources": found, "packages": packages}
@@ -242,7 +297,9 @@ def _identity(pid: int) -> Sampler:
 
 
 def _alive(directory: str) -> Optional[Sampler]:
-    """The sampler of a capture if it still runs: its number may be somebody else's by now, and after a reboot surely is."""
+    """The sampler of a capture if it still runs: its number may be somebody else's by now, and
+    after a reboot surely is.
+    """
     said = _read(os.path.join(directory, SAMPLER)) or {}
     try:
         own = _identity(int(said.get("pid") or 0))
@@ -252,14 +309,19 @@ def _alive(directory: str) -> Optional[Sampler]:
 
 
 def _refuse_forged(directory: str, pid: int) -> None:
-    """Raise `CaptureError` where somebody else says that this process is the sampler: root in a directory of others must not end what they choose."""
+    """Raise `CaptureError` where somebody else says that this process is the sampler: root in a
+    directory of others must not end what they choose.
+    """
     path = os.path.join(directory, SAMPLER)
     try:
         writer, owner = os.lstat(path).st_uid, os.stat(f"/proc/{pid}").st_uid
     except OSError:
         return  # one of them is gone, and nothing is left to end
     if writer != owner:
-        raise CaptureError(f"{path} is of user {writer} and says that the sampler is process {pid}, which is of user {owner}: nothing was ended")
+        raise CaptureError(
+            f"{path} is of user {writer} and says that the sampler is process {pid}, which is "
+            f"of user {owner}: nothing was ended"
+        )
 
 
 def _ends(directory: str, seconds: float) -> bool:
@@ -304,5 +366,6 @@ def _reason(last: bytes) -> str:
         return "vanished"
 
 
-#: Named here so that what the new Python imports is imported, and with that shipped, by whoever starts it.
+#: Named here so that what the new Python imports is imported, and with that shipped, by whoever
+#: starts it.
 PROCESS = sampler.NAME

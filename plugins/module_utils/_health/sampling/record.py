@@ -1,6 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The run record of a capture: on what it ran, under what limits, and what its user says of the job. What two runs are compared by, before any figure.
+"""The run record of a capture: on what it ran, under what limits, and what its user says of the
+job. What two runs are compared by, before any figure.
 
 What cannot be told is None; the record of a node never says more than was seen on it.
 """
@@ -28,7 +29,10 @@ _DRIVER_SECONDS = 20.0
 _LOG_SECONDS, _LOG_BYTES = 30.0, 64 * 1024 * 1024
 _MOST_COMMAND = 2000
 #: Words of a command line after which a secret follows.
-_SECRET = re.compile(r"((?:password|passwd|secret|token|api[-_]?key|access[-_]?key)[A-Za-z0-9_-]*(?:=|:|\s+))\S+", re.IGNORECASE)
+_SECRET = re.compile(
+    r"((?:password|passwd|secret|token|api[-_]?key|access[-_]?key)[A-Za-z0-9_-]*(?:=|:|\s+))\S+",
+    re.IGNORECASE,
+)
 #: What a job's environment says of its GPUs and its scheduler; nothing else of it is read.
 _VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _SCHEDULERS = {"SLURM_JOB_ID": "slurm", "LSB_JOBID": "lsf"}
@@ -37,18 +41,28 @@ _DAEMONS = {"kubelet": "kubernetes", "slurmd": "slurm", "sbatchd": "lsf", "lim":
 
 
 def gather(settings: Dict[str, Any], declared: Dict[str, Any], taken: float) -> Dict[str, Any]:
-    """The record at the start of a capture; ``settings`` as `sampler.main` has them, ``taken`` in seconds since the epoch."""
+    """The record at the start of a capture; ``settings`` as `sampler.main` has them, ``taken`` in
+    seconds since the epoch.
+    """
     host = Host(settings["host_root"])
     job, environment = _job(host, settings.get("job"))
     return {
-        "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "name": settings["name"], "hostname": socket.gethostname(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(taken)), "platform": _platform(host, job, environment), "node": _node(host),
-        "gpus": _gpus(settings, host), "job": job, "declared": declared,
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "name": settings["name"],
+        "hostname": socket.gethostname(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(taken)),
+        "platform": _platform(host, job, environment),
+        "node": _node(host),
+        "gpus": _gpus(settings, host),
+        "job": job,
+        "declared": declared,
     }
 
 
 def throughput(log: str, pattern: str) -> Dict[str, Any]:
-    """What a log says of the job's own speed: ``{"values", "mean", "median", "last"}`` of the pattern's first group, or ``error``.
+    """What a log says of the job's own speed: ``{"values", "mean", "median", "last"}`` of the
+    pattern's first group, or ``error``.
 
     Bounded, since the log may lie on a mount that hangs and a pattern may take for ever.
     """
@@ -65,21 +79,37 @@ def throughput(log: str, pattern: str) -> Dict[str, Any]:
                 values.append(float(found.group(1)))
         if values:
             middle = sorted(values)[len(values) // 2]
-            report.send("found", {"values": len(values), "mean": sum(values) / len(values), "median": middle, "last": values[-1]})
+            report.send(
+                "found",
+                {
+                    "values": len(values),
+                    "mean": sum(values) / len(values),
+                    "median": middle,
+                    "last": values[-1],
+                },
+            )
         else:
-            report.send("found", {"values": 0, "error": f"no number where {pattern!r} matches in {log}"})
+            report.send(
+                "found", {"values": 0, "error": f"no number where {pattern!r} matches in {log}"}
+            )
 
     child = call(read, _LOG_SECONDS, 0.5)
     mishap = child.mishap()
     if "found" in child.values:
         return dict(child.values["found"])
-    words = f"{mishap['hung']['what']} took more than {_LOG_SECONDS:.0f} s" if "hung" in mishap else (mishap.get("crashed") or {}).get("raised")
+    words = (
+        f"{mishap['hung']['what']} took more than {_LOG_SECONDS:.0f} s"
+        if "hung" in mishap
+        else (mishap.get("crashed") or {}).get("raised")
+    )
     return {"values": 0, "error": str(words)}
 
 
 def _node(host: Host) -> Dict[str, Any]:
     packages: Set[str] = set()
-    cpus = [name for name in host.names("sys/devices/system/cpu") or [] if re.match(r"^cpu\d+$", name)]
+    cpus = [
+        name for name in host.names("sys/devices/system/cpu") or [] if re.match(r"^cpu\d+$", name)
+    ]
     cores = set()
     for name in cpus:
         package = host.text("sys/devices/system/cpu", name, "topology/physical_package_id")
@@ -88,18 +118,32 @@ def _node(host: Host) -> Dict[str, Any]:
             packages.add(package)
             cores.add((package, core))
     memory = re.search(r"^MemTotal:\s+(\d+)", host.text("proc/meminfo") or "", re.MULTILINE)
-    online = [line for line in (host.text("proc/stat") or "").splitlines() if re.match(r"^cpu\d", line)]
-    system = dict(re.findall(r'^(\w+)="?([^"\n]*)', host.text("etc/os-release") or "", re.MULTILINE))
-    model = host.text("sys/class/dmi/id/product_name") or (host.text("proc/device-tree/model") or "").rstrip("\0")
+    online = [
+        line for line in (host.text("proc/stat") or "").splitlines() if re.match(r"^cpu\d", line)
+    ]
+    system = dict(
+        re.findall(r'^(\w+)="?([^"\n]*)', host.text("etc/os-release") or "", re.MULTILINE)
+    )
+    model = host.text("sys/class/dmi/id/product_name") or (
+        host.text("proc/device-tree/model") or ""
+    ).rstrip("\0")
     return {
-        "model": model or None, "cpu_model": host.cpu_model(), "cpus": len(online) or None, "sockets": len(packages) or None, "cores": len(cores) or None,
-        "memory": int(memory.group(1)) * 1024 if memory else None, "kernel": host.text("proc/sys/kernel/osrelease"), "system": system.get("PRETTY_NAME"),
+        "model": model or None,
+        "cpu_model": host.cpu_model(),
+        "cpus": len(online) or None,
+        "sockets": len(packages) or None,
+        "cores": len(cores) or None,
+        "memory": int(memory.group(1)) * 1024 if memory else None,
+        "kernel": host.text("proc/sys/kernel/osrelease"),
+        "system": system.get("PRETTY_NAME"),
         "boot_id": host.boot_id(),
     }
 
 
 def _platform(host: Host, job: Dict[str, Any], environment: Dict[str, str]) -> Dict[str, Any]:
-    """Who hands out the node: ``kind`` is ``openshift``, ``kubernetes``, ``slurm``, ``lsf`` or ``bare``, ``by`` says what shows it."""
+    """Who hands out the node: ``kind`` is ``openshift``, ``kubernetes``, ``slurm``, ``lsf`` or
+    ``bare``, ``by`` says what shows it.
+    """
     system = host.text("etc/os-release") or ""
     for key, kind in _SCHEDULERS.items():
         if environment.get(key):
@@ -110,13 +154,17 @@ def _platform(host: Host, job: Dict[str, Any], environment: Dict[str, str]) -> D
     by = f"the process {daemon}" if daemon else ""
     if job.get("pod"):
         kind, by = "kubernetes", "the job is a pod"
-    if kind == "kubernetes" and re.search(r"^(OPENSHIFT_VERSION=|ID=\"?rhcos)", system, re.MULTILINE):
+    if kind == "kubernetes" and re.search(
+        r"^(OPENSHIFT_VERSION=|ID=\"?rhcos)", system, re.MULTILINE
+    ):
         return {"kind": "openshift", "by": "etc/os-release"}
     return {"kind": kind or "bare", "by": by or "no kubelet, slurmd or sbatchd runs"}
 
 
 def _job(host: Host, job: Optional[Dict[str, Any]]) -> Any:
-    """The job as its control group shows it, and the variables of its first process that tell anything."""
+    """The job as its control group shows it, and the variables of its first process that tell
+    anything.
+    """
     if not job:
         return {"given": None}, {}
     try:
@@ -126,8 +174,13 @@ def _job(host: Host, job: Optional[Dict[str, Any]]) -> Any:
     pids = [int(job["pid"])] if job.get("pid") is not None else sorted(group.pids())
     environment = _environment(host, pids)
     own = {
-        "given": job, "cgroup": group.path, "version": group.version, "pod": pod_of(group.path), "limits": group.limits(),
-        "visible": {name: environment[name] for name in _VISIBLE if name in environment}, "command": _command(host, pids),
+        "given": job,
+        "cgroup": group.path,
+        "version": group.version,
+        "pod": pod_of(group.path),
+        "limits": group.limits(),
+        "visible": {name: environment[name] for name in _VISIBLE if name in environment},
+        "command": _command(host, pids),
     }
     return own, environment
 
@@ -135,8 +188,12 @@ def _job(host: Host, job: Optional[Dict[str, Any]]) -> Any:
 def _environment(host: Host, pids: List[int]) -> Dict[str, str]:
     """The few variables that are of interest, of the first process that has any."""
     for pid in pids[:64]:
-        rows = [row.partition("=") for row in (host.text("proc", str(pid), "environ") or "").split("\0")]
-        found = {name: value for name, _equals, value in rows if name in _VISIBLE or name in _SCHEDULERS}
+        rows = [
+            row.partition("=") for row in (host.text("proc", str(pid), "environ") or "").split("\0")
+        ]
+        found = {
+            name: value for name, _equals, value in rows if name in _VISIBLE or name in _SCHEDULERS
+        }
         if found:
             return found
     return {}
@@ -152,7 +209,9 @@ def _command(host: Host, pids: List[int]) -> Optional[str]:
 
 
 def _gpus(settings: Dict[str, Any], host: Host) -> Dict[str, Any]:
-    """``{"list": [{"index", "uuid", "pci", "name", "memory", "power_limit", "mig"}], "driver_version", "cuda_version"}``, or ``error`` and what there was."""
+    """``{"list": [{"index", "uuid", "pci", "name", "memory", "power_limit", "mig"}],
+    "driver_version", "cuda_version"}``, or ``error`` and what there was.
+    """
 
     def read(report: Report) -> None:
         try:
@@ -168,7 +227,11 @@ def _gpus(settings: Dict[str, Any], host: Host) -> Dict[str, Any]:
     found = {"list": [], "driver_version": None, "cuda_version": None, **child.values}
     mishap = child.mishap()
     if mishap and "error" not in found:
-        found["error"] = f"{child.stage} hung for {child.stage_seconds:.0f} s" if "hung" in mishap else f"{child.stage}: {mishap['crashed']['raised']}"
+        found["error"] = (
+            f"{child.stage} hung for {child.stage_seconds:.0f} s"
+            if "hung" in mishap
+            else f"{child.stage}: {mishap['crashed']['raised']}"
+        )
     return found
 
 
@@ -182,7 +245,11 @@ def _gpu(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
         mig = nvml.optional(gpu, "nvmlDeviceGetMigMode")
     except DriverError as error:
         return dict(own, error=error.to_dict())
-    own.update(memory=memory.total if memory else None, power_limit=limit / 1000 if limit else None, mig=bool(mig[0]) if mig else None)
+    own.update(
+        memory=memory.total if memory else None,
+        power_limit=limit / 1000 if limit else None,
+        mig=bool(mig[0]) if mig else None,
+    )
     return own
 
 

@@ -1,12 +1,15 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The sampler: a line of JSON per interval, until its time, its bytes or somebody's patience is over.
+"""The sampler: a line of JSON per interval, until its time, its bytes or somebody's patience is
+over.
 
-It runs in a Python of its own (`daemon.start`), so that nothing of Ansible stays in memory for hours. The driver is read by a child: a call that
-hangs costs the samples their GPUs, for as long as it hangs, and never the host's own figures.
+It runs in a Python of its own (`daemon.start`), so that nothing of Ansible stays in memory for
+hours. The driver is read by a child: a call that hangs costs the samples their GPUs, for as long as
+it hangs, and never the host's own figures.
 
-A line is a sample ``{"t": seconds since the epoch, "m": monotonic seconds, "cpu": ..., "gpus": [...]}`` without what could not be read, or an
-event ``{"t", "m", "event": started | gap | process | ended, ...}``; a gap says why a source is missing from there on.
+A line is a sample ``{"t": seconds since the epoch, "m": monotonic seconds, "cpu": ..., "gpus":
+[...]}`` without what could not be read, or an event ``{"t", "m", "event": started | gap | process |
+ended, ...}``; a gap says why a source is missing from there on.
 """
 
 from __future__ import annotations
@@ -34,8 +37,9 @@ SCHEMA_VERSION = 1
 #: What the process is called in ps(1) and top(1); 15 characters are all that the kernel keeps.
 NAME = "autopilot-usage"
 
-#: A driver call that takes longer than this many intervals, and than this many seconds, hangs: the slowest that works (identifying eight GPUs without
-#: persistence mode) takes some seconds. A judgement call.
+#: A driver call that takes longer than this many intervals, and than this many seconds, hangs: the
+#: slowest that works (identifying eight GPUs without persistence mode) takes some seconds. A
+#: judgement call.
 _HANG_INTERVALS, _HANG_SECONDS = 2.0, 10.0
 #: Share of an interval, and seconds, that a sample waits for its GPUs.
 _WAIT_SHARE, _WAIT_SECONDS = 0.8, 5.0
@@ -52,8 +56,10 @@ _PR_SET_NAME = 15
 
 
 def main(settings: Dict[str, Any], report_descriptor: int) -> None:
-    """The whole life of a sampler. ``settings``: ``name``, ``directory``, ``interval``, ``duration``, ``max_bytes``, ``host_root``, ``nvml_library``,
-    ``job``, ``identity`` (what its pid file says besides the number)."""
+    """The whole life of a sampler. ``settings``: ``name``, ``directory``, ``interval``,
+    ``duration``, ``max_bytes``, ``host_root``, ``nvml_library``, ``job``, ``identity`` (what its
+    pid file says besides the number).
+    """
     ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME.encode(), 0, 0, 0)
     wake, woken = os.pipe()
     os.set_blocking(woken, False)
@@ -76,11 +82,15 @@ class _File:
     """Lines of JSON, each written whole, within a limit."""
 
     def __init__(self, path: str, most: int) -> None:
-        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644)
+        self._descriptor = os.open(
+            path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_CLOEXEC, 0o644
+        )
         self._room = most - _FAREWELL_BYTES
 
     def write(self, line: Dict[str, Any], last: bool = False) -> None:
-        """Raises `_Full` when the line does not fit, or the disk does not take it; what was written of it is then taken back."""
+        """Raises `_Full` when the line does not fit, or the disk does not take it; what was written
+        of it is then taken back.
+        """
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         if len(data) > self._room and not last:
             raise _Full("max_bytes")
@@ -123,7 +133,14 @@ class _Sampler:
         self._sources.read(self._begun)
         self._told = dict(self._sources.missing, **({"job": self._no_job} if self._no_job else {}))
         try:
-            self._write_event("started", schema=SCHEMA, schema_version=SCHEMA_VERSION, interval=self._interval, missing=self._told, cpus=self._sources.cpus())
+            self._write_event(
+                "started",
+                schema=SCHEMA,
+                schema_version=SCHEMA_VERSION,
+                interval=self._interval,
+                missing=self._told,
+                cpus=self._sources.cpus(),
+            )
         except _Full as full:
             report.send("error", str(full))
             return
@@ -162,7 +179,9 @@ class _Sampler:
             tick = max(tick, int((time.monotonic() - self._begun) / self._interval)) + 1
 
     def _wait(self, until: float, enough: Callable[[], bool]) -> bool:
-        """Hear the driver's child until the monotonic clock reads ``until`` or it is enough; whether the sampler was told to end."""
+        """Hear the driver's child until the monotonic clock reads ``until`` or it is enough;
+        whether the sampler was told to end.
+        """
         while not enough():
             remaining = until - time.monotonic()
             if remaining <= 0:
@@ -190,7 +209,10 @@ class _Sampler:
         elif self._no_job:
             gaps["job"] = self._no_job
         patience = min(self._interval * _WAIT_SHARE, _WAIT_SECONDS)
-        told = self._wait(min(now + patience, self._until), lambda: self._driver.answered(tick) or not self._driver.readers())
+        told = self._wait(
+            min(now + patience, self._until),
+            lambda: self._driver.answered(tick) or not self._driver.readers(),
+        )
         values, why = self._driver.values(tick)
         if values is None:
             gaps["gpus"] = why
@@ -200,7 +222,9 @@ class _Sampler:
             if "job" in line and self._job:
                 group = self._job
                 line["job"]["gpus"] = [
-                    gpu["index"] for gpu in values if any(group.has(self._known.get(pid)) for pid in gpu.get("processes") or [])
+                    gpu["index"]
+                    for gpu in values
+                    if any(group.has(self._known.get(pid)) for pid in gpu.get("processes") or [])
                 ]
         for source, words in gaps.items():
             if self._told.get(source) != words:
@@ -216,14 +240,29 @@ class _Sampler:
                 if pid in self._known or len(self._known) >= _MOST_PROCESSES:
                     continue
                 path = self._known[pid] = group_of(self._host, pid)
-                self._write_event("process", pid=pid, name=self._host.process_name(pid), gpu=gpu["index"], cgroup=path, pod=pod_of(path or ""))
+                self._write_event(
+                    "process",
+                    pid=pid,
+                    name=self._host.process_name(pid),
+                    gpu=gpu["index"],
+                    cgroup=path,
+                    pod=pod_of(path or ""),
+                )
 
     def _write_event(self, event: str, last: bool = False, **more: Any) -> None:
-        self._file.write(dict({"t": round(time.time(), 3), "m": round(time.monotonic(), 3), "event": event}, **more), last)
+        self._file.write(
+            dict(
+                {"t": round(time.time(), 3), "m": round(time.monotonic(), 3), "event": event},
+                **more,
+            ),
+            last,
+        )
 
 
 class _Stage:
-    """What the driver's child is doing and since when, in memory that both share: written for each call, read only when it is silent."""
+    """What the driver's child is doing and since when, in memory that both share: written for each
+    call, read only when it is silent.
+    """
 
     _SINCE = struct.Struct("d")
     _LONGEST = 200
@@ -233,15 +272,21 @@ class _Stage:
 
     def set(self, what: str) -> None:
         """Empty where it waits for its next turn."""
-        self._memory[:] = self._SINCE.pack(time.monotonic()) + what.encode("utf-8", "replace")[:self._LONGEST].ljust(self._LONGEST, b"\0")
+        self._memory[:] = self._SINCE.pack(time.monotonic()) + what.encode("utf-8", "replace")[
+            : self._LONGEST
+        ].ljust(self._LONGEST, b"\0")
 
     def get(self) -> Tuple[float, str]:
         data = bytes(self._memory)
-        return self._SINCE.unpack(data[:self._SINCE.size])[0], data[self._SINCE.size:].rstrip(b"\0").decode("utf-8", "replace")
+        return self._SINCE.unpack(data[: self._SINCE.size])[0], data[self._SINCE.size :].rstrip(
+            b"\0"
+        ).decode("utf-8", "replace")
 
 
 class _Driver:
-    """Reads the GPUs in a child on the same clock; it is replaced when it hangs or dies, but never while the one before cannot be ended."""
+    """Reads the GPUs in a child on the same clock; it is replaced when it hangs or dies, but never
+    while the one before cannot be ended.
+    """
 
     def __init__(self, settings: Dict[str, Any], begun: float, interval: float) -> None:
         self._settings, self._begun, self._interval = settings, begun, interval
@@ -264,9 +309,17 @@ class _Driver:
         if child.ended:
             error = child.values.get("error") or {}
             how = f"signal {child.signal}" if child.signal else child.raised
-            self._why = (error.get("text") or f"{error.get('call')}: {error.get('kind')}") if error else f"reading the driver ended by itself: {how}"
+            self._why = (
+                (error.get("text") or f"{error.get('call')}: {error.get('kind')}")
+                if error
+                else f"reading the driver ended by itself: {how}"
+            )
             self._child = None
-            self._again = float("inf") if error.get("kind") in _FOR_GOOD else time.monotonic() + max(_AGAIN, self._interval)
+            self._again = (
+                float("inf")
+                if error.get("kind") in _FOR_GOOD
+                else time.monotonic() + max(_AGAIN, self._interval)
+            )
 
     def answered(self, tick: int) -> bool:
         return bool(self._child and self._child.values.get("gpus", {}).get("tick") == tick)
@@ -281,7 +334,11 @@ class _Driver:
         if self._child and what and now - since > self._hang:
             self._why = f"{what} has not returned for {now - since:.0f} s and was given up"
             self._child.stop(0.0)
-            self._abandoned, self._child, self._again = self._child.abandoned, None, now + max(_AGAIN, self._interval)
+            self._abandoned, self._child, self._again = (
+                self._child.abandoned,
+                None,
+                now + max(_AGAIN, self._interval),
+            )
         elif self._child:
             return None, f"{what} is slow" if what else self._why
         elif now >= self._again and self._is_free():
@@ -293,7 +350,9 @@ class _Driver:
             self._child.stop(0.5)
 
     def _is_free(self) -> bool:
-        """Whether a child that could not be ended is gone: the next would hang in the same place, and add up."""
+        """Whether a child that could not be ended is gone: the next would hang in the same place,
+        and add up.
+        """
         if self._abandoned is not None:
             try:
                 if not os.waitpid(self._abandoned, os.WNOHANG)[0]:
@@ -309,11 +368,15 @@ class _Driver:
         self._child = Child(self._read, self._settings["duration"])
 
     def _read(self, report: Report) -> None:
-        """In the child. It ends by itself soon after its parent has gone, even when a call hangs and SIGTERM does not end it."""
+        """In the child. It ends by itself soon after its parent has gone, even when a call hangs
+        and SIGTERM does not end it.
+        """
         signal.set_wakeup_fd(-1)
         parent = os.getppid()
         try:
-            nvml = Nvml(Host(self._settings["host_root"]), self._settings["nvml_library"], self._stage.set)
+            nvml = Nvml(
+                Host(self._settings["host_root"]), self._settings["nvml_library"], self._stage.set
+            )
             while True:
                 self._stage.set("")
                 tick = int((time.monotonic() - self._begun) / self._interval) + 1

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs side by side as one document, and in words. Pure: whether they can be compared comes first, and every figure after it."""
+"""Two runs side by side as one document, and in words. Pure: whether they can be compared comes
+first, and every figure after it.
+"""
 
 from __future__ import annotations
 
@@ -19,72 +21,126 @@ SCHEMA_VERSION = 1
 _STRETCHES = 240
 #: GPUs with a line of their own in the table.
 _MOST_GPUS = 16
-#: Cores that all else on a node keeps busy, above which it is said: a shared node is no fair place to measure. A judgement call.
+#: Cores that all else on a node keeps busy, above which it is said: a shared node is no fair place
+#: to measure. A judgement call.
 _OTHERS = 2.0
 
 
-def compare(a: Tuple[str, Sequence[Capture]], b: Tuple[str, Sequence[Capture]], now: float, rules: Optional[Mapping[str, Any]] = None) -> Dict[str, Any]:
-    """The document of two runs, each its directory and the captures of its hosts; ``now`` in seconds since the epoch."""
+def compare(
+    a: Tuple[str, Sequence[Capture]],
+    b: Tuple[str, Sequence[Capture]],
+    now: float,
+    rules: Optional[Mapping[str, Any]] = None,
+) -> Dict[str, Any]:
+    """The document of two runs, each its directory and the captures of its hosts; ``now`` in
+    seconds since the epoch.
+    """
     runs = {"a": a[1], "b": b[1]}
     found = comparability([one.record for one in a[1]], [one.record for one in b[1]])
-    steady = {name: _warm_up(captures, (rules or {}).get("warm_up")) for name, captures in runs.items()}
+    steady = {
+        name: _warm_up(captures, (rules or {}).get("warm_up")) for name, captures in runs.items()
+    }
     rows = [_row(metric, runs, steady) for metric in METRICS]
     return {
-        "schema": SCHEMA, "schema_version": SCHEMA_VERSION, "compared": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)), "comparability": found,
-        "runs": {name: _run(directory, captures, steady[name], rules) for name, (directory, captures) in (("a", a), ("b", b))},
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "compared": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
+        "comparability": found,
+        "runs": {
+            name: _run(directory, captures, steady[name], rules)
+            for name, (directory, captures) in (("a", a), ("b", b))
+        },
         "metrics": [row for row in rows if row is not None],
-        "gpus": [row for name, captures in runs.items() for row in _gpus(name, captures, steady[name])],
+        "gpus": [
+            row for name, captures in runs.items() for row in _gpus(name, captures, steady[name])
+        ],
     }
 
 
 def _warm_up(captures: Sequence[Capture], least: Any) -> float:
     series = [one for capture in captures for one in _series(capture, "gpu_utilization")]
-    series = series or [Series(capture.times, capture.weights, [NAN] * len(capture.times)) for capture in captures]
+    series = series or [
+        Series(capture.times, capture.weights, [NAN] * len(capture.times)) for capture in captures
+    ]
     return warm_up(series) if least is None else warm_up(series, least)
 
 
 def _series(capture: Capture, name: str) -> List[Series]:
-    """The series of a metric on one host, that of each GPU that the job had; one that was never there has none."""
+    """The series of a metric on one host, that of each GPU that the job had; one that was never
+    there has none.
+    """
     of_job = capture.used()
     return [
-        Series(capture.times, capture.weights, column) for (metric, uuid), column in sorted(capture.columns.items(), key=lambda one: one[0])
+        Series(capture.times, capture.weights, column)
+        for (metric, uuid), column in sorted(capture.columns.items(), key=lambda one: one[0])
         if metric == name and (not uuid or uuid in of_job)
     ]
 
 
-def _row(metric: Metric, runs: Mapping[str, Sequence[Capture]], steady: Mapping[str, float]) -> Optional[Dict[str, Any]]:
+def _row(
+    metric: Metric, runs: Mapping[str, Sequence[Capture]], steady: Mapping[str, float]
+) -> Optional[Dict[str, Any]]:
     """A metric over all subjects of each run; None where neither run has it."""
-    series = {name: [one for capture in captures for one in _series(capture, metric.name)] for name, captures in runs.items()}
+    series = {
+        name: [one for capture in captures for one in _series(capture, metric.name)]
+        for name, captures in runs.items()
+    }
     if not any(series.values()):
         return None
     shares = metric.name == "gpu_utilization"
     after = {name: [one.after(steady[name]) for one in own] for name, own in series.items()}
-    longest = max((one.times[-1] for own in series.values() for one in own if len(one.times)), default=0.0)
-    seconds = max(longest / _STRETCHES, max((capture.interval for captures in runs.values() for capture in captures), default=1.0))
+    longest = max(
+        (one.times[-1] for own in series.values() for one in own if len(one.times)), default=0.0
+    )
+    seconds = max(
+        longest / _STRETCHES,
+        max((capture.interval for captures in runs.values() for capture in captures), default=1.0),
+    )
     row: Dict[str, Any] = {
-        "name": metric.name, "scope": metric.scope, "unit": metric.unit, "words": metric.words,
+        "name": metric.name,
+        "scope": metric.scope,
+        "unit": metric.unit,
+        "words": metric.words,
         "difference": {
-            "whole": difference(series["a"], series["b"], f"{metric.name} whole"), "steady": difference(after["a"], after["b"], f"{metric.name} steady"),
+            "whole": difference(series["a"], series["b"], f"{metric.name} whole"),
+            "steady": difference(after["a"], after["b"], f"{metric.name} steady"),
         },
-        "plot": {"seconds": rounded(seconds), **{name: buckets(own, seconds) for name, own in series.items()}},
+        "plot": {
+            "seconds": rounded(seconds),
+            **{name: buckets(own, seconds) for name, own in series.items()},
+        },
     }
     for name, own in series.items():
         row[name] = {"whole": figures(own, shares), "steady": figures(after[name], shares)}
         if shares:
-            row[name]["episodes"] = of_episodes([episode for one in own for episode in episodes(one)])
+            row[name]["episodes"] = of_episodes(
+                [episode for one in own for episode in episodes(one)]
+            )
     return row
 
 
-def _run(directory: str, captures: Sequence[Capture], steady: float, rules: Optional[Mapping[str, Any]]) -> Dict[str, Any]:
+def _run(
+    directory: str, captures: Sequence[Capture], steady: float, rules: Optional[Mapping[str, Any]]
+) -> Dict[str, Any]:
     hosts = []
     for capture in captures:
         others = figures(list(_series(capture, "other_cpu")))
-        hosts.append({
-            "host": capture.host, "record": capture.record, "interval": capture.interval, "samples": len(capture.times),
-            "seconds": rounded(capture.span), "gpus": len(capture.used()), "idle_gpus": len(capture.gpus) - len(capture.used()), "ended": capture.ended,
-            "gaps": capture.gaps, "torn": capture.torn,
-            "shared": others["mean"] if others and others["mean"] > _OTHERS else None, "result": judge(capture, rules).to_dict(),
-        })
+        hosts.append(
+            {
+                "host": capture.host,
+                "record": capture.record,
+                "interval": capture.interval,
+                "samples": len(capture.times),
+                "seconds": rounded(capture.span),
+                "gpus": len(capture.used()),
+                "idle_gpus": len(capture.gpus) - len(capture.used()),
+                "ended": capture.ended,
+                "gaps": capture.gaps,
+                "torn": capture.torn,
+                "shared": others["mean"] if others and others["mean"] > _OTHERS else None,
+                "result": judge(capture, rules).to_dict(),
+            }
+        )
     return {"directory": directory, "warm_up_seconds": rounded(steady), "hosts": hosts}
 
 
@@ -97,48 +153,102 @@ def _gpus(run: str, captures: Sequence[Capture], steady: float) -> List[Dict[str
             if column is None:
                 continue
             series = Series(capture.times, capture.weights, column)
-            found.append({
-                "run": run, "host": capture.host, "index": index, "uuid": uuid, "whole": figures([series], shares=True),
-                "steady": figures([series.after(steady)], shares=True), "episodes": of_episodes(episodes(series)),
-            })
+            found.append(
+                {
+                    "run": run,
+                    "host": capture.host,
+                    "index": index,
+                    "uuid": uuid,
+                    "whole": figures([series], shares=True),
+                    "steady": figures([series.after(steady)], shares=True),
+                    "episodes": of_episodes(episodes(series)),
+                }
+            )
     return found
 
 
 # ---- in words ----
 
+
 def lines_of(document: Mapping[str, Any]) -> List[str]:
-    """The document for a person at a terminal: the verdict of comparability first, then what differs, then the figures."""
+    """The document for a person at a terminal: the verdict of comparability first, then what
+    differs, then the figures.
+    """
     found, runs = document["comparability"], document["runs"]
     lines = [f"autopilot compare   {name} = {_of_run(run)}" for name, run in runs.items()]
     lines.append(f"{found['verdict'].upper()}: {found['reason']}")
-    for kind, title in (("parameters", "of the job"), ("hardware", "of the hardware"), ("software", "of the software")):
+    for kind, title in (
+        ("parameters", "of the job"),
+        ("hardware", "of the hardware"),
+        ("software", "of the software"),
+    ):
         if found[kind]:
             lines.append(f"what differs {title}:")
-            lines += _table([[f"  {one['name']}", _value(one["a"]), _value(one["b"])] for one in found[kind]], ["", "a", "b"])
+            lines += _table(
+                [[f"  {one['name']}", _value(one["a"]), _value(one["b"])] for one in found[kind]],
+                ["", "a", "b"],
+            )
     for name, run in runs.items():
         for host in run["hosts"]:
             lines += [f"{name} {host['host']}: {words}" for words in _remarks(host)]
-    head = ["metric", "unit", "", "n", "missing", "mean", "p5", "p50", "p95", "max", "steady", "b - a (95 %)"]
+    head = [
+        "metric",
+        "unit",
+        "",
+        "n",
+        "missing",
+        "mean",
+        "p5",
+        "p50",
+        "p95",
+        "max",
+        "steady",
+        "b - a (95 %)",
+    ]
     rows = []
     for row in document["metrics"]:
         for name in ("a", "b"):
             rows.append(_figures_row(row, name))
     warm = ", ".join(f"{name} {_span(run['warm_up_seconds'])}" for name, run in runs.items())
-    lines.append(f"figures of the whole run, weighted by time; steady is the mean after the warm-up ({warm}), and b - a is of that")
+    lines.append(
+        "figures of the whole run, weighted by time; steady is the mean after the warm-up "
+        f"({warm}), and b - a is of that"
+    )
     lines += _table(rows, head)
     lines += _gpu_lines(document["gpus"])
     for name, run in runs.items():
         for host in run["hosts"]:
-            bad = [one for one in host["result"]["findings"] if one["status"] in ("warn", "unknown", "fail")]
-            lines += [f"{name} {host['host']}: {one['status'].upper()} {one['code']}: {_subject(one)}{one['message']}" for one in bad]
+            bad = [
+                one
+                for one in host["result"]["findings"]
+                if one["status"] in ("warn", "unknown", "fail")
+            ]
+            lines += [
+                f"{name} {host['host']}: {one['status'].upper()} {one['code']}: "
+                f"{_subject(one)}{one['message']}"
+                for one in bad
+            ]
     return lines
 
 
 def _of_run(run: Mapping[str, Any]) -> str:
     hosts = run["hosts"]
-    gpus, seconds = sum(host["gpus"] for host in hosts), max((host["seconds"] for host in hosts), default=0.0)
-    platforms = sorted({str((host["record"].get("platform") or {}).get("kind")) for host in hosts if isinstance(host["record"].get("platform"), dict)})
-    return f"{run['directory']}: {_plural(len(hosts), 'node')} ({', '.join(platforms) or 'platform not told'}), {_plural(gpus, 'GPU')}, {_span(seconds)}"
+    gpus, seconds = (
+        sum(host["gpus"] for host in hosts),
+        max((host["seconds"] for host in hosts), default=0.0),
+    )
+    platforms = sorted(
+        {
+            str((host["record"].get("platform") or {}).get("kind"))
+            for host in hosts
+            if isinstance(host["record"].get("platform"), dict)
+        }
+    )
+    return (
+        f"{run['directory']}: {_plural(len(hosts), 'node')} "
+        f"({', '.join(platforms) or 'platform not told'}), {_plural(gpus, 'GPU')}, "
+        f"{_span(seconds)}"
+    )
 
 
 def _remarks(host: Mapping[str, Any]) -> List[str]:
@@ -146,17 +256,31 @@ def _remarks(host: Mapping[str, Any]) -> List[str]:
     if host["ended"] == "vanished":
         words.append("the sampler ended without saying why (it was killed, or the node went down)")
     if host["shared"] is not None:
-        words.append(f"the node was shared: all else on it kept {host['shared']:.1f} processors busy")
+        words.append(
+            f"the node was shared: all else on it kept {host['shared']:.1f} processors busy"
+        )
     if host["idle_gpus"]:
-        words.append(f"{_plural(host['idle_gpus'], 'GPU')} of the node had no process of the job and {'are' if host['idle_gpus'] > 1 else 'is'} left out")
+        words.append(
+            f"{_plural(host['idle_gpus'], 'GPU')} of the node had no process of the job and "
+            f"{'are' if host['idle_gpus'] > 1 else 'is'} left out"
+        )
     if host["torn"]:
         words.append(f"{_plural(host['torn'], 'line')} could not be read")
-    gaps = {name: why for name, why in host["gaps"].items() if name in ("gpus", "job", "cpu", "memory")}
-    return words + [f"not captured, all the time or some of it: {name} ({why})" for name, why in sorted(gaps.items())]
+    gaps = {
+        name: why for name, why in host["gaps"].items() if name in ("gpus", "job", "cpu", "memory")
+    }
+    return words + [
+        f"not captured, all the time or some of it: {name} ({why})"
+        for name, why in sorted(gaps.items())
+    ]
 
 
 def _figures_row(row: Mapping[str, Any], run: str) -> List[str]:
-    own, steady, differs = row[run]["whole"], row[run]["steady"], row["difference"]["steady"] or row["difference"]["whole"]
+    own, steady, differs = (
+        row[run]["whole"],
+        row[run]["steady"],
+        row["difference"]["steady"] or row["difference"]["whole"],
+    )
     scale, unit = _scale(row)
     head = [row["name"] if run == "a" else "", unit if run == "a" else "", run]
     if own is None:
@@ -165,29 +289,75 @@ def _figures_row(row: Mapping[str, Any], run: str) -> List[str]:
     interval = ""
     if run == "b" and differs:
         interval = f"{differs['mean'] / scale:+.1f}"
-        interval += f" ({differs['low'] / scale:+.1f} to {differs['high'] / scale:+.1f})" if differs["low"] is not None else " (too short for an interval)"
-    return head + [str(own["n"]), f"{own['missing']:.0f} %", *shown, f"{steady['mean'] / scale:.1f}" if steady else "", interval]
+        interval += (
+            f" ({differs['low'] / scale:+.1f} to {differs['high'] / scale:+.1f})"
+            if differs["low"] is not None
+            else " (too short for an interval)"
+        )
+    return head + [
+        str(own["n"]),
+        f"{own['missing']:.0f} %",
+        *shown,
+        f"{steady['mean'] / scale:.1f}" if steady else "",
+        interval,
+    ]
 
 
 def _scale(row: Mapping[str, Any]) -> Tuple[float, str]:
     if row["unit"] not in ("bytes", "bytes/s"):
         return 1.0, row["unit"]
-    largest = max((row[name]["whole"]["max"] for name in ("a", "b") if row[name]["whole"]), default=0.0)
-    size, letter = next(((size, letter) for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")) if largest >= size), (1.0, ""))
+    largest = max(
+        (row[name]["whole"]["max"] for name in ("a", "b") if row[name]["whole"]), default=0.0
+    )
+    size, letter = next(
+        (
+            (size, letter)
+            for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k"))
+            if largest >= size
+        ),
+        (1.0, ""),
+    )
     return size, row["unit"].replace("bytes", f"{letter}B")
 
 
 def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> List[str]:
-    rows = [[
-        f"{one['run']} {one['host']}", f"GPU {one['index']}", *(f"{one['whole'][key]:.1f}" for key in ("mean", "p50", "p95", "max")),
-        f"{one['whole']['idle']:.1f} %", f"{one['whole']['busy']:.1f} %", str(one["episodes"]["count"]), _span(one["episodes"]["mean_seconds"]),
-        _span(one["episodes"]["longest_seconds"]),
-    ] for one in gpus[:_MOST_GPUS]]
+    rows = [
+        [
+            f"{one['run']} {one['host']}",
+            f"GPU {one['index']}",
+            *(f"{one['whole'][key]:.1f}" for key in ("mean", "p50", "p95", "max")),
+            f"{one['whole']['idle']:.1f} %",
+            f"{one['whole']['busy']:.1f} %",
+            str(one["episodes"]["count"]),
+            _span(one["episodes"]["mean_seconds"]),
+            _span(one["episodes"]["longest_seconds"]),
+        ]
+        for one in gpus[:_MOST_GPUS]
+    ]
     if not rows:
         return []
     lines = ["how busy each GPU was (idle: below 5 %, busy: from 90 % on; share of the time)"]
-    lines += _table(rows, ["run and host", "", "mean", "p50", "p95", "max", "idle", "busy", "idle episodes", "of", "at most"])
-    return lines + ([f"and {len(gpus) - _MOST_GPUS} more GPUs, see the document"] if len(gpus) > _MOST_GPUS else [])
+    lines += _table(
+        rows,
+        [
+            "run and host",
+            "",
+            "mean",
+            "p50",
+            "p95",
+            "max",
+            "idle",
+            "busy",
+            "idle episodes",
+            "of",
+            "at most",
+        ],
+    )
+    return lines + (
+        [f"and {len(gpus) - _MOST_GPUS} more GPUs, see the document"]
+        if len(gpus) > _MOST_GPUS
+        else []
+    )
 
 
 def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> List[str]:
@@ -195,7 +365,11 @@ def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> List[str]:
     # Words stand left and figures right.
     left = 2 if head[0] == "run and host" else 3
     aligned = [
-        [cell.ljust(width) if place < left else cell.rjust(width) for place, (cell, width) in enumerate(zip(row, widths))] for row in [head, *rows]
+        [
+            cell.ljust(width) if place < left else cell.rjust(width)
+            for place, (cell, width) in enumerate(zip(row, widths))
+        ]
+        for row in [head, *rows]
     ]
     return ["  ".join(row).rstrip() for row in aligned]
 
@@ -208,7 +382,11 @@ def _value(value: Any) -> str:
 
 
 def _subject(finding: Mapping[str, Any]) -> str:
-    return f"GPU {finding['subject'].get('index')}: " if finding["subject"].get("kind") == "gpu" else ""
+    return (
+        f"GPU {finding['subject'].get('index')}: "
+        if finding["subject"].get("kind") == "gpu"
+        else ""
+    )
 
 
 def _plural(number: int, what: str) -> str:

@@ -1,9 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of series of samples: weighted by time, with what is missing said, and with an interval for the difference of two. Pure and deterministic.
+"""Figures of series of samples: weighted by time, with what is missing said, and with an interval
+for the difference of two. Pure and deterministic.
 
-Samples of a GPU resemble those before them, so that a thousand of them are no thousand observations: the interval is found by drawing whole blocks of a
-minute anew (a bootstrap on block means, Efron & Tibshirani, An Introduction to the Bootstrap, chapter 8).
+Samples of a GPU resemble those before them, so that a thousand of them are no thousand
+observations: the interval is found by drawing whole blocks of a minute anew (a bootstrap on block
+means, Efron & Tibshirani, An Introduction to the Bootstrap, chapter 8).
 """
 
 from __future__ import annotations
@@ -21,7 +23,8 @@ _FEWEST_BLOCKS = 5
 #: Episodes that are listed with their place, the longest ones.
 _MOST_EPISODES = 200
 
-#: Seconds, after the start; a window of the rolling median, and how far from the later median it is still warming up. Judgement calls.
+#: Seconds, after the start; a window of the rolling median, and how far from the later median it is
+#: still warming up. Judgement calls.
 WARM_UP = 300.0
 _WINDOW, _SETTLED = 60.0, 10.0
 
@@ -43,22 +46,38 @@ class Series(NamedTuple):
 
 
 def figures(series: Sequence[Series], shares: bool = False) -> Optional[Dict[str, Any]]:
-    """``n``, ``missing`` (percent of the time), ``mean``, ``p5``, ``p50``, ``p95``, ``max``; with ``shares`` also ``idle`` and ``busy`` (percent of the time).
+    """``n``, ``missing`` (percent of the time), ``mean``, ``p5``, ``p50``, ``p95``, ``max``; with
+    ``shares`` also ``idle`` and ``busy`` (percent of the time).
 
     Of several subjects all samples count alike. None where there is no value at all.
     """
-    pairs = sorted((value, weight) for one in series for value, weight in zip(one.values, one.weights) if not math.isnan(value))
+    pairs = sorted(
+        (value, weight)
+        for one in series
+        for value, weight in zip(one.values, one.weights)
+        if not math.isnan(value)
+    )
     total = math.fsum(weight for _value, weight in pairs)
     span = math.fsum(one.span for one in series)
     if not pairs or total <= 0:
         return None
     found: Dict[str, Any] = {
-        "n": len(pairs), "missing": rounded(max(0.0, 100.0 * (1.0 - total / span))), "mean": rounded(_mean(pairs, total)),
-        **{f"p{percent}": rounded(_quantile(pairs, total * percent / 100)) for percent in (5, 50, 95)}, "max": rounded(pairs[-1][0]),
+        "n": len(pairs),
+        "missing": rounded(max(0.0, 100.0 * (1.0 - total / span))),
+        "mean": rounded(_mean(pairs, total)),
+        **{
+            f"p{percent}": rounded(_quantile(pairs, total * percent / 100))
+            for percent in (5, 50, 95)
+        },
+        "max": rounded(pairs[-1][0]),
     }
     if shares:
-        found["idle"] = rounded(100.0 * math.fsum(weight for value, weight in pairs if value < IDLE) / total)
-        found["busy"] = rounded(100.0 * math.fsum(weight for value, weight in pairs if value >= BUSY) / total)
+        found["idle"] = rounded(
+            100.0 * math.fsum(weight for value, weight in pairs if value < IDLE) / total
+        )
+        found["busy"] = rounded(
+            100.0 * math.fsum(weight for value, weight in pairs if value >= BUSY) / total
+        )
     return found
 
 
@@ -89,7 +108,9 @@ class Episode(NamedTuple):
 
 
 def episodes(series: Series, below: float = IDLE) -> List[Episode]:
-    """The times in which the value stayed below; one that is missing ends them, since what it was is not known."""
+    """The times in which the value stayed below; one that is missing ends them, since what it was
+    is not known.
+    """
     found: List[Episode] = []
     start = length = 0.0
     for at, weight, value in zip(series.times, series.weights, series.values):
@@ -107,15 +128,19 @@ def of_episodes(found: Sequence[Episode]) -> Dict[str, Any]:
     """How many, how long on average and at most, and where the longest are."""
     longest = sorted(sorted(found, key=lambda one: -one.seconds)[:_MOST_EPISODES])
     return {
-        "count": len(found), "mean_seconds": rounded(sum(one.seconds for one in found) / len(found)) if found else 0.0,
-        "longest_seconds": rounded(max((one.seconds for one in found), default=0.0)), "at": [[rounded(one.start), rounded(one.seconds)] for one in longest],
+        "count": len(found),
+        "mean_seconds": rounded(sum(one.seconds for one in found) / len(found)) if found else 0.0,
+        "longest_seconds": rounded(max((one.seconds for one in found), default=0.0)),
+        "at": [[rounded(one.start), rounded(one.seconds)] for one in longest],
     }
 
 
 def warm_up(series: Sequence[Series], least: float = WARM_UP) -> float:
-    """Seconds until the steady state: ``least``, and on from there until the median of a minute comes near that of the second half of the run.
+    """Seconds until the steady state: ``least``, and on from there until the median of a minute
+    comes near that of the second half of the run.
 
-    It takes no more than half of the run. A run that is shorter than twice ``least`` has no steady state of its own: 0, all of it counts.
+    It takes no more than half of the run. A run that is shorter than twice ``least`` has no steady
+    state of its own: 0, all of it counts.
     """
     span = max((one.span for one in series), default=0.0)
     if span < 2 * least:
@@ -131,7 +156,12 @@ def warm_up(series: Sequence[Series], least: float = WARM_UP) -> float:
 
 
 def _median(series: Sequence[Series], start: float, end: float) -> float:
-    values = sorted(value for one in series for at, value in zip(one.times, one.values) if start <= at < end and not math.isnan(value))
+    values = sorted(
+        value
+        for one in series
+        for at, value in zip(one.times, one.values)
+        if start <= at < end and not math.isnan(value)
+    )
     return values[len(values) // 2] if values else math.nan
 
 
@@ -148,19 +178,27 @@ def block_means(series: Sequence[Series], seconds: float = BLOCK_SECONDS) -> Lis
 
 
 def difference(a: Sequence[Series], b: Sequence[Series], seed: str) -> Optional[Dict[str, Any]]:
-    """The mean of ``b`` less that of ``a``, with the middle 95 % of what blocks drawn anew give: ``{"mean", "low", "high"}``.
+    """The mean of ``b`` less that of ``a``, with the middle 95 % of what blocks drawn anew give:
+    ``{"mean", "low", "high"}``.
 
-    The interval is None for runs of fewer than five minutes. The same ``seed`` gives the same interval. None where either has no values.
+    The interval is None for runs of fewer than five minutes. The same ``seed`` gives the same
+    interval. None where either has no values.
     """
     first, second = figures(a), figures(b)
     if first is None or second is None:
         return None
-    found: Dict[str, Any] = {"mean": rounded(second["mean"] - first["mean"]), "low": None, "high": None}
+    found: Dict[str, Any] = {
+        "mean": rounded(second["mean"] - first["mean"]),
+        "low": None,
+        "high": None,
+    }
     blocks_a, blocks_b = block_means(a), block_means(b)
     if min(len(blocks_a), len(blocks_b)) >= _FEWEST_BLOCKS:
         draw = random.Random(seed)
         drawn = sorted(_drawn(draw, blocks_b) - _drawn(draw, blocks_a) for _draw in range(_DRAWS))
-        found.update(low=rounded(drawn[int(_DRAWS * 0.025)]), high=rounded(drawn[int(_DRAWS * 0.975)]))
+        found.update(
+            low=rounded(drawn[int(_DRAWS * 0.025)]), high=rounded(drawn[int(_DRAWS * 0.975)])
+        )
     return found
 
 
@@ -169,7 +207,9 @@ def _drawn(draw: random.Random, blocks: Sequence[float]) -> float:
 
 
 def buckets(series: Sequence[Series], seconds: float) -> List[Optional[List[float]]]:
-    """For a plot: by stretch of time its p5, mean and p95 over all subjects, None where there is no value."""
+    """For a plot: by stretch of time its p5, mean and p95 over all subjects, None where there is no
+    value.
+    """
     length = max((one.times[-1] for one in series if len(one.times)), default=0.0)
     found: List[List[Tuple[float, float]]] = [[] for _block in range(int(length // seconds) + 1)]
     for one in series:
@@ -181,4 +221,11 @@ def buckets(series: Sequence[Series], seconds: float) -> List[Optional[List[floa
 
 def _band(pairs: Sequence[Tuple[float, float]]) -> List[float]:
     total = math.fsum(weight for _value, weight in pairs)
-    return [rounded(one) for one in (_quantile(pairs, total * 0.05), _mean(pairs, total), _quantile(pairs, total * 0.95))]
+    return [
+        rounded(one)
+        for one in (
+            _quantile(pairs, total * 0.05),
+            _mean(pairs, total),
+            _quantile(pairs, total * 0.95),
+        )
+    ]

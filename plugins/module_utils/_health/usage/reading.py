@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """From the lines of a sampler to columns of numbers.
 
-A value that was not there, or is none, is NaN: it counts as missing and never as zero. A line that is torn (the sampler was killed in the middle of
-it, the disk was full) is counted and passed over.
+A value that was not there, or is none, is NaN: it counts as missing and never as zero. A line that
+is torn (the sampler was killed in the middle of it, the disk was full) is counted and passed over.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from ..values import mapping
 NAN = float("nan")
 SCHEMA, SCHEMA_VERSION = "autopilot.gpu/usage", 1
 
-#: Intervals that a sample stands for at most: whatever is between it and the one before beyond that is missing. A judgement call.
+#: Intervals that a sample stands for at most: whatever is between it and the one before beyond that
+#: is missing. A judgement call.
 _REACH = 1.5
 
 
@@ -31,12 +32,15 @@ class Metric(NamedTuple):
     words: str
 
 
-#: In the order of tables and plots. ``memory_bandwidth_busy`` is NVML's ``utilization.memory``, the share of time in which the memory was read or
-#: written; how much of it is used is ``memory_occupied``.
+#: In the order of tables and plots. ``memory_bandwidth_busy`` is NVML's ``utilization.memory``, the
+#: share of time in which the memory was read or written; how much of it is used is
+#: ``memory_occupied``.
 METRICS = (
     Metric("gpu_utilization", "gpu", "%", "time in which a kernel ran"),
     Metric("memory_occupied", "gpu", "%", "memory of the GPU in use"),
-    Metric("memory_bandwidth_busy", "gpu", "%", "time in which the GPU's memory was read or written"),
+    Metric(
+        "memory_bandwidth_busy", "gpu", "%", "time in which the GPU's memory was read or written"
+    ),
     Metric("sm_clock", "gpu", "MHz", "clock of the multiprocessors"),
     Metric("power", "gpu", "W", "power of the GPU"),
     Metric("temperature", "gpu", "C", "temperature of the GPU"),
@@ -44,7 +48,12 @@ METRICS = (
     Metric("cpu_system", "node", "%", "processors of the node, kernel"),
     Metric("cpu_iowait", "node", "%", "processors of the node, waiting for disks"),
     Metric("memory_used", "node", "%", "memory of the node that is not available"),
-    Metric("memory_with_cache", "node", "%", "memory of the node that is not free, the page cache with it"),
+    Metric(
+        "memory_with_cache",
+        "node",
+        "%",
+        "memory of the node that is not free, the page cache with it",
+    ),
     Metric("cpu_pressure", "node", "%", "time in which some task waited for a processor"),
     Metric("io_pressure", "node", "%", "time in which some task waited for a disk"),
     Metric("disk_read", "node", "bytes/s", "read from disks"),
@@ -56,19 +65,29 @@ METRICS = (
     Metric("job_cpu", "job", "cores", "processors that the job kept busy"),
     Metric("other_cpu", "job", "cores", "processors that all else on the node kept busy"),
     Metric("job_memory", "job", "bytes", "memory of the job, without what is cached"),
-    Metric("job_cpu_pressure", "job", "%", "time in which some task of the job waited for a processor"),
+    Metric(
+        "job_cpu_pressure", "job", "%", "time in which some task of the job waited for a processor"
+    ),
 )
 BY_NAME = {metric.name: metric for metric in METRICS}
 
 #: Metric, source, key and factor of those that a sample has as they are.
 _NODE = (
-    ("cpu_user", "cpu", "user", 100.0), ("cpu_system", "cpu", "system", 100.0), ("cpu_iowait", "cpu", "iowait", 100.0),
-    ("disk_read", "disk", "read_bytes_per_second", 1.0), ("disk_write", "disk", "write_bytes_per_second", 1.0),
-    ("network_received", "net", "received_bytes_per_second", 1.0), ("network_sent", "net", "sent_bytes_per_second", 1.0),
-    ("infiniband_received", "infiniband", "received_bytes_per_second", 1.0), ("infiniband_sent", "infiniband", "sent_bytes_per_second", 1.0),
+    ("cpu_user", "cpu", "user", 100.0),
+    ("cpu_system", "cpu", "system", 100.0),
+    ("cpu_iowait", "cpu", "iowait", 100.0),
+    ("disk_read", "disk", "read_bytes_per_second", 1.0),
+    ("disk_write", "disk", "write_bytes_per_second", 1.0),
+    ("network_received", "net", "received_bytes_per_second", 1.0),
+    ("network_sent", "net", "sent_bytes_per_second", 1.0),
+    ("infiniband_received", "infiniband", "received_bytes_per_second", 1.0),
+    ("infiniband_sent", "infiniband", "sent_bytes_per_second", 1.0),
 )
 _GPU = (
-    ("gpu_utilization", "utilization"), ("memory_bandwidth_busy", "memory_bandwidth_busy"), ("sm_clock", "sm_clock"), ("power", "power"),
+    ("gpu_utilization", "utilization"),
+    ("memory_bandwidth_busy", "memory_bandwidth_busy"),
+    ("sm_clock", "sm_clock"),
+    ("power", "power"),
     ("temperature", "temperature"),
 )
 
@@ -88,22 +107,26 @@ class Capture(NamedTuple):
     times: "array[float]"
     weights: "array[float]"
     columns: Dict[Key, "array[float]"]
-    #: By UUID, in the order of their indexes: index; by sample whether a process had a context on it (of the job, where that is known; NaN: not told);
-    #: and by sample in which GPUs were read what kept it from answering: None where it did, else the driver's error, ``{"kind": "absent"}`` where it
-    #: was not listed.
+    #: By UUID, in the order of their indexes: index; by sample whether a process had a context on
+    #: it (of the job, where that is known; NaN: not told); and by sample in which GPUs were read
+    #: what kept it from answering: None where it did, else the driver's error, ``{"kind":
+    #: "absent"}`` where it was not listed.
     gpus: Dict[str, int]
     held: Dict[str, "array[float]"]
     probes: Dict[str, List[Optional[Dict[str, Any]]]]
     #: By counter of the job its growth over the capture; what was not told is not there.
     job: Dict[str, float]
-    #: Why the sampler ended (``vanished`` where it does not say), why sources are missing, who was on the GPUs, and lines that are torn.
+    #: Why the sampler ended (``vanished`` where it does not say), why sources are missing, who was
+    #: on the GPUs, and lines that are torn.
     ended: str
     gaps: Dict[str, str]
     processes: List[Dict[str, Any]]
     torn: int
 
     def used(self) -> List[str]:
-        """The UUIDs of the GPUs on which the job had a process; of all of them where that was not told of any."""
+        """The UUIDs of the GPUs on which the job had a process; of all of them where that was not
+        told of any.
+        """
         had = [uuid for uuid in self.gpus if 1.0 in self.held.get(uuid, ())]
         return had or list(self.gpus)
 
@@ -161,13 +184,24 @@ class _Builder:
         if event == "started":
             version = said.get("schema_version")
             if said.get("schema") != SCHEMA or version != SCHEMA_VERSION:
-                raise ValueError(f"schema {said.get('schema')!r} {version!r} is not accepted, this version reads {SCHEMA} {SCHEMA_VERSION}")
+                raise ValueError(
+                    f"schema {said.get('schema')!r} {version!r} is not accepted, this version "
+                    f"reads {SCHEMA} {SCHEMA_VERSION}"
+                )
             interval = number(said.get("interval"))
             if math.isnan(interval) or interval <= 0:
-                raise ValueError(f"interval: {said.get('interval')!r} is not a time between samples")
-            self.interval, self._begun, self._cpus = interval, number(said.get("m")), number(said.get("cpus"))
+                raise ValueError(
+                    f"interval: {said.get('interval')!r} is not a time between samples"
+                )
+            self.interval, self._begun, self._cpus = (
+                interval,
+                number(said.get("m")),
+                number(said.get("cpus")),
+            )
             self._last = self._begun
-            self._gaps.update({str(name): str(why) for name, why in mapping(said.get("missing")).items()})
+            self._gaps.update(
+                {str(name): str(why) for name, why in mapping(said.get("missing")).items()}
+            )
         elif event == "ended":
             self._ended = str(said.get("reason"))
         elif event == "gap":
@@ -192,11 +226,30 @@ class _Builder:
         length = len(self._times)
         for series in (*self._columns.values(), *self._held.values()):
             _fill(series, length)
-        gpus = {uuid: self._index[uuid] for uuid in sorted(self._index, key=lambda one: (self._index[one], one))}
-        columns = {key: column for key, column in self._columns.items() if any(not math.isnan(value) for value in column)}
+        gpus = {
+            uuid: self._index[uuid]
+            for uuid in sorted(self._index, key=lambda one: (self._index[one], one))
+        }
+        columns = {
+            key: column
+            for key, column in self._columns.items()
+            if any(not math.isnan(value) for value in column)
+        }
         return Capture(
-            host, record, self.interval or NAN, self._times, self._weights, columns, gpus, self._held, self._probes, self._job, self._ended, self._gaps,
-            self._processes, self.torn,
+            host,
+            record,
+            self.interval or NAN,
+            self._times,
+            self._weights,
+            columns,
+            gpus,
+            self._held,
+            self._probes,
+            self._job,
+            self._ended,
+            self._gaps,
+            self._processes,
+            self.torn,
         )
 
     def _put(self, key: Key, value: float) -> None:
@@ -210,7 +263,9 @@ class _Builder:
         memory = mapping(said.get("memory"))
         total = number(memory.get("total"))
         for name, key in (("memory_used", "available"), ("memory_with_cache", "free")):
-            self._put((name, ""), 100.0 * (1.0 - number(memory.get(key)) / total) if total > 0 else NAN)
+            self._put(
+                (name, ""), 100.0 * (1.0 - number(memory.get(key)) / total) if total > 0 else NAN
+            )
         pressure = mapping(said.get("pressure"))
         self._put(("cpu_pressure", ""), number(mapping(pressure.get("cpu")).get("some")))
         self._put(("io_pressure", ""), number(mapping(pressure.get("io")).get("some")))
@@ -229,9 +284,14 @@ class _Builder:
                 cores = (value - before) / (now - at) / 1e6 if name == "cpu_usec" else cores
         self._put(("job_cpu", ""), cores)
         busy = (1.0 - number(cpu.get("idle")) - number(cpu.get("iowait"))) * self._cpus
-        self._put(("other_cpu", ""), max(0.0, busy - cores) if not math.isnan(busy - cores) else NAN)
+        self._put(
+            ("other_cpu", ""), max(0.0, busy - cores) if not math.isnan(busy - cores) else NAN
+        )
         cached = number(job.get("memory_inactive_file"))
-        self._put(("job_memory", ""), number(job.get("memory_current")) - (0.0 if math.isnan(cached) else cached))
+        self._put(
+            ("job_memory", ""),
+            number(job.get("memory_current")) - (0.0 if math.isnan(cached) else cached),
+        )
         self._put(("job_cpu_pressure", ""), number(job.get("cpu_pressure")))
 
     def _gpus(self, listed: Any, of_job: Any) -> None:
@@ -247,7 +307,9 @@ class _Builder:
                 continue
             self._index[uuid] = index
             error = gpu.get("error")
-            seen[uuid] = error if isinstance(error, dict) or error is None else {"kind": "other_error"}
+            seen[uuid] = (
+                error if isinstance(error, dict) or error is None else {"kind": "other_error"}
+            )
             self._gpu(uuid, gpu, index in of_job if isinstance(of_job, list) else None)
         for uuid in self._index:
             self._probes.setdefault(uuid, [_ABSENT] * self._probed).append(seen.get(uuid, _ABSENT))
@@ -257,11 +319,18 @@ class _Builder:
         for name, key in _GPU:
             self._put((name, uuid), number(gpu.get(key)))
         total = number(gpu.get("memory_total"))
-        self._put(("memory_occupied", uuid), 100.0 * number(gpu.get("memory_used")) / total if total > 0 else NAN)
+        self._put(
+            ("memory_occupied", uuid),
+            100.0 * number(gpu.get("memory_used")) / total if total > 0 else NAN,
+        )
         held = self._held.setdefault(uuid, array("d"))
         _fill(held, len(self._times) - 1)
         processes = gpu.get("processes")
-        held.append(float(bool(processes) if of_job is None else of_job) if isinstance(processes, list) else NAN)
+        held.append(
+            float(bool(processes) if of_job is None else of_job)
+            if isinstance(processes, list)
+            else NAN
+        )
 
 
 def _fill(series: "array[float]", length: int) -> None:

@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on disk: a directory with two files for each host, its samples and its run record, as a capture was collected."""
+"""Runs on disk: a directory with two files for each host, its samples and its run record, as a
+capture was collected.
+"""
 
 from __future__ import annotations
 
@@ -22,21 +24,33 @@ def load(directory: str) -> List[Capture]:
     try:
         names = sorted(os.listdir(directory))
     except OSError as error:
-        raise ValueError(f"cannot be read ({error.strerror}); give the directory that a capture was collected into") from None
-    hosts = [name[:-len(SAMPLES)] for name in names if name.endswith(SAMPLES)]
+        raise ValueError(
+            f"cannot be read ({error.strerror}); give the directory that a capture was "
+            "collected into"
+        ) from None
+    hosts = [name[: -len(SAMPLES)] for name in names if name.endswith(SAMPLES)]
     if not hosts:
-        raise ValueError(f"holds no capture (<host>{SAMPLES} and <host>{RECORD}); give the directory that a capture was collected into")
+        raise ValueError(
+            f"holds no capture (<host>{SAMPLES} and <host>{RECORD}); give the directory that a "
+            "capture was collected into"
+        )
     return [load_host(directory, host) for host in hosts]
 
 
 def load_host(directory: str, host: str) -> Capture:
     """The capture of one host; raises ValueError that says what is wrong with its files."""
-    record, samples = os.path.join(directory, host + RECORD), os.path.join(directory, host + SAMPLES)
+    record, samples = (
+        os.path.join(directory, host + RECORD),
+        os.path.join(directory, host + SAMPLES),
+    )
     try:
         with open(record, encoding="utf-8") as stream:
             told: Any = json.load(stream, parse_constant=lambda word: None)
     except OSError as error:
-        raise ValueError(f"{record} cannot be read ({error.strerror}), and without it nothing is known of the run") from None
+        raise ValueError(
+            f"{record} cannot be read ({error.strerror}), and without it nothing is known of "
+            "the run"
+        ) from None
     except (ValueError, RecursionError) as error:
         raise ValueError(f"{record} is no JSON document: {error}") from None
     try:

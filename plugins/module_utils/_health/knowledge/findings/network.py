@@ -10,31 +10,44 @@ from .entry import IF_FAIL, CABLE, Entry
 
 FINDINGS: Dict[str, Entry] = {
     # ---- network: one host by hand ----
-    "program_missing": Entry("The program that measures is not installed on the host.", "Install it: fping, or iperf3."),
+    "program_missing": Entry(
+        "The program that measures is not installed on the host.", "Install it: fping, or iperf3."
+    ),
     "program_unusable": Entry(
         "The program that measures cannot be used on the host.",
         "The finding says why; fping 4.0 and iperf3 3.1 are the oldest that do.",
     ),
-    "no_answer": Entry("No ping came back from a peer.", "Run the mesh (`--tags mesh`), which tells whose end it is."),
-    "slow_pair": Entry("TCP carries less to or from a peer than expected.", "Run the mesh (`--tags mesh`), which tells whose end it is."),
+    "no_answer": Entry(
+        "No ping came back from a peer.",
+        "Run the mesh (`--tags mesh`), which tells whose end it is.",
+    ),
+    "slow_pair": Entry(
+        "TCP carries less to or from a peer than expected.",
+        "Run the mesh (`--tags mesh`), which tells whose end it is.",
+    ),
     "cpu_limited": Entry(
         "iperf3 takes all of a CPU core, so that the link may be faster than what it shows.",
         "Give `streams` (or `minimum`) as an option of iperf3_pairs.",
     ),
-
     # ---- network: the mesh ----
     "no_path": Entry(
-        "Nothing gets through to or from a node or one of its interfaces, or between two nodes that others reach.",
-        f"If a node fails for it, let no job start there. {CABLE}; then at VLAN, routes and the firewall.",
+        "Nothing gets through to or from a node or one of its interfaces, or between two nodes "
+        "that others reach.",
+        f"If a node fails for it, let no job start there. {CABLE}; then at VLAN, routes and "
+        "the firewall.",
     ),
-    "packet_loss": Entry("Packets get lost on the way.", f"{CABLE}; error counters are in `ethtool -S <interface>`."),
+    "packet_loss": Entry(
+        "Packets get lost on the way.", f"{CABLE}; error counters are in `ethtool -S <interface>`."
+    ),
     "mtu_on_the_way": Entry(
         "Large packets do not get through and small ones do: somewhere the MTU is smaller.",
-        "Set one MTU on interfaces and switch ports; `ping -M do -s 8972 <peer>` finds the hop with MTU 9000.",
+        "Set one MTU on interfaces and switch ports; `ping -M do -s 8972 <peer>` finds the hop "
+        "with MTU 9000.",
     ),
     "high_latency": Entry(
         "Round trips take longer than they should.",
-        "Look for congestion, for a detour in the routes (`tracepath <peer>`) and for CPU power saving on the node.",
+        "Look for congestion, for a detour in the routes (`tracepath <peer>`) and for CPU "
+        "power saving on the node.",
     ),
     "slow_both_ways": Entry(
         "The node or interface carries less than the others, both ways.",
@@ -50,55 +63,91 @@ FINDINGS: Dict[str, Entry] = {
     ),
     "slow_link": Entry(
         "Two nodes are slow with each other, and both are fine with others.",
-        "No node is to blame: look at what lies between these two, such as a bundle of uplinks of which one member is bad. Measure again with `--tags mesh`.",
+        "No node is to blame: look at what lies between these two, such as a bundle of uplinks "
+        "of which one member is bad. Measure again with `--tags mesh`.",
     ),
     "slow_path": Entry(
         "Two groups of nodes are slow with each other, and all are fine within.",
         "No node is to blame: look at the uplinks and the spine between these racks.",
     ),
-    "pings_filtered": Entry("iperf3 gets through and pings do not.", "Let ICMP echo pass between the nodes, or leave `ping_mesh` out with `mesh_checks`."),
+    "pings_filtered": Entry(
+        "iperf3 gets through and pings do not.",
+        "Let ICMP echo pass between the nodes, or leave `ping_mesh` out with `mesh_checks`.",
+    ),
     "ports_closed": Entry(
         "Pings get through and iperf3 does not.",
-        "Open TCP and UDP 5200 to 5299 between the nodes, or give others (`{iperf3_pairs: {ports: ...}}`).",
+        "Open TCP and UDP 5200 to 5299 between the nodes, or give others (`{iperf3_pairs: "
+        "{ports: ...}}`).",
     ),
     "no_connection": Entry(
         "iperf3 does not get through, and whether pings do was not seen.",
-        "Look at the firewall between the nodes (TCP and UDP 5200 to 5299), and run with `ping_mesh` too.",
+        "Look at the firewall between the nodes (TCP and UDP 5200 to 5299), and run with "
+        "`ping_mesh` too.",
     ),
     "undecided": Entry(
         "A pair of nodes is bad, and it cannot be told whose fault it is.",
         "Measure more: more rounds (`-e mesh_rounds=all`), or more nodes in the play.",
     ),
-    "mesh_no_answer": Entry("The node did not answer when its figures were collected.", "Run again; look at the node if it stays silent."),
+    "mesh_no_answer": Entry(
+        "The node did not answer when its figures were collected.",
+        "Run again; look at the node if it stays silent.",
+    ),
     "not_in_mesh": Entry(
         "The node took no part in the mesh: it was not reached, or did not say what it has.",
         "Other findings of the node say why; run again.",
     ),
-    "no_partner": Entry("There was no other node to measure it with.", "Nothing is wrong; give the play at least two nodes on this network."),
-    "clock_offset": Entry("The node's clock is off by more than a second.", "Look at `chronyc tracking` or `timedatectl`."),
+    "no_partner": Entry(
+        "There was no other node to measure it with.",
+        "Nothing is wrong; give the play at least two nodes on this network.",
+    ),
+    "clock_offset": Entry(
+        "The node's clock is off by more than a second.",
+        "Look at `chronyc tracking` or `timedatectl`.",
+    ),
     "clock_not_read": Entry(
         "The node's clock could not be read well enough to take part.",
         "Run again; a slow way to the node, such as a jump host under load, is the usual reason.",
     ),
-    "interfaces_not_read": Entry("The node's interfaces could not be read.", "Install iproute2 on it; the finding says what failed."),
+    "interfaces_not_read": Entry(
+        "The node's interfaces could not be read.",
+        "Install iproute2 on it; the finding says what failed.",
+    ),
     "interface_missing": Entry(
         "The node does not have an interface that it should have.",
         "Correct `mesh_interfaces`, or look for the network card with `lspci` and `dmesg`.",
     ),
-    "interface_down": Entry("An interface is set down.", "Set it up: `ip link set <interface> up`; then look why it was down."),
-    "interface_without_address": Entry("An interface has no address that the other nodes can reach.", "Give it one, or name others with `mesh_interfaces`."),
+    "interface_down": Entry(
+        "An interface is set down.",
+        "Set it up: `ip link set <interface> up`; then look why it was down.",
+    ),
+    "interface_without_address": Entry(
+        "An interface has no address that the other nodes can reach.",
+        "Give it one, or name others with `mesh_interfaces`.",
+    ),
     "no_carrier": Entry("An interface has no carrier.", f"Let no job start here. {CABLE}."),
     "duplicate_address": Entry(
         "Two nodes have the same address, so that it cannot be told which of them answers.",
         "Give each its own; `arping -D -I <interface> <address>` finds the other.",
     ),
-    "link_speed_differs": Entry("A link runs slower than those of nearly all other nodes.", f"{CABLE}; `ethtool <interface>` shows what was negotiated."),
-    "mtu_differs": Entry("The MTU of an interface is not that of nearly all other nodes.", "Set it as on the others."),
-    "fping_missing": Entry("fping cannot be used on the node.", "Install fping 4.0 or newer, or leave `ping_mesh` out with `mesh_checks`."),
-    "iperf3_missing": Entry("iperf3 cannot be used on the node.", "Install iperf3 3.1 or newer, or leave `iperf3_pairs` out with `mesh_checks`."),
+    "link_speed_differs": Entry(
+        "A link runs slower than those of nearly all other nodes.",
+        f"{CABLE}; `ethtool <interface>` shows what was negotiated.",
+    ),
+    "mtu_differs": Entry(
+        "The MTU of an interface is not that of nearly all other nodes.", "Set it as on the others."
+    ),
+    "fping_missing": Entry(
+        "fping cannot be used on the node.",
+        "Install fping 4.0 or newer, or leave `ping_mesh` out with `mesh_checks`.",
+    ),
+    "iperf3_missing": Entry(
+        "iperf3 cannot be used on the node.",
+        "Install iperf3 3.1 or newer, or leave `iperf3_pairs` out with `mesh_checks`.",
+    ),
     "fleet_below_link_speed": Entry(
         "All pairs of a network are slower than their links.",
-        "Look at what they share: a switch, its settings, the number of streams; say with `minimum` what they should reach.",
+        "Look at what they share: a switch, its settings, the number of streams; say with "
+        "`minimum` what they should reach.",
     ),
     "fleet_uneven": Entry(
         "Some pairs are much faster than most, and no interface tells its speed.",

@@ -11,28 +11,41 @@ from .entry import AGAIN, Entry
 FINDINGS: Dict[str, Entry] = {
     "unreachable": Entry(
         "The host could not be reached, so nothing is known of it.",
-        "Try `ssh` and `ansible <host> -m ping`; if it does not answer there either, look at its console and its power.",
+        "Try `ssh` and `ansible <host> -m ping`; if it does not answer there either, look at "
+        "its console and its power.",
     ),
     "not_checked": Entry(
         "The host gave no result, so nothing is known of it.",
         "The finding has the message of the task that failed; repair that and run again.",
     ),
-    "unknown": Entry("A finding that another program or version wrote without a code.", "Its message says what was found."),
+    "unknown": Entry(
+        "A finding that another program or version wrote without a code.",
+        "Its message says what was found.",
+    ),
     "not_judged": Entry(
         "What was read could not be judged, which is a defect of this collection.",
         "Report it with the run document; until then the check says nothing of this node.",
     ),
-    "not_run": Entry("The check was wanted and not run.", "The finding says why; once that is over, run it again."),
+    "not_run": Entry(
+        "The check was wanted and not run.",
+        "The finding says why; once that is over, run it again.",
+    ),
     "would_run": Entry("Check mode: this check would run.", "Run without `--check`."),
     "below_fleet": Entry(
         "A GPU, or a NUMA node's memory, measures well below the same model on the other nodes.",
-        "Look at the figures of the node; if the next run beside others of the kind shows it again (alone it cannot), compare its slot, its NUMA settings "
+        "Look at the figures of the node; if the next run beside others of the kind shows it "
+        "again (alone it cannot), compare its slot, its NUMA settings "
         "and its firmware with those of a good node.",
     ),
     "hung": Entry(
         "A call of the driver or of a tool did not return in time and was given up.",
         f"{AGAIN}; if it hangs again, look for Xids with `dmesg | grep -i xid` and reboot the node.",
     ),
-    "crashed": Entry("The measurement ended before it had a result.", f"{AGAIN}; if it ends again, report it with the run document."),
-    "unsupported": Entry("The GPU does not have what this check looks at.", "Nothing is to be done."),
+    "crashed": Entry(
+        "The measurement ended before it had a result.",
+        f"{AGAIN}; if it ends again, report it with the run document.",
+    ),
+    "unsupported": Entry(
+        "The GPU does not have what this check looks at.", "Nothing is to be done."
+    ),
 }
