@@ -18,9 +18,10 @@ for _path in (ROOT / "plugins/module_utils", ROOT / "src/agent"):
 
 import aiohttp  # noqa: E402
 from _health import model  # noqa: E402
-from autopilot_agent import door, errand  # noqa: E402
-from autopilot_agent.engine import Engine  # noqa: E402
-from autopilot_agent.kube import Kube  # noqa: E402
+from autopilot_agent.http import http_api  # noqa: E402
+from autopilot_agent.passes import worker_client  # noqa: E402
+from autopilot_agent.passes.engine import Engine  # noqa: E402
+from autopilot_agent.cluster.kube import Kube  # noqa: E402
 from autopilot_agent.settings import Settings  # noqa: E402
 
 #: No API server listens there.
@@ -90,7 +91,9 @@ class NoDeep:
 class Agent:
     """A running door; ``says`` is by check a result, or a coroutine function that returns one."""
 
-    def __init__(self, chosen, says=(), kube=None, deep=None, command=errand.COMMAND, guards=None):
+    def __init__(
+        self, chosen, says=(), kube=None, deep=None, command=worker_client.COMMAND, guards=None
+    ):
         self.settings = chosen
         self.kube = kube or Kube(chosen.api_server, chosen.api_ca, chosen.api_token_file)
         self.engine = Engine(chosen, command)
@@ -121,10 +124,10 @@ class Agent:
 
     async def __aenter__(self):
         await self.engine.start()
-        app = door.make_app(
+        app = http_api.make_app(
             self.settings, self.engine, self.deep, self.kube, lambda: None, self.exposition
         )
-        self.listening = await door.serve(app, "127.0.0.1", 0, self.guards)
+        self.listening = await http_api.serve(app, "127.0.0.1", 0, self.guards)
         return self
 
     async def __aexit__(self, *_error):
@@ -133,7 +136,7 @@ class Agent:
         await self.kube.close()
 
 
-def asked(says, path, method="GET", variables=None, command=errand.COMMAND, **given):
+def asked(says, path, method="GET", variables=None, command=worker_client.COMMAND, **given):
     """One request to an agent whose checks say this: status, headers, text."""
 
     async def ask():

@@ -19,7 +19,9 @@ import hypothesis
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+    Outcome,
+)
 
 sys.path.insert(0, str(Path(__file__).parent / "sandbox"))
 import cluster as sandbox_cluster  # noqa: E402

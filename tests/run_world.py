@@ -11,13 +11,16 @@ import random
 
 from mesh_world import World
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import report, verdict
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     iperf3_pairs,
     pcie_bandwidth,
     ping_mesh,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Finding,

@@ -9,12 +9,15 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
-    calibration,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import calibration
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import document
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     files,
-    report,
+    once as _once,
+    options as _options,
+    summary,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _once, _options, _summary
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "runs": {"type": "list", "elements": "path", "required": True},
@@ -47,7 +50,7 @@ class ActionModule(_once.Once):
             self._write(
                 os.path.join(os.getcwd(), options["dest"]), proposals, gathered, lines, result
             )
-        _summary.show_now(lines)
+        summary.show_now(lines)
         return result
 
     def _write(
@@ -72,11 +75,11 @@ class ActionModule(_once.Once):
             if self._task.check_mode:
                 continue
             try:
-                files.write(path, text)
+                atomic_file.write(path, text)
             except OSError as error:
                 result.update(failed=True, msg=f"dest: {path} could not be written: {error}")
                 return
-            lines.append(f"  for review: {_files.shown(path)}")
+            lines.append(f"  for review: {files.shown(path)}")
 
 
 def _gather(given: list[str], gathered: calibration.Gathered) -> list[str]:
@@ -107,7 +110,7 @@ def _gather(given: list[str], gathered: calibration.Gathered) -> list[str]:
 
 def _document(path: Path) -> dict[str, t.Any]:
     try:
-        return report.read(path.read_text(encoding="utf-8"))
+        return document.read(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(
             f"cannot be read ({error.strerror}), give the path of a run document, such as "

@@ -16,11 +16,21 @@ from ansible.module_utils.common.parameters import remove_values
 from ansible.plugins.action import ActionBase
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import decide, jobs
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.bounded import run
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.files import locked, write
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import ApiError
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _notify, _options
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import (
+    job_decision,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import jobs
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.bounded import run
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
+    locked,
+    write,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import ApiError
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts,
+    notify as _notify,
+    options as _options,
+)
 
 _ACTS: dict[str, dict[str, t.Any]] = {
     "kubernetes": {
@@ -75,7 +85,7 @@ class ActionModule(ActionBase):
         self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
     ) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
-        given = _hosts.plain(self._task.args)
+        given = hosts.plain(self._task.args)
         try:
             options = _validated(given)
             result["changed"] = False
@@ -108,7 +118,7 @@ def _secrets(given: dict[str, t.Any]) -> set[str]:
 def _validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
     """The options; raises ValueError that names the option, its value and what is accepted."""
     options = _options.validated(_OPTIONS, given)
-    options["decisions"] = decide.policy_from(options["policy"])
+    options["decisions"] = job_decision.policy_from(options["policy"])
     _notify.refuse(options["notify"])
     acts = [name for name in _ACTS if options["act"].get(name)]
     if len(acts) > 1:
@@ -179,7 +189,7 @@ def _decided(
         if options["history"] and os.path.exists(options["history"])
         else None
     )
-    decision = decide.decide(document, options["decisions"], history, options["hosts"])
+    decision = job_decision.decide(document, options["decisions"], history, options["hosts"])
     result: dict[str, t.Any] = {
         "changed": False,
         "job": options["job"],
@@ -192,7 +202,7 @@ def _decided(
         "planned": [],
     }
     troubles = []
-    if decision.decision in (decide.SUSPEND, decide.STOP):
+    if decision.decision in (job_decision.SUSPEND, job_decision.STOP):
         try:
             done = _act(options, document, decision, dry)
             result["changed"] = done.changed and not dry
@@ -248,7 +258,10 @@ def _read(path: str, option: str) -> t.Any:
 
 
 def _act(
-    options: dict[str, t.Any], document: dict[str, t.Any], decision: decide.Decision, dry: bool
+    options: dict[str, t.Any],
+    document: dict[str, t.Any],
+    decision: job_decision.Decision,
+    dry: bool,
 ) -> jobs.Done:
     """Raises _Trouble."""
     act, verb = options["act"], decision.decision
@@ -258,7 +271,7 @@ def _act(
         if act.get("slurm"):
             return _slurm(
                 act["slurm"],
-                "cancel" if verb == decide.STOP else act["slurm"]["suspend_by"],
+                "cancel" if verb == job_decision.STOP else act["slurm"]["suspend_by"],
                 options["timeout"],
                 dry,
             )
@@ -327,7 +340,9 @@ def _program(command: list[str], seconds: float, given: bytes = b"") -> str:
 # ---- telling ----
 
 
-def _document(job: str, document: dict[str, t.Any], decision: decide.Decision) -> dict[str, t.Any]:
+def _document(
+    job: str, document: dict[str, t.Any], decision: job_decision.Decision
+) -> dict[str, t.Any]:
     """What programs are told: the decision and the facts that led to it."""
     return {
         "schema": "autopilot.gpu/decision",
@@ -342,11 +357,17 @@ def _document(job: str, document: dict[str, t.Any], decision: decide.Decision) -
 
 
 def _message(
-    job: str, document: dict[str, t.Any], decision: decide.Decision, acted: str, troubles: list[str]
+    job: str,
+    document: dict[str, t.Any],
+    decision: job_decision.Decision,
+    acted: str,
+    troubles: list[str],
 ) -> _notify.Message:
-    word = {decide.WARN_OWNER: "look at it", decide.SUSPEND: "suspend", decide.STOP: "stop"}[
-        decision.decision
-    ]
+    word = {
+        job_decision.WARN_OWNER: "look at it",
+        job_decision.SUSPEND: "suspend",
+        job_decision.STOP: "stop",
+    }[decision.decision]
     lines = [
         f"{one.node or 'run'}: {one.finding.status.upper()} {one.finding.code}: "
         f"{'' if one.finding.subject.kind in ('node', 'run') else f'{one.finding.subject}: '}{one.finding.message}"

@@ -11,14 +11,14 @@ import typing as t
 
 from ansible.errors import AnsibleError
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _on_node
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts, on_node
 
 #: How often the host's clock is read; the exchange that took the least time tells the most.
 _READS = 3
 _PROGRAM = "import time; print('clock', repr(time.time()))"
 
 
-class ActionModule(_on_node.OnNode):
+class ActionModule(on_node.OnNode):
     """Runs the module of the same name, then compares the host's clock with the controller's."""
 
     TRANSFERS_FILES = False
@@ -30,7 +30,7 @@ class ActionModule(_on_node.OnNode):
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         variables = dict(task_vars or {})
-        arguments["interfaces"] = _hosts.listed(arguments.get("interfaces") or [], variables)
+        arguments["interfaces"] = hosts.listed(arguments.get("interfaces") or [], variables)
         if arguments.get("python"):
             variables["ansible_python_interpreter"] = arguments["python"]
         result.update(self._execute_module(module_args=arguments, task_vars=variables))

@@ -14,12 +14,16 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.utils.display import Display
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
     translated,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, plan
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _once, _options
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts as _hosts,
+    once as _once,
+    options as _options,
+)
 
 PING, IPERF = checks.MESH
 

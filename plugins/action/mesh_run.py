@@ -7,10 +7,14 @@ from __future__ import annotations
 import json
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _interrupt, _on_node
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts,
+    interrupt,
+    on_node,
+)
 
 
-class ActionModule(_on_node.OnNode):
+class ActionModule(on_node.OnNode):
     """Runs the module of the same name with this host's share of the plan; a host without one has
     nothing to do.
 
@@ -23,18 +27,18 @@ class ActionModule(_on_node.OnNode):
     def run(
         self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
     ) -> dict[str, t.Any]:
-        _interrupt.shield()
+        interrupt.shield()
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         arguments = dict(self._task.args)
-        if _interrupt.is_pressed():
+        if interrupt.is_pressed():
             if arguments.get("state") == "started":
                 return dict(result, skipped=True, skip_reason="interrupted")
             # The run is not waited for, only ended.
             arguments.pop("wait_seconds", None)
         name = arguments.get("share")
         if isinstance(name, str) and name.isidentifier():
-            planned = _hosts.registered(variables, name)
+            planned = hosts.registered(variables, name)
             shares = (
                 planned.get("shares")
                 if isinstance(planned, dict) and planned.get("goes_on")

@@ -7,11 +7,11 @@ from __future__ import annotations
 import time
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import (
-    _hosts,
-    _interrupt,
-    _once,
-    _options,
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts,
+    interrupt,
+    once as _once,
+    options,
 )
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {"plan": {"type": "str", "default": "autopilot_mesh_plan"}}
@@ -21,15 +21,15 @@ class ActionModule(_once.Once):
     """Wait on the controller, once, until the plan is over or Ctrl-C is pressed."""
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        name = _options.validated(_OPTIONS, _hosts.plain(self._task.args))["plan"]
-        planned = _hosts.registered(variables, name)
+        name = options.validated(_OPTIONS, hosts.plain(self._task.args))["plan"]
+        planned = hosts.registered(variables, name)
         if isinstance(planned, dict) and not planned.get("goes_on"):
             return {"skipped": True, "skip_reason": f"no host has anything to measure in {name}"}
         if not isinstance(planned, dict) or not isinstance(planned.get("end"), (int, float)):
             raise ValueError(
                 f"plan: {name!r} is not accepted, no plan was registered under that name"
             )
-        _interrupt.shield()
+        interrupt.shield()
         began = time.monotonic()
-        interrupted = _interrupt.wait(planned["end"] - time.time())
+        interrupted = interrupt.wait(planned["end"] - time.time())
         return {"interrupted": interrupted, "seconds": round(time.monotonic() - began, 1)}

@@ -8,11 +8,11 @@ import os
 import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import VIRTUALENV_OPTIONS
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import snapshot
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _on_node
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node
 
 
-class ActionModule(_on_node.OnNode):
+class ActionModule(on_node.OnNode):
     """Run the module that the task names on the node.
 
     `meta/runtime.yml` routes every module here that has no action of its own. ``node_checks``
@@ -74,12 +74,12 @@ def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:
     accepted the module says.
     """
     try:
-        path = snapshot.controller_path(report_dir, snapshot.refuse_run(run), host)
+        path = store.controller_path(report_dir, store.refuse_run(run), host)
         # A pipe would hold up the controller until somebody writes into it.
         if os.path.exists(path) and not os.path.isfile(path):
             return {"error": f"{path}: it is no file"}
         with open(path, "rb") as handle:
-            return snapshot.parse(handle.read(), str(run))
+            return store.parse(handle.read(), str(run))
     except FileNotFoundError:
         return {"error": "there is none"}
     except OSError as error:

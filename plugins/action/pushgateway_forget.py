@@ -12,8 +12,9 @@ from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import callback_loader
 from ansible.utils.display import Display
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import verdict
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _options, _push
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts, options
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push
 
 _CALLBACK = "autopilot.gpu.pushgateway"
 _OPTIONS: dict[str, dict[str, t.Any]] = {"nodes": {"type": "list", "elements": "str"}}
@@ -32,9 +33,9 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         variables = task_vars or {}
         try:
-            nodes = _options.validated(_OPTIONS, _hosts.plain(self._task.args)).get("nodes")
+            nodes = options.validated(_OPTIONS, hosts.plain(self._task.args)).get("nodes")
             result.update(self._forget(nodes, variables))
-        except (AnsibleError, ValueError, OSError, _push.Trouble) as error:
+        except (AnsibleError, ValueError, OSError, push.Trouble) as error:
             words = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             result.update(failed=True, msg=words)
         return result
@@ -42,17 +43,15 @@ class ActionModule(ActionBase):
     def _forget(self, nodes: list[str] | None, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         # Ansible knows its options, by a name of its own, once it is loaded.
         callback = callback_loader.get(_CALLBACK, class_only=True)
-        settings = _push.settings_from(callback._load_name, variables, self._templar)
+        settings = push.settings_from(callback._load_name, variables, self._templar)
         if settings is None:
             raise ValueError(
                 "url: is missing, give the address of the Pushgateway (pushgateway_url)"
             )
-        if _push.missing():
-            raise ValueError(
-                f"{' and '.join(_push.missing())} cannot be imported on the controller"
-            )
+        if push.missing():
+            raise ValueError(f"{' and '.join(push.missing())} cannot be imported on the controller")
         until = time.monotonic() + settings.timeout
-        gateway, crew = _push.Gateway(settings), _push.Crew()
+        gateway, crew = push.Gateway(settings), push.Crew()
         found = _pushed(settings, gateway, crew, until)
         names = _chosen(
             nodes, {key["node"] for key in found}, set(map(str, variables["groups"]["all"]))
@@ -60,7 +59,7 @@ class ActionModule(ActionBase):
         keys = [key for key in found if key["node"] in names]
         if not self._task.check_mode:
             # First, since it waits for a run that pushes just now, which may have them in hand.
-            _push.forget(settings, names, until)
+            push.forget(settings, names, until)
         left = {} if self._task.check_mode else _removed(gateway, crew, keys, until)
         gone = verdict.fold({key["node"] for key in keys} - set(left))
         if gone:
@@ -100,11 +99,11 @@ def _chosen(nodes: list[str] | None, pushed: set[str], inventory: set[str]) -> s
 
 
 def _pushed(
-    settings: _push.Settings, gateway: _push.Gateway, crew: _push.Crew, until: float
+    settings: push.Settings, gateway: push.Gateway, crew: push.Crew, until: float
 ) -> list[dict[str, str]]:
     """The grouping keys of the nodes that this job has pushed with these labels. Raises Trouble."""
     found: list[dict[str, str]] = []
-    trouble: list[_push.Trouble] = []
+    trouble: list[push.Trouble] = []
 
     def look() -> None:
         try:
@@ -113,18 +112,18 @@ def _pushed(
                     {name: labels.get(name, "") for name in ("node", "phase")}
                 ):
                     found.append(labels)
-        except _push.Trouble as error:
+        except push.Trouble as error:
             trouble.append(error)
 
     if not crew.run([look], until):
-        trouble.append(_push.Trouble(f"it took longer than {settings.timeout:.0f} s"))
+        trouble.append(push.Trouble(f"it took longer than {settings.timeout:.0f} s"))
     if trouble:
-        raise _push.Trouble(f"{settings.url}: {trouble[0]}")
+        raise push.Trouble(f"{settings.url}: {trouble[0]}")
     return found
 
 
 def _removed(
-    gateway: _push.Gateway, crew: _push.Crew, keys: list[dict[str, str]], until: float
+    gateway: push.Gateway, crew: push.Crew, keys: list[dict[str, str]], until: float
 ) -> dict[str, str]:
     """Remove the groups; returns the nodes of which one is left, with why."""
     left = {key["node"]: "there was no time left" for key in keys}
@@ -138,7 +137,7 @@ def _removed(
             for key in several[name]:
                 gateway.delete(key, until)
             left.pop(name)
-        except _push.Trouble as error:
+        except push.Trouble as error:
             why[name] = str(error)
 
     crew.run([lambda name=name: remove(name) for name in several], until)  # type: ignore[misc]

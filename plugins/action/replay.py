@@ -10,13 +10,17 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import compare, report, verdict
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import (
-    _files,
-    _hosts,
-    _once,
-    _options,
-    _summary,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document_diff,
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    files,
+    hosts,
+    once as _once,
+    options as _options,
+    summary,
 )
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
@@ -32,7 +36,7 @@ class ActionModule(_once.Once):
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         options = _options.validated(_OPTIONS, self._task.args)
-        laid_over = _laid_over(_hosts.plain(options["options"]))
+        laid_over = _laid_over(hosts.plain(options["options"]))
         document = _document(options["run"])
         policy = _policy(options["policy"], document)
         directory = (
@@ -41,8 +45,8 @@ class ActionModule(_once.Once):
             else None
         )
         again = report.replay(document, policy, laid_over)
-        changes = compare.differences(document, again.document)
-        lines = compare.lines_of(document, again, changes, laid_over)
+        changes = document_diff.differences(document, again.document)
+        lines = document_diff.lines_of(document, again, changes, laid_over)
         result = dict(
             _judged(again.document),
             run_id=document.get("run_id"),
@@ -52,12 +56,12 @@ class ActionModule(_once.Once):
         )
         if directory:
             document = report.replayed(again, laid_over, time.time())
-            failed = _files.write_down(
-                (_files.DOCUMENT, _files.PAGE), document, directory, lines, result
+            failed = files.write_down(
+                (files.DOCUMENT, files.PAGE), document, directory, lines, result
             )
             if failed:
                 result.update(failed=True, msg=f"report_dir: {'; '.join(failed)}")
-        _summary.show_now(lines)
+        summary.show_now(lines)
         return result
 
 
@@ -90,7 +94,7 @@ def _document(path: str) -> dict[str, t.Any]:
 
 def _policy(given: t.Any, document: dict[str, t.Any]) -> verdict.Policy:
     if given is not None:
-        return verdict.policy_from(_hosts.plain(given))
+        return verdict.policy_from(hosts.plain(given))
     try:
         return report.policy_of(document)
     except ValueError as error:

@@ -14,12 +14,12 @@ from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
-    checks,
-    report,
-    screen,
-    verdict,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+    console,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
     CLIENT,
     NAMESPACE,
@@ -32,7 +32,12 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     read_status,
     worst,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _ask, _hosts, _options, _summary
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import ask
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts as _hosts,
+    options as _options,
+    summary,
+)
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "host": {"type": "list", "elements": "str", "default": []},
@@ -76,9 +81,9 @@ class ActionModule(ActionBase):
                 )
             began = time.time()
             result.update(_judged(options, _answer(options, parameters), began))
-        except (AnsibleError, ValueError, _ask.Trouble) as error:
+        except (AnsibleError, ValueError, ask.Trouble) as error:
             result.update(failed=True, msg=str(error))
-        _summary.show_now(result.get("summary", []))
+        summary.show_now(result.get("summary", []))
         return result
 
 
@@ -131,7 +136,7 @@ def parameters_of(options: dict[str, t.Any]) -> dict[str, str]:
     return {name: str(value) for name, value in given.items() if value != ""}
 
 
-def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> _ask.Answer:
+def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> ask.Answer:
     url, file, cluster = options["url"], options["token_file"], None
     if not (url and file):
         if _kube.MISSING:
@@ -147,11 +152,11 @@ def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> _ask.Answe
             f"token_file: {file}: {getattr(error, 'strerror', None) or 'it is no token'}"
         ) from None
     if cluster and not bearer:
-        bearer = _ask.token(cluster, options["namespace"], options["service_account"])
+        bearer = ask.token(cluster, options["namespace"], options["service_account"])
     if not cluster or url:
-        return _ask.ask(url, bearer, parameters, options["timeout"])
-    pods = _ask.ready_pods(cluster, options["namespace"])
-    with _ask.forwarded(
+        return ask.ask(url, bearer, parameters, options["timeout"])
+    pods = ask.ready_pods(cluster, options["namespace"])
+    with ask.forwarded(
         cluster,
         options["namespace"],
         pods,
@@ -159,10 +164,10 @@ def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> _ask.Answe
         options["context"],
         options["timeout"],
     ) as address:
-        return _ask.ask(address, bearer, parameters, options["timeout"])
+        return ask.ask(address, bearer, parameters, options["timeout"])
 
 
-def _judged(options: dict[str, t.Any], answer: _ask.Answer, began: float) -> dict[str, t.Any]:
+def _judged(options: dict[str, t.Any], answer: ask.Answer, began: float) -> dict[str, t.Any]:
     """What came out, by the rules of the preflight, and its lines for the screen."""
     nodes = [node_of(row) for row in answer.rows]
     there = {node.name for node in nodes}
@@ -206,7 +211,7 @@ def _judged(options: dict[str, t.Any], answer: _ask.Answer, began: float) -> dic
         "passed": passed,
         "counts": document["counts"],
         "fit": {node["name"]: node["fit"] for node in document["nodes"]},
-        "summary": screen.lines_of(document) if nodes else [f"status FAILED: {reasons[0]}"],
+        "summary": console.lines_of(document) if nodes else [f"status FAILED: {reasons[0]}"],
     }
     if not passed:
         result.update(failed=True, msg=f"status failed: {document['verdict']['reason']}")

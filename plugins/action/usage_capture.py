@@ -11,14 +11,15 @@ import re
 import tempfile
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import files, report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import document
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage import (
     judge,
     reading,
     runs,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.values import mapping
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _on_node, _usage
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node, usage
 
 _MODULE = "autopilot.gpu.usage_capture"
 
@@ -31,7 +32,7 @@ class _Failed(Exception):
         self.result = result
 
 
-class ActionModule(_on_node.OnNode):
+class ActionModule(on_node.OnNode):
     """Runs the module, and brings what it collected to the controller, where it is judged."""
 
     TRANSFERS_FILES = False
@@ -43,7 +44,7 @@ class ActionModule(_on_node.OnNode):
         variables = task_vars or {}
         args = dict(self._task.args)
         try:
-            rules = _usage.rules_of(args.get("rules"))
+            rules = usage.rules_of(args.get("rules"))
             if args.get("state") != "collected" or not args.get("dest"):
                 return dict(
                     result,
@@ -77,8 +78,8 @@ class ActionModule(_on_node.OnNode):
         if answer["state"] != "none":
             os.makedirs(directory, exist_ok=True)
             self._fetch(answer, samples, variables)
-            files.write(
-                os.path.join(directory, host + runs.RECORD), report.to_json(answer["record"])
+            atomic_file.write(
+                os.path.join(directory, host + runs.RECORD), document.to_json(answer["record"])
             )
             self._on_host(
                 _MODULE, {"name": args["name"], "state": "absent", **_where(args)}, variables

@@ -8,21 +8,23 @@ import os
 import time
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage import (
     comparison,
     reading,
     runs,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import (
-    _files,
-    _hosts,
-    _once,
-    _options,
-    _page_usage,
-    _summary,
-    _usage,
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    files,
+    hosts,
+    once as _once,
+    options as _options,
+    summary,
+    usage,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page_usage
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "a": {"type": "path", "required": True},
@@ -32,8 +34,8 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
 }
 
 _FILES = (
-    _files.File("comparison", "report", "comparison.json", report.to_json),
-    _files.File("report", "page", "comparison.html", _page_usage.html_of),
+    files.File("comparison", "report", "comparison.json", report.to_json),
+    files.File("report", "page", "comparison.html", page_usage.html_of),
 )
 
 
@@ -42,7 +44,7 @@ class ActionModule(_once.Once):
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         options = _options.validated(_OPTIONS, self._task.args)
-        rules = _usage.rules_of(_hosts.plain(options["rules"]))
+        rules = usage.rules_of(hosts.plain(options["rules"]))
         given = {name: _loaded(name, options[name]) for name in ("a", "b")}
         document = comparison.compare(
             (options["a"], given["a"]), (options["b"], given["b"]), time.time(), rules
@@ -54,12 +56,12 @@ class ActionModule(_once.Once):
         ]
         result = {"comparability": document["comparability"], "metrics": metrics, "summary": lines}
         if options["report_dir"] and not self._task.check_mode:
-            failed = _files.write_down(
+            failed = files.write_down(
                 _FILES, document, os.path.join(os.getcwd(), options["report_dir"]), lines, result
             )
             if failed:
                 result.update(failed=True, msg=f"report_dir: {'; '.join(failed)}")
-        _summary.show_now(lines)
+        summary.show_now(lines)
         return result
 
 

@@ -15,15 +15,23 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
-    changes,
-    report,
-    screen,
-    snapshot,
-    verdict,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
+    around_pass,
+    store,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.files import write
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _files, _hosts, _summary
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+    console,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
+    write,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    files,
+    hosts as _hosts,
+    summary,
+)
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str", "default": "autopilot_checks"},
@@ -81,7 +89,7 @@ class ActionModule(ActionBase):
         except ValueError as error:
             refused.append(str(error))
         try:
-            job = snapshot.refuse_run(options["run"]) if options["run"] else None
+            job = store.refuse_run(options["run"]) if options["run"] else None
         except ValueError as error:
             refused.append(str(error))
         check_mode = bool(self._task.check_mode)
@@ -128,7 +136,7 @@ class ActionModule(ActionBase):
             "passed": judged["passed"],
             "counts": document["counts"],
         }
-        lines = screen.lines_of(document)
+        lines = console.lines_of(document)
         if unkept:
             result["snapshots_error"] = unkept
             lines.append(f"snapshots: NOT KEPT on the controller, {unkept}")
@@ -136,8 +144,8 @@ class ActionModule(ActionBase):
             result["plan"] = report.plan_of(document)
             lines.append("no run document is written in check mode")
         else:
-            failed = _files.write_down(
-                (_files.DOCUMENT, _files.METRICS, _files.PAGE), document, directory, lines, result
+            failed = files.write_down(
+                (files.DOCUMENT, files.METRICS, files.PAGE), document, directory, lines, result
             )
             if failed:
                 # The verdict stands all the same, and it must reach the screen.
@@ -158,7 +166,7 @@ class ActionModule(ActionBase):
         """The result, once it is sure that somebody shows the lines: the callback when the playbook
         is over, or else this task.
         """
-        _summary.show_now(lines)
+        summary.show_now(lines)
         return result
 
 
@@ -184,10 +192,10 @@ def _keep_snapshots(report_dir: str, job: str, nodes: list[verdict.Node]) -> str
     cannot be, "" where it can.
     """
     for node in nodes:
-        copy = changes.controller_copy(node.readings, node.facts)
+        copy = around_pass.controller_copy(node.readings, node.facts)
         try:
             if copy is not None and copy.get("run") == job:
-                write(snapshot.controller_path(report_dir, job, node.name), json.dumps(copy))
+                write(store.controller_path(report_dir, job, node.name), json.dumps(copy))
         except (OSError, ValueError) as error:
             return f"{error}; those that the nodes keep will serve"
     return ""
@@ -273,6 +281,6 @@ def _started() -> float:
     """When the run began, in seconds since the epoch: the playbook, or where no callback saw that,
     this program.
     """
-    if _summary.started is not None:
-        return _summary.started
+    if summary.started is not None:
+        return summary.started
     return time.time() - logging.makeLogRecord({}).relativeCreated / 1000

@@ -55,15 +55,16 @@ from ansible.plugins.callback import CallbackBase
 from ansible.release import __version__ as ansible_version
 from ansible.template import Templar
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
-    checks,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     metrics,
-    report,
-    verdict,
+    document,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, worst
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.values import mapping
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _push
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
 
 _VERDICT = "autopilot.gpu.verdict"
 _CAPTURE = "autopilot.gpu.usage_capture"
@@ -306,9 +307,9 @@ class CallbackModule(CallbackBase):
         nodes = [_node(name, [json.loads(text) for text in texts]) for name, texts in found.items()]
         finished = time.time()
         run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(finished))}-{self._phase}"
-        run = report.Run(run_id, self._phase, self._started, finished, False, ansible_version)
+        run = document.Run(run_id, self._phase, self._started, finished, False, ansible_version)
         return metrics.export_of(
-            report.document_of(run, nodes, verdict.judge(nodes, self._policy), self._policy),
+            document.document_of(run, nodes, verdict.judge(nodes, self._policy), self._policy),
             complete,
         )
 

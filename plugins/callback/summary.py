@@ -35,7 +35,11 @@ from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts, _interrupt, _summary
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts,
+    interrupt,
+    summary,
+)
 
 VERDICT = "autopilot.gpu.verdict"
 REPLAY = "autopilot.gpu.replay"
@@ -66,17 +70,17 @@ class CallbackModule(CallbackBase):
         self._nobody = False
 
     def v2_playbook_on_start(self, playbook: t.Any) -> None:
-        _summary.started = time.time()
+        summary.started = time.time()
 
     def v2_playbook_on_play_start(self, play: t.Any) -> None:
         self._play = play
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        if not any(_is(task, VERDICT) for task in _hosts.tasks_of(self._play)):
+        if not any(_is(task, VERDICT) for task in hosts.tasks_of(self._play)):
             return
         pattern = self._play.hosts
         words = ",".join(map(str, pattern)) if isinstance(pattern, list) else str(pattern)
-        _summary.keep(
+        summary.keep(
             [
                 f"autopilot: no host matches {words!r}, so no node was checked and there is no "
                 "verdict"
@@ -86,9 +90,9 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
         if _is(task, *MESH):
-            _interrupt.handle()
+            interrupt.handle()
         else:
-            _interrupt.release()
+            interrupt.release()
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
         self._remember(result)
@@ -97,9 +101,9 @@ class CallbackModule(CallbackBase):
         self._remember(result)
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
-        _interrupt.release()
-        while _summary.waiting:
-            _summary.show(self._display, _summary.waiting.pop(0))
+        interrupt.release()
+        while summary.waiting:
+            summary.show(self._display, summary.waiting.pop(0))
         if self._nobody:
             # Nothing failed as Ansible sees it, and it lets a callback say otherwise in no other
             # way.
@@ -123,4 +127,4 @@ class CallbackModule(CallbackBase):
             lines = list(returned["summary"])
         else:
             lines = Path(returned["summary_file"]).read_text(encoding="utf-8").splitlines()
-        _summary.keep(lines)
+        summary.keep(lines)

@@ -8,7 +8,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import nhc
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import nhc
 
 DOCUMENTATION = r"""
 name: nhc_conf

@@ -8,7 +8,7 @@ import typing as t
 
 from ansible.errors import AnsibleFilterError
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.durations import seconds_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.durations import seconds_of
 
 DOCUMENTATION = r"""
 name: seconds

@@ -101,13 +101,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import (
     cluster as words,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     ApiError,
     Forbidden,
     items,
     path_of,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _agents
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import agents
 
 #: Seconds for listing pods and nodes.
 _DEADLINE = 60.0
@@ -137,12 +137,12 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             self.set_options(direct={"plugin": self.NAME})
         pods, nodes = self._asked()
         by_node = {str(node["metadata"]["name"]): node for node in nodes}
-        found = _agents.by_node(pods)
+        found = agents.by_node(pods)
         try:
             expected = [
                 name
                 for name, node in by_node.items()
-                if _agents.selected(node, self.get_option("node_selector"))
+                if agents.selected(node, self.get_option("node_selector"))
             ]
         except ValueError as error:
             raise AnsibleParserError(str(error)) from None
@@ -189,10 +189,10 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             "gpu_product": labels.get(words.PRODUCT, ""),
             "agent_pod": pod["metadata"]["name"] if pod else "",
         }
-        gpus = _agents.gpus_of(node)
+        gpus = agents.gpus_of(node)
         if gpus is not None:
             variables["expected_gpus"] = gpus
-        trouble = _agents.trouble_of(pod)
+        trouble = agents.trouble_of(pod)
         if trouble:
             variables.update(
                 ansible_connection="autopilot.gpu.no_agent", autopilot_no_agent=wrap_var(trouble)

@@ -17,16 +17,18 @@ import typing as t
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
     SELECTOR,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     NotFound,
     Procedure,
     Request,
     items,
     path_of,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import Rules
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_marks import written_labels
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.without_dcgm import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import Rules
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_on_node import (
+    written_labels,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.agents_without_dcgm import (
     AgentWithoutDcgm,
     agents_in,
     summary_of,

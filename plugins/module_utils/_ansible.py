@@ -16,15 +16,18 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Check, Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Check,
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     BESIDE_A_JOB,
     CLUSTER,
     MESH,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, overall
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
     Outcome,
     node_facts,
     not_run,

@@ -13,8 +13,10 @@ import signal
 import time
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import claim
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.claim_objects import REMOVAL
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import claim_procedures
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.claim_objects import (
+    REMOVAL,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster
 
 #: Seconds beyond its own time that a request under way may take.
@@ -26,14 +28,14 @@ def _end(number: int, frame: t.Any) -> t.NoReturn:
     raise SystemExit(f"ended by {signal.Signals(number).name}")
 
 
-def tried(cluster: Cluster, plan: claim.Plan, dry_run: bool) -> dict[str, t.Any]:
+def tried(cluster: Cluster, plan: claim_procedures.Plan, dry_run: bool) -> dict[str, t.Any]:
     """The readings. Whatever ends it, also a signal, claim and pod are removed first."""
     readings: dict[str, t.Any] = {}
     for number in _SIGNALS:
         signal.signal(number, _end)
     try:
         cluster.run(
-            claim.attempt(plan, readings, time.monotonic, time.time(), dry_run),
+            claim_procedures.attempt(plan, readings, time.monotonic, time.time(), dry_run),
             plan.seconds + _SLACK,
         )
     finally:
@@ -41,6 +43,7 @@ def tried(cluster: Cluster, plan: claim.Plan, dry_run: bool) -> dict[str, t.Any]
             signal.signal(number, signal.SIG_IGN)
         if "dry_run" in readings and not dry_run:
             readings["left"] = cluster.run(
-                claim.removal(plan, time.monotonic, time.monotonic() + REMOVAL), REMOVAL + _SLACK
+                claim_procedures.removal(plan, time.monotonic, time.monotonic() + REMOVAL),
+                REMOVAL + _SLACK,
             )
     return readings

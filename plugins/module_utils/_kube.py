@@ -23,7 +23,7 @@ from urllib.parse import urlencode
 from ansible.module_utils.basic import AnsibleModule, env_fallback, missing_required_lib
 from ansible.module_utils.parsing.convert_bool import boolean
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     MOST_BYTES,
     READ_WAITS,
     ApiError,

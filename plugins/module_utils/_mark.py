@@ -19,13 +19,19 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import marking, marks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
+    mark_writer,
+    mark_states,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import (
     EVICT,
     PASS,
     WARN,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import ApiError, NotFound
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
+    ApiError,
+    NotFound,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import read_status
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import connected
 
@@ -64,13 +70,13 @@ def mark(module: AnsibleModule) -> None:
     try:
         event, run = _event(params, by)
         rules = _rules(params)
-        marks.refuse_event(event)
+        mark_states.refuse_event(event)
     except ValueError as error:
         module.fail_json(msg=str(error))
     cluster = connected(module)
     try:
         marked = cluster.run(
-            marking.mark(params["node"], event, rules, time.time, by, run, module.check_mode)
+            mark_writer.mark(params["node"], event, rules, time.time, by, run, module.check_mode)
         )
     except NotFound as error:
         if params["state"] == "absent":
@@ -96,16 +102,19 @@ def mark(module: AnsibleModule) -> None:
     module.exit_json(**result)
 
 
-def _rules(params: dict[str, t.Any]) -> marks.Rules:
+def _rules(params: dict[str, t.Any]) -> mark_states.Rules:
     """Raises ValueError that names the option, its value and what is accepted."""
-    rules = marks.Rules(
-        *((params[name] or "") if name == "taint" else params[name] for name in marks.Rules._fields)
+    rules = mark_states.Rules(
+        *(
+            (params[name] or "") if name == "taint" else params[name]
+            for name in mark_states.Rules._fields
+        )
     )
-    marks.refuse(rules)
+    mark_states.refuse(rules)
     return rules
 
 
-def _event(params: dict[str, t.Any], by: str) -> tuple[marks.Event, str]:
+def _event(params: dict[str, t.Any], by: str) -> tuple[mark_states.Event, str]:
     """The event, and the run that it is of. Raises ValueError."""
     state, reason = params["state"], params["reason"]
     if (state == "checked") != bool(params["status"] or params["report"]):
@@ -113,17 +122,17 @@ def _event(params: dict[str, t.Any], by: str) -> tuple[marks.Event, str]:
             "status or report: give one of them with state checked, and none with another state"
         )
     if state == "absent":
-        return marks.Removed(), ""
+        return mark_states.Removed(), ""
     if state == "testing":
-        return marks.TestingBegan(by, params["lease"], reason), ""
+        return mark_states.TestingBegan(by, params["lease"], reason), ""
     if state in _SET:
-        return marks.Set(_SET[state], reason), ""
+        return mark_states.Set(_SET[state], reason), ""
     if params["status"]:
-        return marks.Checked(params["status"], reason), ""
+        return mark_states.Checked(params["status"], reason), ""
     return _judged(params["report"], params["host"] or params["node"], reason)
 
 
-def _judged(path: str, host: str, reason: str) -> tuple[marks.Event, str]:
+def _judged(path: str, host: str, reason: str) -> tuple[mark_states.Event, str]:
     """What a run document says of a host. Raises ValueError."""
     try:
         with open(path, encoding="utf-8") as file:
@@ -140,9 +149,9 @@ def _judged(path: str, host: str, reason: str) -> tuple[marks.Event, str]:
     if host not in found:
         raise ValueError(f"host: {host} is not in {path}")
     status, messages = found[host]
-    return marks.Checked(read_status(status), reason or "; ".join(messages[:_MOST_FINDINGS])), str(
-        document.get("run_id", "")
-    )
+    return mark_states.Checked(
+        read_status(status), reason or "; ".join(messages[:_MOST_FINDINGS])
+    ), str(document.get("run_id", ""))
 
 
 def _writer() -> str:

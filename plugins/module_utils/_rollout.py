@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     Procedure,
     Pause,
     Request,

@@ -17,8 +17,13 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling import daemon, record
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling.cgroup import KINDS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling import (
+    daemon,
+    record,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling.cgroup import (
+    KINDS,
+)
 
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "name": {"type": "str", "required": True},

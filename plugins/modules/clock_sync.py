@@ -66,7 +66,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.clock_sync import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.clock_sync import (
+    CHECK,
+)
 
 
 def main() -> None:

@@ -74,7 +74,7 @@ away:
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import ApiError
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import ApiError
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
     CONNECTION_OPTIONS,
     connected,

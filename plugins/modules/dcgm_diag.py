@@ -109,7 +109,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.dcgm_diag import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.dcgm_diag import (
+    CHECK,
+)
 
 
 def main() -> None:

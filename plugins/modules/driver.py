@@ -56,7 +56,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.driver import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.driver import CHECK
 
 
 def main() -> None:

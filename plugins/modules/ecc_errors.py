@@ -78,7 +78,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.ecc_errors import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.ecc_errors import (
+    CHECK,
+)
 
 
 def main() -> None:

@@ -53,7 +53,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_count import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_count import (
+    CHECK,
+)
 
 
 def main() -> None:

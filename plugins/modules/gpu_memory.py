@@ -79,7 +79,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_memory import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_memory import (
+    CHECK,
+)
 
 
 def main() -> None:

@@ -63,7 +63,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_power import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_power import (
+    CHECK,
+)
 
 
 def main() -> None:

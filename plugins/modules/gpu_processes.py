@@ -68,7 +68,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_processes import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_processes import (
     CHECK,
 )
 

@@ -63,7 +63,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_visibility import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_visibility import (
     CHECK,
 )
 

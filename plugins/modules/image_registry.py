@@ -103,7 +103,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.image_registry import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.image_registry import (
     CHECK,
 )
 

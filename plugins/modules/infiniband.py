@@ -79,7 +79,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.infiniband import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.infiniband import (
+    CHECK,
+)
 
 
 def main() -> None:

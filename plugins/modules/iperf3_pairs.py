@@ -122,7 +122,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
     CHECK,
     DIRECT,
 )

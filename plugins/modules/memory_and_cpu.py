@@ -90,7 +90,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.memory_and_cpu import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.memory_and_cpu import (
     CHECK,
 )
 

@@ -98,9 +98,14 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import daemon, facts
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import (
+    node_daemon,
+    facts,
+)
 
 
 def main() -> None:
@@ -125,8 +130,8 @@ def main() -> None:
     if not module.check_mode:
         # A run that was interrupted still has the lock that the gate asks for. What cannot be
         # ended, the start of the next run reports.
-        with contextlib.suppress(daemon.MeshError):
-            daemon.stop(host_root=root)
+        with contextlib.suppress(node_daemon.MeshError):
+            node_daemon.stop(host_root=root)
     # The gate takes the host's lock, which is a file.
     told = facts.look(settings, module.params["gate"] and not module.check_mode)
     module.exit_json(changed=False, mesh=dict(told, wanted=module.params["interfaces"]))

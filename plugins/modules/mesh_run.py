@@ -111,7 +111,7 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import refuse_negative
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import daemon
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import node_daemon
 
 
 def main() -> None:
@@ -146,10 +146,10 @@ def main() -> None:
         )
     except ValueError as error:
         module.fail_json(msg=str(error))
-    except daemon.MeshError as error:
+    except node_daemon.MeshError as error:
         # So that the verdict can say why there are no readings.
         module.fail_json(
-            msg=str(error), mesh=daemon.nothing(options["run"] or "", "none", str(error))
+            msg=str(error), mesh=node_daemon.nothing(options["run"] or "", "none", str(error))
         )
     changed = mesh["state"] in ("started", "would_start") or bool(
         mesh.get("replaced") or mesh.get("ended")
@@ -159,9 +159,9 @@ def main() -> None:
 
 def _start(options: dict, check_mode: bool) -> dict:
     return (
-        daemon.would_start(options["share"], options["host_root"])
+        node_daemon.would_start(options["share"], options["host_root"])
         if check_mode
-        else daemon.start(options["share"], options["host_root"])
+        else node_daemon.start(options["share"], options["host_root"])
     )
 
 
@@ -172,12 +172,14 @@ def _collect(options: dict, check_mode: bool) -> dict:
         options["host_root"],
     )
     if share is None:
-        return daemon.collect(options["run"], wait_seconds, take=not check_mode, host_root=root)
+        return node_daemon.collect(
+            options["run"], wait_seconds, take=not check_mode, host_root=root
+        )
     if not isinstance(share, dict) or not isinstance(share.get("run"), str):
         raise ValueError(
             f"share: {share!r} is not accepted, give a dictionary with run, pass and host"
         )
-    return daemon.collect(
+    return node_daemon.collect(
         share["run"],
         wait_seconds,
         take=not check_mode,
@@ -189,8 +191,8 @@ def _collect(options: dict, check_mode: bool) -> dict:
 
 def _end(options: dict, check_mode: bool) -> dict:
     if not check_mode:
-        return {"state": "none", "ended": daemon.stop(options["run"], options["host_root"])}
-    found = daemon.state(options["host_root"])
+        return {"state": "none", "ended": node_daemon.stop(options["run"], options["host_root"])}
+    found = node_daemon.state(options["host_root"])
     return {
         "state": found["state"],
         "ended": found.get("run") if options["run"] in (None, found.get("run")) else None,

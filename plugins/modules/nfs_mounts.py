@@ -90,7 +90,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.nfs_mounts import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.nfs_mounts import (
+    CHECK,
+)
 
 
 def main() -> None:

@@ -124,8 +124,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
     options_of,
     result_of,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes, snapshot
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
+    around_pass,
+    store,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     QUIET,
     beside_a_job,
     chosen,
@@ -158,9 +161,7 @@ def main() -> None:
         )
         given = {name_of(name): value for name, value in module.params["options"].items()}
         what = ""
-        run = (
-            "" if module.params["snapshot"] == "none" else snapshot.refuse_run(module.params["run"])
-        )
+        run = "" if module.params["snapshot"] == "none" else store.refuse_run(module.params["run"])
     except ValueError as error:
         module.fail_json(msg=f"{what}{error}")
     for name, value in given.items():
@@ -185,7 +186,7 @@ def main() -> None:
     of_changes = options_of(
         module, node_changes.CHECK, {**phase, **given.get(node_changes.NAME, {})}
     )
-    around = changes.Around(
+    around = around_pass.Around(
         run,
         *(module.params[name] for name in ("snapshot", "baseline", "release_seconds")),
         of_changes,

@@ -61,7 +61,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.nvlink import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.nvlink import CHECK
 
 
 def main() -> None:

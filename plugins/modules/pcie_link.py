@@ -60,7 +60,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.pcie_link import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_link import (
+    CHECK,
+)
 
 
 def main() -> None:

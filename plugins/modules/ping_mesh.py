@@ -109,7 +109,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.ping_mesh import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.ping_mesh import (
     CHECK,
     DIRECT,
 )

@@ -77,7 +77,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.remapped_rows import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.remapped_rows import (
     CHECK,
 )
 

@@ -80,7 +80,7 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.storage import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.storage import CHECK
 
 
 def main() -> None:

@@ -123,8 +123,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
     refuse_negative,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._claim import tried
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import claim, runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.volume_claim import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import claim_procedures
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.volume_claim import (
     CHECK,
     SECONDS,
 )
@@ -150,7 +151,9 @@ def main() -> None:
         module.fail_json(msg=str(error))
     began = time.monotonic()
     readings = tried(
-        connected(module), claim.plan_of(options, module.params["timeout"]), module.check_mode
+        connected(module),
+        claim_procedures.plan_of(options, module.params["timeout"]),
+        module.check_mode,
     )
     found = dataclasses.replace(
         runner.conclude(CHECK, options, readings),

@@ -74,7 +74,9 @@ readings:
 """
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import main_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.xid_errors import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.xid_errors import (
+    CHECK,
+)
 
 
 def main() -> None:

@@ -50,7 +50,15 @@ SOURCES = {
         "each ``steps`` times left x right",
     ),
 }
-LITERAL = HERE.parent.parent / "plugins" / "module_utils" / "_health" / "knowledge" / "ptx.py"
+LITERAL = (
+    HERE.parent.parent
+    / "plugins"
+    / "module_utils"
+    / "_health"
+    / "node"
+    / "devices"
+    / "ptx_generated.py"
+)
 
 NVCC = "13.0.88"
 PACKAGES = (

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from typing import Callable, Iterable, List, Sequence
 
-from _health import marking, marks
+from _health.cluster import mark_writer, mark_states
 from _health.knowledge.marks import EVICT, MARKS, NONE, TESTING
-from _health.marks import (
+from _health.cluster.mark_states import (
     Checked,
     Event,
     Refresh,
@@ -141,7 +141,7 @@ def _after(mark: str, event: Event) -> str:
         return "as before"
     if mark == TESTING and isinstance(event, TestingBegan):
         return "refused"
-    after = marks.step(
+    after = mark_states.step(
         state, event, 1800.0 if not isinstance(event, Refresh) else 7200.0, "page"
     ).state
     if (
@@ -163,13 +163,13 @@ def page(table: Callable[[Sequence[str], Iterable[Sequence[str]]], str]) -> str:
         label_key=rules.label_key,
         evict=EVICT,
         share=rules.max_bad_share,
-        lease=int(marks.MOST_LEASE // 3600),
-        skew=int(marks.SKEW),
-        found=int(marks.FOUND_LEASE // 60),
+        lease=int(mark_states.MOST_LEASE // 3600),
+        skew=int(mark_states.SKEW),
+        found=int(mark_states.FOUND_LEASE // 60),
         result="autopilot.ibm.com/dcgm.level",
-        gpu_nodes=marking.GPU_NODES,
-        lease_name=marking.LEASE,
-        events=marking.EVENTS,
+        gpu_nodes=mark_writer.GPU_NODES,
+        lease_name=mark_writer.LEASE,
+        events=mark_writer.EVENTS,
         meanings=table(
             ("mark", "meaning", "set by", "ended by"),
             [

@@ -17,10 +17,16 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "plugins" / "module_utils"), str(Path(__file__).parent)]
 
 import marks  # noqa: E402
-from _health import metrics  # noqa: E402
+from _health.fleet.output import metrics  # noqa: E402
 from _health.knowledge import agent  # noqa: E402
 from _health.knowledge.findings import FINDINGS  # noqa: E402
-from _health.metrics import COMPATIBILITY, METRICS, MOST_FINDINGS, MOST_MESH_HOSTS, Metric  # noqa: E402
+from _health.fleet.output.metrics import (
+    COMPATIBILITY,
+    METRICS,
+    MOST_FINDINGS,
+    MOST_MESH_HOSTS,
+    Metric,
+)  # noqa: E402
 
 #: Ends of names -> unit.
 _UNITS = (
@@ -37,7 +43,7 @@ _UNITS = (
     ("_per_second", "1/s"),
 )
 
-METRICS_PAGE = """<!-- Made by `make -C src/docs` from the table in plugins/module_utils/_health/metrics.py; do not edit. -->
+METRICS_PAGE = """<!-- Made by `make -C src/docs` from the table in plugins/module_utils/_health/fleet/output/metrics.py; do not edit. -->
 
 # Metrics
 

@@ -27,7 +27,7 @@ import time
 from collections import defaultdict
 from typing import Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh.localise import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
     Cause,
     Observation,
     Pair,
@@ -35,8 +35,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh.localis
     localise,
     repeated,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh.plan import TIMES_AGAIN
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh.schedule import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.plan import (
+    TIMES_AGAIN,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.schedule import (
     disjoint_rounds,
     ping_peers,
     sampled_rounds,

@@ -15,7 +15,7 @@ import sys
 import time
 from pathlib import Path
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _page
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page as _page
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import run_world  # noqa: E402

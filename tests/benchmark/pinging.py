@@ -19,8 +19,8 @@ import subprocess
 import sys
 import time
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import fping
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.bounded import run
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import fping
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.bounded import run
 
 #: Milliseconds between any two pings of the node: 1,000 targets times 10 pings take 2 s at least.
 INTERVAL_MS = 0.2

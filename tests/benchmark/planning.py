@@ -17,7 +17,7 @@ import subprocess
 import sys
 import time
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
 
 OPTIONS = {
     "ping_mesh": {

@@ -26,7 +26,10 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "sandbox"))
 
 import node as sandbox  # noqa: E402
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import compare, report  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document_diff,
+    document as report,
+)  # noqa: E402
 
 PROGRAM = Path(sys.executable).parent / "ansible-playbook"
 
@@ -86,7 +89,9 @@ def main() -> None:
         readable = time.process_time()
         again = report.replay(read, report.policy_of(read), options)
         judged = time.process_time()
-        lines = compare.lines_of(read, again, compare.differences(read, again.document), options)
+        lines = document_diff.lines_of(
+            read, again, document_diff.differences(read, again.document), options
+        )
         compared = time.process_time()
         began_all, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(

@@ -31,13 +31,13 @@ import node as sandbox  # noqa: E402
 SHARE, MEMORY, INTERVAL = 0.1, 25.0, 10.0
 _START = """
 import json, sys
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling import daemon
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling import daemon
 directory, settings = sys.argv[1], json.loads(sys.argv[2])
 print(daemon.start(directory, settings, dict)["pid"])
 """
 _STOP = """
 import sys
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling import daemon
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling import daemon
 daemon.stop(sys.argv[1])
 """
 

@@ -15,8 +15,8 @@ import time
 from controller import ROOT
 
 sys.path[:0] = [str(ROOT / "plugins" / "module_utils"), str(ROOT / "src" / "agent")]
-from _health import marks, node_marks  # noqa: E402
-from autopilot_agent.kube import Kube  # noqa: E402
+from _health.cluster import mark_states, mark_on_node  # noqa: E402
+from autopilot_agent.cluster.kube import Kube  # noqa: E402
 
 _numbers = itertools.count()
 
@@ -30,7 +30,7 @@ class Place:
         self.lab = lab
         self.name = f"marks-{os.getpid()}-{next(_numbers)}"
         # A key of its own keeps other tests' marks out.
-        self.rules = marks.Rules(
+        self.rules = mark_states.Rules(
             label_key=f"{self.name}.example.org/gpuhealth",
             taint="NoSchedule",
             cordon=True,
@@ -109,7 +109,7 @@ class Place:
         return self.read(name)["metadata"].get("labels", {}).get(self.rules.label_key)
 
     def state(self, name, now=None):
-        return node_marks.read(self.read(name), self.rules, time.time() if now is None else now)
+        return mark_on_node.read(self.read(name), self.rules, time.time() if now is None else now)
 
     def close(self):
         if self.nodes:

@@ -24,7 +24,7 @@ PROGRAM = ROOT / "tests" / "tools" / "accuracy.py"
 sys.path.insert(0, str(PROGRAM.parent))
 import accuracy  # noqa: E402
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import PASSIVE  # noqa: E402
 
 #: Checks that find a fault only where they are told of something that is no part of a node: a

@@ -18,10 +18,10 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import Agent, NoDeep, result, settings  # noqa: E402
-from autopilot_agent import access, door  # noqa: E402
-from autopilot_agent.access import AGENTS, PEER_HEADER, Access, Denied  # noqa: E402
-from autopilot_agent.kube import Kube  # noqa: E402
-from autopilot_agent.limits import TooMany  # noqa: E402
+from autopilot_agent.http import access, http_api  # noqa: E402
+from autopilot_agent.http.access import AGENTS, PEER_HEADER, Access, Denied  # noqa: E402
+from autopilot_agent.cluster.kube import Kube  # noqa: E402
+from autopilot_agent.http.limits import TooMany  # noqa: E402
 
 NAMESPACE, OTHER = "agent-access", "agent-access-other"
 CHECKS = (
@@ -329,7 +329,7 @@ def table(cluster, tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         for name in ("AT_ONCE", "PEER_AT_ONCE"):
-            patch.setattr(door, name, 10000.0)
+            patch.setattr(http_api, name, 10000.0)
         yield asyncio.run(ask())
 
 

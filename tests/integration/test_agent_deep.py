@@ -17,13 +17,13 @@ import time
 
 import agent_world
 import pytest
-from _health.kube import ApiError, NotFound, path_of
-from _health.marks import Rules
-from autopilot_agent import hold
-from autopilot_agent.deep import Deep
-from autopilot_agent.engine import Engine
-from autopilot_agent.kube import Kube
-from autopilot_agent.marker import Marker
+from _health.cluster.client import ApiError, NotFound, path_of
+from _health.cluster.mark_states import Rules
+from autopilot_agent.cluster import gpu_reservation
+from autopilot_agent.passes.deep import Deep
+from autopilot_agent.passes.engine import Engine
+from autopilot_agent.cluster.kube import Kube
+from autopilot_agent.cluster.marker import Marker
 from autopilot_agent.settings import Settings
 from node import processes_of
 
@@ -119,7 +119,7 @@ class Place:
         """A new node, with nothing on it."""
         number = next(_numbers)
         self.node, self.agent = f"{self.name}-gpu{number}", f"agent-{number}"
-        self.hold = f"{self.pods}/{hold.name_of(self.node)}"
+        self.hold = f"{self.pods}/{gpu_reservation.name_of(self.node)}"
         #: What the kubelet makes of the hold pod, and the hold pods that it has seen.
         self.answer, self.seen = {"phase": "Running"}, []
         self.lab.make_node(self.node)
@@ -255,7 +255,7 @@ def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
 
     async def main():
         async with place.kube("kubelet") as admin:
-            await admin.create(place.pods, job(hold.name_of(place.node), place.node))
+            await admin.create(place.pods, job(gpu_reservation.name_of(place.node), place.node))
         async with agent({"dcgmi": {"sleep": 3}}) as (deep, marker, built):
             asked = [asyncio.create_task(deep.now(who)) for who in ("timer", "alice")]
 
@@ -451,7 +451,7 @@ def test_what_takes_the_hold_pod_away_gets_the_gpus(place, agent, monkeypatch):
     """A job of higher priority: DCGM is ended before the grace period of the hold pod is over, and
     the mark is what it was.
     """
-    monkeypatch.setattr("autopilot_agent.deep._WATCH", 0.3)
+    monkeypatch.setattr("autopilot_agent.passes.deep._WATCH", 0.3)
 
     async def main():
         async with place.kube("kubelet") as admin, agent(
@@ -506,7 +506,7 @@ def test_an_agent_that_ends_while_dcgm_runs_gives_the_gpus_back(place, agent):
 def test_an_api_server_that_is_away_when_the_diagnostic_ends_keeps_neither_gpus_nor_mark(
     place, agent, monkeypatch
 ):
-    monkeypatch.setattr("autopilot_agent.deep._RETRY", 1.0)
+    monkeypatch.setattr("autopilot_agent.passes.deep._RETRY", 1.0)
 
     async def main():
         async with agent({"dcgmi": {"sleep": 3}}) as (deep, marker, built):

@@ -18,7 +18,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import ROOT, Agent, asked, connected, result, settings  # noqa: E402
-from autopilot_agent import door, guard  # noqa: E402
+from autopilot_agent.http import http_api, connection_limits  # noqa: E402
 
 HEALTHY = {"gpu_count": result("gpu_count"), "remapped_rows": result("remapped_rows")}
 #: Seconds that anything here may take before the test fails; far above what it takes.
@@ -109,7 +109,7 @@ def worker(node, monkeypatch):
         return {"AUTOPILOT_NVML_LIBRARY": built.library or "", "AUTOPILOT_HOST_ROOT": built.root}, (
             built.python,
             "-m",
-            "autopilot_agent.worker",
+            "autopilot_agent.passes.worker",
         )
 
     return on
@@ -266,7 +266,7 @@ def test_a_long_pass_keeps_the_connection_alive(monkeypatch):
         await asyncio.sleep(1.6)
         return result("gpu_count")
 
-    monkeypatch.setattr(door, "BEAT", 0.1)
+    monkeypatch.setattr(http_api, "BEAT", 0.1)
     text = asked({"gpu_count": slow}, "/status?host=gpu01&check=gpu_count&format=json")[2]
     assert text.startswith("\n\n") and json.loads(text)["nodes"][0]["fit"] == "fit"
 
@@ -290,10 +290,10 @@ def test_a_deep_diagnostic_goes_on_without_the_caller(monkeypatch):
             first = await agent.get("/invasive?format=json")
             while not deep.done:
                 await asyncio.sleep(0.05)
-            monkeypatch.setattr(door, "_STARTED", 10)
+            monkeypatch.setattr(http_api, "_STARTED", 10)
             return first, await agent.get("/invasive")
 
-    monkeypatch.setattr(door, "_STARTED", 0.1)
+    monkeypatch.setattr(http_api, "_STARTED", 0.1)
     (status, _headers, text), (later, _more, said) = run(ask())
     assert (status, json.loads(text)["running"]) == (202, True)
     assert (later, said.splitlines()[1]) == (200, "[[ DCGM ]] SUCCESS: all is well")
@@ -374,7 +374,7 @@ def test_who_drips_is_cut_off_and_others_are_served_meanwhile():
             return await answer
 
     async def flood():
-        guards = guard.Guards(head_seconds=2.0)
+        guards = connection_limits.Guards(head_seconds=2.0)
         async with Agent(settings(), HEALTHY, guards=guards) as agent:
             dripping = [
                 asyncio.ensure_future(drip(agent.listening.port, f"127.0.0.{2 + number % 4}"))
@@ -396,7 +396,7 @@ def test_who_drips_is_cut_off_and_others_are_served_meanwhile():
 
 
 def test_a_body_that_drips_is_cut_off(monkeypatch):
-    monkeypatch.setattr(guard, "BODY_SECONDS", 0.5)
+    monkeypatch.setattr(connection_limits, "BODY_SECONDS", 0.5)
 
     async def drip():
         async with Agent(settings(), HEALTHY) as agent, connected(agent.listening.port) as (
@@ -414,7 +414,7 @@ def test_a_flood_stacks_nothing_up(connections, monkeypatch):
     """500 requests at once: some are carried out, by one pass, and the others are told when to come
     again.
     """
-    monkeypatch.setattr(door, "AT_ONCE", 1000.0)
+    monkeypatch.setattr(http_api, "AT_ONCE", 1000.0)
     running = Counter()
 
     async def slow():
@@ -426,7 +426,9 @@ def test_a_flood_stacks_nothing_up(connections, monkeypatch):
 
     async def flood():
         async with Agent(
-            settings(), {"gpu_count": slow}, guards=guard.Guards(connections, connections)
+            settings(),
+            {"gpu_count": slow},
+            guards=connection_limits.Guards(connections, connections),
         ) as agent:
             answers = await asyncio.gather(
                 *(agent.get("/status?host=gpu01&check=gpu_count") for _one in range(500))
@@ -454,7 +456,7 @@ def test_a_flood_stacks_nothing_up(connections, monkeypatch):
 
 
 def test_different_requests_wait_in_a_short_queue(monkeypatch):
-    monkeypatch.setattr(door, "AT_ONCE", 1000.0)
+    monkeypatch.setattr(http_api, "AT_ONCE", 1000.0)
     release = asyncio.Event()
 
     async def held():

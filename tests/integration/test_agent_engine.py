@@ -17,10 +17,10 @@ import time
 
 import agent_world
 import pytest
-from _health.checks import NODE_CHECKS
+from _health.node.checks import NODE_CHECKS
 from _health.model import CheckResult
-from autopilot_agent.catalogue import RESERVING
-from autopilot_agent.engine import MOST_WAITING, Busy, Engine, Stopped
+from autopilot_agent.passes.catalogue import RESERVING
+from autopilot_agent.passes.engine import MOST_WAITING, Busy, Engine, Stopped
 from autopilot_agent.settings import Settings
 from node import NOTHING_HERE, processes_of
 
@@ -37,7 +37,7 @@ HANG = {
 #: An agent's engine as a program: one pass, its statuses on standard output.
 PROGRAM = """
 import asyncio, os
-from autopilot_agent.engine import Engine
+from autopilot_agent.passes.engine import Engine
 from autopilot_agent.settings import Settings
 
 async def main():
@@ -260,8 +260,8 @@ def test_a_worker_that_outlives_its_time_is_ended_with_all_that_it_started(node,
     """The core's deadlines are the worker's; this is the one that the service has in case these do
     not hold.
     """
-    monkeypatch.setattr("autopilot_agent.errand.START", -3.0)
-    monkeypatch.setattr("autopilot_agent.errand._GRACE", 1.0)
+    monkeypatch.setattr("autopilot_agent.passes.worker_client.START", -3.0)
+    monkeypatch.setattr("autopilot_agent.passes.worker_client._GRACE", 1.0)
     built = node({})
     stubborn = (
         "import signal, subprocess, time; signal.signal(signal.SIGTERM, signal.SIG_IGN);"
@@ -498,7 +498,7 @@ def test_what_is_not_accepted_is_refused_before_anything_runs(words, names, opti
 
 
 def test_a_check_of_the_service_that_hangs_or_breaks_is_unknown(node, on, monkeypatch):
-    monkeypatch.setattr("autopilot_agent.engine.FAREWELL", 0.5)
+    monkeypatch.setattr("autopilot_agent.passes.engine.FAREWELL", 0.5)
 
     over = []
 

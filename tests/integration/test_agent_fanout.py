@@ -20,11 +20,11 @@ sys.path[:0] = [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / 
 import agent_fanout  # noqa: E402
 from agent_fleet import Fleet, answer, hang, name, ok  # noqa: E402
 from agent_world import Agent, result, settings  # noqa: E402
-from _health.kube import Unavailable  # noqa: E402
-from autopilot_agent import fanout  # noqa: E402
-from autopilot_agent.kube import Kube  # noqa: E402
-from autopilot_agent.peers import Peers, ring  # noqa: E402
-from autopilot_agent.query import Job, Query  # noqa: E402
+from _health.cluster.client import Unavailable  # noqa: E402
+from autopilot_agent.fleet import fanout  # noqa: E402
+from autopilot_agent.cluster.kube import Kube  # noqa: E402
+from autopilot_agent.fleet.peers import Peers, ring  # noqa: E402
+from autopilot_agent.http.query import Job, Query  # noqa: E402
 
 CHECKS = {
     check: result(check)
@@ -116,7 +116,7 @@ def test_an_agent_that_is_not_ready_is_a_row():
 
 def test_real_objects_of_a_real_api_server(lab, monkeypatch):
     """Slices, nodes and pods as an API server gives them, page by page."""
-    monkeypatch.setattr("autopilot_agent.peers._PAGE", 10)
+    monkeypatch.setattr("autopilot_agent.fleet.peers._PAGE", 10)
     namespace = "agent-fanout"
     addresses = {f"fan{number:03d}": f"10.123.{number}.1" for number in range(35)}
     slices = [

@@ -176,10 +176,12 @@ def test_it_has_no_leftovers(built):
 CHECKS = """
 import json, os, sys
 import aiohttp, prometheus_client, pynvml, _health
-from _health import checks, fping, iperf3, network, runner
-from _health.check import Settings
-from _health.host import Host
-from _health.knowledge import ptx
+from _health.node import checks
+from _health.node.framework import runner
+from _health.node.system import fping, interfaces as network, iperf3
+from _health.node.framework.check import Settings
+from _health.node.system.host import Host
+from _health.node.devices import ptx_generated as ptx
 check = checks.load("ping_mesh")
 told = runner.run([(check, dict(check.defaults(), targets=["127.0.0.1", "::1"], count=5))], Settings())[0].result.to_dict()
 try:
@@ -189,7 +191,7 @@ except OSError as error:
     written = error.strerror
 print(json.dumps({
     "uid": os.getuid(), "fping": fping.find(), "iperf3": iperf3.find(), "interfaces": len(network.look(Host())["interfaces"]), "ping": told,
-    "written": written, "cached": sys.modules["_health.checks"].__cached__, "kernel": bool(vars(ptx)), "ours": _health.__file__}))
+    "written": written, "cached": sys.modules["_health.node.checks"].__cached__, "kernel": bool(vars(ptx)), "ours": _health.__file__}))
 """
 
 
@@ -212,7 +214,7 @@ def test_nothing_is_compiled_when_it_starts(built):
     would pay for it.
     """
     code, _out, err = ran(
-        built, ["python3", "-v", "-c", "import autopilot_agent.worker, json, asyncio"]
+        built, ["python3", "-v", "-c", "import autopilot_agent.passes.worker, json, asyncio"]
     )
     assert code == 0
     assert "autopilot_agent/__pycache__/worker" in err

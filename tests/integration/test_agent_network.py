@@ -18,7 +18,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import ROOT  # noqa: E402  # before what follows: it makes the agent importable
-from autopilot_agent.peers import FRESH  # noqa: E402
+from autopilot_agent.fleet.peers import FRESH  # noqa: E402
 
 PROGRAM = ROOT / "tests" / "sandbox" / "agents_network.py"
 DEAD, LOSSY = "10.9.0.9", "10.1.0.44"

@@ -206,7 +206,7 @@ def test_as_the_first_process_of_a_container_it_takes_in_orphans(agent):
         return [
             pid
             for pid in processes_of(one.built)
-            if b"autopilot_agent.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
+            if b"autopilot_agent.passes.worker" in Path(f"/proc/{pid}/cmdline").read_bytes()
         ]
 
     def zombies():

@@ -18,12 +18,15 @@ from servers import missing
 from alerting import PUSHED, RULES, alert_of, groups_of_rules, name_of, promtool, series_of
 from controller import ROOT, linked, write_inventory
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import agent
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
     FINDINGS,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.metrics import Group, Sample
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.metrics import (
+    Group,
+    Sample,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 pytestmark = pytest.mark.skipif(bool(missing("promtool")), reason=missing("promtool"))

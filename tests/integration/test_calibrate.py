@@ -14,7 +14,11 @@ import yaml
 from controller import write_inventory
 from run_world import MODEL, node
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import files, report, verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
 
 pytestmark = pytest.mark.skipif(
     not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found"
@@ -39,7 +43,7 @@ def written(directory, run_id, finished, shares, **more):
         verdict.judge(nodes, policy),
         policy,
     )
-    files.write(str(directory / run_id / "run.json"), report.to_json({**document, **more}))
+    atomic_file.write(str(directory / run_id / "run.json"), report.to_json({**document, **more}))
 
 
 def calibrated(controller, directory, *arguments, **variables):

@@ -25,13 +25,14 @@ from faults import said_in
 
 from controller import ROOT, linked
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics, verdict
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import volume_claim
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import volume_claim
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Measurement,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _push
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
 
 sys.path.insert(0, str(ROOT / "tests"))
 import run_world  # noqa: E402

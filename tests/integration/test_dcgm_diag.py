@@ -261,7 +261,7 @@ def test_readings_judge_again_to_the_same(node, measure):
         len(outcome.readings["runs"][0]["text"]) <= 64 * 1024
         and outcome.readings["runs"][0]["returncode"] == 205
     )
-    from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.dcgm_diag import (
+    from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.dcgm_diag import (
         judge,
     )
 

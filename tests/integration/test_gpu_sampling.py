@@ -12,9 +12,9 @@ import pytest
 
 SAMPLE = """
 import json
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.nvml import Nvml
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling import gpus
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices.nvml import Nvml
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling import gpus
 stages = []
 nvml = Nvml(Host({root!r}), {library!r}, stages.append)
 first = gpus.read(nvml)

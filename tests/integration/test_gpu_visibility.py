@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_visibility import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_visibility import (
     VARIABLES,
 )
 

@@ -21,9 +21,13 @@ from controller import ROOT, linked
 from interpreters import interpreter
 from registry import DIGEST, Authority, Proxy, Registry
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import image_registry
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
+    image_registry,
+)
 
 PROXIES = (
     "https_proxy",
@@ -363,9 +367,9 @@ def test_an_authority_that_is_not_known_is_no_fault_of_the_registry(world):
 PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
-from _health import runner
-from _health.check import Settings
-from _health.checks import image_registry
+from _health.node.framework import runner
+from _health.node.framework.check import Settings
+from _health.node.checks import image_registry
 options = dict(image_registry.CHECK.defaults(), images=sys.argv[3:], ca_file=sys.argv[2])
 print([finding.code for outcome in runner.run([(image_registry.CHECK, options)], Settings()) for finding in outcome.result.findings])
 """

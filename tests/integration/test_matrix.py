@@ -26,7 +26,7 @@ from servers import eventually
 from controller import ROOT, linked, statuses, write_inventory
 from interpreters import CORES, core, interpreter, virtualenv
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import NODE_CHECKS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import NODE_CHECKS
 
 #: Minor versions of Python 3 on the hosts: from the oldest that ansible-core 2.18 manages.
 TARGETS = range(8, 15)

@@ -39,7 +39,7 @@ WINDOW = HANDSHAKE + 2 * (LEG + SLACK)
 #: with.
 PROGRAM = """
 import ctypes, json, os, sys
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import daemon
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import node_daemon as daemon
 user, function, arguments = json.load(sys.stdin)
 if user:
     os.setgroups([]); os.setgid(user); os.setuid(user)

@@ -19,11 +19,11 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import (
     bounded,
     fping,
     iperf3,
-    network,
+    interfaces,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 from test_node_checks import call
@@ -85,7 +85,7 @@ def server():
         argv = iperf3.server_argv(iperf3.find(), address, None, port)
         started.append(subprocess.Popen(argv, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL))
         until = time.monotonic() + 10
-        while not network.port_listens(address, port):
+        while not interfaces.port_listens(address, port):
             assert time.monotonic() < until, "the server does not listen"
             time.sleep(0.02)
         return started[-1], port

@@ -18,9 +18,11 @@ import gateways
 import pytest
 from controller import linked
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import nfs_mounts
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import nfs_mounts
 
 
 def reply(transaction, kind=1, state=0, accepted=0, verifier=b"", more=b""):

@@ -14,7 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
+    around_pass,
+)
 
 PREFIX = "ansible_collections.autopilot.gpu.plugins.modules."
 
@@ -224,7 +226,7 @@ def test_what_stays_held_is_a_finding_when_the_time_is_up(node):
     free, held = node({**HELD, "rules": []}), node(HELD)
     asked = {"run": "job42", "checks": ["gpu_processes"], "readings": True}
     kept = call(free.python, "node_checks", snapshot="keep", host_root=free.root, **asked)
-    copied = changes.controller_copy(kept["readings"], kept["node"])
+    copied = around_pass.controller_copy(kept["readings"], kept["node"])
     answer = call(
         held.python,
         "node_checks",

@@ -22,14 +22,18 @@ from lab import wait_until
 from marks_place import Place
 
 # The agent's files; the place has made them importable.
-from _health import kube, marking, marks, node_marks
-from autopilot_agent.marker import Marker
+from _health.cluster import client, mark_writer, mark_states, mark_on_node
+from autopilot_agent.cluster.marker import Marker
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
 
 # The same files, as modules ship them: a module's door knows only these.
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import marking as module_marking
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import marks as module_marks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
+    mark_writer as module_marking,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
+    mark_states as module_marks,
+)
 
 HOUR = 3600.0
 
@@ -50,7 +54,7 @@ async def until(holds, patience=60.0):
 
 
 async def tell(agent, place, name, event, by="agent/a", clock=time.time):
-    return await agent.run(marking.mark(name, event, place.rules, clock, by))
+    return await agent.run(mark_writer.mark(name, event, place.rules, clock, by))
 
 
 def by_a_person(place, name, event):
@@ -77,18 +81,20 @@ def test_what_an_agent_may_do_is_enough_and_what_is_marked_can_be_taken_back(pla
     async def life():
         async with place.agent() as agent:
             for event, mark in (
-                (marks.Checked("pass"), "PASS"),
-                (marks.Checked("unknown", "the driver hangs"), "WARN"),
-                (marks.TestingBegan("t", HOUR), "TESTING"),
+                (mark_states.Checked("pass"), "PASS"),
+                (mark_states.Checked("unknown", "the driver hangs"), "WARN"),
+                (mark_states.TestingBegan("t", HOUR), "TESTING"),
                 (
-                    marks.TestingEnded("t", "fatal", 3, ("pcie.3", "memtest.0"), "PCIe of GPU 3"),
+                    mark_states.TestingEnded(
+                        "t", "fatal", 3, ("pcie.3", "memtest.0"), "PCIe of GPU 3"
+                    ),
                     "EVICT",
                 ),
-                (marks.Checked("pass"), "EVICT"),
+                (mark_states.Checked("pass"), "EVICT"),
             ):
                 marked = await tell(agent, place, name, event)
                 assert (marked.mark, marked.refused) == (mark, "") and place.label(name) == mark
-            assert not (await tell(agent, place, name, marks.Checked("pass"))).changed
+            assert not (await tell(agent, place, name, mark_states.Checked("pass"))).changed
 
     asyncio.run(life())
     node = place.read(name)
@@ -124,7 +130,7 @@ def test_a_node_that_is_deleted_while_it_is_tested_stays_deleted(place):
             place.lab.kubectl("delete", "node", name)
             marker.ended("fatal", 3, ["pcie.3"], ["PCIe of GPU 3"])
             await until(lambda: marker.waiting == 0 and marker.current == "")
-            with pytest.raises(kube.NotFound):
+            with pytest.raises(client.NotFound):
                 await marker.testing(HOUR)
             assert place.lab.kubectl("get", "node", name, check=False).returncode
             # One that comes back starts anew.
@@ -152,7 +158,7 @@ def test_what_was_found_while_the_api_server_was_away_arrives(place):
                 marker.ended("failed", 3, ["memtest.0"], ["memory of GPU 0"])
                 marker.checked("warn", ["slow link"])
                 marker.checked("fail", ["GPU 3 is lost"])
-                with pytest.raises(kube.Unavailable, match="no answer from"):
+                with pytest.raises(client.Unavailable, match="no answer from"):
                     await marker.testing(HOUR)
                 assert marker.waiting == 3 and agent.errors[0]
             finally:
@@ -200,7 +206,7 @@ def test_a_clock_that_jumps_ends_a_lease_and_uncovers_nothing_else(place, jump):
 
     async def life():
         async with place.agent() as agent:
-            await tell(agent, place, evicted, marks.Set("EVICT", "smoke"))
+            await tell(agent, place, evicted, mark_states.Set("EVICT", "smoke"))
             markers = [Marker(agent, node, place.rules, clock) for node in (name, evicted)]
             for marker in markers:
                 await marker.start()
@@ -272,14 +278,14 @@ def writes(generator, number, words):
         word = f"{words}-{turn}"
         if begun and generator.random() < 0.6:
             begun = False
-            yield marks.TestingEnded(
-                f"{words}-{test}", generator.choice(marks.OUTCOMES), 3, (), word
+            yield mark_states.TestingEnded(
+                f"{words}-{test}", generator.choice(mark_states.OUTCOMES), 3, (), word
             )
         elif generator.random() < 0.3:
             test, begun = turn, True
-            yield marks.TestingBegan(f"{words}-{test}", HOUR, word)
+            yield mark_states.TestingBegan(f"{words}-{test}", HOUR, word)
         else:
-            yield marks.Checked(generator.choice(["pass", "fail", "unknown", "warn"]), word)
+            yield mark_states.Checked(generator.choice(["pass", "fail", "unknown", "warn"]), word)
 
 
 def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
@@ -332,10 +338,12 @@ def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
         thread.join()
         watched.close()
     now = time.time()
-    states = [node_marks.read(version, place.rules, now) for version in watched.versions]
+    states = [mark_on_node.read(version, place.rules, now) for version in watched.versions]
     records = [
         json.loads(
-            version["metadata"].get("annotations", {}).get(node_marks.record_key(place.rules), "{}")
+            version["metadata"]
+            .get("annotations", {})
+            .get(mark_on_node.record_key(place.rules), "{}")
         )
         for version in watched.versions
     ]
@@ -377,12 +385,12 @@ def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place)
         async with contextlib.AsyncExitStack() as agents:
             several = [await agents.enter_async_context(place.agent()) for _node in range(4)]
             for name, agent in zip(nodes, itertools.cycle(several)):
-                await tell(agent, place, name, marks.Checked("pass"))
-                await tell(agent, place, name, marks.TestingBegan(name, HOUR))
-            _none, total = await several[0].run(marking.census(place.rules))
-            most = marking.most_evicted(place.rules, total)
+                await tell(agent, place, name, mark_states.Checked("pass"))
+                await tell(agent, place, name, mark_states.TestingBegan(name, HOUR))
+            _none, total = await several[0].run(mark_writer.census(place.rules))
+            most = mark_writer.most_evicted(place.rules, total)
             fatal = [
-                tell(agent, place, name, marks.TestingEnded(name, "fatal", 3, (), "PCIe"))
+                tell(agent, place, name, mark_states.TestingEnded(name, "fatal", 3, (), "PCIe"))
                 for name, agent in zip(nodes, itertools.cycle(several))
             ]
             done = await asyncio.gather(*fatal)
@@ -395,23 +403,25 @@ def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place)
             other = next(name for name in nodes if name not in evicted)
             assert (
                 "are EVICT already"
-                in (await tell(several[0], place, other, marks.Set("EVICT"))).refused
+                in (await tell(several[0], place, other, mark_states.Set("EVICT"))).refused
             )
-            await tell(several[0], place, evicted[0], marks.Set("PASS"))
-            assert (await tell(several[0], place, other, marks.Set("EVICT"))).mark == "EVICT"
+            await tell(several[0], place, evicted[0], mark_states.Set("PASS"))
+            assert (await tell(several[0], place, other, mark_states.Set("EVICT"))).mark == "EVICT"
             # Who took a place and died gives it back by dying.
-            await tell(several[0], place, other, marks.Set("PASS"))
-            dying = marking.mark(evicted[0], marks.Set("EVICT"), place.rules, time.time, "agent/x")
+            await tell(several[0], place, other, mark_states.Set("PASS"))
+            dying = mark_writer.mark(
+                evicted[0], mark_states.Set("EVICT"), place.rules, time.time, "agent/x"
+            )
             step = next(dying)
             while step.method != "PATCH":
                 step = dying.send(await several[0].request(step))
             dying.close()
             assert (
                 "are EVICT already"
-                in (await tell(several[0], place, other, marks.Set("EVICT"))).refused
+                in (await tell(several[0], place, other, mark_states.Set("EVICT"))).refused
             )
             later = await tell(
-                several[0], place, other, marks.Set("EVICT"), clock=lambda: time.time() + 200
+                several[0], place, other, mark_states.Set("EVICT"), clock=lambda: time.time() + 200
             )
             assert later.mark == "EVICT"
             return most
@@ -437,14 +447,14 @@ def test_where_the_share_cannot_be_counted_nothing_is_evict_and_nothing_is_hidde
         async with place.agent() as agent:
             end = time.monotonic() + 30
             while True:
-                await tell(agent, place, name, marks.TestingBegan("t", HOUR))
+                await tell(agent, place, name, mark_states.TestingBegan("t", HOUR))
                 marked = await tell(
-                    agent, place, name, marks.TestingEnded("t", "fatal", 3, (), "PCIe")
+                    agent, place, name, mark_states.TestingEnded("t", "fatal", 3, (), "PCIe")
                 )
                 # The API server learns of the role's end a moment later.
                 if marked.mark == "WARN" or time.monotonic() > end:
                     return marked
-                await tell(agent, place, name, marks.Set("PASS"))
+                await tell(agent, place, name, mark_states.Set("PASS"))
 
     marked = asyncio.run(life())
     assert (

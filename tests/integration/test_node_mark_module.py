@@ -18,7 +18,7 @@ from hostile import hostile_python
 from interpreters import interpreter
 from marks_place import Place
 
-from _health import marking, marks
+from _health.cluster import mark_writer, mark_states
 
 
 @pytest.fixture
@@ -156,7 +156,9 @@ def test_a_test_of_somebody_else_is_not_disturbed(place, node_mark):
     async def began():
         async with place.agent() as agent:
             await agent.run(
-                marking.mark(name, marks.TestingBegan("t", 3600), place.rules, time.time, "agent/a")
+                mark_writer.mark(
+                    name, mark_states.TestingBegan("t", 3600), place.rules, time.time, "agent/a"
+                )
             )
 
     asyncio.run(began())

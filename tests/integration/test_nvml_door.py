@@ -14,8 +14,12 @@ import sys
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks._driver import read_gpu
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.nvml import DriverError
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.driver_findings import (
+    read_gpu,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices.nvml import (
+    DriverError,
+)
 
 import node as sandbox  # found by conftest.py
 
@@ -33,8 +37,8 @@ def ask():
         program = f"""
 import json
 from ctypes import byref
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.nvml import DriverError, Nvml
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices.nvml import DriverError, Nvml
 nvml = Nvml(Host({node.root!r}), {node.library!r})
 b, gpu = nvml.binding, nvml.gpus[{gpu}]
 

@@ -21,7 +21,7 @@ import pytest
 
 from controller import ROOT, linked
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _page
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page as _page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium to drive a browser")
 from selenium.common.exceptions import NoAlertPresentException  # noqa: E402

@@ -17,8 +17,12 @@ import pytest
 
 from controller import ROOT, linked
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import policy_from
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    policy_from,
+)
 
 pytestmark = pytest.mark.skipif(
     not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found"

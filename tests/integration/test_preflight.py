@@ -18,8 +18,14 @@ import pytest
 
 from controller import ROOT
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics, model, report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import policy_from
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    metrics,
+    document,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import model
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    policy_from,
+)
 
 FQCN, PATH = "autopilot.gpu.preflight", ROOT / "playbooks/preflight.yml"
 LENIENT = {"max_unfit": "100%", "max_unknown": "100%"}
@@ -261,9 +267,9 @@ def test_the_run_can_be_judged_again(mixed):
                 result.update(status="fail", findings=[], summary="forgotten")
                 measured += 1
     assert measured >= 10
-    again = report.judge_again(forgotten, policy_from(mixed.document["policy"]))
+    again = document.judge_again(forgotten, policy_from(mixed.document["policy"]))
     assert again == mixed.document
-    assert report.judge_again(mixed.document, policy_from(LENIENT))["verdict"]["passed"] is True
+    assert document.judge_again(mixed.document, policy_from(LENIENT))["verdict"]["passed"] is True
 
 
 @pytest.mark.parametrize(

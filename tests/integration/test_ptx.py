@@ -16,7 +16,9 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import ptx
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import (
+    ptx_generated,
+)
 
 CUDA = Path(__file__).resolve().parents[2] / "src" / "cuda"
 sys.path.insert(0, str(CUDA))
@@ -44,14 +46,14 @@ TEXTS = {
 
 
 def test_the_sources_are_the_ones_that_were_compiled():
-    assert ptx.SOURCES == {
+    assert ptx_generated.SOURCES == {
         path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in CUDA.glob("*.cu")
     }
 
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_the_header_asks_for_no_more_than_driver_410_and_a_v100(name):
-    text = getattr(ptx, name)
+    text = getattr(ptx_generated, name)
     assert re.findall(r"^\.(version|target) (\S+)$", text, re.MULTILINE) == [
         ("version", "6.3"),
         ("target", "sm_70"),
@@ -83,11 +85,11 @@ def test_a_literal_that_is_not_what_the_source_compiles_to_is_found(toolchain):
 def test_it_assembles_for(toolchain, gpu):
     _nvcc, ptxas, old = toolchain
     for name in TEXTS:
-        build.prove(getattr(ptx, name), old if gpu == "sm_70" else ptxas, (gpu,))
+        build.prove(getattr(ptx_generated, name), old if gpu == "sm_70" else ptxas, (gpu,))
 
 
 def test_the_assembler_refuses_what_the_header_does_not_allow(toolchain):
-    newer = ptx.COPY.replace("    ret;", "    cp.async.wait_all;\n    ret;")
-    assert newer != ptx.COPY
+    newer = ptx_generated.COPY.replace("    ret;", "    cp.async.wait_all;\n    ret;")
+    assert newer != ptx_generated.COPY
     with pytest.raises(subprocess.CalledProcessError):
         build.prove(newer, toolchain[1], ("sm_90",))

@@ -25,8 +25,8 @@ from controller import ROOT, linked, write_inventory
 from interpreters import CORES, core
 
 from ansible_collections.autopilot.gpu.plugins.callback import pushgateway
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _push
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
 
 SECRET = "hunter2-very-secret"
 FAST = ["--push.disable-consistency-check"]

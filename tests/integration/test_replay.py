@@ -14,7 +14,7 @@ import pytest
 
 from controller import ROOT, statuses, write_inventory
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import NODE_CHECKS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import NODE_CHECKS
 
 PLAYBOOK = "autopilot.gpu.replay"
 

@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 from node import NOTHING_HERE
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import verdict
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import NODE_CHECKS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import NODE_CHECKS
 
 SCENARIOS = Path(__file__).parents[1] / "sandbox" / "scenarios"
 #: Checks that ask each GPU something, in the order of the registry; and those that take the GPUs

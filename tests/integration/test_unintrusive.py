@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import PASSIVE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmark"))

@@ -19,7 +19,7 @@ import pytest
 
 from controller import write_inventory
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling import daemon
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling import daemon
 
 MODULE = "autopilot.gpu.usage_capture"
 #: Seconds to wait for what must come; far above what it takes.

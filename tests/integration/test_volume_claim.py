@@ -24,8 +24,8 @@ from controller import ROOT
 from lab import wait_until
 
 sys.path[:0] = [str(ROOT / "plugins" / "module_utils"), str(ROOT / "src" / "agent")]
-from autopilot_agent.claim import Claimer  # noqa: E402
-from autopilot_agent.kube import Kube  # noqa: E402
+from autopilot_agent.cluster.claim import Claimer  # noqa: E402
+from autopilot_agent.cluster.kube import Kube  # noqa: E402
 from autopilot_agent.settings import Settings  # noqa: E402
 
 #: Ansible on this very machine.

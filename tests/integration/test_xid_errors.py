@@ -14,8 +14,8 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import kmsg
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import kernel_log
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 #: The bus address of GPU 1 of a node, as the driver writes it.
 ONE = "PCI:0000:2a:00"
@@ -254,7 +254,7 @@ def test_the_log_of_this_machine_s_kernel():
     if not (os.access("/dev/kmsg", os.R_OK) and stat.S_ISCHR(os.stat("/dev/kmsg").st_mode)):
         pytest.skip("needs a readable /dev/kmsg")
     try:
-        reader = kmsg.Reader(Host())
+        reader = kernel_log.Reader(Host())
     except PermissionError:
         pytest.skip("needs permission to read /dev/kmsg")
     try:

@@ -23,10 +23,11 @@ from aiohttp import web
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import Agent, settings  # noqa: E402
-from _health import network as host_network  # noqa: E402
-from _health.host import Host  # noqa: E402
-from autopilot_agent import network, reached, texts  # noqa: E402
-from autopilot_agent.addresses import NETWORK_STATUS  # noqa: E402
+from _health.node.system import interfaces as host_network  # noqa: E402
+from _health.node.system.host import Host  # noqa: E402
+from autopilot_agent.fleet import network_checks, peer_results  # noqa: E402
+from autopilot_agent.http import legacy_text  # noqa: E402
+from autopilot_agent.cluster.addresses import NETWORK_STATUS  # noqa: E402
 
 #: Nothing gets there.
 DEAD = "10.9.0.9"
@@ -142,7 +143,7 @@ class World:
             if agent.settings.node in step.get("busy", [])
         ]
         await asyncio.sleep(0.1 * bool(busy))
-        network.register(own.engine, own.settings, own.kube)
+        network_checks.register(own.engine, own.settings, own.kube)
         await own.engine.start()
         results, pinged = [], []
         try:
@@ -151,7 +152,7 @@ class World:
                     [step["check"]], {step["check"]: step.get("options", {})}
                 )
                 results.append(done.results[0])
-                pinged.append(sorted(reached.unreachable(done.results[0])))
+                pinged.append(sorted(peer_results.unreachable(done.results[0])))
             samples = [
                 [sample.metric, dict(sample.labels), sample.value]
                 for offer in own.engine.extra_samples
@@ -169,8 +170,8 @@ class World:
                 await agent.__aexit__()
         return {
             "result": results[-1].to_dict(),
-            "text": texts.check_text("gpu01", results[-1]),
-            "lines": reached.lines(results[-1]),
+            "text": legacy_text.check_text("gpu01", results[-1]),
+            "lines": peer_results.lines(results[-1]),
             "samples": samples,
             "asked": self.asked,
             "listed": self.listed,

@@ -17,11 +17,11 @@ from pathlib import Path
 
 from cluster import PLANES
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     iperf3_pairs,
     ping_mesh,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
 
 _PROGRAM = Path(__file__).parent / "on_node.py"
 #: How many hosts are asked at the same time.

@@ -13,8 +13,11 @@ from __future__ import annotations
 import json
 import sys
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Settings,
+)
 
 request = json.loads(sys.argv[1])
 chosen = [

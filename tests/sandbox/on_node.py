@@ -11,8 +11,13 @@ import json
 import sys
 import time
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import daemon, facts
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import (
+    node_daemon,
+    facts,
+)
 
 
 def main() -> None:
@@ -21,9 +26,9 @@ def main() -> None:
         answer = facts.look(Settings(host_root=given["host_root"]), ask_gate=False)
         answer["clock"] = time.time()
     elif sys.argv[1] == "start":
-        answer = daemon.start(given["share"], given["host_root"])
+        answer = node_daemon.start(given["share"], given["host_root"])
     else:
-        answer = daemon.collect(given["run"], wait_seconds=5.0, host_root=given["host_root"])
+        answer = node_daemon.collect(given["run"], wait_seconds=5.0, host_root=given["host_root"])
     print(json.dumps(answer))
 
 

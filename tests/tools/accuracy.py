@@ -43,8 +43,12 @@ CORPUS = ROOT / "tests" / "accuracy"
 sys.path.insert(0, str(ROOT / "tests" / "sandbox"))
 import node as sandbox  # noqa: E402
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, runner, verdict  # noqa: E402
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Settings,
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     FAIL,
     PASSIVE,

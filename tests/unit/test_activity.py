@@ -9,8 +9,12 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics, report, verdict
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_activity import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    metrics,
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_activity import (
     judge as judge_samples,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import Finding

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import pytest
 from _health.model import CheckResult, Finding, Subject
-from autopilot_agent import hold
-from autopilot_agent.deep import outcome_of
+from autopilot_agent.cluster import gpu_reservation
+from autopilot_agent.passes.deep import outcome_of
 from autopilot_agent.settings import Settings
 
 FATAL = Settings.from_environment(
@@ -51,16 +51,16 @@ def pod(name="job", phase="Running", kind="containers", **resources):
     ],
 )
 def test_who_has_gpus_of_the_node(held, given):
-    assert hold.holders([given]) == (["team/job"] if held else [])
+    assert gpu_reservation.holders([given]) == (["team/job"] if held else [])
 
 
 def test_a_failed_pod_does_not_keep_the_node_from_being_tested():
     """The predecessor counted it (functions.go, GPUsAvailability)."""
-    assert hold.holders([pod(phase="Failed", limits={"nvidia.com/gpu": "8"})]) == []
+    assert gpu_reservation.holders([pod(phase="Failed", limits={"nvidia.com/gpu": "8"})]) == []
 
 
 def test_our_own_pod_is_nobody_else():
-    assert hold.holders(
+    assert gpu_reservation.holders(
         [pod("ours", limits={"nvidia.com/gpu": "8"}), pod("b", limits={"nvidia.com/gpu": "8"})],
         ["team/ours"],
     ) == ["team/b"]
@@ -76,7 +76,7 @@ def test_n14_the_hold_pod_is_made_of_the_agents_own_and_of_what_the_node_offers(
             "securityContext": {"runAsUser": 20002},
         },
     }
-    made = hold.pod_of("gpu07", 4, own, 600)
+    made = gpu_reservation.pod_of("gpu07", 4, own, 600)
     spec, container = made["spec"], made["spec"]["containers"][0]
     assert (
         made["metadata"]["namespace"] == "health"
@@ -100,7 +100,7 @@ def test_n14_the_hold_pod_is_made_of_the_agents_own_and_of_what_the_node_offers(
 
 
 def test_the_name_of_a_hold_pod_is_a_name_whatever_the_nodes_is():
-    names = {hold.name_of(node) for node in ("a", "b", "x" * 253, "gpu07.rack1.example")}
+    names = {gpu_reservation.name_of(node) for node in ("a", "b", "x" * 253, "gpu07.rack1.example")}
     assert len(names) == 4 and all(len(name) <= 63 for name in names)
 
 
@@ -109,7 +109,7 @@ def test_the_name_of_a_hold_pod_is_a_name_whatever_the_nodes_is():
     [({"nvidia.com/gpu": "8"}, 8), ({"nvidia.com/gpu": "0"}, 0), ({"cpu": "8"}, 0), ({}, 0)],
 )
 def test_how_many_gpus_a_node_offers(allocatable, gpus):
-    assert hold.offered({"status": {"allocatable": allocatable}}) == gpus
+    assert gpu_reservation.offered({"status": {"allocatable": allocatable}}) == gpus
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,7 @@ def test_how_many_gpus_a_node_offers(allocatable, gpus):
     ],
 )
 def test_only_a_running_pod_holds(expected, status, meta):
-    assert hold.admitted({"metadata": meta, "status": status}) is expected
+    assert gpu_reservation.admitted({"metadata": meta, "status": status}) is expected
 
 
 # ---- outcomes ----

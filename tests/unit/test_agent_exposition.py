@@ -12,15 +12,15 @@ from types import SimpleNamespace
 
 import agent_world
 import pytest
-from _health import metrics
+from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.model import CheckResult, Finding, Measurement, Subject, concluded
-from _health.verdict import Policy, judge_node
-from autopilot_agent.deep import Deep
-from autopilot_agent.engine import Engine, Pass
-from autopilot_agent.exposition import Exposition
-from autopilot_agent.kube import Kube
-from autopilot_agent.state import State
+from _health.fleet.judging.verdict import Policy, judge_node
+from autopilot_agent.passes.deep import Deep
+from autopilot_agent.passes.engine import Engine, Pass
+from autopilot_agent.http.exposition import Exposition
+from autopilot_agent.cluster.kube import Kube
+from autopilot_agent.passes.state import State
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 

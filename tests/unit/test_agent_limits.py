@@ -7,9 +7,9 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from _health.kube import Unavailable
-from autopilot_agent.access import Remembered
-from autopilot_agent.limits import Bounded, Buckets, Slots, TooMany
+from _health.cluster.client import Unavailable
+from autopilot_agent.http.access import Remembered
+from autopilot_agent.http.limits import Bounded, Buckets, Slots, TooMany
 
 
 def taken(buckets, who, most=1000):

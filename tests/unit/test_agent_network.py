@@ -13,10 +13,12 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import result  # noqa: E402
-from _health.checks import ping_mesh  # noqa: E402
+from _health.node.checks import ping_mesh  # noqa: E402
 from _health.model import CheckResult  # noqa: E402
-from autopilot_agent import addresses, reached, texts  # noqa: E402
-from autopilot_agent.reached import Way  # noqa: E402
+from autopilot_agent.cluster import addresses  # noqa: E402
+from autopilot_agent.fleet import peer_results  # noqa: E402
+from autopilot_agent.http import legacy_text  # noqa: E402
+from autopilot_agent.fleet.peer_results import Way  # noqa: E402
 
 
 # ---- addresses ----
@@ -110,7 +112,7 @@ def reach(lost, interface=lambda _number: "eth0"):
         Way(f"gpu{number:02d}", interface(number), address)
         for number, address in enumerate(lost, 2)
     ]
-    return reached.by_peer(pinged(lost), ways)
+    return peer_results.by_peer(pinged(lost), ways)
 
 
 def shares(*values):
@@ -156,19 +158,19 @@ def test_one_interface_that_is_cut_off_is_named_beside_one_that_is_well():
         Way("gpu02", "net1", "192.168.5.2"),
         Way("gpu03", "net1", "192.168.5.3"),
     ]
-    found = reached.by_peer(pinged(lost), ways)
+    found = peer_results.by_peer(pinged(lost), ways)
     assert (
         found.status == "fail"
         and found.findings[0].subject.name == "net1"
         and "net1: " in found.summary
     )
-    assert reached.lines(found) == [
+    assert peer_results.lines(found) == [
         "Node gpu02 10.1.0.2 eth0 0",
         "Node gpu02 192.168.5.2 net1 1",
         "Node gpu03 10.1.0.3 eth0 0",
         "Node gpu03 192.168.5.3 net1 1",
     ]
-    assert reached.unreachable(found) == {"gpu02": 1.0, "gpu03": 1.0}
+    assert peer_results.unreachable(found) == {"gpu02": 1.0, "gpu03": 1.0}
 
 
 def test_what_is_a_peers_trouble_is_no_figure_of_this_node():
@@ -178,7 +180,7 @@ def test_what_is_a_peers_trouble_is_no_figure_of_this_node():
         for one in found.measurements
         if one.name == "ping_loss" and set(one.labels) == {"plane"}
     ] == [0.0]
-    assert reached.unreachable(found) == {"gpu02": 1.0, "gpu03": 0.0, "gpu04": 0.0}
+    assert peer_results.unreachable(found) == {"gpu02": 1.0, "gpu03": 0.0, "gpu04": 0.0}
     cut_off = reach(shares(1, 1, 0))
     assert [
         round(one.value, 2)
@@ -189,20 +191,20 @@ def test_what_is_a_peers_trouble_is_no_figure_of_this_node():
 
 def test_who_could_not_be_pinged_is_neither_0_nor_1():
     found = reach(shares(None, 0))
-    assert reached.lines(found) == [
+    assert peer_results.lines(found) == [
         "Node gpu02 10.1.0.2 eth0 unknown",
         "Node gpu03 10.1.0.3 eth0 0",
     ]
-    assert reached.unreachable(found) == {"gpu03": 0.0}
+    assert peer_results.unreachable(found) == {"gpu03": 0.0}
 
 
 def test_the_text_has_the_predecessors_lines():
-    text = texts.check_text("gpu01", reach(shares(1, 0, 0)))
+    text = legacy_text.check_text("gpu01", reach(shares(1, 0, 0)))
     assert (
         text.startswith("[PING] WARN: ")
         and "\nNode gpu02 10.1.0.2 eth0 1\nNode gpu03 10.1.0.3 eth0 0\n" in text
     )
-    assert "SUCCESS" in texts.check_text("gpu01", reach(shares(0)))
+    assert "SUCCESS" in legacy_text.check_text("gpu01", reach(shares(0)))
 
 
 def test_what_another_agent_says_may_be_nonsense():
@@ -220,15 +222,17 @@ def test_what_another_agent_says_may_be_nonsense():
     found = CheckResult.from_dict(
         {"check": "ping_mesh", "status": "pass", "measurements": measurements, "findings": findings}
     )
-    assert len(reached.lines(found)) == 2 and "FAIL" not in texts.check_text("gpu01", found)
+    assert len(peer_results.lines(found)) == 2 and "FAIL" not in legacy_text.check_text(
+        "gpu01", found
+    )
 
 
 def test_a_result_about_no_address_stays_what_it_is():
-    found = reached.by_peer(
+    found = peer_results.by_peer(
         result("ping_mesh", "unknown", "fping is not installed", "program_missing"),
         [Way("gpu02", "eth0", "10.1.0.2")],
     )
-    assert (found.status, found.summary, reached.lines(found)) == (
+    assert (found.status, found.summary, peer_results.lines(found)) == (
         "unknown",
         "fping is not installed",
         [],

@@ -10,8 +10,8 @@ from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given, strategies
-from _health import checks
-from autopilot_agent.query import ENDPOINTS, GONE, LEVELS, Job, Query, Refused, for_peer, parse
+from _health.node import checks
+from autopilot_agent.http.query import ENDPOINTS, GONE, LEVELS, Job, Query, Refused, for_peer, parse
 
 PERIODIC = ("gpu_count", "remapped_rows", "dcgm_diag")
 

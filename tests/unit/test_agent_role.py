@@ -17,9 +17,11 @@ import pytest
 import yaml
 from autopilot_agent.settings import Settings
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import without_dcgm
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
+    agents_without_dcgm,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import judge, tell
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import trouble_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents.agents import trouble_of
 
 ROOT = Path(__file__).resolve().parents[2]
 ROLE = ROOT / "roles/agent"
@@ -186,7 +188,7 @@ def test_the_init_container_has_the_image_environment_and_volumes_of_the_agent(r
         agent_volume_mounts=[{"name": "v", "mountPath": "/v"}],
     )["DaemonSet autopilot"]["spec"]["template"]["spec"]
     (report,), (agent,) = spec["initContainers"], spec["containers"]
-    assert report["name"] == without_dcgm.CONTAINER and report["command"] == [
+    assert report["name"] == agents_without_dcgm.CONTAINER and report["command"] == [
         "python",
         "-m",
         "autopilot_agent.report",

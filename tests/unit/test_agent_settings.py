@@ -13,7 +13,7 @@ import sys
 
 import agent_world
 import pytest
-from _health import checks
+from _health.node import checks
 from autopilot_agent.settings import Settings
 
 PYTHONPATH = f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent"

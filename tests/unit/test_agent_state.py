@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 from _health.model import CheckResult, Finding, Subject
-from autopilot_agent.state import State
+from autopilot_agent.passes.state import State
 
 PERIODIC = ("gpu_count", "pcie_bandwidth", "dcgm_diag")
 PERIOD = 100.0

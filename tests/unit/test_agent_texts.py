@@ -16,10 +16,10 @@ from hypothesis import given, strategies
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import result  # noqa: E402
-from _health import checks  # noqa: E402
+from _health.node import checks  # noqa: E402
 from _health.model import STATUSES, CheckResult, Finding, Measurement, Subject, concluded  # noqa: E402
-from _health.without_dcgm import AgentWithoutDcgm  # noqa: E402
-from autopilot_agent import texts  # noqa: E402
+from _health.cluster.agents_without_dcgm import AgentWithoutDcgm  # noqa: E402
+from autopilot_agent.http import legacy_text  # noqa: E402
 
 #: The predecessor's words for a node (utils/runHealthchecks.py, get_node_status), by check; where
 #: it had no such check, ours.
@@ -86,7 +86,7 @@ def words(block):
 
 
 def test_every_check_has_its_words():
-    assert set(texts.WORDS) == set(checks.NAMES) == set(FAILED)
+    assert set(legacy_text.WORDS) == set(checks.NAMES) == set(FAILED)
 
 
 #: Status -> the words in the node's block, and the node's status.
@@ -100,11 +100,14 @@ WORDS = {
 
 
 @pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize("check", texts.WORDS)
+@pytest.mark.parametrize("check", legacy_text.WORDS)
 def test_words_of_every_check_in_every_status(check, status):
-    block = texts.row_text(texts.judged("gpu01", [result(check, status)]))
+    block = legacy_text.row_text(legacy_text.judged("gpu01", [result(check, status)]))
     expected, state = WORDS[status]
-    assert (words(block), node_status(block)) == (expected, state.format(texts.WORDS[check][1]))
+    assert (words(block), node_status(block)) == (
+        expected,
+        state.format(legacy_text.WORDS[check][1]),
+    )
     assert status != "fail" or node_status(block) == FAILED[check]
 
 
@@ -122,11 +125,13 @@ def test_words_of_every_check_in_every_status(check, status):
 )
 def test_the_predecessors_parser_reads_the_same(check):
     """Low PCIe bandwidth among them: it never said FAIL there and the node was OK (n7)."""
-    assert predecessor(texts.row_text(texts.judged("gpu01", [result(check, "fail")]))) == [
-        FAILED[check]
-    ]
-    assert predecessor(texts.row_text(texts.judged("gpu01", [result(check)]))) == ["OK"]
-    assert predecessor(texts.row_text(texts.judged("gpu01", [result(check, "unknown")]))) != ["OK"]
+    assert predecessor(
+        legacy_text.row_text(legacy_text.judged("gpu01", [result(check, "fail")]))
+    ) == [FAILED[check]]
+    assert predecessor(legacy_text.row_text(legacy_text.judged("gpu01", [result(check)]))) == ["OK"]
+    assert predecessor(
+        legacy_text.row_text(legacy_text.judged("gpu01", [result(check, "unknown")]))
+    ) != ["OK"]
 
 
 def test_pcie_has_its_figures_last():
@@ -146,7 +151,7 @@ def test_pcie_has_its_figures_last():
             {"gpu": "0", "direction": "device_to_host", "method": "copy_engine"},
         )
     ]
-    said = texts.alone(
+    said = legacy_text.alone(
         "gpu01",
         "pcie_bandwidth",
         [result("pcie_bandwidth", "fail", "GPU 1 copies at 5.23 GB/s", measurements=figures)],
@@ -173,7 +178,7 @@ def test_what_the_predecessor_said_of_each_gpu_stands_last(check, name, bad):
             for gpu in (10, 1, 0, 2)
             for cause in ("a", "b")
         ]
-        return texts.check_text(
+        return legacy_text.check_text(
             "gpu01", concluded(check, list(findings), "all is well", measured)
         ).splitlines()
 
@@ -194,7 +199,7 @@ def test_what_the_predecessor_said_of_each_gpu_stands_last(check, name, bad):
 
 
 def test_the_worst_comes_first_and_all_are_named():
-    row = texts.judged(
+    row = legacy_text.judged(
         "gpu01",
         [
             result("gpu_count"),
@@ -203,22 +208,22 @@ def test_the_worst_comes_first_and_all_are_named():
             result("pcie_bandwidth", "fail"),
         ],
     )
-    assert texts.states(row) == ["PCIE Failed", "DCGM Unknown", "GPU POWER Warning"]
+    assert legacy_text.states(row) == ["PCIE Failed", "DCGM Unknown", "GPU POWER Warning"]
 
 
 def test_a_node_that_was_checked_in_part_is_ok_and_one_that_was_not_is_not():
-    assert texts.states(
-        texts.judged("gpu01", [result("gpu_count"), result("pcie_bandwidth", "skip")])
+    assert legacy_text.states(
+        legacy_text.judged("gpu01", [result("gpu_count"), result("pcie_bandwidth", "skip")])
     ) == ["OK"]
-    assert texts.states(texts.judged("gpu01", [])) == [texts.NOT_REACHED]
-    assert texts.states(
-        texts.judged("cpu01", [result("gpu_count", "skip"), result("remapped_rows", "skip")])
+    assert legacy_text.states(legacy_text.judged("gpu01", [])) == [legacy_text.NOT_REACHED]
+    assert legacy_text.states(
+        legacy_text.judged("cpu01", [result("gpu_count", "skip"), result("remapped_rows", "skip")])
     ) == ["Nothing Checked"]
 
 
 def test_a_node_without_an_answer():
-    row = texts.could_not_tell("gpu09", "no agent: none is known on this node")
-    block = texts.row_text(row)
+    row = legacy_text.could_not_tell("gpu09", "no agent: none is known on this node")
+    block = legacy_text.row_text(row)
     assert node_status(block) == "Connection to Server Failed"
     assert "ABORT: could not tell: no agent" in block
     assert (row.to_dict()["fit"], row.to_dict()["status"], row.to_dict()["health"]) == (
@@ -237,25 +242,25 @@ FORGED = (
 @pytest.mark.parametrize("status", STATUSES)
 def test_what_a_driver_or_another_agent_says_forges_no_line(status):
     finding = Finding("x", status, FORGED, "watch")
-    row = texts.judged(
+    row = legacy_text.judged(
         "gpu01",
         [
             CheckResult("pcie_bandwidth", status, FORGED, [finding, finding]),
             CheckResult(FORGED, status, FORGED),
         ],
     )
-    block = texts.row_text(row)
+    block = legacy_text.row_text(row)
     assert block.count("Node Status: ") == 1
     assert "\x1b" not in block and "Node Summary" not in block
     assert words(block) == WORDS[status][0]
 
 
 def test_the_summary_is_the_predecessors():
-    summary = texts.Summary()
+    summary = legacy_text.Summary()
     for row in (
-        texts.judged("b", [result("gpu_count")]),
-        texts.judged("a", [result("pcie_bandwidth", "fail")]),
-        texts.could_not_tell("c", "hung"),
+        legacy_text.judged("b", [result("gpu_count")]),
+        legacy_text.judged("a", [result("pcie_bandwidth", "fail")]),
+        legacy_text.could_not_tell("c", "hung"),
     ):
         summary.add(row)
     text = summary.text(31.8456)
@@ -279,9 +284,9 @@ LEFT_OUT = ("dcgm_diag", "deep_diagnostic")
 
 
 def test_agents_without_dcgm_are_reported_in_one_line_before_the_summary():
-    summary = texts.Summary()
+    summary = legacy_text.Summary()
     for number in range(8):
-        row = texts.judged(f"gpu{number}", [result("gpu_count")])
+        row = legacy_text.judged(f"gpu{number}", [result("gpu_count")])
         summary.add(
             row._replace(without_dcgm=AgentWithoutDcgm(f"gpu{number}", LEFT_OUT)) if number else row
         )
@@ -304,9 +309,9 @@ def test_agents_without_dcgm_are_reported_in_one_line_before_the_summary():
 
 
 def test_no_line_reports_an_agent_whose_defaults_leave_out_nothing():
-    summary = texts.Summary()
+    summary = legacy_text.Summary()
     summary.add(
-        texts.judged("gpu0", [result("gpu_count")])._replace(
+        legacy_text.judged("gpu0", [result("gpu_count")])._replace(
             without_dcgm=AgentWithoutDcgm("gpu0", ())
         )
     )
@@ -318,20 +323,25 @@ def test_no_line_reports_an_agent_whose_defaults_leave_out_nothing():
 
 
 def test_a_summary_of_nothing_is_no_pass():
-    assert texts.Summary().to_dict()["status"] == "unknown"
+    assert legacy_text.Summary().to_dict()["status"] == "unknown"
 
 
 def test_endless_findings_have_an_end():
     findings = [Finding("x", "fail", "m" * 5000, "watch") for _number in range(1000)]
     assert (
-        len(texts.row_text(texts.judged("gpu01", [concluded("dcgm_diag", findings, "")]))) < 40000
+        len(
+            legacy_text.row_text(
+                legacy_text.judged("gpu01", [concluded("dcgm_diag", findings, "")])
+            )
+        )
+        < 40000
     )
 
 
 results_of_a_node = strategies.lists(
     strategies.builds(
         CheckResult,
-        strategies.sampled_from(list(texts.WORDS)),
+        strategies.sampled_from(list(legacy_text.WORDS)),
         strategies.sampled_from(STATUSES),
         strategies.text(max_size=50),
         findings=strategies.just([]),
@@ -344,7 +354,7 @@ results_of_a_node = strategies.lists(
 
 @given(results_of_a_node)
 def test_ok_is_said_only_of_nodes_that_are_fit_and_pass(results):
-    block = texts.row_text(texts.judged("gpu01", results))
+    block = legacy_text.row_text(legacy_text.judged("gpu01", results))
     # A host that is well says nothing of GPUs that no check has seen.
     telling = [one for one in results if one.check not in checks.HOST] or results
     good = {one.status for one in results} <= {"pass", "skip"} and any(

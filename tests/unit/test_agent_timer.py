@@ -11,7 +11,7 @@ from collections import Counter
 from itertools import accumulate
 
 import pytest
-from autopilot_agent import timer
+from autopilot_agent.passes import timer
 
 NODES = [f"gpu-{number:04d}.rack{number // 32}" for number in range(1000)]
 PERIOD = 3600.0

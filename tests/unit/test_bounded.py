@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 
 pytestmark = pytest.mark.measures
 
@@ -118,7 +118,7 @@ def test_a_child_has_no_descriptor_but_its_own(tmp_path):
 def test_a_caller_without_standard_streams_hears_its_child(closed, tmp_path):
     program = """
 import sys
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 child = bounded.call(lambda report: report.send("a", 1), 5)
 open(sys.argv[1], "w").write(str(child.values))
 """
@@ -194,7 +194,7 @@ def test_an_abandoned_child_keeps_nobody_waiting(frozen):
     """Who reads our output must see its end when we end, whatever the abandoned process holds."""
     program = f"""
 import os
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import bounded
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 child = bounded.call(lambda report: os.open({str(frozen())!r}, os.O_RDONLY), 0.3, 0.2)
 print("abandoned", child.abandoned)
 """

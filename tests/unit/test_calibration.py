@@ -15,13 +15,15 @@ from hypothesis import strategies as st
 
 from run_world import MODEL, node
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import (
     calibration,
-    checks,
-    report,
     verdict,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.calibration import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.calibration import (
     Gathered,
     propose,
     two_kinds,

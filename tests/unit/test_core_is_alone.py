@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
 from interpreters import interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,8 +44,9 @@ sys.meta_path.insert(0, Unimportable())
 sys.path.insert(0, sys.argv[1])
 for name in json.load(sys.stdin):
     importlib.import_module(name)
-from _health import checks, runner
-from _health.check import Settings
+from _health.node import checks
+from _health.node.framework import runner
+from _health.node.framework.check import Settings
 requests = [(check, check.defaults()) for check in checks.chosen([])]
 outcomes = runner.run(requests, Settings(host_root=sys.argv[2]))
 print(json.dumps([[outcome.result.check, outcome.result.status] for outcome in outcomes]))
@@ -112,7 +113,7 @@ def test_every_check_is_registered():
     """The registry is all that a check needs beside its own file and its module, and what is
     forgotten most easily.
     """
-    files = {path.stem for path in (CORE / "checks").glob("*.py") if not path.name.startswith("_")}
+    files = {path.stem for path in (CORE / "node" / "checks").glob("*.py") if not path.name.startswith("_")}
     assert set(checks.NAMES) == files
     assert [checks.load(name).name for name in checks.NAMES] == list(checks.NAMES)
 

@@ -14,9 +14,15 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dcgm_documents as documents  # tests/sandbox, on the path by conftest.py
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import dcgm, dcgmi
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Probe, Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import dcgm_diag
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import (
+    dcgm_report,
+    dcgm_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Probe,
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import dcgm_diag
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import (
     dcgm as knowledge,
 )
@@ -60,7 +66,7 @@ def run(text, returncode=0, **more):
         "text": text,
         "stderr": "",
     }
-    return dict(one, report=dcgm.normalise(text), **more)
+    return dict(one, report=dcgm_report.normalise(text), **more)
 
 
 def readings(*runs, count=2):
@@ -91,7 +97,7 @@ def found(result):
 
 @pytest.mark.parametrize("shape", documents.SHAPES)
 def test_every_shape_gives_one_result_for_each_test_and_gpu(shape):
-    report = dcgm.normalise(printed(shape))
+    report = dcgm_report.normalise(printed(shape))
     assert (report["problem"], report["errors"]) == (None, [])
     rows = [
         (row["test"], row["gpu"], row["status"])
@@ -727,7 +733,7 @@ def test_no_text_passes(text):
 def test_no_json_passes_that_lacks_a_gpu(value, root):
     text = json.dumps({root: value})
     assert judge(run(text), count=2).status not in ("pass", "skip")
-    json.dumps(dcgm.normalise(text))
+    json.dumps(dcgm_report.normalise(text))
 
 
 def _paths(value, path=()):
@@ -794,9 +800,9 @@ def test_readings_that_lack_a_part_do_not_pass(key):
 
 def test_a_time_limit_of_dcgm_stays_above_the_durations_given():
     until = time.monotonic() + 600
-    assert int(dcgmi._time_limit([4, 6, 0], {}, until)[1]) in (588, 589, 590)
-    assert dcgmi._time_limit([4, 6, 0], {"memtest.test_duration": "600"}, until) == []
-    assert dcgmi._time_limit([3, 3, 9], {}, until) == dcgmi._time_limit([], {}, until) == []
+    assert int(dcgm_run._time_limit([4, 6, 0], {}, until)[1]) in (588, 589, 590)
+    assert dcgm_run._time_limit([4, 6, 0], {"memtest.test_duration": "600"}, until) == []
+    assert dcgm_run._time_limit([3, 3, 9], {}, until) == dcgm_run._time_limit([], {}, until) == []
 
 
 def test_the_check_has_half_a_minute_to_end_what_it_started():

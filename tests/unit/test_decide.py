@@ -12,12 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.decide import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.job_decision import (
     Policy,
     decide,
     policy_from,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.durations import seconds_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.durations import seconds_of
 
 START = 1_700_000_000
 

@@ -11,13 +11,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.difference import changes
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.difference.between import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots.difference import (
+    changes,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots.difference.between import (
     Between,
     Count,
     counted,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.difference.work import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots.difference.work import (
     still_held,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (

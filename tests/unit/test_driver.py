@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import driver
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.driver import judge
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import driver
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.driver import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 H100, RTX4090 = "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"
 VERSION, OTHER = "580.95.05", "575.57.08"

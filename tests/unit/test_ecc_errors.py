@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.ecc_errors import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.ecc_errors import (
     CHECK,
     judge,
 )

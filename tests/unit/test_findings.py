@@ -11,10 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
-    _cuda,
-    _driver,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import (
+    cuda_findings,
+    driver_findings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     gpu_power,
     image_registry,
 )
@@ -24,7 +26,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.fi
     TABLES as AREAS,
     runbook,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, members
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, members
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES
 
 CORE = Path(__file__).resolve().parents[2] / "plugins/module_utils/_health"
@@ -34,9 +36,9 @@ TABLES = {
     *(
         row[0]
         for table in (
-            _driver._GPU_ERRORS,
-            _driver._NODE_ERRORS,
-            _cuda.CUDA_ERRORS,
+            driver_findings._GPU_ERRORS,
+            driver_findings._NODE_ERRORS,
+            cuda_findings.CUDA_ERRORS,
             gpu_power.SLOWDOWNS,
         )
         for row in table.values()
@@ -202,7 +204,11 @@ def test_no_words_drain_a_node_for_what_may_be_a_warning():
     assert drained == DRAINED
     rows = [
         row
-        for table in (_driver._GPU_ERRORS, _driver._NODE_ERRORS, _cuda.CUDA_ERRORS)
+        for table in (
+            driver_findings._GPU_ERRORS,
+            driver_findings._NODE_ERRORS,
+            cuda_findings.CUDA_ERRORS,
+        )
         for row in table.values()
     ]
     assert {row[1] for row in rows if row[0] in drained} == {"fail"}

@@ -8,8 +8,10 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import fping
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.bounded import Completed
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import fping
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.bounded import (
+    Completed,
+)
 
 ONE, TWO, SIX = "10.78.1.2", "10.78.1.13", "fd78::2"
 #: What ``fping -C 5 -q`` prints, on standard error.

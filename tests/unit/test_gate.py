@@ -21,9 +21,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import gate, processes
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Probe, Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import busy_gate
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import gpu_holders
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Probe,
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import NODE, gpu_subject
 
 MIB = 1024 * 1024
@@ -187,7 +191,7 @@ TABLE = {
 @pytest.mark.parametrize("case", TABLE)
 def test_judge(case):
     readings, expected = TABLE[case]
-    found = gate.judge(readings)
+    found = busy_gate.judge(readings)
     assert [(one.code, one.status, one.subject.index) for one in found] == [
         one[:3] for one in expected
     ]
@@ -197,31 +201,35 @@ def test_judge(case):
 
 def test_free_leaves_out_only_the_gpus_spoken_against():
     gpus = [gpu(0), gpu(1)]
-    assert gate.free(gpus, gate.judge(twice(gpu(0), gpu(1, processes=[TRAINING])))) == [gpus[0]]
-    assert gate.free(gpus, []) == gpus
+    assert busy_gate.free(gpus, busy_gate.judge(twice(gpu(0), gpu(1, processes=[TRAINING])))) == [
+        gpus[0]
+    ]
+    assert busy_gate.free(gpus, []) == gpus
 
 
 def test_free_is_empty_when_the_whole_node_is_spoken_against():
-    assert gate.free([gpu(0)], gate.judge(twice(gpu(0), jobs={"ids": ["1"]}))) == []
+    assert busy_gate.free([gpu(0)], busy_gate.judge(twice(gpu(0), jobs={"ids": ["1"]}))) == []
 
 
 class TestDisturbed:
     def test_nobody_came(self):
         assert (
-            gate.disturbed(twice(gpu(0)), seen(look(gpu(0, utilisation=90, memory_used=900 * MIB))))
+            busy_gate.disturbed(
+                twice(gpu(0)), seen(look(gpu(0, utilisation=90, memory_used=900 * MIB)))
+            )
             == []
         )
 
     def test_who_was_there_before_has_not_come(self):
         assert (
-            gate.disturbed(
+            busy_gate.disturbed(
                 twice(gpu(0, processes=[TRAINING])), seen(look(gpu(0, processes=[TRAINING])))
             )
             == []
         )
 
     def test_a_process_came(self):
-        [finding] = gate.disturbed(
+        [finding] = busy_gate.disturbed(
             twice(gpu(0), gpu(1)), seen(look(gpu(0), gpu(1, processes=[TRAINING, DAEMON])))
         )
         assert (finding.code, finding.status, finding.subject) == (
@@ -233,15 +241,15 @@ class TestDisturbed:
 
     def test_a_job_and_a_server_came(self):
         after = seen(look(gpu(0), jobs={"ids": ["8"]}, mps=[{"pid": 3, "name": "nvidia-cuda-mps"}]))
-        found = gate.disturbed(twice(gpu(0), jobs={"ids": ["7"]}), after)
+        found = busy_gate.disturbed(twice(gpu(0), jobs={"ids": ["7"]}), after)
         assert [(one.code, one.status, one.subject) for one in found] == [
             ("disturbed", "unknown", NODE)
         ] * 2
         assert "job 8" in found[0].message
 
     def test_no_look_before_or_after_tells_nothing(self):
-        assert gate.disturbed({}, seen(look(gpu(0, processes=[TRAINING])))) == []
-        assert gate.disturbed(twice(gpu(0)), None) == []
+        assert busy_gate.disturbed({}, seen(look(gpu(0, processes=[TRAINING])))) == []
+        assert busy_gate.disturbed(twice(gpu(0)), None) == []
 
 
 keys = st.sampled_from(["looks", "gpus", "processes", "pid", "jobs", "ids", "mps", "error", "mig"])
@@ -255,7 +263,7 @@ json_values = st.recursive(
 @given(json_values, json_values)
 @settings(max_examples=200)
 def test_no_readings_make_the_gate_raise_or_improve(before, after):
-    for finding in gate.judge(before) + gate.disturbed(before, after):
+    for finding in busy_gate.judge(before) + busy_gate.disturbed(before, after):
         assert finding.status in ("skip", "unknown")
 
 
@@ -270,15 +278,15 @@ def test_readings_with_parts_missing_never_free_a_gpu_in_use(data):
         )
     ):
         del one[key]
-    assert gate.free([gpu(1)], gate.judge(readings)) == []
+    assert busy_gate.free([gpu(1)], busy_gate.judge(readings)) == []
 
 
 # --- the lock ---
 
 HOLDER = """
 import sys, time
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import gate
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import busy_gate as gate
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 with gate.lock(Host(sys.argv[1])) as locked_by:
     print("held" if locked_by is None else locked_by, flush=True)
     time.sleep(60)
@@ -315,7 +323,7 @@ def test_the_lock_is_had_once_and_names_its_holder(host, holder):
     process.mkdir()
     (process / "comm").write_text("python3\n")
     began = time.time()
-    with gate.lock(host, wait=0) as locked_by:
+    with busy_gate.lock(host, wait=0) as locked_by:
         assert (locked_by["pid"], locked_by["name"]) == (
             holder.pid,
             "python3",
@@ -328,25 +336,25 @@ def test_the_lock_goes_with_its_holder_however_that_ends(host, holder, number):
     assert holder.stdout.readline() == "held\n"
     holder.send_signal(number)
     holder.wait()
-    with gate.lock(host) as locked_by:
+    with busy_gate.lock(host) as locked_by:
         assert locked_by is None
 
 
 @root_only
 def test_the_lock_is_released_when_its_body_raises(host):
-    with pytest.raises(RuntimeError), gate.lock(host) as locked_by:
+    with pytest.raises(RuntimeError), busy_gate.lock(host) as locked_by:
         assert locked_by is None
         raise RuntimeError()
-    with gate.lock(host) as locked_by:
+    with busy_gate.lock(host) as locked_by:
         assert locked_by is None
 
 
 @root_only
 def test_a_process_left_behind_does_not_keep_the_lock(host):
-    with gate.lock(host):
+    with busy_gate.lock(host):
         child = subprocess.Popen(["sleep", "30"])
     try:
-        with gate.lock(host) as locked_by:
+        with busy_gate.lock(host) as locked_by:
             assert locked_by is None
     finally:
         child.kill()
@@ -359,7 +367,7 @@ def test_the_lock_is_waited_for(host, holder):
     assert holder.stdout.readline() == "held\n"
     later = threading.Timer(0.3, holder.kill)
     later.start()
-    with gate.lock(host, wait=30) as locked_by:
+    with busy_gate.lock(host, wait=30) as locked_by:
         assert locked_by is None
     later.join()
 
@@ -369,14 +377,14 @@ def test_a_link_in_place_of_the_lock_is_not_followed(host, tmp_path):
     victim = tmp_path / "victim"
     victim.write_text("precious")
     (tmp_path / "run/autopilot-gpu").mkdir(mode=0o700)
-    (tmp_path / "run/autopilot-gpu" / gate.LOCK_NAME).symlink_to(victim)
-    with gate.lock(host) as locked_by:
+    (tmp_path / "run/autopilot-gpu" / busy_gate.LOCK_NAME).symlink_to(victim)
+    with busy_gate.lock(host) as locked_by:
         assert "error" in locked_by and victim.read_text() == "precious"
 
 
 @root_only
 def test_the_lock_lies_where_no_other_user_can_take_it(host):
-    with gate.lock(host) as locked_by:
+    with busy_gate.lock(host) as locked_by:
         assert locked_by is None
     directory = Path(host.root, "run/autopilot-gpu")
     assert (stat.S_IMODE(directory.stat().st_mode), directory.stat().st_uid) == (0o700, 0)
@@ -385,7 +393,7 @@ def test_the_lock_lies_where_no_other_user_can_take_it(host):
             sys.executable,
             "-c",
             "import os, sys; os.setgid(65534); os.setuid(65534); os.open(sys.argv[1], os.O_RDWR)",
-            directory / gate.LOCK_NAME,
+            directory / busy_gate.LOCK_NAME,
         ],
         capture_output=True,
         text=True,
@@ -415,9 +423,9 @@ def test_a_directory_that_is_not_roots_own_is_refused(host, wrong):
     path = Path(host.root, "run/autopilot-gpu")
     path.mkdir(mode=0o700)
     change(path)
-    with gate.lock(host) as locked_by:
+    with busy_gate.lock(host) as locked_by:
         assert said in locked_by["error"]
-    [finding] = gate.judge({"locked_by": locked_by, "looks": [look(gpu(0))]})
+    [finding] = busy_gate.judge({"locked_by": locked_by, "looks": [look(gpu(0))]})
     assert (finding.code, finding.status, finding.action) == (
         "use_unknown",
         "unknown",
@@ -443,7 +451,7 @@ def test_holders_are_found_by_what_they_have_open(tmp_path):
         (home / "cmdline").write_text(
             "/usr/bin/nvidia-cuda-mps-server\0-x\0" if pid == 13 else name + "\0"
         )
-    holders, mps = processes.scan(Host(str(tmp_path)), set())
+    holders, mps = gpu_holders.scan(Host(str(tmp_path)), set())
     assert holders == {
         3: [{"pid": 10, "name": "python3"}],
         0: [{"pid": 13, "name": "nvidia-cuda-mps"}],
@@ -454,7 +462,7 @@ def test_holders_are_found_by_what_they_have_open(tmp_path):
 def test_this_process_and_its_children_are_ours():
     child = subprocess.Popen(["sleep", "30"])
     try:
-        ours = processes.ours(Host("/"))
+        ours = gpu_holders.ours(Host("/"))
     finally:
         child.kill()
         child.wait()
@@ -464,7 +472,7 @@ def test_this_process_and_its_children_are_ours():
 
 def test_looking_at_locks_needs_no_lock_file_left_open(host):
     before = len(os.listdir("/proc/self/fd"))
-    with gate.lock(host):
+    with busy_gate.lock(host):
         pass
     assert len(os.listdir("/proc/self/fd")) == before
 
@@ -495,19 +503,19 @@ def test_slurm_is_asked_for_jobs(case, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     monkeypatch.setenv("SLURMD_NODENAME", "gpu07")
-    assert gate._jobs(Probe(Settings())) == expected
+    assert busy_gate._jobs(Probe(Settings())) == expected
 
 
 def test_a_slurm_that_hangs_leaves_open_whether_there_are_jobs(tmp_path, monkeypatch):
-    monkeypatch.setattr(gate, "_SQUEUE_SECONDS", 0.3)
+    monkeypatch.setattr(busy_gate, "_SQUEUE_SECONDS", 0.3)
     (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 30\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    jobs = gate._jobs(Probe(Settings()))
+    jobs = busy_gate._jobs(Probe(Settings()))
     assert jobs == {"error": "squeue did not answer within 0 s"}
     assert "use_unknown" in [
         finding.code
-        for finding in gate.judge(
+        for finding in busy_gate.judge(
             {"locked_by": None, "looks": [{"gpus": [], "mps": [], "jobs": jobs}]}
         )
     ]
@@ -515,4 +523,4 @@ def test_a_slurm_that_hangs_leaves_open_whether_there_are_jobs(tmp_path, monkeyp
 
 def test_without_slurm_there_are_no_jobs(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert gate._jobs(Probe(Settings())) is None
+    assert busy_gate._jobs(Probe(Settings())) is None

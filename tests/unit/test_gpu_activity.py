@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_activity import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_activity import (
     judge,
     judge_gpu,
     refuse,

@@ -8,8 +8,8 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import gpu_count
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import gpu_count
 
 GPU = {"index": 0, "uuid": "GPU-1", "pci": "00000000:18:00.0", "name": "NVIDIA H100 80GB HBM3"}
 DEVICE = {"pci": "00000000:18:00.0", "driver": "nvidia", "device": "0x2330"}

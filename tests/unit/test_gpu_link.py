@@ -14,8 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_link import judge
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.peers import rounds
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_link import (
+    judge,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices.peer_copies import (
+    rounds,
+)
 
 GB = 1e9
 H100, NVL, V100, L40S = (

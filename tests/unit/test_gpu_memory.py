@@ -14,9 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import computing
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import gpu_memory
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_memory import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import kernels
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import gpu_memory
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_memory import (
+    judge,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.memory import (
     BANDWIDTHS,
     memory_bandwidth_of,
@@ -354,9 +356,9 @@ def test_the_chains_end_where_exact_arithmetic_ends_them():
     """The first steps by fractions, rounded once as an fma does; the ends differ from those of
     separate rounding, so they tell a wrong bit.
     """
-    starts, steps, k = computing._STARTS, 200, computing._K
-    fma = computing.c_fma()
-    ends = computing.chain_ends()
+    starts, steps, k = kernels._STARTS, 200, kernels._K
+    fma = kernels.c_fma()
+    ends = kernels.chain_ends()
     for x in starts:
         exact = x
         for _step in range(steps):
@@ -367,19 +369,19 @@ def test_the_chains_end_where_exact_arithmetic_ends_them():
 
 
 def test_the_tiles_are_exact():
-    left, right_ = computing.tiles()
-    sums = computing.tile_sums(left, right_)
+    left, right_ = kernels.tiles()
+    sums = kernels.tile_sums(left, right_)
     assert len(sums) == 1024 and 0 < max(map(abs, sums)) < 1 << 24 and len(set(sums)) > 40
-    assert sums[256 + 2 * 16 + 5] == computing._ADDITIONS * sum(
+    assert sums[256 + 2 * 16 + 5] == kernels._ADDITIONS * sum(
         left[32 + i] * right_[256 + 16 * i + 5] for i in range(16)
     )
 
 
 def test_what_the_check_and_its_measurement_say_of_old_gpus_is_the_same():
-    assert gpu_memory.OLDEST == computing.OLDEST and list(gpu_memory.RATES) == list(
-        computing.RATES
-    ) == list(computing._MEASURES)
-    assert {name: row[0] for name, row in gpu_memory.RATES.items()} == computing.RATES
+    assert gpu_memory.OLDEST == kernels.OLDEST and list(gpu_memory.RATES) == list(
+        kernels.RATES
+    ) == list(kernels._MEASURES)
+    assert {name: row[0] for name, row in gpu_memory.RATES.items()} == kernels.RATES
 
 
 PIECES = st.one_of(

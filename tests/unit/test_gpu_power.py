@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_power import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_power import (
+    judge,
+)
 
 HOUR = 3600 * 10**9
 

@@ -13,12 +13,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import processes
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_processes import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import gpu_holders
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_processes import (
     judge,
     measure,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 GIB = 2**30
 
@@ -113,7 +113,7 @@ TABLE = {
     "memory that goes": (gpu(look(used=20 * GIB), look()), []),
     "memory seen once": (gpu(look(used=20 * GIB)), []),
     "a little memory": (
-        gpu(look(used=processes.IDLE_MEMORY), look(used=processes.IDLE_MEMORY)),
+        gpu(look(used=gpu_holders.IDLE_MEMORY), look(used=gpu_holders.IDLE_MEMORY)),
         [],
     ),
     "memory beside a service": (
@@ -280,13 +280,13 @@ def test_a_killed_process_has_time_to_end(tmp_path, monkeypatch):
 def test_a_process_of_this_machine():
     child = subprocess.Popen(["sleep", "30"])
     try:
-        read = processes.described(Host(), child.pid)
+        read = gpu_holders.described(Host(), child.pid)
     finally:
         child.kill()
         child.wait()
     assert (read["name"], read["killed"]) == ("sleep", False) and read["state"] in "SRD"
     assert 0 < read["started"] <= Host().uptime() + 1
-    assert processes.described(Host(), child.pid) == dict.fromkeys(read)
+    assert gpu_holders.described(Host(), child.pid) == dict.fromkeys(read)
 
 
 def test_a_zombie_of_this_machine():
@@ -295,7 +295,7 @@ def test_a_zombie_of_this_machine():
         os._exit(0)
     try:
         os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
-        assert processes.described(Host(), child)["state"] == "Z"
+        assert gpu_holders.described(Host(), child)["state"] == "Z"
     finally:
         os.waitpid(child, 0)
 
@@ -330,7 +330,7 @@ def test_what_is_read_of_a_process(case, tmp_path, monkeypatch):
     (tmp_path / "proc/9").mkdir(parents=True)
     (tmp_path / "proc/9/stat").write_text(stat)
     (tmp_path / "proc/9/status").write_text(status)
-    read = processes.described(Host(str(tmp_path)), 9)
+    read = gpu_holders.described(Host(str(tmp_path)), 9)
     assert tuple(read[key] for key in ("name", "state", "started", "killed")) == expected
 
 
@@ -341,7 +341,7 @@ def test_the_host_s_processes_are_told_from_a_container_s(name, scope, tmp_path)
     (tmp_path / "proc/2").mkdir(parents=True)
     if name:
         (tmp_path / "proc/2/comm").write_text(name)
-    assert processes.scope(Host(str(tmp_path))) == scope
+    assert gpu_holders.scope(Host(str(tmp_path))) == scope
 
 
 # ---- any readings ----

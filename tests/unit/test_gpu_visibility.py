@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.gpu_visibility import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_visibility import (
     VARIABLES,
     judge,
     satisfied,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts
 
 PLAN = {"plan": {"run": "r1"}}
 
@@ -30,6 +30,6 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_fact_is_not_taken_for_what_was_registered(case):
     own, expected = CASES[case]
-    assert _hosts.registered(own, "plan") == expected
-    [(host, answer)] = _hosts.answers({"gpu01": own}, "plan", ("plan",))
+    assert hosts.registered(own, "plan") == expected
+    [(host, answer)] = hosts.answers({"gpu01": own}, "plan", ("plan",))
     assert (host, answer) == ("gpu01", expected)

@@ -13,12 +13,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import image_registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.image_registry import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import (
+    registry_client,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
+    image_registry,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.image_registry import (
     judge,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.image import reference_of
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.image_reference import (
+    reference_of,
+)
 
 SUM = "sha256:" + "0" * 64
 DAY = 86400
@@ -113,7 +119,7 @@ def test_options_that_mean_nothing_together_are_refused(options, words):
     ],
 )
 def test_challenges(headers, scheme, parameters):
-    assert registry.challenge_of(headers) == (scheme, parameters)
+    assert registry_client.challenge_of(headers) == (scheme, parameters)
 
 
 def encoded(text):
@@ -154,7 +160,7 @@ def encoded(text):
 )
 def test_credentials_for_the_most_of_the_name(auths, found):
     assert (
-        registry.credentials_of({"auths": auths}, reference_of("r.example.com/team/llm:v1"))
+        registry_client.credentials_of({"auths": auths}, reference_of("r.example.com/team/llm:v1"))
         == found
     )
 
@@ -164,7 +170,7 @@ def test_credentials_for_the_most_of_the_name(auths, found):
 )
 def test_what_is_no_file_of_credentials(config):
     with pytest.raises(ValueError):
-        registry.credentials_of(config, reference_of("r.example.com/team/llm:v1"))
+        registry_client.credentials_of(config, reference_of("r.example.com/team/llm:v1"))
 
 
 @pytest.mark.parametrize(
@@ -195,7 +201,7 @@ def test_proxies(environment, host, proxy, monkeypatch):
             monkeypatch.delenv(one, raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    found = registry.proxy_for(host, "https")
+    found = registry_client.proxy_for(host, "https")
     assert (found and (found.host, found.port)) == proxy
 
 
@@ -203,8 +209,8 @@ def test_a_proxy_of_a_kind_that_we_do_not_speak(monkeypatch):
     monkeypatch.setenv("https_proxy", "socks5://me:secret@p.example.com:1080")
     monkeypatch.delenv("no_proxy", raising=False)
     monkeypatch.delenv("NO_PROXY", raising=False)
-    with pytest.raises(registry.Trouble) as raised:
-        registry.proxy_for("r.example.com", "https")
+    with pytest.raises(registry_client.Trouble) as raised:
+        registry_client.proxy_for("r.example.com", "https")
     assert (
         raised.value.message
         == "https_proxy: socks5://p.example.com is not accepted, give http://host:port"

@@ -12,8 +12,10 @@ import json
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import iperf3
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.bounded import Completed
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import iperf3
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.bounded import (
+    Completed,
+)
 
 #: What iperf3 3.12 printed for ``-c 127.0.0.1 -t 1 -J -R``, without the intervals.
 DOCUMENT = {

@@ -8,8 +8,8 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import iperf3_pairs
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import iperf3_pairs
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
     translated,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES

@@ -23,7 +23,7 @@ import gateways
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action.job_action import ActionModule
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import files
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 
 START = 1_700_000_000
 
@@ -52,7 +52,7 @@ def act(tmp_path):
 
     def decided(turn=0, findings=LOST, check_mode=False, **options):
         report = tmp_path / "run.json"
-        files.write(
+        atomic_file.write(
             str(report),
             json.dumps(
                 {

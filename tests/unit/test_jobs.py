@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.jobs import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.jobs import (
     Done,
     slurm_idle,
     slurm_states,
     suspend,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kube import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     MERGE,
     TRIES,
     Conflict,

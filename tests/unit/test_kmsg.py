@@ -12,9 +12,11 @@ import os
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import kmsg
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.bounded import Completed
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import kernel_log
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.bounded import (
+    Completed,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 
 def nothing(argv, seconds):
@@ -29,7 +31,7 @@ def log(tmp_path, monkeypatch):
 
     def read(text, **how):
         (tmp_path / "dev/kmsg").write_bytes(text if isinstance(text, bytes) else text.encode())
-        return kmsg.read(Host(str(tmp_path)), nothing, **how)
+        return kernel_log.read(Host(str(tmp_path)), nothing, **how)
 
     return read
 
@@ -120,8 +122,8 @@ class Device:
 def reader_of(tmp_path, monkeypatch, *answers):
     (tmp_path / "dev").mkdir()
     (tmp_path / "dev/kmsg").write_text("")
-    reader = kmsg.Reader(Host(str(tmp_path)))
-    monkeypatch.setattr(kmsg.os, "read", Device(*answers).read)
+    reader = kernel_log.Reader(Host(str(tmp_path)))
+    monkeypatch.setattr(kernel_log.os, "read", Device(*answers).read)
     return reader
 
 
@@ -152,7 +154,7 @@ def test_a_device_that_cannot_be_read_says_so(tmp_path, monkeypatch):
 
 
 def test_a_log_that_never_ends_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(kmsg, "_MOST_BYTES", 1000)
+    monkeypatch.setattr(kernel_log, "_MOST_BYTES", 1000)
     reader = reader_of(
         tmp_path, monkeypatch, *[f"6,{number},1,-;x\n".encode() for number in range(1000)]
     )
@@ -170,12 +172,12 @@ def test_a_journal_entry_that_is_not_understood_is_passed_over():
         '{"MESSAGE": [104, 105], "__MONOTONIC_TIMESTAMP": "8", "PRIORITY": "3"}',
         '{"MESSAGE": [999], "__MONOTONIC_TIMESTAMP": "8"}',
     ]
-    assert [kmsg._journal_record(line) for line in lines] == [
-        kmsg.Record(None, 7, 6, "a"),
+    assert [kernel_log._journal_record(line) for line in lines] == [
+        kernel_log.Record(None, 7, 6, "a"),
         None,
         None,
         None,
         None,
-        kmsg.Record(None, 8, 3, "hi"),
+        kernel_log.Record(None, 8, 3, "hi"),
         None,
     ]

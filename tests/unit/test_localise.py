@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh.localise import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
     ELSEWHERE,
     Observation,
     follow_up,

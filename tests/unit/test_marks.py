@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import (
-    marking,
-    marks,
-    node_marks,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
+    mark_writer,
+    mark_states,
+    mark_on_node,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.marks import (
     EVICT,
@@ -28,7 +28,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.ma
     TESTING,
     WARN,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import (
     Checked,
     Refresh,
     Removed,
@@ -38,14 +38,16 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import
     settled,
     step,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import Test as Lease
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import (
+    Test as Lease,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import (
     TestingAbandoned as Abandoned,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import (
     TestingBegan as Began,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import (
     TestingEnded as Ended,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES
@@ -54,7 +56,7 @@ NOW = 1_800_000_000.0
 HOUR = 3600.0
 RULES = Rules()
 KEY = RULES.label_key
-RECORD = node_marks.record_key(RULES)
+RECORD = mark_on_node.record_key(RULES)
 
 #: Leases: valid, within the skew, over, longer than any may be, and none that can be read.
 UNTILS = (NOW + HOUR, NOW - 30, NOW - 61, NOW + 4 * HOUR, -math.inf)
@@ -80,7 +82,7 @@ EVENTS = [
     *(
         Ended(name, outcome, 3, ("pcie.3",), "outcome")
         for name in ("mine", "-")
-        for outcome in marks.OUTCOMES
+        for outcome in mark_states.OUTCOMES
     ),
     Began("mine", HOUR),
     Began("new", HOUR),
@@ -403,12 +405,12 @@ def test_events_that_mean_nothing_are_refused(event, words):
 )
 def test_rules_that_mean_nothing_are_refused(rules, option):
     with pytest.raises(ValueError, match=f"^{option}: .* is not accepted, give"):
-        marks.refuse(Rules(**rules))
+        mark_states.refuse(Rules(**rules))
 
 
 def test_rules_are_accepted_as_they_are_meant():
-    marks.refuse(RULES)
-    marks.refuse(Rules("health", "NoExecute", True, False, 1, "gpu-ops"))
+    mark_states.refuse(RULES)
+    mark_states.refuse(Rules("health", "NoExecute", True, False, 1, "gpu-ops"))
 
 
 # ---- in a Node object ----
@@ -436,10 +438,10 @@ def a_node(label=None, record=None, **spec):
 
 def told(node, event, rules=RULES, now=NOW, refusal=""):
     """The node after an event, as the API server would have it, and the decision."""
-    decision = node_marks.decide(node, event, rules, now, "me", "r1", refusal)
+    decision = mark_on_node.decide(node, event, rules, now, "me", "r1", refusal)
     if decision.patch:
         assert decision.patch["metadata"]["resourceVersion"] == node["metadata"]["resourceVersion"]
-    after = marking._merge(node, decision.patch or {})
+    after = mark_writer._merge(node, decision.patch or {})
     for change in (decision.status_patch or {"status": {"conditions": []}})["status"]["conditions"]:
         kept = [one for one in after["status"]["conditions"] if one["type"] != change["type"]]
         after = dict(after, status={"conditions": kept + ([] if "$patch" in change else [change])})
@@ -469,7 +471,7 @@ OURS = (KEY, "EVICT", "NoExecute")
 
 def test_what_is_written_is_read_again_and_needs_no_second_write():
     for state, event in PAIRS:
-        recorded = node_marks._recorded(state)
+        recorded = mark_on_node._recorded(state)
         node = a_node(state.mark or None, recorded)
         after, decision = told(node, event, ALL)
         assert label(after) == (decision.state.mark or None)
@@ -479,7 +481,7 @@ def test_what_is_written_is_read_again_and_needs_no_second_write():
             event,
             nothing,
         )
-        read = node_marks.read(after, ALL, NOW)
+        read = mark_on_node.read(after, ALL, NOW)
         assert read.mark == decision.state.mark
         assert condition(after) == (MARKS[read.mark].condition or None)
         assert (
@@ -507,7 +509,7 @@ def test_what_is_written_is_read_again_and_needs_no_second_write():
     ],
 )
 def test_labels_of_other_programs_and_hands(value, mark):
-    assert node_marks.mark_of(value) == mark
+    assert mark_on_node.mark_of(value) == mark
 
 
 def test_a_label_that_was_changed_by_hand_is_a_persons_word():
@@ -516,7 +518,7 @@ def test_a_label_that_was_changed_by_hand_is_a_persons_word():
     )
     assert (label(evicted), taints(evicted), condition(evicted)) == ("EVICT", [OURS], "False")
     for word, later in (("PASS", "WARN"), (None, "WARN"), ("WARN", "WARN"), ("EVICT", "EVICT")):
-        by_hand = marking._merge(evicted, {"metadata": {"labels": {KEY: word}}})
+        by_hand = mark_writer._merge(evicted, {"metadata": {"labels": {KEY: word}}})
         seen, _decision = told(by_hand, Refresh(), ALL)
         assert (label(seen), bool(taints(seen)), bool(seen["spec"].get("unschedulable"))) == (
             word,
@@ -525,7 +527,7 @@ def test_a_label_that_was_changed_by_hand_is_a_persons_word():
         )
         assert label(told(seen, Checked("fail", "x"), ALL)[0]) == later
     # EVICT by hand is as firm as any other.
-    by_hand = marking._merge(
+    by_hand = mark_writer._merge(
         told(a_node(), Checked("pass"))[0], {"metadata": {"labels": {KEY: "EVICT"}}}
     )
     assert label(told(told(by_hand, Checked("pass"))[0], Checked("pass"))[0]) == "EVICT"
@@ -533,13 +535,13 @@ def test_a_label_that_was_changed_by_hand_is_a_persons_word():
 
 def test_testing_by_hand_expires_and_uncovers_the_evict_below():
     evicted, _decision = told(a_node(), Set(EVICT, "smoke"))
-    covered = marking._merge(evicted, {"metadata": {"labels": {KEY: "TESTING"}}})
+    covered = mark_writer._merge(evicted, {"metadata": {"labels": {KEY: "TESTING"}}})
     assert label(told(covered, Refresh())[0]) == "EVICT"
     found, _decision = told(a_node("TESTING"), Refresh())
     assert label(found) == "TESTING"
     assert label(told(found, Refresh(), now=NOW + HOUR + 30)[0]) == "TESTING"
     assert label(told(found, Refresh(), now=NOW + HOUR + 62)[0]) is None
-    was_pass = marking._merge(
+    was_pass = mark_writer._merge(
         told(a_node(), Checked("pass"))[0], {"metadata": {"labels": {KEY: "TESTING"}}}
     )
     assert label(told(told(was_pass, Refresh())[0], Refresh(), now=NOW + 2 * HOUR)[0]) == "PASS"
@@ -608,14 +610,16 @@ def test_whatever_stands_in_a_record_evict_stays_and_testing_ends(record, value)
     ],
 )
 def test_nodes_that_lack_everything(node):
-    decision = node_marks.decide(node, Checked("pass"), ALL, NOW, "me")
+    decision = mark_on_node.decide(node, Checked("pass"), ALL, NOW, "me")
     assert decision.state.mark == PASS and decision.patch["metadata"]["labels"] == {KEY: "PASS"}
 
 
 events = st.one_of(
     st.builds(Checked, st.sampled_from(STATUSES), st.just("news")),
     st.builds(Began, st.sampled_from(["a", "b"]), st.sampled_from([60.0, HOUR, 3 * HOUR])),
-    st.builds(Ended, st.sampled_from(["a", "b"]), st.sampled_from(marks.OUTCOMES), st.just(3)),
+    st.builds(
+        Ended, st.sampled_from(["a", "b"]), st.sampled_from(mark_states.OUTCOMES), st.just(3)
+    ),
     st.just(Refresh()),
     st.just(Abandoned("me")),
 )
@@ -753,7 +757,7 @@ def test_the_result_of_a_diagnostic_stands_where_ibm_autopilot_had_it(outcome, w
 
 def test_a_refused_evict_warns_and_says_why():
     begun, _decision = told(a_node("PASS"), Began("mine", HOUR))
-    assert node_marks.decide(begun, Ended("mine", "fatal", 3), ALL, NOW, "me").evicts
+    assert mark_on_node.decide(begun, Ended("mine", "fatal", 3), ALL, NOW, "me").evicts
     node, decision = told(
         begun,
         Ended("mine", "fatal", 3, (), "PCIe of GPU 3"),
@@ -774,7 +778,7 @@ def test_a_refused_evict_warns_and_says_why():
     )
     # Who is EVICT needs no place to stay so.
     evicted, _decision = told(a_node("EVICT"), Refresh())
-    assert not node_marks.decide(evicted, Set(EVICT, "again"), ALL, NOW, "me").evicts
+    assert not mark_on_node.decide(evicted, Set(EVICT, "again"), ALL, NOW, "me").evicts
 
 
 def test_long_words_are_cut():
@@ -791,7 +795,7 @@ def test_long_words_are_cut():
     [(0.1, 5, 1), (0.1, 30, 3), (0.29, 100, 29), (0, 1000, 1), (1, 7, 7), (0.1, 0, 1), (0.5, 3, 1)],
 )
 def test_how_many_may_be_evict(share, nodes, most):
-    assert marking.most_evicted(Rules(max_bad_share=share), nodes) == most
+    assert mark_writer.most_evicted(Rules(max_bad_share=share), nodes) == most
 
 
 @pytest.mark.parametrize(
@@ -811,7 +815,7 @@ def test_how_many_may_be_evict(share, nodes, most):
 )
 def test_places_that_count(annotation, expected):
     lease = {
-        "metadata": {"annotations": {} if annotation is None else {marking.PLACES: annotation}}
+        "metadata": {"annotations": {} if annotation is None else {mark_writer.PLACES: annotation}}
     }
-    assert marking.places(lease, NOW) == expected
-    assert marking.places(None, NOW) == {}
+    assert mark_writer.places(lease, NOW) == expected
+    assert mark_writer.places(None, NOW) == {}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.memory_and_cpu import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.memory_and_cpu import (
     CHECK,
     _list,
     _meminfo,

@@ -9,8 +9,8 @@ from __future__ import annotations
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action import mesh_facts, mesh_plan
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import plan
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _hosts
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
 
 
 @pytest.mark.parametrize(

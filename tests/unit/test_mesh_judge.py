@@ -13,12 +13,20 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import report, screen, verdict
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+    console,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     iperf3_pairs,
     ping_mesh,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import figures, judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import (
+    figures,
+    judge,
+    plan,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -1030,7 +1038,7 @@ def judged_document(plans, passes, policy=None, check_mode=False, **nodes):
     again = json.loads(report.to_json(document))
     jsonschema.validate(again, SCHEMA)
     assert report.judge_again(again, policy) == again
-    assert all(line.isascii() for line in screen.lines_of(again))
+    assert all(line.isascii() for line in console.lines_of(again))
     return again
 
 

@@ -18,8 +18,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, metrics, report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.metrics import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    metrics,
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.metrics import (
     COMPATIBILITY,
     METRICS,
     Sample,
@@ -32,7 +36,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     Measurement,
     Subject,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     Node,
     judge,
     node_of,

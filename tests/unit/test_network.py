@@ -11,8 +11,8 @@ import json
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import network
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import interfaces
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 MAC = "0c:42:a1:00:00:01"
 
@@ -98,7 +98,7 @@ def test_an_interface_has_all_that_a_plan_needs(host):
         [{"dst": "default", "gateway": "10.78.1.254", "dev": "eth1"}],
         speeds={"eth1": "100000\n"},
     )
-    assert network.look(built) == {
+    assert interfaces.look(built) == {
         "interfaces": [
             {
                 "name": "eth1",
@@ -120,7 +120,7 @@ def test_an_interface_has_all_that_a_plan_needs(host):
 @pytest.mark.parametrize("mark", ["tentative", "deprecated", "dadfailed", "temporary"])
 def test_an_address_that_is_not_settled_is_none(host, mark):
     assert (
-        network.interfaces(host([link("eth1", address("fd78::1", 64, **{mark: True}))]))[0][
+        interfaces.interfaces(host([link("eth1", address("fd78::1", 64, **{mark: True}))]))[0][
             "addresses"
         ]
         == []
@@ -138,7 +138,7 @@ def test_an_address_that_is_not_settled_is_none(host, mark):
     ],
 )
 def test_the_state_of_a_link(host, flags, up, carrier):
-    found = network.interfaces(host([link("eth1", flags=flags or [])]))[0]
+    found = interfaces.interfaces(host([link("eth1", flags=flags or [])]))[0]
     assert (found["up"], found["carrier"]) == (up, carrier)
 
 
@@ -155,12 +155,12 @@ def test_the_state_of_a_link(host, flags, up, carrier):
     ],
 )
 def test_the_speed_is_what_the_driver_knows(host, text, speed):
-    assert network.interfaces(host([link("eth1")], speeds={"eth1": text}))[0]["speed"] == speed
+    assert interfaces.interfaces(host([link("eth1")], speeds={"eth1": text}))[0]["speed"] == speed
 
 
 def test_the_speed_of_an_interface_of_another_namespace_is_not_this_ones(host):
     assert (
-        network.interfaces(
+        interfaces.interfaces(
             host([link("eth1", address="0c:42:a1:00:00:99")], speeds={"eth1": "100000"})
         )[0]["speed"]
         is None
@@ -178,7 +178,7 @@ def test_the_speed_of_an_interface_of_another_namespace_is_not_this_ones(host):
 def test_the_default_route_of_either_family_counts(host, routes4, routes6):
     assert [
         one["default_route"]
-        for one in network.interfaces(host([link("eth1"), link("eth2")], routes4, routes6))
+        for one in interfaces.interfaces(host([link("eth1"), link("eth2")], routes4, routes6))
     ] == [True, False]
 
 
@@ -189,7 +189,7 @@ def test_what_kind_of_device_it_is(host):
         link("b", linkinfo=[]),
         link("c", linkinfo={"info_kind": 3}),
     ]
-    assert [one["kind"] for one in network.interfaces(host(links))] == ["bond", "", "", ""]
+    assert [one["kind"] for one in interfaces.interfaces(host(links))] == ["bond", "", "", ""]
 
 
 @pytest.mark.parametrize(
@@ -204,7 +204,7 @@ def test_what_kind_of_device_it_is(host):
     ],
 )
 def test_entries_that_are_not_understood_are_passed_over(host, links):
-    found = network.look(host(links))
+    found = interfaces.look(host(links))
     assert "error" not in found
     assert all(
         one["name"] == "eth1" and one["addresses"] == [] and one["mtu"] == 0
@@ -217,7 +217,7 @@ def test_entries_that_are_not_understood_are_passed_over(host, links):
     [('{"a": 1}', "not_understood"), ("[{", "not_understood"), ("2: eth1: <UP>", "not_understood")],
 )
 def test_output_of_another_shape_is_an_error(host, links, reason):
-    found = network.look(host(links))
+    found = interfaces.look(host(links))
     assert (found["interfaces"], found["error"]["reason"]) == ([], reason)
 
 
@@ -226,13 +226,13 @@ def test_output_of_another_shape_is_an_error(host, links, reason):
     [("echo 'Option \"-json\" is unknown' >&2; exit 255", "failed"), ("sleep 60", "timeout")],
 )
 def test_an_ip_that_does_not_answer_is_an_error(host, script, reason, monkeypatch):
-    monkeypatch.setattr(network, "_SECONDS", 0.3)
-    found = network.look(host([], script=script))
+    monkeypatch.setattr(interfaces, "_SECONDS", 0.3)
+    found = interfaces.look(host([], script=script))
     assert (found["interfaces"], found["error"]["reason"]) == ([], reason)
 
 
 def test_routes_that_cannot_be_read_leave_the_interfaces(host):
-    assert network.look(host([link("eth1")], "[{"))["interfaces"][0]["default_route"] is False
+    assert interfaces.look(host([link("eth1")], "[{"))["interfaces"][0]["default_route"] is False
 
 
 # ---- who listens ----
@@ -260,7 +260,7 @@ def sockets(tmp_path):
 
 
 def test_the_ports_that_somebody_listens_on(sockets):
-    assert network.listening(sockets) == {5200, 22, 5202, 5203}
+    assert interfaces.listening(sockets) == {5200, 22, 5202, 5203}
 
 
 @pytest.mark.parametrize(
@@ -277,8 +277,8 @@ def test_the_ports_that_somebody_listens_on(sockets):
     ],
 )
 def test_a_port_listens_at_its_address_or_at_all(sockets, address, port, listens):
-    assert network.port_listens(address, port, sockets) is listens
+    assert interfaces.port_listens(address, port, sockets) is listens
 
 
 def test_a_host_without_those_tables_has_no_listeners(tmp_path):
-    assert network.listening(Host(str(tmp_path))) == set()
+    assert interfaces.listening(Host(str(tmp_path))) == set()

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import nfs
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import nfs_mounts
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.nfs_mounts import judge
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import nfs
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import nfs_mounts
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.nfs_mounts import (
+    judge,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 
 def test_a_call_is_what_rfc_5531_has():

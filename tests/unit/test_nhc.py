@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.autopilot.gpu.plugins.filter.nhc_conf import nhc_conf
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, nhc
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _options
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks, nhc
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import options as _options
 
 #: A file as Azure has it for eight GPUs of a kind, some lines of LBNL's NHC, and lines for some
 #: hosts only.

@@ -12,13 +12,23 @@ import json
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes, report, snapshot
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import node_changes
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
+    around_pass,
+    store,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import node_changes
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+    Outcome,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     Node,
     Policy,
     judge,
@@ -54,7 +64,7 @@ def readings(uncorrectable=0, used=0):
 
 def made(taken="2026-11-22T01:00:00Z", run="job42", **more):
     head = {
-        "schema": snapshot.SCHEMA,
+        "schema": store.SCHEMA,
         "schema_version": 1,
         "run": run,
         "taken": taken,
@@ -62,7 +72,7 @@ def made(taken="2026-11-22T01:00:00Z", run="job42", **more):
         "uptime_seconds": 100.0,
         "driver_loaded": None,
     }
-    return snapshot.of(head, {"gpus": [GPU], "driver_version": "580"}, readings(**more))
+    return store.of(head, {"gpus": [GPU], "driver_version": "580"}, readings(**more))
 
 
 def judged(after, before=None, baseline=None, **options):
@@ -206,17 +216,17 @@ OLD, NEW = "2026-11-22T01:00:00Z", "2026-11-22T02:00:00Z"
 )
 def test_whichever_survives_serves(host, own, given, source, taken, why):
     if own:
-        assert "path" in snapshot.keep(made(own), host)
-    base = changes.baseline("job42", host, given)
+        assert "path" in store.keep(made(own), host)
+    base = around_pass.baseline("job42", host, given)
     assert base.about == {"run": "job42", "source": source, "taken": taken, **why}
     assert (base.before or {}).get("taken") == taken
 
 
 def test_a_torn_copy_of_the_node_is_said_and_the_controllers_serves(host):
-    path = snapshot.keep(made(), host)["path"]
+    path = store.keep(made(), host)["path"]
     with open(path, "r+", encoding="utf-8") as handle:
         handle.truncate(100)
-    base = changes.baseline("job42", host, made())
+    base = around_pass.baseline("job42", host, made())
     assert (
         base.about["source"] == "controller"
         and "damaged, or not written to its end" in base.about["node"]
@@ -235,14 +245,14 @@ def outcomes(**more):
 
 def test_a_pass_that_keeps_and_one_that_compares(host):
     settings = Settings(host_root=host.root)
-    kept = changes.kept("job42", outcomes(), settings)
+    kept = around_pass.kept("job42", outcomes(), settings)
     assert (kept.result.check, kept.result.status, kept.result.summary) == (
         "node_changes",
         "pass",
         "snapshot kept as job42",
     )
-    compared = changes.compared(
-        changes.baseline("job42", host),
+    compared = around_pass.compared(
+        around_pass.baseline("job42", host),
         outcomes(uncorrectable=8),
         settings,
         {"phase": "postflight"},
@@ -256,14 +266,14 @@ def test_a_pass_that_keeps_and_one_that_compares(host):
 
 
 def test_in_check_mode_nothing_is_kept(host):
-    around = changes.Around("job42", "keep", None, 0, {}, Settings(host_root=host.root))
+    around = around_pass.Around("job42", "keep", None, 0, {}, Settings(host_root=host.root))
     assert around.run(
         [], passive_only=True, stop_on_fail=True
-    ) == [] and "error" in snapshot.read_back("job42", host)
+    ) == [] and "error" in store.read_back("job42", host)
     assert [
         one.result.summary for one in around.run([], passive_only=False, stop_on_fail=True)
     ] == ["snapshot kept as job42"]
-    assert "path" in snapshot.read_back("job42", host)
+    assert "path" in store.read_back("job42", host)
 
 
 def recorded(several):
@@ -271,23 +281,23 @@ def recorded(several):
 
 
 def test_the_controllers_copy_is_the_nodes(host):
-    kept = changes.kept("job42", outcomes(), Settings(host_root=host.root))
+    kept = around_pass.kept("job42", outcomes(), Settings(host_root=host.root))
     facts = {"gpus": [GPU], "driver_version": "580"}
-    copied = changes.controller_copy(
+    copied = around_pass.controller_copy(
         json.loads(json.dumps(recorded([*outcomes(), kept]))), {key: facts[key] for key in facts}
     )
-    own = snapshot.read_back("job42", host)["snapshot"]
+    own = store.read_back("job42", host)["snapshot"]
     assert {**copied, "gpus": None} == {**own, "gpus": None}
-    assert changes.controller_copy(recorded(outcomes()), facts) is None
-    assert changes.controller_copy({"node_changes": None, "x": 3}, {}) is None
+    assert around_pass.controller_copy(recorded(outcomes()), facts) is None
+    assert around_pass.controller_copy({"node_changes": None, "x": 3}, {}) is None
 
 
 def test_a_run_is_judged_again_from_its_document(host):
     settings = Settings(host_root=host.root)
-    changes.kept("job42", outcomes(), settings)
+    around_pass.kept("job42", outcomes(), settings)
     passed = outcomes(uncorrectable=8)
-    compared = changes.compared(
-        changes.baseline("job42", host), passed, settings, {"phase": "postflight"}
+    compared = around_pass.compared(
+        around_pass.baseline("job42", host), passed, settings, {"phase": "postflight"}
     )
     results = [one.result for one in [*passed, compared]]
     nodes = [Node("gpu07", results, {"gpus": [GPU]}, recorded([*passed, compared]))]
@@ -304,12 +314,12 @@ def test_a_run_is_judged_again_from_its_document(host):
 
 
 def test_it_waits_only_where_something_is_held_that_was_not():
-    base = changes.Baseline(made(), BASELINE)
-    again = changes.is_still_held(base, 30)
+    base = around_pass.Baseline(made(), BASELINE)
+    again = around_pass.is_still_held(base, 30)
     held, free = (
         Outcome(CheckResult("gpu_processes", "pass", ""), readings(used=used)["gpu_processes"], {})
         for used in (20 << 30, 0)
     )
     assert again(held, 0) is True and again(held, 29.9) is True and again(held, 30) is False
     assert again(free, 0) is False and again(outcomes()[0], 0) is False
-    assert changes.is_still_held(changes.Baseline(None, {}), 30)(held, 0) is False
+    assert around_pass.is_still_held(around_pass.Baseline(None, {}), 30)(held, 0) is False

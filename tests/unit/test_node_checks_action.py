@@ -11,7 +11,7 @@ import threading
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action import node_checks
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import snapshot
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health import snaps
     ],
 )
 def test_what_is_no_copy_is_said_and_holds_nobody_up(tmp_path, make, said):
-    path = snapshot.controller_path(str(tmp_path), "job42", "gpu01")
+    path = store.controller_path(str(tmp_path), "job42", "gpu01")
     os.makedirs(os.path.dirname(path))
     make(path)
     found = []

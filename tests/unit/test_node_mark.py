@@ -10,7 +10,9 @@ import json
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _mark
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.marks import Checked
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.mark_states import (
+    Checked,
+)
 
 
 def told(directory, document, **options):

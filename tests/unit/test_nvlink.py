@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.nvlink import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.nvlink import judge
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.nvlinks import (
     LINKS,
     SWITCHED,

@@ -17,12 +17,12 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import (
-    _page,
-    _page_again,
-    _page_heat,
-    _page_links,
-    _page_words,
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
+    page as _page,
+    page_commands,
+    page_heat,
+    page_links,
+    page_words,
 )
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
@@ -503,7 +503,7 @@ def test_nothing_is_fetched(mixed):
     )
     assert not re.search(
         r"url\(|@import|https?://(?!www\.w3\.org)",
-        (HERE / "_page.css").read_text() + (HERE / "_page.js").read_text(),
+        (HERE / "page.css").read_text() + (HERE / "page.js").read_text(),
     )
     policy = re.search(r'Content-Security-Policy" content="([^"]*)"', page).group(1)
     assert policy.startswith("default-src 'none'; style-src 'sha256-") and "unsafe" not in policy
@@ -528,7 +528,7 @@ def test_nothing_is_fetched(mixed):
     ],
 )
 def test_quantity(value, unit, words):
-    assert _page_words.quantity(value, unit) == words
+    assert page_words.quantity(value, unit) == words
 
 
 @pytest.mark.parametrize(
@@ -546,14 +546,14 @@ def test_quantity(value, unit, words):
     ],
 )
 def test_where_there_is_little_room_names_lose_what_all_share(names, short):
-    found = _page_words.short_names(names)
+    found = page_words.short_names(names)
     assert [found.get(name, name) for name in names] == (short or names)
 
 
 def test_evidence_with_rows_is_a_table_and_long_texts_end():
     parts = {
         part.key: part
-        for part in _page_words.evidence_of(
+        for part in page_words.evidence_of(
             {
                 "pairs": [
                     {
@@ -583,7 +583,7 @@ def test_evidence_with_rows_is_a_table_and_long_texts_end():
 def heat(document, plane, title):
     return next(
         one
-        for one in _page_heat.heats_of(document["mesh"])
+        for one in page_heat.heats_of(document["mesh"])
         if one.plane == plane and title in one.title
     )
 
@@ -597,16 +597,16 @@ def test_the_map_of_a_small_mesh_has_a_cell_for_each_pair(mixed):
         if cell
     }
     sent = [cell for (source, _target), cell in cells.items() if source == "gpu07"]
-    assert {cell.kind for cell in sent if cell.text != "?"} == {_page_heat.WORST} and all(
+    assert {cell.kind for cell in sent if cell.text != "?"} == {page_heat.WORST} and all(
         "gpu07 \u2192 gpu" in cell.title for cell in sent
     )
     assert {
         cell.kind
         for (source, target), cell in cells.items()
         if not {source, target} & {"gpu05", "gpu07"}
-    } <= {_page_heat.GOOD, _page_heat.FAIR}
+    } <= {page_heat.GOOD, page_heat.FAIR}
     # Nobody heard of the dead host, which is no good news and no empty cell.
-    assert {cell.kind for ends, cell in cells.items() if "gpu05" in ends} == {_page_heat.NONE}
+    assert {cell.kind for ends, cell in cells.items() if "gpu05" in ends} == {page_heat.NONE}
     assert (
         rates.is_bad
         and rates.expected[0].startswith("at least 7.5")
@@ -622,9 +622,7 @@ def test_a_loss_is_judged_as_the_check_does(mixed):
         if cell and "gpu05" not in cell.title
     ]
     assert {
-        cell.title.split(":")[0]
-        for cell in cells
-        if cell.kind in (_page_heat.BAD, _page_heat.WORST)
+        cell.title.split(":")[0] for cell in cells if cell.kind in (page_heat.BAD, page_heat.WORST)
     } == {"gpu02 \u2192 gpu06", "gpu06 \u2192 gpu02"}
 
 
@@ -651,16 +649,16 @@ def test_what_a_map_has_rows_for(hosts, racks, shape, rows):
     assert ("too many for a map" in rates.reduced) is (shape != "host")
     assert rates.worst[0].startswith(f"{bad} to ")
     cells = [cell for _name, row in rates.rows for cell in row if cell]
-    assert any(cell.kind == _page_heat.WORST and f"{bad} \u2192" in cell.title for cell in cells)
+    assert any(cell.kind == page_heat.WORST and f"{bad} \u2192" in cell.title for cell in cells)
     if shape == "worst":
-        assert rates.rows[0][0] == bad or rates.rows[0][1][1].kind == _page_heat.WORST
+        assert rates.rows[0][0] == bad or rates.rows[0][1][1].kind == page_heat.WORST
 
 
 # ---- the links of the GPUs ----
 
 
 def test_the_links_of_few_gpus_have_a_row_each(mixed):
-    [chart] = _page_links.charts_of(mixed["nodes"], {"gpu02": "node-0"})
+    [chart] = page_links.charts_of(mixed["nodes"], {"gpu02": "node-0"})
     assert (
         len(chart.rows) == 48
         and not chart.distributions
@@ -679,7 +677,7 @@ def test_the_links_of_many_gpus_are_a_distribution_that_names_who_stands_out():
     nodes = run_world.document(
         [run_world.node(f"gpu{number}", slow=3 if number == 11 else None) for number in range(20)]
     )["nodes"]
-    [chart] = _page_links.charts_of(nodes, {})
+    [chart] = page_links.charts_of(nodes, {})
     assert [one.gpus for one in chart.distributions] == [160, 160] and [
         (gpu.node, gpu.label) for gpu in chart.rows
     ] == [("gpu11", "GPU 3 (48:00.0)")]
@@ -699,7 +697,7 @@ def test_the_links_of_many_gpus_are_a_distribution_that_names_who_stands_out():
 
 
 def test_a_link_that_warns_is_low_too():
-    [chart] = _page_links.charts_of(
+    [chart] = page_links.charts_of(
         run_world.document([run_world.node("gpu01", share=0.9)])["nodes"], {}
     )
     assert all(46 < float(one.text) < 51 and one.is_low for gpu in chart.rows for one in gpu.bars)
@@ -708,7 +706,7 @@ def test_a_link_that_warns_is_low_too():
 def test_the_operators_minimum_is_what_is_expected():
     document = run_world.document([run_world.node("gpu01")])
     document["nodes"][0]["readings"]["pcie_bandwidth"]["options"]["minimum"] = 60
-    [chart] = _page_links.charts_of(document["nodes"], {})
+    [chart] = page_links.charts_of(document["nodes"], {})
     assert chart.expected == "at least 60 GB/s each way (set by the operator: minimum)" and all(
         one.is_low for gpu in chart.rows for one in gpu.bars
     )
@@ -718,7 +716,7 @@ def test_the_operators_minimum_is_what_is_expected():
 
 
 def test_the_commands_name_the_bad_nodes_their_checks_and_partners(mixed):
-    alone, network = (shlex.split(command.line) for command in _page_again.commands_of(mixed))
+    alone, network = (shlex.split(command.line) for command in page_commands.commands_of(mixed))
     assert alone[:5] == [
         "ansible-playbook",
         "-i",
@@ -738,17 +736,17 @@ def test_the_commands_name_the_bad_nodes_their_checks_and_partners(mixed):
 def test_what_was_mended_is_measured_before_it_gets_a_job(mixed, phase):
     found = {
         re.search(r" autopilot\.gpu\.(\w+) ", command.line).group(1)
-        for command in _page_again.commands_of({**mixed, "phase": phase})
+        for command in page_commands.commands_of({**mixed, "phase": phase})
     }
-    assert found == {"preflight"} and (HERE.parents[1] / "playbooks/preflight.yml").is_file()
+    assert found == {"preflight"} and (HERE.parents[2] / "playbooks/preflight.yml").is_file()
 
 
 def test_a_command_names_checks_only_where_all_that_is_bad_has_one():
     document = run_world.document([run_world.node("gpu01"), run_world.node("gpu02", slow=1)])
-    [command] = _page_again.commands_of(document)
+    [command] = page_commands.commands_of(document)
     assert json.loads(shlex.split(command.line)[-1]) == {"checks_list": ["pcie_bandwidth"]}
     assert command.line.endswith("""-e '{"checks_list": ["pcie_bandwidth"]}'""")
-    [command] = _page_again.commands_of(
+    [command] = page_commands.commands_of(
         run_world.document([run_world.node("gpu02", slow=1), run_world.away("gpu03")])
     )
     assert "checks_list" not in command.line and "--limit gpu02,gpu03" in command.line
@@ -764,7 +762,7 @@ def test_partners_are_first_those_that_a_suspect_was_measured_with():
     nodes = [{"name": f"gpu{number}", "status": "pass"} for number in range(1, 10)] + [
         {"name": "bad", "status": "fail", "findings": [finding]}
     ]
-    (command,) = _page_again.commands_of(
+    (command,) = page_commands.commands_of(
         {"nodes": nodes, "phase": "preflight", "mesh": {"hosts": [node["name"] for node in nodes]}}
     )
     assert "--limit bad,gpu9,gpu8,gpu1,gpu2,gpu3 " in command.line
@@ -779,7 +777,7 @@ def test_what_is_below_the_fleet_is_measured_beside_healthy_nodes_again(slow, le
     nodes.append(run_world.bare("login1"))
     document = run_world.document(nodes)
     assert {node["status"] for node in document["nodes"][:slow]} == {"warn"}
-    (command,) = _page_again.commands_of(document)
+    (command,) = page_commands.commands_of(document)
     words = shlex.split(command.line)
     limit = words[words.index("--limit") + 1].split(",")
     assert (
@@ -823,7 +821,7 @@ def test_what_is_below_the_fleet_is_measured_beside_healthy_nodes_again(slow, le
 )
 def test_a_name_that_is_a_pattern_or_worse_is_not_put_into_a_command(name, pattern):
     nodes = [{"name": name, "status": "fail"}, {"name": "gpu1", "status": "pass"}]
-    commands = _page_again.commands_of({"nodes": nodes, "phase": "preflight; reboot"})
+    commands = page_commands.commands_of({"nodes": nodes, "phase": "preflight; reboot"})
     for command in commands:
         words = [
             "ansible-playbook",
@@ -851,7 +849,7 @@ def luminance(colour):
 @pytest.mark.parametrize("mode", ["light", "dark"])
 def test_every_text_can_be_read(mode):
     """WCAG 2.2 AA: 4.5 to 1 for text, 3 to 1 for what a chart is read by."""
-    parts = (HERE / "_page.css").read_text().split("@media (prefers-color-scheme: dark)", 1)
+    parts = (HERE / "page.css").read_text().split("@media (prefers-color-scheme: dark)", 1)
     light, dark = (dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", part)) for part in parts)
     colours = light if mode == "light" else {**light, **dark}
 
@@ -874,7 +872,7 @@ def test_every_text_can_be_read(mode):
 
 
 def test_the_files_of_the_page_come_with_the_collection():
-    ignored = yaml.safe_load((HERE.parents[1] / "galaxy.yml").read_text())["build_ignore"]
-    names = sorted(path.name for path in HERE.glob("_page.*") if path.suffix != ".py")
-    assert names == ["_page.css", "_page.html.j2", "_page.js"]
+    ignored = yaml.safe_load((HERE.parents[2] / "galaxy.yml").read_text())["build_ignore"]
+    names = sorted(path.name for path in HERE.glob("page.*") if path.suffix != ".py")
+    assert names == ["page.css", "page.html.j2", "page.js"]
     assert not [name for name in names for pattern in ignored if Path(name).match(pattern)]

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.pcie_bandwidth import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_bandwidth import (
     CHECK,
     judge,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import conclude
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+    conclude,
+)
 
 GB = 1e9
 GEN5 = {

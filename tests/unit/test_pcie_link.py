@@ -13,7 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.pcie_link import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_link import (
+    judge,
+)
 
 QUIET = {"correctable": 0, "nonfatal": 0, "fatal": 0}
 

@@ -8,11 +8,11 @@ from __future__ import annotations
 import pytest
 from hypothesis import given, strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import network
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
-    _network,
-    ping_mesh,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import interfaces
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import (
+    network_findings,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import ping_mesh
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 PEER = "10.78.1.2"
@@ -263,7 +263,7 @@ ETH1 = {
 
 @pytest.mark.parametrize("address, own", [("10.78.1.2", "10.78.1.1"), ("fd78::2", "fd78::1")])
 def test_a_given_interface_is_used_with_its_address_of_the_family(address, own):
-    assert _network.look({"interfaces": [ETH1]}, "eth1", address) == {
+    assert network_findings.look({"interfaces": [ETH1]}, "eth1", address) == {
         "interface": "eth1",
         "own": own,
         "mtu": 9000,
@@ -284,19 +284,20 @@ def test_a_given_interface_is_used_with_its_address_of_the_family(address, own):
     ],
 )
 def test_a_given_interface_that_cannot_be_used_is_an_error(found, words):
-    assert words in _network.look(found, "eth1", "10.78.1.2")["error"]["message"]
+    assert words in network_findings.look(found, "eth1", "10.78.1.2")["error"]["message"]
 
 
 def test_without_one_the_kernels_choice_is_known_where_its_address_is():
-    own = network.source_address("127.0.0.1")
+    own = interfaces.source_address("127.0.0.1")
     lo = dict(ETH1, name="lo", addresses=[{"family": 4, "address": own, "prefix": 8}])
-    assert _network.look({"interfaces": [ETH1, lo]}, None, "127.0.0.1")["interface"] == "lo"
-    assert _network.look({"interfaces": [ETH1]}, None, "127.0.0.1") == {
+    assert network_findings.look({"interfaces": [ETH1, lo]}, None, "127.0.0.1")["interface"] == "lo"
+    assert network_findings.look({"interfaces": [ETH1]}, None, "127.0.0.1") == {
         "interface": None,
         "own": own,
         "mtu": None,
         "speed": None,
     }
     assert (
-        _network.look({"interfaces": []}, None, "255.255.255.255")["error"]["reason"] == "no_route"
+        network_findings.look({"interfaces": []}, None, "255.255.255.255")["error"]["reason"]
+        == "no_route"
     )  # a broadcast, which a socket must ask for

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     ACTIONS,
     STATUSES,

@@ -12,19 +12,19 @@ import pytest
 import yaml
 
 from ansible_collections.autopilot.gpu.plugins.doc_fragments._pushgateway import ModuleDocFragment
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _push
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push
 
 SECRET = "hunter2-very-secret"
 OPTIONS = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]
 
 
 def settings(url="https://push.example:9091", **options):
-    return _push.settings_of({"url": url, **options}, "/var/lib/ansible")
+    return push.settings_of({"url": url, **options}, "/var/lib/ansible")
 
 
 def test_without_a_url_there_is_nothing_to_push():
-    assert _push.settings_of({"job": "other", "url": None}, "/") is None
+    assert push.settings_of({"job": "other", "url": None}, "/") is None
 
 
 def test_the_defaults_are_those_of_the_documentation():
@@ -177,23 +177,23 @@ def test_the_spool_belongs_to_url_job_and_labels_and_to_no_secret():
 
 
 def test_words_of_a_server_obey_nobody():
-    trouble = _push._answered(
+    trouble = push._answered(
         400, None, "pushed metrics are \x1b[31minvalid\x1b[0m\r\n\n" + "x" * 999
     )
     assert (
         str(trouble).startswith("it answers 400: pushed metrics are [31minvalid [0m xxx")
         and len(str(trouble)) < 340
     )
-    assert not trouble.lasting and _push._answered(401, None, "").lasting
-    moved = _push._answered(302, f"http://ops:{SECRET}@elsewhere/", "")
+    assert not trouble.lasting and push._answered(401, None, "").lasting
+    moved = push._answered(302, f"http://ops:{SECRET}@elsewhere/", "")
     assert moved.lasting and "http://***@elsewhere/" in str(moved) and SECRET not in str(moved)
 
 
 def test_groups_are_read_one_by_one():
     assert list(
-        _push._listed('{"status":"success","data":[{"labels":{}}, {"labels":{"a":"b"}}]}')
+        push._listed('{"status":"success","data":[{"labels":{}}, {"labels":{"a":"b"}}]}')
     ) == [{"labels": {}}, {"labels": {"a": "b"}}]
-    assert list(_push._listed(' {"data" : [ ] , "status":"success"}')) == []
+    assert list(push._listed(' {"data" : [ ] , "status":"success"}')) == []
     for wrong in (
         "",
         "{}",
@@ -203,12 +203,12 @@ def test_groups_are_read_one_by_one():
         '{"data":[nonsense]}',
     ):
         with pytest.raises(ValueError):
-            list(_push._listed(wrong))
+            list(push._listed(wrong))
 
 
 @pytest.mark.measures
 def test_a_crew_does_what_it_can_in_time_and_leaves_the_rest():
-    crew, done = _push.Crew(), []
+    crew, done = push.Crew(), []
     assert crew.run(
         [lambda number=number: done.append(number) for number in range(50)], time.monotonic() + 5
     )
@@ -234,7 +234,7 @@ def test_several_states_of_a_group_come_to_one():
             [metrics.Group({"node": "gpu01", "phase": "preflight"}, samples)],
         )
 
-    together = _push._together(
+    together = push._together(
         [run(1.0, "gpu_power", 4.0), run(2.0, "remapped_rows", 0.0), run(3.0, "gpu_power", 0.0)]
     )
     group = next(iter(together.values()))

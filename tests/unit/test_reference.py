@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
     FINDINGS,
 )

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.remapped_rows import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.remapped_rows import (
     CHECK,
     judge,
 )

@@ -16,21 +16,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION, compare, report
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document_diff,
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     iperf3_pairs,
     ping_mesh,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import GB
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Finding,
     Subject,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import conclude
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, verdict
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _options
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+    conclude,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import options as _options
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from mesh_world import RATE, World  # noqa: E402
@@ -62,8 +69,8 @@ def replayed(document, options=None, policy=None):
     again = report.replay(
         document, verdict.policy_from(policy) if policy else report.policy_of(document), options
     )
-    changes = compare.differences(document, again.document)
-    return again, changes, compare.lines_of(document, again, changes, options or {})
+    changes = document_diff.differences(document, again.document)
+    return again, changes, document_diff.lines_of(document, again, changes, options or {})
 
 
 # ---- readings of a node ----
@@ -175,7 +182,7 @@ def test_a_node_that_is_checked_in_full_is_a_change():
         {"name": "gpu01", "status": "warn", "fit": "fit", "partial": partial}
         for partial in (True, False)
     ]
-    [change] = compare.differences({"nodes": nodes[:1]}, {"nodes": nodes[1:]}).nodes
+    [change] = document_diff.differences({"nodes": nodes[:1]}, {"nodes": nodes[1:]}).nodes
     assert change.partial == (True, False)
 
 
@@ -415,7 +422,9 @@ def test_no_document_is_too_odd(document, plan_or_not):
             verdict.Policy(),
             {"iperf3_pairs": {"minimum": 5.0}, "pcie_bandwidth": {"minimum": 5.0}},
         )
-        assert compare.lines_of(one, again, compare.differences(one, again.document), {})
+        assert document_diff.lines_of(
+            one, again, document_diff.differences(one, again.document), {}
+        )
         assert all(node["fit"] != "fit" for node in again.document["nodes"])
 
 
@@ -440,11 +449,13 @@ def test_a_fact_is_the_same_by_code_and_by_the_address_of_its_gpu():
     after = Finding(
         "link_slow", "fail", "slow", "drain_node", Subject("gpu", 3, "GPU-4", "00000000:9A:00.0")
     )
-    assert compare.differences(with_findings(before), with_findings(after)).nothing
+    assert document_diff.differences(with_findings(before), with_findings(after)).nothing
     other = Finding(
         "link_slow", "fail", "slow", "drain_node", Subject("gpu", 4, "GPU-5", "00000000:AB:00.0")
     )
-    changed = compare.differences(with_findings(before), with_findings(other)).nodes[0].findings
+    changed = (
+        document_diff.differences(with_findings(before), with_findings(other)).nodes[0].findings
+    )
     assert {(one.before is None, one.after is None) for one in changed} == {
         (True, False),
         (False, True),
@@ -458,12 +469,15 @@ def test_status_words_and_next_step_count(changes):
     before = Finding("link_slow", "fail", "slow", "drain_node")
     after = Finding.from_dict({**before.to_dict(), **changes})
     assert (
-        len(compare.differences(with_findings(before), with_findings(after)).nodes[0].findings) == 1
+        len(
+            document_diff.differences(with_findings(before), with_findings(after)).nodes[0].findings
+        )
+        == 1
     )
 
 
 def test_nodes_of_one_document_only_are_named():
-    changes = compare.differences(with_findings(), {"nodes": []})
+    changes = document_diff.differences(with_findings(), {"nodes": []})
     assert [(one.name, one.status, one.fit) for one in changes.nodes] == [
         ("gpu01", ("fail", ""), ("unfit", ""))
     ]
@@ -478,7 +492,7 @@ def test_the_worst_node_comes_first():
             ]
         }
 
-    changes = compare.differences(
+    changes = document_diff.differences(
         nodes(gpu1="pass", gpu2="pass", gpu10="pass"), nodes(gpu1="warn", gpu2="fail", gpu10="fail")
     )
     assert [one.name for one in changes.nodes] == ["gpu2", "gpu10", "gpu1"]

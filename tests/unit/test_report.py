@@ -17,8 +17,14 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION, report, screen
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.files import write
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as report,
+    console,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
+    write,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Finding,
@@ -26,7 +32,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     Subject,
     concluded,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     Node,
     Policy,
     judge,
@@ -147,7 +153,7 @@ def document(nodes, policy=None, run=RUN):
 
 
 def lines(nodes, policy=None, run=RUN):
-    return screen.lines_of(document(nodes, policy, run))
+    return console.lines_of(document(nodes, policy, run))
 
 
 @pytest.fixture(scope="module")
@@ -202,7 +208,8 @@ def test_version_is_that_of_the_collection():
 
 
 def test_schema_and_vocabulary_agree(schema):
-    from ansible_collections.autopilot.gpu.plugins.module_utils._health import model, verdict
+    from ansible_collections.autopilot.gpu.plugins.module_utils._health import model
+    from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
 
     definitions = schema.schema["$defs"]
     assert tuple(definitions["status"]["enum"]) == model.STATUSES
@@ -290,7 +297,7 @@ def test_documents_of_newer_versions_are_read():
     again = report.judge_again(newer, Policy())
     assert [node["name"] for node in again["nodes"]] == [node.name for node in FLEET]
     assert (again["nodes"][0]["status"], again["weather"]) == ("unknown", "fine")
-    assert screen.lines_of(newer)
+    assert console.lines_of(newer)
 
 
 anything = st.recursive(
@@ -379,7 +386,7 @@ def test_screen():
 def test_lines_know_their_status():
     status, seen = "", []
     for line in lines(FLEET):
-        status = screen.status_of(line, status)
+        status = console.status_of(line, status)
         seen.append(status)
     assert seen == [
         "",
@@ -403,7 +410,7 @@ def test_lines_about_several_nodes_know_their_status():
         healthy(f"gpu{number:03d}", "") for number in (100, 102)
     ]
     assert [
-        screen.status_of(line) for line in lines(nodes) if line.startswith("  ") and line[2] != " "
+        console.status_of(line) for line in lines(nodes) if line.startswith("  ") and line[2] != " "
     ] == ["fail", "pass"]
 
 

@@ -13,11 +13,12 @@ import pytest
 import yaml
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import checks, model
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.iperf3_pairs import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health import model
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
     PREDECESSOR,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._on_node import OnNode
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller.on_node import OnNode
 from template_names import names_of
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -15,15 +15,15 @@ import pytest
 
 from interpreters import interpreter
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling import record
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling.cgroup import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling import record
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling.cgroup import (
     Group,
     NoGroup,
     group_of,
     pod_of,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.sampling.sources import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling.sources import (
     HostSources,
     averages,
 )
@@ -385,7 +385,7 @@ def test_a_log_that_does_not_tell(tmp_path):
 PROGRAM = """
 import json, sys, time
 sys.path.insert(0, sys.argv[1])
-from _health.sampling import daemon, record
+from _health.node.sampling import daemon, record
 directory = sys.argv[2]
 settings = {"name": "run", "interval": 1.0, "duration": 60, "max_bytes": 1000000, "host_root": "/", "nvml_library": None, "job": None}
 begun = daemon.start(directory, settings, lambda: record.gather(settings, {}, time.time()))

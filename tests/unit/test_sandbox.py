@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 import node as sandbox  # found by conftest.py
 

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.mesh.schedule import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.schedule import (
     all_rounds,
     disjoint_rounds,
     ping_peers,

@@ -16,11 +16,18 @@ import time
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import changes, snapshot
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.check import Settings
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
+    around_pass,
+    store,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.runner import Outcome
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+    Outcome,
+)
 
 FACTS = {
     "gpus": [{"index": 0, "uuid": "GPU-a", "pci": "00000000:18:00.0", "name": "H100"}],
@@ -52,8 +59,8 @@ def host(tmp_path, monkeypatch):
 
 
 def taken(host, run="job42", now=1795309200.0):
-    return snapshot.of(
-        snapshot.header(run, host, now),
+    return store.of(
+        store.header(run, host, now),
         FACTS,
         {
             "remapped_rows": ROWS,
@@ -98,7 +105,7 @@ def test_what_a_snapshot_has(host):
 def test_a_loading_of_the_driver_that_cannot_be_told(host, modules):
     with open(host.path("proc/modules"), "w", encoding="utf-8") as handle:
         handle.write(modules)
-    assert snapshot.header("job42", host)["driver_loaded"] is None
+    assert store.header("job42", host)["driver_loaded"] is None
 
 
 def test_another_loading_has_another_word(host):
@@ -106,17 +113,17 @@ def test_another_loading_has_another_word(host):
     for address in ("0xffffffffc0a00000", "0xffffffffc0b00000"):
         with open(host.path("proc/modules"), "w", encoding="utf-8") as handle:
             handle.write(f"nvidia 1 2 - Live {address} (POE)\n")
-        words.add(snapshot.header("job42", host)["driver_loaded"])
+        words.add(store.header("job42", host)["driver_loaded"])
     assert len(words) == 2
 
 
 def test_zeros_and_what_is_not_compared_are_left_out():
     links = [{"link": 0, "active": True, "version": 6, "errors": {"replay": 0, "recovery": 2}}]
-    assert snapshot.comparable("nvlink", {"gpus": [{"index": 0, "links": links}]}) == {
+    assert store.comparable("nvlink", {"gpus": [{"index": 0, "links": links}]}) == {
         "gpus": [{"index": 0, "links": [{"link": 0, "active": True, "errors": {"recovery": 2}}]}]
     }
     for garbage in (None, [], "x", {}, {"gpus": 3}, {"gpus": [3]}, {"gpus": [{"links": [3]}]}):
-        snapshot.comparable("nvlink", garbage)
+        store.comparable("nvlink", garbage)
 
 
 root_only = pytest.mark.skipif(
@@ -127,23 +134,23 @@ root_only = pytest.mark.skipif(
 @root_only
 def test_kept_and_read_back(host):
     made = taken(host)
-    kept = snapshot.keep(made, host)
+    kept = store.keep(made, host)
     assert kept == {"path": os.path.join(directory(host), "job42.json")}
     assert (
         stat.S_IMODE(os.stat(kept["path"]).st_mode) == 0o600
         and stat.S_IMODE(os.stat(directory(host)).st_mode) == 0o700
     )
     assert os.listdir(directory(host)) == ["job42.json"]
-    assert snapshot.read_back("job42", host) == {"snapshot": made, "path": kept["path"]}
-    assert snapshot.read_back("job43", host) == {"error": "there is none"}
-    snapshot.keep(dict(made, taken="2026-11-22T02:00:00Z"), host)
-    assert snapshot.read_back("job42", host)["snapshot"]["taken"] == "2026-11-22T02:00:00Z"
+    assert store.read_back("job42", host) == {"snapshot": made, "path": kept["path"]}
+    assert store.read_back("job43", host) == {"error": "there is none"}
+    store.keep(dict(made, taken="2026-11-22T02:00:00Z"), host)
+    assert store.read_back("job42", host)["snapshot"]["taken"] == "2026-11-22T02:00:00Z"
 
 
 @root_only
 def test_only_the_newest_stay(host):
     for number in range(25):
-        path = snapshot.keep(taken(host, f"job{number}"), host)["path"]
+        path = store.keep(taken(host, f"job{number}"), host)["path"]
         os.utime(path, (1000 + number, 1000 + number))
     abandoned, fresh, other = (
         os.path.join(directory(host), name)
@@ -153,7 +160,7 @@ def test_only_the_newest_stay(host):
         with open(path, "w", encoding="utf-8") as handle:
             handle.write("{")
     os.utime(abandoned, (1000, 1000))
-    snapshot.keep(taken(host, "last"), host)
+    store.keep(taken(host, "last"), host)
     assert sorted(os.listdir(directory(host))) == sorted(
         [f"job{number}.json" for number in range(6, 25)]
         + ["last.json", ".job2.json.y.part", "notes.txt"]
@@ -162,13 +169,13 @@ def test_only_the_newest_stay(host):
 
 def test_a_user_keeps_them_at_home_by_the_name_of_the_node(host, monkeypatch, tmp_path):
     monkeypatch.setattr(os, "geteuid", lambda: 1000)
-    path = snapshot.keep(taken(host), host)["path"]
+    path = store.keep(taken(host), host)["path"]
     assert path == str(
         tmp_path / f"home/.local/state/autopilot-gpu/snapshots/{os.uname().nodename}~job42.json"
     )
-    assert snapshot.read_back("job42", host)["path"] == path
+    assert store.read_back("job42", host)["path"] == path
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    assert snapshot.keep(taken(host), host)["path"].startswith(
+    assert store.keep(taken(host), host)["path"].startswith(
         str(tmp_path / "state/autopilot-gpu/snapshots/")
     )
 
@@ -207,7 +214,7 @@ def test_damaged_and_foreign_files_are_said(host, text, said):
         os.path.join(directory(host), "job42.json"), "w", encoding="utf-8", errors="surrogateescape"
     ) as handle:
         handle.write(text)
-    found = snapshot.read_back("job42", host)
+    found = store.read_back("job42", host)
     assert "snapshot" not in found and said in found["error"], found
 
 
@@ -234,25 +241,25 @@ def test_names_of_runs_that_are_refused(name):
         match="run: .* is not accepted, give at most 100 letters, digits, '.', '_' and '-', "
         "with a letter or digit first",
     ):
-        snapshot.refuse_run(name)
+        store.refuse_run(name)
 
 
 @pytest.mark.parametrize("name", ["job42", "4", "a.b_c-d", "a" * 100, "2026-11-22T01.00"])
 def test_names_of_runs(name):
-    assert snapshot.refuse_run(name) == name
+    assert store.refuse_run(name) == name
 
 
 def test_the_controllers_path_stays_where_it_is(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
-    assert snapshot.controller_path("reports", "job42", "gpu07.example.org") == str(
+    assert store.controller_path("reports", "job42", "gpu07.example.org") == str(
         tmp_path / "reports/job42/snapshots/gpu07.example.org.json"
     )
     assert (
-        snapshot.controller_path("/srv", "job42", "../../etc/passwd")
+        store.controller_path("/srv", "job42", "../../etc/passwd")
         == "/srv/job42/snapshots/..%2F..%2Fetc%2Fpasswd.json"
     )
     assert (
-        snapshot.controller_path("/srv", "job42", "[fe80::1]")
+        store.controller_path("/srv", "job42", "[fe80::1]")
         == "/srv/job42/snapshots/%5Bfe80%3A%3A1%5D.json"
     )
 
@@ -290,7 +297,7 @@ def test_a_full_disk_costs_nothing_else(host):
             OSError
         ):
             handle.write(b"x" * (64 << 10))
-        kept = changes.kept("job42", outcome(), Settings(host_root=host.root))
+        kept = around_pass.kept("job42", outcome(), Settings(host_root=host.root))
         left = [
             name
             for _place, _directories, names in os.walk(host.path("var/lib/autopilot-gpu"))
@@ -306,7 +313,7 @@ def test_a_full_disk_costs_nothing_else(host):
     )
     assert left == ["full"]
     # What the controller makes its copy of is there all the same.
-    copy = changes.controller_copy(
+    copy = around_pass.controller_copy(
         {"node_changes": {"readings": kept.readings}, "remapped_rows": {"readings": ROWS}}, FACTS
     )
     assert copy["run"] == "job42" and copy["readings"]["remapped_rows"]["gpus"][0]["rows"] == {
@@ -322,7 +329,7 @@ def test_a_place_that_cannot_be_written(host, place, said):
     os.makedirs(os.path.dirname(host.path(place)), exist_ok=True)
     with open(host.path(place), "w", encoding="utf-8") as handle:
         handle.write("a file")
-    kept = changes.kept("job42", outcome(), Settings(host_root=host.root))
+    kept = around_pass.kept("job42", outcome(), Settings(host_root=host.root))
     assert [finding.code for finding in kept.result.findings] == [
         "snapshot_not_kept"
     ] and said in kept.result.summary
@@ -332,10 +339,10 @@ def test_a_place_that_cannot_be_written(host, place, said):
 @pytest.mark.measures
 def test_a_disk_that_hangs_is_given_up(host, monkeypatch):
     """A named pipe in the place of the snapshot: who opens it waits for somebody to write."""
-    monkeypatch.setattr(snapshot, "_DISK_SECONDS", 0.3)
+    monkeypatch.setattr(store, "_DISK_SECONDS", 0.3)
     os.makedirs(directory(host))
     os.mkfifo(os.path.join(directory(host), "job42.json"))
     began = time.monotonic()
-    found = snapshot.read_back("job42", host)
+    found = store.read_back("job42", host)
     assert time.monotonic() - began < 5
     assert found == {"error": f"{directory(host)}/job42.json did not answer within 0.3 s"}

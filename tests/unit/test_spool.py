@@ -15,16 +15,16 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _spool
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import spool as _spool
 
 MIB = 1 << 20
 
 #: Writes large runs into a spool until it is killed, and says when it begins.
 WRITER = """
 import sys
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import metrics
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _spool
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import spool as _spool
 samples = [metrics.Sample("autopilot_remapped_rows", {"gpu": str(n), "cause": "correctable"}, 1.0) for n in range(2000)]
 groups = [metrics.Group({"node": f"gpu{n}", "phase": "preflight"}, samples) for n in range(5)]
 spool = _spool.Spool(sys.argv[1], "there", 1 << 30)

@@ -12,7 +12,7 @@ import json
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action import status
-from ansible_collections.autopilot.gpu.plugins.plugin_utils import _agents, _ask
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import agents, ask
 
 HEALTH = {
     "check": "gpu_count",
@@ -94,17 +94,17 @@ ROWS = [
 
 def test_an_answer_is_read_and_one_that_broke_off_as_far_as_it_came():
     text = text_of(*ROWS)
-    assert _ask.read(text) == _ask.Answer(ROWS, True)
+    assert ask.read(text) == ask.Answer(ROWS, True)
     for length in range(text.index("[") + 1, len(text) - 2):
-        found = _ask.read(text[:length])
+        found = ask.read(text[:length])
         assert not found.complete and found.rows == ROWS[: len(found.rows)]
-    assert _ask.read(text[: text.index('{"node": "c"') + 5]).rows == ROWS[:2]
+    assert ask.read(text[: text.index('{"node": "c"') + 5]).rows == ROWS[:2]
 
 
 @pytest.mark.parametrize("text", ["", "<html>", '{"error": "no"}', "[]", "OK"])
 def test_who_is_no_agent_is_not_believed(text):
-    with pytest.raises(_ask.Trouble, match="is no agent"):
-        _ask.read(text)
+    with pytest.raises(ask.Trouble, match="is no agent"):
+        ask.read(text)
 
 
 def test_a_node_without_results_could_not_be_told():
@@ -126,7 +126,7 @@ def test_what_the_agent_says_is_not_made_better():
 
 
 def judged(options, *rows, complete=True):
-    return status._judged(status.validated(options), _ask.Answer(list(rows), complete), 0.0)
+    return status._judged(status.validated(options), ask.Answer(list(rows), complete), 0.0)
 
 
 def test_who_was_asked_for_and_is_not_there_is_not_forgotten():
@@ -175,10 +175,10 @@ def pod(name="p", node="gpu07", ready=True, made="2026-01-01T00:00:00Z", **statu
 
 def test_of_several_pods_on_a_node_the_ready_one_counts_or_else_the_newest():
     old, new = pod("old", ready=False), pod("new", ready=False, made="2026-02-01T00:00:00Z")
-    assert _agents.by_node([new, old])["gpu07"]["metadata"]["name"] == "new"
+    assert agents.by_node([new, old])["gpu07"]["metadata"]["name"] == "new"
     leaving = pod("leaving")
     leaving["metadata"]["deletionTimestamp"] = "2026-03-01T00:00:00Z"
-    assert _agents.by_node([pod("ready"), new, leaving])["gpu07"]["metadata"]["name"] == "ready"
+    assert agents.by_node([pod("ready"), new, leaving])["gpu07"]["metadata"]["name"] == "ready"
 
 
 def test_a_pod_that_waits_for_its_node_belongs_to_it():
@@ -189,7 +189,7 @@ def test_a_pod_that_waits_for_its_node_belongs_to_it():
             "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": fields}
         }
     }
-    assert list(_agents.by_node([waiting])) == ["gpu09"] and _agents.by_node([pod(node="")]) == {}
+    assert list(agents.by_node([waiting])) == ["gpu09"] and agents.by_node([pod(node="")]) == {}
 
 
 @pytest.mark.parametrize(
@@ -212,7 +212,7 @@ def test_a_pod_that_waits_for_its_node_belongs_to_it():
     ],
 )
 def test_why_nothing_can_run_there(given, words):
-    found = _agents.trouble_of(given)
+    found = agents.trouble_of(given)
     assert words in found and bool(found) == bool(words)
 
 
@@ -239,7 +239,7 @@ def test_why_nothing_can_run_there(given, words):
 )
 def test_how_many_gpus_a_node_should_show(labels, capacity, allocatable, expected):
     assert (
-        _agents.gpus_of(
+        agents.gpus_of(
             {
                 "metadata": {"labels": labels},
                 "status": {"capacity": capacity, "allocatable": allocatable},
@@ -263,6 +263,6 @@ def test_how_many_gpus_a_node_should_show(labels, capacity, allocatable, expecte
     ],
 )
 def test_nodes_by_their_labels(selector, expected):
-    assert _agents.selected({"metadata": {"labels": {"a": "1", "c": "3"}}}, selector) is expected
+    assert agents.selected({"metadata": {"labels": {"a": "1", "c": "3"}}}, selector) is expected
     with pytest.raises(ValueError, match="node_selector: 'a!=1' is not accepted"):
-        _agents.selected({"metadata": {}}, "a!=1")
+        agents.selected({"metadata": {}}, "a!=1")

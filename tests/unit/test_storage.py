@@ -13,13 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.storage import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.storage import (
     CHECK,
     _mount_table,
     _unescaped,
     judge,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.host import Host
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 GB = 10**9
 

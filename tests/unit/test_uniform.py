@@ -11,9 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import uniform, verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import (
+    fleet_versions,
+    verdict,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.uniform import Value, odd_ones
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.fleet_versions import (
+    Value,
+    odd_ones,
+)
 
 H100, A100 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB"
 
@@ -41,7 +47,7 @@ def told(*readings):
     nodes = [(f"gpu{number:02d}", one) for number, one in enumerate(readings)]
     return {
         name: [(one.code, one.status) for result in results for one in result.findings]
-        for name, results in uniform.compare(nodes).items()
+        for name, results in fleet_versions.compare(nodes).items()
     }
 
 
@@ -130,7 +136,7 @@ def test_the_finding_names_the_majority_and_the_counts():
     nodes = [(f"gpu{number}", driver()) for number in range(15)] + [
         ("odd", driver("570.1", vbios="96.01"))
     ]
-    (result,) = uniform.compare(nodes)["odd"]
+    (result,) = fleet_versions.compare(nodes)["odd"]
     assert (result.check, result.status, result.findings[0].action) == (
         "driver",
         "warn",
@@ -152,7 +158,7 @@ def test_the_finding_names_the_majority_and_the_counts():
     nodes = [(str(number), infiniband(port("0xffff"))) for number in range(3)] + [
         ("odd", infiniband(port("0x8002", "0x7fff")))
     ]
-    assert uniform.compare(nodes)["odd"][0].summary.startswith(
+    assert fleet_versions.compare(nodes)["odd"][0].summary.startswith(
         "port mlx5_0/1 is in the partitions 0x7fff, 0x8002, on 3 of 4 nodes it is in 0xffff; "
     )
 
@@ -222,6 +228,6 @@ JSON = st.recursive(
 @given(st.lists(JSON, max_size=3))
 def test_no_garbage_makes_it_raise_or_hides_a_difference(garbage):
     nodes = [(f"x{number}", one) for number, one in enumerate(garbage)]
-    assert "odd" in uniform.compare(
+    assert "odd" in fleet_versions.compare(
         nodes + [(str(number), driver()) for number in range(6)] + [("odd", driver("570.1"))]
     )

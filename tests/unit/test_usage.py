@@ -15,14 +15,14 @@ from hypothesis import given, strategies as st
 import usage_world as world
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage import (
     comparison,
     figures,
     judge,
     reading,
     runs,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.usage.comparability import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage.comparability import (
     comparability,
 )
 

@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Finding,
     Measurement,
     Subject,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.verdict import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     Node,
     Policy,
     fold,

@@ -15,8 +15,11 @@ import sys
 import pytest
 from hypothesis import given, strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health import claim, claim_objects
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks import volume_claim
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
+    claim_procedures,
+    claim_objects,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import volume_claim
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 FAST = {
@@ -27,9 +30,9 @@ FAST = {
     "default": True,
 }
 KEEPS = dict(FAST, name="keeps", reclaim_policy="Retain", default=False)
-CLASSES = [FAST, KEEPS, dict(KEEPS, name="by-hand", provisioner=claim.BY_HAND)]
+CLASSES = [FAST, KEEPS, dict(KEEPS, name="by-hand", provisioner=claim_procedures.BY_HAND)]
 OPTIONS = dict(volume_claim.CHECK.defaults(), storage_class="fast")
-PLAN = claim.plan_of(OPTIONS, 120)
+PLAN = claim_procedures.plan_of(OPTIONS, 120)
 LIKE = {
     "image": "agent:1",
     "pull_secrets": [{"name": "pull"}],
@@ -429,7 +432,7 @@ def test_a_node_is_given_to_the_scheduler_and_not_past_it():
 
 
 def test_a_name_is_used_once():
-    assert claim.plan_of(OPTIONS, 1).name != claim.plan_of(OPTIONS, 1).name
+    assert claim_procedures.plan_of(OPTIONS, 1).name != claim_procedures.plan_of(OPTIONS, 1).name
 
 
 def test_the_script_writes_and_reads_back_and_leaves_nothing(tmp_path):

@@ -7,8 +7,14 @@ from __future__ import annotations
 import json
 
 import pytest
-from _health import without_dcgm
-from _health.without_dcgm import AgentWithoutDcgm, agent_in_answer, agents_in, report_of, summary_of
+from _health.cluster import agents_without_dcgm
+from _health.cluster.agents_without_dcgm import (
+    AgentWithoutDcgm,
+    agent_in_answer,
+    agents_in,
+    report_of,
+    summary_of,
+)
 from autopilot_agent import report
 
 BOTH = ("dcgm_diag", "deep_diagnostic")
@@ -20,7 +26,7 @@ VARIABLES = {
 }
 
 
-def pod(message, node="gpu07", name=without_dcgm.CONTAINER, **metadata):
+def pod(message, node="gpu07", name=agents_without_dcgm.CONTAINER, **metadata):
     ended = {"name": name, "state": {"terminated": {"exitCode": 0, "message": message}}}
     return {
         "metadata": metadata,

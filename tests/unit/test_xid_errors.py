@@ -11,12 +11,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.checks.xid_errors import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.xid_errors import (
     MOST_EVENTS,
     judge,
     parse,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.kmsg import Record
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.kernel_log import (
+    Record,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import xids
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     ACTIONS,

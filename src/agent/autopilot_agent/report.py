@@ -15,7 +15,7 @@ import sys
 from pathlib import Path
 from typing import Mapping
 
-from _health.without_dcgm import report_of
+from _health.cluster.agents_without_dcgm import report_of
 
 from .settings import Settings
 

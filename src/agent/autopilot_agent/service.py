@@ -16,20 +16,22 @@ from typing import List, Optional
 from aiohttp import web
 
 from _health import VERSION
-from _health.marks import Rules
+from _health.cluster.mark_states import Rules
 from _health.model import PASS, SKIP, UNKNOWN
-from _health.without_dcgm import AgentWithoutDcgm, summary_of
+from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
 
-from . import claim, door, network
-from .deep import Deep
-from .engine import DEEP, Engine, Pass
-from .exposition import Exposition
-from .kube import Kube
-from .leftovers import Reaper
-from .marker import Marker
+from .cluster import claim
+from .http import http_api
+from .fleet import network_checks
+from .passes.deep import Deep
+from .passes.engine import DEEP, Engine, Pass
+from .http.exposition import Exposition
+from .cluster.kube import Kube
+from .passes.orphans import Reaper
+from .cluster.marker import Marker
 from .settings import Settings
-from .state import State
-from .timer import AGAIN_SHARE, Timer, deep_delay, periodic_delay
+from .passes.state import State
+from .passes.timer import AGAIN_SHARE, Timer, deep_delay, periodic_delay
 
 log = logging.getLogger("autopilot")
 
@@ -51,12 +53,12 @@ class Service:
         self.deep = Deep(settings, self.engine, self.kube, self.marker)
         self.exposition = Exposition(self.engine, self.state, self.kube, self.deep, self.marker)
         self.engine.reserve = self.deep.reserved if settings.pod else None
-        for part in (claim, network):
+        for part in (claim, network_checks):
             part.register(self.engine, settings, self.kube)
         self.engine.chosen(settings.periodic_checks)
         self.engine.subscribe(self._heard)
         self._reaper = Reaper()
-        self._doors: List[door.Listening] = []
+        self._doors: List[http_api.Listening] = []
         node, repeat, invasive = settings.node, settings.repeat_seconds, settings.invasive_seconds
         self._timers = [
             Timer("periodic checks", lambda turn: periodic_delay(node, turn, repeat), self._check)
@@ -95,15 +97,18 @@ class Service:
         await self.engine.start()
         for app, port in (
             (
-                door.make_app(
+                http_api.make_app(
                     settings, self.engine, self.deep, self.kube, self.health, self.exposition
                 ),
                 settings.port,
             ),
-            (door.make_metrics_app(settings, self.kube, self.exposition), settings.metrics_port),
+            (
+                http_api.make_metrics_app(settings, self.kube, self.exposition),
+                settings.metrics_port,
+            ),
             (self._readiness(), settings.readiness_port),
         ):
-            self._doors.append(await door.serve(app, settings.bind, port))
+            self._doors.append(await http_api.serve(app, settings.bind, port))
         if self.marker:
             await self.marker.start()
         self.deep.start()

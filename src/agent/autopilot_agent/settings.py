@@ -10,8 +10,9 @@ import shutil
 from dataclasses import dataclass
 from typing import Callable, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from _health import checks, marks
-from _health.without_dcgm import LEFT_OUT
+from _health.node import checks
+from _health.cluster import mark_states
+from _health.cluster.agents_without_dcgm import LEFT_OUT
 
 #: What stands for every check that a node can do by itself, and with others as far as that disturbs
 #: nobody.
@@ -52,10 +53,10 @@ class Settings:
     metrics_port: int
     readiness_port: int
     #: Whether dcgmi is on the PATH, and what the defaults leave out without dcgmi (keys of
-    #: `_health.without_dcgm.LEFT_OUT`).
+    #: `_health.cluster.agents_without_dcgm.LEFT_OUT`).
     has_dcgmi: bool
     left_out: Tuple[str, ...]
-    #: Names of checks (keys of `_health.checks.NAMES`) of each periodic pass.
+    #: Names of checks (keys of `_health.node.checks.NAMES`) of each periodic pass.
     periodic_checks: Tuple[str, ...]
     #: Seconds between periodic passes, and between deep diagnostics (0: never).
     repeat_seconds: float
@@ -297,7 +298,7 @@ def _number(name: str, text: str, accepted: str, least: float, most: float) -> f
 
 def _label_key(text: str) -> str:
     """By the rules of those who write the label."""
-    marks.refuse(marks.Rules(label_key=text))
+    mark_states.refuse(mark_states.Rules(label_key=text))
     return text
 
 

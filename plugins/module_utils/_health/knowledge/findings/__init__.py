@@ -12,20 +12,7 @@ from __future__ import annotations
 from typing import Dict
 
 from ...model import STATUSES
-from . import (
-    activity,
-    changes,
-    cluster,
-    dcgm,
-    environment,
-    errors,
-    gpu,
-    host,
-    links,
-    network,
-    node,
-    usage,
-)
+from . import activity, changes, cluster, dcgm, environment, errors, gpu, host, links, network, node, usage
 from .entry import Entry
 
 #: By subject; a code stands in one of them only.

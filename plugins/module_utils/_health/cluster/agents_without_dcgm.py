@@ -1,0 +1,119 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Agents without DCGM: write, read and summarise their reports of what the defaults leave out.
+Pure.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from ..knowledge.dcgm import BUILD_ARGUMENTS
+from ..lenient import list_of, mapping
+
+#: What the defaults leave out where dcgmi is missing -> its name in a sentence.
+LEFT_OUT = {
+    "dcgm_diag": "the periodic check dcgm_diag",
+    "deep_diagnostic": "the timer of the deep diagnostic",
+}
+#: Name of the init container of the agent's pod whose termination message is the report.
+CONTAINER = "report"
+#: Most bytes of a termination message (the limit of Kubernetes), and most nodes that the message
+#: names.
+_MOST_BYTES, _MOST_NAMES = 4096, 5
+_NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+class AgentWithoutDcgm(NamedTuple):
+    """An agent without dcgmi: its node, and the keys of `LEFT_OUT` that its defaults leave out."""
+
+    node: str
+    left_out: Tuple[str, ...]
+
+
+def report_of(has_dcgmi: bool, left_out: Sequence[str]) -> str:
+    """Return an agent's report as JSON."""
+    return json.dumps({"dcgmi": has_dcgmi, "left_out": list(left_out)})
+
+
+def agents_in(pods: Iterable[Any]) -> List[AgentWithoutDcgm]:
+    """Return the agents without dcgmi, by the reports in the status of the pods. Ignore a pod that
+    is being deleted or has no valid report.
+    """
+    found = [_agent_in(mapping(pod)) for pod in pods]
+    return [agent for agent in found if agent is not None]
+
+
+def _agent_in(pod: Mapping[str, Any]) -> Optional[AgentWithoutDcgm]:
+    node = mapping(pod.get("spec")).get("nodeName")
+    if (
+        not isinstance(node, str)
+        or not _NODE.fullmatch(node)
+        or mapping(pod.get("metadata")).get("deletionTimestamp")
+    ):
+        return None
+    for status in map(mapping, list_of(mapping(pod.get("status")).get("initContainerStatuses"))):
+        message = mapping(mapping(status.get("state")).get("terminated")).get("message")
+        if (
+            status.get("name") == CONTAINER
+            and isinstance(message, str)
+            and len(message) <= _MOST_BYTES
+        ):
+            try:
+                report = mapping(json.loads(message))
+            except (ValueError, RecursionError):
+                return None
+            return (
+                AgentWithoutDcgm(node, known_in(report.get("left_out")))
+                if report.get("dcgmi") is False
+                else None
+            )
+    return None
+
+
+def agent_in_answer(node: str, answer: Mapping[str, Any]) -> Optional[AgentWithoutDcgm]:
+    """Return the agent of a node if its own answer to /status reports that dcgmi is missing, else
+    None.
+    """
+    report = mapping(answer.get("without_dcgm"))
+    return (
+        AgentWithoutDcgm(node, known_in(report.get("left_out")))
+        if node in list_of(report.get("nodes"))
+        else None
+    )
+
+
+def known_in(left_out: Any) -> Tuple[str, ...]:
+    """Return the keys of `LEFT_OUT` that a list contains; a value of another type contains no key."""
+    given = list_of(left_out)
+    return tuple(key for key in LEFT_OUT if key in given)
+
+
+def summary_of(agents: Iterable[AgentWithoutDcgm]) -> Dict[str, Any]:
+    """Return ``{"nodes", "left_out", "message"}``: the nodes without dcgmi, what the defaults leave
+    out on any of these nodes, and both as a sentence.
+
+    The message is "" if the defaults leave out nothing: every agent has dcgmi, or its settings name
+    the checks and the timer.
+    """
+    known = sorted(agents)
+    left_out = [key for key in LEFT_OUT if any(key in agent.left_out for agent in known)]
+    return {
+        "nodes": [agent.node for agent in known],
+        "left_out": left_out,
+        "message": _message([agent.node for agent in known if agent.left_out], left_out),
+    }
+
+
+def _message(nodes: Sequence[str], left_out: Sequence[str]) -> str:
+    if not left_out:
+        return ""
+    more = len(nodes) - _MOST_NAMES
+    names = ", ".join(nodes[:_MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    missing = " and ".join(LEFT_OUT[key] for key in left_out)
+    return (
+        f"The agent's image has no DCGM (nodes: {names}). The defaults leave out {missing}. "
+        f"To add DCGM, rebuild the image with {BUILD_ARGUMENTS}."
+    )

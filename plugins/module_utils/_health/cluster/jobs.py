@@ -1,0 +1,111 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Suspending and ending jobs: of Kubernetes as a procedure for the API server (see `kube`), of
+Slurm as programs to call. Nothing here does it by itself.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, NamedTuple, Tuple
+
+from .client import MERGE, TRIES, Conflict, Procedure, Request, after_conflict, path_of
+from ..lenient import mapping
+
+#: Kinds of Kubernetes that have ``spec.suspend`` -> where they are asked for.
+KINDS: Dict[str, Tuple[str, str]] = {
+    "Job": ("apis/batch/v1", "jobs"),
+    "JobSet": ("apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
+    "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
+}
+#: Conditions and phases of these that say that there is nothing left to suspend.
+_ENDED = ("Complete", "Completed", "Failed", "Succeeded")
+
+#: What Slurm is told -> program and words before the job's number, and states in which there is
+#: nothing to do any more (JOB STATE CODES in squeue's manual).
+SLURM: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
+    "requeue": (
+        ("scontrol", "requeue"),
+        ("PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT"),
+    ),
+    "suspend": (("scontrol", "suspend"), ("SUSPENDED", "PENDING")),
+    "cancel": (("scancel",), ()),
+}
+_SLURM_ENDED = (
+    "BOOT_FAIL",
+    "CANCELLED",
+    "COMPLETED",
+    "DEADLINE",
+    "FAILED",
+    "NODE_FAIL",
+    "OUT_OF_MEMORY",
+    "PREEMPTED",
+    "REVOKED",
+    "TIMEOUT",
+)
+
+
+class Done(NamedTuple):
+    """Whether something was changed, or would be, and in words what was found and done."""
+
+    changed: bool
+    words: str
+
+
+def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedure[Done]:
+    """Suspend a job of Kubernetes, once: one that is suspended or has ended is left alone. ``dry``
+    writes nothing. Raises `ApiError`.
+    """
+    base, plural = KINDS[kind]
+    path = path_of(base, "namespaces", namespace, plural, name)
+    what = f"{kind} {namespace}/{name}"
+    for attempt in range(TRIES):
+        found = yield Request("GET", path)
+        if _ended(found):
+            return Done(False, f"{what} has ended")
+        if mapping(found.get("spec")).get("suspend") is True:
+            return Done(False, f"{what} is suspended already")
+        if dry:
+            return Done(True, f"would suspend {what}")
+        version = {
+            "resourceVersion": str(mapping(found.get("metadata")).get("resourceVersion", ""))
+        }
+        try:
+            yield Request(
+                "PATCH", path, {"metadata": version, "spec": {"suspend": True}}, content_type=MERGE
+            )
+            return Done(True, f"suspended {what}")
+        except Conflict:
+            yield after_conflict(attempt)
+    raise Conflict(
+        f"{what}: {TRIES} times in a row somebody else has written first", 409, "Conflict"
+    )
+
+
+def _ended(found: Dict[str, Any]) -> bool:
+    status = mapping(found.get("status"))
+    conditions = status.get("conditions")
+    said = (
+        [
+            one.get("type")
+            for one in conditions
+            if isinstance(one, dict) and one.get("status") == "True"
+        ]
+        if isinstance(conditions, list)
+        else []
+    )
+    return status.get("phase") in _ENDED or any(one in _ENDED for one in said)
+
+
+def slurm_states(text: str) -> List[str]:
+    """The states in what ``scontrol -o show job`` prints, a line for each part of the job."""
+    return re.findall(r"(?:^|\s)JobState=([A-Z_]+)", text)
+
+
+def slurm_idle(how: str, states: List[str]) -> str:
+    """Why there is nothing to do for a job in these states, "" where there is. A job of which
+    nothing is known is one to act on.
+    """
+    ended = bool(states) and all(state in _SLURM_ENDED for state in states)
+    there = bool(states) and all(state in _SLURM_ENDED + SLURM[how][1] for state in states)
+    return "has ended" if ended else f"is {', '.join(sorted(set(states)))} already" if there else ""

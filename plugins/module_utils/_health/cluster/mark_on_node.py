@@ -1,0 +1,381 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""A mark as it stands in a Node object: label, record, taint, cordon and condition, read and
+written together. Pure.
+
+The label says the mark; the record, an annotation, says since when, by whom, why, and who is
+testing. Where they differ somebody has changed the label by hand, and the label counts.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from calendar import timegm
+from time import gmtime, strftime, strptime
+from typing import Any, Dict, List, NamedTuple, Optional
+
+from ..knowledge.marks import (
+    CONDITION,
+    CONDITION_REASON,
+    EVICT,
+    MARKS,
+    NONE,
+    OLD_WORDS,
+    PASS,
+    TESTING,
+    WARN,
+)
+from .mark_states import (
+    FOUND_LEASE,
+    Event,
+    Refresh,
+    Removed,
+    Rules,
+    State,
+    Test,
+    TestingEnded,
+    step,
+)
+from ..lenient import mapping
+
+#: Characters of a reason, of the tests and of a name that are written down; all annotations of a
+#: node together have 256 KiB.
+MOST_REASON, MOST_TESTS, MOST_NAME = 300, 2000, 100
+#: Seconds after which a pass without news says in the condition that somebody still looks.
+HEARTBEAT = 1800.0
+_TIME = "%Y-%m-%dT%H:%M:%SZ"
+_BY_HAND = "the label was set by hand"
+
+
+class Decision(NamedTuple):
+    """What to write, and how it looks before and after. ``patch`` (merge) and ``status_patch``
+    (strategic merge) are None where nothing changes.
+    """
+
+    state: State
+    before: str
+    #: Why the event was not obeyed, "" where it was.
+    refused: str = ""
+    #: Whether the node becomes EVICT, which the share has to allow first.
+    evicts: bool = False
+    patch: Optional[Dict[str, Any]] = None
+    status_patch: Optional[Dict[str, Any]] = None
+    #: Whether it is more than the condition's time that changes.
+    changes: bool = False
+
+
+# ---- names ----
+
+
+def record_key(rules: Rules) -> str:
+    return f"{rules.label_key}.record"
+
+
+def _sibling(rules: Rules, name: str) -> str:
+    prefix, slash, _name = rules.label_key.rpartition("/")
+    return prefix + slash + name
+
+
+def result_key(rules: Rules, level: int) -> str:
+    """The label of a deep diagnostic's result, as IBM Autopilot has it; with ``.output`` the
+    annotation.
+    """
+    return _sibling(rules, f"dcgm.level.{level}")
+
+
+def written_labels(rules: Rules) -> List[str]:
+    """The labels that a node has by marks: the mark, and a result for each level of DCGM."""
+    return [rules.label_key] + [result_key(rules, level) for level in (1, 2, 3, 4)]
+
+
+# ---- reading ----
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _metadata(node: Dict[str, Any], part: str) -> Dict[str, Any]:
+    return mapping(mapping(node.get("metadata")).get(part))
+
+
+def _time(text: Any) -> Optional[float]:
+    try:
+        return float(timegm(strptime(text, _TIME)))
+    except (TypeError, ValueError, OverflowError):
+        return None
+
+
+def written(seconds: float) -> str:
+    """A time as Kubernetes writes it, "" for what is none."""
+    try:
+        return strftime(_TIME, gmtime(seconds))
+    except (OverflowError, OSError, ValueError):
+        return ""
+
+
+def mark_of(value: Any) -> str:
+    """The mark that a label's value means; a word that nobody knows means none."""
+    word = _text(value).strip().upper()
+    return OLD_WORDS.get(word, word if word in MARKS else NONE)
+
+
+def _record(node: Dict[str, Any], rules: Rules) -> Dict[str, Any]:
+    try:
+        return mapping(json.loads(_text(_metadata(node, "annotations").get(record_key(rules)))))
+    except (ValueError, RecursionError):
+        return {}
+
+
+def _test(given: Any) -> Optional[Test]:
+    if not isinstance(given, dict):
+        return None
+    until = _time(given.get("until"))
+    base, seen = (mark_of(given.get(name)) for name in ("base", "seen"))
+    return Test(
+        _text(given.get("id")),
+        _text(given.get("by")),
+        -math.inf if until is None else until,
+        base if base != TESTING else NONE,
+        seen if seen in (PASS, WARN) else NONE,
+    )
+
+
+def read(node: Dict[str, Any], rules: Rules, now: float) -> State:
+    """The state that a Node object tells, whatever stands in it."""
+    mark = mark_of(_metadata(node, "labels").get(rules.label_key))
+    record = _record(node, rules)
+    known = mark_of(record.get("mark"))
+    cordoned = record.get("cordoned") if isinstance(record.get("cordoned"), bool) else None
+    if cordoned and not mapping(node.get("spec")).get("unschedulable"):
+        cordoned = False
+    level = record.get("failed")
+    failed = (
+        level if isinstance(level, int) and not isinstance(level, bool) and 1 <= level <= 4 else 0
+    )
+    if record and mark == known:
+        reason, by, run = (_text(record.get(name)) for name in ("reason", "by", "run"))
+        return State(
+            mark,
+            reason,
+            by,
+            run,
+            _time(record.get("since")),
+            _test(record.get("test")),
+            cordoned,
+            failed,
+        )
+    if mark == NONE and not record:
+        return State()
+    # TESTING set by hand, or by IBM Autopilot, may not cover what was before.
+    test = (
+        Test("", "somebody", now + FOUND_LEASE, NONE if known == TESTING else known)
+        if mark == TESTING
+        else None
+    )
+    return State(
+        mark,
+        _BY_HAND if record else "",
+        "",
+        "",
+        now if record else None,
+        test,
+        cordoned,
+        failed if mark == TESTING else 0,
+    )
+
+
+# ---- writing ----
+
+
+def decide(
+    node: Dict[str, Any],
+    event: Event,
+    rules: Rules,
+    now: float,
+    by: str,
+    run: str = "",
+    refusal: str = "",
+) -> Decision:
+    """What an event makes of a node; ``refusal`` says why it may not become EVICT. Raises
+    ValueError for an event that means nothing.
+    """
+    was = read(node, rules, now)
+    state, refused = step(was, event, now, by, run)
+    evicts = (
+        state.mark == EVICT
+        and mark_of(_metadata(node, "labels").get(rules.label_key)) != EVICT
+        and was.mark != EVICT
+    )
+    if evicts and refusal:
+        evicts, refused, failed = False, refusal, state.failed
+        state = was
+        if isinstance(event, TestingEnded):
+            reason = f"not EVICT, since {refusal}: {event.reason}"
+            state = was._replace(
+                mark=WARN,
+                reason=reason,
+                by=by,
+                run=run,
+                since=was.since if was.mark == WARN else now,
+                test=None,
+                failed=failed,
+            )
+    spec = _spec(node, state, rules)
+    if "unschedulable" in spec:
+        state = state._replace(cordoned=True if spec["unschedulable"] else None)
+    elif state.mark == EVICT and rules.cordon and state.cordoned is None:
+        state = state._replace(cordoned=False)
+    elif state.mark != EVICT:
+        state = state._replace(cordoned=None)
+    gone = isinstance(event, Removed)
+    labels, annotations = (
+        {rules.label_key: state.mark or None},
+        {record_key(rules): None if gone else _recorded(state)},
+    )
+    if isinstance(event, TestingEnded) and event.outcome != "unknown":
+        key = result_key(rules, event.level)
+        word = "PASS" if event.outcome == "pass" else "ERR"
+        labels[key] = strftime(f"{word}_%Y-%m-%d_%H.%M.%SUTC", gmtime(now))
+        annotations[f"{key}.output"] = ",".join(event.tests)[:MOST_TESTS] or None
+    elif gone:
+        for key in written_labels(rules)[1:]:
+            labels[key] = annotations[f"{key}.output"] = None
+    patch: Dict[str, Any] = {}
+    for part, wanted in (("labels", labels), ("annotations", annotations)):
+        different = {
+            key: value for key, value in wanted.items() if _metadata(node, part).get(key) != value
+        }
+        if different:
+            patch.setdefault("metadata", {})[part] = different
+    if spec:
+        patch["spec"] = spec
+    if patch:
+        # So that it is refused when somebody else has written meanwhile.
+        patch.setdefault("metadata", {})["resourceVersion"] = _text(
+            mapping(node.get("metadata")).get("resourceVersion")
+        )
+    status_patch, turns = _condition(node, state, rules, now, beats=not isinstance(event, Refresh))
+    return Decision(
+        state, was.mark, refused, evicts, patch or None, status_patch, bool(patch) or turns
+    )
+
+
+def _recorded(state: State) -> Optional[str]:
+    """The record of a state, None where there is nothing to remember."""
+    if state == State(state.mark) or (state.mark == NONE and state.test is None):
+        return None
+    since = written(state.since) if state.since is not None else ""
+    record: Dict[str, Any] = dict(
+        mark=state.mark,
+        since=since,
+        by=state.by[:MOST_NAME],
+        run=state.run[:MOST_NAME],
+        reason=state.reason[:MOST_REASON],
+    )
+    if state.test is not None:
+        record["test"] = dict(
+            state.test._asdict(),
+            until=written(state.test.until) if math.isfinite(state.test.until) else "",
+        )
+    if state.cordoned is not None:
+        record["cordoned"] = state.cordoned
+    if state.failed:
+        record["failed"] = state.failed
+    return json.dumps(record, sort_keys=True)
+
+
+def _spec(node: Dict[str, Any], state: State, rules: Rules) -> Dict[str, Any]:
+    """What changes of taints and cordon. A taint with our key and the value EVICT is ours, whoever
+    set it; while the mark stays, who wants none leaves it.
+    """
+    spec = mapping(node.get("spec"))
+    changes: Dict[str, Any] = {}
+    taints: List[Any] = [taint for taint in spec.get("taints") or [] if isinstance(taint, dict)]
+    kept, effect = taints, rules.taint if MARKS[state.mark].out_of_service else ""
+    if effect or not MARKS[state.mark].out_of_service:
+        kept = [
+            taint
+            for taint in taints
+            if (taint.get("key"), taint.get("value")) != (rules.label_key, EVICT)
+            or taint.get("effect") == effect
+        ]
+    if effect and not any(
+        (taint.get("key"), taint.get("effect")) == (rules.label_key, effect) for taint in kept
+    ):
+        kept = kept + [{"key": rules.label_key, "value": EVICT, "effect": effect}]
+    if kept != taints:
+        changes["taints"] = kept or None
+    if MARKS[state.mark].out_of_service:
+        if rules.cordon and state.cordoned is None and not spec.get("unschedulable"):
+            changes["unschedulable"] = True
+    elif state.cordoned:
+        changes["unschedulable"] = None
+    return changes
+
+
+def _condition(node: Dict[str, Any], state: State, rules: Rules, now: float, beats: bool) -> Any:
+    """The patch of the node's status and whether it says anything new."""
+    present = next(
+        (
+            one
+            for one in mapping(node.get("status")).get("conditions") or []
+            if isinstance(one, dict) and one.get("type") == CONDITION
+        ),
+        None,
+    )
+    status = MARKS[state.mark].condition
+    if not rules.condition or not status:
+        ours = present is not None and _text(present.get("reason")).startswith(CONDITION_REASON)
+        return (
+            ({"status": {"conditions": [{"$patch": "delete", "type": CONDITION}]}}, True)
+            if ours
+            else (None, False)
+        )
+    told = {
+        "status": status,
+        "reason": CONDITION_REASON + state.mark.capitalize(),
+        "message": state.reason[:MOST_REASON],
+    }
+    known = present or {}
+    turns = any(_text(known.get(name)) != value for name, value in told.items())
+    beat = _time(known.get("lastHeartbeatTime"))
+    if not turns and not (beats and (beat is None or abs(now - beat) >= HEARTBEAT)):
+        return None, False
+    since = known.get("lastTransitionTime") if known.get("status") == status else None
+    whole = dict(
+        told,
+        type=CONDITION,
+        lastHeartbeatTime=written(now),
+        lastTransitionTime=since or written(now),
+    )
+    return {"status": {"conditions": [whole]}}, turns
+
+
+def shown(node: Dict[str, Any], rules: Rules) -> Dict[str, Any]:
+    """What people see of the mark in a Node object, for a diff."""
+    spec = mapping(node.get("spec"))
+    keys = written_labels(rules)
+    condition = [
+        one
+        for one in mapping(node.get("status")).get("conditions") or []
+        if isinstance(one, dict) and one.get("type") == CONDITION
+    ]
+    return {
+        "labels": {key: value for key, value in _metadata(node, "labels").items() if key in keys},
+        "annotations": {
+            key: value
+            for key, value in _metadata(node, "annotations").items()
+            if key in [record_key(rules)] + [f"{key}.output" for key in keys[1:]]
+        },
+        "taints": [
+            taint
+            for taint in spec.get("taints") or []
+            if isinstance(taint, dict) and taint.get("key") == rules.label_key
+        ],
+        "unschedulable": bool(spec.get("unschedulable")),
+        "condition": {name: condition[0].get(name) for name in ("status", "reason", "message")}
+        if condition
+        else None,
+    }

@@ -1,0 +1,378 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The mark of a node as a state machine: which mark an event leads to. Pure; the table of marks is
+in `knowledge.marks`.
+
+What holds whatever happens, in whatever order, by however many writers:
+
+- EVICT is left only by a passing deep diagnostic that began while the node was EVICT, or by a person.
+- What could not be told never sets EVICT and never clears anything.
+- What a deep diagnostic found is cleared by one of that level or a higher one, or by a person: checks look at less, and may not say PASS over it.
+- TESTING ends by itself, and never covers an EVICT: such a node stays EVICT while it is tested.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from typing import NamedTuple, Optional, Tuple, Union
+
+from ..knowledge.marks import EVICT, MARKS, NONE, PASS, TESTING, WARN
+from ..model import FAIL, STATUSES, UNKNOWN
+from ..model import PASS as PASSED
+from ..model import WARN as WARNED
+
+#: Seconds that two clocks may differ.
+SKEW = 60.0
+#: No test has a longer lease; one that says so was written by a clock that was wrong.
+MOST_LEASE = 3 * 3600.0
+#: Seconds given to a TESTING that nobody has leased: set by hand, or by another program.
+FOUND_LEASE = 3600.0
+
+TAINTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
+OUTCOMES = ("pass", "failed", "fatal", "unknown")
+
+_NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
+_DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
+#: What the longest of our own keys adds to the label's.
+_ADDED = ".record"
+
+
+class Rules(NamedTuple):
+    """How nodes are marked; the same for all who mark in a cluster."""
+
+    label_key: str = "autopilot.ibm.com/gpuhealth"
+    #: Effect of the taint of a node that is EVICT: NoSchedule, PreferNoSchedule, NoExecute, or ""
+    #: for none.
+    taint: str = ""
+    #: Whether a node that is EVICT is cordoned.
+    cordon: bool = False
+    #: Whether the node condition GPUHealthy is written.
+    condition: bool = True
+    #: The share of the GPU nodes that may be EVICT at once; one node may always be.
+    max_bad_share: float = 0.1
+    #: Where the Lease is that makes the share hold.
+    namespace: str = "autopilot"
+
+
+def refuse(rules: Rules) -> None:
+    """Raises ValueError that names the option, its value and what is accepted."""
+    prefix, slash, name = rules.label_key.rpartition("/")
+    most = 63 - len(_ADDED)
+    if (
+        not _NAME.fullmatch(name)
+        or len(name) > most
+        or (slash and (not _DNS.fullmatch(prefix) or len(prefix) > 253))
+    ):
+        raise ValueError(
+            f"label_key: {rules.label_key!r} is not accepted, give the key of a label such as "
+            f"{Rules().label_key}, of at most {most} characters "
+            "behind the slash"
+        )
+    if rules.taint not in TAINTS:
+        raise ValueError(
+            f"taint: {rules.taint!r} is not accepted, give one of {', '.join(TAINTS[1:])}, or "
+            "nothing for no taint"
+        )
+    if not 0 <= rules.max_bad_share <= 1:
+        raise ValueError(
+            f"max_bad_share: {rules.max_bad_share} is not accepted, give a share from 0 to 1 "
+            f"such as {Rules().max_bad_share}"
+        )
+    if not _DNS.fullmatch(rules.namespace) or "." in rules.namespace or len(rules.namespace) > 63:
+        raise ValueError(
+            f"namespace: {rules.namespace!r} is not accepted, give the name of a namespace "
+            f"such as {Rules().namespace}"
+        )
+
+
+# ---- state ----
+
+
+class Test(NamedTuple):
+    """A deep diagnostic that was begun; it stays after its lease, so that a result that comes late
+    is known to be its.
+    """
+
+    id: str
+    by: str
+    #: Wall-clock seconds of the writer at which the lease ends.
+    until: float
+    #: The mark before.
+    base: str = NONE
+    #: What checks said meanwhile: NONE, PASS or WARN.
+    seen: str = NONE
+
+
+class State(NamedTuple):
+    """The mark of a node with what is remembered of it."""
+
+    mark: str = NONE
+    reason: str = ""
+    by: str = ""
+    run: str = ""
+    #: Wall-clock seconds since when it has the mark, None where that is not known.
+    since: Optional[float] = None
+    test: Optional[Test] = None
+    #: True: we cordoned the node. False: it was cordoned already, or somebody has undone it. None:
+    #: nothing was done about it.
+    cordoned: Optional[bool] = None
+    #: The level of DCGM at which a deep diagnostic failed, and none has passed since; 0 for none.
+    failed: int = 0
+
+
+def is_expired(test: Test, now: float) -> bool:
+    return not now - SKEW <= test.until <= now + MOST_LEASE + SKEW
+
+
+def is_tested(state: State, now: float) -> bool:
+    """Whether a test of the node holds a lease."""
+    return (
+        state.mark in (TESTING, EVICT)
+        and state.test is not None
+        and not is_expired(state.test, now)
+    )
+
+
+# ---- events ----
+
+
+class Checked(NamedTuple):
+    """Checks of the node ended: ``status`` as `verdict.NodeVerdict` has it."""
+
+    status: str
+    reason: str = ""
+    #: When; news that are older than the mark and were long on their way say nothing. None: just
+    #: now.
+    at: Optional[float] = None
+
+
+class TestingBegan(NamedTuple):
+    """Somebody wants the GPUs for a deep diagnostic; the same ``id`` again renews the lease."""
+
+    id: str
+    seconds: float
+    reason: str = ""
+
+
+class TestingEnded(NamedTuple):
+    """The deep diagnostic ``id`` ended: ``pass``, ``failed``, ``fatal`` (a failure that EVICT is
+    for) or ``unknown``.
+    """
+
+    id: str
+    outcome: str
+    level: int
+    #: What failed, such as ``pcie.3`` (test and GPU).
+    tests: Tuple[str, ...] = ()
+    reason: str = ""
+
+
+class TestingAbandoned(NamedTuple):
+    """Who began a test is not there any more: all tests by ``by``."""
+
+    by: str
+
+
+class Set(NamedTuple):
+    """A person says so. NONE takes the mark off."""
+
+    mark: str
+    reason: str = ""
+
+
+class Refresh(NamedTuple):
+    """Nothing happened but time, or somebody's hand."""
+
+
+class Removed(NamedTuple):
+    """Leave nothing behind."""
+
+
+Event = Union[Checked, TestingBegan, TestingEnded, TestingAbandoned, Set, Refresh, Removed]
+
+
+def refuse_event(event: Event) -> None:
+    """Raises ValueError for an event that means nothing."""
+    if isinstance(event, Checked) and event.status not in STATUSES:
+        raise ValueError(
+            f"status: {event.status!r} is not accepted, give one of {', '.join(STATUSES)}"
+        )
+    if isinstance(event, TestingBegan) and not (
+        math.isfinite(event.seconds) and 0 < event.seconds <= MOST_LEASE
+    ):
+        raise ValueError(
+            f"lease: {event.seconds} is not accepted, give seconds from 1 to {MOST_LEASE:.0f}"
+        )
+    if isinstance(event, TestingEnded) and (
+        event.outcome not in OUTCOMES or event.level not in (1, 2, 3, 4)
+    ):
+        raise ValueError(
+            f"outcome {event.outcome!r} of level {event.level!r} is not accepted, give one of "
+            f"{', '.join(OUTCOMES)} of level 1 to 4"
+        )
+    if isinstance(event, Set) and (event.mark not in MARKS or event.mark == TESTING):
+        raise ValueError(f"mark: {event.mark!r} is not accepted, give one of PASS, WARN, EVICT")
+
+
+# ---- what leads where ----
+
+
+class Step(NamedTuple):
+    """What an event led to; ``refused`` says why it was not obeyed."""
+
+    state: State
+    refused: str = ""
+
+
+def settled(state: State, now: float) -> State:
+    """The state by now: what is TESTING without a lease gets one, and one that has ended leads
+    back.
+    """
+    if state.mark != TESTING:
+        return state
+    test = state.test or Test("", state.by, now + FOUND_LEASE)
+    if test.base == EVICT:
+        return state._replace(mark=EVICT, test=test)
+    if is_expired(test, now):
+        return state._replace(
+            mark=_after(state, test),
+            reason=f"its test by {test.by or 'somebody'} did not end in time",
+            since=now,
+            test=test,
+        )
+    return state._replace(test=test)
+
+
+def step(state: State, event: Event, now: float, by: str, run: str = "") -> Step:
+    """What an event leads to. Raises ValueError for one that means nothing."""
+    refuse_event(event)
+    state = settled(state, now)
+    if isinstance(event, Checked):
+        return Step(_checked(state, event, now, by, run))
+    if isinstance(event, TestingBegan):
+        return _began(state, event, now, by, run)
+    if isinstance(event, TestingEnded):
+        return Step(_ended(state, event, now, by, run))
+    if isinstance(event, TestingAbandoned):
+        return Step(_abandoned(state, event, now))
+    if isinstance(event, Set):
+        return Step(
+            _to(state, event.mark, event.reason, now, by, run)._replace(test=None, failed=0)
+        )
+    if isinstance(event, Removed):
+        return Step(State(cordoned=state.cordoned))
+    return Step(state)
+
+
+def _to(state: State, mark: str, reason: str, now: float, by: str, run: str) -> State:
+    """With this mark; what says nothing new leaves who said it first."""
+    if (state.mark, state.reason) == (mark, reason):
+        return state
+    return state._replace(
+        mark=mark, reason=reason, by=by, run=run, since=state.since if state.mark == mark else now
+    )
+
+
+def _after(state: State, test: Test) -> str:
+    """The mark when the test ends without a result."""
+    mark = EVICT if test.base == EVICT else test.seen or test.base
+    return WARN if mark == PASS and state.failed else mark
+
+
+def _checked(state: State, event: Checked, now: float, by: str, run: str) -> State:
+    late = (
+        event.at is not None
+        and now - event.at > SKEW
+        and state.since is not None
+        and event.at < state.since <= now + SKEW
+    )
+    if late or event.status not in (PASSED, WARNED, UNKNOWN, FAIL):
+        return state
+    test = state.test
+    if state.mark in (TESTING, EVICT):
+        if test is None:
+            return state
+        known = test.seen or test.base
+        seen = _verdict(event.status, known if known in (PASS, WARN) else NONE)
+        return state._replace(test=test._replace(seen=seen))
+    mark = _verdict(event.status, state.mark)
+    if mark == PASS and state.failed:
+        return _to(state, WARN, _still_failed(state.failed), now, by, run)
+    if mark == state.mark and event.status == UNKNOWN:
+        return state
+    reason = f"could not tell: {event.reason}" if event.status == UNKNOWN else event.reason
+    return _to(state, mark, reason, now, by, run)
+
+
+def _still_failed(level: int) -> str:
+    return (
+        f"DCGM level {level} failed and has not passed since; the annotation "
+        f"dcgm.level.{level}.output says which tests"
+    )
+
+
+def _verdict(status: str, known: str) -> str:
+    """The mark by what checks say; what they cannot tell is no PASS, and mends nothing."""
+    return {PASSED: PASS, UNKNOWN: WARN if known in (NONE, PASS) else known}.get(status, WARN)
+
+
+def _began(state: State, event: TestingBegan, now: float, by: str, run: str) -> Step:
+    test, until = state.test, now + event.seconds
+    if is_tested(state, now) and test is not None:
+        if test.id != event.id:
+            return Step(state, f"{test.by or 'somebody'} is testing the node")
+        return Step(state._replace(test=test._replace(until=until)))
+    begun = Test(event.id, by, until, state.mark)
+    if state.mark == EVICT:
+        return Step(state._replace(test=begun))
+    return Step(_to(state, TESTING, event.reason, now, by, run)._replace(test=begun))
+
+
+def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> State:
+    test = state.test
+    if test is None or test.id != event.id:
+        # Somebody else has spoken since it began: what it says is old, so it may warn, and no more.
+        return (
+            _checked(state, Checked(FAIL, event.reason), now, by, run)
+            if event.outcome in ("failed", "fatal")
+            else state
+        )
+    over = state._replace(test=None)
+    if event.outcome in ("fatal", "failed"):
+        over = over._replace(failed=max(state.failed, event.level))
+    if event.outcome == "fatal":
+        return _to(over, EVICT, event.reason, now, by, run)
+    if event.outcome == "failed":
+        return _to(over, EVICT if state.mark == EVICT else WARN, event.reason, now, by, run)
+    if event.outcome == "unknown":
+        mark = _after(state, test) if state.mark == TESTING else state.mark
+        return (
+            over
+            if mark == state.mark
+            else _to(
+                over, mark, f"the deep diagnostic could not tell: {event.reason}", now, by, run
+            )
+        )
+    if state.mark == EVICT and test.base != EVICT:
+        return over
+    if event.level < state.failed:
+        return _to(
+            over, EVICT if state.mark == EVICT else WARN, _still_failed(state.failed), now, by, run
+        )
+    over = over._replace(failed=0)
+    # A check that found something while it ran knows more than the diagnostic.
+    warned = test.seen == WARN or state.mark == WARN
+    return (
+        _to(over, WARN, "checks found something while the deep diagnostic passed", now, by, run)
+        if warned
+        else _to(over, PASS, event.reason, now, by, run)
+    )
+
+
+def _abandoned(state: State, event: TestingAbandoned, now: float) -> State:
+    test = state.test
+    if test is None or test.by != event.by:
+        return state
+    over = state._replace(test=test._replace(until=now - 2 * SKEW))
+    return settled(over, now)

@@ -1,0 +1,356 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Marking a node of a cluster, as procedures for the API server (see `kube`).
+
+Each write carries the resourceVersion of what was read, so that of two writers one reads again and
+decides again. How many nodes are EVICT at once is held by places in the annotation of one Lease:
+who wants to mark a node takes a place first, by a write that fails when anybody else took one
+meanwhile, and only then marks the node. A place ends by itself soon after its owner died.
+"""
+
+from __future__ import annotations
+
+import json
+from fractions import Fraction
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
+
+from ..knowledge.marks import CONDITION_REASON, EVICT
+from .client import (
+    MERGE,
+    STRATEGIC,
+    TRIES,
+    ApiError,
+    Conflict,
+    Forbidden,
+    Invalid,
+    NotFound,
+    Procedure,
+    Request,
+    Unavailable,
+    after_conflict,
+    items,
+    path_of,
+)
+from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, refuse
+from .mark_on_node import Decision, decide, mark_of, shown, written
+
+NODES = "api/v1/nodes"
+#: The Lease in the namespace of the rules, and its annotation with the places: node -> wall-clock
+#: seconds at which the place ends.
+LEASE, PLACES = "autopilot-marks", "autopilot.ibm.com/evicting"
+#: The namespace of events about nodes, by what the API server demands.
+EVENTS = "default"
+#: Nodes with this label have GPUs, whether they have a mark or not.
+GPU_NODES = "nvidia.com/gpu.present=true"
+#: Seconds that a place is kept for who took it; the write it is for has long ended by then.
+PLACE_SECONDS = 120
+#: Names in one sentence.
+_MOST_NAMES = 5
+
+
+class Marked(NamedTuple):
+    """What became of a node: ``before`` and ``after`` show it to people."""
+
+    state: State
+    before: Dict[str, Any]
+    after: Dict[str, Any]
+    #: The mark it had.
+    was: str
+    changed: bool
+    #: Why it did not become what was asked for, "" where it did.
+    refused: str = ""
+
+    @property
+    def mark(self) -> str:
+        return self.state.mark
+
+
+def mark(
+    name: str,
+    event: Event,
+    rules: Rules,
+    clock: Callable[[], float],
+    by: str,
+    run: str = "",
+    dry: bool = False,
+) -> Procedure[Marked]:
+    """Tell a node an event; ``dry`` writes nothing. Raises ValueError for rules or an event that
+    mean nothing, and `ApiError`.
+    """
+    refuse(rules)
+    node, decision, placed = yield from _decided(name, event, rules, clock, by, run, dry)
+    before, after = shown(node, rules), shown(_merged(node, decision), rules)
+    if not dry:
+        if decision.status_patch:
+            yield from _tell_status(name, decision.status_patch, node, rules, clock, by)
+        if placed:
+            yield from _leave(name, rules, clock)
+        if decision.refused:
+            yield from _report(name, decision.refused, clock)
+        if isinstance(event, Removed):
+            yield from _forget(rules, clock)
+    return Marked(
+        decision.state, before, after, decision.before, decision.changes, decision.refused
+    )
+
+
+def _decided(
+    name: str, event: Event, rules: Rules, clock: Callable[[], float], by: str, run: str, dry: bool
+) -> Procedure[Tuple[Dict[str, Any], Decision, bool]]:
+    """The node as it was when the decision about it was written, its new resourceVersion in it, and
+    whether it has a place.
+    """
+    refusal, placed = "", False
+    for attempt in range(TRIES):
+        node = yield Request("GET", path_of(NODES, name))
+        decision = decide(node, event, rules, clock(), by, run, refusal)
+        if decision.evicts and not placed:
+            refusal = yield from _place(name, rules, clock, dry)
+            placed = not refusal and not dry
+            decision = decide(node, event, rules, clock(), by, run, refusal)
+        if dry or not decision.patch:
+            return node, decision, placed
+        try:
+            written = yield Request(
+                "PATCH", path_of(NODES, name), decision.patch, content_type=MERGE
+            )
+        except Conflict:
+            yield after_conflict(attempt)
+        else:
+            version = {"resourceVersion": written["metadata"]["resourceVersion"]}
+            return dict(node, metadata=dict(node["metadata"], **version)), decision, placed
+    raise Conflict(
+        f"node {name}: {TRIES} times in a row somebody else has written first", 409, "Conflict"
+    )
+
+
+def _tell_status(
+    name: str,
+    patch: Dict[str, Any],
+    node: Dict[str, Any],
+    rules: Rules,
+    clock: Callable[[], float],
+    by: str,
+) -> Procedure[None]:
+    """Write the condition; where the node is not any more what it was, as its mark is then."""
+    wanted: Optional[Dict[str, Any]] = patch
+    for attempt in range(TRIES):
+        if not wanted:
+            return
+        version = {"resourceVersion": node["metadata"]["resourceVersion"]}
+        try:
+            yield Request(
+                "PATCH",
+                path_of(NODES, name, "status"),
+                dict(wanted, metadata=version),
+                content_type=STRATEGIC,
+            )
+            return
+        except Conflict:
+            yield after_conflict(attempt)
+        node = yield Request("GET", path_of(NODES, name))
+        wanted = decide(node, Refresh(), rules, clock(), by).status_patch
+
+
+def _merged(node: Dict[str, Any], decision: Decision) -> Dict[str, Any]:
+    """The node as it will be, as far as marks go."""
+    merged: Dict[str, Any] = _merge(node, decision.patch or {})
+    if decision.status_patch:
+        merged["status"] = decision.status_patch["status"]
+    return merged
+
+
+def _merge(old: Any, patch: Any) -> Any:
+    """A JSON merge patch (RFC 7396) applied."""
+    if not isinstance(patch, dict):
+        return patch
+    merged = dict(old) if isinstance(old, dict) else {}
+    for key, value in patch.items():
+        if value is None:
+            merged.pop(key, None)
+        else:
+            merged[key] = _merge(merged.get(key), value)
+    return merged
+
+
+# ---- the share ----
+
+
+def _lease_path(rules: Rules) -> str:
+    return path_of("apis/coordination.k8s.io/v1/namespaces", rules.namespace, "leases", LEASE)
+
+
+def _lease(rules: Rules) -> Procedure[Optional[Dict[str, Any]]]:
+    try:
+        return (yield Request("GET", _lease_path(rules)))
+    except NotFound:
+        return None
+
+
+def places(lease: Optional[Dict[str, Any]], now: float) -> Dict[str, float]:
+    """The places that count by now. One that ends later than any can was written by a clock that
+    was wrong.
+    """
+    annotations = ((lease or {}).get("metadata") or {}).get("annotations") or {}
+    try:
+        found = json.loads(annotations.get(PLACES) or "{}")
+    except (ValueError, RecursionError, TypeError):
+        return {}
+    if not isinstance(found, dict):
+        return {}
+    numbers = {
+        node: until
+        for node, until in found.items()
+        if isinstance(until, (int, float)) and not isinstance(until, bool)
+    }
+    return {
+        node: until
+        for node, until in numbers.items()
+        if now - SKEW <= until <= now + PLACE_SECONDS + SKEW
+    }
+
+
+def most_evicted(rules: Rules, nodes: int) -> int:
+    """How many of so many GPU nodes may be EVICT at once."""
+    return max(1, int(Fraction(str(rules.max_bad_share)) * nodes))
+
+
+def census(rules: Rules) -> Procedure[Tuple[List[str], int]]:
+    """The nodes that are EVICT, and how many GPU nodes there are: with the label of GPU nodes, or
+    with a mark.
+    """
+    gpu_nodes = yield from items(path_of(NODES), {"labelSelector": GPU_NODES}, metadata_only=True)
+    marked = yield from items(
+        path_of(NODES), {"labelSelector": rules.label_key}, metadata_only=True
+    )
+    labels = {
+        one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in gpu_nodes + marked
+    }
+    return sorted(
+        name for name, those in labels.items() if mark_of(those.get(rules.label_key)) == EVICT
+    ), len(labels)
+
+
+def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Procedure[str]:
+    """Take a place for a node that is to become EVICT; why there is none, or ""."""
+    try:
+        for attempt in range(TRIES):
+            # First the Lease, then the nodes: whose place is given back by now, is EVICT by now.
+            lease = yield from _lease(rules)
+            evicted, nodes = yield from census(rules)
+            taken = places(lease, clock())
+            others = sorted({*evicted, *taken} - {name})
+            most = most_evicted(rules, nodes)
+            if len(others) >= most:
+                few = ", ".join(others[:_MOST_NAMES]) + (
+                    ", ..." if len(others) > _MOST_NAMES else ""
+                )
+                return (
+                    f"of {nodes} GPU nodes {len(others)} are EVICT already ({few}) and at "
+                    f"most {most} may be (a share of {rules.max_bad_share})"
+                )
+            if dry:
+                return ""
+            try:
+                yield _lease_write(
+                    lease, dict(taken, **{name: int(clock()) + PLACE_SECONDS}), rules
+                )
+                return ""
+            except (Conflict, NotFound) as error:
+                if isinstance(error, NotFound) and lease is None:
+                    raise
+                yield after_conflict(attempt)
+    except (Forbidden, Invalid, NotFound) as error:
+        return f"it could not be counted how many nodes are EVICT: {error}"
+    raise Unavailable(
+        f"{_lease_path(rules)}: {TRIES} times in a row somebody else has written first"
+    )
+
+
+def _lease_write(lease: Optional[Dict[str, Any]], taken: Dict[str, float], rules: Rules) -> Request:
+    annotation = json.dumps(taken, sort_keys=True)
+    if lease is None:
+        metadata = {
+            "name": LEASE,
+            "namespace": rules.namespace,
+            "annotations": {PLACES: annotation},
+        }
+        body = {
+            "apiVersion": "coordination.k8s.io/v1",
+            "kind": "Lease",
+            "metadata": metadata,
+            "spec": {},
+        }
+        return Request(
+            "POST",
+            path_of("apis/coordination.k8s.io/v1/namespaces", rules.namespace, "leases"),
+            body,
+        )
+    annotations = dict(lease["metadata"].get("annotations") or {}, **{PLACES: annotation})
+    return Request(
+        "PUT",
+        _lease_path(rules),
+        dict(lease, metadata=dict(lease["metadata"], annotations=annotations)),
+    )
+
+
+def _leave(name: str, rules: Rules, clock: Callable[[], float]) -> Procedure[None]:
+    """Give the place back; where that fails it ends by itself."""
+    try:
+        for attempt in range(TRIES):
+            lease = yield from _lease(rules)
+            taken = places(lease, clock())
+            if lease is None or taken.pop(name, None) is None:
+                return
+            try:
+                yield _lease_write(lease, taken, rules)
+                return
+            except Conflict:
+                yield after_conflict(attempt)
+    except ApiError:
+        return
+
+
+def _forget(rules: Rules, clock: Callable[[], float]) -> Procedure[None]:
+    """Remove the Lease when no node has a mark any more, and none is about to get one."""
+    lease = yield from _lease(rules)
+    if lease is None or places(lease, clock()):
+        return
+    left = yield Request(
+        "GET", path_of(NODES), query={"labelSelector": rules.label_key, "limit": "1"}
+    )
+    if left.get("items"):
+        return
+    version = {"resourceVersion": lease["metadata"]["resourceVersion"]}
+    try:
+        yield Request(
+            "DELETE",
+            _lease_path(rules),
+            {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": version},
+        )
+    except (Conflict, NotFound):
+        return
+
+
+def _report(name: str, words: str, clock: Callable[[], float]) -> Procedure[None]:
+    """An event that `kubectl describe node` shows; nothing depends on it."""
+    stamp = written(clock())
+    # The uid is the name, as kubelets have it.
+    about = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
+    body = {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"generateName": "autopilot-marks-", "namespace": EVENTS},
+        "involvedObject": about,
+        "reason": f"{CONDITION_REASON}MarkRefused",
+        "message": words[:1000],
+        "type": "Warning",
+        "count": 1,
+        "source": {"component": "autopilot"},
+        "firstTimestamp": stamp,
+        "lastTimestamp": stamp,
+    }
+    try:
+        yield Request("POST", path_of("api/v1/namespaces", EVENTS, "events"), body)
+    except ApiError:
+        return

@@ -1,0 +1,206 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What is to be the same everywhere and is not: who differs from the majority, within a node and
+across the fleet. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Hashable, Iterable, List, NamedTuple, Sequence, Tuple
+
+from ...model import WARN, CheckResult, Finding
+from ...lenient import mappings_in
+
+#: Nodes that must have a value before it is said of one that it differs: of two nobody knows which
+#: is right.
+MINIMUM_NODES = 3
+#: Differences of a node that its evidence has.
+_MOST = 32
+
+#: What a GPU or its node tells of its driver and firmware, and what it is called.
+FIRMWARE: Tuple[Tuple[str, str], ...] = (
+    ("vbios", "VBIOS"),
+    ("inforom", "InfoROM"),
+    ("gsp", "GSP firmware"),
+)
+
+
+class Value(NamedTuple):
+    """``value`` of ``what`` (among those of one ``kind``) that ``owner`` has."""
+
+    owner: Hashable
+    kind: str
+    what: str
+    value: Hashable
+
+
+class Odd(NamedTuple):
+    """A value that most others do not have: ``majority`` is what ``share`` of ``total`` owners
+    have.
+    """
+
+    value: Value
+    majority: Hashable
+    share: int
+    total: int
+
+
+def odd_ones(values: Iterable[Value], least: int) -> List[Odd]:
+    """Who differs from what more than half of at least ``least`` owners have. Where there is no
+    such majority, nobody does.
+    """
+    groups: Dict[Tuple[str, str], Dict[Hashable, Value]] = {}
+    for value in values:
+        groups.setdefault((value.kind, value.what), {})[value.owner] = value
+    found = []
+    for group in groups.values():
+        counts: Dict[Hashable, int] = {}
+        for value in group.values():
+            counts[value.value] = counts.get(value.value, 0) + 1
+        majority = max(counts, key=lambda one: counts[one])
+        if len(group) >= least and 2 * counts[majority] > len(group):
+            found += [
+                Odd(value, majority, counts[majority], len(group))
+                for value in group.values()
+                if value.value != majority
+            ]
+    return found
+
+
+def compare(nodes: Sequence[Tuple[str, Any]]) -> Dict[str, List[CheckResult]]:
+    """Nodes (name, and readings by check as the modules return them) that differ from the others,
+    as further results of the checks that read it.
+
+    Findings, by node: ``driver_differs`` in the version of driver or firmware from nodes with the
+    same model of GPU, and ``pkey_differs`` in the partitions of an InfiniBand port from the port of
+    the same name.
+    """
+    drivers: List[Value] = []
+    partitions: List[Value] = []
+    for name, readings in nodes:
+        drivers += _versions(name, _readings_of(readings, "driver"))
+        partitions += _partitions(name, _readings_of(readings, "infiniband"))
+    found: Dict[str, List[CheckResult]] = {}
+    for check, values in (("driver", drivers), ("infiniband", partitions)):
+        by_node: Dict[str, List[Odd]] = {}
+        for odd in odd_ones(values, MINIMUM_NODES):
+            by_node.setdefault(str(odd.value.owner), []).append(odd)
+        for name, several in by_node.items():
+            finding = _driver_differs(several) if check == "driver" else _pkey_differs(several)
+            found.setdefault(name, []).append(CheckResult(check, WARN, finding.message, [finding]))
+    return found
+
+
+def _readings_of(readings: Any, check: str) -> Dict[str, Any]:
+    for key in (check, "readings"):
+        readings = readings.get(key) if isinstance(readings, dict) else None
+    return readings if isinstance(readings, dict) else {}
+
+
+def _versions(name: str, readings: Dict[str, Any]) -> List[Value]:
+    """Driver and firmware of a node by model of GPU; of firmware that differs within the node, what
+    most of its GPUs have.
+    """
+    by_model: Dict[str, List[Dict[str, Any]]] = {}
+    for gpu in mappings_in(readings.get("gpus")):
+        if isinstance(gpu.get("name"), str):
+            by_model.setdefault(gpu["name"], []).append(gpu)
+    driver = readings.get("driver_version")
+    values = []
+    for model, gpus in by_model.items():
+        told: Dict[str, List[str]] = {"driver": [str(driver)] if _version(driver) else []}
+        for key, words in FIRMWARE:
+            # Firmware that comes with the driver differs with it, which is said once.
+            told[words] = [
+                "of the driver's version" if gpu[key] == driver else str(gpu[key])
+                for gpu in gpus
+                if _version(gpu.get(key))
+            ]
+        values += [
+            Value(name, model, what, max(sorted(set(versions)), key=versions.count))
+            for what, versions in told.items()
+            if versions
+        ]
+    return values
+
+
+def _version(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _partitions(name: str, readings: Dict[str, Any]) -> List[Value]:
+    """The partitions (P_Keys, with their membership bit) of each InfiniBand port that is up."""
+    values = []
+    for port in mappings_in(readings.get("ports")):
+        pkeys = port.get("pkeys")
+        up = (
+            str(port.get("state")).upper().endswith("ACTIVE")
+            and str(port.get("link_layer")) == "InfiniBand"
+            and not port.get("virtual_function")
+        )
+        if (
+            up
+            and isinstance(pkeys, list)
+            and pkeys
+            and all(isinstance(pkey, str) for pkey in pkeys)
+        ):
+            values.append(
+                Value(
+                    name,
+                    str(port.get("hca_type")),
+                    f"{port.get('device')}/{port.get('port')}",
+                    tuple(sorted(set(pkeys))),
+                )
+            )
+    return values
+
+
+def _driver_differs(several: List[Odd]) -> Finding:
+    words = [
+        f"{odd.value.what} {odd.value.value}, {odd.majority} on {odd.share} of {odd.total} "
+        f"nodes with {odd.value.kind}"
+        for odd in several
+    ]
+    return Finding(
+        "driver_differs",
+        WARN,
+        f"differs from the fleet: {'; '.join(words[:4])}",
+        "fix_configuration",
+        evidence=_evidence(several),
+    )
+
+
+def _pkey_differs(several: List[Odd]) -> Finding:
+    first = several[0]
+    more = f"; {len(several) - 1} more of its ports differ too" if len(several) > 1 else ""
+    message = (
+        f"port {first.value.what} is in the partitions {_keys(first.value.value)}, on "
+        f"{first.share} of {first.total} nodes it is in "
+    )
+    message += (
+        f"{_keys(first.majority)}{more}; nodes that share no partition cannot talk to each other"
+    )
+    return Finding("pkey_differs", WARN, message, "fix_configuration", evidence=_evidence(several))
+
+
+def _keys(value: Any) -> str:
+    return ", ".join(value) if isinstance(value, tuple) else str(value)
+
+
+def _evidence(several: List[Odd]) -> Dict[str, Any]:
+    told = [
+        dict(
+            what=odd.value.what,
+            of=odd.value.kind,
+            value=_plain(odd.value.value),
+            majority=_plain(odd.majority),
+            count=odd.share,
+            nodes=odd.total,
+        )
+        for odd in several[:_MOST]
+    ]
+    return {"source": "fleet", "differs": told}
+
+
+def _plain(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

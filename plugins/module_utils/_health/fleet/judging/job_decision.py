@@ -1,0 +1,291 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""From a judged run beside a job to what becomes of the job: go on, warn its owner, suspend it,
+stop it; with the facts that led there. Pure.
+
+What could not be told decides nothing, and a warning only where the policy says so. What ends a job
+must have been seen in several passes in a row, and in the same place: the passes before are the
+history, which the caller keeps.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+
+from ...model import FAIL, STATUSES, WARN, Finding
+from ...lenient import mapping, mappings_in
+from .verdict import natural
+
+CONTINUE, WARN_OWNER, SUSPEND, STOP = "continue", "warn_owner", "suspend", "stop"
+#: From the mildest to the most drastic.
+DECISIONS = (CONTINUE, WARN_OWNER, SUSPEND, STOP)
+#: Seconds between two passes of which the later still counts as following the earlier (a judgement:
+#: twice the hour of a slow cron job).
+LONGEST_GAP = 7200.0
+#: Passes that a history keeps.
+_MOST_PASSES = 50
+#: Facts that a reason puts in words.
+_MOST_WORDS = 5
+
+
+class Policy(NamedTuple):
+    """What follows from what was found. Read it from what a user wrote with `policy_from`."""
+
+    on_fail: str = WARN_OWNER
+    on_warn: str = CONTINUE
+    #: By code of a finding, before the two above, whether it is a fail or a warning.
+    codes: Dict[str, str] = {}
+    #: Passes in a row in which a fact must have been seen before it suspends or stops a job.
+    passes: int = 2
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(self._asdict(), codes=dict(self.codes))
+
+
+def policy_from(given: Any, option: str = "policy") -> Policy:
+    """The policy a user wrote; raises ValueError that names the option, its value and what is
+    accepted.
+    """
+    given = {} if given is None else given
+    if not isinstance(given, dict):
+        raise _refused(option, given, f"a dictionary with any of {', '.join(Policy._fields)}")
+    for name in given:
+        if name not in Policy._fields:
+            raise ValueError(
+                f"{option}.{name} does not exist; accepted are {', '.join(Policy._fields)}"
+            )
+    chosen = {name: value for name, value in given.items() if value is not None}
+    for name in ("on_fail", "on_warn"):
+        if name in chosen:
+            chosen[name] = _decision(f"{option}.{name}", chosen[name])
+    if "codes" in chosen:
+        if not isinstance(chosen["codes"], dict):
+            raise _refused(
+                f"{option}.codes",
+                chosen["codes"],
+                "a dictionary from codes of findings to decisions, such as {gpu_lost: suspend}",
+            )
+        chosen["codes"] = {
+            str(code): _decision(f"{option}.codes.{code}", wanted)
+            for code, wanted in chosen["codes"].items()
+        }
+    passes = chosen.get("passes", 1)
+    # Variables that were templated may come as text.
+    if (
+        isinstance(passes, bool)
+        or not str(passes).isdecimal()
+        or not 1 <= int(passes) <= _MOST_PASSES
+    ):
+        raise _refused(f"{option}.passes", passes, f"a number of passes from 1 to {_MOST_PASSES}")
+    if "passes" in chosen:
+        chosen["passes"] = int(passes)
+    return Policy(**chosen)
+
+
+def _refused(option: str, value: Any, accepted: str) -> ValueError:
+    return ValueError(f"{option}: {value!r} is not accepted, give {accepted}")
+
+
+def _decision(option: str, value: Any) -> str:
+    if value not in DECISIONS:
+        raise _refused(option, value, f"one of {', '.join(DECISIONS)}")
+    return str(value)
+
+
+class Fact(NamedTuple):
+    """A finding that counts, the node it is of ("" for the run), what the policy wants for it, and
+    what becomes of that now.
+    """
+
+    node: str
+    check: str
+    finding: Finding
+    wanted: str
+    decided: str
+    #: Passes in a row in which it was seen, this one included.
+    seen: int
+
+    @property
+    def key(self) -> List[str]:
+        return _key(self.node, self.finding)
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(
+            self.finding.to_dict(),
+            node=self.node,
+            check=self.check,
+            wanted=self.wanted,
+            decided=self.decided,
+            seen=self.seen,
+        )
+
+
+class Decision(NamedTuple):
+    """What becomes of the job and why; ``history`` is to be kept for the next pass."""
+
+    decision: str
+    reason: str
+    facts: List[Fact]
+    #: Its last entry is this pass; who tells the news sets ``told`` in it, and who acts ``acted``
+    #: to the decision.
+    history: List[Dict[str, Any]]
+    #: Whether nobody was told the same about the pass before.
+    news: bool
+    #: By which decision somebody acted in the pass before, "" where nobody did.
+    acted: str
+
+
+def decide(
+    document: Dict[str, Any],
+    policy: Policy,
+    history: Any = None,
+    hosts: Optional[Iterable[str]] = None,
+) -> Decision:
+    """Decide by a run document. ``hosts`` are the nodes of the job, all of the run's where not
+    given; raises ValueError for one that is not in the run.
+
+    ``history`` is that of the decision before (None: there was none); what in it is not understood
+    does not count.
+    """
+    passes = [one for one in history if isinstance(one, dict)] if isinstance(history, list) else []
+    run, finished = str(document.get("run_id")), _epoch(document.get("finished"))
+    # Who decides twice about one pass has still seen it once.
+    earlier = [one for one in passes if one.get("run_id") != run]
+    facts = []
+    for node, check, finding in _found(document, hosts):
+        wanted = policy.codes.get(
+            finding.code, policy.on_fail if finding.status == FAIL else policy.on_warn
+        )
+        if wanted != CONTINUE:
+            seen = 1 + _in_a_row(_key(node, finding), earlier, finished)
+            decided = wanted if wanted == WARN_OWNER or seen >= policy.passes else WARN_OWNER
+            facts.append(Fact(node, check, finding, wanted, decided, seen))
+    facts.sort(
+        key=lambda one: (
+            -DECISIONS.index(one.decided),
+            -DECISIONS.index(one.wanted),
+            -STATUSES.index(one.finding.status),
+            natural(one.node),
+        )
+    )
+    decision = facts[0].decided if facts else CONTINUE
+    now = {"decision": decision, "facts": sorted(one.key for one in facts)}
+    before = passes[-1] if passes else {}
+    news = decision != CONTINUE and (
+        before.get("told") is not True or any(now[name] != before.get(name) for name in now)
+    )
+    acted = str(before.get("acted") or "") if decision == before.get("decision") else ""
+    kept = (earlier + [dict(now, run_id=run, finished=finished, told=not news, acted=acted)])[
+        -_MOST_PASSES:
+    ]
+    return Decision(
+        decision, _reason(facts, policy, _pause(earlier, finished)), facts, kept, news, acted
+    )
+
+
+def _found(document: Dict[str, Any], hosts: Optional[Iterable[str]]) -> List[Any]:
+    """Findings that can count as (node, check, finding), those of the run where one of its nodes is
+    of the job.
+    """
+    rows = document.get("nodes")
+    by_name = (
+        {str(row.get("name")): row for row in rows if isinstance(row, dict)}
+        if isinstance(rows, list)
+        else {}
+    )
+    names = list(by_name) if hosts is None else [str(name) for name in hosts]
+    for name in names:
+        if name not in by_name:
+            raise ValueError(
+                f"hosts: {name!r} is not in the run, which has "
+                f"{', '.join(sorted(by_name, key=natural)[:20]) or 'no nodes'}"
+            )
+    found = [(name, one) for name in names for one in mappings_in(by_name[name].get("findings"))]
+    for one in mappings_in(document.get("findings")):
+        of = mapping(one.get("evidence")).get("nodes")
+        if hosts is None or (isinstance(of, list) and set(map(str, of)) & set(names)):
+            found.append(("", one))
+    read = [(node, str(one.get("check") or ""), Finding.from_dict(one)) for node, one in found]
+    return [row for row in read if row[2].status in (WARN, FAIL)]
+
+
+def _key(node: str, finding: Finding) -> List[str]:
+    subject = finding.subject
+    return [
+        node,
+        finding.code,
+        subject.kind,
+        str(subject.pci or subject.uuid or subject.index or subject.name or ""),
+    ]
+
+
+def _in_a_row(key: List[str], passes: Sequence[Dict[str, Any]], finished: Optional[float]) -> int:
+    """In how many passes before this one the same was seen without a pause."""
+    count, after = 0, finished
+    for one in reversed(passes):
+        moment = one.get("finished")
+        near = (
+            isinstance(moment, (int, float))
+            and after is not None
+            and 0 <= after - moment <= LONGEST_GAP
+        )
+        facts = one.get("facts")
+        if not near or not isinstance(facts, list) or key not in facts:
+            break
+        count, after = count + 1, moment
+    return count
+
+
+def _pause(passes: Sequence[Dict[str, Any]], finished: Optional[float]) -> Optional[float]:
+    """Seconds since the pass before, where that is so long ago that it does not count; else None."""
+    moment = passes[-1].get("finished") if passes else None
+    return (
+        finished - moment
+        if isinstance(moment, (int, float))
+        and finished is not None
+        and finished - moment > LONGEST_GAP
+        else None
+    )
+
+
+def _epoch(text: Any) -> Optional[float]:
+    try:
+        return (
+            datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")
+            .replace(tzinfo=timezone.utc)
+            .timestamp()
+        )
+    except ValueError:
+        return None
+
+
+def _reason(facts: List[Fact], policy: Policy, pause: Optional[float]) -> str:
+    """The facts in a sentence, those that carry the decision first."""
+    if not facts:
+        return "nothing was found that decides about the job"
+    words = []
+    apart = (
+        f"; the one before, {pause / 3600:.1f} h ago, does not count, nor does any that is "
+        f"more than {LONGEST_GAP / 3600:.0f} h apart"
+        if pause
+        else ""
+    )
+    for one in facts[:_MOST_WORDS]:
+        where = ": ".join(
+            filter(
+                None,
+                (
+                    one.node,
+                    "" if one.finding.subject.kind in ("node", "run") else str(one.finding.subject),
+                ),
+            )
+        )
+        waits = (
+            f" (would {one.wanted}, seen in {one.seen} of {policy.passes} passes{apart})"
+            if one.wanted != one.decided
+            else ""
+        )
+        words.append(f"{where}{': ' if where else ''}{one.finding.message}{waits}")
+    more = f"; and {len(facts) - _MOST_WORDS} more" if len(facts) > _MOST_WORDS else ""
+    return "; ".join(words) + more

@@ -1,0 +1,936 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""From the pairs that were measured to what is broken: the fewest causes that explain every bad
+observation.
+
+A part that may be to blame (an interface, the path between two groups) has its observations in
+three slots: what it sends, what it receives, and what has no direction (a ping: it is bad whichever
+way is). A slot that is bad with nearly everybody makes the part a candidate; the candidate that
+explains most is taken first, what it explains counts against nobody else, and so on. What is left
+over lies between two ends that are both good elsewhere, which makes it their link, or cannot be
+told. Rates and pings are kept apart: a good ping says nothing about a slow rate, nor the other way
+round.
+"""
+
+from __future__ import annotations
+
+import heapq
+from math import comb, log
+from typing import (
+    Dict,
+    FrozenSet,
+    Iterable,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+)
+
+from .retest import ELSEWHERE, PARTNERS, Pair, Roster
+
+NODE, INTERFACE, LINK, PATH, UNDECIDED = SCOPES = ("node", "interface", "link", "path", "undecided")
+BOTH, TRANSMIT, RECEIVE, FORWARD = "both", "transmit", "receive", "forward"
+
+#: Healthy partners on whose word a node or an interface is blamed, and nodes on either side of a
+#: path.
+WORDS = 2
+#: Share of good observations among those that a cause says should be bad.
+TOLERATED = 0.2
+#: Share of bad ones from which on a slot may go along with one that is bad throughout, or looks
+#: like more than a few bad links.
+HALF = 0.5
+#: Bad links of one interface in one slot from which on the interface itself is doubted.
+MANY_LINKS = 3
+#: Interfaces, or paths, that may look so bad by chance in a whole run for one of them still to be
+#: believed.
+BY_CHANCE = 0.05
+#: Partners of each interface where a node is suspected on several of them.
+PARTNERS_EACH = 2
+#: Pairs that are proposed where nobody is proven good.
+FRESH_PAIRS = 8
+
+
+class Observation(NamedTuple):
+    """One measurement between two nodes: a rate from source to target (directed), or a ping (not
+    directed).
+    """
+
+    plane: str
+    source: str
+    target: str
+    directed: bool
+    bad: bool
+    #: Of a bad one: blocked, mtu, loss, slow, latency.
+    kind: str = ""
+    #: What is left of what is expected, 0 to 1.
+    value: float = 1.0
+
+
+class Cause(NamedTuple):
+    """What is broken, or between whom it is undecided."""
+
+    #: node, interface, link, path or undecided.
+    scope: str
+    #: One for a node or an interface, two for a link, the candidates where undecided, none for a
+    #: path.
+    nodes: Tuple[str, ...]
+    #: None: every plane the node was seen on.
+    plane: Optional[str]
+    #: both, transmit or receive of a node or interface; both or forward (from the first to the
+    #: second) of a link or path.
+    direction: str
+    #: Of a path: its two groups; `ELSEWHERE` stands for all others.
+    groups: Tuple[str, ...]
+    #: What it explains.
+    bad: Tuple[Observation, ...]
+    #: The healthy ones whose word it is; of a link some of those with whom its ends are good.
+    partners: Tuple[str, ...]
+    #: Good ones that speak against it.
+    against: Tuple[Observation, ...]
+    #: Pairs (plane, one, other) whose measurement would decide what is undecided.
+    further: Tuple[Tuple[str, str, str], ...]
+
+
+_OUT, _IN, _ANY = range(3)
+_OPPOSITE = (_IN, _OUT, _ANY)
+_SLOTS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
+#: Of candidates that explain equally much, a path comes before the nodes on it.
+_RANKS = {PATH: 0, UNDECIDED: 1, INTERFACE: 2}
+
+
+class _Suspect:
+    """An interface or a path with the numbers of its observations by slot."""
+
+    __slots__ = ("scope", "plane", "names", "bad", "good")
+
+    def __init__(self, scope: str, plane: str, *names: str) -> None:
+        self.scope, self.plane, self.names = scope, plane, names
+        self.bad: Tuple[List[int], ...] = ([], [], [])
+        self.good: Tuple[List[int], ...] = ([], [], [])
+
+
+class _Charge(NamedTuple):
+    """A suspect that may be blamed: how much it would explain, in which slots, on whose word."""
+
+    suspect: _Suspect
+    scope: str
+    gain: int
+    slots: Tuple[int, ...]
+    partners: Tuple[str, ...]
+    #: Where undecided: the nodes that were seen on this path only.
+    candidates: Tuple[str, ...] = ()
+
+    @property
+    def rank(self) -> Tuple[int, int]:
+        return -self.gain, _RANKS[self.scope]
+
+    def explains(self) -> List[int]:
+        return [number for slot in self.slots for number in self.suspect.bad[slot]]
+
+
+def localise(observations: Sequence[Observation], groups: Mapping[str, str]) -> List[Cause]:
+    """The fewest causes that explain the bad observations, and what stays undecided. ``groups``: a
+    node's rack or the like.
+    """
+    case = _Case([one for one in observations if one.source != one.target], groups)
+    if not case.bad:
+        return []
+    case.blame()
+    causes = case.nodes()
+    case.sort_what_is_left()
+    causes += case.paths() + case.links() + case.undecided()
+    return sorted(
+        causes,
+        key=lambda cause: (SCOPES.index(cause.scope), cause.nodes, cause.groups, cause.plane or ""),
+    )
+
+
+class _Case:
+    """The observations, indexed, and the charges that hold so far."""
+
+    def __init__(self, observations: List[Observation], groups: Mapping[str, str]) -> None:
+        self.seen, self.groups = observations, groups
+        self.bad = [number for number, one in enumerate(observations) if one.bad]
+        self.ports: Dict[Tuple[str, str], _Suspect] = {}
+        self.routes: Dict[Tuple[str, str, str], _Suspect] = {}
+        #: How many observations there are, by plane and whether directed.
+        self.totals: Dict[Tuple[str, bool], int] = {}
+        #: The bad ones that no suspect interface or path could explain: the scattered ones. None
+        #: while that is not known.
+        self.scattered: Optional[Dict[Tuple[str, bool], int]] = None
+        self.groups_of: Dict[str, Set[str]] = {}
+        self.ports_on: Dict[str, int] = {}
+        self._index()
+        #: By observation, how many charges explain it.
+        self.cover = [0] * len(observations)
+        self.charges: List[_Charge] = []
+        self.blamed: Set[Tuple[str, str]] = set()
+        self.blamed_slots: Set[Tuple[str, str, int]] = set()
+        #: By plane, node and slot: the groups of those it is good with and of those it is bad with.
+        self._met_groups: Dict[Tuple[str, str, int], Tuple[Set[str], Set[str]]] = {}
+        #: What no charge explains: by link, and with the ends that it may be.
+        self._links: Dict[Tuple[str, str, str], List[int]] = {}
+        self._doubts: Dict[int, Tuple[str, ...]] = {}
+        self._partners: Optional[Roster] = None
+
+    def _index(self) -> None:
+        ports = self.ports
+        for number, one in enumerate(self.seen):
+            family = (one.plane, one.directed)
+            self.totals[family] = self.totals.get(family, 0) + 1
+            for node, slot in ((one.source, _OUT), (one.target, _IN)):
+                port = ports.get((one.plane, node))
+                if port is None:
+                    port = ports[(one.plane, node)] = _Suspect(INTERFACE, one.plane, node)
+                (port.bad if one.bad else port.good)[slot if one.directed else _ANY].append(number)
+        for plane, node in ports:
+            self.ports_on[plane] = self.ports_on.get(plane, 0) + 1
+            self.groups_of.setdefault(plane, set()).add(self.groups.get(node) or "")
+        for number in self.bad:
+            for key, slot in self._routes(self.seen[number]):
+                route = self.routes.get(key)
+                if route is None:
+                    route = self.routes[key] = _Suspect(PATH, *key)
+                route.bad[slot].append(number)
+        for number, one in enumerate(self.seen if self.routes else []):
+            for key, slot in [] if one.bad else self._routes(one):
+                if key in self.routes:
+                    self.routes[key].good[slot].append(number)
+
+    def _routes(self, one: Observation) -> List[Tuple[Tuple[str, str, str], int]]:
+        """The paths an observation went over, and in which slot it is there."""
+        source, target = self.groups.get(one.source), self.groups.get(one.target)
+        if not source or not target or source == target:
+            return []
+        ways = (_OUT, _IN) if one.directed else (_ANY, _ANY)
+        between = (
+            ((one.plane, source, target), ways[0])
+            if source < target
+            else ((one.plane, target, source), ways[1])
+        )
+        if len(self.groups_of[one.plane] - {""}) < 3:
+            return [between]
+        return [
+            between,
+            ((one.plane, source, ELSEWHERE), ways[0]),
+            ((one.plane, target, ELSEWHERE), ways[1]),
+            ((one.plane, ELSEWHERE, ELSEWHERE), _OUT if one.directed else _ANY),
+        ]
+
+    # ---- whom to blame ----
+
+    def blame(self) -> None:
+        """Charge what explains most until nothing can be charged. Who would not be charged had all
+        others been charged before is let go, and it starts again.
+        """
+        may_explain = {
+            number
+            for charge in map(self._weigh, self._suspects())
+            if charge
+            for number in charge.explains()
+        }
+        self.scattered = dict.fromkeys(self.totals, 0)
+        for number in self.bad:
+            self.scattered[self.seen[number].plane, self.seen[number].directed] += (
+                number not in may_explain
+            )
+        banned: Set[int] = set()
+        while True:
+            self._charge_greedily(banned)
+            standing = [
+                self._weigh(charge.suspect, frozenset(charge.explains())) for charge in self.charges
+            ]
+            fallen = [charge for charge, again in zip(self.charges, standing) if again is None]
+            if not fallen:
+                # By now some of the partners may be blamed themselves.
+                self.charges = [
+                    charge._replace(partners=again.partners)
+                    for charge, again in zip(self.charges, standing)
+                    if again
+                ]
+                return
+            weakest = max(charge.rank for charge in fallen)
+            banned.update(id(charge.suspect) for charge in fallen if charge.rank == weakest)
+
+    def _suspects(self) -> List[_Suspect]:
+        return [
+            one for one in list(self.ports.values()) + list(self.routes.values()) if any(one.bad)
+        ]
+
+    def _charge_greedily(self, banned: Set[int]) -> None:
+        self.cover, self.charges, self.blamed, self.blamed_slots = (
+            [0] * len(self.seen),
+            [],
+            set(),
+            set(),
+        )
+        suspects = [one for one in self._suspects() if id(one) not in banned]
+        heap: List[Tuple[Tuple[int, int], int]] = []
+        for number, suspect in enumerate(suspects):
+            self._put(heap, number, self._weigh(suspect))
+        while heap:
+            # What explains equally much is charged together: none of them goes first because of its
+            # name.
+            first, together = heap[0][0], []
+            while heap and heap[0][0] == first:
+                _rank, number = heapq.heappop(heap)
+                charge = self._weigh(suspects[number])
+                if charge and charge.rank == first:
+                    together.append(charge)
+                else:
+                    self._put(heap, number, charge)
+            for charge in together:
+                self._charge(charge)
+
+    @staticmethod
+    def _put(
+        heap: List[Tuple[Tuple[int, int], int]], number: int, charge: Optional[_Charge]
+    ) -> None:
+        if charge:
+            heapq.heappush(heap, (charge.rank, number))
+
+    def _charge(self, charge: _Charge) -> None:
+        self.charges.append(charge)
+        for number in charge.explains():
+            self.cover[number] += 1
+        if charge.scope == INTERFACE:
+            port = (charge.suspect.plane, charge.suspect.names[0])
+            self.blamed.add(port)
+            self.blamed_slots.update((*port, slot) for slot in charge.slots)
+
+    def _weigh(
+        self, suspect: _Suspect, own: FrozenSet[int] = frozenset(), words: int = WORDS
+    ) -> Optional[_Charge]:
+        """The charge against a suspect from what nobody else explains; ``own``: what is already
+        counted as explained by it.
+        """
+        cover = self.cover
+        bad = [
+            [number for number in slot if cover[number] == (number in own)] for slot in suspect.bad
+        ]
+        gain, slots = _consistent(bad, suspect.good)
+        if not slots:
+            return None
+        numbers = [number for slot in slots for number in bad[slot]]
+        if suspect.scope == PATH:
+            return self._weigh_path(suspect, gain, slots, numbers)
+        partners = self._words(suspect, slots, bad)
+        if (
+            len(partners) < words
+            or words == WORDS
+            and not self._not_by_chance(suspect, slots, numbers)
+        ):
+            return None
+        return _Charge(suspect, INTERFACE, gain, slots, partners)
+
+    def _words(
+        self, port: _Suspect, slots: Sequence[int], bad: Sequence[Sequence[int]]
+    ) -> Tuple[str, ...]:
+        """The healthy partners with whom the interface is bad."""
+        node, found = port.names[0], set()
+        for slot in slots:
+            for number in bad[slot]:
+                partner = _other(self.seen[number], node)
+                if (
+                    partner not in found
+                    and (port.plane, partner) not in self.blamed
+                    and self._proven(port.plane, partner, _OPPOSITE[slot], node)
+                ):
+                    found.add(partner)
+        return tuple(sorted(found))
+
+    def _proven(self, plane: str, node: str, slot: int, without: str) -> bool:
+        """Whether a node is good in this slot with somebody else who is not blamed, and not blamed
+        itself for this slot.
+        """
+        return (plane, node, slot) not in self.blamed_slots and next(
+            self._good_with(plane, node, slot, without), None
+        ) is not None
+
+    def _good_with(self, plane: str, node: str, slot: int, without: str) -> Iterator[str]:
+        for number in self.ports[(plane, node)].good[slot]:
+            partner = _other(self.seen[number], node)
+            if partner != without and (plane, partner) not in self.blamed:
+                yield partner
+
+    def _weigh_path(
+        self, route: _Suspect, gain: int, slots: Tuple[int, ...], numbers: List[int]
+    ) -> Optional[_Charge]:
+        """A path is blamed by pairs of which both ends are good elsewhere; where ends were not seen
+        elsewhere it may be the path or them.
+        """
+        everything = [self.seen[number] for number in numbers]
+        if not self._several(route, everything) or not self._not_by_chance(route, slots, numbers):
+            return None
+        sure: List[Observation] = []
+        possible: List[Observation] = []
+        unseen: Set[str] = set()
+        known_of: Dict[Tuple[str, int], Optional[bool]] = {}
+        for one in everything:
+            ends = []
+            for node, slot in (
+                (one.source, _OUT if one.directed else _ANY),
+                (one.target, _IN if one.directed else _ANY),
+            ):
+                if (node, slot) not in known_of:
+                    known_of[node, slot] = self._elsewhere(route, node, slot)
+                ends.append(known_of[node, slot])
+            if False not in ends:
+                possible.append(one)
+                unseen.update(
+                    node for node, known in zip((one.source, one.target), ends) if known is None
+                )
+                if None not in ends:
+                    sure.append(one)
+        if self._several(route, sure):
+            return _Charge(
+                route,
+                PATH,
+                gain,
+                slots,
+                tuple(sorted({node for one in sure for node in (one.source, one.target)})),
+            )
+        # Only where the doubtful ends are all that this rests on: who is bad elsewhere too is bad
+        # himself.
+        if self._several(route, possible) and len(possible) == len(numbers):
+            proven = {node for one in possible for node in (one.source, one.target)} - unseen
+            return _Charge(
+                route, UNDECIDED, gain, slots, tuple(sorted(proven)), tuple(sorted(unseen))
+            )
+        return None
+
+    def _elsewhere(self, route: _Suspect, node: str, slot: int) -> Optional[bool]:
+        """Whether a node is good off the path; None when it was not seen there."""
+        key = (route.plane, node, slot)
+        if key in self.blamed_slots:
+            return False
+        own, (good, bad) = self.groups.get(node), self._groups_met(key)
+        if not all(crosses(route.names, own, group) for group in good):
+            return True
+        return None if all(crosses(route.names, own, group) for group in bad) else False
+
+    def _groups_met(self, key: Tuple[str, str, int]) -> Tuple[Set[str], Set[str]]:
+        met = self._met_groups.get(key)
+        if met is None:
+            plane, node, slot = key
+            port = self.ports[(plane, node)]
+            good, bad = (
+                {self.groups.get(_other(self.seen[number], node)) or "" for number in of[slot]}
+                for of in (port.good, port.bad)
+            )
+            met = self._met_groups[key] = (good, bad)
+        return met
+
+    def _several(self, route: _Suspect, pairs: Sequence[Observation]) -> bool:
+        """At least two nodes on either side; then two of the pairs have no node in common. An
+        uplink is bad to two groups.
+        """
+        sides: Tuple[Set[str], Set[str]] = (set(), set())
+        for one in pairs:
+            near, far = (
+                (one.source, one.target)
+                if self.groups.get(one.source) == route.names[0]
+                else (one.target, one.source)
+            )
+            sides[0].add(near)
+            sides[1].add(far)
+        if route.names[1] == ELSEWHERE and len({self.groups[node] for node in sides[1]}) < 2:
+            return False
+        return min(len(side) for side in sides) >= WORDS
+
+    def _not_by_chance(
+        self, suspect: _Suspect, slots: Sequence[int], numbers: Sequence[int]
+    ) -> bool:
+        """Whether this is more than the bad pairs that are scattered over the plane would give one
+        of all interfaces or paths by chance.
+
+        Of thousands of paths with two measured pairs each, some have both bad.
+        """
+        if self.scattered is None:
+            return True
+        share = 0.0
+        for directed in {self.seen[number].directed for number in numbers}:
+            family = (suspect.plane, directed)
+            slots_of = (_OUT, _IN) if directed else (_ANY,)
+            others = self.totals[family] - sum(
+                len(of[slot]) for of in (suspect.bad, suspect.good) for slot in slots_of
+            )
+            share = max(share, self.scattered[family] / max(1, others))
+        # A pair that is measured both ways has two chances of being bad.
+        share = min(1.0, share * (2 if _OUT in slots and _IN in slots else 1))
+        sick = {_ends(self.seen[number]) for number in numbers}
+        ill, pairs = (
+            len(sick),
+            len(
+                sick | {_ends(self.seen[number]) for slot in slots for number in suspect.good[slot]}
+            ),
+        )
+        among = len(self.groups_of[suspect.plane] - {""})
+        like_it = (
+            [among * (among - 1) // 2, among, 1][suspect.names.count(ELSEWHERE)]
+            if suspect.scope == PATH
+            else self.ports_on[suspect.plane]
+        )
+        return share == 0 or log(like_it * comb(pairs, ill)) + ill * log(share) < log(BY_CHANCE)
+
+    # ---- the causes ----
+
+    def _observations(self, numbers: Iterable[int]) -> Tuple[Observation, ...]:
+        return tuple(self.seen[number] for number in sorted(set(numbers)))
+
+    def nodes(self) -> List[Cause]:
+        """Interfaces to blame; a node where all it has are, in the same direction."""
+        planes: Dict[str, List[str]] = {}
+        for plane, node in self.ports:
+            planes.setdefault(node, []).append(plane)
+        charged: Dict[str, List[_Charge]] = {}
+        for charge in self.charges:
+            if charge.scope == INTERFACE:
+                charged.setdefault(charge.suspect.names[0], []).append(charge)
+        causes = []
+        for node, charges in charged.items():
+            everywhere = self._everywhere(node, planes[node], charges)
+            if everywhere:
+                causes.append(self._interface(NODE, node, None, everywhere))
+            else:
+                causes += [
+                    self._interface(INTERFACE, node, charge.suspect.plane, [charge])
+                    for charge in charges
+                ]
+        return causes
+
+    def _everywhere(
+        self, node: str, planes: Sequence[str], charges: List[_Charge]
+    ) -> List[_Charge]:
+        """The charges against a node on every plane it has; on the planes where it is not charged
+        yet, one partner's word is enough now.
+        """
+        missing = set(planes) - {charge.suspect.plane for charge in charges}
+        more = [self._weigh(self.ports[(plane, node)], words=1) for plane in sorted(missing)]
+        found = charges + [charge for charge in more if charge]
+        directions = {self._direction(charge) for charge in found} - {None}
+        if len(planes) < 2 or len(found) < len(planes) or len(directions) > 1:
+            return []
+        for charge in found[len(charges) :]:
+            self._charge(charge)
+        return found
+
+    def _direction(self, charge: _Charge) -> Optional[str]:
+        """The direction in which an interface is bad; None when one of them was not seen."""
+        port = charge.suspect
+        for slot, other, word in ((_OUT, _IN, TRANSMIT), (_IN, _OUT, RECEIVE)):
+            if slot in charge.slots and other not in charge.slots:
+                return (
+                    word
+                    if next(self._good_with(port.plane, port.names[0], other, ""), None)
+                    else None
+                )
+        return (
+            BOTH
+            if any(len(port.bad[slot]) + len(port.good[slot]) for slot in (_OUT, _IN))
+            else None
+        )
+
+    def _interface(
+        self, scope: str, node: str, plane: Optional[str], charges: Sequence[_Charge]
+    ) -> Cause:
+        direction = next((word for word in map(self._direction, charges) if word), BOTH)
+        partners = tuple(sorted({partner for charge in charges for partner in charge.partners}))
+        bad = self._observations(number for charge in charges for number in charge.explains())
+        good = self._observations(
+            number
+            for charge in charges
+            for slot in charge.slots
+            for number in charge.suspect.good[slot]
+        )
+        return Cause(scope, (node,), plane, direction, (), bad, partners, good, ())
+
+    def paths(self) -> List[Cause]:
+        causes = []
+        for charge in self.charges:
+            if charge.scope == INTERFACE:
+                continue
+            route, direction = charge.suspect, BOTH
+            names = route.names
+            if _OUT in charge.slots and _IN not in charge.slots and route.good[_IN]:
+                direction = FORWARD
+            elif _IN in charge.slots and _OUT not in charge.slots and route.good[_OUT]:
+                direction, names = FORWARD, names[::-1]
+            bad = self._observations(charge.explains())
+            good = self._observations(
+                number for slot in charge.slots for number in route.good[slot]
+            )
+            further = self._roster().fresh(
+                route.plane, charge.candidates, FRESH_PAIRS, fellows=True
+            )
+            causes.append(
+                Cause(
+                    charge.scope,
+                    charge.candidates,
+                    route.plane,
+                    direction,
+                    names,
+                    bad,
+                    charge.partners,
+                    good,
+                    tuple(further),
+                )
+            )
+        return causes
+
+    def sort_what_is_left(self) -> None:
+        """What nothing explains yet lies on a link when both its ends are good elsewhere; otherwise
+        it is one of them, or the link.
+        """
+        left = [number for number in self.bad if not self.cover[number]]
+        doubted = self._doubted(left)
+        for number in left:
+            one = self.seen[number]
+            candidates = [
+                node
+                for node in (one.source, one.target)
+                if (one.plane, node, _slot(one, node)) in doubted
+            ]
+            if not candidates:
+                candidates = [
+                    node for node in (one.source, one.target) if not self._end_is_good(one, node)
+                ]
+            if candidates:
+                self._doubts[number] = tuple(candidates)
+            else:
+                self._links.setdefault((one.plane, *_ends(one)), []).append(number)
+
+    def links(self) -> List[Cause]:
+        return [self._link(*key, numbers) for key, numbers in self._links.items()]
+
+    def _end_is_good(self, one: Observation, node: str) -> bool:
+        return self._proven(one.plane, node, _slot(one, node), _other(one, node))
+
+    def _doubted(self, left: Sequence[int]) -> Set[Tuple[str, str, int]]:
+        """Slots of interfaces with so many bad links that the interface itself may come and go."""
+        partners: Dict[Tuple[str, str, int], Set[str]] = {}
+        counts: Dict[Tuple[str, str, int], int] = {}
+        for number in left:
+            one = self.seen[number]
+            for node in (one.source, one.target):
+                key = (one.plane, node, _slot(one, node))
+                partners.setdefault(key, set()).add(_other(one, node))
+                counts[key] = counts.get(key, 0) + 1
+        return {
+            (plane, node, slot)
+            for (plane, node, slot), several in partners.items()
+            if len(several) >= MANY_LINKS
+            and counts[(plane, node, slot)]
+            >= HALF * (counts[(plane, node, slot)] + len(self.ports[(plane, node)].good[slot]))
+        }
+
+    def _link(self, plane: str, one: str, other: str, numbers: Sequence[int]) -> Cause:
+        good = [
+            number
+            for slot in self.ports[(plane, one)].good
+            for number in slot
+            if _other(self.seen[number], one) == other
+        ]
+        ways = {
+            (self.seen[number].source if self.seen[number].directed else "") for number in numbers
+        }
+        well = {self.seen[number].source for number in good if self.seen[number].directed}
+        ends, direction = (one, other), BOTH
+        for first, second in ((one, other), (other, one)):
+            if first in ways and second not in ways and second in well:
+                ends, direction = (first, second), FORWARD
+        said = {
+            (self.seen[number].directed, direction == BOTH or self.seen[number].source)
+            for number in numbers
+        }
+        against = [
+            number
+            for number in good
+            if (self.seen[number].directed, direction == BOTH or self.seen[number].source) in said
+        ]
+        partners: Set[str] = set()
+        for node, without in ((one, other), (other, one)):
+            slots = {_slot(self.seen[number], node) for number in numbers}
+            partners.update(
+                sorted(
+                    {
+                        partner
+                        for slot in slots
+                        for partner in self._good_with(plane, node, slot, without)
+                    }
+                )[:PARTNERS]
+            )
+        return Cause(
+            LINK,
+            ends,
+            plane,
+            direction,
+            (),
+            self._observations(numbers),
+            tuple(sorted(partners)),
+            self._observations(against),
+            ((plane, *ends),),
+        )
+
+    def undecided(self) -> List[Cause]:
+        """One for those candidates that an observation lies between, or one that they share; the
+        same candidates on several planes are one.
+        """
+        parts = {
+            key: key
+            for key in (
+                (self.seen[number].plane, node)
+                for number, nodes in self._doubts.items()
+                for node in nodes
+            )
+        }
+
+        def root(key: Tuple[str, str]) -> Tuple[str, str]:
+            while parts[key] != key:
+                parts[key] = key = parts[parts[key]]
+            return key
+
+        for number, nodes in self._doubts.items():
+            for node in nodes[1:]:
+                parts[root((self.seen[number].plane, node))] = root(
+                    (self.seen[number].plane, nodes[0])
+                )
+        members: Dict[Tuple[str, str], List[str]] = {}
+        for plane, node in sorted(parts):
+            members.setdefault(root((plane, node)), []).append(node)
+        of_part: Dict[Tuple[str, str], List[int]] = {}
+        for number, nodes in self._doubts.items():
+            of_part.setdefault(root((self.seen[number].plane, nodes[0])), []).append(number)
+        numbers: Dict[Tuple[str, ...], List[int]] = {}
+        for part, several in of_part.items():
+            numbers.setdefault(tuple(members[part]), []).extend(several)
+        return [self._doubt(nodes, several) for nodes, several in numbers.items()]
+
+    def _doubt(self, nodes: Tuple[str, ...], numbers: List[int]) -> Cause:
+        bad, among = self._observations(numbers), set(nodes)
+        planes = sorted({one.plane for one in bad})
+        partners: Set[str] = set()
+        good: List[int] = []
+        slots = {
+            (one.plane, node, _slot(one, node))
+            for one in bad
+            for node in (one.source, one.target)
+            if node in among
+        }
+        for plane, node, slot in sorted(slots):
+            good += self.ports[(plane, node)].good[slot]
+        for one in bad:
+            partners.update(
+                node
+                for node in (one.source, one.target)
+                if node not in among and self._end_is_good(one, node)
+            )
+        further = tuple(pair for plane in planes for pair in self._decide(plane, nodes))
+        return Cause(
+            UNDECIDED,
+            nodes,
+            planes[0] if len(planes) == 1 else None,
+            BOTH,
+            (),
+            bad,
+            tuple(sorted(partners)),
+            self._observations(good),
+            further,
+        )
+
+    def _decide(self, plane: str, nodes: Sequence[str]) -> Tuple[Pair, ...]:
+        """Pairs that would tell the candidates apart: each with proven-good partners, or else
+        whatever was not measured yet.
+        """
+        roster = self._roster()
+        pairs = [
+            pair for node in nodes for pair in roster.pair(plane, node, PARTNERS_EACH, fresh=True)
+        ]
+        return tuple(pairs or roster.fresh(plane, nodes, FRESH_PAIRS))
+
+    def _roster(self) -> Roster:
+        """Whom to pair candidates with: nobody who is blamed or a candidate."""
+        if self._partners is None:
+            candidates = {
+                (self.seen[number].plane, node)
+                for number, nodes in self._doubts.items()
+                for node in nodes
+            }
+            candidates.update(
+                (charge.suspect.plane, node)
+                for charge in self.charges
+                for node in charge.candidates
+            )
+            self._partners = Roster(self.seen, candidates | self.blamed, self.groups)
+        return self._partners
+
+
+def _consistent(
+    bad: Sequence[Sequence[int]], good: Sequence[Sequence[int]]
+) -> Tuple[int, Tuple[int, ...]]:
+    """The slots that together are bad nearly throughout and hold most of the bad ones: how many
+    more bad than good, and the slots, if any.
+    """
+    most = gain = 0
+    found: Tuple[int, ...] = ()
+    ill, well = [len(slot) for slot in bad], [len(slot) for slot in good]
+    may = [ill[slot] > 0 and ill[slot] >= HALF * (ill[slot] + well[slot]) for slot in range(3)]
+    for slots in _SLOTS:
+        if all(may[slot] for slot in slots):
+            sick, fine = sum(ill[slot] for slot in slots), sum(well[slot] for slot in slots)
+            if fine <= TOLERATED * (sick + fine) and sick > most:
+                most, gain, found = sick, sick - fine, slots
+    return gain, found
+
+
+def _other(one: Observation, node: str) -> str:
+    return one.target if one.source == node else one.source
+
+
+def _slot(one: Observation, node: str) -> int:
+    return _ANY if not one.directed else _OUT if one.source == node else _IN
+
+
+def _ends(one: Observation) -> Tuple[str, str]:
+    return (one.source, one.target) if one.source < one.target else (one.target, one.source)
+
+
+def crosses(names: Tuple[str, ...], source: Optional[str], target: Optional[str]) -> bool:
+    """Whether something from one group to another goes over a path, whichever way."""
+    if not source or not target or source == target:
+        return False
+    wild = names.count(ELSEWHERE)
+    return wild == 2 or (
+        source in names or target in names if wild else {source, target} == set(names)
+    )
+
+
+# ---- the second pass ----
+
+
+def follow_up(
+    causes: Sequence[Cause], observations: Sequence[Observation], groups: Mapping[str, str]
+) -> List[Pair]:
+    """The pairs of the second pass: suspects with proven-good partners, suspect links again, fresh
+    pairs across suspect paths and within. Of a node that may be well the bad pairs count as suspect
+    links.
+
+    Partners are spread so that the pairs fit into few rounds.
+    """
+    suspects: Set[Tuple[str, str]] = set()
+    for cause in causes:
+        planes = {one.plane for one in cause.bad}
+        suspects.update(
+            (plane, node) for node in cause.nodes if cause.scope != LINK for plane in planes
+        )
+    links = [
+        (str(cause.plane), cause.nodes[0], cause.nodes[1])
+        for cause in causes
+        if cause.scope == LINK
+    ]
+    # Other partners would clear the node and leave its bad pairs as they are.
+    for cause in (
+        cause
+        for cause in causes
+        if cause.scope == UNDECIDED and len(cause.nodes) == 1 and cause.against
+    ):
+        links += list(dict.fromkeys((one.plane, *_ends(one)) for one in cause.bad))[:PARTNERS]
+    roster = Roster(
+        observations, suspects, groups, {(plane, node) for plane, *ends in links for node in ends}
+    )
+    pairs = [roster.take(*link) for link in dict.fromkeys(links)]
+    several: Dict[str, int] = {}
+    for _plane, node in suspects:
+        several[node] = several.get(node, 0) + 1
+    for plane, node in sorted(suspects):
+        pairs += roster.pair(plane, node, PARTNERS_EACH if several[node] > 1 else PARTNERS)
+    for cause in causes:
+        if cause.scope == UNDECIDED and (
+            cause.groups or not any(roster.loads.get(node) for node in cause.nodes)
+        ):
+            pairs += [roster.take(*pair) for pair in cause.further]
+    for path in sorted(
+        {(str(cause.plane), *_named_first(cause.groups)) for cause in causes if cause.groups}
+    ):
+        pairs += roster.across(*path) + roster.within(*path)
+    for path in sorted(_doubtful_paths(causes, observations, groups)):
+        pairs += roster.across(*path)
+    return list(dict.fromkeys(pairs))
+
+
+def _doubtful_paths(
+    causes: Sequence[Cause], observations: Sequence[Observation], groups: Mapping[str, str]
+) -> Set[Pair]:
+    """Paths with several bad links and hardly a good one: too few to blame the path, and too many
+    to be sure that it is the links.
+    """
+    bad: Dict[Pair, Set[Tuple[str, str]]] = {}
+    families: Set[bool] = set()
+    for link in causes:
+        path = _path_of(link.bad[0], groups) if link.scope == LINK else None
+        if path:
+            bad.setdefault(path, set()).add(_ends(link.bad[0]))
+            families.update(one.directed for one in link.bad)
+    good: Dict[Pair, Set[Tuple[str, str]]] = {
+        path: set() for path, links in bad.items() if len(links) >= WORDS
+    }
+    for one in observations if good else ():
+        path = _path_of(one, groups) if one.directed in families and not one.bad else None
+        if path in good and _ends(one) not in bad[path]:
+            good[path].add(_ends(one))
+    return {path for path, pairs in good.items() if len(pairs) < WORDS}
+
+
+def _path_of(one: Observation, groups: Mapping[str, str]) -> Optional[Pair]:
+    source, target = groups.get(one.source), groups.get(one.target)
+    if not source or not target or source == target:
+        return None
+    return (one.plane, source, target) if source < target else (one.plane, target, source)
+
+
+def _named_first(groups: Tuple[str, ...]) -> Tuple[str, str]:
+    return (groups[1], groups[0]) if groups[0] == ELSEWHERE else (groups[0], groups[1])
+
+
+def repeated(
+    cause: Cause, second: Sequence[Observation], groups: Optional[Mapping[str, str]] = None
+) -> Optional[bool]:
+    """Whether the second pass saw the cause again: False when at least half of what should be bad
+    was good, None when nothing of it was measured.
+
+    A path is recognised by the ``groups`` of the nodes.
+    """
+    families = {one.directed for one in cause.bad}
+    seen = [
+        one.bad
+        for one in second
+        if one.directed in families and _predicts(cause, one, groups or {})
+    ]
+    return 2 * sum(seen) > len(seen) if seen else None
+
+
+def _predicts(cause: Cause, one: Observation, groups: Mapping[str, str]) -> bool:
+    """Whether an observation should be bad if the cause holds."""
+    if cause.plane not in (None, one.plane):
+        return False
+    if cause.groups:
+        source, target = groups.get(one.source), groups.get(one.target)
+        if not crosses(cause.groups, source, target):
+            return False
+        return (
+            not one.directed
+            or cause.direction == BOTH
+            or source == cause.groups[0]
+            or target == cause.groups[1]
+        )
+    if cause.scope == LINK:
+        return {one.source, one.target} == set(cause.nodes) and (
+            not one.directed or cause.direction == BOTH or one.source == cause.nodes[0]
+        )
+    if not one.directed or cause.direction == BOTH:
+        return one.source in cause.nodes or one.target in cause.nodes
+    return (one.source if cause.direction == TRANSMIT else one.target) in cause.nodes

@@ -1,0 +1,593 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Who takes part in a mesh, on which planes, with which interfaces, by what the hosts said of
+themselves. Pure.
+
+A plane is a network that hosts meet on: the interfaces of one name, or those that hosts name at one
+position of their lists. Whoever cannot take part is left out with a finding that says why; nobody
+is dropped in silence.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections import Counter
+from statistics import median
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
+
+from ...model import FAIL, SKIP, UNKNOWN, WARN, Finding, Subject
+from ..judging.verdict import natural
+from .view import CHECKS, IPERF, PING
+
+Facts = Optional[Mapping[str, Any]]
+Interface = Mapping[str, Any]
+
+_TOOLS = {PING: "fping", IPERF: "iperf3"}
+
+#: Seconds a clock may differ from the fleet's median. NTP keeps clocks within milliseconds of each
+#: other, over the Internet too (README of chrony, "typical accuracy"); the difference is corrected
+#: for, so it says something of the host and not of the run.
+CLOCK_OFFSET = 1.0
+#: Seconds of doubt about a clock beyond which its host might reach into others' rounds: all that
+#: there is between the traffic of two.
+CLOCK_DOUBT = 1.0
+
+#: Interfaces of containers, virtual machines and tunnels, by how their names begin and by their
+#: kind: packets on them go through another one.
+_INNER_NAMES = re.compile(
+    r"lo$|docker|virbr|vnet|cni|flannel|cali|cilium|lxc|lxd|veth|tunl|kube|nodelocaldns|dummy|vxlan|geneve|genev_|tun|tap|wg|weave|antrea|ovn|ovs|podman|"
+    r"nerdctl|tailscale|zt|ifb|sit|gre|erspan|ip6tnl|br-[0-9a-f]{12}$"
+)
+_INNER_KINDS = (
+    "dummy",
+    "tun",
+    "wireguard",
+    "vxlan",
+    "geneve",
+    "ipip",
+    "ip6tnl",
+    "sit",
+    "gre",
+    "gretap",
+    "ip6gre",
+    "vti",
+    "ifb",
+    "nlmon",
+    "xfrm",
+)
+#: Part of the others that must use an interface chosen by itself before a host is told that its own
+#: has no carrier, and part before one that has fewer interfaces than they is told which it lacks: a
+#: fleet may have nodes of several kinds.
+_MOST, _NEARLY_ALL = 0.5, 0.75
+
+
+class Settings(NamedTuple):
+    """What the operator wants. ``options`` are the validated ones of both checks."""
+
+    checks: Sequence[str] = CHECKS
+    #: Rounds on each plane, or "all" for every pair.
+    rounds: Union[int, str] = 5
+    #: By host; an empty list, or no entry, has the interfaces chosen by themselves.
+    interfaces: Mapping[str, Sequence[str]] = {}
+    #: Which are chosen then: ``data`` (also None), those without the default route if there are
+    #: any, or ``mgmt``, that with it.
+    plane_class: Optional[str] = None
+    #: Whether all planes carry traffic at once.
+    together: bool = False
+    seed: int = 0
+    #: The group of a host by the name of the host, and what the groups are (``rack``).
+    group_of: Mapping[str, str] = {}
+    group_by: Optional[str] = None
+    options: Mapping[str, Mapping[str, Any]] = {}
+    #: Seconds from now to the first window.
+    lead_seconds: float = 5.0
+
+
+class Members:
+    """Hosts in natural order, named by their place in it, and the planes on which they meet."""
+
+    def __init__(self, hosts: Mapping[str, Facts], settings: Settings) -> None:
+        self.settings = settings
+        self.hosts = sorted(hosts, key=natural)
+        self.facts = [hosts[host] for host in self.hosts]
+        self.clocks = [clock_of(facts) for facts in self.facts]
+        #: ``{"host", "plane" (None: all), "check" (None: both), "finding"}``.
+        self.left_out: List[Dict[str, Any]] = []
+        family = settings.options.get(PING, {}).get("family", "auto")
+        self._families = (4, 6) if family == "auto" else (int(family),)
+        self._present = [place for place in range(len(self.hosts)) if self._is_present(place)]
+        self._interfaces = [
+            {one["name"]: one for one in (facts or {}).get("interfaces") or []}
+            for facts in self.facts
+        ]
+        self.planes = [self._plane(name, chosen) for name, chosen in self._choose().items()]
+        self.planes = [plane for plane in self.planes if any(plane["members"])]
+
+    def able(self, check: str) -> List[List[int]]:
+        """Places of the hosts that can run a check, by plane; those that cannot, or have nobody to
+        run it with, are left out of it.
+        """
+        kept = set()
+        for place in self._present:
+            finding = self._unable(place, check)
+            if finding:
+                self._leave_out(place, finding, check=check)
+            else:
+                kept.add(place)
+        found = []
+        for plane in self.planes:
+            places = [
+                place for place, member in enumerate(plane["members"]) if member and place in kept
+            ]
+            if len(places) == 1:
+                interface = plane["members"][places[0]]["interface"]
+                self._leave_out(
+                    places[0],
+                    _no_partner(interface, f"no other host of {plane['name']} can run {check}"),
+                    plane["name"],
+                    check,
+                )
+                places = []
+            found.append(places)
+        return found
+
+    def off_clocks(self) -> List[Dict[str, Any]]:
+        """``{"host", "check", "finding"}`` for each clock that is off; its host takes part all the
+        same.
+        """
+        clocks = [
+            (place, clock)
+            for place, clock in ((place, self.clocks[place]) for place in self._present)
+            if clock
+        ]
+        usual = median([clock["offset_seconds"] for _place, clock in clocks] or [0.0])
+        check = next(check for check in CHECKS if check in self.settings.checks)
+        found = []
+        for place, clock in clocks:
+            off, doubt = clock["offset_seconds"] - usual, clock["uncertainty_seconds"]
+            if abs(off) - doubt > CLOCK_OFFSET:
+                way = "ahead of" if off > 0 else "behind"
+                message = (
+                    f"its clock is {abs(off):.1f} s {way} the fleet's median (read to "
+                    f"{doubt:.2f} s); look at its NTP or chrony"
+                )
+                evidence = {
+                    "offset_seconds": round(off, 3),
+                    "uncertainty_seconds": doubt,
+                    "hosts": len(clocks),
+                }
+                finding = Finding(
+                    "clock_offset", WARN, message, "fix_configuration", evidence=evidence
+                )
+                found.append(
+                    {"host": self.hosts[place], "check": check, "finding": finding.to_dict()}
+                )
+        return found
+
+    def odd_links(self) -> List[Dict[str, Any]]:
+        """``{"host", "check", "finding"}`` for each link that is slower than those of nearly all
+        others on its plane, or has another MTU; its host takes part all the same, and is measured
+        against its own link's speed.
+        """
+        check = next(check for check in reversed(CHECKS) if check in self.settings.checks)
+        found = []
+        for plane in self.planes:
+            for key, code, unit in (
+                ("speed", "link_speed_differs", 1e9),
+                ("mtu", "mtu_differs", 1),
+            ):
+                values = {
+                    place: member[key]
+                    for place, member in enumerate(plane["members"])
+                    if member and member[key]
+                }
+                usual, times = Counter(values.values()).most_common(1)[0] if values else (0, 0)
+                for place, value in values.items():
+                    if (
+                        value == usual
+                        or (key == "speed" and value > usual)
+                        or times < 2
+                        or times < _NEARLY_ALL * (len(values) - 1)
+                    ):
+                        continue
+                    finding = _odd(
+                        code,
+                        plane["members"][place]["interface"],
+                        value / unit,
+                        usual / unit,
+                        times,
+                    )
+                    found.append(
+                        {"host": self.hosts[place], "check": check, "finding": finding.to_dict()}
+                    )
+        return found
+
+    def _leave_out(
+        self, place: int, finding: Finding, plane: Optional[str] = None, check: Optional[str] = None
+    ) -> None:
+        self.left_out.append(
+            {
+                "host": self.hosts[place],
+                "plane": plane,
+                "check": check,
+                "finding": finding.to_dict(),
+            }
+        )
+
+    def _is_present(self, place: int) -> bool:
+        facts, clock = self.facts[place], self.clocks[place]
+        if facts is None:
+            message = (
+                "it takes no part in the mesh: it was not reached, or did not say what "
+                "interfaces and tools it has"
+            )
+            finding = Finding("not_in_mesh", UNKNOWN, message, "watch")
+        elif len(self.hosts) == 1:
+            finding = Finding(
+                "no_partner", SKIP, "it is the only host, there is none to measure it with"
+            )
+        elif isinstance(facts.get("error"), dict):
+            why = (
+                ""
+                if facts["error"].get("reason") == "twin"
+                else "its interfaces could not be read: "
+            )
+            message = f"it takes no part in the mesh: {why}{facts['error'].get('message')}"
+            finding = Finding(
+                "interfaces_not_read", UNKNOWN, message, "watch", evidence=dict(facts["error"])
+            )
+        elif not clock:
+            message = (
+                "it takes no part in the mesh, which goes by the clock: "
+                f"{facts.get('clock_error') or 'its clock was not read'}"
+            )
+            finding = Finding("clock_not_read", UNKNOWN, message, "watch")
+        elif clock["uncertainty_seconds"] > CLOCK_DOUBT:
+            doubt = clock["uncertainty_seconds"]
+            message = (
+                f"its clock could be read to {doubt:.1f} s only; beyond "
+                f"{CLOCK_DOUBT:.0f} s it would reach into others' rounds"
+            )
+            finding = Finding(
+                "clock_not_read", UNKNOWN, message, "watch", evidence={"uncertainty_seconds": doubt}
+            )
+        else:
+            return True
+        self._leave_out(place, finding)
+        return False
+
+    # ---- which interfaces ----
+
+    def _choose(self) -> Dict[str, Dict[int, Interface]]:
+        """The interface of each host on each plane, by the plane's name."""
+        positions = self._positions()
+        planes: Dict[str, Dict[int, Interface]] = {name: {} for name in positions}
+        unnamed = []
+        for place in self._present:
+            names = self.settings.interfaces.get(self.hosts[place]) or []
+            if not names:
+                unnamed.append(place)
+            for plane, name in zip(positions, names):
+                trouble = self._trouble(place, name)
+                if trouble:
+                    self._leave_out(place, trouble, plane)
+                else:
+                    planes[plane][place] = self._interfaces[place][name]
+        by_name: Dict[str, Dict[int, Interface]] = {}
+        for place, chosen in self._by_themselves(unnamed).items():
+            for name, interface in chosen.items():
+                by_name.setdefault(name, {})[place] = interface
+        for name in sorted(by_name, key=natural):
+            planes.setdefault(name, {}).update(by_name[name])
+        return planes
+
+    def _positions(self) -> List[str]:
+        """Names of the planes of hosts that name their interfaces: the most common at each position
+        of their lists.
+        """
+        lists = [self.settings.interfaces.get(host) or [] for host in self.hosts]
+        names: List[str] = []
+        for position in range(max((len(one) for one in lists), default=0)):
+            common = [
+                name
+                for name, _times in Counter(
+                    one[position] for one in lists if len(one) > position
+                ).most_common()
+            ]
+            names.append(
+                next((name for name in common if name not in names), f"{common[0]}@{position + 1}")
+            )
+        return names
+
+    def _by_themselves(self, places: List[int]) -> Dict[int, Dict[str, Interface]]:
+        """Interfaces of hosts that name none, by name."""
+        usable = self._usable(places)
+        chosen = {place: self._of_class(usable[place]) for place in places}
+        # What a host lacks is only told of data interfaces: it was reached by some other.
+        holders = Counter(
+            name
+            for own in chosen.values()
+            for name, one in own.items()
+            if not one.get("default_route")
+        )
+        others = len(places) - 1
+        common = [
+            name
+            for name in sorted(holders, key=natural)
+            if holders[name] >= 2 and holders[name] > _MOST * others
+        ]
+        for place in places:
+            own = chosen[place]
+            own.update({name: usable[place][name] for name in common if name in usable[place]})
+            fewer = sum(not one.get("default_route") for one in own.values()) < len(common)
+            lacking = False
+            for name in [name for name in common if name not in own]:
+                trouble = self._trouble(place, name) or _without_address(name, self._families)
+                if trouble.code == "no_carrier" or (
+                    fewer and holders[name] >= _NEARLY_ALL * others
+                ):
+                    lacking = True
+                    message = (
+                        f"{trouble.message}; {holders[name]} of {others} other hosts use theirs"
+                    )
+                    self._leave_out(
+                        place,
+                        Finding(
+                            trouble.code, trouble.status, message, trouble.action, trouble.subject
+                        ),
+                        name,
+                    )
+            if (
+                lacking
+            ):  # and the way by which it was reached instead is not what was to be measured
+                chosen[place] = {
+                    name: one
+                    for name, one in own.items()
+                    if name in common or not one.get("default_route")
+                }
+            elif not own:
+                self._leave_out(place, self._nothing(place))
+        return chosen
+
+    def _usable(self, places: List[int]) -> Dict[int, Dict[str, Interface]]:
+        """Interfaces that lead to other hosts, as far as can be told: up, with a carrier, and not
+        with an address that all have.
+        """
+        found = {
+            place: {
+                name: one for name, one in self._interfaces[place].items() if self._leads_out(one)
+            }
+            for place in places
+        }
+        private = _private([one for own in found.values() for one in own.values()])
+        return {
+            place: {name: one for name, one in own.items() if name not in private}
+            for place, own in found.items()
+        }
+
+    def _leads_out(self, interface: Interface) -> bool:
+        inner = _INNER_NAMES.match(interface["name"]) or interface.get("kind") in _INNER_KINDS
+        # A link-local IPv4 address is that of a way to the host's own service processor.
+        reachable = [
+            one
+            for one in _addresses(interface, self._families)
+            if not one["address"].startswith("169.254.")
+        ]
+        return bool(
+            not inner
+            and interface.get("up")
+            and interface.get("carrier") is not False
+            and reachable
+        )
+
+    def _of_class(self, usable: Dict[str, Interface]) -> Dict[str, Interface]:
+        management = {name: one for name, one in usable.items() if one.get("default_route")}
+        data = {name: one for name, one in usable.items() if not one.get("default_route")}
+        return management if self.settings.plane_class == "mgmt" else data or management
+
+    def _nothing(self, place: int) -> Finding:
+        what = (
+            "no interface with the default route"
+            if self.settings.plane_class == "mgmt"
+            else "no interface"
+        )
+        message = (
+            f"{what} is up with a carrier and an address that only this host has; it "
+            f"has: {self._names(place)}"
+        )
+        return Finding("interface_without_address", UNKNOWN, message, "fix_configuration")
+
+    def _trouble(self, place: int, name: str) -> Optional[Finding]:
+        """What keeps an interface from being used, other than its address."""
+        subject, interface = Subject("interface", name=name), self._interfaces[place].get(name)
+        if interface is None:
+            return Finding(
+                "interface_missing",
+                UNKNOWN,
+                f"there is no such interface; the host has: {self._names(place)}",
+                "fix_configuration",
+                subject,
+            )
+        if not interface.get("up"):
+            return Finding(
+                "interface_down", UNKNOWN, "it is set down", "fix_configuration", subject
+            )
+        if interface.get("carrier") is False:
+            return Finding(
+                "no_carrier",
+                FAIL,
+                "it has no carrier: look at cable, transceiver, the switch's port, the card",
+                "drain_node",
+                subject,
+            )
+        return None
+
+    def _names(self, place: int) -> str:
+        return ", ".join(sorted(self._interfaces[place], key=natural)) or "none"
+
+    # ---- planes and checks ----
+
+    def _plane(self, name: str, chosen: Mapping[int, Interface]) -> Dict[str, Any]:
+        """A plane of the interfaces chosen for it, without those that have no address of the
+        plane's family or another's address.
+        """
+        holders = {
+            family: sum(1 for one in chosen.values() if _addresses(one, (family,)))
+            for family in self._families
+        }
+        family = max(self._families, key=lambda one: holders[one])  # the first, IPv4, of equals
+        times = Counter(
+            one["address"]
+            for interface in chosen.values()
+            for one in _addresses(interface, (family,))
+        )
+        addresses: Dict[int, str] = {}
+        for place, interface in chosen.items():
+            own = sorted(
+                (one["address"] for one in _addresses(interface, (family,))),
+                key=lambda address: times[address] > 1,
+            )
+            if own:
+                addresses[place] = own[0]
+            else:
+                self._leave_out(place, _without_address(interface["name"], (family,)), name)
+        unique = {}
+        for place, address in addresses.items():
+            others = (
+                [
+                    self.hosts[other]
+                    for other, same in addresses.items()
+                    if same == address and other != place
+                ]
+                if times[address] > 1
+                else []
+            )
+            if others:
+                self._leave_out(place, _duplicate(chosen[place]["name"], address, others), name)
+            else:
+                unique[place] = address
+        if len(unique) == 1:
+            place = next(iter(unique))
+            self._leave_out(
+                place,
+                _no_partner(chosen[place]["name"], f"no other host takes part on {name}"),
+                name,
+            )
+            unique = {}
+        members: List[Optional[Dict[str, Any]]] = [None] * len(self.hosts)
+        for place, address in unique.items():
+            interface = chosen[place]
+            members[place] = {
+                "interface": interface["name"],
+                "address": address,
+                "mtu": interface.get("mtu"),
+                "speed": interface.get("speed"),
+            }
+        return {"name": name, "members": members}
+
+    def _unable(self, place: int, check: str) -> Optional[Finding]:
+        facts, tool = self.facts[place] or {}, _TOOLS[check]
+        found = facts.get(tool) or {}
+        if not found.get("path"):
+            return Finding(
+                f"{tool}_missing",
+                UNKNOWN,
+                f"{tool} cannot be used: {found.get('error') or 'it was not found'}",
+                "fix_configuration",
+            )
+        busy = [Finding.from_dict(one) for one in facts.get("busy") or []]
+        if check == IPERF and busy and not self.settings.options[IPERF]["force"]:
+            # One reason is enough, and one that is known is better than one that could not be told.
+            return min(busy, key=lambda finding: finding.status != SKIP)
+        return None
+
+
+def clock_of(facts: Facts) -> Optional[Dict[str, Any]]:
+    """A host's clock as it was read, None when it was not."""
+    clock = (facts or {}).get("clock")
+    if not isinstance(clock, dict):
+        return None
+    numbers = [clock.get(key) for key in ("offset_seconds", "uncertainty_seconds")]
+    return (
+        clock
+        if all(isinstance(one, (int, float)) and math.isfinite(one) for one in numbers)
+        else None
+    )
+
+
+def _addresses(interface: Interface, families: Tuple[int, ...]) -> List[Mapping[str, Any]]:
+    return [one for one in interface.get("addresses") or [] if one["family"] in families]
+
+
+def _private(interfaces: List[Interface]) -> Set[str]:
+    """Names of interfaces that have nothing but the same addresses on most hosts: networks within a
+    host, such as bridges of containers.
+    """
+    holders = Counter(one["name"] for one in interfaces)
+    times = Counter(
+        (one["name"], address["address"]) for one in interfaces for address in one["addresses"]
+    )
+
+    def shared(name: str, address: str) -> bool:
+        return times[name, address] >= 3 and times[name, address] > holders[name] / 2
+
+    return {
+        one["name"]
+        for one in interfaces
+        if all(shared(one["name"], address["address"]) for address in one["addresses"])
+    }
+
+
+def _without_address(name: str, families: Tuple[int, ...]) -> Finding:
+    kinds = " or ".join(f"IPv{family}" for family in families)
+    message = f"it has no {kinds} address that others can reach"
+    return Finding(
+        "interface_without_address",
+        UNKNOWN,
+        message,
+        "fix_configuration",
+        Subject("interface", name=name),
+    )
+
+
+def _duplicate(interface: str, address: str, others: List[str]) -> Finding:
+    names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
+    message = f"its address {address} is also that of {names}; which of them answers cannot be told"
+    evidence = {"address": address, "hosts": others[:12]}
+    return Finding(
+        "duplicate_address",
+        UNKNOWN,
+        message,
+        "fix_configuration",
+        Subject("interface", name=interface),
+        evidence,
+    )
+
+
+def _odd(code: str, interface: str, own: float, usual: float, others: int) -> Finding:
+    if code == "mtu_differs":
+        message = f"its MTU is {own:g}, that of {others} other hosts on this network {usual:g}"
+    else:
+        message = (
+            f"its link runs at {own:g} Gbit/s, those of {others} other hosts at "
+            f"{usual:g}: look at cable, transceiver, the switch's port"
+        )
+    return Finding(
+        code,
+        WARN,
+        message,
+        "fix_configuration",
+        Subject("interface", name=interface),
+        {"own": own, "usual": usual, "hosts": others},
+    )
+
+
+def _no_partner(interface: str, why: str) -> Finding:
+    return Finding(
+        "no_partner",
+        SKIP,
+        f"there is none to measure it with: {why}",
+        "none",
+        Subject("interface", name=interface),
+    )

@@ -1,0 +1,444 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The plan of a mesh run: who does what when. Pure.
+
+A plan and the shares of it that the hosts get are plain JSON values. Hosts are named by their place
+in ``plan["hosts"]``, planes by theirs in ``plan["planes"]``; times are seconds after
+``plan["start"]``, which is by the controller's clock. Windows never overlap on a host: first
+everybody pings, then pairs meet round by round.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
+
+from ...node.checks.iperf3_pairs import port_range
+from .members import Facts, Members, Settings, clock_of
+from .schedule import disjoint_rounds, ping_peers, sampled_rounds
+from .view import CHECKS, IPERF, PING
+
+__all__ = ["Settings", "describe", "follow_up", "lead", "make", "refuse", "shares"]
+
+Plan = Dict[str, Any]
+
+#: Seconds of a round in which the two ends find each other, and before and after its legs: what
+#: their clocks may be apart.
+HANDSHAKE, SLACK = 0.4, 0.3
+#: Seconds of a round that are not traffic: HANDSHAKE and SLACK at both ends.
+_OVERHEAD = 1.0
+#: Seconds between the pings and the first round.
+_GUARD = 1.0
+#: Seconds for fping to start and to wait for the last answers, once for small and once for large
+#: packets, on a busy host.
+_PING_ENDS = 5.0
+#: Large packets to each peer: one that arrives proves the way, three survive a little loss.
+BIG_COUNT = 3
+#: Milliseconds between the packets of one fping at least, which is what those who are not root may
+#: use (fping(8), LIMITS), and between those to one target at least: twice what they may use.
+_LEAST_INTERVAL, _LEAST_PERIOD = 1.0, 20.0
+#: Seconds after the last window at which a node process ends by itself when nobody collected its
+#: readings.
+_UNCOLLECTED = 600
+#: Pairs of the second pass that a host is in, on a plane.
+_MOST_AGAIN = 4
+#: How often the second pass measures each of its pairs: one measurement may be held up, and the
+#: better one is believed.
+TIMES_AGAIN = 2
+#: Bytes of a small ping on the wire: 56 of data, ICMP 8, IPv6 40, Ethernet 14.
+_SMALL_FRAME = 56 + 8 + 40 + 14
+
+
+def make(hosts: Mapping[str, Facts], settings: Settings, now: float, run: str) -> Plan:
+    """The plan for hosts by their facts (None: not known), from ``now`` on the controller's clock.
+    Raises ValueError for settings that mean nothing, naming the option, its value and what is
+    accepted; what is wrong with a host leaves that host out.
+    """
+    refuse(settings)
+    members = Members(hosts, settings)
+    able = {check: members.able(check) for check in CHECKS if check in settings.checks}
+    plan: Plan = {
+        "run": run,
+        "pass": 1,
+        "seed": settings.seed,
+        "start": now + settings.lead_seconds,
+        "hosts": members.hosts,
+        "groups": [str(settings.group_of.get(host) or "") for host in members.hosts],
+        "group_by": settings.group_by,
+        "planes": members.planes,
+        "together": settings.together,
+        "clocks": members.clocks,
+        "checks": list(able),
+        "options": {check: dict(settings.options.get(check, {})) for check in CHECKS},
+        "left_out": members.left_out,
+        "findings": members.off_clocks() + members.odd_links(),
+    }
+    ping = pairs = None
+    if PING in able:
+        peers = [
+            _peers(plan, plane["name"], places) for plane, places in zip(members.planes, able[PING])
+        ]
+        ping = _ping(peers, plan["options"][PING], plan["options"][PING]["count"])
+    if IPERF in able:
+        pairs = _pairs(_rounds(plan, able[IPERF], settings.rounds), plan["options"][IPERF])
+    return _timed(plan, ping, pairs)
+
+
+def lead(hosts: Mapping[str, Facts], now: float) -> float:
+    """Seconds that starting a process on every host will take, from how long it took to ask them
+    all for their facts.
+    """
+    clocks = [clock for clock in map(clock_of, hosts.values()) if clock]
+    took = (
+        min(now, max(clock["answered"] for clock in clocks))
+        - min(clock["asked"] for clock in clocks)
+        if clocks
+        else 0.0
+    )
+    return max(5.0, 1.3 * took + 3.0)
+
+
+def shares(plan: Plan) -> Dict[str, Dict[str, Any]]:
+    """What each host needs to know of the plan, by host; those with nothing to do have none."""
+    windows: List[List[Dict[str, Any]]] = [[] for _host in plan["hosts"]]
+    if plan["ping"]:
+        for place, window in _ping_windows(plan, plan["ping"]):
+            windows[place].append(window)
+    if plan["pairs"]:
+        for place, window in _pair_windows(plan, plan["pairs"]):
+            windows[place].append(window)
+    found = {}
+    for place, (host, own) in enumerate(zip(plan["hosts"], windows)):
+        if own:
+            start = plan["start"] + plan["clocks"][place]["offset_seconds"]
+            found[host] = {
+                "run": plan["run"],
+                "pass": plan["pass"],
+                "host": host,
+                "start": start,
+                "lifetime": plan["seconds"] + _UNCOLLECTED,
+                "windows": own,
+            }
+    return found
+
+
+def describe(plan: Plan) -> Dict[str, Any]:
+    """What a plan costs: hosts that take part, names of planes, rounds, pairs, echo requests, bytes
+    at most (None when the speed of an interface is not known), seconds from the first window to the
+    end of the last, seed, and hosts left out of something.
+    """
+    pairs = (
+        [pair for one in plan["pairs"]["rounds"] for pair in one["pairs"]] if plan["pairs"] else []
+    )
+    peers = plan["ping"]["peers"] if plan["ping"] else []
+    taking_part = {place for _plane, *ends in pairs for place in ends}
+    taking_part.update(place for lists in peers for place, some in enumerate(lists) if some)
+    return {
+        "hosts": len(taking_part),
+        "planes": [plane["name"] for plane in plan["planes"]],
+        "rounds": len(plan["pairs"]["rounds"]) if plan["pairs"] else 0,
+        "pairs": len(pairs),
+        "pings": sum(len(some) for lists in peers for some in lists)
+        * (plan["ping"]["count"] + plan["ping"]["big_count"])
+        if plan["ping"]
+        else 0,
+        "bytes": _bytes(plan, pairs, peers),
+        "seconds": plan["seconds"],
+        "seed": plan["seed"],
+        "left_out": len({one["host"] for one in plan["left_out"]}),
+    }
+
+
+def follow_up(
+    plan: Plan, wanted: Iterable[Tuple[str, str, str]], now: float, lead: float, count: int = 100
+) -> Optional[Plan]:
+    """A second pass between the wanted (plane, host, host) only: ``count`` pings between them, and
+    rounds of `_MOST_AGAIN` pairs for a host on a plane at most, the first wanted first; then the
+    same rounds again, so that what holds one measurement of a pair up is over by the other. None
+    when nothing of it can be measured. What was left out stays so.
+    """
+    places = {host: place for place, host in enumerate(plan["hosts"])}
+    planes = {plane["name"]: number for number, plane in enumerate(plan["planes"])}
+    known = [
+        (planes[plane], places[one], places[other])
+        for plane, one, other in wanted
+        if plane in planes and one in places and other in places
+    ]
+    left_out = {(one["check"], one["host"], one["plane"]) for one in plan["left_out"]}
+
+    def able(check: str) -> List[Tuple[int, int, int]]:
+        return [
+            triple
+            for triple in known
+            if check in plan["checks"]
+            and all(_stays(plan, left_out, check, triple[0], place) for place in triple[1:])
+        ]
+
+    peers: List[List[List[int]]] = [[[] for _host in plan["hosts"]] for _plane in plan["planes"]]
+    for plane, one, other in able(PING):
+        for place, peer in ((one, other), (other, one)):
+            if peer not in peers[plane][place]:
+                peers[plane][place].append(peer)
+    ping = _ping(peers, plan["options"][PING], count)
+    rounds = disjoint_rounds(_few_each(able(IPERF)), plan["together"])
+    pairs = _pairs(
+        [[list(triple) for triple in one] for one in rounds * TIMES_AGAIN], plan["options"][IPERF]
+    )
+    if not ping and not pairs:
+        return None
+    return _timed(
+        dict(plan, **{"pass": 2, "start": now + lead, "left_out": [], "findings": []}), ping, pairs
+    )
+
+
+# ---- settings ----
+
+
+def refuse(settings: Settings) -> None:
+    """Raise ValueError for what cannot be planned; it names the option, its value and what is
+    accepted.
+    """
+    for check in settings.checks:
+        if check not in CHECKS:
+            raise ValueError(
+                f"checks: {check!r} is not a check of the mesh; accepted are: {', '.join(CHECKS)}"
+            )
+    if not settings.checks:
+        raise ValueError(f"checks: none is named; accepted are: {', '.join(CHECKS)}")
+    rounds = settings.rounds
+    if rounds != "all" and (not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1):
+        raise ValueError(
+            f"rounds: {rounds!r} is not accepted; accepted are 'all' and whole numbers from 1"
+        )
+    if settings.plane_class not in (None, "data", "mgmt"):
+        raise ValueError(
+            f"plane: {settings.plane_class!r} is not accepted; accepted are data and mgmt"
+        )
+    for host, names in settings.interfaces.items():
+        if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
+            raise ValueError(
+                f"interfaces: {names!r} of {host} is not accepted; accepted is a list of "
+                "names, such as [eth1, eth2]"
+            )
+        twice = [name for name, times in Counter(names).items() if times > 1]
+        if twice:
+            raise ValueError(
+                f"interfaces: {list(names)!r} of {host} has {twice[0]} twice; accepted is a "
+                "list that names each interface once"
+            )
+    if IPERF in settings.checks:
+        port_range(settings.options[IPERF]["ports"])
+
+
+# ---- windows ----
+
+
+def _timed(plan: Plan, ping: Optional[Dict[str, Any]], pairs: Optional[Dict[str, Any]]) -> Plan:
+    """The plan with its windows one after the other."""
+    seconds = 0.0
+    if ping:
+        seconds = ping["seconds"]
+    if pairs:
+        pairs["offset"] = seconds + _GUARD if ping else 0.0
+        seconds = pairs["offset"] + len(pairs["rounds"]) * pairs["period"]
+    return dict(plan, ping=ping, pairs=pairs, seconds=round(seconds, 3))
+
+
+def _peers(plan: Plan, plane: str, places: List[int]) -> List[List[int]]:
+    """Peers of every host on a plane, of which ``places`` take part."""
+    peers: List[List[int]] = [[] for _host in plan["hosts"]]
+    groups = [plan["groups"][place] for place in places]
+    for place, some in zip(
+        places,
+        ping_peers(
+            len(places), plan["options"][PING]["peers"], f"{plan['seed']} pings {plane}", groups
+        ),
+    ):
+        peers[place] = [places[peer] for peer in some]
+    return peers
+
+
+def _ping(
+    peers: List[List[List[int]]], options: Mapping[str, Any], count: int
+) -> Optional[Dict[str, Any]]:
+    """The window in which all ping all of their peers, on all planes at once; paced for the sum of
+    them, the same for all hosts.
+    """
+    most = max((len(some) for lists in peers for some in lists), default=0)
+    if not most:
+        return None
+    nodes = sum(1 for own in zip(*peers) if any(own))
+    planes = sum(1 for lists in peers if any(lists))
+    # In whole milliseconds, since an older fping knows no others.
+    interval = float(
+        math.ceil(planes * max(_LEAST_INTERVAL, 1000.0 * nodes / options["packets_per_second"]))
+    )
+    period = max(_LEAST_PERIOD, most * interval)
+    seconds = math.ceil((count + BIG_COUNT) * period / 1000.0 * 1.1 + _PING_ENDS)
+    return {
+        "offset": 0.0,
+        "seconds": float(seconds),
+        "count": count,
+        "interval_ms": interval,
+        "period_ms": period,
+        "big_count": BIG_COUNT,
+        "peers": peers,
+    }
+
+
+def _rounds(plan: Plan, able: List[List[int]], count: Union[int, str]) -> List[List[List[int]]]:
+    """Rounds of [plane, client, server]: planes take turns, unless they are together or have no
+    host in common.
+    """
+    schedules = []
+    for number, places in enumerate(able):
+        groups = [plan["groups"][place] for place in places]
+        rounds = sampled_rounds(
+            len(places),
+            len(places) if count == "all" else int(count),
+            f"{plan['seed']} pairs {plan['planes'][number]['name']}",
+            groups,
+        )
+        schedules.append(
+            [[[number, places[one], places[other]] for one, other in pairs] for pairs in rounds]
+        )
+    lanes: List[Tuple[Set[int], List[int]]] = []
+    for number, places in enumerate(able):
+        lane = next(
+            (lane for lane in lanes if plan["together"] or not lane[0].intersection(places)), None
+        )
+        if lane is None:
+            lanes.append((set(places), [number]))
+        else:
+            lane[0].update(places)
+            lane[1].append(number)
+    found = []
+    for turn in range(max((len(rounds) for rounds in schedules), default=0)):
+        for _places, numbers in lanes:
+            found.append(
+                [
+                    pair
+                    for number in numbers
+                    if turn < len(schedules[number])
+                    for pair in schedules[number][turn]
+                ]
+            )
+    return [pairs for pairs in found if pairs]
+
+
+def _pairs(rounds: List[List[List[int]]], options: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+    if not rounds:
+        return None
+    duration = options["duration"]
+    return {
+        "offset": 0.0,
+        "period": duration + _OVERHEAD,
+        "handshake_seconds": HANDSHAKE,
+        "leg_seconds": duration / 2,
+        "slack_seconds": SLACK,
+        "streams": options["streams"],
+        "zerocopy": options["zerocopy"],
+        "ports": list(port_range(options["ports"])),
+        "rounds": [{"pairs": pairs} for pairs in rounds],
+    }
+
+
+def _stays(
+    plan: Plan, left_out: Set[Tuple[Any, Any, Any]], check: str, plane: int, place: int
+) -> bool:
+    """Whether a host could run a check on a plane in the first pass."""
+    host, name = plan["hosts"][place], plan["planes"][plane]["name"]
+    return bool(plan["planes"][plane]["members"][place]) and not left_out.intersection(
+        (one, host, where) for one in (None, check) for where in (None, name)
+    )
+
+
+def _few_each(wanted: List[Tuple[int, int, int]]) -> List[Tuple[int, int, int]]:
+    """The first of the wanted, with at most `_MOST_AGAIN` for a host on a plane."""
+    times: Counter = Counter()
+    kept = []
+    for plane, one, other in dict.fromkeys(
+        (plane, min(ends), max(ends)) for plane, *ends in wanted
+    ):
+        if max(times[plane, one], times[plane, other]) < _MOST_AGAIN:
+            times[plane, one] += 1
+            times[plane, other] += 1
+            kept.append((plane, one, other))
+    return kept
+
+
+# ---- shares and figures ----
+
+
+def _ping_windows(plan: Plan, ping: Dict[str, Any]) -> Iterable[Tuple[int, Dict[str, Any]]]:
+    hosts = plan["hosts"]
+    paces = {
+        key: ping[key]
+        for key in ("offset", "seconds", "count", "interval_ms", "period_ms", "big_count")
+    }
+    for plane, lists in zip(plan["planes"], ping["peers"]):
+        members = plane["members"]
+        for place, peers in enumerate(lists):
+            if peers:
+                targets = {hosts[peer]: members[peer]["address"] for peer in peers}
+                own = {key: members[place][key] for key in ("interface", "address", "mtu")}
+                yield place, dict(paces, kind="ping", plane=plane["name"], targets=targets, **own)
+
+
+def _pair_windows(plan: Plan, pairs: Dict[str, Any]) -> Iterable[Tuple[int, Dict[str, Any]]]:
+    common = {
+        key: pairs[key]
+        for key in (
+            "handshake_seconds",
+            "leg_seconds",
+            "slack_seconds",
+            "streams",
+            "zerocopy",
+            "ports",
+        )
+    }
+    for number, one in enumerate(pairs["rounds"]):
+        offset = round(pairs["offset"] + number * pairs["period"], 3)
+        for plane, client, server in one["pairs"]:
+            members = plan["planes"][plane]["members"]
+            for place, peer, side in ((client, server, "client"), (server, client, "server")):
+                yield (
+                    place,
+                    dict(
+                        common,
+                        kind="pair",
+                        plane=plan["planes"][plane]["name"],
+                        round=number,
+                        offset=offset,
+                        seconds=pairs["period"],
+                        interface=members[place]["interface"],
+                        address=members[place]["address"],
+                        peer=plan["hosts"][peer],
+                        peer_address=members[peer]["address"],
+                        side=side,
+                    ),
+                )
+
+
+def _bytes(plan: Plan, pairs: List[List[int]], peers: List[List[List[int]]]) -> Optional[int]:
+    """Bytes on the wire at most: pairs at the speed of the slower end, one direction at a time, and
+    pings with their answers.
+    """
+    total = 0.0
+    for plane, one, other in pairs:
+        members = plan["planes"][plane]["members"]
+        speeds = [members[place]["speed"] for place in (one, other)]
+        if None in speeds:
+            return None
+        total += min(speeds) / 8 * 2 * plan["pairs"]["leg_seconds"]
+    for plane, lists in zip(plan["planes"], peers):
+        for member, some in zip(plane["members"], lists):
+            if some:
+                large = (member["mtu"] or 1500) + 14
+                total += (
+                    2
+                    * len(some)
+                    * (plan["ping"]["count"] * _SMALL_FRAME + plan["ping"]["big_count"] * large)
+                )
+    return round(total)

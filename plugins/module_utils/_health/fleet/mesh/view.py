@@ -1,0 +1,383 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What is known of a mesh run when it is judged: the figures, what was expected of them, and the
+causes that explain what is bad. Pure.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+
+from ...knowledge.network import PING_HEADERS
+from . import localise
+from .figures import (
+    KINDS,
+    Echo,
+    Expected,
+    Figures,
+    Leg,
+    LinkClass,
+    Missed,
+    Observed,
+    Passes,
+    class_of,
+    expectations,
+    gather,
+    latency_limits,
+    link_classes,
+    observe,
+    united,
+    usual_delays,
+)
+from .localise import Cause, Observation
+
+PING, IPERF = "ping_mesh", "iperf3_pairs"
+CHECKS = (PING, IPERF)
+
+
+class Explained(NamedTuple):
+    """A cause, what kind of trouble it is, and what else it explains."""
+
+    cause: Cause
+    kind: str
+    #: The check whose figures named it.
+    check: str
+    #: Observations of other kinds that it explains too.
+    further: Tuple[Observation, ...] = ()
+    #: Whether the second pass saw it again; None when it was not measured again.
+    repeated: Optional[bool] = None
+    #: Whether nothing arrives by this check where the other one's packets do.
+    filtered: bool = False
+
+    @property
+    def is_weak(self) -> bool:
+        """Whether it may be a firewall: that iperf3 gets no connection says nothing of the link,
+        and no ping nothing where iperf3 does.
+        """
+        return self.kind == "blocked" and (self.filtered or self.check == IPERF)
+
+    @property
+    def checks(self) -> Set[str]:
+        """The checks whose figures show it: its own, and the other one's as far as what that found
+        follows from it.
+        """
+        following = [one for one in self.further if KINDS.index(one.kind) >= KINDS.index(self.kind)]
+        return {self.check} | {IPERF if one.directed else PING for one in following}
+
+
+class View:
+    """The figures of a run with what was expected of them."""
+
+    def __init__(self, plans: Sequence[Mapping[str, Any]], passes: Passes) -> None:
+        self.plan = plans[0]
+        self.groups: Dict[str, str] = {
+            host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
+        }
+        self.figures: Figures = gather(plans, passes)
+        self.speeds = link_classes(self.plan)
+        silent = self.figures.silent
+        self.expected: Dict[LinkClass, Expected] = expectations(self.plan, self.figures.legs)
+        self.first: Observed = observe(self.plan, self.figures, self.expected, 1)
+        self.second: Observed = observe(self.plan, self.figures, self.expected, 2)
+        self.observed: Observed = united(
+            self.first,
+            self.second,
+            [host for turn, host in silent if turn == 2 and (1, host) not in silent],
+        )
+        passes_seen = [
+            family for observed in (self.first, self.second) for family in self.families(observed)
+        ]
+        self._bad = {
+            (*one[:3], one.directed) for family in passes_seen for one in family.values() if one.bad
+        }
+        self._legs: Dict[str, List[Leg]] = {}
+        for leg in self.figures.legs:
+            for host in (leg.source, leg.target):
+                self._legs.setdefault(host, []).append(leg)
+        self._echoes: Dict[str, List[Echo]] = {}
+        for echo in self.figures.echoes:
+            for host in (echo.source, echo.target):
+                self._echoes.setdefault(host, []).append(echo)
+        self._missed: Dict[str, List[Missed]] = {}
+        for missed in self.figures.missed:
+            self._missed.setdefault(missed.host, []).append(missed)
+
+        #: Places of planes by check and place of a host.
+        self._planned: Dict[Tuple[str, int], Set[int]] = {}
+        for one in (self.plan.get("pairs") or {}).get("rounds", []):
+            for plane, *ends in one["pairs"]:
+                for place in ends:
+                    self._planned.setdefault((IPERF, place), set()).add(plane)
+        for plane, peers in enumerate((self.plan.get("ping") or {}).get("peers", [])):
+            for place, own in enumerate(peers):
+                if own:
+                    self._planned.setdefault((PING, place), set()).add(plane)
+        usual = usual_delays(echo for echo in self.figures.echoes if echo.turn == 1)
+        #: The longest accepted round trip in ms, and the bytes in front of a ping's data, by plane.
+        self.limits = latency_limits(self.plan, usual)
+        members = [
+            (plane["name"], member)
+            for plane in self.plan["planes"]
+            for member in plane["members"]
+            if member
+        ]
+        self.headers = {
+            plane: PING_HEADERS[6 if ":" in str(member["address"]) else 4]
+            for plane, member in members
+        }
+        self.planes = [plane["name"] for plane in self.plan["planes"]]
+        self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
+        self.causes_by_node: Dict[str, List[Cause]] = {}
+        self.paths: List[Cause] = []
+
+    def know(self, causes: Sequence[Explained]) -> None:
+        """Keep what was found at hand: by host, and the paths."""
+        for cause in (one.cause for one in causes):
+            for host in cause.nodes:
+                self.causes_by_node.setdefault(host, []).append(cause)
+            if cause.scope == "path":
+                self.paths.append(cause)
+
+    def planned_on(self, host: str, check: str) -> List[str]:
+        """The planes on which the first pass was to measure the host."""
+        planned = self._planned.get((check, self.places[host]), ())
+        return [
+            plane["name"] for place, plane in enumerate(self.plan["planes"]) if place in planned
+        ]
+
+    def legs_at(self, host: str) -> List[Leg]:
+        """What was measured to and from a host, and what was tried."""
+        return self._legs.get(host, [])
+
+    def echoes_at(self, host: str) -> List[Echo]:
+        return self._echoes.get(host, [])
+
+    def missed_at(self, host: str) -> List[Missed]:
+        return self._missed.get(host, [])
+
+    def legs_of(self, pair: Observation) -> List[Leg]:
+        """The figures of a pair in this direction, one of each pass that has any, the last one
+        last.
+        """
+        return [
+            leg
+            for leg in self.legs_at(pair.source)
+            if (leg.plane, leg.source, leg.target) == pair[:3] and leg.rate is not None
+        ]
+
+    def times_bad(self, pair: Observation) -> int:
+        """How many measurements of a direction were bad: all those of a pass whose best one is."""
+        rounds = {leg.turn: leg.rounds for leg in self.legs_of(pair)}
+        passes = [
+            observed.rate.get((pair.plane, pair.source, pair.target))
+            for observed in (self.first, self.second)
+        ]
+        return sum(
+            rounds.get(turn, 1) for turn, one in enumerate(passes, 1) if one is not None and one.bad
+        )
+
+    def echoes_of(self, pair: Observation) -> List[Echo]:
+        """A pair's pings, in both directions, of the last pass that sent any."""
+        ends = {pair.source, pair.target}
+        echoes = [
+            echo
+            for echo in self.echoes_at(pair.source)
+            if echo.plane == pair.plane and {echo.source, echo.target} == ends
+        ]
+        return [echo for echo in echoes if echo.turn == max(other.turn for other in echoes)]
+
+    def figures_at(self, host: str, check: str) -> Sequence[Any]:
+        return self.legs_at(host) if check == IPERF else self.echoes_at(host)
+
+    def excused(self, host: str, figure: Any) -> bool:
+        """Whether a pair's figure (or observation) has a cause that is not this host's."""
+        seen = Observation(figure.plane, figure.source, figure.target, True, True)
+        near = (
+            self.causes_by_node.get(figure.source, [])
+            + self.causes_by_node.get(figure.target, [])
+            + self.paths
+        )
+        return any(
+            _touches(cause, seen, self.groups)
+            for cause in near
+            if host not in cause.nodes or cause.scope == "link"
+        )
+
+    def is_not_its_own(self, host: str, figure: Any) -> bool:
+        """Whether a pair's figure is bad, in either pass, and others are to blame for it."""
+        directed = isinstance(figure, Leg)
+        ends = (
+            (figure.source, figure.target)
+            if directed
+            else tuple(sorted((figure.source, figure.target)))
+        )
+        return (figure.plane, *ends, directed) in self._bad and self.excused(host, figure)
+
+    def speaks(self, host: str, one: Optional[Observation]) -> bool:
+        """Whether an observation says something of this host: a good one does, a bad one that
+        others are to blame for does not.
+        """
+        return one is not None and not (one.bad and self.excused(host, one))
+
+    @staticmethod
+    def families(observed: Observed) -> List[Dict[Tuple[str, str, str], Observation]]:
+        return [observed.echo, observed.size, observed.delay, observed.rate]
+
+    def expected_of(self, leg: Leg) -> Optional[Expected]:
+        return self.expected.get(class_of(self.speeds, leg))
+
+    def causes(self) -> List[Explained]:
+        """What explains all that is bad, each once, the deepest kind first; and what the second
+        pass did not see again.
+        """
+        found: List[Explained] = []
+        for family, second, first in zip(
+            self.families(self.observed), self.families(self.second), self.families(self.first)
+        ):
+            check = IPERF if family is self.observed.rate else PING
+            again = list(second.values())
+            before = self._not_repeated(list(first.values()), again)
+            # What such a host was bad with and was not measured again is no broken link either.
+            over = {
+                one
+                for cause in before
+                if not any(one.bad and _touches(cause, one, self.groups) for one in again)
+                for one in cause.bad
+            }
+            causes = localise.localise(
+                [one for one in family.values() if one not in over], self.groups
+            )
+            places = {_place(cause) for cause in causes}
+            found += [
+                Explained(
+                    cause,
+                    _kind(cause.bad),
+                    check,
+                    repeated=localise.repeated(cause, again, self.groups),
+                )
+                for cause in causes
+            ]
+            found += [
+                Explained(cause, _kind(cause.bad), check, repeated=False)
+                for cause in before
+                if _place(cause) not in places
+            ]
+        found = [self._with_other_check(one) for one in found]
+        found.sort(
+            key=lambda one: (
+                one.repeated is False,
+                one.cause.scope == "undecided",
+                one.is_weak,
+                KINDS.index(one.kind),
+            )
+        )
+        return self._merged(found)
+
+    def _not_repeated(
+        self, first: Sequence[Observation], again: Sequence[Observation]
+    ) -> List[Cause]:
+        """Hosts and paths that several partners complained of in the first pass, and that were well
+        in the second.
+        """
+        before = (
+            localise.localise(first, self.groups) if again and any(one.bad for one in first) else []
+        )
+        return [
+            cause
+            for cause in before
+            if cause.scope in ("node", "interface", "path")
+            and localise.repeated(cause, again, self.groups) is False
+        ]
+
+    def _merged(self, found: Sequence[Explained]) -> List[Explained]:
+        """Causes of which one explains another are one: a lossy interface is slow too, and a dead
+        one is both.
+        """
+        kept: List[Explained] = []
+        for one in found:
+            deeper = [
+                place for place, other in enumerate(kept) if _explains(other, one, self.groups)
+            ]
+            if not deeper:
+                kept.append(one)
+                continue
+            place = deeper[0]
+            other = kept[place]
+            cause = other.cause
+            if (
+                _place(cause) == _place(one.cause)
+                and cause.direction == "both"
+                and one.cause.direction != "both"
+                and other.kind == one.kind
+            ):
+                cause = (
+                    one.cause
+                )  # pings go both ways, so that only iperf3's end of it knows the direction
+            repeated = other.repeated if other.repeated is not None else one.repeated
+            kept[place] = other._replace(
+                cause=cause, further=other.further + one.cause.bad, repeated=repeated
+            )
+        return kept
+
+    def _with_other_check(self, one: Explained) -> Explained:
+        """What one check finds blocked, with what the other one saw there."""
+        if one.kind != "blocked" or one.repeated is False:
+            return one
+        if one.check == IPERF:
+            echoes = [
+                self.observed.echo.get((bad.plane, *sorted((bad.source, bad.target))))
+                for bad in one.cause.bad
+            ]  # type: ignore[arg-type]
+            return one._replace(
+                filtered=any(echo is not None and echo.value > 0 for echo in echoes)
+            )
+        tried = [legs for legs in map(self._legs_since, one.cause.bad) if legs]
+        carried = [legs for legs in tried if any(leg.rate for leg in legs)]
+        return one._replace(filtered=2 * len(carried) > len(tried))
+
+    def _legs_since(self, pair: Observation) -> List[Leg]:
+        """What iperf3 got between the ends of a ping, either way, after it was sent; each pass
+        begins with the pings.
+        """
+        sent = max([echo.turn for echo in self.echoes_of(pair)], default=1)
+        ends = {pair.source, pair.target}
+        return [
+            leg
+            for leg in self.legs_at(pair.source)
+            if leg.plane == pair.plane and {leg.source, leg.target} == ends and leg.turn >= sent
+        ]
+
+
+def _kind(observations: Iterable[Observation]) -> str:
+    """The deepest of the kinds that at least a third of the observations show."""
+    kinds = [one.kind for one in observations if one.kind in KINDS]
+    return next((kind for kind in KINDS if 3 * kinds.count(kind) >= len(kinds) > 0), "slow")
+
+
+def _place(cause: Cause) -> Tuple[Any, ...]:
+    """Where a cause lies, whatever the direction."""
+    return cause.scope, tuple(sorted(cause.nodes)), cause.plane, tuple(sorted(cause.groups))
+
+
+def _touches(cause: Cause, one: Observation, groups: Mapping[str, str]) -> bool:
+    if cause.plane not in (None, one.plane):
+        return False
+    ends = {one.source, one.target}
+    if cause.scope in ("node", "interface"):
+        return cause.nodes[0] in ends
+    if cause.scope == "link":
+        return set(cause.nodes) == ends
+    if cause.scope == "path":
+        return localise.crosses(cause.groups, groups.get(one.source), groups.get(one.target))
+    return bool(ends & set(cause.nodes))
+
+
+def _explains(deeper: Explained, other: Explained, groups: Mapping[str, str]) -> bool:
+    """Whether everything that is bad about the other lies where the deeper one does."""
+    if deeper.repeated is False and other.repeated is not False:
+        return False
+    if deeper.cause.scope == "undecided" and other.cause.scope != "undecided":
+        return False
+    if other.is_weak and KINDS.index(deeper.kind) > KINDS.index(other.kind):
+        return False  # neither loss nor a low rate closes a port
+    return all(_touches(deeper.cause, one, groups) for one in other.cause.bad)

@@ -1,0 +1,1053 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""From a run document to samples for Prometheus, in groups that are replaced as one. Pure.
+
+A node and phase is a group, so that a run over a few nodes replaces exactly what it found out about
+these. ``METRICS`` says what each metric means; ``docs/metrics.md`` is made from it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from datetime import datetime, timezone
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    Iterator,
+    List,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    TypeVar,
+)
+
+from ...node.devices import dcgm_report
+from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, worst
+from ...lenient import mapping
+from ..judging.verdict import FIT, FITNESS, UNFIT, by_policy, policy_from
+
+SCHEMA = "autopilot.gpu/metrics"
+SCHEMA_VERSION = 1
+
+#: Findings that a node has a series of at most, the worst ones.
+MOST_FINDINGS = 64
+#: Hosts of a mesh up to which each pair has series of its own.
+MOST_MESH_HOSTS = 64
+#: Series of one metric that a node has at most, whatever it says; a mesh of so many hosts on eight
+#: planes has fewer.
+MOST_SERIES = 512
+#: Characters of a label's value at most; subjects and models are words of the nodes.
+_MOST_CHARACTERS = 200
+
+
+class Sample(NamedTuple):
+    metric: str
+    labels: Dict[str, str]
+    value: float
+
+
+class Metric(NamedTuple):
+    """A gauge. ``labels`` are those beside the group's; ``check`` is the one whose news replaces
+    it, "" where the label ``check`` says so or none does.
+    """
+
+    name: str
+    help: str
+    labels: Tuple[str, ...] = ()
+    check: str = ""
+
+
+class Group(NamedTuple):
+    """Samples that are pushed as one: of a node (labels ``node`` and ``phase``) or of the run
+    itself (``phase`` alone).
+    """
+
+    labels: Dict[str, str]
+    samples: List[Sample]
+
+
+class Export(NamedTuple):
+    """What a run has to push."""
+
+    run_id: str
+    phase: str
+    #: Seconds since the epoch.
+    finished: float
+    #: False for a run that was broken off.
+    complete: bool
+    groups: List[Group]
+
+
+_STATUS_WORDS = "0 pass, 1 skip, 2 warn, 3 unknown, 4 fail"
+
+#: Metrics of a node that no check's news replaces, those that the label ``check`` does, those of
+#: checks, and those of the run.
+METRICS: Tuple[Metric, ...] = (
+    Metric(
+        "autopilot_node_status",
+        f"The worst status of the node's checks, by the policy: {_STATUS_WORDS}.",
+    ),
+    Metric(
+        "autopilot_node_fit",
+        "1 fit to run, 0 unfit; absent where it could not be told or nothing was checked.",
+    ),
+    Metric(
+        "autopilot_last_run_timestamp_seconds",
+        "End of the last run that had the node, seconds since the epoch.",
+    ),
+    Metric(
+        "autopilot_last_success_timestamp_seconds",
+        "End of the last run that found the node fit, seconds since the epoch.",
+    ),
+    Metric("autopilot_gpu_info", "1 for each GPU of the node.", ("gpu", "uuid", "pci", "model")),
+    Metric(
+        "autopilot_check_status", f"Status of a check, by the policy: {_STATUS_WORDS}.", ("check",)
+    ),
+    Metric(
+        "autopilot_check_timestamp_seconds",
+        "End of the run that the check's status is of, seconds since the epoch.",
+        ("check",),
+    ),
+    Metric(
+        "autopilot_finding",
+        f"1 for each finding from warn up, by the policy; the worst {MOST_FINDINGS} of a node.",
+        ("check", "code", "status", "action", "subject"),
+    ),
+    Metric("autopilot_gpus", "GPUs that the driver shows.", (), "gpu_count"),
+    Metric(
+        "autopilot_remapped_rows",
+        "Memory rows remapped in the life of the GPU.",
+        ("gpu", "cause"),
+        "remapped_rows",
+    ),
+    Metric(
+        "autopilot_retired_pages",
+        "Memory pages retired in the life of the GPU; GPUs without row remapping.",
+        ("gpu", "cause"),
+        "remapped_rows",
+    ),
+    Metric(
+        "autopilot_ecc_errors",
+        "Memory errors: volatile since the GPU's last reset, aggregate in its life.",
+        ("gpu", "counter", "kind"),
+        "ecc_errors",
+    ),
+    Metric(
+        "autopilot_xid_errors",
+        "Errors that the driver logged of the GPU since boot, also those that are over.",
+        ("gpu", "xid"),
+        "xid_errors",
+    ),
+    Metric("autopilot_power_limit_watts", "Power limit that is enforced.", ("gpu",), "gpu_power"),
+    Metric(
+        "autopilot_clocks_held_back_seconds",
+        "Time since the driver was loaded for which the clocks were held back.",
+        ("gpu", "cause"),
+        "gpu_power",
+    ),
+    Metric("autopilot_nvlinks_active", "NVLinks that are up.", ("gpu",), "nvlink"),
+    Metric(
+        "autopilot_nvlink_errors",
+        "Errors that the GPU's NVLinks have counted since the driver was loaded, by kind.",
+        ("gpu", "kind"),
+        "nvlink",
+    ),
+    Metric(
+        "autopilot_pcie_replays",
+        "Packets that the PCIe link has sent again since the driver was loaded.",
+        ("gpu",),
+        "pcie_link",
+    ),
+    Metric(
+        "autopilot_gpu_memory_used_bytes",
+        "Memory in use beyond the driver's reserve.",
+        ("gpu",),
+        "gpu_processes",
+    ),
+    Metric(
+        "autopilot_infiniband_port_active",
+        "1 where a port of InfiniBand or RoCE is up, 0 where not.",
+        ("port",),
+        "infiniband",
+    ),
+    Metric(
+        "autopilot_clock_offset_seconds",
+        "How far the clock is off, by the daemon that keeps it.",
+        (),
+        "clock_sync",
+    ),
+    Metric(
+        "autopilot_filesystem_free_ratio",
+        "Part of a file system that users can still fill.",
+        ("path",),
+        "storage",
+    ),
+    Metric("autopilot_gpus_visible", "GPUs that a container was given.", (), "gpu_visibility"),
+    Metric(
+        "autopilot_image_lookup_seconds",
+        "Time until the registry told of an image, the slowest of its images.",
+        ("registry",),
+        "image_registry",
+    ),
+    Metric(
+        "autopilot_nfs_answer_seconds",
+        "Time until the NFS server answered a call that does nothing.",
+        ("server",),
+        "nfs_mounts",
+    ),
+    Metric(
+        "autopilot_memory_errors",
+        "Errors of the host's memory since boot: corrected, uncorrected.",
+        ("kind",),
+        "memory_and_cpu",
+    ),
+    Metric(
+        "autopilot_host_memory_bandwidth_bytes_per_second",
+        "What copying reads and writes in the memory of a NUMA node.",
+        ("numa",),
+        "memory_and_cpu",
+    ),
+    Metric(
+        "autopilot_pcie_bandwidth_bytes_per_second",
+        "Bandwidth between host and GPU, one GPU at a time.",
+        ("gpu", "direction", "method"),
+        "pcie_bandwidth",
+    ),
+    Metric(
+        "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
+        "Bandwidth between host and GPU, all GPUs at once.",
+        ("gpu", "direction", "method"),
+        "pcie_bandwidth",
+    ),
+    Metric(
+        "autopilot_gpu_link_bandwidth_bytes_per_second",
+        "The slowest direction of copies between the GPU and another, by what they go over.",
+        ("gpu", "kind"),
+        "gpu_link",
+    ),
+    Metric(
+        "autopilot_gpu_memory_bandwidth_bytes_per_second",
+        "Bandwidth of the GPU's memory by our triad kernel.",
+        ("gpu",),
+        "gpu_memory",
+    ),
+    Metric(
+        "autopilot_gpu_compute_operations_per_second",
+        "Floating point operations of our kernels, fp64 multiply-adds and tensor core "
+        "products: compares GPUs of a model.",
+        ("gpu", "kind"),
+        "gpu_memory",
+    ),
+    Metric(
+        "autopilot_activity_utilization_ratio",
+        "How busy the GPU was over the last look at a running job.",
+        ("gpu",),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_activity_power_watts",
+        "Power that the GPU drew over the last look at a running job.",
+        ("gpu",),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_activity_sm_clock_hertz",
+        "Clock of the GPU's multiprocessors over the last look at a running job.",
+        ("gpu",),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_activity_sampling_cpu_ratio",
+        "Share of one core that looking at the GPUs of a running job took.",
+        (),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_activity_sampling_memory_bytes",
+        "Memory of the process that looked at the GPUs of a running job.",
+        (),
+        "gpu_activity",
+    ),
+    Metric(
+        "autopilot_ping_loss_ratio",
+        "Share of the node's pings that were lost, over all peers.",
+        ("plane",),
+        "ping_mesh",
+    ),
+    Metric(
+        "autopilot_ping_round_trip_seconds",
+        "Median round trip of the node's pings, over all peers.",
+        ("plane",),
+        "ping_mesh",
+    ),
+    Metric(
+        "autopilot_mesh_ping_loss_ratio",
+        f"Share of pings to a peer that were lost; in meshes of at most {MOST_MESH_HOSTS} hosts.",
+        ("plane", "peer"),
+        "ping_mesh",
+    ),
+    Metric(
+        "autopilot_mesh_ping_round_trip_seconds",
+        f"Median round trip to a peer; in meshes of at most {MOST_MESH_HOSTS} hosts.",
+        ("plane", "peer"),
+        "ping_mesh",
+    ),
+    Metric(
+        "autopilot_pair_bandwidth_bytes_per_second",
+        "What TCP carries, the median over the node's partners.",
+        ("plane", "direction"),
+        "iperf3_pairs",
+    ),
+    Metric(
+        "autopilot_mesh_bandwidth_bytes_per_second",
+        f"What TCP carries to a peer; in meshes of at most {MOST_MESH_HOSTS} hosts.",
+        ("plane", "peer"),
+        "iperf3_pairs",
+    ),
+    Metric(
+        "autopilot_volume_bound_seconds",
+        "Time from making a claim until it had a volume.",
+        ("storage_class",),
+        "volume_claim",
+    ),
+    Metric(
+        "autopilot_volume_ready_seconds",
+        "Time from making a claim until a pod ran with its volume.",
+        ("storage_class",),
+        "volume_claim",
+    ),
+    Metric(
+        "autopilot_gpu_usage_mean_ratio",
+        "Share of the time in which a kernel ran, the mean over a capture.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_gpu_usage_median_ratio",
+        "The same, the median of the samples.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_gpu_usage_idle_ratio",
+        "Share of a capture in which the GPU was busy for less than 5 %.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_gpu_usage_idle_episodes",
+        "Times in a capture in which the GPU was busy for less than 5 %.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_gpu_usage_memory_occupied_ratio",
+        "Share of the GPU's memory in use, the mean of a capture's steady state.",
+        ("gpu",),
+        "gpu_usage",
+    ),
+    Metric(
+        "autopilot_run_status",
+        f"The worst status of all nodes and of what lies between them: {_STATUS_WORDS}.",
+    ),
+    Metric("autopilot_run_passed", "1 where the last run met its policy, 0 where it did not."),
+    Metric(
+        "autopilot_run_complete", "1 where the last run came to its end, 0 where it was broken off."
+    ),
+    Metric("autopilot_run_timestamp_seconds", "End of the last run, seconds since the epoch."),
+    Metric("autopilot_run_duration_seconds", "How long the last run took."),
+    Metric(
+        "autopilot_run_nodes",
+        "Nodes of the last run: fit, unfit, could_not_tell, skipped.",
+        ("fit",),
+    ),
+    Metric(
+        "autopilot_run_info",
+        "1, with the run's name and the collection's version.",
+        ("run_id", "version"),
+    ),
+)
+
+#: The metric of IBM Autopilot, with its values. Its label ``node`` is the group's, which the
+#: Pushgateway gives to every series.
+COMPATIBILITY = Metric(
+    "autopilot_health_checks",
+    "IBM Autopilot's: pciebw in GB/s; remapped, power-slowdown, gpumem, dcgm, ping and pvc 1 "
+    "where bad and 0 where not.",
+    ("health", "cpumodel", "gpumodel", "deviceid"),
+)
+
+_RUN_TIMESTAMP = "autopilot_run_timestamp_seconds"
+
+#: Check, measurement and unit -> metric.
+MEASURED: Dict[Tuple[str, str, str], str] = {
+    ("gpu_count", "gpu_count", "gpus"): "autopilot_gpus",
+    ("remapped_rows", "remapped_rows", "rows"): "autopilot_remapped_rows",
+    ("remapped_rows", "retired_pages", "pages"): "autopilot_retired_pages",
+    ("ecc_errors", "ecc_errors", "errors"): "autopilot_ecc_errors",
+    ("xid_errors", "xid_errors", "events"): "autopilot_xid_errors",
+    ("gpu_power", "power_limit", "watts"): "autopilot_power_limit_watts",
+    ("gpu_power", "clocks_held_back", "seconds"): "autopilot_clocks_held_back_seconds",
+    ("nvlink", "nvlinks_active", "links"): "autopilot_nvlinks_active",
+    ("nvlink", "nvlink_errors", "errors"): "autopilot_nvlink_errors",
+    ("pcie_link", "pcie_replays", "replays"): "autopilot_pcie_replays",
+    ("gpu_processes", "memory_used", "bytes"): "autopilot_gpu_memory_used_bytes",
+    ("infiniband", "port_active", "ports"): "autopilot_infiniband_port_active",
+    ("clock_sync", "clock_offset", "seconds"): "autopilot_clock_offset_seconds",
+    ("storage", "filesystem_free", "ratio"): "autopilot_filesystem_free_ratio",
+    ("gpu_visibility", "gpus_visible", "gpus"): "autopilot_gpus_visible",
+    ("image_registry", "image_lookup", "seconds"): "autopilot_image_lookup_seconds",
+    ("nfs_mounts", "nfs_answer", "seconds"): "autopilot_nfs_answer_seconds",
+    ("memory_and_cpu", "memory_errors", "errors"): "autopilot_memory_errors",
+    (
+        "memory_and_cpu",
+        "host_memory_bandwidth",
+        "bytes/s",
+    ): "autopilot_host_memory_bandwidth_bytes_per_second",
+    ("pcie_bandwidth", "pcie_bandwidth", "bytes/s"): "autopilot_pcie_bandwidth_bytes_per_second",
+    (
+        "pcie_bandwidth",
+        "pcie_bandwidth_concurrent",
+        "bytes/s",
+    ): "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
+    ("gpu_link", "gpu_link_bandwidth", "bytes/s"): "autopilot_gpu_link_bandwidth_bytes_per_second",
+    (
+        "gpu_memory",
+        "gpu_memory_bandwidth",
+        "bytes/s",
+    ): "autopilot_gpu_memory_bandwidth_bytes_per_second",
+    ("gpu_memory", "gpu_compute_rate", "FLOP/s"): "autopilot_gpu_compute_operations_per_second",
+    ("gpu_activity", "utilization", "ratio"): "autopilot_activity_utilization_ratio",
+    ("gpu_activity", "power", "watts"): "autopilot_activity_power_watts",
+    ("gpu_activity", "sm_clock", "hertz"): "autopilot_activity_sm_clock_hertz",
+    ("gpu_activity", "sampling_cpu", "ratio"): "autopilot_activity_sampling_cpu_ratio",
+    ("gpu_activity", "sampling_memory", "bytes"): "autopilot_activity_sampling_memory_bytes",
+    ("ping_mesh", "ping_loss", "ratio"): "autopilot_ping_loss_ratio",
+    ("ping_mesh", "ping_round_trip", "seconds"): "autopilot_ping_round_trip_seconds",
+    ("iperf3_pairs", "pair_bandwidth", "bytes/s"): "autopilot_pair_bandwidth_bytes_per_second",
+    ("volume_claim", "volume_bound", "seconds"): "autopilot_volume_bound_seconds",
+    ("volume_claim", "volume_ready", "seconds"): "autopilot_volume_ready_seconds",
+    ("gpu_usage", "gpu_usage_mean", "ratio"): "autopilot_gpu_usage_mean_ratio",
+    ("gpu_usage", "gpu_usage_p50", "ratio"): "autopilot_gpu_usage_median_ratio",
+    ("gpu_usage", "gpu_usage_idle", "ratio"): "autopilot_gpu_usage_idle_ratio",
+    ("gpu_usage", "gpu_usage_idle_episodes", "episodes"): "autopilot_gpu_usage_idle_episodes",
+    (
+        "gpu_usage",
+        "gpu_usage_memory_occupied",
+        "ratio",
+    ): "autopilot_gpu_usage_memory_occupied_ratio",
+}
+#: Check, measure and unit of a mesh's matrix -> metric, and by what the value is divided.
+_CELLS: Dict[Tuple[str, str, str], Tuple[str, float]] = {
+    ("iperf3_pairs", "bandwidth", "bits/s"): ("autopilot_mesh_bandwidth_bytes_per_second", 8.0),
+    ("ping_mesh", "loss", "ratio"): ("autopilot_mesh_ping_loss_ratio", 1.0),
+    ("ping_mesh", "round_trip_p50", "seconds"): ("autopilot_mesh_ping_round_trip_seconds", 1.0),
+}
+
+_KNOWN: Dict[str, Metric] = {metric.name: metric for metric in METRICS + (COMPATIBILITY,)}
+
+#: The predecessor's label ``health`` -> check.
+_HEALTH = {
+    "pciebw": "pcie_bandwidth",
+    "remapped": "remapped_rows",
+    "power-slowdown": "gpu_power",
+    "gpumem": "gpu_memory",
+    "dcgm": "dcgm_diag",
+    "ping": "ping_mesh",
+    "pvc": "volume_claim",
+}
+#: Findings for which the predecessor's metric is 1.
+_FLAGS = {
+    "remapped_rows": ("row_remap_pending",),
+    "gpu_power": ("hw_slowdown", "hw_thermal_slowdown", "power_brake"),
+}
+
+
+# ---- from a document to groups ----
+
+
+def export_of(document: Dict[str, Any], complete: bool = True) -> Export:
+    """All that a run has to push, with the compatibility metric."""
+    return Export(
+        str(document["run_id"]),
+        str(document["phase"]),
+        _epoch(document["finished"]),
+        complete,
+        list(groups_of(document, True, complete)),
+    )
+
+
+def groups_of(
+    document: Dict[str, Any], compatibility: bool = False, complete: bool = True
+) -> Iterator[Group]:
+    """The groups of a run document: one for each node, and that of the run at last."""
+    phase, finished = str(document["phase"]), _epoch(document["finished"])
+    policy = policy_from(document["policy"])
+    cells = _cells(document)
+    between = _between(document)
+    for node in document["nodes"]:
+        name = str(node["name"])
+        raw = [CheckResult.from_dict(one) for one in list(node["health"]) + list(node["fleet"])]
+        samples = _node_samples(node, finished)
+        samples += _check_samples(
+            by_policy(raw, policy), cells.get(name, []), between.get(name, []), finished
+        )
+        samples += _finding_samples(list(node["findings"]) + between.get(name, []))
+        if compatibility:
+            samples += _compatible(node, raw, cells.get(name, []))
+        yield Group({"node": _text(name), "phase": phase}, _bounded(_distinct(samples)))
+    yield Group({"phase": phase}, _run_samples(document, finished, complete))
+
+
+def _epoch(text: str) -> float:
+    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+
+
+def _rank(status: str) -> float:
+    return float(STATUSES.index(status))
+
+
+def _text(value: Any) -> str:
+    """A label's value: UTF-8, and not without an end."""
+    text = "" if value is None else str(value)
+    return text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
+
+
+def _distinct(samples: Iterable[Sample]) -> List[Sample]:
+    """Without those that say a series again; the Pushgateway refuses a group that has one twice."""
+    return list({_series(sample): sample for sample in reversed(list(samples))}.values())[::-1]
+
+
+def _series(sample: Sample) -> Tuple[Any, ...]:
+    return (sample.metric, tuple(sorted(sample.labels.items())))
+
+
+def _bounded(samples: Sequence[Sample]) -> List[Sample]:
+    counts: Dict[str, int] = {}
+    kept = []
+    for sample in samples:
+        counts[sample.metric] = counts.get(sample.metric, 0) + 1
+        if counts[sample.metric] <= MOST_SERIES:
+            kept.append(sample)
+    return kept
+
+
+def _node_samples(node: Dict[str, Any], finished: float) -> List[Sample]:
+    samples = [
+        Sample("autopilot_node_status", {}, _rank(node["status"])),
+        Sample("autopilot_last_run_timestamp_seconds", {}, finished),
+    ]
+    if node["fit"] in (FIT, UNFIT):
+        samples.append(Sample("autopilot_node_fit", {}, float(node["fit"] == FIT)))
+    if node["fit"] == FIT:
+        samples.append(Sample("autopilot_last_success_timestamp_seconds", {}, finished))
+    for gpu in _gpus(node):
+        labels = {
+            "gpu": gpu.get("index"),
+            "uuid": gpu.get("uuid"),
+            "pci": gpu.get("pci"),
+            "model": gpu.get("name"),
+        }
+        samples.append(
+            Sample(
+                "autopilot_gpu_info", {name: _text(value) for name, value in labels.items()}, 1.0
+            )
+        )
+    return samples
+
+
+def _gpus(node: Dict[str, Any]) -> List[Dict[str, Any]]:
+    gpus = mapping(node["facts"]).get("gpus")
+    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+
+
+#: A cell of a mesh's matrix: check, and its sample.
+_Cell = Tuple[str, Sample]
+
+
+def _check_samples(
+    results: Sequence[CheckResult],
+    cells: Sequence[_Cell],
+    between: Sequence[Dict[str, Any]],
+    finished: float,
+) -> List[Sample]:
+    """By check: status, time, and what it measured unless it could not tell."""
+    statuses: Dict[str, List[str]] = {}
+    for result in results:
+        statuses.setdefault(result.check, []).append(result.status)
+    samples = []
+    for check, several in statuses.items():
+        status = worst(several)
+        samples.append(Sample("autopilot_check_status", {"check": _text(check)}, _rank(status)))
+        if status != UNKNOWN:
+            samples += [
+                sample
+                for result in results
+                if result.check == check
+                for sample in _measured(result)
+            ]
+            samples += [sample for own, sample in cells if own == check]
+    # What is found between this node and others has its time too, so that the next run that has
+    # both replaces it.
+    for check in {**statuses, **{str(one.get("check") or ""): [] for one in between}}:
+        if check:
+            samples.append(
+                Sample("autopilot_check_timestamp_seconds", {"check": _text(check)}, finished)
+            )
+    return samples
+
+
+def _measured(result: CheckResult) -> List[Sample]:
+    samples = []
+    for measurement in result.measurements:
+        metric = MEASURED.get((result.check, measurement.name, measurement.unit))
+        # What a check that was called by hand says of each peer by address has other labels, and no
+        # end.
+        if metric and set(measurement.labels) == set(_KNOWN[metric].labels):
+            samples.append(
+                Sample(
+                    metric,
+                    {name: _text(value) for name, value in measurement.labels.items()},
+                    float(measurement.value),
+                )
+            )
+    return samples
+
+
+def _cells(document: Dict[str, Any]) -> Dict[str, List[_Cell]]:
+    """What each node measured towards each other, in a mesh that is not too large for that."""
+    mesh = mapping(document.get("mesh"))
+    hosts = mesh.get("hosts") or []
+    found: Dict[str, List[_Cell]] = {}
+    for matrix in (mesh.get("matrices") or []) if len(hosts) <= MOST_MESH_HOSTS else []:
+        known = _CELLS.get((matrix["check"], matrix["measure"], matrix["unit"]))
+        for source, target, value in matrix["cells"] if known else []:
+            if known and value is not None and math.isfinite(value):
+                labels = {"plane": _text(matrix["plane"]), "peer": _text(hosts[target])}
+                found.setdefault(hosts[source], []).append(
+                    (matrix["check"], Sample(known[0], labels, value / known[1]))
+                )
+    return found
+
+
+def _between(document: Dict[str, Any]) -> Dict[str, List[Dict[str, Any]]]:
+    """Findings about what lies between nodes or is the job's, by the nodes in their evidence: a run
+    that has both ends again replaces them.
+    """
+    found: Dict[str, List[Dict[str, Any]]] = {}
+    for finding in document["findings"]:
+        pairs, nodes = (mapping(finding.get("evidence")).get(name) for name in ("pairs", "nodes"))
+        ends = (
+            [str(pair[end]) for pair in pairs for end in ("from", "to") if end in mapping(pair)]
+            if isinstance(pairs, list)
+            else []
+        )
+        ends += map(str, nodes) if isinstance(nodes, list) else []
+        for name in dict.fromkeys(ends):
+            found.setdefault(name, []).append(finding)
+    return found
+
+
+def _finding_samples(findings: Sequence[Dict[str, Any]]) -> List[Sample]:
+    samples = []
+    for one in findings:
+        finding = Finding.from_dict(one)
+        if _rank(finding.status) >= _rank(WARN):
+            labels = {
+                "check": str(one.get("check") or ""),
+                "code": finding.code,
+                "status": finding.status,
+                "action": finding.action,
+                "subject": str(finding.subject),
+            }
+            samples.append(
+                Sample(
+                    "autopilot_finding", {name: _text(value) for name, value in labels.items()}, 1.0
+                )
+            )
+    return _worst_findings(samples)
+
+
+def _worst_findings(samples: Iterable[Sample]) -> List[Sample]:
+    return sorted(_distinct(samples), key=lambda one: (-_rank_of_finding(one), _series(one)))[
+        :MOST_FINDINGS
+    ]
+
+
+def _is_finding(sample: Sample) -> bool:
+    return sample.metric == "autopilot_finding"
+
+
+def _rank_of_finding(sample: Sample) -> float:
+    return _rank(sample.labels["status"]) if sample.labels["status"] in STATUSES else _rank(UNKNOWN)
+
+
+def _run_samples(document: Dict[str, Any], finished: float, complete: bool) -> List[Sample]:
+    verdict = document["verdict"]
+    info = {
+        "run_id": _text(document["run_id"]),
+        "version": _text(mapping(document["versions"]).get("collection")),
+    }
+    return [
+        Sample("autopilot_run_status", {}, _rank(verdict["status"])),
+        Sample("autopilot_run_passed", {}, float(verdict["passed"])),
+        Sample("autopilot_run_complete", {}, float(complete)),
+        Sample(_RUN_TIMESTAMP, {}, finished),
+        Sample("autopilot_run_duration_seconds", {}, float(document["duration_seconds"])),
+        *(
+            Sample("autopilot_run_nodes", {"fit": fit}, float(document["counts"][fit]))
+            for fit in FITNESS
+        ),
+        Sample("autopilot_run_info", info, 1.0),
+    ]
+
+
+# ---- the predecessor's metric ----
+
+
+def _compatible(
+    node: Dict[str, Any], results: Sequence[CheckResult], cells: Sequence[_Cell]
+) -> List[Sample]:
+    """The predecessor's values of what could be told; its ``iperf`` has none."""
+    gpus = _gpus(node)
+    models = {str(gpu.get("index")): str(gpu.get("name") or "") for gpu in gpus}
+    found: List[Tuple[str, str, float]] = []
+    for result in results:
+        if result.check == "pcie_bandwidth" and result.status != UNKNOWN:
+            found += [
+                ("pciebw", one.labels["gpu"], one.value / 1e9)
+                for one in result.measurements
+                if one.name == "pcie_bandwidth"
+                and one.labels.get("direction") == "host_to_device"
+                and one.labels.get("method") == "copy_engine"
+            ]
+        elif result.status in (SKIP, UNKNOWN):
+            continue
+        elif result.check == "remapped_rows":
+            found += [("remapped", index, value) for index, value in flags(result, models)]
+        elif result.check == "gpu_power":
+            found += [("power-slowdown", index, value) for index, value in flags(result, models)]
+        elif result.check == "gpu_memory":
+            found.append(("gpumem", "0", float(result.status == "fail")))
+        elif result.check == "dcgm_diag":
+            found.append(("dcgm", "", _diagnosed(node, result)))
+        elif result.check == "ping_mesh":
+            found += [("ping", peer, value) for peer, value in _unreachable(cells)]
+        elif result.check == "volume_claim":
+            found.append(("pvc", "", float(result.status == "fail")))
+    first = next(iter(models.values()), "")
+    same = {"cpumodel": _text(mapping(node["facts"]).get("cpu_model"))}
+    return [
+        Sample(
+            COMPATIBILITY.name,
+            dict(
+                same,
+                health=health,
+                gpumodel=_text(models.get(device, first)),
+                deviceid=_text(device),
+            ),
+            value,
+        )
+        for health, device, value in found
+    ]
+
+
+def flags(result: CheckResult, gpus: Iterable[str]) -> List[Tuple[str, float]]:
+    """By GPU the predecessor's 1 where its check found something and 0 where not; a GPU that could
+    not be looked at, and any other check, has none.
+    """
+    codes = _FLAGS.get(result.check)
+    if codes is None:
+        return []
+    about: Dict[Optional[str], Set[str]] = {}
+    doubtful: Set[str] = set()
+    for finding in result.findings:
+        of_gpu = str(finding.subject.index) if finding.subject.kind == "gpu" else None
+        about.setdefault(of_gpu, set()).add(finding.code)
+        if finding.status in (SKIP, UNKNOWN):
+            doubtful.update(gpus if of_gpu is None else [of_gpu])
+    bad = {index for index in gpus if about.get(index, set()) & set(codes)}
+    return [(index, float(index in bad)) for index in gpus if index in bad or index not in doubtful]
+
+
+def _diagnosed(node: Dict[str, Any], result: CheckResult) -> float:
+    """1 where any result of DCGM's (first) run says fail; without its document, where the check
+    does.
+    """
+    runs = mapping(mapping(mapping(node["readings"]).get("dcgm_diag")).get("readings")).get("runs")
+    said = (
+        {one.status for one in dcgm_report.results(mapping(runs[0]).get("report"))}
+        if isinstance(runs, list) and runs
+        else set()
+    )
+    return float("fail" in said if said else result.status == "fail")
+
+
+def _unreachable(cells: Sequence[_Cell]) -> List[Tuple[str, float]]:
+    """By peer 1 where all packets were lost on some plane."""
+    lost: Dict[str, float] = {}
+    for _check, sample in cells:
+        if sample.metric == "autopilot_mesh_ping_loss_ratio":
+            peer = sample.labels["peer"]
+            lost[peer] = max(lost.get(peer, 0.0), float(sample.value >= 1))
+    return list(lost.items())
+
+
+# ---- what the gateway has already ----
+
+
+class _Part(NamedTuple):
+    """All samples of one check."""
+
+    status: Optional[float]
+    timestamp: float
+    samples: List[Sample]
+
+    @property
+    def says(self) -> bool:
+        """Whether there is something new in it."""
+        return self.status != _rank(SKIP) or any(map(_is_finding, self.samples))
+
+    @property
+    def age(self) -> Tuple[bool, float, float]:
+        return self.says, self.timestamp, -1.0 if self.status is None else self.status
+
+
+class _Own(NamedTuple):
+    """What is the node's and no check's."""
+
+    status: float
+    fit: Optional[float]
+    last_run: float
+    last_success: Optional[float]
+    samples: List[Sample]
+    says: bool
+    #: Whether the node was asked; one that answers and skips everything says nothing of itself but
+    #: that it is there.
+    asked: bool
+
+    @property
+    def age(self) -> Tuple[bool, float, float, float]:
+        return (self.says, *self.moment)
+
+    @property
+    def moment(self) -> Tuple[float, float, float]:
+        return self.last_run, self.status, 0.5 if self.fit is None else 1.0 - self.fit
+
+
+_News = TypeVar("_News", _Part, _Own)
+
+
+def _newest(one: _News, other: _News) -> _News:
+    """What says something before what says nothing new, then the later, of the same second the
+    worse, and then whichever, but always the same.
+    """
+    if one.age != other.age:
+        return max(one, other, key=lambda news: news.age)
+    return max(one, other, key=lambda news: sorted(map(_whole, news.samples)))
+
+
+def _whole(sample: Sample) -> Tuple[Any, ...]:
+    return _series(sample) + (sample.value,)
+
+
+def merged(new: Sequence[Sample], old: Sequence[Sample]) -> List[Sample]:
+    """What a group is to hold after a push of ``new`` where the gateway has ``old``; which of them
+    is the newer they say themselves.
+
+    Of each check the later news win with all that belongs to them; a check that was left out or
+    skipped keeps what is known. Of a run the later is kept whole. Labels that a metric does not
+    have (those of the group, as the gateway returns them) and metrics that are not known are
+    dropped.
+    """
+    both = [_known(new), _known(old)]
+    if any(sample.metric == _RUN_TIMESTAMP for samples in both for sample in samples):
+        return max(both, key=_age_of_run)
+    groups = [_parts(samples) for samples in both]
+    newer = _newest(groups[0][0], groups[1][0])
+    present = max(
+        (own for own, _checks in groups),
+        key=lambda own: (own.asked, own.moment, own.says, sorted(map(_whole, own.samples))),
+    )
+    parts: Dict[str, _Part] = {}
+    for _own, of_group in groups:
+        for check, part in of_group.items():
+            parts[check] = _newest(parts[check], part) if check in parts else part
+    kept = [sample for check in sorted(parts) for sample in parts[check].samples] + present.samples
+    findings = _worst_findings(sample for sample in kept if _is_finding(sample))
+    statuses = [part.status for part in parts.values() if part.status is not None]
+    statuses += [_rank_of_finding(sample) for sample in findings if not sample.labels["check"]]
+    status = max(statuses) if statuses else newer.status
+    # Whether a check that was skipped has left something out is known to the run alone.
+    status = min(newer.status, status) if status == _rank(SKIP) else status
+    # Who was away and is back, but was not looked at, is neither what it was then nor well.
+    back = any(_is_finding(sample) for sample in newer.samples) and not any(
+        _is_finding(sample) for sample in present.samples
+    )
+    fit = _fit(status, None if back else newer.fit)
+    successes = [own.last_success for own, _checks in groups if own.last_success is not None]
+    return [
+        Sample("autopilot_node_status", {}, status),
+        *([Sample("autopilot_node_fit", {}, fit)] if fit is not None else []),
+        Sample(
+            "autopilot_last_run_timestamp_seconds", {}, max(own.last_run for own, _checks in groups)
+        ),
+        *(
+            [Sample("autopilot_last_success_timestamp_seconds", {}, max(successes))]
+            if successes
+            else []
+        ),
+        *(sample for sample in kept if not _is_finding(sample)),
+        *findings,
+    ]
+
+
+def _age_of_run(samples: Sequence[Sample]) -> Tuple[Any, ...]:
+    return max(
+        (sample.value for sample in samples if sample.metric == _RUN_TIMESTAMP), default=0.0
+    ), sorted(map(_whole, samples))
+
+
+def _fit(status: float, newest: Optional[float]) -> Optional[float]:
+    """Fitness by the worst status that is kept. Nothing that could not be told is fit, and what
+    failed stays unfit until it is found well.
+    """
+    if status == _rank("fail"):
+        return 0.0
+    if status == _rank(UNKNOWN):
+        return 0.0 if newest == 0 else None
+    # No policy makes a node unfit that only passed and skipped; it is a fail that has been cleared.
+    return 1.0 if newest == 0 and status < _rank(WARN) else newest
+
+
+def _known(samples: Sequence[Sample]) -> List[Sample]:
+    known = []
+    for sample in samples:
+        metric = _KNOWN.get(sample.metric)
+        if metric is not None and math.isfinite(sample.value):
+            known.append(
+                Sample(
+                    metric.name,
+                    {name: sample.labels.get(name, "") for name in metric.labels},
+                    float(sample.value),
+                )
+            )
+    return _distinct(known)
+
+
+def _check_of(sample: Sample) -> str:
+    if sample.metric == COMPATIBILITY.name:
+        return _HEALTH.get(sample.labels["health"], "")
+    return sample.labels.get("check", "") or _KNOWN[sample.metric].check
+
+
+def _parts(samples: Sequence[Sample]) -> Tuple[_Own, Dict[str, _Part]]:
+    """What belongs to the node and what to each check."""
+    plain = {sample.metric: sample.value for sample in samples if not sample.labels}
+    last_run = plain.get("autopilot_last_run_timestamp_seconds", 0.0)
+    by_check: Dict[str, List[Sample]] = {}
+    for sample in samples:
+        by_check.setdefault(_check_of(sample), []).append(sample)
+    own = [
+        sample
+        for sample in by_check.pop("", [])
+        if sample.metric in ("autopilot_gpu_info", "autopilot_finding")
+    ]
+    parts = {}
+    for check, several in by_check.items():
+        said = {sample.metric: sample.value for sample in several}
+        parts[check] = _Part(
+            said.get("autopilot_check_status"),
+            said.get("autopilot_check_timestamp_seconds", 0.0),
+            several,
+        )
+    status = plain.get("autopilot_node_status", _rank(UNKNOWN))
+    says = bool(samples) and (status != _rank(SKIP) or any(part.says for part in parts.values()))
+    return _Own(
+        status,
+        plain.get("autopilot_node_fit"),
+        last_run,
+        plain.get("autopilot_last_success_timestamp_seconds"),
+        own,
+        says,
+        says or bool(parts),
+    ), parts
+
+
+# ---- the file ----
+
+
+def to_json(export: Export) -> str:
+    """The export as text, a line for each group."""
+    head = {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "run_id": export.run_id,
+        "phase": export.phase,
+        "finished": export.finished,
+        "complete": export.complete,
+    }
+    lines = [
+        json.dumps(
+            {"labels": group.labels, "samples": [list(sample) for sample in group.samples]},
+            allow_nan=False,
+        )
+        for group in export.groups
+    ]
+    return json.dumps(head)[:-1] + ', "groups": [\n' + ",\n".join(lines) + "\n]}\n"
+
+
+def from_json(text: str) -> Export:
+    """What `to_json` wrote; raises ValueError that names what is wrong."""
+    try:
+        data = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError(f"not a JSON document: {error}") from None
+    if not isinstance(data, dict) or data.get("schema") != SCHEMA:
+        raise ValueError(f"schema: not {SCHEMA}")
+    if data.get("schema_version") != SCHEMA_VERSION:
+        raise ValueError(
+            f"schema_version: {data.get('schema_version')!r} is not accepted, this version "
+            f"reads {SCHEMA_VERSION}"
+        )
+    for name, kind in (("run_id", str), ("phase", str), ("complete", bool), ("groups", list)):
+        if not isinstance(data.get(name), kind):
+            raise ValueError(
+                f"{name}: {data.get(name)!r} is not accepted, it must be {kind.__name__}"
+            )
+    groups = [_read_group(f"groups[{number}]", one) for number, one in enumerate(data["groups"])]
+    return Export(
+        data["run_id"],
+        data["phase"],
+        _read_number("finished", data.get("finished")),
+        data["complete"],
+        groups,
+    )
+
+
+def _read_group(where: str, data: Any) -> Group:
+    if not isinstance(data, dict) or not isinstance(data.get("samples"), list):
+        raise ValueError(f"{where}: must have labels and samples")
+    samples = []
+    for number, one in enumerate(data["samples"]):
+        place = f"{where}.samples[{number}]"
+        if not isinstance(one, list) or len(one) != 3 or not isinstance(one[0], str):
+            raise ValueError(f"{place}: must be a metric, labels and a value")
+        samples.append(Sample(one[0], _read_labels(place, one[1]), _read_number(place, one[2])))
+    return Group(_read_labels(where, data.get("labels")), samples)
+
+
+def _read_labels(where: str, data: Any) -> Dict[str, str]:
+    if not isinstance(data, dict) or not all(isinstance(value, str) for value in data.values()):
+        raise ValueError(f"{where}: labels must be names with text")
+    return data
+
+
+def _read_number(where: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"{where}: {value!r} is not a finite number")
+    return float(value)

@@ -1,0 +1,232 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Whether two runs can be compared at all, by their records and before any figure. Pure.
+
+A difference between two runs is the platform's only where the jobs are the same and run on the same
+hardware. What is not known of a job is not taken for the same.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Callable, Dict, List, Optional, Sequence
+
+from ...lenient import mapping
+
+IDENTICAL, SAME_HARDWARE, DIFFERENT_HARDWARE, DIFFERENT_JOB = (
+    "identical",
+    "same hardware",
+    "different hardware",
+    "different job",
+)
+VERDICTS = (IDENTICAL, SAME_HARDWARE, DIFFERENT_HARDWARE, DIFFERENT_JOB)
+
+_NOT_OURS = "no difference is attributable to the platform"
+
+#: Share by which the memory of two equal nodes may differ: firmware and kernel keep some of it.
+_MEMORY_SHARE = 0.03
+
+Records = Sequence[Dict[str, Any]]
+
+
+def comparability(a: Records, b: Records) -> Dict[str, Any]:
+    """``{"verdict", "attributable", "reason", "parameters", "hardware", "software"}``; the lists
+    hold ``{"name", "a", "b"}`` of what differs.
+    """
+    parameters, known = _parameters(a, b)
+    hardware, software = _differing(_HARDWARE, a, b), _differing(_SOFTWARE, a, b)
+    found: Dict[str, Any] = {"parameters": parameters, "hardware": hardware, "software": software}
+    if parameters:
+        names = ", ".join(one["name"] for one in parameters)
+        return dict(
+            found,
+            verdict=DIFFERENT_JOB,
+            attributable=False,
+            reason=f"the jobs differ in {names}: {_NOT_OURS}",
+        )
+    if hardware:
+        names = ", ".join(one["name"] for one in hardware)
+        return dict(
+            found,
+            verdict=DIFFERENT_HARDWARE,
+            attributable=False,
+            reason=f"the hardware differs in {names}: {_NOT_OURS}",
+        )
+    verdict = SAME_HARDWARE if software else IDENTICAL
+    if not known:
+        reason = f"nothing is declared of the jobs, so that they may not be the same: {_NOT_OURS}"
+        return dict(found, verdict=verdict, attributable=False, reason=reason)
+    if not _hardware_known(a) or not _hardware_known(b):
+        reason = (
+            "the records do not tell all of the hardware, so that it may not be the "
+            f"same: {_NOT_OURS}"
+        )
+        return dict(found, verdict=verdict, attributable=False, reason=reason)
+    if software:
+        names = ", ".join(one["name"] for one in software)
+        return dict(
+            found,
+            verdict=verdict,
+            attributable=True,
+            reason=f"the same job on the same hardware; what differs is {names}",
+        )
+    return dict(
+        found,
+        verdict=verdict,
+        attributable=True,
+        reason="the same job on the same hardware and software: a difference is that of two "
+        "runs of it",
+    )
+
+
+def _parameters(a: Records, b: Records) -> "tuple[List[Dict[str, Any]], bool]":
+    """What is declared of the jobs and differs, and whether anything is known of both. Their
+    command lines stand in where nothing is declared.
+    """
+    first, second = _declared(a), _declared(b)
+    if first and second:
+        names = sorted(set(first) | set(second))
+        return [
+            _row(name, first.get(name), second.get(name))
+            for name in names
+            if _text(first.get(name)) != _text(second.get(name))
+        ], True
+    commands = _of_all(a, _command), _of_all(b, _command)
+    if None not in commands and not first and not second:
+        return ([_row("command", *commands)] if commands[0] != commands[1] else []), True
+    if first or second:
+        return [
+            _row(name, first.get(name), second.get(name)) for name in sorted({**first, **second})
+        ], True
+    return [], False
+
+
+def _declared(records: Records) -> Dict[str, Any]:
+    """What the hosts of a run declare; what only differs between them stands as a list."""
+    names = dict.fromkeys(name for record in records for name in mapping(record.get("declared")))
+    return {
+        str(name): _of_all(
+            records, lambda record, key=name: mapping(record.get("declared")).get(key)
+        )
+        for name in names
+    }  # type: ignore[misc]
+
+
+def _command(record: Dict[str, Any]) -> Any:
+    return mapping(record.get("job")).get("command")
+
+
+def _node(key: str) -> Callable[[Dict[str, Any]], Any]:
+    return lambda record: mapping(record.get("node")).get(key)
+
+
+def _gpus(key: str, worded: Callable[[Any], str] = str) -> Callable[[Dict[str, Any]], Any]:
+    """The values of all GPUs of a node, as people count them: 8 x NVIDIA H100."""
+
+    def read(record: Dict[str, Any]) -> Any:
+        listed = mapping(record.get("gpus")).get("list")
+        told = [mapping(gpu).get(key) for gpu in listed] if isinstance(listed, list) else []
+        values = sorted(worded(value) for value in told if isinstance(value, (str, int, float)))
+        return (
+            ", ".join(f"{values.count(value)} x {value}" for value in dict.fromkeys(values)) or None
+        )
+
+    return read
+
+
+def _gib(value: Any) -> str:
+    return f"{value / (1 << 30):.0f} GiB" if isinstance(value, (int, float)) else str(value)
+
+
+def _driver(key: str) -> Callable[[Dict[str, Any]], Any]:
+    return lambda record: mapping(record.get("gpus")).get(key)
+
+
+def _memory(record: Dict[str, Any]) -> Any:
+    value = _node("memory")(record)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+_HARDWARE: Dict[str, Callable[[Dict[str, Any]], Any]] = {
+    "nodes": lambda record: None,
+    "gpus": _gpus("name"),
+    "gpu power limit": _gpus("power_limit", lambda watts: f"{watts} W"),
+    "gpu memory": _gpus("memory", _gib),
+    "mig": _gpus("mig", lambda on: "on" if on else "off"),
+    "node model": _node("model"),
+    "cpu model": _node("cpu_model"),
+    "processors": _node("cpus"),
+    "memory": _memory,
+}
+_SOFTWARE: Dict[str, Callable[[Dict[str, Any]], Any]] = {
+    "platform": lambda record: mapping(record.get("platform")).get("kind"),
+    "driver": _driver("driver_version"),
+    "cuda": _driver("cuda_version"),
+    "kernel": _node("kernel"),
+    "system": _node("system"),
+    "cpu limit": lambda record: _limit(record, "cpus"),
+    "memory limit": lambda record: _limit(record, "memory"),
+    "cpuset": lambda record: _limit(record, "cpuset"),
+}
+
+
+def _limit(record: Dict[str, Any], key: str) -> Any:
+    return mapping(mapping(record.get("job")).get("limits")).get(key)
+
+
+def _differing(
+    what: Dict[str, Callable[[Dict[str, Any]], Any]], a: Records, b: Records
+) -> List[Dict[str, Any]]:
+    found = []
+    for name, read in what.items():
+        first, second = (
+            (len(a), len(b)) if name == "nodes" else (_of_all(a, read), _of_all(b, read))
+        )
+        # A limit is one that is there; other things that one side does not tell are not known to
+        # differ.
+        silent = (first is None or second is None) and "limit" not in name
+        if first != second and not silent and not (name == "memory" and _about(first, second)):
+            found.append(_row(name, _worded(name, first), _worded(name, second)))
+    return found
+
+
+def _worded(name: str, value: Any) -> Any:
+    return _gib(value) if name in ("memory", "memory limit") and isinstance(value, int) else value
+
+
+def _about(first: Any, second: Any) -> bool:
+    return (
+        isinstance(first, int)
+        and isinstance(second, int)
+        and abs(first - second) <= _MEMORY_SHARE * max(first, second)
+    )
+
+
+def _hardware_known(records: Records) -> bool:
+    return bool(records) and all(
+        _gpus("name")(record) and _node("cpus")(record) for record in records
+    )
+
+
+def _of_all(records: Records, read: Callable[[Dict[str, Any]], Any]) -> Any:
+    """What all hosts have in common; a list of what they have where they differ, None where none
+    tells.
+    """
+    values = {
+        _text(value): value for value in (read(record) for record in records) if value is not None
+    }
+    ordered: List[Any] = [values[key] for key in sorted(values)]
+    return (ordered[0] if len(ordered) == 1 else ordered) if ordered else None
+
+
+def _row(name: str, first: Optional[Any], second: Optional[Any]) -> Dict[str, Any]:
+    return {"name": name, "a": first, "b": second}
+
+
+def _text(value: Any) -> str:
+    """So that 128 and "128", as a variable on the command line is, are the same."""
+    return json.dumps(
+        str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value,
+        sort_keys=True,
+        default=str,
+    )

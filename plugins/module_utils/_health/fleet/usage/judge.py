@@ -1,0 +1,479 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What the figures of one host's capture say about its job. Pure.
+
+Rules and defaults are judgement calls on what a GPU costs by the hour, but for those that have a
+source beside them; every one is an option.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Dict, List, Mapping, Optional, Tuple
+
+from ...node.checks import gpu_activity
+from ...model import (
+    FAIL,
+    NODE,
+    PASS,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+)
+from ...lenient import list_of, mapping
+from .figures import IDLE, Episode, Series, episodes, figures, warm_up
+from .reading import NAN, Capture, number
+
+NAME = "gpu_usage"
+#: Processes that a finding names.
+_MOST_PROCESSES = 8
+
+#: The rules of the findings as an argument spec; seconds and percent.
+RULES: Dict[str, Dict[str, Any]] = {
+    "warm_up": {"type": "float", "default": 300.0},
+    "underused_percent": {"type": "float", "default": 50.0},
+    "underused_seconds": {"type": "float", "default": 600.0},
+    "held_idle_seconds": {"type": "float", "default": gpu_activity.IDLE_FAIL_SECONDS},
+    "stalled_percent": {"type": "float", "default": 10.0},
+    "stalled_episodes": {"type": "int", "default": 20},
+    "memory_low_percent": {"type": "float", "default": 25.0},
+    "imbalance_points": {"type": "float", "default": 20.0},
+    # One throttled period in a hundred: below that it is the noise of any process that starts
+    # threads.
+    "throttled_percent": {"type": "float", "default": 1.0},
+    "cpu_pressure_percent": {"type": "float", "default": 20.0},
+    "memory_limit_percent": {"type": "float", "default": 90.0},
+}
+
+
+class _Gpu:
+    """A GPU of a capture: where a process had it, how busy it was."""
+
+    def __init__(self, capture: Capture, uuid: str, steady_from: float) -> None:
+        self.uuid, self.index = uuid, capture.gpus[uuid]
+        known: Dict[str, Any] = next(
+            (
+                gpu
+                for gpu in list_of(mapping(capture.record.get("gpus")).get("list"))
+                if mapping(gpu).get("uuid") == uuid
+            ),
+            {},
+        )
+        self.subject = Subject(
+            "gpu", self.index, uuid, known.get("pci") if isinstance(known.get("pci"), str) else None
+        )
+        self.busy = _series(capture, "gpu_utilization", uuid)
+        held = capture.held.get(uuid) or [NAN] * len(capture.times)
+        #: How busy it was while a process had it.
+        self.used = Series(
+            capture.times,
+            capture.weights,
+            [value if has == 1.0 else NAN for value, has in zip(self.busy.values, held)],
+        )
+        self.steady = self.used.after(steady_from)
+        self.memory = _series(capture, "memory_occupied", uuid).after(steady_from)
+        self.figures = figures([self.steady])
+        self.told = any(not math.isnan(has) for has in held)
+
+
+def defaults() -> Dict[str, Any]:
+    return {name: rule["default"] for name, rule in RULES.items()}
+
+
+def judge(
+    capture: Capture, rules: Optional[Mapping[str, Any]] = None, expected_gpus: Optional[int] = None
+) -> CheckResult:
+    """The result of the check ``gpu_usage`` for one host."""
+    given = dict(
+        defaults(), **{name: value for name, value in (rules or {}).items() if value is not None}
+    )
+    if not len(capture.times):
+        return concluded(
+            NAME,
+            [
+                Finding(
+                    "no_samples",
+                    UNKNOWN,
+                    f"the capture has no sample: {_why(capture)}",
+                    "watch",
+                    NODE,
+                    {"ended": capture.ended},
+                )
+            ],
+            "",
+        )
+    everything = [_series(capture, "gpu_utilization", uuid) for uuid in capture.gpus]
+    steady_from = warm_up(everything, given["warm_up"])
+    gpus = [_Gpu(capture, uuid, steady_from) for uuid in capture.gpus]
+    findings = _presence(capture, expected_gpus)
+    for gpu in gpus:
+        findings += _of_gpu(
+            gpu, given, [one for one in capture.processes if one.get("gpu") == gpu.index]
+        )
+    findings += (
+        _across(gpus, given)
+        + _cpu(capture, gpus, given, steady_from)
+        + _memory(capture, given)
+        + _visible(capture)
+        + _trouble(capture, gpus)
+    )
+    return concluded(NAME, findings, _summary(capture, gpus), _measurements(gpus))
+
+
+def _series(capture: Capture, name: str, uuid: str = "") -> Series:
+    return Series(
+        capture.times,
+        capture.weights,
+        capture.columns.get((name, uuid)) or [NAN] * len(capture.times),
+    )
+
+
+def _of_gpu(gpu: _Gpu, rules: Mapping[str, Any], processes: List[Dict[str, Any]]) -> List[Finding]:
+    found: List[Finding] = []
+    held_seconds = _seconds(gpu.steady)
+    underused = False
+    if (
+        gpu.figures
+        and held_seconds >= rules["underused_seconds"]
+        and gpu.figures["mean"] < rules["underused_percent"]
+    ):
+        underused = True
+        message = (
+            f"a kernel ran {gpu.figures['mean']:.0f} % of the time over "
+            f"{gpu_activity.span(held_seconds)} in which a process had the GPU, "
+            f"less than {rules['underused_percent']:g} % (underused_percent)"
+        )
+        evidence = {
+            "mean": gpu.figures["mean"],
+            "p50": gpu.figures["p50"],
+            "p95": gpu.figures["p95"],
+            "seconds": round(held_seconds),
+        }
+        found.append(Finding("gpu_underused", WARN, message, "watch", gpu.subject, evidence))
+    idle = episodes(gpu.used)
+    found += _held_idle(gpu, idle, rules, processes) or _stalls(gpu, idle, rules)
+    occupied = figures([gpu.memory])
+    if gpu.figures and occupied and occupied["mean"] < rules["memory_low_percent"]:
+        message = (
+            f"{occupied['mean']:.0f} % of the GPU's memory is in use at steady state, "
+            f"less than {rules['memory_low_percent']:g} % (memory_low_percent)"
+        )
+        # Little memory is trouble only where the GPU has little to do as well; a busy one may need
+        # no more.
+        status, action = (WARN, "watch") if underused else (PASS, "none")
+        found.append(
+            Finding(
+                "gpu_memory_low",
+                status,
+                message,
+                action,
+                gpu.subject,
+                {"mean": occupied["mean"], "max": occupied["max"]},
+            )
+        )
+    return found
+
+
+def _held_idle(
+    gpu: _Gpu, idle: List[Episode], rules: Mapping[str, Any], processes: List[Dict[str, Any]]
+) -> List[Finding]:
+    longest = max(idle, key=lambda one: one.seconds, default=None)
+    if longest is None or longest.seconds < rules["held_idle_seconds"]:
+        return []
+    message = (
+        f"held by a process and idle (below {IDLE:.0f} %) for "
+        f"{gpu_activity.span(longest.seconds)} without a pause, "
+        f"{gpu_activity.span(rules['held_idle_seconds'])} or more is a waste (held_idle_seconds)"
+    )
+    who = [
+        {key: one.get(key) for key in ("pid", "name", "pod")} for one in processes[:_MOST_PROCESSES]
+    ]
+    evidence = {
+        "idle_seconds": round(longest.seconds),
+        "from_seconds": round(longest.start),
+        "processes": who,
+    }
+    return [Finding("gpu_held_idle", FAIL, message, "fix_configuration", gpu.subject, evidence)]
+
+
+def _stalls(gpu: _Gpu, idle: List[Episode], rules: Mapping[str, Any]) -> List[Finding]:
+    total, stood = _seconds(gpu.used), sum(one.seconds for one in idle)
+    share = 100 * stood / total if total else 0.0
+    if share < rules["stalled_percent"] or len(idle) < rules["stalled_episodes"]:
+        return []
+    message = (
+        f"stood still for {share:.0f} % of the time in {len(idle)} episodes of "
+        f"{stood / len(idle):.0f} s on average, as when a job waits for its input, "
+        f"evaluates or writes checkpoints ({rules['stalled_percent']:g} % and "
+        f"{rules['stalled_episodes']} episodes are too many)"
+    )
+    evidence = {
+        "share": round(share, 1),
+        "episodes": len(idle),
+        "mean_seconds": round(stood / len(idle), 1),
+    }
+    return [Finding("gpu_stalls", WARN, message, "watch", gpu.subject, evidence)]
+
+
+def _across(gpus: List[_Gpu], rules: Mapping[str, Any]) -> List[Finding]:
+    used = [(gpu.figures["mean"], gpu) for gpu in gpus if gpu.figures]
+    if len(used) < 2:
+        return []
+    (least, idler), (most, _busiest) = (
+        min(used, key=lambda one: one[0]),
+        max(used, key=lambda one: one[0]),
+    )
+    if most - least <= rules["imbalance_points"]:
+        return []
+    message = (
+        f"a kernel ran {least:.0f} % of the time, on the busiest GPU of the node {most:.0f} %: "
+        f"more than {rules['imbalance_points']:g} points apart "
+        "(imbalance_points), if one job has them all"
+    )
+    evidence = {"means": {str(gpu.index): mean for mean, gpu in used}}
+    return [Finding("gpu_imbalance", WARN, message, "watch", idler.subject, evidence)]
+
+
+def _cpu(
+    capture: Capture, gpus: List[_Gpu], rules: Mapping[str, Any], steady_from: float
+) -> List[Finding]:
+    periods, throttled = capture.job.get("nr_periods", 0.0), capture.job.get("nr_throttled", 0.0)
+    if periods and 100 * throttled / periods > rules["throttled_percent"]:
+        share = 100 * throttled / periods
+        message = (
+            f"the job was throttled in {share:.0f} % of its scheduling periods: its "
+            f"limit of processors is too low ({rules['throttled_percent']:g} %)"
+        )
+        return [
+            Finding(
+                "cpu_starved",
+                WARN,
+                message,
+                "watch",
+                NODE,
+                {"periods": periods, "throttled": throttled, "limits": _limits(capture)},
+            )
+        ]
+    own = _series(capture, "job_cpu_pressure").after(steady_from)
+    whose, pressure = (
+        ("the job", own)
+        if figures([own])
+        else ("the node", _series(capture, "cpu_pressure").after(steady_from))
+    )
+    waited, busy = figures([pressure]), figures([gpu.steady for gpu in gpus])
+    if (
+        not waited
+        or not busy
+        or waited["mean"] <= rules["cpu_pressure_percent"]
+        or busy["mean"] >= rules["underused_percent"]
+    ):
+        return []
+    message = (
+        f"tasks of {whose} waited for a processor {waited['mean']:.0f} % of the time, while "
+        f"the GPUs were busy for {busy['mean']:.0f} %: "
+        f"more than {rules['cpu_pressure_percent']:g} % (cpu_pressure_percent)"
+    )
+    return [
+        Finding(
+            "cpu_starved",
+            WARN,
+            message,
+            "watch",
+            NODE,
+            {"pressure": waited, "gpu_utilization": busy["mean"], "limits": _limits(capture)},
+        )
+    ]
+
+
+def _memory(capture: Capture, rules: Mapping[str, Any]) -> List[Finding]:
+    kills = capture.job.get("oom_kill", 0.0)
+    limit = number(_limits(capture).get("memory"))
+    used = figures([_series(capture, "job_memory")])
+    if kills:
+        message = (
+            f"the kernel killed {kills:.0f} process{'es' if kills > 1 else ''} of the "
+            "job, because the job was at its limit of memory"
+        )
+        return [
+            Finding(
+                "memory_pressure",
+                FAIL,
+                message,
+                "fix_configuration",
+                NODE,
+                {"oom_kill": kills, "limit": _limits(capture).get("memory")},
+            )
+        ]
+    if (
+        not used
+        or math.isnan(limit)
+        or limit <= 0
+        or 100 * used["p95"] / limit <= rules["memory_limit_percent"]
+    ):
+        return []
+    share = 100 * used["p95"] / limit
+    message = (
+        f"the job used {share:.0f} % of its limit of memory or more for 5 % of the time, "
+        "without what is only cached: more than "
+        f"{rules['memory_limit_percent']:g} % (memory_limit_percent)"
+    )
+    return [
+        Finding(
+            "memory_pressure",
+            WARN,
+            message,
+            "watch",
+            NODE,
+            {"p95_bytes": used["p95"], "max_bytes": used["max"], "limit_bytes": limit},
+        )
+    ]
+
+
+def _visible(capture: Capture) -> List[Finding]:
+    """More GPUs than asked for are visible: the variable that says which is read from the job, what
+    it asked for its user says (``declared.gpus``).
+    """
+    requested = number(mapping(capture.record.get("declared")).get("gpus"))
+    variables = mapping(mapping(capture.record.get("job")).get("visible"))
+    listed = list_of(mapping(capture.record.get("gpus")).get("list"))
+    shown, by = visible(variables, len(listed) or len(capture.gpus))
+    if math.isnan(requested) or shown is None or shown <= requested:
+        return []
+    message = (
+        f"{shown} GPUs are visible to the job, which asked for {requested:.0f}: {by} "
+        "defeats the isolation of jobs"
+    )
+    return [
+        Finding(
+            "gpu_unrequested_visible",
+            WARN,
+            message,
+            "fix_configuration",
+            NODE,
+            {"visible": shown, "requested": requested, "variables": variables},
+        )
+    ]
+
+
+def visible(variables: Mapping[str, Any], on_node: int) -> Tuple[Optional[int], str]:
+    """How many GPUs a job sees by its variables, and what shows it; None where they do not tell."""
+    value = variables.get("NVIDIA_VISIBLE_DEVICES")
+    if not isinstance(value, str):
+        return None, ""
+    by = f"NVIDIA_VISIBLE_DEVICES={value}"
+    if value == "all":
+        return on_node, by
+    return (0 if value in ("", "void", "none") else len(value.split(","))), by
+
+
+def _presence(capture: Capture, expected_gpus: Optional[int]) -> List[Finding]:
+    found: List[Finding] = []
+    for uuid, probes in capture.probes.items():
+        gpu = _Gpu(capture, uuid, 0.0).subject.to_dict()
+        # By the same function as the check beside a running job.
+        found += gpu_activity.judge_gpu(gpu_activity.Series(gpu, [], [], list(probes)))
+    driver = mapping(capture.record.get("gpus"))
+    listed = list_of(driver.get("list")) if not driver.get("error") else []
+    if expected_gpus and listed and len(listed) < expected_gpus:
+        message = f"the driver lists {len(listed)} GPUs, expected {expected_gpus} (expected_gpus)"
+        found.append(
+            Finding(
+                "gpus_missing",
+                FAIL,
+                message,
+                "drain_node",
+                NODE,
+                {"listed": len(listed), "expected_gpus": expected_gpus},
+            )
+        )
+    return found
+
+
+def _trouble(capture: Capture, gpus: List[_Gpu]) -> List[Finding]:
+    """What keeps the capture from saying anything, or all of it."""
+    found = []
+    busy = figures([gpu.busy for gpu in gpus]) if gpus else None
+    if busy is None:
+        message = (
+            "no sample tells how busy a GPU is: "
+            f"{capture.gaps.get('gpus') or 'the driver does not report it (MIG, say)'}"
+        )
+        found.append(Finding("no_samples", UNKNOWN, message, "watch", NODE, {"gaps": capture.gaps}))
+    elif not any(gpu.told for gpu in gpus):
+        message = (
+            "the driver does not tell which processes have a GPU, so that nothing is "
+            "said of GPUs that are held and not used"
+        )
+        found.append(Finding("usage_incomplete", PASS, message, "none", NODE))
+    elif busy["missing"] > 10 or capture.ended == "vanished":
+        how = (
+            "; the sampler ended without saying why (killed, or the node went down)"
+            if capture.ended == "vanished"
+            else ""
+        )
+        message = f"{busy['missing']:.0f} % of the time no GPU was read{how}"
+        found.append(
+            Finding(
+                "usage_incomplete",
+                PASS,
+                message,
+                "none",
+                NODE,
+                {"ended": capture.ended, "gaps": capture.gaps, "torn": capture.torn},
+            )
+        )
+    return found
+
+
+def _measurements(gpus: List[_Gpu]) -> List[Measurement]:
+    found = []
+    for gpu in gpus:
+        labels = {"gpu": str(gpu.index)}
+        whole, idle = figures([gpu.busy], shares=True), episodes(gpu.busy)
+        occupied = figures([gpu.memory])
+        if whole:
+            found += [
+                Measurement("gpu_usage_mean", whole["mean"] / 100, "ratio", labels),
+                Measurement("gpu_usage_p50", whole["p50"] / 100, "ratio", labels),
+                Measurement("gpu_usage_idle", whole["idle"] / 100, "ratio", labels),
+                Measurement("gpu_usage_idle_episodes", len(idle), "episodes", labels),
+            ]
+        if occupied:
+            found.append(
+                Measurement("gpu_usage_memory_occupied", occupied["mean"] / 100, "ratio", labels)
+            )
+    return found
+
+
+def _summary(capture: Capture, gpus: List[_Gpu]) -> str:
+    means = [one["mean"] for one in (figures([gpu.busy]) for gpu in gpus) if one]
+    words = f"{len(capture.times)} samples over {gpu_activity.span(capture.span)}"
+    if not means:
+        return words
+    least, most = f"{min(means):.0f}", f"{max(means):.0f}"
+    return (
+        f"{words}, {len(means)} GPU{'s' if len(means) > 1 else ''} busy "
+        f"{least if least == most else f'{least} to {most}'} % of the time"
+    )
+
+
+def _why(capture: Capture) -> str:
+    return (
+        "the sampler ended without saying why"
+        if capture.ended == "vanished"
+        else f"the sampler ended by {capture.ended}"
+    )
+
+
+def _seconds(series: Series) -> float:
+    return sum(
+        weight for value, weight in zip(series.values, series.weights) if not math.isnan(value)
+    )
+
+
+def _limits(capture: Capture) -> Dict[str, Any]:
+    return mapping(mapping(capture.record.get("job")).get("limits"))

@@ -1,0 +1,338 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""From the lines of a sampler to columns of numbers.
+
+A value that was not there, or is none, is NaN: it counts as missing and never as zero. A line that
+is torn (the sampler was killed in the middle of it, the disk was full) is counted and passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from array import array
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+from ...lenient import mapping
+
+NAN = float("nan")
+SCHEMA, SCHEMA_VERSION = "autopilot.gpu/usage", 1
+
+#: Intervals that a sample stands for at most: whatever is between it and the one before beyond that
+#: is missing. A judgement call.
+_REACH = 1.5
+
+
+class Metric(NamedTuple):
+    """A column: ``scope`` is ``gpu``, ``node`` or ``job``; ``unit`` as people read it."""
+
+    name: str
+    scope: str
+    unit: str
+    words: str
+
+
+#: In the order of tables and plots. ``memory_bandwidth_busy`` is NVML's ``utilization.memory``, the
+#: share of time in which the memory was read or written; how much of it is used is
+#: ``memory_occupied``.
+METRICS = (
+    Metric("gpu_utilization", "gpu", "%", "time in which a kernel ran"),
+    Metric("memory_occupied", "gpu", "%", "memory of the GPU in use"),
+    Metric(
+        "memory_bandwidth_busy", "gpu", "%", "time in which the GPU's memory was read or written"
+    ),
+    Metric("sm_clock", "gpu", "MHz", "clock of the multiprocessors"),
+    Metric("power", "gpu", "W", "power of the GPU"),
+    Metric("temperature", "gpu", "C", "temperature of the GPU"),
+    Metric("cpu_user", "node", "%", "processors of the node, user"),
+    Metric("cpu_system", "node", "%", "processors of the node, kernel"),
+    Metric("cpu_iowait", "node", "%", "processors of the node, waiting for disks"),
+    Metric("memory_used", "node", "%", "memory of the node that is not available"),
+    Metric(
+        "memory_with_cache",
+        "node",
+        "%",
+        "memory of the node that is not free, the page cache with it",
+    ),
+    Metric("cpu_pressure", "node", "%", "time in which some task waited for a processor"),
+    Metric("io_pressure", "node", "%", "time in which some task waited for a disk"),
+    Metric("disk_read", "node", "bytes/s", "read from disks"),
+    Metric("disk_write", "node", "bytes/s", "written to disks"),
+    Metric("network_received", "node", "bytes/s", "received over the network"),
+    Metric("network_sent", "node", "bytes/s", "sent over the network"),
+    Metric("infiniband_received", "node", "bytes/s", "received over InfiniBand"),
+    Metric("infiniband_sent", "node", "bytes/s", "sent over InfiniBand"),
+    Metric("job_cpu", "job", "cores", "processors that the job kept busy"),
+    Metric("other_cpu", "job", "cores", "processors that all else on the node kept busy"),
+    Metric("job_memory", "job", "bytes", "memory of the job, without what is cached"),
+    Metric(
+        "job_cpu_pressure", "job", "%", "time in which some task of the job waited for a processor"
+    ),
+)
+BY_NAME = {metric.name: metric for metric in METRICS}
+
+#: Metric, source, key and factor of those that a sample has as they are.
+_NODE = (
+    ("cpu_user", "cpu", "user", 100.0),
+    ("cpu_system", "cpu", "system", 100.0),
+    ("cpu_iowait", "cpu", "iowait", 100.0),
+    ("disk_read", "disk", "read_bytes_per_second", 1.0),
+    ("disk_write", "disk", "write_bytes_per_second", 1.0),
+    ("network_received", "net", "received_bytes_per_second", 1.0),
+    ("network_sent", "net", "sent_bytes_per_second", 1.0),
+    ("infiniband_received", "infiniband", "received_bytes_per_second", 1.0),
+    ("infiniband_sent", "infiniband", "sent_bytes_per_second", 1.0),
+)
+_GPU = (
+    ("gpu_utilization", "utilization"),
+    ("memory_bandwidth_busy", "memory_bandwidth_busy"),
+    ("sm_clock", "sm_clock"),
+    ("power", "power"),
+    ("temperature", "temperature"),
+)
+
+_ABSENT: Dict[str, Any] = {"kind": "absent"}
+
+#: A column: a metric and the UUID of a GPU, "" for what is the node's or the job's.
+Key = Tuple[str, str]
+
+
+class Capture(NamedTuple):
+    """The samples of one host in columns of equal length."""
+
+    host: str
+    record: Dict[str, Any]
+    interval: float
+    #: Seconds since the capture began, and seconds that each sample stands for.
+    times: "array[float]"
+    weights: "array[float]"
+    columns: Dict[Key, "array[float]"]
+    #: By UUID, in the order of their indexes: index; by sample whether a process had a context on
+    #: it (of the job, where that is known; NaN: not told); and by sample in which GPUs were read
+    #: what kept it from answering: None where it did, else the driver's error, ``{"kind":
+    #: "absent"}`` where it was not listed.
+    gpus: Dict[str, int]
+    held: Dict[str, "array[float]"]
+    probes: Dict[str, List[Optional[Dict[str, Any]]]]
+    #: By counter of the job its growth over the capture; what was not told is not there.
+    job: Dict[str, float]
+    #: Why the sampler ended (``vanished`` where it does not say), why sources are missing, who was
+    #: on the GPUs, and lines that are torn.
+    ended: str
+    gaps: Dict[str, str]
+    processes: List[Dict[str, Any]]
+    torn: int
+
+    def used(self) -> List[str]:
+        """The UUIDs of the GPUs on which the job had a process; of all of them where that was not
+        told of any.
+        """
+        had = [uuid for uuid in self.gpus if 1.0 in self.held.get(uuid, ())]
+        return had or list(self.gpus)
+
+    @property
+    def span(self) -> float:
+        """Seconds from the beginning to the last sample."""
+        return self.times[-1] if len(self.times) else 0.0
+
+
+def number(value: Any) -> float:
+    """The number, NaN for anything else and for what no reading can be."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return NAN
+    return float(value) if -1e30 < value < 1e30 else NAN
+
+
+def read(lines: Iterable[str], record: Any, host: str) -> Capture:
+    """Raises ValueError where these are not the lines of a sampler of this version."""
+    builder = _Builder()
+    for line in lines:
+        try:
+            said = json.loads(line)
+        except (ValueError, RecursionError):
+            said = None
+        if not isinstance(said, dict):
+            builder.torn += 1
+        elif "event" in said:
+            builder.take_event(said)
+        else:
+            builder.take(said)
+    if builder.interval is None:
+        raise ValueError("there is no sampler's first line in it")
+    return builder.capture(host, mapping(record))
+
+
+class _Builder:
+    def __init__(self) -> None:
+        self.interval: Optional[float] = None
+        self.torn = 0
+        self._cpus = NAN
+        self._begun = self._last = NAN
+        self._ended, self._gaps, self._processes = "vanished", {}, []  # type: str, Dict[str, str], List[Dict[str, Any]]
+        self._times, self._weights = array("d"), array("d")
+        self._columns: Dict[Key, "array[float]"] = {}
+        self._index: Dict[str, int] = {}
+        self._held: Dict[str, "array[float]"] = {}
+        self._probes: Dict[str, List[Optional[Dict[str, Any]]]] = {}
+        self._probed = 0
+        #: By counter of the job when it was last told, and its value.
+        self._job_before: Dict[str, Tuple[float, float]] = {}
+        self._job: Dict[str, float] = {}
+
+    def take_event(self, said: Dict[str, Any]) -> None:
+        event = said.get("event")
+        if event == "started":
+            version = said.get("schema_version")
+            if said.get("schema") != SCHEMA or version != SCHEMA_VERSION:
+                raise ValueError(
+                    f"schema {said.get('schema')!r} {version!r} is not accepted, this version "
+                    f"reads {SCHEMA} {SCHEMA_VERSION}"
+                )
+            interval = number(said.get("interval"))
+            if math.isnan(interval) or interval <= 0:
+                raise ValueError(
+                    f"interval: {said.get('interval')!r} is not a time between samples"
+                )
+            self.interval, self._begun, self._cpus = (
+                interval,
+                number(said.get("m")),
+                number(said.get("cpus")),
+            )
+            self._last = self._begun
+            self._gaps.update(
+                {str(name): str(why) for name, why in mapping(said.get("missing")).items()}
+            )
+        elif event == "ended":
+            self._ended = str(said.get("reason"))
+        elif event == "gap":
+            self._gaps.setdefault(str(said.get("source")), str(said.get("reason")))
+        elif event == "process":
+            self._processes.append(said)
+
+    def take(self, said: Dict[str, Any]) -> None:
+        now = number(said.get("m"))
+        if self.interval is None or math.isnan(now) or now <= self._last:
+            self.torn += 1
+            return
+        seconds = now - self._last
+        self._last = now
+        self._times.append(now - self._begun)
+        self._weights.append(min(seconds, _REACH * self.interval))
+        self._node(said)
+        self._of_job(mapping(said.get("job")), mapping(said.get("cpu")), now)
+        self._gpus(said.get("gpus"), mapping(said.get("job")).get("gpus"))
+
+    def capture(self, host: str, record: Dict[str, Any]) -> Capture:
+        length = len(self._times)
+        for series in (*self._columns.values(), *self._held.values()):
+            _fill(series, length)
+        gpus = {
+            uuid: self._index[uuid]
+            for uuid in sorted(self._index, key=lambda one: (self._index[one], one))
+        }
+        columns = {
+            key: column
+            for key, column in self._columns.items()
+            if any(not math.isnan(value) for value in column)
+        }
+        return Capture(
+            host,
+            record,
+            self.interval or NAN,
+            self._times,
+            self._weights,
+            columns,
+            gpus,
+            self._held,
+            self._probes,
+            self._job,
+            self._ended,
+            self._gaps,
+            self._processes,
+            self.torn,
+        )
+
+    def _put(self, key: Key, value: float) -> None:
+        column = self._columns.setdefault(key, array("d"))
+        _fill(column, len(self._times) - 1)
+        column.append(value)
+
+    def _node(self, said: Dict[str, Any]) -> None:
+        for name, source, key, factor in _NODE:
+            self._put((name, ""), number(mapping(said.get(source)).get(key)) * factor)
+        memory = mapping(said.get("memory"))
+        total = number(memory.get("total"))
+        for name, key in (("memory_used", "available"), ("memory_with_cache", "free")):
+            self._put(
+                (name, ""), 100.0 * (1.0 - number(memory.get(key)) / total) if total > 0 else NAN
+            )
+        pressure = mapping(said.get("pressure"))
+        self._put(("cpu_pressure", ""), number(mapping(pressure.get("cpu")).get("some")))
+        self._put(("io_pressure", ""), number(mapping(pressure.get("io")).get("some")))
+
+    def _of_job(self, job: Dict[str, Any], cpu: Dict[str, Any], now: float) -> None:
+        cores = NAN
+        for name in ("cpu_usec", "nr_periods", "nr_throttled", "oom_kill"):
+            value = number(job.get(name))
+            if math.isnan(value):
+                continue
+            at, before = self._job_before.get(name, (NAN, NAN))
+            self._job_before[name] = (now, value)
+            # A counter that is less than before is that of another group.
+            if value >= before:
+                self._job[name] = self._job.get(name, 0.0) + value - before
+                cores = (value - before) / (now - at) / 1e6 if name == "cpu_usec" else cores
+        self._put(("job_cpu", ""), cores)
+        busy = (1.0 - number(cpu.get("idle")) - number(cpu.get("iowait"))) * self._cpus
+        self._put(
+            ("other_cpu", ""), max(0.0, busy - cores) if not math.isnan(busy - cores) else NAN
+        )
+        cached = number(job.get("memory_inactive_file"))
+        self._put(
+            ("job_memory", ""),
+            number(job.get("memory_current")) - (0.0 if math.isnan(cached) else cached),
+        )
+        self._put(("job_cpu_pressure", ""), number(job.get("cpu_pressure")))
+
+    def _gpus(self, listed: Any, of_job: Any) -> None:
+        if not isinstance(listed, list):
+            return
+        seen: Dict[str, Optional[Dict[str, Any]]] = {}
+        for gpu in listed:
+            uuid, index = mapping(gpu).get("uuid"), mapping(gpu).get("index")
+            if not isinstance(uuid, str):
+                # A GPU that is lost does not tell who it is; its place among the others does.
+                uuid = next((known for known, place in self._index.items() if place == index), None)
+            if uuid is None or not isinstance(index, int):
+                continue
+            self._index[uuid] = index
+            error = gpu.get("error")
+            seen[uuid] = (
+                error if isinstance(error, dict) or error is None else {"kind": "other_error"}
+            )
+            self._gpu(uuid, gpu, index in of_job if isinstance(of_job, list) else None)
+        for uuid in self._index:
+            self._probes.setdefault(uuid, [_ABSENT] * self._probed).append(seen.get(uuid, _ABSENT))
+        self._probed += 1
+
+    def _gpu(self, uuid: str, gpu: Dict[str, Any], of_job: Optional[bool]) -> None:
+        for name, key in _GPU:
+            self._put((name, uuid), number(gpu.get(key)))
+        total = number(gpu.get("memory_total"))
+        self._put(
+            ("memory_occupied", uuid),
+            100.0 * number(gpu.get("memory_used")) / total if total > 0 else NAN,
+        )
+        held = self._held.setdefault(uuid, array("d"))
+        _fill(held, len(self._times) - 1)
+        processes = gpu.get("processes")
+        held.append(
+            float(bool(processes) if of_job is None else of_job)
+            if isinstance(processes, list)
+            else NAN
+        )
+
+
+def _fill(series: "array[float]", length: int) -> None:
+    if len(series) < length:
+        series.extend([NAN] * (length - len(series)))

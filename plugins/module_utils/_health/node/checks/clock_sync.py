@@ -1,0 +1,371 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Is the clock of the host kept by somebody, and how far is it off?
+
+The kernel is asked first (adjtimex), which costs nothing. Of the daemons only the one that runs is
+asked, for its offset: chrony, systemd-timesyncd, ntpd, in this order. The daemon's word counts
+before the kernel's: chrony tells the kernel nothing unless it is told to (``rtcsync`` in
+chrony.conf). Time that is off makes no GPU unfit, so nothing here fails unless the operator says
+how much is too much.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ..system import programs
+from ..framework.check import Check, Options, Probe, Readings
+from ..system.host import Host
+from ...model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult, Finding, Measurement, concluded
+from ...lenient import mapping
+from ..framework.host_findings import DAY, names_in, number, whole
+
+#: Seconds that a daemon's program may take; it asks over a local socket.
+_SECONDS = 2.0
+#: Seconds off that are a warning. A judgement between Ceph's monitors, which warn from 0.05 s
+#: (mon_clock_drift_allowed), and etcd's members, which do from 1 s (rafthttp); logs of several
+#: nodes can still be put in order. Kerberos bears 300 s (RFC 4120, 1.6).
+MAXIMUM_OFFSET = 0.1
+#: Seconds since the last word of a server after which a clock counts as left to itself. A
+#: judgement: chrony, ntpd and timesyncd ask at least every 17 to 35 minutes by default.
+LAST_UPDATE = DAY
+
+#: Process (as the kernel cuts its name, at 15 characters) -> source. In this order they are asked.
+DAEMONS = {"chronyd": "chrony", "systemd-timesyn": "timesyncd", "ntpd": "ntpd"}
+#: These set the clock from a network card's and have nobody to ask; they are named, and the kernel
+#: has their word.
+_OTHERS = ("phc2sys", "ptp4l")
+
+#: timex.h: the clock is not synchronised; adjtimex(2).
+_STA_UNSYNC = 0x40
+#: Seconds from 1900, where NTP's time begins (RFC 5905), to 1970.
+_NTP_EPOCH = 2208988800
+
+
+class _Timex(ctypes.Structure):
+    """struct timex of 64-bit Linux, adjtimex(2); longer than that, in case it grows."""
+
+    _fields_ = [
+        ("modes", ctypes.c_uint),
+        ("offset", ctypes.c_long),
+        ("freq", ctypes.c_long),
+        ("maxerror", ctypes.c_long),
+        ("esterror", ctypes.c_long),
+        ("status", ctypes.c_int),
+        ("rest", ctypes.c_long * 64),
+    ]
+
+
+# ---- measure ----
+
+
+def measure(probe: Probe) -> Readings:
+    """``kernel`` (``synchronised``, ``maximum_error_seconds``, or ``error``), ``daemons`` (those
+    that run), and what the first of them says: ``source`` (``chrony``, ``timesyncd``, ``ntpd`` or
+    None), ``synchronised``, ``offset_seconds``, ``stratum``, ``last_update_seconds``; None for what
+    it did not tell. ``unheard`` (``reason``, ``message``) says why it could not be asked.
+    """
+    running = {process.name for process in probe.host.processes().values()}
+    sources = [source for name, source in DAEMONS.items() if name in running]
+    readings: Readings = {
+        "kernel": _kernel(),
+        "daemons": [name for name in (*DAEMONS, *_OTHERS) if name in running],
+        "source": sources[0] if sources else None,
+        "synchronised": None,
+        "offset_seconds": None,
+        "stratum": None,
+        "last_update_seconds": None,
+    }
+    probe.keep(readings)
+    if sources:
+        told = _ASK[sources[0]](probe)
+        readings.update({"unheard": told["error"]} if "error" in told else told)
+    return readings
+
+
+def _kernel() -> Dict[str, Any]:
+    timex = _Timex()
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        state = libc.adjtimex(ctypes.byref(timex))
+    except (OSError, AttributeError) as error:
+        return {"error": str(error)}
+    if state < 0:
+        return {"error": os.strerror(ctypes.get_errno())}
+    return {
+        "synchronised": not timex.status & _STA_UNSYNC,
+        "maximum_error_seconds": timex.maxerror / 1e6,
+    }
+
+
+def _asked(probe: Probe, *argv: str) -> Dict[str, Any]:
+    """``{"text"}`` that a program printed, or its ``error``."""
+    program = programs.path_of(argv[0])
+    if not program:
+        return programs.error("missing", f"{argv[0]} is not installed here")
+    try:
+        done = probe.run(
+            [program, *argv[1:]],
+            min(_SECONDS, probe.seconds / 4),
+            environment=dict(os.environ, LC_ALL="C"),
+        )
+    except OSError as problem:
+        return programs.error("not_started", f"{program} could not be started: {problem}")
+    if done.timed_out:
+        return programs.error("timeout", f"{argv[0]} did not answer within {done.seconds:.0f} s")
+    if done.returncode != 0:
+        return programs.error(
+            "failed", f"{argv[0]} failed: {(done.stderr or done.stdout).strip()[:200]}"
+        )
+    return {"text": done.stdout}
+
+
+def _not_understood(program: str, text: str) -> Dict[str, Any]:
+    return programs.error(
+        "not_understood", f"{program} printed what is not understood: {text.strip()[:200]}"
+    )
+
+
+def _chrony(probe: Probe) -> Dict[str, Any]:
+    """chronyc(1), tracking, as comma-separated values: id, name, stratum, time of the last update,
+    how far the clock is off, ..., leap status.
+    """
+    told = _asked(probe, "chronyc", "-n", "-c", "tracking")
+    fields = told.get("text", "").strip().split(",")
+    if "error" in told:
+        return told
+    try:
+        stratum, updated, offset = int(fields[2]), float(fields[3]), float(fields[4])
+    except (ValueError, IndexError):
+        return _not_understood("chronyc", told["text"])
+    synchronised = fields[-1] != "Not synchronised"
+    return {
+        "synchronised": synchronised,
+        "offset_seconds": offset if synchronised else None,
+        "stratum": stratum,
+        "last_update_seconds": round(time.time() - updated, 1)
+        if synchronised and updated
+        else None,
+    }
+
+
+def _timesyncd(probe: Probe) -> Dict[str, Any]:
+    """timedatectl(1): whether the kernel's clock is synchronised, which this daemon tells the
+    kernel, and its last words with the server.
+    """
+    told = _asked(probe, "timedatectl", "show")
+    if "error" in told:
+        return told
+    synchronised = re.search(r"^NTPSynchronized=(yes|no)$", told["text"], re.MULTILINE)
+    if not synchronised:
+        return _not_understood("timedatectl", told["text"])
+    found: Dict[str, Any] = {
+        "synchronised": synchronised.group(1) == "yes",
+        "last_update_seconds": _age(probe.host, "run/systemd/timesync/synchronized"),
+    }
+    # Before systemd 239 there is no such command: the offset is not known then.
+    status = _asked(probe, "timedatectl", "timesync-status", "--no-pager").get("text", "")
+    lines = {
+        key.strip(): value.strip()
+        for key, colon, value in (line.partition(":") for line in status.splitlines())
+        if colon
+    }
+    found["offset_seconds"] = _timespan(lines.get("Offset", ""))
+    found["stratum"] = int(lines["Stratum"]) if lines.get("Stratum", "").isdecimal() else None
+    return found
+
+
+def _ntpd(probe: Probe) -> Dict[str, Any]:
+    """ntpq(8), rv: the system's variables; RFC 5905 for leap (3: not synchronised), stratum (16:
+    the same) and offset in milliseconds.
+    """
+    told = _asked(probe, "ntpq", "-n", "-c", "rv")
+    if "error" in told:
+        return told
+    stratum, offset = (
+        re.search(r"\bstratum=(\d+)", told["text"]),
+        re.search(r"\boffset=([-+]?\d+(?:\.\d+)?)", told["text"]),
+    )
+    if not stratum or not offset:
+        return _not_understood("ntpq", told["text"])
+    synchronised = int(stratum.group(1)) < 16 and "leap_alarm" not in told["text"]
+    updated = re.search(r"\breftime=([0-9a-f]+)\.", told["text"])
+    return {
+        "synchronised": synchronised,
+        "offset_seconds": float(offset.group(1)) / 1e3 if synchronised else None,
+        "stratum": int(stratum.group(1)),
+        "last_update_seconds": round(time.time() - (int(updated.group(1), 16) - _NTP_EPOCH), 1)
+        if updated and synchronised
+        else None,
+    }
+
+
+_ASK: Dict[str, Callable[[Probe], Dict[str, Any]]] = {
+    "chrony": _chrony,
+    "timesyncd": _timesyncd,
+    "ntpd": _ntpd,
+}
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def _timespan(text: str) -> Optional[float]:
+    """Seconds of a span as systemd prints it: ``-1.306ms``, ``+1min 2.5s``."""
+    parts = re.findall(r"(\d+(?:\.\d+)?)(us|ms|s|min|h|d)\b", text)
+    seconds = sum(float(amount) * _UNITS[unit] for amount, unit in parts)
+    return None if not parts else -seconds if text.startswith("-") else seconds
+
+
+def _age(host: Host, path: str) -> Optional[float]:
+    try:
+        return round(time.time() - os.stat(host.path(path)).st_mtime, 1)
+    except OSError:
+        return None
+
+
+# ---- judge ----
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = mapping(readings)
+    offset, source = (
+        number(readings.get("offset_seconds")),
+        readings.get("source") if isinstance(readings.get("source"), str) else None,
+    )
+    synchronised, by = _word(readings, source)
+    findings = []
+    if synchronised is None:
+        reason = (
+            mapping(readings.get("unheard")).get("message")
+            or mapping(readings.get("kernel")).get("error")
+            or "neither the kernel nor a daemon was asked"
+        )
+        message = f"whether the clock is synchronised is not known: {reason}"
+        findings.append(
+            Finding(
+                "clock_not_told",
+                UNKNOWN,
+                message,
+                "fix_configuration" if source else "watch",
+                evidence=_evidence(readings),
+            )
+        )
+    elif not synchronised:
+        who = (
+            f"{source} runs and has no server that it trusts"
+            if source
+            else f"of {', '.join(DAEMONS.values())} none is seen running"
+        )
+        message = f"the clock is not synchronised, says {by}; {who}"
+        findings.append(
+            Finding(
+                "clock_not_synchronised",
+                WARN,
+                message,
+                "fix_configuration",
+                evidence=_evidence(readings),
+            )
+        )
+    else:
+        findings += _judge_offset(readings, offset, source, options) + _judge_age(readings, source)
+    return concluded(
+        NAME,
+        findings,
+        _summary(readings, offset, by),
+        [] if offset is None else [Measurement("clock_offset", offset, "seconds")],
+    )
+
+
+def _word(readings: Readings, source: Optional[str]) -> Tuple[Optional[bool], str]:
+    """Whether the clock is synchronised, None when that is not known, and who says so."""
+    said, kernel = readings.get("synchronised"), mapping(readings.get("kernel")).get("synchronised")
+    if isinstance(said, bool) and source:
+        return said, source
+    # A kernel that nobody told anything says no: that is no answer while a daemon runs that was not
+    # heard.
+    if not isinstance(kernel, bool) or (source and not kernel):
+        return None, "nobody"
+    return kernel, "the kernel"
+
+
+def _evidence(readings: Readings) -> Dict[str, Any]:
+    names = (
+        "source",
+        "synchronised",
+        "offset_seconds",
+        "stratum",
+        "last_update_seconds",
+        "kernel",
+        "daemons",
+        "unheard",
+    )
+    return {name: readings[name] for name in names if name in readings}
+
+
+def _judge_offset(
+    readings: Readings, offset: Optional[float], source: Optional[str], options: Options
+) -> List[Finding]:
+    warn, fail = number(options.get("maximum_offset")), number(options.get("fail_offset"))
+    warn = MAXIMUM_OFFSET if warn is None else warn
+    if offset is None or (abs(offset) <= warn and (fail is None or abs(offset) <= fail)):
+        return []
+    over = (
+        ("fail_offset", fail)
+        if fail is not None and abs(offset) > fail
+        else ("maximum_offset", warn)
+    )
+    status = FAIL if over[0] == "fail_offset" else WARN
+    message = f"the clock is {abs(offset):.3f} s off, says {source}; {over[0]} is {over[1]:g} s"
+    return [
+        Finding("clock_is_off", status, message, "fix_configuration", evidence=_evidence(readings))
+    ]
+
+
+def _judge_age(readings: Readings, source: Optional[str]) -> List[Finding]:
+    age = number(readings.get("last_update_seconds"))
+    if age is None or age <= LAST_UPDATE:
+        return []
+    message = (
+        f"{source} last heard of a server {age / 3600:.0f} hours ago; the clock is left "
+        "to itself since"
+    )
+    return [
+        Finding(
+            "clock_not_updated", WARN, message, "fix_configuration", evidence=_evidence(readings)
+        )
+    ]
+
+
+def _summary(readings: Readings, offset: Optional[float], by: str) -> str:
+    stratum = whole(readings.get("stratum"))
+    others = [name for name in names_in(readings.get("daemons")) if name in _OTHERS]
+    words = f"synchronised, says {by}" + (
+        f" (stratum {stratum})" if stratum is not None and by != "the kernel" else ""
+    )
+    words += f" ({' and '.join(others)} run)" if others and by == "the kernel" else ""
+    return words + (
+        f", {abs(offset) * 1e3:.3f} ms off" if offset is not None else ", its offset is not known"
+    )
+
+
+# ---- the check ----
+
+OPTIONS: Dict[str, Dict[str, Any]] = {
+    "maximum_offset": {"type": "float", "default": MAXIMUM_OFFSET},
+    "fail_offset": {"type": "float"},
+}
+
+NAME = "clock_sync"
+CHECK = Check(
+    name=NAME,
+    purpose="is the clock synchronised, and how far is it off",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    options=OPTIONS,
+    gpu=False,
+)

@@ -1,0 +1,657 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""NVIDIA's own diagnostic (``dcgmi diag``), at a level or by named tests, judged by the severity of
+what it reports.
+
+What decides is DCGM's document. Its exit status is a hint (it comes from another table than the
+severities and can contradict them), and the word Fail is none, since a warning is printed as Fail
+too. DCGM itself sets no floor for the PCIe bandwidth of any model (DCGM 4.6, diag-skus.yaml.in), so
+it is handed ours wherever the test ``pcie`` runs. It copies for all GPUs from one buffer, whichever
+socket that is on (DCGM, nvvs/plugin_src/pcie/PcieMain.cpp), so the floor is the one for memory on
+the wrong socket.
+
+Level 1 only reads and asks nobody; everything above takes the GPUs and goes through the busy gate.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..devices import dcgm_report, dcgm_run
+from ..framework import busy_gate
+from ..framework.check import Check, Options, Probe, Readings
+from ...knowledge import dcgm as knowledge
+from ...knowledge.gpus import model_of
+from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth
+from ...model import (
+    FAIL,
+    INVASIVE,
+    NODE,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Subject,
+    gpu_subject,
+)
+from ..framework.driver_findings import judge_gpus, listed_gpus, read_gpus, read_parts
+
+_PCIE = "pcie.h2d_d2h_single_pinned."
+
+
+# --- options ---
+
+
+class Wanted(NamedTuple):
+    """What to run, from the options."""
+
+    level: int
+    #: The names asked for, as ``--run`` takes them; empty for a level.
+    tests: Tuple[str, ...]
+    parameters: Dict[str, str]
+
+    @property
+    def run(self) -> str:
+        # DCGM 4 does not take the name software; its tests come first in every run (NVIDIA/DCGM
+        # issue 296).
+        return ",".join(test for test in self.tests if test != "software") or str(self.level)
+
+    @property
+    def words(self) -> str:
+        return f"tests {', '.join(self.tests)}" if self.tests else f"level {self.level}"
+
+    @property
+    def required(self) -> Sequence[str]:
+        return [test for test in self.tests if test != "software"] or knowledge.REQUIRED[self.level]
+
+
+def wanted(options: Options) -> Wanted:
+    """What the options ask for; raises ValueError that says what is accepted."""
+    level, tests = options.get("level"), options.get("tests")
+    if tests and level is not None:
+        raise ValueError("level and tests exclude each other, give one of them")
+    if tests is not None and (
+        not isinstance(tests, list)
+        or not tests
+        or not all(re.fullmatch(r"[A-Za-z][\w ]*", str(test)) for test in tests)
+    ):
+        raise ValueError(
+            f"tests: {tests!r} is not accepted, give names as dcgmi diag --run takes them, for "
+            "example memory, pcie"
+        )
+    if level not in (None, 1, 2, 3, 4):
+        raise ValueError(f"level: {level!r} is not accepted, give a number from 1 to 4")
+    host_engine = options.get("host_engine")
+    if host_engine is not None and not re.fullmatch(r"[^\s-]\S*", str(host_engine)):
+        raise ValueError(
+            f"host_engine: {host_engine!r} is not accepted, give a host, host:port or unix:// path"
+        )
+    names = tuple(knowledge.run_name(str(test)) for test in tests or ())
+    if names:
+        level = max(knowledge.LEVEL_OF.get(name, 3) for name in names)
+    return Wanted(level or 1, names, _parameters(options.get("parameters")))
+
+
+def _parameters(given: Any) -> Dict[str, str]:
+    if isinstance(given, dict):
+        pairs = [(str(name), str(value)) for name, value in given.items()]
+    else:
+        parts = [
+            part
+            for item in (given if isinstance(given, list) else [given] if given else [])
+            for part in str(item).split(";")
+            if part
+        ]
+        pairs = [(name, value) for name, _equals, value in (part.partition("=") for part in parts)]
+    for name, value in pairs:
+        if not re.fullmatch(r"[\w ]+(\.\w+)+", name) or not re.fullmatch(r"[^;\s]+", value):
+            raise ValueError(
+                f"parameters: {name}={value} is not accepted, give test.parameter=value"
+            )
+    return dict(pairs)
+
+
+def deadline(options: Options, gpus: int) -> float:
+    """Seconds for the level (`knowledge.DEADLINES`, with sources), or the level the named tests
+    belong to, and on top what durations were given.
+    """
+    try:
+        what = wanted(options)
+    except ValueError:
+        return knowledge.DEADLINES[1]
+    return knowledge.DEADLINES[what.level] + dcgm_run.test_seconds(what.parameters)
+
+
+# --- measuring ---
+
+
+def measure(probe: Probe) -> Readings:
+    """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not
+    installed), ``version``, ``before`` and ``after`` (`gate.look`), and ``runs`` (see `dcgmi.run`):
+    the diagnostic and, where an error called for it, its repetition. Without dcgmi
+    ``in_agent_image``: whether this runs in the agent's image.
+    """
+    until = time.monotonic() + probe.seconds
+    what = wanted(probe.options)
+    readings = read_gpus(probe, _read_gpu)
+    if any(_has_mig(gpu) for gpu in readings["gpus"]):
+        return readings
+    readings["dcgmi"] = shutil.which("dcgmi")
+    if not readings["dcgmi"]:
+        readings["in_agent_image"] = os.environ.get(knowledge.AGENT_IMAGE) == "true"
+        return readings
+    if what.run == "1":
+        _diagnose(probe, readings, what, until)
+        return readings
+    with busy_gate.lock(probe.host, busy_gate.lock_seconds(probe)) as locked_by:
+        readings["before"] = busy_gate.look(probe, locked_by)
+        probe.keep(readings)
+        if busy_gate.judge(readings["before"]) and not probe.options.get("force"):
+            return readings
+        _diagnose(probe, readings, what, until - min(15.0, probe.seconds / 20))
+        if not any(run.get("timed_out") for run in readings["runs"]):
+            readings["after"] = busy_gate.look(probe, times=1)
+    return readings
+
+
+def _read_gpu(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+    return read_parts(
+        {
+            "serial": lambda: nvml.read(gpu, "nvmlDeviceGetSerial"),
+            "mig": lambda: nvml.read(gpu, "nvmlDeviceGetMigMode"),
+            "generation": lambda: nvml.read(gpu, "nvmlDeviceGetMaxPcieLinkGeneration"),
+            "width": lambda: nvml.read(gpu, "nvmlDeviceGetMaxPcieLinkWidth"),
+        }
+    )
+
+
+def _has_mig(gpu: Dict[str, Any]) -> bool:
+    mig = gpu.get("mig")
+    return isinstance(mig, list) and any(mig)
+
+
+def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> None:
+    version = readings["version"] = dcgm_run.version(probe, readings["dcgmi"])
+    parameters = dict(
+        _floor(readings["gpus"]) if "pcie" in what.required else {}, **what.parameters
+    )
+    readings["runs"] = []
+    selection = (
+        ["-n", f"gpu:{len(readings['gpus'])}"]
+        if version >= [4] and probe.settings.expected_gpus == len(readings["gpus"])
+        else []
+    )
+    first = dcgm_run.run(probe, readings, ["-r", what.run] + selection, parameters, until)
+    readings["runs"].append(first)
+    probe.keep(readings)
+    suspects = [
+        fault.result
+        for fault in dcgm_report.faults(first.get("report"))
+        if fault.kind == knowledge.TRIAGE and fault.result.status == "fail"
+    ]
+    if suspects and time.monotonic() < until:
+        tests = sorted({suspect.test for suspect in suspects} - {"software"})
+        gpus = sorted({suspect.gpu for suspect in suspects if suspect.gpu is not None})
+        everywhere = any(suspect.gpu is None for suspect in suspects) or not gpus
+        selection = [] if everywhere else ["-i", ",".join(map(str, gpus))]
+        parameters = {
+            name: value for name, value in parameters.items() if name.split(".")[0] in tests
+        }
+        readings["runs"].append(
+            dcgm_run.run(
+                probe, readings, ["-r", ",".join(tests) or "1"] + selection, parameters, until
+            )
+        )
+
+
+def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
+    """Our floor for the host link as DCGM's parameters: the lowest of the node's GPUs, since they
+    apply to all. Empty when one of them has no row.
+    """
+    read = [gpu for gpu in gpus if not gpu.get("error")]
+    rows = [
+        expected_bandwidth(gpu.get("generation"), gpu.get("width"), gpu.get("name")) for gpu in read
+    ]
+    known = [row for row in rows if row is not None and row.detail.startswith("PCIe")]
+    if not known or len(known) < len(read):
+        return {}
+    return {
+        _PCIE + "min_bandwidth": f"{WRONG_NODE * min(row.fail for row in known) / GB:g}",
+        _PCIE + "min_pci_generation": str(min(gpu["generation"] for gpu in read)),
+        _PCIE + "min_pci_width": str(min(gpu["width"] for gpu in read)),
+    }
+
+
+# --- judging ---
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    gpus = listed_gpus(readings)
+    try:
+        what = wanted(options)
+    except ValueError:
+        what = Wanted(1, (), {})
+    runs = (
+        [run for run in readings["runs"] if isinstance(run, dict)]
+        if isinstance(readings.get("runs"), list)
+        else []
+    )
+    if runs:
+        findings = _judge_runs(runs, readings, what, [gpu for gpu in gpus if not gpu.get("error")])
+    else:
+        findings = _judge_absence(readings, options, gpus)
+    return judge_gpus(
+        NAME,
+        readings,
+        lambda gpu, subject: ([], []),
+        lambda found: _clean(readings, runs, what),
+        findings,
+    )
+
+
+def _clean(readings: Readings, runs: List[Readings], what: Wanted) -> str:
+    """The summary when nothing is wrong."""
+    numbers = readings.get("version")
+    version = ".".join(map(str, numbers)) + " " if isinstance(numbers, list) and numbers else ""
+    skipped = _skipped(dcgm_report.results(runs[0].get("report"))) if runs else []
+    return f"DCGM {version}{what.words} clean" + (
+        f"; skipped by DCGM: {', '.join(skipped)}" if skipped else ""
+    )
+
+
+def _judge_absence(
+    readings: Readings, options: Options, gpus: List[Dict[str, Any]]
+) -> List[Finding]:
+    """Why nothing was run."""
+    words = "MIG is enabled or about to be, DCGM's diagnostic needs whole GPUs"
+    partitioned = [
+        Finding("mig_enabled", SKIP, words, "none", gpu_subject(gpu))
+        for gpu in gpus
+        if _has_mig(gpu)
+    ]
+    if partitioned:
+        return partitioned
+    if "dcgmi" in readings and not readings["dcgmi"]:
+        return [
+            Finding(
+                "dcgmi_missing",
+                UNKNOWN,
+                _missing(readings.get("in_agent_image") is True),
+                "fix_configuration",
+            )
+        ]
+    held = (
+        busy_gate.judge(readings["before"])
+        if "before" in readings and not options.get("force")
+        else []
+    )
+    return held or [
+        Finding("diagnostic_not_run", UNKNOWN, "DCGM's diagnostic was not run", "watch")
+    ]
+
+
+def _missing(in_agent_image: bool) -> str:
+    """Return the message of ``dcgmi_missing``: rebuild the agent's image, or install DCGM on the
+    host.
+    """
+    if in_agent_image:
+        return (
+            f"the agent's image has no dcgmi; rebuild it with {knowledge.BUILD_ARGUMENTS}, "
+            "or leave dcgm_diag out of the checks"
+        )
+    packages = (
+        "datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, "
+        "as the driver has it"
+    )
+    return f"dcgmi is not installed; install {packages}, or leave dcgm_diag out of the checks"
+
+
+def _judge_runs(
+    runs: List[Readings], readings: Readings, what: Wanted, gpus: List[Dict[str, Any]]
+) -> List[Finding]:
+    first = runs[0]
+    report = first.get("report")
+    subjects = {
+        number: gpu_subject(gpu) for number, gpu in zip(dcgm_report.gpu_ids(gpus, report), gpus)
+    }
+    uncontained = [
+        gpu_subject(gpu)
+        for gpu in gpus
+        for model in [model_of(gpu.get("name"))]
+        if model and not model.containment
+    ]
+    disturbed = busy_gate.disturbed(readings.get("before"), readings.get("after"))
+    findings = _judge_run(first) + [
+        _without_containment(one, uncontained)
+        for one in _judge_faults(runs, subjects, bool(disturbed))
+    ]
+    results = dcgm_report.results(report)
+    if not findings or results:
+        findings += _judge_coverage(results, report, what, subjects)
+    returncode = _status(first)
+    if (
+        what.run != "1"
+        and not first.get("timed_out")
+        and not ("before" in readings and "after" in readings)
+    ):
+        findings.append(
+            Finding(
+                "use_unknown",
+                UNKNOWN,
+                "whether someone else used the GPUs meanwhile could not be told",
+                "watch",
+            )
+        )
+    if returncode != 0 and all(finding.status == SKIP for finding in findings):
+        hint = knowledge.exit_hint(returncode)
+        words = (
+            f"dcgmi ended with status {returncode}"
+            + (f" ({hint})" if hint else "")
+            + ", and nothing in its result says why"
+        )
+        findings.append(
+            Finding(
+                "exit_status_unexplained", UNKNOWN, words, "watch", NODE, {"returncode": returncode}
+            )
+        )
+    left = [
+        pid for run in runs for pid in (run["left"] if isinstance(run.get("left"), list) else [])
+    ]
+    if left:
+        words = (
+            f"the diagnostic's process {', '.join(map(str, left))} could not be ended and "
+            "may hold a GPU"
+        )
+        findings.append(Finding("left_behind", UNKNOWN, words, "reboot_node", NODE, {"pids": left}))
+    return findings + disturbed
+
+
+def _judge_run(run: Readings) -> List[Finding]:
+    """Whether the run came to a result that can be read."""
+    report = dcgm_run.report_of(run)
+    returncode = _status(run)
+    evidence = {"returncode": returncode, "argv": run.get("argv")}
+    hint = knowledge.exit_hint(returncode)
+    if run.get("error"):
+        return [
+            Finding(
+                "dcgmi_not_started",
+                UNKNOWN,
+                f"dcgmi could not be started: {run['error']}",
+                "fix_configuration",
+                NODE,
+                evidence,
+            )
+        ]
+    if run.get("timed_out"):
+        seconds = run.get("seconds")
+        within = f" within {seconds:.0f} s" if isinstance(seconds, (int, float)) else ""
+        words = f"dcgmi did not answer{within} and was ended; run again, then look at nv-hostengine"
+        return [Finding("dcgmi_timed_out", UNKNOWN, words, "watch", NODE, evidence)]
+    errors = report.get("errors")
+    said = "; ".join(map(str, errors)) if isinstance(errors, list) else ""
+    if said or report.get("problem", dcgm_report.NO_DOCUMENT):
+        words = _shown(said) or _shown(run.get("text")) or _shown(run.get("stderr")) or "nothing"
+        code, what = "dcgm_could_not_run", "DCGM could not run its diagnostic"
+        if not said and report.get("problem") == dcgm_report.INCOMPLETE:
+            code, what = "result_incomplete", "dcgmi's result broke off before its end"
+        elif dcgm_run.already_running(run):
+            code, what = "diagnostic_already_running", "another DCGM diagnostic kept running"
+        elif not said:
+            code, what = "no_result", "dcgmi gave no result"
+        action = "fix_configuration" if returncode in knowledge.REMEDIES else "watch"
+        return [
+            Finding(
+                code,
+                UNKNOWN,
+                f"{what}: {words}" + (f" ({hint})" if hint else ""),
+                action,
+                NODE,
+                evidence,
+            )
+        ]
+    if returncode is None or returncode < 0:
+        return [
+            Finding(
+                "dcgmi_died",
+                UNKNOWN,
+                f"dcgmi did not end by itself (status {returncode})",
+                "watch",
+                NODE,
+                evidence,
+            )
+        ]
+    return []
+
+
+def _status(run: Readings) -> Optional[int]:
+    return run["returncode"] if isinstance(run.get("returncode"), int) else None
+
+
+def _shown(text: Any) -> str:
+    words = " ".join(text.split()) if isinstance(text, str) else ""
+    return words if len(words) <= 300 else words[:300] + "..."
+
+
+def _judge_faults(
+    runs: List[Readings], subjects: Dict[int, Subject], disturbed: bool
+) -> List[Finding]:
+    """What the results report, each fault of a test and GPU once, also when both runs have it."""
+    reports = [run.get("report") for run in runs[:2]]
+    faults = [dcgm_report.faults(report) for report in reports]
+    findings = []
+    seen = set()
+    for number, found in enumerate(faults):
+        other = 1 - number if len(reports) > 1 else None
+        for fault in found:
+            key = _place(fault.result) + (fault.kind,)
+            if key in seen:
+                continue
+            seen.add(key)
+            again = (
+                _again(fault.result, dcgm_report.results(reports[other]), faults[other])
+                if other is not None
+                else None
+            )
+            finding = _judge_fault(fault, again, subjects, disturbed)
+            if finding:
+                findings.append(finding)
+    for result in dcgm_report.results(reports[0]):
+        if result.status not in ("pass", "skip", "fail"):
+            findings.append(
+                Finding(
+                    "status_unknown",
+                    UNKNOWN,
+                    f"{result.title}: DCGM gives the status {result.status!r}",
+                    "watch",
+                    _subject(result, subjects),
+                )
+            )
+    return findings
+
+
+def _without_containment(finding: Finding, uncontained: List[Subject]) -> Finding:
+    """On a model that does not contain errors a row that waits is not for later; the node stands
+    for GPUs that DCGM did not name.
+    """
+    if finding.code != "row_remap_pending" or not (
+        finding.subject in uncontained or (finding.subject == NODE and uncontained)
+    ):
+        return finding
+    return Finding(
+        finding.code, FAIL, finding.message, finding.action, finding.subject, finding.evidence
+    )
+
+
+def _place(result: dcgm_report.Result) -> Tuple[Any, ...]:
+    return (result.title, result.gpu, result.entity)
+
+
+def _again(
+    result: dcgm_report.Result, results: List[dcgm_report.Result], faults: List[dcgm_report.Fault]
+) -> Optional[str]:
+    """How the same test went on the same GPU in the other run: pass, fail, or None when that run
+    does not tell.
+    """
+    nobody = result.gpu is None and result.entity is None
+    same = [
+        one
+        for one in results
+        if one.title == result.title and (nobody or _place(one) == _place(result))
+    ]
+    bad = [
+        fault
+        for fault in faults
+        if fault.result in same
+        and fault.result.status == "fail"
+        and fault.kind not in (knowledge.MONITOR, knowledge.CONFIG)
+    ]
+    if bad:
+        return "fail"
+    return "pass" if same and all(one.status in ("pass", "fail") for one in same) else None
+
+
+def _judge_fault(
+    fault: dcgm_report.Fault, again: Optional[str], subjects: Dict[int, Subject], disturbed: bool
+) -> Optional[Finding]:
+    code, status, action, words = dcgm_report.meaning(fault)
+    result = fault.result
+    if result.status == "skip" and fault.kind == knowledge.UNRATED:
+        return None
+    if result.status != "fail" and status == FAIL:
+        # DCGM can say Pass of a memory test that could not get memory (NVIDIA/DCGM issue 284).
+        status, action, words = (
+            (WARN if fault.kind == knowledge.UNRATED else UNKNOWN),
+            "watch",
+            f"{result.status}, and yet an error",
+        )
+    elif fault.kind == knowledge.TRIAGE:
+        if again == "fail":
+            words = "failed twice"
+        elif again == "pass":
+            status, action, words = WARN, "watch", "failed once and passed when repeated"
+        else:
+            status, action, words = UNKNOWN, "watch", "failed once and could not be repeated"
+    if disturbed and status == FAIL and fault.kind in (knowledge.TRIAGE, knowledge.UNRATED):
+        status, action, words = UNKNOWN, "watch", f"{words} while someone else used the GPUs"
+    texts = [text for text in (_shown(warning.get("text")) for warning in fault.warnings) if text]
+    more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
+    errors = sorted(
+        {
+            warning["error_id"]
+            for warning in fault.warnings
+            if isinstance(warning.get("error_id"), int)
+        }
+    )
+    evidence: Dict[str, Any] = {
+        "test": result.test,
+        "error_ids": errors,
+        "severity": fault.kind if isinstance(fault.kind, str) else "overridden",
+    }
+    categories = [warning.get("category") for warning in fault.warnings]
+    named = sorted(
+        {
+            knowledge.CATEGORIES[number]
+            for number in categories
+            if isinstance(number, int) and 0 <= number < len(knowledge.CATEGORIES)
+        }
+    )
+    if named:
+        evidence["categories"] = named
+    about = f"{result.entity}, " if result.entity else ""
+    message = f"DCGM {about}{result.title}: {words}" + (f": {texts[0]}{more}" if texts else "")
+    return Finding(code, status, message, action, _subject(result, subjects), evidence)
+
+
+def _subject(result: dcgm_report.Result, subjects: Dict[int, Subject]) -> Subject:
+    if result.gpu is None:
+        return NODE
+    return subjects.get(result.gpu) or Subject("gpu", index=result.gpu)
+
+
+def _judge_coverage(
+    results: List[dcgm_report.Result], report: Any, what: Wanted, subjects: Dict[int, Subject]
+) -> List[Finding]:
+    """A GPU or a test that DCGM has no result of did not pass."""
+    if not results:
+        return [Finding("no_result", UNKNOWN, "DCGM's document has no results in it", "watch")]
+    findings = []
+    by_test: Dict[str, Dict[Optional[int], List[str]]] = {}
+    for result in results:
+        by_test.setdefault(result.test, {}).setdefault(result.gpu, []).append(result.status)
+    listed = (
+        report.get("gpus")
+        if isinstance(report, dict) and isinstance(report.get("gpus"), list)
+        else None
+    )
+    per_gpu = {
+        test: found
+        for test, found in by_test.items()
+        if any(number is not None for number in found)
+        and not (test == "software" and None in found)
+    }
+    for number, subject in subjects.items():
+        missing = sorted(test for test, found in per_gpu.items() if number not in found)
+        statuses = [status for found in per_gpu.values() for status in found.get(number, [])]
+        if missing or (not per_gpu and listed is not None and number not in listed):
+            findings.append(
+                Finding(
+                    "gpu_without_result",
+                    UNKNOWN,
+                    f"DCGM has no result of it for {', '.join(missing) or 'any test'}",
+                    "watch",
+                    subject,
+                )
+            )
+        elif per_gpu and not set(statuses) - {"skip"}:
+            findings.append(
+                Finding(
+                    "gpu_without_result", UNKNOWN, "DCGM skipped every test of it", "watch", subject
+                )
+            )
+    absent = [test for test in what.required if test not in by_test]
+    if absent:
+        findings.append(
+            Finding("test_not_run", UNKNOWN, f"DCGM has no result of {', '.join(absent)}", "watch")
+        )
+    skipped = [test for test in _skipped(results) if test in what.required]
+    if skipped or not {result.status for result in results} - {"skip"}:
+        findings.append(
+            Finding(
+                "test_skipped", SKIP, f"DCGM skipped {', '.join(skipped) or 'every test'}", "none"
+            )
+        )
+    return findings
+
+
+def _skipped(results: List[dcgm_report.Result]) -> List[str]:
+    """Tests that DCGM skipped everywhere."""
+    return sorted(
+        {result.test for result in results}
+        - {result.test for result in results if result.status != "skip"}
+    )
+
+
+NAME = "dcgm_diag"
+CHECK = Check(
+    name=NAME,
+    purpose="NVIDIA's own diagnostic, dcgmi diag, at a level or by named tests",
+    intrusion=INVASIVE,
+    measure=measure,
+    judge=judge,
+    options={
+        "level": {"type": "int", "choices": [1, 2, 3, 4]},
+        "tests": {"type": "list", "elements": "str"},
+        "parameters": {"type": "raw"},
+        "host_engine": {"type": "str"},
+        "force": {"type": "bool", "default": False},
+    },
+    deadline=deadline,
+    grace=30.0,
+    refuse=wanted,
+)

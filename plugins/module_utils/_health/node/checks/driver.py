@@ -1,0 +1,478 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Do driver, libraries and firmware of the node go together, are its GPUs set alike, and runs what
+they need: persistence, fabric manager?
+
+Whether other nodes have the same is said by the comparison across the fleet (`uniform`), and
+whether the fabric took the GPUs in by the check ``nvlink``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ..devices import gpu_holders
+from ..framework.check import Check, Options, Probe, Readings
+from ..system.host import Host
+from ...knowledge.gpus import NO_PROTECTION, model_of
+from ...model import (
+    FAIL,
+    PASS,
+    PASSIVE,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    NODE,
+    Subject,
+    gpu_subject,
+)
+from ..devices.nvml import LIBRARY_DIRECTORIES
+from ...fleet.judging.fleet_versions import FIRMWARE, Value, odd_ones
+from ..framework.driver_findings import (
+    judge_gpus,
+    listed_gpus,
+    members_of,
+    read_gpus,
+    read_parts,
+    unread_findings,
+    whole_numbers,
+)
+
+#: Processes, as the kernel names them (15 characters).
+_FABRIC_MANAGER, _PERSISTENCED = "nv-fabricmanager"[:15], "nvidia-persistenced"[:15]
+_FABRIC_LOG = "var/log/fabricmanager.log"
+#: Bytes of the end of that log that are read.
+_LOG_END = 256 * 1024
+_FABRIC_VERSION = re.compile(r"Fabric Manager version(?: is)?\s*:?\s*(\d+\.\d+(?:\.\d+)?)")
+_VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
+
+#: nvml.h, nvmlComputeMode_t and nvmlGpuFabricState_t.
+_EXCLUSIVE_THREAD, _PROHIBITED, _EXCLUSIVE = 1, 2, 3
+_JOINED = 3
+_COMPUTE_MODES = {
+    0: "default",
+    _EXCLUSIVE_THREAD: "exclusive thread",
+    _PROHIBITED: "prohibited",
+    _EXCLUSIVE: "exclusive process",
+}
+_GRAPHICS, _MEMORY = 0, 2
+
+
+# --- measuring
+# -------------------------------------------------------------------------------------------------------
+
+
+def measure(probe: Probe) -> Readings:
+    """Versions: ``driver_version`` (by the driver), ``library_version`` (of libnvidia-ml),
+    ``module_version`` (of the kernel module that is loaded), ``cuda_library_versions`` (of libcuda
+    by path) and ``cuda_version``. ``gpus``, each with ``vbios``, ``inforom`` and ``gsp`` (versions,
+    the last None where the GPU does without), ``persistence``, ``compute_mode``, ``mig`` (current,
+    pending), ``clocks`` (the highest in MHz: graphics, memory) and ``fabric`` (state, status).
+    ``fabric_manager`` (``switches`` on the bus, ``running``, ``version`` by its log),
+    ``persistenced``, ``nvlink_disabled`` and ``processes_scope`` (`processes.scope`).
+    """
+    readings = read_gpus(probe, _read)
+    nvml = probe.nvml()
+    readings["library_version"] = _library_version(nvml)
+    readings["cuda_version"] = _cuda_version(nvml)
+    host = probe.host
+    readings["module_version"] = host.text("sys/module/nvidia/version") or _found(
+        _VERSION, host.text("proc/driver/nvidia/version")
+    )
+    readings["cuda_library_versions"] = _cuda_libraries(host)
+    probe.stage("looking for the services of the driver")
+    names = {process.name for process in host.processes().values()}
+    readings["fabric_manager"] = {
+        "switches": len(host.nvswitches()),
+        "running": _FABRIC_MANAGER in names,
+        "version": _fabric_manager_version(host),
+    }
+    readings["persistenced"] = _PERSISTENCED in names
+    disabled = re.search(
+        r"^NvLinkDisable:\s*(\d+)", host.text("proc/driver/nvidia/params") or "", re.MULTILINE
+    )
+    readings["nvlink_disabled"] = bool(int(disabled.group(1))) if disabled else None
+    readings["processes_scope"] = gpu_holders.scope(host)
+    return readings
+
+
+def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+    def text(function: str) -> Optional[str]:
+        value = nvml.optional(gpu, function)
+        return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
+
+    def clocks() -> Dict[str, Optional[int]]:
+        return {
+            name: nvml.optional(gpu, "nvmlDeviceGetMaxClockInfo", domain)
+            for name, domain in (("graphics", _GRAPHICS), ("memory", _MEMORY))
+        }
+
+    def mig() -> Optional[Dict[str, int]]:
+        modes = nvml.optional(gpu, "nvmlDeviceGetMigMode")
+        return None if modes is None else dict(zip(("current", "pending"), modes))
+
+    parts: Dict[str, Callable[[], Any]] = {
+        "vbios": lambda: text("nvmlDeviceGetVbiosVersion"),
+        "inforom": lambda: text("nvmlDeviceGetInforomImageVersion"),
+        "gsp": lambda: text("nvmlDeviceGetGspFirmwareVersion"),
+        "persistence": lambda: nvml.optional(gpu, "nvmlDeviceGetPersistenceMode"),
+        "compute_mode": lambda: nvml.optional(gpu, "nvmlDeviceGetComputeMode"),
+        "mig": mig,
+        "clocks": clocks,
+        "fabric": lambda: members_of(
+            nvml,
+            gpu,
+            "nvmlDeviceGetGpuFabricInfoV",
+            "c_nvmlGpuFabricInfo_v2_t",
+            state="state",
+            status="status",
+        ),
+    }
+    return read_parts(parts)
+
+
+def _library_version(nvml: Any) -> Optional[str]:
+    """NVML's version is that of its interface and then that of the driver it came with:
+    13.580.95.05.
+    """
+    return (nvml.system("nvmlSystemGetNVMLVersion") or "").partition(".")[2] or None
+
+
+def _cuda_version(nvml: Any) -> Optional[str]:
+    number = nvml.system("nvmlSystemGetCudaDriverVersion_v2")
+    return f"{number // 1000}.{number % 1000 // 10}" if isinstance(number, int) else None
+
+
+def _cuda_libraries(host: Host) -> Dict[str, str]:
+    """Versions of libcuda.so.1 by where the link of that name is, as its target's name has it."""
+    found = {}
+    for directory in LIBRARY_DIRECTORIES:
+        target = os.path.basename(os.path.realpath(host.path(directory, "libcuda.so.1")))
+        version = _found(re.compile(r"^libcuda\.so\.(\d+\.\d+(?:\.\d+)?)$"), target)
+        if version:
+            found["/" + directory] = version
+    return found
+
+
+def _fabric_manager_version(host: Host) -> Optional[str]:
+    """By the last start that its log has."""
+    try:
+        with open(host.path(_FABRIC_LOG), "rb") as handle:
+            handle.seek(0, os.SEEK_END)
+            handle.seek(max(0, handle.tell() - _LOG_END))
+            versions = _FABRIC_VERSION.findall(handle.read(_LOG_END).decode("utf-8", "replace"))
+    except OSError:
+        return None
+    return versions[-1] if versions else None
+
+
+def _found(pattern: Any, text: Optional[str]) -> Optional[str]:
+    found = pattern.search(text or "")
+    return found.group(1) if found else None
+
+
+# --- judging
+# ---------------------------------------------------------------------------------------------------------
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = readings if isinstance(readings, dict) else {}
+    gpus = listed_gpus(readings)
+    more = (
+        _judge_versions(readings)
+        + _judge_fabric_manager(readings, gpus)
+        + _judge_alike(gpus)
+        + _judge_persistence(readings, gpus)
+    )
+    return judge_gpus(NAME, readings, _judge_gpu, lambda several: _summary(readings, several), more)
+
+
+def _judge_versions(readings: Readings) -> List[Finding]:
+    module = readings.get("module_version")
+    if not _text(module):
+        # Under Windows' subsystem the driver is that of Windows, whose version is another.
+        return []
+    names = (
+        ("driver_version", "the driver"),
+        ("library_version", "libnvidia-ml"),
+        ("module_version", "the kernel module"),
+    )
+    told = {words: readings[key] for key, words in names if _text(readings.get(key))}
+    if len(set(told.values())) > 1:
+        message = (
+            f"versions differ in the node: {_listed(told)}; reboot it, or load the module anew"
+        )
+        return [
+            Finding(
+                "driver_versions_differ",
+                WARN,
+                message,
+                "fix_configuration",
+                NODE,
+                {"versions": told},
+            )
+        ]
+    # In a container there may be one that is newer than the driver and goes together with it
+    # (NVIDIA, CUDA Compatibility).
+    libraries = (
+        readings.get("cuda_library_versions") if readings.get("processes_scope") == "host" else None
+    )
+    other = (
+        {path: version for path, version in libraries.items() if version != module}
+        if isinstance(libraries, dict)
+        else {}
+    )
+    if other:
+        # A driver that was updated and not loaded anew: programs that start now are refused (CUDA
+        # error 803).
+        message = (
+            f"libcuda is of another version than the kernel module {module}: "
+            f"{_listed(other)}; CUDA programs that find it first are refused"
+        )
+        return [
+            Finding(
+                "driver_versions_differ",
+                WARN,
+                message,
+                "fix_configuration",
+                NODE,
+                {"versions": dict(told, **other)},
+            )
+        ]
+    return []
+
+
+def _judge_fabric_manager(readings: Readings, gpus: List[Dict[str, Any]]) -> List[Finding]:
+    """NVSwitches are set up by the fabric manager ("NVIDIA Fabric Manager User Guide"): without it
+    CUDA programs are refused (error 802).
+    """
+    manager = readings.get("fabric_manager")
+    manager = manager if isinstance(manager, dict) else {}
+    switches = (whole_numbers(manager, ["switches"]) or {"switches": 0})["switches"]
+    if not switches or readings.get("nvlink_disabled") is True:
+        return []
+    version, module = manager.get("version"), readings.get("module_version")
+    if manager.get("running") is True:
+        if _text(version) and _text(module) and version != module:
+            message = (
+                f"the fabric manager is {version} by its log and the kernel module is "
+                f"{module}; they go together only in the same version"
+            )
+            return [
+                Finding(
+                    "fabric_manager_differs",
+                    WARN,
+                    message,
+                    "fix_configuration",
+                    NODE,
+                    dict(manager, module_version=module),
+                )
+            ]
+        return []
+    # In a container that has process numbers of its own the fabric manager is not to be seen.
+    if manager.get("running") is not False or readings.get("processes_scope") != "host":
+        return []
+    states = [(whole_numbers(gpu.get("fabric"), ["state"]) or {}).get("state") for gpu in gpus]
+    joined = bool(states) and all(state == _JOINED for state in states)
+    message = f"there are {switches} NVSwitches and nv-fabricmanager does not run; start it"
+    message += (
+        ", since nobody looks after the fabric, which is still set up"
+        if joined
+        else ": CUDA programs are refused without it (error 802)"
+    )
+    return [
+        Finding(
+            "fabric_manager_not_running",
+            WARN if joined else FAIL,
+            message,
+            "fix_configuration",
+            NODE,
+            dict(manager, fabric_states=states),
+        )
+    ]
+
+
+def _judge_alike(gpus: List[Dict[str, Any]]) -> List[Finding]:
+    """GPUs of one model that have another firmware or compute mode than most of them."""
+    subjects = {place: gpu_subject(gpu) for place, gpu in enumerate(gpus)}
+    values = []
+    for place, gpu in enumerate(gpus):
+        for key, words in FIRMWARE:
+            if _text(gpu.get(key)):
+                values.append(Value(place, str(gpu.get("name")), words, gpu[key]))
+        mode = (whole_numbers(gpu, ["compute_mode"]) or {}).get("compute_mode")
+        if mode is not None:
+            values.append(
+                Value(
+                    place, str(gpu.get("name")), "compute mode", _COMPUTE_MODES.get(mode, str(mode))
+                )
+            )
+    by_gpu: Dict[Any, List[str]] = {}
+    for odd in odd_ones(values, 2):
+        words = (
+            f"{odd.value.what} {odd.value.value}, {odd.majority} on {odd.share} of "
+            f"{odd.total} GPUs of its model"
+        )
+        by_gpu.setdefault(odd.value.owner, []).append(words)
+    findings = [
+        Finding(
+            "gpu_differs",
+            WARN,
+            f"differs from the others: {'; '.join(words)}",
+            "fix_configuration",
+            subjects[place],
+            {"differs": words},
+        )
+        for place, words in by_gpu.items()
+    ]
+    return findings + _judge_halves(values)
+
+
+def _judge_halves(values: List[Value]) -> List[Finding]:
+    """Where no value is that of most GPUs, nobody knows which is right."""
+    groups: Dict[Tuple[str, str], List[Value]] = {}
+    for value in values:
+        groups.setdefault((value.kind, value.what), []).append(value)
+    findings = []
+    for (model, what), several in sorted(groups.items()):
+        versions = [str(value.value) for value in several]
+        if len(set(versions)) > 1 and 2 * max(
+            versions.count(version) for version in versions
+        ) <= len(versions):
+            message = (
+                f"GPUs of the model {model} differ in {what}: {', '.join(sorted(set(versions)))}"
+            )
+            findings.append(
+                Finding(
+                    "gpu_differs",
+                    WARN,
+                    message,
+                    "fix_configuration",
+                    NODE,
+                    {"model": model, "what": what, "values": versions},
+                )
+            )
+    return findings
+
+
+def _judge_persistence(readings: Readings, gpus: List[Dict[str, Any]]) -> List[Finding]:
+    """NVIDIA, Driver Persistence: without it the driver lets go of a GPU with its last user, so
+    that the next waits, and settings and counters are lost.
+    """
+    off = [
+        gpu
+        for gpu in gpus
+        if not gpu.get("error") and whole_numbers(gpu, ["persistence"]) == {"persistence": 0}
+    ]
+    if not off:
+        return []
+    models = [model_of(gpu.get("name")) for gpu in off]
+    served = any(model is None or model.protection != NO_PROTECTION for model in models)
+    message = (
+        f"persistence mode is off on {len(off)} of {len(gpus)} GPUs: settings and "
+        "counters are lost whenever nobody uses them"
+    )
+    evidence = {
+        "gpus": [gpu.get("index") for gpu in off],
+        "persistenced": readings.get("persistenced"),
+    }
+    if not served:
+        return [Finding("persistence_off", PASS, message, "none", NODE, evidence)]
+    return [
+        Finding(
+            "persistence_off",
+            WARN,
+            message + "; start nvidia-persistenced",
+            "fix_configuration",
+            NODE,
+            evidence,
+        )
+    ]
+
+
+def _judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+    findings = []
+    mode = (whole_numbers(gpu, ["compute_mode"]) or {}).get("compute_mode")
+    mig = whole_numbers(gpu.get("mig"), ("current", "pending"))
+    if mode == _PROHIBITED:
+        message = (
+            "its compute mode is prohibited: CUDA programs are refused; set it back "
+            f"with: nvidia-smi -i {subject.index} -c 0"
+        )
+        findings.append(
+            Finding(
+                "compute_prohibited",
+                FAIL,
+                message,
+                "fix_configuration",
+                subject,
+                {"compute_mode": mode},
+            )
+        )
+    elif mode in (_EXCLUSIVE, _EXCLUSIVE_THREAD):
+        message = f"its compute mode is {_COMPUTE_MODES[mode]}: one program at a time may use it"
+        findings.append(
+            Finding("compute_exclusive", PASS, message, "none", subject, {"compute_mode": mode})
+        )
+    if mig and mig["current"] != mig["pending"]:
+        message = (
+            f"MIG is {_switch(mig['current'])} and will be {_switch(mig['pending'])} "
+            "after the next reset; reset the GPU, or set it back"
+        )
+        findings.append(
+            Finding("mig_mode_pending", WARN, message, "fix_configuration", subject, {"mig": mig})
+        )
+    missing = [
+        part
+        for part in ("vbios", "inforom", "gsp")
+        if not (part in gpu and (gpu[part] is None or _text(gpu[part])))
+    ]
+    missing += [
+        part
+        for part in ("persistence", "compute_mode")
+        if not (part in gpu and (gpu[part] is None or whole_numbers(gpu, [part])))
+    ]
+    missing += [] if mig or ("mig" in gpu and gpu["mig"] is None) else ["mig"]
+    return findings + unread_findings(gpu, subject, missing), []
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str) and bool(value.strip())
+
+
+def _switch(mode: int) -> str:
+    return "on" if mode else "off"
+
+
+def _listed(versions: Dict[str, Any]) -> str:
+    return ", ".join(f"{words} {version}" for words, version in versions.items())
+
+
+def _summary(readings: Readings, gpus: List[Dict[str, Any]]) -> str:
+    """One line for a healthy node, with the versions."""
+    parts = [f"driver {readings.get('driver_version')}"] + (
+        [f"CUDA {readings['cuda_version']}"] if _text(readings.get("cuda_version")) else []
+    )
+    for key, words in FIRMWARE[:1]:
+        versions = sorted({gpu[key] for gpu in gpus if _text(gpu.get(key))})
+        parts += [f"{words} {', '.join(versions)}"] if versions else []
+    on = sum(
+        1
+        for gpu in gpus
+        if (whole_numbers(gpu.get("mig"), ["current"]) or {"current": 0})["current"]
+    )
+    return ", ".join(parts + ([f"MIG on for {on} of {len(gpus)} GPUs"] if on else []))
+
+
+NAME = "driver"
+CHECK = Check(
+    name=NAME,
+    purpose="do driver, libraries and firmware go together, and runs what the GPUs need: "
+    "persistence, fabric manager",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+)

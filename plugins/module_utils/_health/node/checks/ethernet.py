@@ -1,0 +1,492 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Are the Ethernet interfaces up, at their speed, and free of errors and flaps? All by sysfs.
+
+Physical interfaces are those with a device behind them; bonds are looked at for their members,
+everything else only when the operator names it. An interface without a cable is no fault by itself.
+InfiniBand cards have the check ``infiniband``, also for IP over InfiniBand.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..framework.check import Check, Options, Probe, Readings
+from ..system.host import Host
+from ...model import FAIL, PASSIVE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject, concluded
+from ...lenient import mapping
+from ..framework.host_findings import (
+    class_names,
+    common,
+    counters,
+    mappings,
+    names_in,
+    not_read,
+    number,
+    number_in,
+    pci_function,
+    per_day,
+    some,
+    whole,
+)
+
+#: Counters of an interface: Documentation/ABI/testing/sysfs-class-net-statistics and
+#: sysfs-class-net.
+STATISTICS = (
+    "rx_packets",
+    "tx_packets",
+    "rx_bytes",
+    "tx_bytes",
+    "rx_errors",
+    "tx_errors",
+    "rx_dropped",
+    "tx_dropped",
+    "rx_crc_errors",
+    "rx_frame_errors",
+    "rx_length_errors",
+    "rx_missed_errors",
+    "rx_over_errors",
+    "tx_carrier_errors",
+    "tx_fifo_errors",
+)
+CARRIER = ("carrier_changes", "carrier_up_count", "carrier_down_count")
+
+#: ARPHRD_ETHER of linux/if_arp.h, and IFF_UP of linux/if.h.
+_ETHERNET, _IFF_UP = 1, 0x1
+
+#: Losses of the carrier in 24 hours that are flapping; AzNHC has 5 for InfiniBand
+#: (azurehpc-health-checks, azure_ib_link_flapping.nhc).
+FLAPS = 5
+#: Bit error ratio that IEEE 802.3 allows a link: 1000BASE-T (40.1) 1e-10, those from 10 Gb/s up
+#: (49, 55, 91 and others) 1e-12.
+BIT_ERROR_RATIO, BIT_ERROR_RATIO_1G = 1e-12, 1e-10
+#: How many times that ratio of broken frames is a finding, and how many broken frames at least.
+#: Judgements: a few are no trend.
+_TIMES, _LEAST = 10, 10
+#: Part of all packets that may be counted as errors for other reasons. A judgement: TCP suffers
+#: long before it.
+ERROR_SHARE = 1e-4
+#: Speeds in Mbit/s above this are -1 as an unsigned number: not known.
+_MOST_MBPS = 10_000_000
+
+
+# ---- measure ----
+
+
+def measure(probe: Probe) -> Readings:
+    """``interfaces``: those with a device, bonds, and those that the option ``interfaces`` names,
+    each with ``name``, ``physical``, ``operstate``, ``up`` (the administrator's word), ``carrier``,
+    ``speed_mbps``, ``duplex``, ``mtu``, ``driver``, ``device`` (vendor and product), ``pci``,
+    ``master``, ``member`` (the bond's word on it), ``virtual_function`` and ``counters``. A bond
+    has ``bond``: its ``mode`` and ``members``. ``uptime_seconds`` is the node's.
+    """
+    names = class_names(probe.host, "net")
+    interfaces: Optional[List[Dict[str, Any]]] = None
+    if names is not None:
+        wanted = names_in(probe.options.get("interfaces"))
+        interfaces = [
+            one for one in (_interface(probe.host, name, name in wanted) for name in names) if one
+        ]
+    return {"interfaces": interfaces, "uptime_seconds": probe.host.uptime()}
+
+
+def _interface(host: Host, name: str, named: bool) -> Optional[Dict[str, Any]]:
+    base = f"sys/class/net/{name}"
+    bond = _bond(host, base)
+    physical = (
+        host.link(base, "device") is not None and number_in(host.text(base, "type")) == _ETHERNET
+    )
+    if not (physical or bond or named):
+        return None
+    flags, carrier, speed = (
+        number_in(host.text(base, file)) for file in ("flags", "carrier", "speed")
+    )
+    vendor, product = (host.text(base, "device", file) for file in ("vendor", "device"))
+    return {
+        "name": name,
+        "physical": physical,
+        "operstate": host.text(base, "operstate"),
+        "up": None if flags is None else bool(flags & _IFF_UP),
+        "carrier": None if carrier is None else bool(carrier),
+        "speed_mbps": speed if speed is not None and 0 < speed < _MOST_MBPS else None,
+        "duplex": host.text(base, "duplex"),
+        "mtu": number_in(host.text(base, "mtu")),
+        "driver": host.link(base, "device/driver"),
+        "device": f"{vendor}:{product}" if vendor and product else None,
+        "pci": pci_function(host, base),
+        "master": host.link(base, "master"),
+        "member": host.text(base, "bonding_slave/mii_status"),
+        "virtual_function": host.link(base, "device/physfn") is not None,
+        "counters": {
+            **counters(host, f"{base}/statistics", STATISTICS),
+            **counters(host, base, CARRIER),
+        },
+        **({"bond": bond} if bond else {}),
+    }
+
+
+def _bond(host: Host, base: str) -> Optional[Dict[str, Any]]:
+    members = host.text(base, "bonding/slaves")
+    return (
+        None
+        if members is None
+        else {"mode": host.text(base, "bonding/mode"), "members": members.split()}
+    )
+
+
+# ---- judge ----
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = mapping(readings)
+    interfaces = mappings(readings.get("interfaces"))
+    if interfaces is None:
+        return concluded(NAME, [not_read("the network interfaces (/sys/class/net)")], "")
+    wanted, least = names_in(options.get("interfaces")), whole(options.get("minimum_speed_mbps"))
+    findings = [finding for name in wanted for finding in _judge_wanted(name, interfaces, least)]
+    findings += [] if wanted or not least else _judge_fastest(interfaces, least)
+    judged = {str(finding.subject) for finding in findings}
+    for one in interfaces:
+        findings += [
+            finding
+            for finding in _judge_state(one, interfaces)
+            if str(finding.subject) not in judged
+        ]
+        findings += _judge_link(one, interfaces, readings.get("uptime_seconds"))
+    physical = [one for one in interfaces if one.get("physical")]
+    status = SKIP if not physical and not wanted and not findings else None
+    return concluded(NAME, findings, _summary(interfaces, physical), [], status)
+
+
+def is_up(one: Dict[str, Any]) -> bool:
+    """Drivers that do not follow the operational state, the loopback's among them, leave it
+    ``unknown``.
+    """
+    return one.get("operstate") == "up" or (
+        one.get("operstate") == "unknown" and one.get("up") is True and one.get("carrier") is True
+    )
+
+
+def _told(one: Dict[str, Any]) -> bool:
+    return isinstance(one.get("operstate"), str) and bool(one["operstate"])
+
+
+def _subject(one: Dict[str, Any]) -> Subject:
+    pci = one.get("pci")
+    return Subject(
+        "interface", name=str(one.get("name")), pci=pci if isinstance(pci, str) else None
+    )
+
+
+def _evidence(one: Dict[str, Any]) -> Dict[str, Any]:
+    return {
+        key: one.get(key)
+        for key in ("operstate", "up", "carrier", "speed_mbps", "duplex", "driver", "master")
+    }
+
+
+def _state(one: Dict[str, Any]) -> str:
+    if one.get("up") is False:
+        return "switched off"
+    return "no carrier" if one.get("carrier") is False else str(one.get("operstate"))
+
+
+def _judge_wanted(
+    name: str, interfaces: List[Dict[str, Any]], least: Optional[int]
+) -> List[Finding]:
+    one = next((one for one in interfaces if one.get("name") == name), None)
+    if one is None:
+        there = some([str(other.get("name")) for other in interfaces if other.get("physical")])
+        message = (
+            "the option interfaces names it and this host does not have it; its "
+            f"physical ones are {there or 'none'}"
+        )
+        return [
+            Finding(
+                "interface_absent", FAIL, message, "drain_node", Subject("interface", name=name)
+            )
+        ]
+    if not _told(one):
+        return [not_read("its state", _subject(one))]
+    if not is_up(one):
+        message = (
+            f"is down ({_state(one)}), the option interfaces wants it up; look at its "
+            "configuration, then at the cable and the switch's port"
+        )
+        return [
+            Finding("interface_not_up", FAIL, message, "drain_node", _subject(one), _evidence(one))
+        ]
+    return _judge_speed(one, least) if least else []
+
+
+def _judge_speed(one: Dict[str, Any], least: int) -> List[Finding]:
+    speed = number(one.get("speed_mbps"))
+    if speed is None:
+        message = f"does not report its speed, minimum_speed_mbps is {least}"
+        return [
+            Finding(
+                "speed_not_reported",
+                UNKNOWN,
+                message,
+                "fix_configuration",
+                _subject(one),
+                _evidence(one),
+            )
+        ]
+    if speed >= least:
+        return []
+    message = (
+        f"runs at {speed:g} Mbit/s, minimum_speed_mbps is {least}; look at the cable, "
+        "the transceiver and the switch's port"
+    )
+    return [
+        Finding(
+            "interface_slow",
+            FAIL,
+            message,
+            "drain_node",
+            _subject(one),
+            dict(_evidence(one), minimum_speed_mbps=least),
+        )
+    ]
+
+
+def _judge_fastest(interfaces: List[Dict[str, Any]], least: int) -> List[Finding]:
+    """No interface is named: the fastest that is up must have the speed."""
+    if not any(one.get("physical") or one.get("bond") for one in interfaces):
+        # A container has a network namespace of its own: what the host has is not to be seen.
+        return [not_read("the host's network interfaces, none of which is to be seen here")]
+    up = [one for one in interfaces if is_up(one) and (one.get("physical") or one.get("bond"))]
+    if not up:
+        return [
+            Finding(
+                "interface_not_up",
+                FAIL,
+                f"no physical interface is up, minimum_speed_mbps is {least}",
+                "drain_node",
+            )
+        ]
+    known = [one for one in up if number(one.get("speed_mbps")) is not None]
+    return _judge_speed(max(known or up, key=lambda one: number(one.get("speed_mbps")) or 0), least)
+
+
+def _kin(one: Dict[str, Any], interfaces: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Interfaces that should be like this one, itself included: of the same product and PCI
+    function, since on many cards one of two ports is used.
+    """
+
+    def kind(other: Dict[str, Any]) -> Tuple[str, ...]:
+        return (
+            str(other.get("driver")),
+            str(other.get("device")),
+            str(other.get("pci") or "")[-2:],
+            str(bool(other.get("virtual_function"))),
+        )
+
+    return [other for other in interfaces if other.get("physical") and kind(other) == kind(one)]
+
+
+def _judge_state(one: Dict[str, Any], interfaces: List[Dict[str, Any]]) -> List[Finding]:
+    """Is it down where the others of its kind, or of its bond, are up?"""
+    if not _told(one):
+        return [not_read("its state", _subject(one))]
+    bond = mapping(one.get("bond"))
+    if bond:
+        return _judge_bond(one, bond, interfaces)
+    # One that nobody switched on is not in use.
+    if (
+        is_up(one)
+        or one.get("up") is not True
+        or not one.get("physical")
+        or one.get("virtual_function")
+        or one.get("master")
+    ):
+        return []
+    kin = _kin(one, interfaces)
+    up = [other for other in kin if is_up(other)]
+    if len(up) * 2 <= len(kin):
+        return []
+    message = (
+        f"is switched on and down ({_state(one)}) while {len(up)} of {len(kin)} of its "
+        "kind are up; look at the cable and the switch's port"
+    )
+    return [
+        Finding(
+            "interface_down_unlike_others", WARN, message, "watch", _subject(one), _evidence(one)
+        )
+    ]
+
+
+def _judge_bond(
+    one: Dict[str, Any], bond: Dict[str, Any], interfaces: List[Dict[str, Any]]
+) -> List[Finding]:
+    members = names_in(bond.get("members"))
+    known = {other.get("name"): other for other in interfaces}
+    # The bond's own word is the one that counts: it may watch its members by other means than the
+    # carrier.
+    down = [
+        name
+        for name in members
+        if name in known
+        and (known[name].get("member") not in (None, "up") or not is_up(known[name]))
+    ]
+    if not down:
+        return []
+    which = (
+        "all its members are"
+        if len(down) == len(members)
+        else f"{len(down)} of its {len(members)} members {'is' if len(down) == 1 else 'are'}"
+    )
+    message = f"{which} down: {some(down)}; look at the cable and the switch's port"
+    return [
+        Finding(
+            "bond_degraded",
+            WARN,
+            message,
+            "watch",
+            _subject(one),
+            {"members": members, "down": down, "mode": bond.get("mode")},
+        )
+    ]
+
+
+def _judge_link(
+    one: Dict[str, Any], interfaces: List[Dict[str, Any]], uptime: Any
+) -> List[Finding]:
+    """How an interface that is up runs."""
+    if not one.get("physical") or not is_up(one) or one.get("virtual_function"):
+        return []
+    subject, findings = _subject(one), []
+    if one.get("duplex") == "half":
+        message = "runs half duplex; let both ends negotiate, or set both alike"
+        findings.append(
+            Finding("half_duplex", WARN, message, "fix_configuration", subject, _evidence(one))
+        )
+    has, usual = (
+        number(one.get("speed_mbps")),
+        common(number(other.get("speed_mbps")) for other in _kin(one, interfaces) if is_up(other)),
+    )
+    if has is not None and usual is not None and has < usual:
+        message = (
+            f"runs at {has:g} Mbit/s while most of its kind run at {usual:g}; look at "
+            "the cable, the transceiver and the switch's port"
+        )
+        findings.append(
+            Finding(
+                "interface_slower_than_others",
+                WARN,
+                message,
+                "watch",
+                subject,
+                dict(_evidence(one), others_mbps=usual),
+            )
+        )
+    counted = {
+        name: value
+        for name, value in mapping(one.get("counters")).items()
+        if whole(value) is not None
+    }
+    return findings + _judge_flaps(counted, subject, uptime) + _judge_errors(one, counted, subject)
+
+
+def _judge_flaps(counted: Dict[str, int], subject: Subject, uptime: Any) -> List[Finding]:
+    # Kernels before 4.16 count both ways in one number.
+    lost = counted.get("carrier_down_count", counted.get("carrier_changes", 0) // 2)
+    daily = per_day(lost, uptime)
+    if lost < FLAPS or (daily is not None and daily < FLAPS):
+        return []
+    if daily is None:
+        return [not_read("the time since boot, which its flaps are judged by", subject)]
+    message = (
+        f"lost its carrier {lost} times since boot, {daily:.0f} times in 24 hours; "
+        f"{FLAPS} are flapping; look at the cable and the switch's port"
+    )
+    return [
+        Finding(
+            "interface_flaps",
+            WARN,
+            message,
+            "watch",
+            subject,
+            {"carrier_lost": lost, "uptime_seconds": uptime},
+        )
+    ]
+
+
+def _judge_errors(one: Dict[str, Any], counted: Dict[str, int], subject: Subject) -> List[Finding]:
+    broken, arrived = counted.get("rx_crc_errors", 0), counted.get("rx_packets", 0)
+    speed, mtu = number(one.get("speed_mbps")), whole(one.get("mtu")) or 1500
+    allowed = (
+        _TIMES
+        * 8
+        * mtu
+        * (BIT_ERROR_RATIO_1G if speed is not None and speed <= 1000 else BIT_ERROR_RATIO)
+    )
+    words = []
+    if broken >= _LEAST and broken > allowed * arrived:
+        share = f"{broken / arrived:.1e} of those that arrived" if arrived else "none arrived whole"
+        words.append(
+            f"{broken} frames were broken ({share}; IEEE 802.3's bit error ratio gives a tenth "
+            f"of {allowed:.1e})"
+        )
+    for direction, verb in (("rx", "received"), ("tx", "sent")):
+        errors, packets = (
+            counted.get(f"{direction}_errors", 0),
+            counted.get(f"{direction}_packets", 0),
+        )
+        if (
+            errors >= _LEAST
+            and errors > ERROR_SHARE * packets
+            and not (direction == "rx" and words)
+        ):
+            words.append(f"{errors} errors for {packets} packets {verb}")
+    if not words:
+        return []
+    evidence = {
+        name: value for name, value in counted.items() if "errors" in name or "packets" in name
+    }
+    message = f"{'; '.join(words)}; look at the cable, the transceiver and the switch's port"
+    return [Finding("interface_errors", WARN, message, "watch", subject, evidence)]
+
+
+def _summary(interfaces: List[Dict[str, Any]], physical: List[Dict[str, Any]]) -> str:
+    if not physical:
+        named = f"{len(interfaces)} interfaces as wanted, " if interfaces else ""
+        return (
+            f"{named}no physical Ethernet interface: a container, or a network namespace of its own"
+        )
+    up = [one for one in physical if is_up(one)]
+    speeds: Dict[str, int] = {}
+    for one in up:
+        speed = number(one.get("speed_mbps"))
+        words = (
+            "no known speed"
+            if speed is None
+            else f"{speed / 1000:g} Gb/s"
+            if speed >= 1000
+            else f"{speed:g} Mb/s"
+        )
+        speeds[words] = speeds.get(words, 0) + 1
+    at = ", ".join(
+        f"{count} at {speed}" for speed, count in sorted(speeds.items(), key=lambda pair: -pair[1])
+    )
+    return f"{len(up)} of {len(physical)} physical interfaces up" + (f" ({at})" if at else "")
+
+
+# ---- the check ----
+
+OPTIONS: Dict[str, Dict[str, Any]] = {
+    "interfaces": {"type": "list", "elements": "str"},
+    "minimum_speed_mbps": {"type": "int"},
+}
+
+NAME = "ethernet"
+CHECK = Check(
+    name=NAME,
+    purpose="are the Ethernet interfaces up, at their speed and free of errors",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    options=OPTIONS,
+    gpu=False,
+)

@@ -1,0 +1,544 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Do copies from each GPU to each other one carry what the links between them should, without
+changing the data?
+
+Pairs over NVLink are judged by the model and by the node's other pairs of the same kind; pairs over
+PCIe, of which much depends on the board, only by those that meet at the same distance. One finding
+for a GPU that is slow with several others, else one for the pair.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ..devices import pcie_state
+from ..system.bounded import Child, wait
+from ..framework.check import Check, Options, Probe, Readings
+from ...knowledge.links import GB
+from ...knowledge.nvlinks import nvlinks_of
+from ...model import (
+    FAIL,
+    LIGHT,
+    NODE,
+    PASS,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Expectation,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+    gpu_subject,
+    normalise_pci,
+    worst,
+)
+from ..devices.nvlink_state import links_of
+from ...lenient import mapping
+from ..framework.cuda_findings import (
+    ENOUGH_PEERS,
+    GRACE,
+    PEER_FAIL,
+    PEER_WARN,
+    STOP_SECONDS,
+    Gate,
+    count,
+    cuda_finding,
+    doubted,
+    in_turn,
+    lost_meanwhile,
+    middle,
+    positive,
+)
+from ..framework.driver_findings import judge_gpus, listed_gpus, mishap_findings, read_parts
+
+NAME = "gpu_link"
+#: Parts of a direct connection's nominal rate below which it is broken, and worth a look, where no
+#: measurement of the model is published. A judgement: copies reach 0.83 to 0.97 of it (376 of 450
+#: GB/s on H100, 256 of 300 on H100 NVL, 48 of 50 on V100).
+LINK_FAIL, LINK_WARN = 0.65, 0.78
+#: Seconds that opening a GPU, and measuring a pair both ways, may take; healthy ones take a tenth
+#: of it.
+_GPU_SECONDS, _PAIR_SECONDS = 3.0, 1.0
+
+NVLINK, PCIE = "nvlink", "pcie"
+
+
+# --- measuring
+# -------------------------------------------------------------------------------------------------------
+
+
+def measure(probe: Probe) -> Readings:
+    """``gpus``, each with ``links`` (``{"active", "remote"}``), ``bridges`` (their addresses, the
+    host's first) and ``numa_node``; ``pairs`` (see `peers.between`), ``cuda_error`` and ``mishap``
+    (what kept the measurement from its end); ``gate`` and ``after`` (see `gate.look`).
+    """
+
+    def together(readings: Readings, until: float) -> None:
+        free = [gpu for gpu in readings["gpus"] if "error" not in gpu and not gpu.get("withheld")]
+        if len(free) > 1:
+            probe.keep(readings)
+            readings.update(_measure(probe, free, until))
+
+    nvml = probe.nvml()
+    if len(nvml.gpus) == 1:
+        return {"driver_version": nvml.driver_version, "gpus": [dict(nvml.gpus[0])]}
+    return in_turn(probe, lambda nvml, gpu, seconds: _place(probe, nvml, gpu), together)
+
+
+def _place(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
+    """How a GPU is connected."""
+    links = read_parts({"links": lambda: links_of(nvml, gpu)}).get("links") or []
+    return {
+        "links": [{"active": link["active"], "remote": link["remote"]} for link in links],
+        "bridges": [bridge["pci"] for bridge in pcie_state.bridges(probe.host, gpu["pci"])],
+        "numa_node": probe.host.pci_link(gpu["pci"])["numa_node"],
+    }
+
+
+def _measure(probe: Probe, gpus: List[Dict[str, Any]], until: float) -> Readings:
+    from ..devices import peer_copies
+
+    seconds = until - time.monotonic() - STOP_SECONDS
+    if seconds <= 0:
+        return {"no_time": True}
+    probe.stage("measuring between the GPUs")
+    child = Child(lambda report: peer_copies.between(report, probe.host, gpus), seconds + GRACE)
+    try:
+        wait([child], time.monotonic() + seconds)
+    finally:
+        child.stop(GRACE)
+    found: Readings = {
+        key: child.values[key] for key in ("pairs", "cuda_error", "phase") if key in child.values
+    }
+    return dict(found, mishap=child.mishap())
+
+
+# --- judging (pure)
+# --------------------------------------------------------------------------------------------------
+
+
+class _Pair(NamedTuple):
+    """One direction between two GPUs."""
+
+    one: Dict[str, Any]
+    other: Dict[str, Any]
+    #: NVLINK or PCIE, and how many links.
+    kind: str
+    links: int
+    #: With what other pairs it may be compared.
+    group: Tuple[Any, ...]
+    access: bool
+    rate: Optional[float]
+    verified: Dict[str, Any]
+
+    def __str__(self) -> str:
+        return f"GPU {self.one.get('index')} to {self.other.get('index')}"
+
+
+class _Slow(NamedTuple):
+    """A pair that is slower than it should be, how bad that is, and by what."""
+
+    pair: _Pair
+    status: str
+    expected: Expectation
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = readings if isinstance(readings, dict) else {}
+    gpus = listed_gpus(readings)
+    answering = [gpu for gpu in gpus if not gpu.get("error")]
+    if len(gpus) == 1 and answering:
+        return CheckResult(NAME, SKIP, "one GPU, so there is no pair to measure")
+    gates = Gate(readings, gpus, options.get("force") is True)
+    pairs = _pairs(readings.get("pairs"), answering)
+    found = (
+        gates.findings
+        + mishap_findings(mapping(readings.get("mishap")), NODE)
+        + _error_findings(readings.get("cuda_error"), answering)
+    )
+    found += (
+        _data_findings(pairs)
+        + _access_findings(pairs)
+        + _findings_of(_slow(pairs, options), pairs, gates)
+    )
+    told = worst([one.status for one in found]) in (UNKNOWN, FAIL)
+
+    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+        if gates.explains(gpu, subject):
+            return [], []
+        met = [
+            pair.other
+            for pair in pairs
+            if pair.one is gpu and (pair.rate is not None or not pair.access)
+        ]
+        missing = [
+            str(other.get("index"))
+            for other in answering
+            if other is not gpu
+            and other not in met
+            and not gates.explains(other, gpu_subject(other))
+        ]
+        if missing and not told:
+            message = f"copies to GPU {', '.join(missing)} were not measured"
+            return [Finding("not_measured", UNKNOWN, message, "watch", subject)], _measurements(
+                gpu, pairs
+            )
+        return [], _measurements(gpu, pairs)
+
+    result = judge_gpus(NAME, readings, judge_gpu, lambda _gpus: "", found)
+    return concluded(
+        NAME,
+        result.findings + lost_meanwhile(gpus, readings.get("after")),
+        _healthy(pairs),
+        result.measurements,
+    )
+
+
+def _pairs(given: Any, gpus: List[Dict[str, Any]]) -> List[_Pair]:
+    by_index = {gpu.get("index"): gpu for gpu in gpus if isinstance(gpu.get("index"), int)}
+    found = []
+    for pair in [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []:
+        one, other = (
+            by_index.get(pair[key]) if isinstance(pair.get(key), int) else None
+            for key in ("from", "to")
+        )
+        if one is None or other is None or one is other or not isinstance(pair.get("access"), bool):
+            continue
+        links = _links_between(one, other)
+        group = (
+            (NVLINK, one.get("name"), links)
+            if links
+            else (PCIE, one.get("name"), other.get("name"), *_distance(one, other))
+        )
+        found.append(
+            _Pair(
+                one,
+                other,
+                NVLINK if links else PCIE,
+                links,
+                group,
+                pair["access"],
+                positive(pair.get("bytes_per_second")),
+                mapping(pair.get("verified")),
+            )
+        )
+    return found
+
+
+def _links_between(one: Dict[str, Any], other: Dict[str, Any]) -> int:
+    """NVLinks over which one GPU reaches another: those that end there, or all that end at a switch
+    where the other has such too.
+    """
+    active = [
+        [mapping(link.get("remote")) for link in _links(gpu) if link.get("active") is True]
+        for gpu in (one, other)
+    ]
+    switched = [
+        sum(1 for remote in remotes if remote.get("type") == "switch") for remotes in active
+    ]
+    if all(switched):
+        return min(switched)
+    return sum(
+        1
+        for remote in active[0]
+        if isinstance(remote.get("pci"), str)
+        and normalise_pci(remote["pci"]) == normalise_pci(str(other.get("pci")))
+    )
+
+
+def _links(gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
+    links = gpu.get("links")
+    return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
+
+
+def _distance(one: Dict[str, Any], other: Dict[str, Any]) -> Tuple[str, ...]:
+    """How far two GPUs are from each other over PCIe: below one switch, on one NUMA node, or on
+    two.
+    """
+    first, second = (
+        gpu["bridges"] if isinstance(gpu.get("bridges"), list) else [] for gpu in (one, other)
+    )
+    if any(bridge in second for bridge in first):
+        return ("one switch",)
+    nodes = [gpu.get("numa_node") for gpu in (one, other)]
+    return ("one NUMA node",) if nodes[0] == nodes[1] else ("two NUMA nodes",)
+
+
+def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
+    minimum = positive(options.get("minimum"))
+    linked = any(pair.kind == NVLINK for pair in pairs)
+    found = []
+    for pair in pairs:
+        if pair.rate is None:
+            continue
+        verdicts = []
+        if minimum and (pair.kind == NVLINK or not linked) and pair.rate < minimum * GB:
+            verdicts.append((FAIL, Expectation(minimum * GB, "bytes/s", "override", "minimum")))
+        floors = None if minimum else _floors(pair)
+        if floors and pair.rate < floors[1]:
+            status, least = (FAIL, floors[0]) if pair.rate < floors[0] else (WARN, floors[1])
+            verdicts.append(
+                (
+                    status,
+                    Expectation(
+                        least, "bytes/s", "table", f"{pair.one.get('name')}, {pair.links} NVLinks"
+                    ),
+                )
+            )
+        alike = [
+            other.rate for other in pairs if other.group == pair.group and other.rate is not None
+        ]
+        if len(alike) >= ENOUGH_PEERS and pair.rate < PEER_WARN * middle(alike):
+            # Over PCIe pairs at the same distance still differ by their board; over NVLink they do
+            # not.
+            broken = pair.kind == NVLINK and not minimum and pair.rate < PEER_FAIL * middle(alike)
+            part = PEER_FAIL if broken or pair.kind == PCIE else PEER_WARN
+            if pair.rate < part * middle(alike):
+                detail = f"{part} of the median of {len(alike)} of its kind in this node"
+                verdicts.append(
+                    (
+                        FAIL if broken else WARN,
+                        Expectation(part * middle(alike), "bytes/s", "fleet", detail),
+                    )
+                )
+        if verdicts:
+            found.append(
+                _Slow(pair, *next((one for one in verdicts if one[0] == FAIL), verdicts[0]))
+            )
+    return found
+
+
+def _floors(pair: _Pair) -> Optional[Tuple[float, float]]:
+    """Bytes/s below which a pair over NVLink is broken, and worth a look; None where nothing is
+    known.
+    """
+    if pair.kind != NVLINK or pair.one.get("name") != pair.other.get("name"):
+        return None
+    return floors_of(pair.one.get("name"), pair.links)
+
+
+def floors_of(model: Any, links: int) -> Optional[Tuple[float, float]]:
+    """The same for two GPUs of a model with so many links between them."""
+    row = nvlinks_of(model)
+    if row is None:
+        return None
+    if row.fail is not None and row.warn is not None:
+        # A bridge fewer carries less, and is no fault. Where all links go to switches it is, so
+        # that what is missing counts.
+        share = min(1.0, links / row.most) if row.step > 1 else 1.0
+        return row.fail * share, row.warn * share
+    nominal = links * row.speed * 1e6
+    return (LINK_FAIL * nominal, LINK_WARN * nominal) if nominal else None
+
+
+def _findings_of(slow: List[_Slow], pairs: List[_Pair], gates: Gate) -> List[Finding]:
+    """One finding for each GPU that is slow with most of those it was measured with, and one for
+    each other pair.
+    """
+    found = []
+    left = list(slow)
+    while left:
+        guilty = _guilty(left, pairs)
+        first = left[0].pair
+        gpu = guilty or first.one
+        own = [
+            one
+            for one in left
+            if (
+                gpu in (one.pair.one, one.pair.other)
+                if guilty
+                else {*_of(one.pair)} == {*_of(first)}
+            )
+        ]
+        left = [one for one in left if one not in own]
+        pair, status, expected = min(
+            own, key=lambda one: (one.status != FAIL, one.pair.rate or 0.0)
+        )
+        more = f" (and {len(own) - 1} more)" if len(own) > 1 else ""
+        message = (
+            f"{pair} over {_over(pair)} {(pair.rate or 0) / GB:.4g} GB/s{more}, expected "
+            f"at least {expected.minimum / GB:.4g} ({expected})"
+        )
+        evidence = {
+            "expected": expected.to_dict(),
+            "pairs": [
+                {
+                    "from": one.pair.one.get("index"),
+                    "to": one.pair.other.get("index"),
+                    "measured": one.pair.rate,
+                }
+                for one in own
+            ],
+        }
+        finding = Finding(
+            "low_peer_bandwidth",
+            status,
+            message,
+            "drain_node" if status == FAIL else "watch",
+            gpu_subject(gpu),
+            evidence,
+        )
+        doubts = [
+            gates.doubt(gpu_subject(end)) for one in own for end in (one.pair.one, one.pair.other)
+        ]
+        found.append(doubted(finding, next((doubt for doubt in doubts if doubt), None)))
+    return found
+
+
+def _guilty(slow: List[_Slow], pairs: List[_Pair]) -> Optional[Dict[str, Any]]:
+    """The GPU that is slow with the most others, when these are at least two and more than half of
+    those it was measured with.
+    """
+    counted: List[Tuple[int, Dict[str, Any]]] = []
+    for gpu in [end for one in slow for end in (one.pair.one, one.pair.other)]:
+        partners = {
+            index
+            for one in slow
+            if gpu in (one.pair.one, one.pair.other)
+            for index in _of(one.pair)
+        } - {gpu.get("index")}
+        measured = {
+            index
+            for pair in pairs
+            if pair.rate is not None and gpu in (pair.one, pair.other)
+            for index in _of(pair)
+        } - {gpu.get("index")}
+        if len(partners) > max(1.0, len(measured) / 2):
+            counted.append((len(partners), gpu))
+    return max(counted, key=lambda one: one[0])[1] if counted else None
+
+
+def _of(pair: _Pair) -> Tuple[Any, Any]:
+    return pair.one.get("index"), pair.other.get("index")
+
+
+def _over(pair: _Pair) -> str:
+    return f"{pair.links} NVLinks" if pair.kind == NVLINK else f"PCIe ({pair.group[-1]})"
+
+
+def _data_findings(pairs: List[_Pair]) -> List[Finding]:
+    found = []
+    unproven = []
+    for pair in pairs:
+        wrong = count(pair.verified.get("wrong_blocks"), least=0)
+        if pair.rate is not None and wrong is None:
+            unproven.append(str(pair))
+        if wrong:
+            where = (
+                f"first wrong byte {pair.verified.get('first_wrong')} of "
+                f"{pair.verified.get('size')}"
+            )
+            message = f"data came changed from {pair} over {_over(pair)} ({where})"
+            action = "drain_node"
+            if pair.kind == PCIE:
+                message += (
+                    "; look at IOMMU and ACS settings first, with which such copies do "
+                    "not go together"
+                )
+                action = "fix_configuration"
+            evidence = {"to": pair.other.get("index"), "verified": pair.verified}
+            found.append(
+                Finding(
+                    "peer_data_corrupted", FAIL, message, action, gpu_subject(pair.one), evidence
+                )
+            )
+    if unproven:
+        found.append(
+            Finding(
+                "not_verified",
+                UNKNOWN,
+                f"the copied data was not compared: {', '.join(unproven[:8])}",
+                "watch",
+                NODE,
+            )
+        )
+    return found
+
+
+def _access_findings(pairs: List[_Pair]) -> List[Finding]:
+    """Pairs that cannot reach each other's memory: over NVLink something is set wrong, over PCIe it
+    is how many boards and GPUs are.
+    """
+    found = []
+    for kind, status, action, words in (
+        (NVLINK, WARN, "fix_configuration", "though NVLinks connect them"),
+        (PCIE, PASS, "none", "over PCIe, as on many boards, and were not measured"),
+    ):
+        refused = [str(pair) for pair in pairs if not pair.access and pair.kind == kind]
+        if refused:
+            listed = ", ".join(refused[:4]) + (
+                f" and {len(refused) - 4} more" if len(refused) > 4 else ""
+            )
+            found.append(
+                Finding(
+                    "no_peer_access",
+                    status,
+                    f"the driver gives no access between GPUs {words}: {listed}",
+                    action,
+                    NODE,
+                    {"pairs": refused},
+                )
+            )
+    return found
+
+
+def _error_findings(error: Any, gpus: List[Dict[str, Any]]) -> List[Finding]:
+    error = mapping(error)
+    if not error:
+        return []
+    about = error.get("gpus") if isinstance(error.get("gpus"), list) else []
+    blamed = next((gpu for gpu in gpus if about == [gpu.get("index")]), None)
+    return [cuda_finding(error, gpu_subject(blamed) if blamed else NODE)]
+
+
+def _measurements(gpu: Dict[str, Any], pairs: List[_Pair]) -> List[Measurement]:
+    """The slowest direction of a GPU by what it goes over: a matrix of pairs is for the readings."""
+    measured = []
+    for kind in (NVLINK, PCIE):
+        rates = [
+            pair.rate
+            for pair in pairs
+            if pair.kind == kind and pair.rate is not None and gpu in (pair.one, pair.other)
+        ]
+        if rates:
+            measured.append(
+                Measurement(
+                    "gpu_link_bandwidth",
+                    round(min(rates)),
+                    "bytes/s",
+                    {"gpu": str(gpu.get("index")), "kind": kind},
+                )
+            )
+    return measured
+
+
+def _healthy(pairs: List[_Pair]) -> str:
+    parts = []
+    for kind, words in ((NVLINK, "NVLink"), (PCIE, "PCIe")):
+        rates = [pair.rate / GB for pair in pairs if pair.kind == kind and pair.rate is not None]
+        if rates:
+            parts.append(
+                f"{len(rates)} directions over {words} {min(rates):.4g} to {max(rates):.4g} GB/s"
+            )
+    return ", ".join(parts) or "no two GPUs reach each other's memory, which is how many boards are"
+
+
+def deadline(options: Options, gpus: int) -> float:
+    """Seconds: the busy gate, opening each GPU, and every pair."""
+    return 30.0 + _GPU_SECONDS * gpus + _PAIR_SECONDS * gpus * (gpus - 1) / 2
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="do copies between the GPUs carry what their links should",
+    intrusion=LIGHT,
+    measure=measure,
+    judge=judge,
+    deadline=deadline,
+    grace=2.0,
+    options={"minimum": {"type": "float"}, "force": {"type": "bool", "default": False}},
+)

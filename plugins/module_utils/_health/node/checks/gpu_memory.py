@@ -1,0 +1,309 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Does each GPU's memory carry, and do its cores compute, what they should for its model, and are
+the results right?
+
+Three kernels of our own: a triad over the memory, multiply-adds in double precision, products of
+tiles in the tensor cores. The memory is judged by its model; the arithmetic by the node's other
+GPUs of the model, since our kernels are written to be comparable and not to reach a data sheet's
+figure.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..system.bounded import Child, wait
+from ..framework.check import Check, Options, Probe, Readings
+from ...knowledge.links import GB
+from ...knowledge.memory import memory_bandwidth_of
+from ...model import (
+    FAIL,
+    LIGHT,
+    PASS,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Expectation,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+    worst,
+)
+from ...lenient import mapping
+from ..framework.cuda_findings import (
+    ENOUGH_PEERS,
+    GRACE,
+    NODE_KINDS,
+    PEER_FAIL,
+    PEER_WARN,
+    Gate,
+    count,
+    cuda_finding,
+    doubted,
+    in_turn,
+    lost_meanwhile,
+    middle,
+    node_findings,
+    positive,
+)
+from ..framework.driver_findings import judge_gpus, listed_gpus, mishap_findings
+
+NAME = "gpu_memory"
+#: Our kernels are for Volta and newer: their texts say sm_70.
+OLDEST = 7
+#: What is measured -> its unit and metric, by what it is divided for people, and their word for
+#: that.
+RATES: Dict[str, Tuple[str, str, float, str]] = {
+    "triad": ("bytes/s", "gpu_memory_bandwidth", 1e9, "GB/s"),
+    "fp64": ("FLOP/s", "gpu_compute_rate", 1e12, "TFLOP/s"),
+    "tensor": ("FLOP/s", "gpu_compute_rate", 1e12, "TFLOP/s"),
+}
+_WORDS = {
+    "triad": "memory bandwidth (triad)",
+    "fp64": "double precision multiply-adds",
+    "tensor": "tensor core products",
+}
+
+
+# --- measuring
+# -------------------------------------------------------------------------------------------------------
+
+
+def measure(probe: Probe) -> Readings:
+    """``gpus``, each with ``rates``, ``samples``, ``verified`` and ``capability`` (see
+    `computing.one`) or with what kept it from being measured (``withheld``, ``hung``, ``crashed``,
+    ``cuda_error``); ``gate`` and ``after`` (see `gate.look`).
+    """
+    return in_turn(probe, lambda nvml, gpu, seconds: _measure_one(probe, gpu, seconds))
+
+
+def _measure_one(probe: Probe, gpu: Dict[str, Any], seconds: float) -> Readings:
+    from ..devices import kernels
+
+    probe.stage(f"measuring GPU {gpu['index']}")
+    child = Child(lambda report: kernels.one(report, probe.host, gpu), seconds + GRACE)
+    try:
+        wait([child], time.monotonic() + seconds)
+    finally:
+        child.stop(GRACE)
+    found: Readings = {
+        key: child.values[key]
+        for key in ("capability", "rates", "samples", "verified", "cuda_error", "phase")
+        if key in child.values
+    }
+    return dict(found, **child.mishap())
+
+
+# --- judging (pure)
+# --------------------------------------------------------------------------------------------------
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = readings if isinstance(readings, dict) else {}
+    gpus = listed_gpus(readings)
+    gates = Gate(readings, gpus, options.get("force") is True)
+
+    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+        if gates.explains(gpu, subject):
+            return [], []
+        capability = count(gpu.get("capability"))
+        if capability and capability < OLDEST:
+            message = (
+                f"was not measured: its compute capability is {capability}, our kernels "
+                f"need {OLDEST}.0 (Volta)"
+            )
+            return [Finding("kernels_not_for_gpu", SKIP, message, "none", subject)], []
+        found = mishap_findings(gpu, subject)
+        error = mapping(gpu.get("cuda_error"))
+        if error and error.get("kind") not in NODE_KINDS:
+            found.append(cuda_finding(error, subject))
+        found += _result_findings(gpu, subject)
+        found += [
+            doubted(one, gates.doubt(subject))
+            for name in RATES
+            for one in _rate_findings(name, gpu, subject, gpus, options)
+        ]
+        told = error.get("kind") in NODE_KINDS or worst([one.status for one in found]) in (
+            UNKNOWN,
+            FAIL,
+        )
+        missing = [name for name in RATES if _rate(gpu, name) is None]
+        if missing and not told:
+            found.append(
+                Finding(
+                    "not_measured",
+                    UNKNOWN,
+                    f"was not measured: {', '.join(missing)}",
+                    "watch",
+                    subject,
+                )
+            )
+        return found, _measurements(gpu)
+
+    result = judge_gpus(
+        NAME, readings, judge_gpu, lambda _gpus: "", gates.findings + node_findings(gpus)
+    )
+    lost = lost_meanwhile(gpus, readings.get("after"))
+    return concluded(NAME, result.findings + lost, _healthy(gpus), result.measurements)
+
+
+def _result_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
+    verified = mapping(gpu.get("verified"))
+    known = {
+        name: mapping(verified.get(name))
+        for name in RATES
+        if count(mapping(verified.get(name)).get("wrong"), least=0) is not None
+    }
+    wrong = [name for name, value in known.items() if value["wrong"]]
+    if wrong:
+        first = known[wrong[0]].get("first_wrong")
+        where = (
+            f", first wrong byte {first} of {known[wrong[0]].get('size')}"
+            if count(first, least=0) is not None
+            else ""
+        )
+        message = (
+            "computed wrong results "
+            f"({' and '.join(_WORDS[name] for name in wrong)}{where}) without any error"
+        )
+        return [
+            Finding("compute_wrong", FAIL, message, "drain_node", subject, {"verified": verified})
+        ]
+    unproven = [name for name in RATES if _rate(gpu, name) is not None and name not in known]
+    # Where the measurement ended early, what ended it is the finding.
+    if unproven and not any(key in gpu for key in ("hung", "crashed", "cuda_error")):
+        return [
+            Finding(
+                "not_verified",
+                UNKNOWN,
+                f"the results were not compared: {', '.join(unproven)}",
+                "watch",
+                subject,
+            )
+        ]
+    return []
+
+
+def _rate_findings(
+    name: str, gpu: Dict[str, Any], subject: Subject, gpus: List[Dict[str, Any]], options: Options
+) -> List[Finding]:
+    """The worst that can be said of one rate: against the operator's minimum or the table (memory
+    only), and against the node's GPUs of the model.
+    """
+    value = _rate(gpu, name)
+    if value is None:
+        return []
+    unit, _metric, scale, spelt = RATES[name]
+    minimum = positive(options.get("minimum")) if name == "triad" else None
+    row = memory_bandwidth_of(gpu.get("name")) if name == "triad" and not minimum else None
+    verdicts = []
+    if minimum and value < minimum * GB:
+        verdicts.append((FAIL, Expectation(minimum * GB, unit, "override", "minimum")))
+    if row and value < row.warn:
+        status, least = (FAIL, row.fail) if value < row.fail else (WARN, row.warn)
+        verdicts.append((status, Expectation(least, unit, "table", row.source)))
+    peers = [
+        rate
+        for other in gpus
+        if other.get("name") == gpu.get("name")
+        for rate in [_rate(other, name)]
+        if rate is not None
+    ]
+    if len(peers) >= ENOUGH_PEERS:
+        median = middle(peers)
+        if value < PEER_WARN * median:
+            # Clocks and power differ between healthy GPUs, which arithmetic follows and memory does
+            # not: it alone can prove a defect by its peers.
+            broken = name == "triad" and not minimum and value < PEER_FAIL * median
+            part = PEER_FAIL if broken else PEER_WARN
+            detail = f"{part} of the median of {len(peers)} of its model in this node"
+            verdicts.append(
+                (FAIL if broken else WARN, Expectation(part * median, unit, "fleet", detail))
+            )
+    words = f"{_WORDS[name]} {value / scale:.4g} {spelt}"
+    if verdicts:
+        status, expected = next((one for one in verdicts if one[0] == FAIL), verdicts[0])
+        message = f"{words}, expected at least {expected.minimum / scale:.4g} ({expected})"
+        evidence = {
+            "measured": value,
+            "expected": expected.to_dict(),
+            "samples": mapping(gpu.get("samples")).get(name),
+        }
+        code = "low_memory_bandwidth" if name == "triad" else "low_compute_rate"
+        return [
+            Finding(
+                code,
+                status,
+                message,
+                "drain_node" if status == FAIL else "watch",
+                subject,
+                evidence,
+            )
+        ]
+    if name == "triad" and not minimum and row is None:
+        if len(peers) >= ENOUGH_PEERS:
+            return [
+                Finding(
+                    "no_expectation",
+                    PASS,
+                    f"{words}, like the {len(peers)} of its model in this node; no figure is "
+                    "known for it",
+                    "none",
+                    subject,
+                )
+            ]
+        message = f"{words}, but what its memory should carry is not known; set the option minimum"
+        return [Finding("no_expectation", UNKNOWN, message, "fix_configuration", subject)]
+    return []
+
+
+def _measurements(gpu: Dict[str, Any]) -> List[Measurement]:
+    measured = []
+    for name, (unit, metric, _scale, _spelt) in RATES.items():
+        value = _rate(gpu, name)
+        if value is not None:
+            label = {"gpu": str(gpu.get("index"))}
+            measured.append(
+                Measurement(
+                    metric, round(value), unit, label if name == "triad" else dict(label, kind=name)
+                )
+            )
+    return measured
+
+
+def _healthy(gpus: List[Dict[str, Any]]) -> str:
+    parts = []
+    for name, (_unit, _metric, scale, spelt) in RATES.items():
+        values = [
+            value / scale for gpu in gpus for value in [_rate(gpu, name)] if value is not None
+        ]
+        if values:
+            parts.append(f"{name} {min(values):.4g} to {max(values):.4g} {spelt}")
+    return ", ".join(parts) + ", all results right" if parts else ""
+
+
+def _rate(gpu: Dict[str, Any], name: str) -> Optional[float]:
+    return positive(mapping(gpu.get("rates")).get(name))
+
+
+def deadline(options: Options, gpus: int) -> float:
+    """Seconds: the busy gate, and time enough for a GPU that hangs to be given up and the others to
+    be measured.
+    """
+    return 30.0 + 8.0 * gpus
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="do memory and cores of each GPU do what their model should, with right results",
+    intrusion=LIGHT,
+    measure=measure,
+    judge=judge,
+    deadline=deadline,
+    grace=2.0,
+    options={"minimum": {"type": "float"}, "force": {"type": "bool", "default": False}},
+)

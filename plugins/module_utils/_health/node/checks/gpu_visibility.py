@@ -1,0 +1,400 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Does a container have the GPUs that it was given? What its environment asks for, what the driver
+shows, and which device files are there.
+
+Environment variables and what they mean: NVIDIA Container Toolkit documentation, "Specialized
+Configurations with Docker", and the source of libnvidia-container (src/nvc_container.c,
+src/cli/dsl.c). They are requests to the container runtime. A container may have its GPUs by other
+ways (a device plugin that uses CDI, a privileged pod), so that a variable that is missing is a
+finding only where GPUs are missing too.
+"""
+
+from __future__ import annotations
+
+import operator
+import os
+import re
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from ..framework.check import Check, Options, Probe, Readings
+from ..system.host import Host
+from ...model import (
+    FAIL,
+    PASS,
+    PASSIVE,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    NODE,
+    concluded,
+    gpu_subject,
+)
+
+NAME = "gpu_visibility"
+
+#: Files that a container runtime leaves in a container: Docker; Podman and CRI-O.
+_MARKS = (".dockerenv", "run/.containerenv")
+_CGROUPS = re.compile(r"docker|kubepods|libpod|containerd|crio|lxc")
+#: What the kubelet puts into every container.
+_KUBERNETES = "KUBERNETES_SERVICE_HOST"
+VARIABLES = (
+    "NVIDIA_VISIBLE_DEVICES",
+    "NVIDIA_DRIVER_CAPABILITIES",
+    "NVIDIA_REQUIRE_CUDA",
+    "NVIDIA_DISABLE_REQUIRE",
+    "CUDA_VISIBLE_DEVICES",
+)
+#: Values of NVIDIA_VISIBLE_DEVICES that ask for no GPU.
+_NOTHING = (None, "", "void", "none")
+#: Device files that CUDA needs beside the GPUs' own.
+_CONTROL = ("nvidiactl", "nvidia-uvm")
+#: nvmlBrandType_t -> brand as libnvidia-container writes it (src/nvc_info.c), of products that are
+#: found in servers.
+_BRANDS = {
+    1: "quadro",
+    2: "tesla",
+    3: "nvs",
+    4: "grid",
+    5: "geforce",
+    6: "titan",
+    12: "quadrortx",
+    13: "nvidiartx",
+    14: "nvidia",
+    15: "geforcertx",
+    16: "titanrtx",
+}
+_COMPARISONS: Dict[str, Callable[[Any, Any], bool]] = {
+    ">=": operator.ge,
+    "<=": operator.le,
+    "!=": operator.ne,
+    ">": operator.gt,
+    "<": operator.lt,
+    "=": operator.eq,
+}
+
+
+def measure(probe: Probe) -> Readings:
+    """``container`` (what tells that this is one, empty on a plain host), ``environment`` by name,
+    ``devices`` (names of /dev/nvidia*), ``gpus`` as NVML lists them (None with ``driver_error``
+    where it gave none), ``driver_version``, ``cuda_version`` as NVML has it (13000 is 13.0) and
+    ``brand``.
+    """
+    from ..devices.nvml import DriverError
+
+    readings: Readings = {"container": _signs(probe.host)}
+    if not readings["container"]:
+        return readings
+    readings["environment"] = {name: os.environ.get(name) for name in VARIABLES}
+    readings["devices"] = [
+        name for name in probe.host.names("dev") or [] if name.startswith("nvidia") or name == "dxg"
+    ]
+    probe.keep(readings)
+    try:
+        nvml = probe.nvml()
+        readings.update(driver_version=nvml.driver_version, gpus=[dict(gpu) for gpu in nvml.gpus])
+        readings["cuda_version"] = nvml.system("nvmlSystemGetCudaDriverVersion_v2")
+        answering = [gpu for gpu in nvml.gpus if "error" not in gpu]
+        readings["brand"] = (
+            _BRANDS.get(nvml.optional(answering[0], "nvmlDeviceGetBrand")) if answering else None
+        )
+    except DriverError as error:
+        readings.setdefault("gpus", None)
+        readings["driver_error"] = error.to_dict()
+    return readings
+
+
+def _signs(host: Host) -> List[str]:
+    """What tells that we are in a container. A host's first process may be in a cgroup of its
+    service manager, and is in no container's.
+    """
+    found = [f"/{mark}" for mark in _MARKS if os.path.exists(host.path(mark))]
+    found += [_KUBERNETES] if os.environ.get(_KUBERNETES) else []
+    return found + (["/proc/1/cgroup"] if _CGROUPS.search(host.text("proc/1/cgroup") or "") else [])
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = readings if isinstance(readings, dict) else {}
+    signs = readings.get("container")
+    if not isinstance(signs, list):
+        return concluded(
+            NAME,
+            [Finding("not_read", UNKNOWN, "whether this is a container was not read", "watch")],
+            "",
+        )
+    if not signs:
+        return CheckResult(NAME, SKIP, "not in a container")
+    environment = readings.get("environment")
+    if not isinstance(environment, dict) or "gpus" not in readings:
+        return concluded(
+            NAME,
+            [
+                Finding(
+                    "not_read", UNKNOWN, "what the container has was not read to the end", "watch"
+                )
+            ],
+            "",
+        )
+    given = {name: value if isinstance(value, str) else None for name, value in environment.items()}
+    gpus = readings["gpus"]
+    shown = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
+    devices = (
+        [str(name) for name in readings.get("devices") or []]
+        if isinstance(readings.get("devices"), list)
+        else []
+    )
+    requested = options.get("requested")
+    findings = _missing(given.get("NVIDIA_VISIBLE_DEVICES"), shown, devices, requested, readings)
+    if shown:
+        findings += _too_many(given.get("NVIDIA_VISIBLE_DEVICES"), shown, requested, devices)
+        findings += _unusable(given.get("NVIDIA_DRIVER_CAPABILITIES"), devices)
+    findings += _required(given, readings)
+    words = f"{len(shown)} GPU{'s' if len(shown) != 1 else ''} given to this container"
+    asked = given.get("NVIDIA_VISIBLE_DEVICES")
+    summary = words + (
+        f", asked for were {asked if len(asked) < 40 else str(len(asked.split(','))) + ' by name'}"
+        if asked
+        else ""
+    )
+    return concluded(NAME, findings, summary, [Measurement("gpus_visible", len(shown), "gpus")])
+
+
+def _missing(
+    asked: Optional[str],
+    shown: List[Dict[str, Any]],
+    devices: List[str],
+    requested: Any,
+    readings: Readings,
+) -> List[Finding]:
+    """GPUs that were asked for and are not shown; with why that may be."""
+    told = readings.get("driver_error")
+    error: Dict[str, Any] = told if isinstance(told, dict) else {}
+    files = [name for name in devices if name[6:].isdecimal() or name == "dxg"]
+    evidence = {
+        "asked": asked,
+        "requested": requested,
+        "shown": len(shown),
+        "devices": devices,
+        "driver_error": error or None,
+    }
+    named = _named(asked)
+    absent = [one for one in named or [] if not any(_is(gpu, one) for gpu in shown)]
+    if shown:
+        if requested and len(shown) < requested:
+            message = f"{len(shown)} GPUs are given to this container, {requested} were requested"
+            return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
+        # Indexes are the host's, and a container counts its own from 0.
+        if absent and not all(one.isdecimal() for one in named or []):
+            message = (
+                f"{', '.join(absent[:4])} {'is' if len(absent) == 1 else 'are'} named by "
+                "NVIDIA_VISIBLE_DEVICES and not given to this container"
+            )
+            return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
+        if named and len(named) > len(shown):
+            message = (
+                f"NVIDIA_VISIBLE_DEVICES names {len(named)} GPUs, {len(shown)} are given "
+                "to this container"
+            )
+            return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
+        return []
+    if files and error.get("kind") in ("unknown_error", "no_permission", "driver_not_loaded"):
+        message = (
+            f"/dev/{files[0]} is here and the driver does not let this container use it "
+            f"({error.get('call')} answered {error.get('kind')}): "
+        )
+        message += "a container loses its devices when systemd reloads its units; start it anew"
+        return [Finding("gpu_not_visible", UNKNOWN, message, "fix_configuration", NODE, evidence)]
+    if error.get("kind") in ("binding_missing", "binding_too_old", "bad_library_option"):
+        # Nothing is known of the container then, and the other checks say what to do.
+        return [
+            Finding(
+                "not_read",
+                UNKNOWN,
+                f"the driver was not asked: {error.get('kind')}",
+                "fix_configuration",
+                NODE,
+                evidence,
+            )
+        ]
+    if asked in _NOTHING:
+        message = (
+            "no GPU is given to this container, and NVIDIA_VISIBLE_DEVICES is "
+            f"{'not set' if asked is None else repr(asked)}"
+        )
+        status = FAIL if requested else UNKNOWN
+        return [
+            Finding(
+                "gpu_env_missing",
+                status,
+                message + (f"; {requested} were requested" if requested else ""),
+                "fix_configuration",
+                NODE,
+                evidence,
+            )
+        ]
+    message = (
+        f"NVIDIA_VISIBLE_DEVICES is {asked!r} and no GPU is given to this container: it "
+        "was not started by NVIDIA's container runtime"
+    )
+    # Images of CUDA have "all" built in, also where nobody wants a GPU.
+    status = UNKNOWN if asked == "all" and not requested else FAIL
+    return [Finding("gpu_not_visible", status, message, "fix_configuration", NODE, evidence)]
+
+
+def _too_many(
+    asked: Optional[str], shown: List[Dict[str, Any]], requested: Any, devices: List[str]
+) -> List[Finding]:
+    """GPUs that the container has beyond those it asked for, and that others may have been given."""
+    named = _named(asked)
+    evidence = {"asked": asked, "requested": requested, "shown": len(shown), "devices": devices}
+    if isinstance(requested, int) and len(shown) > requested:
+        how = (
+            f"NVIDIA_VISIBLE_DEVICES is {asked!r}"
+            if asked
+            else "by no wish of NVIDIA_VISIBLE_DEVICES, as in a privileged container"
+        )
+        message = (
+            f"{len(shown)} GPUs are given to this container, {requested} were requested ({how})"
+        )
+    elif named and len(shown) > len(named):
+        message = (
+            f"{len(shown)} GPUs are given to this container, NVIDIA_VISIBLE_DEVICES "
+            f"names {len(named)}, as in a privileged container"
+        )
+    else:
+        return []
+    return [Finding("gpu_unrequested_visible", WARN, message, "fix_configuration", NODE, evidence)]
+
+
+def _unusable(capabilities: Optional[str], devices: List[str]) -> List[Finding]:
+    """What keeps programs from GPUs that are shown."""
+    found = []
+    names = [one.strip() for one in (capabilities or "").split(",") if one.strip()]
+    # Not set means utility and compute.
+    if names and not {"all", "compute"} & set(names):
+        message = (
+            f"NVIDIA_DRIVER_CAPABILITIES is {capabilities!r} and has no compute, so that "
+            "programs find no libcuda.so.1 here"
+        )
+        found.append(
+            Finding(
+                "gpu_env_missing",
+                WARN,
+                message,
+                "fix_configuration",
+                NODE,
+                {"capabilities": capabilities},
+            )
+        )
+    lacking = [f"/dev/{name}" for name in _CONTROL if name not in devices]
+    if lacking and "dxg" not in devices:
+        message = f"not in this container, and needed by CUDA: {', '.join(lacking)}"
+        found.append(
+            Finding(
+                "gpu_device_missing", WARN, message, "fix_configuration", NODE, {"devices": devices}
+            )
+        )
+    return found
+
+
+def _required(given: Dict[str, Optional[str]], readings: Readings) -> List[Finding]:
+    """What the image says it needs of the driver. It is a warning: the container runs, so that the
+    runtime was not made to refuse it.
+    """
+    required = given.get("NVIDIA_REQUIRE_CUDA")
+    if not required or (given.get("NVIDIA_DISABLE_REQUIRE") or "").lower() in ("1", "true"):
+        return []
+    cuda = readings.get("cuda_version")
+    cuda = f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) and cuda > 0 else None
+    known = {"cuda": cuda, "driver": readings.get("driver_version"), "brand": readings.get("brand")}
+    met = satisfied(required, {name: str(value) for name, value in known.items() if value})
+    evidence = {"required": required[:500], **known}
+    if met is True:
+        return []
+    if met is None:
+        message = (
+            "whether the driver is new enough for what NVIDIA_REQUIRE_CUDA asks for "
+            "could not be told"
+        )
+        return [Finding("gpu_requirement_not_told", PASS, message, "none", NODE, evidence)]
+    message = (
+        f"the driver ({known['driver']}, CUDA {cuda}) does not meet what the image asks "
+        f"for: {_shortened(required)}"
+    )
+    return [Finding("gpu_driver_too_old", WARN, message, "fix_configuration", NODE, evidence)]
+
+
+def satisfied(required: str, known: Dict[str, str]) -> Optional[bool]:
+    """Whether a condition such as ``cuda>=12.4 brand=tesla,driver>=535,driver<536`` holds: words
+    are alternatives, and all parts of a word must hold. None where that depends on what is not
+    known.
+    """
+    undecided = False
+    for alternative in required.split():
+        parts = [_holds(part, known) for part in alternative.split(",") if part]
+        if parts and all(part is True for part in parts):
+            return True
+        undecided = undecided or (False not in parts)
+    return None if undecided else not required.strip()
+
+
+def _holds(part: str, known: Dict[str, str]) -> Optional[bool]:
+    found = re.match(r"^([a-z]+)(>=|<=|!=|>|<|=)(.+)$", part)
+    if not found or found.group(1) not in known:
+        return None
+    name, sign, value = found.groups()
+    compare = _COMPARISONS[sign]
+    if name == "brand":
+        return compare(known[name], value) if sign in ("=", "!=") else None
+    own, asked = _version(known[name]), _version(value)
+    return None if own is None or asked is None else compare(*_padded(own, asked))
+
+
+def _version(text: str) -> Optional[Tuple[int, ...]]:
+    return (
+        tuple(int(part) for part in text.split("."))
+        if re.match(r"^[0-9]+(\.[0-9]+)*$", text)
+        else None
+    )
+
+
+def _padded(
+    one: Tuple[int, ...], other: Tuple[int, ...]
+) -> Tuple[Tuple[int, ...], Tuple[int, ...]]:
+    length = max(len(one), len(other))
+    return one + (0,) * (length - len(one)), other + (0,) * (length - len(other))
+
+
+def _shortened(required: str) -> str:
+    words = required.split()
+    return words[0] + (f" (or one of {len(words) - 1} others)" if len(words) > 1 else "")
+
+
+def _named(asked: Optional[str]) -> Optional[List[str]]:
+    """GPUs that NVIDIA_VISIBLE_DEVICES names by index or UUID; None where it does not name whole
+    GPUs: all, none, slices (MIG), CDI's names, mounted lists.
+    """
+    # Shares of a GPU's time are given as the same GPU several times.
+    names = list(dict.fromkeys(one.strip() for one in (asked or "").split(",") if one.strip()))
+    return (
+        names if names and all(one.isdecimal() or one.startswith("GPU-") for one in names) else None
+    )
+
+
+def _is(gpu: Dict[str, Any], name: str) -> bool:
+    """A UUID may be given by its beginning."""
+    subject = gpu_subject(gpu)
+    return (subject.uuid or "").startswith(name) if name.startswith("GPU-") else False
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="does this container have the GPUs that it was given",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    options={"requested": {"type": "int"}},
+)

@@ -1,0 +1,312 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Can this node have the images that jobs start from? Each is looked up as a container runtime
+would, up to its manifest, and nothing of it is fetched.
+
+A fail says that a job with this image does not start here now. It is hard evidence only where the
+network, TLS or the registry gave an answer that no patience changes: no such name, refused, no
+route, silent to every try to connect, a certificate that is invalid for everybody, no right, no
+such image. What may pass (a resolver or a registry that has trouble) and what may be known to the
+node's container runtime and not to us (a private authority, plain HTTP) is unknown.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Dict, List, Tuple
+
+from ..system.bounded import Child, end, wait
+from ..framework.check import Check, Options, Probe, Readings
+from ..system.image_reference import reference_of
+from ...model import (
+    FAIL,
+    PASSIVE,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+)
+
+NAME = "image_registry"
+#: Images that are looked up at once; each has a process of its own.
+MOST_IMAGES = 32
+#: Seconds until all is done: two tries to connect, to the registry and to its token service, and
+#: the answers of both.
+SECONDS = 29.0
+#: Seconds for ending those that hang.
+_ENDING = 1.5
+#: Days that a certificate has to be valid for at least. A judgement: it is renewed a month before
+#: its end where that happens by itself, and two weeks are time enough to ask why it was not.
+EXPIRY_DAYS = 14
+
+_DAY = 86400.0
+_EVIDENCE = (
+    "registry",
+    "addresses",
+    "proxy",
+    "tls",
+    "plain",
+    "credentials",
+    "trouble",
+    "hung",
+    "crashed",
+)
+#: (step, kind) -> code, status, what to say before the words of the trouble. None stands for every
+#: kind that is not named.
+_TROUBLES: Dict[Tuple[Any, Any], Tuple[str, str, str]] = {
+    ("resolve", "no_such_name"): ("image_registry_unresolvable", FAIL, "there is no such name"),
+    ("resolve", None): ("image_registry_unresolvable", UNKNOWN, "the resolver has no answer"),
+    ("connect", None): ("image_registry_unreachable", FAIL, "cannot be reached, tried twice"),
+    ("connect", "other"): ("image_registry_unreachable", UNKNOWN, "cannot be reached"),
+    ("proxy", None): ("image_registry_unreachable", UNKNOWN, "the proxy does not let through"),
+    ("tls", "expired"): (
+        "image_registry_tls",
+        FAIL,
+        "its certificate has expired, by this node's clock",
+    ),
+    ("tls", "not_yet_valid"): (
+        "image_registry_tls",
+        FAIL,
+        "its certificate is not valid yet, by this node's clock",
+    ),
+    ("tls", "wrong_name"): ("image_registry_tls", FAIL, "its certificate is for another name"),
+    ("tls", "not_trusted"): (
+        "image_registry_tls",
+        UNKNOWN,
+        "its certificate is of an authority that is not known here; name its file (ca_file)",
+    ),
+    ("tls", "no_tls"): (
+        "image_registry_tls",
+        UNKNOWN,
+        "speaks no TLS; say insecure: true if that is so for the container runtime too",
+    ),
+    ("tls", None): ("image_registry_tls", UNKNOWN, "the handshake was not done"),
+    ("token", "denied"): ("image_registry_denied", FAIL, "may not be pulled"),
+    ("manifest", "denied"): ("image_registry_denied", FAIL, "may not be pulled"),
+    ("manifest", "not_found"): ("image_not_found", FAIL, "the registry has no such image"),
+}
+
+
+def measure(probe: Probe) -> Readings:
+    """``images``, each with ``image``, ``registry`` and what `registry_client.examine` reports of it, or
+    with what kept it from an end (``hung``, ``crashed``); ``now`` in seconds since the epoch. No
+    image, no readings but that.
+    """
+    readings: Readings = {"images": [], "now": time.time()}
+    references = [reference_of(text) for text in dict.fromkeys(probe.options.get("images") or [])]
+    if not references:
+        return readings
+    # Only here: TLS and HTTP cost a node that is asked for no image more to load than all passive
+    # checks.
+    from ..system import registry_client
+
+    options, host = probe.options, probe.host
+    access = registry_client.Access(*(options.get(name) for name in registry_client.Access._fields))
+    probe.stage("asking registries for images")
+    seconds = min(probe.seconds, SECONDS) - _ENDING
+    until = time.monotonic() + seconds
+    # Each in a process of its own: a resolver that does not answer has no time limit, and keeps no
+    # other image waiting.
+    children = [
+        Child(lambda report, one=one: registry_client.examine(report, one, access, host), seconds)
+        for one in references
+    ]  # type: ignore[misc]
+    try:
+        wait(children, until)
+    finally:
+        end(children, 0.5)
+    readings["images"] = [
+        {"image": reference.text, "registry": reference.registry, **child.values, **child.mishap()}
+        for reference, child in zip(references, children)
+    ]
+    return readings
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    listed = readings.get("images") if isinstance(readings, dict) else None
+    if not isinstance(listed, list):
+        return concluded(
+            NAME,
+            [
+                Finding(
+                    "image_registry_error",
+                    UNKNOWN,
+                    "no image was looked up: the measurement was broken off",
+                    "watch",
+                )
+            ],
+            "",
+        )
+    images = [one if isinstance(one, dict) else {} for one in listed]
+    if not images:
+        return CheckResult(NAME, SKIP, "no image was given to look up (option images)")
+    findings: List[Finding] = []
+    for image in images:
+        findings += _judge_image(image, options)
+    findings += _expiring(images, readings.get("now"))
+    return concluded(NAME, findings, _healthy(images), _measurements(images))
+
+
+def _judge_image(image: Dict[str, Any], options: Options) -> List[Finding]:
+    subject = Subject("image", name=str(image.get("image")))
+    trouble, hung, crashed = (
+        image.get(key) if isinstance(image.get(key), dict) else None
+        for key in ("trouble", "hung", "crashed")
+    )
+    evidence = {str(key): image[key] for key in _EVIDENCE if key in image}
+    if hung and str(hung.get("what")).startswith("resolving"):
+        message = f"the resolver did not answer within {SECONDS:.0f} s"
+        return [
+            Finding("image_registry_unresolvable", UNKNOWN, message, "watch", subject, evidence)
+        ]
+    if hung or crashed:
+        message = (
+            f"was not looked up to the end, {(hung or crashed or {}).get('what')} was the last step"
+        )
+        return [Finding("image_registry_error", UNKNOWN, message, "watch", subject, evidence)]
+    if not trouble:
+        if _number(image.get("seconds")) is None:
+            return [
+                Finding(
+                    "image_registry_error",
+                    UNKNOWN,
+                    "was not looked up to the end",
+                    "watch",
+                    subject,
+                    evidence,
+                )
+            ]
+        return []
+    step, kind = trouble.get("step"), trouble.get("kind")
+    code, status, message = (
+        _TROUBLES.get((step, kind))
+        or _TROUBLES.get((step, None))
+        or ("image_registry_error", UNKNOWN, "was not looked up")
+    )
+    if kind == "not_trusted" and options.get("ca_file"):
+        status, message = FAIL, "its certificate is of an authority that is not that of ca_file"
+    if code == "image_registry_denied" and not image.get("credentials"):
+        message += " by everybody, and no credentials were given for this registry"
+    own = str(image.get("registry"))
+    where = (
+        ""
+        if trouble.get("host") in (None, own, own.rpartition(":")[0].strip("[]"))
+        else f"at {trouble.get('host')}: "
+    )
+    lasting = status == FAIL or kind in ("not_trusted", "no_tls", "not_read", "not_known")
+    words = f"{message}: {where}{trouble.get('message')}"
+    return [
+        Finding(code, status, words, "fix_configuration" if lasting else "watch", subject, evidence)
+    ]
+
+
+def _expiring(images: List[Dict[str, Any]], now: Any) -> List[Finding]:
+    """Registries whose certificate ends soon, each once."""
+    ends = {
+        str(image.get("registry")): expires
+        for image in images
+        for expires in [_expiry(image)]
+        if expires is not None
+    }
+    found = []
+    for registry, expires in ends.items():
+        days = (expires - now) / _DAY if _number(now) is not None else EXPIRY_DAYS
+        if 0 <= days < EXPIRY_DAYS:
+            message = (
+                f"its certificate ends in {days:.0f} days, on {_date(expires)}; no image "
+                "can be pulled from it then"
+            )
+            subject = Subject("registry", name=registry)
+            found.append(
+                Finding(
+                    "image_registry_tls",
+                    WARN,
+                    message,
+                    "fix_configuration",
+                    subject,
+                    {"expires": expires, "warned_days_before": EXPIRY_DAYS},
+                )
+            )
+    return found
+
+
+def _expiry(image: Dict[str, Any]) -> Any:
+    tls = image.get("tls")
+    return _number(tls.get("expires")) if isinstance(tls, dict) else None
+
+
+def _healthy(images: List[Dict[str, Any]]) -> str:
+    registries = sorted({str(image.get("registry")) for image in images})
+    parts = [f"{len(images)} image{'s' if len(images) > 1 else ''} at {', '.join(registries)}"]
+    ends = [expires for expires in map(_expiry, images) if expires is not None]
+    if ends:
+        parts.append(f"certificates until {_date(min(ends))}")
+    if any(image.get("plain") for image in images):
+        parts.append("without TLS")
+    slowest = max((_number(image.get("seconds")) or 0.0 for image in images), default=0.0)
+    return ", ".join([*parts, f"answered within {slowest:.1f} s"])
+
+
+def _measurements(images: List[Dict[str, Any]]) -> List[Measurement]:
+    """The slowest answer of each registry."""
+    slowest: Dict[str, float] = {}
+    for image in images:
+        seconds = _number(image.get("seconds"))
+        if seconds is not None:
+            registry = str(image.get("registry"))
+            slowest[registry] = max(seconds, slowest.get(registry, 0.0))
+    return [
+        Measurement("image_lookup", seconds, "seconds", {"registry": registry})
+        for registry, seconds in slowest.items()
+    ]
+
+
+def _number(value: Any) -> Any:
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
+        else None
+    )
+
+
+def _date(seconds: float) -> str:
+    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
+
+
+def refuse(options: Options) -> None:
+    images = options.get("images") or []
+    for image in images:
+        try:
+            reference_of(image)
+        except ValueError as error:
+            raise ValueError(f"images: {error}") from None
+    if len(images) > MOST_IMAGES:
+        raise ValueError(f"images: {len(images)} are not accepted, give at most {MOST_IMAGES}")
+    if options.get("username") and options.get("auth_file"):
+        raise ValueError("username: not accepted beside auth_file, give one of them")
+    if options.get("username") and not options.get("password"):
+        raise ValueError("username: given without password, give both")
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="can the images that jobs start from be had from their registries",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    options={
+        "images": {"type": "list", "elements": "str", "default": []},
+        "username": {"type": "str"},
+        "password": {"type": "str", "no_log": True},
+        "auth_file": {"type": "path"},
+        "ca_file": {"type": "path"},
+        "insecure": {"type": "bool", "default": False},
+    },
+    refuse=refuse,
+    grace=0.5,
+    gpu=False,
+)

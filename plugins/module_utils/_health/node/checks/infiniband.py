@@ -1,0 +1,567 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Are the ports of InfiniBand and RoCE cards up, as fast as they should be, and free of errors? All
+by sysfs.
+
+A port without a cable is no fault by itself: it fails only where the operator said that it should
+be up, and it is a warning where most of the ports of the same board are up. A virtual function that
+this host lends to virtual machines is not compared with anything.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..framework.check import Check, Options, Probe, Readings
+from ..system.host import Host
+from ...model import (
+    FAIL,
+    PASSIVE,
+    SKIP,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+)
+from ...lenient import mapping
+from ..framework.host_findings import (
+    class_names,
+    common,
+    counters,
+    mappings,
+    not_read,
+    number,
+    number_in,
+    pci_function,
+    per_day,
+    some,
+    whole,
+)
+
+#: Port states and physical states: InfiniBand Architecture Specification, PortInfo; spelt by
+#: drivers/infiniband/core/sysfs.c.
+ACTIVE, LINK_UP = 4, 5
+INIT, ARMED, RECOVERY = 2, 3, 6
+
+#: Counters of a port: drivers/infiniband/core/sysfs.c.
+COUNTERS = (
+    "symbol_error",
+    "link_error_recovery",
+    "link_downed",
+    "port_rcv_errors",
+    "port_rcv_remote_physical_errors",
+    "port_xmit_discards",
+    "port_rcv_constraint_errors",
+    "port_xmit_constraint_errors",
+    "local_link_integrity_errors",
+    "excessive_buffer_overrun_errors",
+    "VL15_dropped",
+    "port_xmit_wait",
+    "port_rcv_data",
+    "port_xmit_data",
+    "port_rcv_packets",
+    "port_xmit_packets",
+)
+#: Counters of RDMA as some drivers have them (mlx5: counters.c), kept for what they grow by: their
+#: totals depend on the load.
+HARDWARE_COUNTERS = (
+    "out_of_sequence",
+    "packet_seq_err",
+    "local_ack_timeout_err",
+    "rnr_nak_retry_err",
+    "duplicate_request",
+    "implied_nak_seq_err",
+    "req_transport_retries_exceeded",
+    "rx_icrc_encapsulated",
+    "roce_slow_restart",
+)
+#: Counter, how many of it in 24 hours are too many, code, what it means. Where nothing else is said
+#: these are the thresholds at which ibcheckerrs of infiniband-diags reports a port.
+LIMITS = (
+    # AzNHC calls 5 losses of the link in 24 hours flapping (azurehpc-health-checks,
+    # azure_ib_link_flapping.nhc).
+    ("link_downed", 5, "port_flaps", "the link went down"),
+    ("link_error_recovery", 10, "port_errors", "the link recovered from errors"),
+    ("port_rcv_errors", 10, "port_errors", "packets arrived with errors"),
+    ("local_link_integrity_errors", 10, "port_errors", "local errors passed the link's threshold"),
+    ("excessive_buffer_overrun_errors", 10, "port_errors", "the receive buffer overran"),
+)
+#: Bits that may be wrong for each that is right: InfiniBand Architecture Specification, volume 2,
+#: bit error ratio of a link.
+BIT_ERROR_RATIO = 1e-12
+#: Where PortCounters stop counting symbol errors (16 bits; InfiniBand Architecture Specification,
+#: PortCounters).
+_SYMBOLS_END = 0xFFFF
+
+#: Entries of a block of the P_Key table (InfiniBand Architecture Specification, P_KeyTable). Each
+#: entry costs a question to the card's firmware, and subnet managers fill the table from its start:
+#: a block is read only where the one before has an entry.
+_PKEY_BLOCK = 32
+
+_LOOK_AT = "look at the cable, the transceiver and the switch's port"
+
+
+# ---- measure ----
+
+
+def measure(probe: Probe) -> Readings:
+    """``ports``, each with ``device``, ``port``, ``state`` and ``phys_state`` (as the kernel spells
+    them: ``4: ACTIVE``), ``rate_gbps``, ``width`` (lanes), ``link_layer``, ``lid`` and ``sm_lid``,
+    ``pkeys`` (those that are set, hexadecimal), ``firmware``, ``board_id``, ``hca_type``, ``pci``,
+    ``numa_node``, ``virtual_function``, ``counters`` and ``hw_counters``. None for what the card
+    does not tell. ``uptime_seconds`` is the node's.
+    """
+    names = class_names(probe.host, "infiniband")
+    ports: Optional[List[Dict[str, Any]]] = None
+    if names is not None:
+        ports = [port for name in names for port in _ports(probe.host, name)]
+    return {"ports": ports, "uptime_seconds": probe.host.uptime()}
+
+
+def _ports(host: Host, device: str) -> List[Dict[str, Any]]:
+    base = f"sys/class/infiniband/{device}"
+    about = {
+        "firmware": host.text(base, "fw_ver") or None,
+        "board_id": host.text(base, "board_id") or None,
+        "hca_type": host.text(base, "hca_type") or None,
+        "node_guid": host.text(base, "node_guid") or None,
+        **_place(host, base),
+    }
+    numbers = [name for name in host.names(base, "ports") or [] if name.isdecimal()]
+    return [
+        _port(host, device, int(number), f"{base}/ports/{number}", about)
+        for number in sorted(numbers, key=int)
+    ]
+
+
+def _place(host: Host, base: str) -> Dict[str, Any]:
+    """The PCI function behind a card."""
+    node = number_in(host.text(base, "device/numa_node"))
+    return {
+        "pci": pci_function(host, base),
+        "numa_node": node if node is not None and node >= 0 else None,
+        "virtual_function": host.link(base, "device/physfn") is not None,
+    }
+
+
+def _port(host: Host, device: str, port: int, base: str, about: Dict[str, Any]) -> Dict[str, Any]:
+    rate, width = _rate(host.text(base, "rate"))
+    # Older kernels have the card's counters beside its ports.
+    hardware = counters(host, f"{base}/hw_counters", HARDWARE_COUNTERS) or counters(
+        host, f"sys/class/infiniband/{device}/hw_counters", HARDWARE_COUNTERS
+    )
+    return {
+        "device": device,
+        "port": port,
+        "state": host.text(base, "state"),
+        "phys_state": host.text(base, "phys_state"),
+        "rate_gbps": rate,
+        "width": width,
+        "link_layer": host.text(base, "link_layer"),
+        "lid": number_in(host.text(base, "lid")),
+        "sm_lid": number_in(host.text(base, "sm_lid")),
+        "pkeys": _pkeys(host, f"{base}/pkeys"),
+        **about,
+        "counters": counters(host, f"{base}/counters", COUNTERS),
+        "hw_counters": hardware,
+    }
+
+
+def _rate(text: Optional[str]) -> Tuple[Optional[float], Optional[int]]:
+    """``400 Gb/sec (4X NDR)`` is 400.0 and 4."""
+    found = re.match(r"(\d+(?:\.\d+)?) Gb/sec(?: \((\d+)X)?", text or "")
+    return (
+        (float(found.group(1)), int(found.group(2)) if found.group(2) else None)
+        if found
+        else (None, None)
+    )
+
+
+def _pkeys(host: Host, directory: str) -> List[str]:
+    entries = sorted((name for name in host.names(directory) or [] if name.isdecimal()), key=int)
+    found: List[str] = []
+    for start in range(0, len(entries), _PKEY_BLOCK):
+        read = [
+            number_in(host.text(directory, name)) for name in entries[start : start + _PKEY_BLOCK]
+        ]
+        block = [f"{value:#06x}" for value in read if value]
+        if not block:
+            break
+        found += [one for one in block if one not in found]
+    return found
+
+
+# ---- judge ----
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = mapping(readings)
+    ports = mappings(readings.get("ports"))
+    if ports is None:
+        return concluded(
+            NAME, [not_read("the ports of InfiniBand and RoCE cards (/sys/class/infiniband)")], ""
+        )
+    wanted, expected = mapping(options.get("ports")), whole(options.get("expected_ports"))
+    findings = _judge_wanted(ports, wanted) + _judge_expected(
+        ports, expected, number(options.get("minimum_rate_gbps"))
+    )
+    judged = {str(finding.subject) for finding in findings}
+    for port in ports:
+        findings += [
+            one
+            for one in _judge_port(port, ports, readings.get("uptime_seconds"))
+            if str(one.subject) not in judged or one.code in _OWN
+        ]
+    findings += _judge_firmware(ports)
+    status = SKIP if not ports and not findings else None
+    return concluded(NAME, findings, _summary(ports, readings), _measured(ports), status)
+
+
+#: Findings that do not say again that a port is down or slow.
+_OWN = ("port_flaps", "port_errors")
+
+
+def name_of(port: Dict[str, Any]) -> str:
+    return f"{port.get('device')}:{port.get('port')}"
+
+
+def _subject(port: Dict[str, Any]) -> Subject:
+    pci = port.get("pci")
+    return Subject("port", name=name_of(port), pci=pci if isinstance(pci, str) else None)
+
+
+def _code(port: Dict[str, Any], key: str) -> Optional[int]:
+    """The number of a state such as ``4: ACTIVE``."""
+    found = re.match(r"(\d+):", port[key]) if isinstance(port.get(key), str) else None
+    return int(found.group(1)) if found else None
+
+
+def is_active(port: Dict[str, Any]) -> bool:
+    return _code(port, "state") == ACTIVE and _code(port, "phys_state") in (LINK_UP, None)
+
+
+def _state(port: Dict[str, Any]) -> str:
+    """The states in words: ``DOWN, Polling``."""
+    words = [
+        str(port.get(key)).rpartition(": ")[2] for key in ("state", "phys_state") if port.get(key)
+    ]
+    return ", ".join(words) or "its state was not read"
+
+
+def _evidence(port: Dict[str, Any]) -> Dict[str, Any]:
+    return {
+        key: port.get(key)
+        for key in (
+            "state",
+            "phys_state",
+            "rate_gbps",
+            "width",
+            "link_layer",
+            "firmware",
+            "board_id",
+        )
+    }
+
+
+def _judge_wanted(ports: List[Dict[str, Any]], wanted: Dict[str, Any]) -> List[Finding]:
+    """The ports that the operator named, with the rate that each must have."""
+    findings = []
+    for name, rate in wanted.items():
+        same = [port for port in ports if name in (name_of(port), port.get("device"))]
+        if not same:
+            message = (
+                "the option ports names it and this host does not have it; there are "
+                f"{some([name_of(port) for port in ports]) or 'none'}"
+            )
+            findings.append(
+                Finding(
+                    "port_missing",
+                    FAIL,
+                    message,
+                    "drain_node",
+                    Subject("port", name=name),
+                    {"ports": [name_of(one) for one in ports]},
+                )
+            )
+        for port in same:
+            findings += _judge_named(port, _given(rate), "the option ports")
+    return findings
+
+
+def _given(rate: Any) -> Optional[float]:
+    """A rate of the option ``ports``, which YAML and command lines may give as text."""
+    try:
+        return number(float(rate))
+    except (TypeError, ValueError):
+        return None
+
+
+def _judge_named(port: Dict[str, Any], rate: Optional[float], source: str) -> List[Finding]:
+    if _code(port, "state") is None:
+        return [not_read("the port's state", _subject(port))]
+    if not is_active(port):
+        message = f"is down ({_state(port)}), {source} wants it up; {_LOOK_AT}"
+        return [Finding("port_down", FAIL, message, "drain_node", _subject(port), _evidence(port))]
+    return _judge_rate(port, rate, source)
+
+
+def _judge_rate(port: Dict[str, Any], rate: Optional[float], source: str) -> List[Finding]:
+    has = number(port.get("rate_gbps"))
+    if rate and has is None:
+        return [not_read("the port's rate", _subject(port))]
+    if not rate or has is None or has >= rate:
+        return []
+    message = f"runs at {has:g} Gb/s, {source} wants {rate:g}; {_LOOK_AT}"
+    return [
+        Finding(
+            "port_slow",
+            FAIL,
+            message,
+            "drain_node",
+            _subject(port),
+            dict(_evidence(port), minimum_rate_gbps=rate),
+        )
+    ]
+
+
+def _judge_expected(
+    ports: List[Dict[str, Any]], expected: Optional[int], rate: Optional[float]
+) -> List[Finding]:
+    """So many ports at that rate; without a number, that rate for every InfiniBand port that is up
+    (for those of RoCE where there is no other).
+    """
+    active = [port for port in ports if is_active(port)]
+    if expected is None:
+        by_layer = [port for port in active if port.get("link_layer") == "InfiniBand"] or active
+        return [
+            finding
+            for port in by_layer
+            for finding in _judge_rate(port, rate, "the option minimum_rate_gbps")
+        ]
+    good = [port for port in active if not rate or (number(port.get("rate_gbps")) or 0) >= rate]
+    if len(good) >= expected:
+        return []
+    others = [
+        f"{name_of(port)} ({_state(port)}"
+        + (
+            f", {port['rate_gbps']:g} Gb/s)"
+            if port in active and number(port.get("rate_gbps")) is not None
+            else ")"
+        )
+        for port in ports
+        if port not in good and not port.get("virtual_function")
+    ]
+    at = f" at {rate:g} Gb/s" if rate else ""
+    message = f"{len(good)} ports are up{at}, expected_ports is {expected}" + (
+        f"; not so: {some(others)}" if others else ""
+    )
+    return [
+        Finding(
+            "ports_missing",
+            FAIL,
+            message,
+            "drain_node",
+            evidence={"expected_ports": expected, "minimum_rate_gbps": rate, "good": len(good)},
+        )
+    ]
+
+
+def _kin(port: Dict[str, Any], ports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+    """Ports that should be like this one, itself included: of the same board, port number and PCI
+    function, since on many boards one of two ports is used.
+    """
+
+    def kind(one: Dict[str, Any]) -> Tuple[Any, ...]:
+        words = (str(one.get(key)) for key in ("board_id", "hca_type", "link_layer", "port"))
+        return (*words, str(one.get("pci") or "")[-2:], bool(one.get("virtual_function")))
+
+    return [one for one in ports if kind(one) == kind(port)]
+
+
+def _judge_port(port: Dict[str, Any], ports: List[Dict[str, Any]], uptime: Any) -> List[Finding]:
+    subject, state = _subject(port), _code(port, "state")
+    if state is None:
+        return [not_read("the port's state", subject)]
+    if port.get("virtual_function"):
+        return []
+    kin = _kin(port, ports)
+    findings: List[Finding] = []
+    if not is_active(port):
+        up = [one for one in kin if is_active(one)]
+        has_link = _code(port, "phys_state") in (LINK_UP, RECOVERY)
+        if has_link and state in (INIT, ARMED):
+            message = (
+                f"has a link and is not active ({_state(port)}): no subnet manager has set it up"
+            )
+            findings.append(
+                Finding(
+                    "port_not_active", WARN, message, "fix_configuration", subject, _evidence(port)
+                )
+            )
+        elif len(up) * 2 > len(kin):
+            message = (
+                f"is down ({_state(port)}) while {len(up)} of {len(kin)} ports of this "
+                f"kind are up; {_LOOK_AT}"
+            )
+            findings.append(
+                Finding("port_down_unlike_others", WARN, message, "watch", subject, _evidence(port))
+            )
+        return findings
+    has, usual = (
+        number(port.get("rate_gbps")),
+        common(number(one.get("rate_gbps")) for one in kin if is_active(one)),
+    )
+    if has is not None and usual is not None and has < usual:
+        message = f"runs at {has:g} Gb/s while most ports of this kind run at {usual:g}; {_LOOK_AT}"
+        findings.append(
+            Finding(
+                "port_slower_than_others",
+                WARN,
+                message,
+                "watch",
+                subject,
+                dict(_evidence(port), others_gbps=usual),
+            )
+        )
+    return findings + _judge_counters(port, subject, uptime)
+
+
+def _judge_counters(port: Dict[str, Any], subject: Subject, uptime: Any) -> List[Finding]:
+    counted = {
+        name: value
+        for name, value in mapping(port.get("counters")).items()
+        if whole(value) is not None
+    }
+    seconds, rate = number(uptime), number(port.get("rate_gbps"))
+    too_many: Dict[str, List[str]] = {}
+    for name, limit, code, words in LIMITS:
+        daily = per_day(counted.get(name, 0), seconds)
+        if daily is None and counted.get(name, 0) >= limit:
+            return [not_read("the time since boot, which its counters are judged by", subject)]
+        if daily is not None and daily >= limit:
+            too_many.setdefault(code, []).append(
+                f"{words} {counted[name]} times since boot ({name}), {daily:.0f} in 24 hours; "
+                f"{limit} are too many"
+            )
+    symbols, allowed = (
+        counted.get("symbol_error", 0),
+        BIT_ERROR_RATIO * (rate or 0) * 1e9 * max(seconds or 0, 1.0),
+    )
+    if seconds and rate and (symbols > allowed or symbols == _SYMBOLS_END):
+        words = f"symbol_error counts {symbols} since boot" + (
+            ", where it ends" if symbols == _SYMBOLS_END else ""
+        )
+        too_many.setdefault("port_errors", []).append(
+            f"{words}; the InfiniBand specification allows one bit in 1e12, {allowed:.0f}"
+        )
+    evidence = {
+        "counters": {
+            name: counted[name]
+            for name in (*(row[0] for row in LIMITS), "symbol_error")
+            if name in counted
+        },
+        "uptime_seconds": uptime,
+    }
+    findings = []
+    for code, found in too_many.items():
+        findings.append(
+            Finding(code, WARN, f"{'; '.join(found)}; {_LOOK_AT}", "watch", subject, evidence)
+        )
+    return findings
+
+
+def _judge_firmware(ports: List[Dict[str, Any]]) -> List[Finding]:
+    """Cards of one board that differ in firmware."""
+    boards: Dict[str, Dict[str, List[str]]] = {}
+    for port in ports:
+        if (
+            isinstance(port.get("board_id"), str)
+            and isinstance(port.get("firmware"), str)
+            and not port.get("virtual_function")
+        ):
+            boards.setdefault(port["board_id"], {}).setdefault(port["firmware"], []).append(
+                name_of(port)
+            )
+    findings = []
+    for board, versions in boards.items():
+        if len(versions) > 1:
+            words = "; ".join(
+                f"{version} on {some(names)}"
+                for version, names in sorted(versions.items(), key=lambda one: -len(one[1]))
+            )
+            message = f"cards of the board {board} differ in firmware: {words}"
+            findings.append(
+                Finding(
+                    "port_firmware_differs",
+                    WARN,
+                    message,
+                    "fix_configuration",
+                    evidence={"firmware": versions},
+                )
+            )
+    return findings
+
+
+def _summary(ports: List[Dict[str, Any]], readings: Readings) -> str:
+    if not ports:
+        return "no InfiniBand or RoCE ports"
+    active = [port for port in ports if is_active(port)]
+    kinds = []
+    for layer in sorted({str(port.get("link_layer")) for port in active}):
+        rates = [
+            number(port.get("rate_gbps")) for port in active if str(port.get("link_layer")) == layer
+        ]
+        speeds = " and ".join(
+            f"{rate:g}" for rate in sorted({rate for rate in rates if rate is not None})
+        )
+        kinds.append(
+            f"{len(rates)} {'RoCE' if layer == 'Ethernet' else layer} at {speeds or '?'} Gb/s"
+        )
+    down = len(ports) - len(active)
+    flaps = sum(whole(mapping(port.get("counters")).get("link_downed")) or 0 for port in active)
+    words = f"{len(active)} of {len(ports)} ports up" + (f" ({', '.join(kinds)})" if kinds else "")
+    words += ", the others without a link" if down and active else ""
+    return words + (f", links went down {flaps} times since boot" if flaps else "")
+
+
+def _measured(ports: List[Dict[str, Any]]) -> List[Measurement]:
+    return [
+        Measurement("port_active", float(is_active(port)), "ports", {"port": name_of(port)})
+        for port in ports
+        if _code(port, "state") is not None and not port.get("virtual_function")
+    ]
+
+
+# ---- the check ----
+
+
+def refuse(options: Options) -> None:
+    ports = options.get("ports")
+    for name, rate in (ports or {}).items():
+        if rate is not None and (isinstance(rate, bool) or not 0 < (_given(rate) or 0) < 1e5):
+            raise ValueError(
+                f"ports: {name}: {rate!r} is not accepted, give the least rate in Gb/s, such "
+                "as 400, or nothing"
+            )
+
+
+OPTIONS: Dict[str, Dict[str, Any]] = {
+    "expected_ports": {"type": "int"},
+    "minimum_rate_gbps": {"type": "float"},
+    "ports": {"type": "dict"},
+}
+
+NAME = "infiniband"
+CHECK = Check(
+    name=NAME,
+    purpose="are the InfiniBand and RoCE ports up, fast and free of errors",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    options=OPTIONS,
+    refuse=refuse,
+    gpu=False,
+)

@@ -1,0 +1,443 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What does TCP carry between two nodes, each direction by itself, as the receiver counts it?
+
+The role mesh runs this between pairs of nodes. `measure` and `judge` are for one host and the
+servers it is given; what both have in common are the options. It takes the network from whoever
+uses it, so it asks the busy gate first.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..system import fping, iperf3, interfaces, programs
+from ..framework import busy_gate
+from ..framework.check import Check, Options, Probe, Readings
+from ...knowledge.network import CPU_LIMIT, LINK_SHARE
+from ...model import (
+    FAIL,
+    LIGHT,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Expectation,
+    Finding,
+    Measurement,
+    concluded,
+)
+from ...lenient import mapping
+from ..framework.driver_findings import driver_finding
+from ..framework.network_findings import (
+    WHICH_END,
+    error_finding,
+    look,
+    number,
+    peer_subject,
+    program_findings,
+)
+
+NAME = "iperf3_pairs"
+#: transmit: from this host to its peer.
+LEGS = ("transmit", "receive")
+GIGABIT = 1e9
+
+#: Seconds by which a direction may take longer than its traffic: connecting, and exchanging results
+#: on a slow path.
+_SLACK = 6.0
+#: Seconds for finding the programs and interfaces, and for the busy gate.
+_PREPARING = 40.0
+#: The least seconds of traffic: iperf3 counts whole ones, and there are two directions.
+LEAST_DURATION = 2.0
+LEAST_PORT = 1024
+
+#: Options of the single host. 5201 is where an iperf3 server listens unless told otherwise.
+DIRECT: Dict[str, Dict[str, Any]] = {
+    "peers": {"type": "list", "elements": "str", "required": True},
+    "port": {"type": "int", "default": 5201},
+    "interface": {"type": "str"},
+}
+#: Words of IBM Autopilot's iperf check; `translated` says what they mean here.
+PREDECESSOR: Dict[str, Dict[str, Any]] = {
+    "workload": {"type": "str"},
+    "pclients": {"type": "int"},
+    "startport": {"type": "int"},
+    "clientsperiface": {"type": "int"},
+    "serverspernode": {"type": "int"},
+    "plane": {"type": "str"},
+}
+
+
+# --- options (pure)
+# --------------------------------------------------------------------------------------------------
+
+
+def translated(options: Options) -> Options:
+    """The options without the predecessor's words, which become ours; raises ValueError for those
+    that mean nothing.
+
+    ``workload=ring`` becomes ``rounds=all``, ``pclients`` and ``clientsperiface`` become
+    ``streams``, ``startport`` moves ``ports``, ``plane`` stays (which interfaces), and
+    ``serverspernode`` says nothing here: one server serves a round.
+    """
+    found = {name: value for name, value in options.items() if name not in PREDECESSOR}
+    given = {name: options[name] for name in PREDECESSOR if options.get(name) is not None}
+    for name in ("pclients", "clientsperiface", "serverspernode"):
+        if name in given and not _whole(given[name], 1, 128):
+            raise ValueError(
+                f"{name}: {given[name]} is not accepted, give a whole number from 1 to 128"
+            )
+    for name, accepted in (("workload", ("ring",)), ("plane", ("data", "mgmt"))):
+        if name in given and given[name] not in accepted:
+            raise ValueError(f"{name}: {given[name]} is not accepted, give {' or '.join(accepted)}")
+    if "workload" in given:
+        found["rounds"] = "all"
+    if "plane" in given:
+        found["plane"] = given["plane"]
+    asked: Dict[str, Any] = {
+        name: given[name] for name in ("pclients", "clientsperiface") if name in given
+    }
+    if options.get("streams") not in (None, 1):
+        asked["streams"] = options["streams"]
+    if len(set(asked.values())) > 1:
+        raise ValueError(
+            f"{', '.join(f'{name}: {value}' for name, value in asked.items())} mean the same "
+            "and differ, give one of them"
+        )
+    if asked:
+        found["streams"] = next(iter(asked.values()))
+    if "startport" in given:
+        first, last = port_range(options.get("ports"))
+        start, highest = given["startport"], 65535 - (last - first)
+        if not _whole(start, LEAST_PORT, highest):
+            raise ValueError(
+                f"startport: {start} is not accepted, give a port from {LEAST_PORT} to "
+                f"{highest}: {last - first + 1} ports are used from it on"
+            )
+        found["ports"] = f"{start}-{start + last - first}"
+    return found
+
+
+def port_range(ports: Any) -> Tuple[int, int]:
+    """First and last port of ``5200-5299`` or ``5200``; raises ValueError. Lower ones than 1024
+    take root (ip(7)).
+    """
+    matched = re.fullmatch(
+        r"(\d{1,5})(?:-(\d{1,5}))?", str(ports if ports is not None else "5200-5299").strip()
+    )
+    first, last = (
+        (int(matched.group(1)), int(matched.group(2) or matched.group(1))) if matched else (0, 0)
+    )
+    if not LEAST_PORT <= first <= last <= 65535:
+        raise ValueError(
+            f"ports: {ports} is not accepted, give a range of ports from {LEAST_PORT} to "
+            "65535, such as 5200-5299"
+        )
+    return first, last
+
+
+def refuse(options: Options) -> None:
+    ours = translated(options)
+    port_range(ours.get("ports"))
+    duration, streams = ours.get("duration"), ours.get("streams")
+    if duration is not None and duration < LEAST_DURATION:
+        raise ValueError(
+            f"duration: {duration:g} is not accepted, give {LEAST_DURATION:g} or more: each "
+            "direction gets half of it, in whole seconds"
+        )
+    if streams is not None and not _whole(streams, 1, 128):
+        raise ValueError(f"streams: {streams} is not accepted, give a whole number from 1 to 128")
+    if ours.get("port") is not None and not _whole(ours["port"], 1, 65535):
+        raise ValueError(f"port: {ours['port']} is not accepted, give a port from 1 to 65535")
+    for peer in ours.get("peers") or []:
+        try:
+            fping.family_of(peer)
+        except ValueError:
+            raise ValueError(f"peers: {peer} is not accepted, give addresses, no names") from None
+
+
+def _whole(value: Any, least: int, most: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
+
+
+def deadline(options: Options, _gpus: int) -> float:
+    """Seconds: what comes before, and for each peer the traffic of both directions and their slack."""
+    return _PREPARING + len(options.get("peers") or []) * (
+        (options.get("duration") or 6.0) + len(LEGS) * _SLACK
+    )
+
+
+# --- measuring
+# -------------------------------------------------------------------------------------------------------
+
+
+def measure(probe: Probe) -> Readings:
+    """``program`` (`iperf3.find`), ``interfaces_error``, ``gate`` and ``after`` (`use_of_gpus`),
+    and ``peers`` by address, each with ``interface``, ``speed`` (bits/s) and ``legs``
+    (`iperf3.parse_client`), or with the ``error`` that kept it from being measured.
+    """
+    options = dict(probe.options, **translated(probe.options))
+    probe.stage("iperf3")
+    program = iperf3.find()
+    peers: Dict[str, Readings] = {address: {} for address in options.get("peers") or []}
+    readings: Readings = {"program": program, "peers": peers}
+    if "error" in program:
+        return readings
+    probe.stage("ip")
+    found = interfaces.look(probe.host)
+    readings["interfaces_error"] = found.get("error")
+    with busy_gate.lock(probe.host, busy_gate.lock_seconds(probe)) as locked_by:
+        readings["gate"] = use_of_gpus(probe, locked_by)
+        if held(readings["gate"]) and not options.get("force"):
+            return readings
+        for address, reading in peers.items():
+            probe.keep(readings)
+            reading.update(
+                _measure_peer(
+                    probe, program, options, look(found, options.get("interface"), address), address
+                )
+            )
+        if readings["gate"] is not None:
+            probe.keep(readings)
+            readings["after"] = use_of_gpus(probe, None, times=1)
+    return readings
+
+
+def _measure_peer(
+    probe: Probe, program: Dict[str, Any], options: Options, way: Dict[str, Any], address: str
+) -> Readings:
+    if "error" in way:
+        return {"error": way["error"]}
+    seconds = options["duration"] / len(LEGS)
+    legs = {}
+    for leg in LEGS:
+        argv = iperf3.client_argv(
+            program,
+            address,
+            options["port"],
+            seconds,
+            options["streams"],
+            options["zerocopy"],
+            leg == "receive",
+            way["own"],
+            options.get("interface"),
+        )
+        try:
+            legs[leg] = iperf3.parse_client(probe.run(argv, seconds + _SLACK), leg == "receive")
+        except OSError as problem:
+            legs[leg] = programs.error("not_started", f"iperf3 could not be started: {problem}")
+    return {"interface": way["interface"], "speed": way["speed"], "legs": legs}
+
+
+def use_of_gpus(
+    probe: Probe, locked_by: Optional[Dict[str, Any]], times: int = 2
+) -> Optional[Readings]:
+    """`gate.look`, with the driver's ``error`` where it could not; None on a host without GPUs or
+    driver, where there is nothing to disturb.
+    """
+    from ..devices.nvml import DriverError
+
+    if probe.host.driver_gpus() == []:
+        return None
+    try:
+        return busy_gate.look(probe, locked_by, times)
+    except DriverError as error:
+        return (
+            None
+            if probe.host.driver_gpus() is None
+            else {"locked_by": locked_by, "looks": [], "error": error.to_dict()}
+        )
+
+
+# --- judging (pure)
+# --------------------------------------------------------------------------------------------------
+
+
+def held(readings: Any) -> List[Finding]:
+    """Why the host may not be disturbed, from `use_of_gpus`; nothing where it may."""
+    if readings is None:
+        return []
+    error = mapping(mapping(readings).get("error"))
+    return busy_gate.judge(readings) + (
+        [driver_finding(error, kernel_driver=True)] if error else []
+    )
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = mapping(readings)
+    peers = {
+        str(address): mapping(reading)
+        for address, reading in mapping(readings.get("peers")).items()
+    }
+    findings = program_findings(readings.get("program"), "iperf3")
+    busy = held(readings.get("gate"))
+    if not findings and busy and options.get("force") is not True:
+        findings = busy
+    elif not findings:
+        meanwhile = busy_gate.disturbed(readings.get("gate"), readings.get("after"))
+        findings = meanwhile + [
+            _doubted(one, busy + meanwhile)
+            for address, reading in peers.items()
+            for one in _peer_findings(address, reading, options)
+        ]
+    if not findings and not peers:
+        findings = [
+            Finding(
+                "not_measured",
+                UNKNOWN,
+                "there is nobody to measure with; give peers",
+                "fix_configuration",
+            )
+        ]
+    rates = [
+        rate for reading in peers.values() for rate in _rates(reading).values() if rate is not None
+    ]
+    healthy = (
+        f"{min(rates) / GIGABIT:.3g} to {max(rates) / GIGABIT:.3g} Gbit/s each way with "
+        f"{', '.join(peers)}"
+        if rates
+        else ""
+    )
+    return concluded(
+        NAME,
+        findings,
+        healthy,
+        [one for address, reading in peers.items() for one in _measurements(address, reading)],
+    )
+
+
+def _doubted(finding: Finding, doubts: List[Finding]) -> Finding:
+    """A slow pair of a host that was in use is not shown to be slow."""
+    if not doubts or finding.status not in (WARN, FAIL):
+        return finding
+    return Finding(
+        finding.code,
+        UNKNOWN,
+        f"{finding.message}, but it was not idle: {doubts[0].message}",
+        "watch",
+        finding.subject,
+        finding.evidence,
+    )
+
+
+def _peer_findings(address: str, reading: Dict[str, Any], options: Options) -> List[Finding]:
+    if mapping(reading.get("error")):
+        return [error_finding(mapping(reading["error"]), address, "was not measured")]
+    rates, legs = _rates(reading), mapping(reading.get("legs"))
+    errors = {
+        name: mapping(mapping(legs.get(name)).get("error"))
+        for name, rate in rates.items()
+        if rate is None
+    }
+    if len(errors) == len(LEGS) and errors["transmit"] == errors["receive"]:
+        return [error_finding(errors["transmit"], address, "was not measured")]
+    found = [
+        error_finding(error, address, f"{name} was not measured") for name, error in errors.items()
+    ]
+    measured = {name: rate for name, rate in rates.items() if rate is not None}
+    for name, rate in measured.items():
+        found += _slow_findings(address, name, rate, mapping(legs[name]), reading, options)
+    if measured and not number(options.get("minimum")) and not number(reading.get("speed")):
+        words = " and ".join(f"{name} {rate / GIGABIT:.3g}" for name, rate in measured.items())
+        message = (
+            f"{words} Gbit/s, but what this path should carry is not known: the link's "
+            "speed cannot be read; give minimum (Gbit/s)"
+        )
+        found.append(
+            Finding(
+                "no_expectation",
+                UNKNOWN,
+                message,
+                "fix_configuration",
+                peer_subject(address),
+                dict(measured),
+            )
+        )
+    return found
+
+
+def _slow_findings(
+    address: str,
+    name: str,
+    rate: float,
+    leg: Dict[str, Any],
+    reading: Dict[str, Any],
+    options: Options,
+) -> List[Finding]:
+    """Against the operator's minimum, or else a share of the link's speed, which says less: neither
+    the peer's link nor the way between is known here.
+    """
+    minimum, speed = number(options.get("minimum")), number(reading.get("speed"))
+    if minimum:
+        expected = Expectation(minimum * GIGABIT, "bits/s", "override", "minimum")
+    elif speed:
+        expected = Expectation(
+            LINK_SHARE * speed,
+            "bits/s",
+            "table",
+            f"{LINK_SHARE} of the speed of {reading.get('interface')}",
+        )
+    else:
+        return []
+    if rate >= expected.minimum:
+        return []
+    message = (
+        f"{name} {rate / GIGABIT:.3g} Gbit/s, expected at least "
+        f"{expected.minimum / GIGABIT:.3g} ({expected})"
+    )
+    evidence = dict(leg, expected=expected.to_dict())
+    cpu = max(number(leg.get(key)) or 0.0 for key in ("cpu_local_percent", "cpu_remote_percent"))
+    if cpu >= CPU_LIMIT and not minimum:
+        message += (
+            f", but iperf3 used up a CPU ({cpu:.0f} %): more streams, or zerocopy, may "
+            "show what the path carries"
+        )
+        return [Finding("cpu_limited", UNKNOWN, message, "watch", peer_subject(address), evidence)]
+    return [
+        Finding(
+            "slow_pair",
+            FAIL if minimum else WARN,
+            f"{message}; {WHICH_END}",
+            "watch",
+            peer_subject(address),
+            evidence,
+        )
+    ]
+
+
+def _rates(reading: Dict[str, Any]) -> Dict[str, Optional[float]]:
+    """bits/s by direction, None where it was not measured."""
+    legs = mapping(reading.get("legs"))
+    return {name: number(mapping(legs.get(name)).get("bits_per_second")) for name in LEGS}
+
+
+def _measurements(address: str, reading: Dict[str, Any]) -> List[Measurement]:
+    rates = {name: rate for name, rate in _rates(reading).items() if rate is not None}
+    return [
+        Measurement(
+            "pair_bandwidth", round(rate / 8), "bytes/s", {"peer": address, "direction": name}
+        )
+        for name, rate in rates.items()
+    ]
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="what TCP carries between the nodes, each direction by itself",
+    intrusion=LIGHT,
+    measure=measure,
+    judge=judge,
+    deadline=deadline,
+    refuse=refuse,
+    gpu=False,
+    options={
+        "duration": {"type": "float", "default": 6.0},
+        "streams": {"type": "int", "default": 1},
+        "zerocopy": {"type": "bool", "default": True},
+        "minimum": {"type": "float"},
+        "ports": {"type": "str", "default": "5200-5299"},
+        "force": {"type": "bool", "default": False},
+        **PREDECESSOR,
+    },
+)

@@ -1,0 +1,370 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Do the NFS servers answer that jobs need, and what is mounted of them?
+
+A server is asked by its name, over TCP, by a call that does nothing. A mount point is looked at in
+a process of its own, since a mount whose server is gone holds whoever touches it. A mount that
+answers has asked its server: then a server that cannot be reached by us (another port, another
+transport, a firewall that knows only the kernel's connection) is a warning at most. So is all that
+is mounted and that nobody named.
+"""
+
+from __future__ import annotations
+
+import errno
+import time
+from dataclasses import replace
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..system import nfs
+from ..system.bounded import Child, end, wait
+from ..framework.check import Check, Options, Probe, Readings
+from ...model import (
+    FAIL,
+    PASSIVE,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+)
+from ...lenient import mapping
+from ..framework.host_findings import mappings
+
+NAME = "nfs_mounts"
+#: Seconds a mount point has. A judgement: an NFS client sends a call again after 60 s (nfs(5),
+#: timeo), so that one that takes longer than a few has lost one or waits for a server that is gone.
+POINT_SECONDS = 10.0
+#: Seconds until all is done: two tries to connect, and two calls.
+SECONDS = 25.0
+_ENDING = 1.5
+#: Kinds of trouble with a server that no patience changes.
+_FINAL = ("no_such_name", "refused", "no_route", "timeout")
+_WORDS = {
+    "no_such_name": "there is no such name",
+    "resolver_failed": "the resolver has no answer",
+    "silent": "does not answer",
+    "not_nfs": "is no NFS server",
+}
+#: Transports that our call cannot take (nfs(5), proto); such mounts are only looked at.
+_OTHER_TRANSPORTS = ("rdma", "rdma6", "udp", "udp6")
+
+
+def measure(probe: Probe) -> Readings:
+    """``wanted`` (the option), ``mounts`` (see `nfs.mounts`), ``servers`` as ``{"server", "asked",
+    "port"}`` with what `nfs.ask` reports, and ``points`` as ``{"path"}`` with what `nfs.look`
+    reports; both with what kept them from an end (``hung``, ``crashed``).
+    """
+    wanted = [
+        {"port": nfs.PORT, **{key: value for key, value in one.items() if value is not None}}
+        for one in probe.options.get("mounts") or []
+    ]
+    probe.stage("reading what is mounted")
+    there = nfs.mounts(probe.host)
+    servers = {(one["server"], one["port"]): one["server"] for one in wanted}
+    for mount in there:
+        if mount["options"].get("proto") not in _OTHER_TRANSPORTS:
+            port = mount["options"].get("port", "")
+            key = (
+                mount["server"],
+                int(port) if port.isdecimal() and 0 < int(port) < 65536 else nfs.PORT,
+            )
+            # What is mounted needs its name no more.
+            servers.setdefault(key, mount["options"].get("addr") or mount["server"])
+    paths = list(
+        dict.fromkeys(
+            [one["mount_point"] for one in wanted if one.get("mount_point")]
+            + [mount["path"] for mount in there]
+        )
+    )
+    probe.stage("asking NFS servers and looking at their mounts")
+    until = time.monotonic() + min(probe.seconds, SECONDS) - _ENDING
+    asking = [
+        Child(lambda report, to=(asked, key[1]): nfs.ask(report, *to), SECONDS)
+        for key, asked in servers.items()
+    ]  # type: ignore[misc]
+    looking = [
+        Child(lambda report, at=path: nfs.look(report, _below(probe, at)), POINT_SECONDS)
+        for path in paths
+    ]  # type: ignore[misc]
+    try:
+        wait(looking, min(until, time.monotonic() + POINT_SECONDS))
+        end(looking, 0.2)
+        wait(asking, until)
+    finally:
+        end(looking + asking, 0.2)
+    return {
+        # Once more: to look at an automount mounts it.
+        "wanted": wanted,
+        "mounts": nfs.mounts(probe.host),
+        "servers": [
+            {"server": key[0], "asked": asked, "port": key[1], **child.values, **child.mishap()}
+            for (key, asked), child in zip(servers.items(), asking)
+        ],
+        "points": [
+            {"path": path, **child.values, **child.mishap()} for path, child in zip(paths, looking)
+        ],
+    }
+
+
+def _below(probe: Probe, path: str) -> str:
+    return probe.host.path(path.lstrip("/"))
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = readings if isinstance(readings, dict) else {}
+    lists = {
+        name: mappings(readings.get(name)) for name in ("wanted", "mounts", "servers", "points")
+    }
+    if any(found is None for found in lists.values()):
+        return concluded(
+            NAME,
+            [
+                Finding(
+                    "nfs_unreachable",
+                    UNKNOWN,
+                    "no server was asked: the measurement was broken off",
+                    "watch",
+                )
+            ],
+            "",
+        )
+    wanted, mounts, servers, points = (list(found or []) for found in lists.values())
+    if not wanted and not mounts:
+        return CheckResult(
+            NAME, SKIP, "no NFS is mounted, and none was named to be (option mounts)"
+        )
+    seen = {str(point.get("path")): point for point in points}
+    findings: List[Finding] = []
+    for server in servers:
+        needed = any(one.get("server") == server.get("server") for one in wanted)
+        found = _judge_server(
+            server,
+            needed,
+            [mount for mount in mounts if mount.get("server") == server.get("server")],
+            seen,
+        )
+        findings += found if needed else [_milder(one) for one in found]
+    for one in wanted:
+        if one.get("mount_point"):
+            findings += _judge_wanted(one, mounts, servers, seen)
+    named = [one.get("mount_point") for one in wanted]
+    for mount in mounts:
+        found = _judge_point(
+            str(mount.get("path")), str(mount.get("source")), seen.get(str(mount.get("path")))
+        )
+        findings += found if mount.get("path") in named else [_milder(one) for one in found]
+    measured = [
+        Measurement("nfs_answer", seconds, "seconds", {"server": str(server.get("server"))})
+        for server in servers
+        for seconds in [_number(server, "seconds")]
+        if seconds is not None
+    ]
+    return concluded(NAME, findings, _healthy(wanted, mounts, servers), measured)
+
+
+def _judge_server(
+    server: Dict[str, Any],
+    needed: bool,
+    mounts: List[Dict[str, Any]],
+    seen: Dict[str, Dict[str, Any]],
+) -> List[Finding]:
+    trouble = server.get("trouble")
+    hung, crashed = server.get("hung"), server.get("crashed")
+    if _number(server, "seconds") is not None:
+        return []
+    answering = [
+        str(mount.get("path")) for mount in mounts if _answers(seen.get(str(mount.get("path"))))
+    ]
+    if answering and not needed:
+        return []
+    subject = Subject("nfs_server", name=str(server.get("server")))
+    if isinstance(trouble, dict):
+        kind = str(trouble.get("kind"))
+        status = FAIL if kind in _FINAL else UNKNOWN
+        message = f"{_WORDS.get(kind, 'cannot be reached')}: {trouble.get('message')}"
+    else:
+        status = UNKNOWN
+        last = next((one.get("what") for one in (hung, crashed) if isinstance(one, dict)), None)
+        message = (
+            "the resolver did not answer"
+            if str(last).startswith("resolving")
+            else f"was not asked to the end, {last or 'nothing'} was the last step"
+        )
+    if answering:
+        status, message = (
+            WARN,
+            f"{message}; what is mounted of it at {', '.join(answering)} answers all the same",
+        )
+    return [
+        Finding(
+            "nfs_unreachable",
+            status,
+            message,
+            "fix_configuration" if status == FAIL else "watch",
+            subject,
+            dict(server),
+        )
+    ]
+
+
+def _judge_wanted(
+    one: Dict[str, Any],
+    mounts: List[Dict[str, Any]],
+    servers: List[Dict[str, Any]],
+    seen: Dict[str, Dict[str, Any]],
+) -> List[Finding]:
+    """Whether what is at the mount point is what is wanted there; what of it is mounted is looked
+    at with all the others.
+    """
+    path = str(one.get("mount_point"))
+    here = [mount for mount in mounts if mount.get("path") == path]
+    subject = Subject("mount", name=path)
+    if not here:
+        hung = mapping((seen.get(path) or {}).get("hung"))
+        if hung:
+            # Such as an automount whose server is away: nothing is mounted yet, and who touches it
+            # waits.
+            return [_hung(path, f"{one.get('server')}:{one.get('path')}", hung)]
+        message = f"{one.get('server')}:{one.get('path')} is not mounted there"
+        return [Finding("nfs_not_mounted", FAIL, message, "fix_configuration", subject, dict(one))]
+    known = [
+        server.get("addresses") for server in servers if server.get("server") == one.get("server")
+    ]
+    addresses = [str(address) for some in known if isinstance(some, list) for address in some]
+    if not any(
+        nfs.wanted(str(one.get("server")), str(one.get("path")), addresses, mount)
+        for mount in here[-1:]
+    ):
+        message = (
+            f"{here[-1].get('source')} is mounted there, and not "
+            f"{one.get('server')}:{one.get('path')}"
+        )
+        return [
+            Finding(
+                "nfs_not_mounted",
+                FAIL,
+                message,
+                "fix_configuration",
+                subject,
+                {"wanted": one, "mounted": here[-1]},
+            )
+        ]
+    return []
+
+
+def _judge_point(path: str, source: str, point: Optional[Dict[str, Any]]) -> List[Finding]:
+    if _answers(point):
+        return []
+    point = point or {}
+    subject, hung = Subject("mount", name=path), mapping(point.get("hung"))
+    if hung:
+        return [_hung(path, source, hung)]
+    if point.get("error"):
+        # Who may not look there is not told whether it answers.
+        status = UNKNOWN if point.get("errno") in (errno.EACCES, errno.EPERM) else FAIL
+        message = f"{source} answers with an error: {point['error']}"
+        return [
+            Finding("nfs_mount_error", status, message, "fix_configuration", subject, dict(point))
+        ]
+    return [
+        Finding(
+            "nfs_mount_error", UNKNOWN, f"{source} was not looked at", "watch", subject, dict(point)
+        )
+    ]
+
+
+def _milder(finding: Finding) -> Finding:
+    """What nobody said that jobs need makes no node unfit, as in the check storage."""
+    return replace(finding, status=WARN) if finding.status == FAIL else finding
+
+
+def _hung(path: str, source: str, hung: Dict[str, Any]) -> Finding:
+    """A mount that had less than its time has shown nothing, unless the kernel does not even let go
+    of who looked.
+    """
+    seconds = _number(hung, "seconds") or 0.0
+    message = f"{source} did not answer within {seconds:.0f} s; whoever touches it waits"
+    message += (
+        f", as process {hung['abandoned_pid']} of this check does"
+        if hung.get("abandoned_pid")
+        else ""
+    )
+    subject = Subject("mount", name=path)
+    if hung.get("abandoned_pid") or seconds >= POINT_SECONDS - 1:
+        return Finding("mount_hung", FAIL, message, "fix_configuration", subject, dict(hung))
+    return Finding("mount_hung", UNKNOWN, message, "watch", subject, dict(hung))
+
+
+def _answers(point: Optional[Dict[str, Any]]) -> bool:
+    return _number(point or {}, "size") is not None
+
+
+def _healthy(
+    wanted: List[Dict[str, Any]], mounts: List[Dict[str, Any]], servers: List[Dict[str, Any]]
+) -> str:
+    answered = [
+        seconds
+        for seconds in (_number(server, "seconds") for server in servers)
+        if seconds is not None
+    ]
+    parts = []
+    if answered:
+        parts.append(
+            f"{len(answered)} NFS server{'s' if len(answered) > 1 else ''} answered within "
+            f"{max(answered) * 1000:.0f} ms"
+        )
+    if mounts:
+        parts.append(f"{len(mounts)} mount{'s' if len(mounts) > 1 else ''} in use")
+    return ", ".join(parts)
+
+
+def _number(of: Dict[str, Any], name: str) -> Optional[float]:
+    value = of.get(name)
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e24
+        else None
+    )
+
+
+def refuse(options: Options) -> None:
+    for one in options.get("mounts") or []:
+        for name in ("path", "mount_point"):
+            if one.get(name) is not None and not str(one[name]).startswith("/"):
+                raise ValueError(
+                    f"mounts: {name}: {one[name]!r} is not accepted, give a path from /"
+                )
+        if not one.get("server") or "/" in str(one["server"]):
+            raise ValueError(
+                f"mounts: server: {one.get('server')!r} is not accepted, give the name or the "
+                "address of a host"
+            )
+        if not 0 < (one.get("port") or nfs.PORT) < 65536:
+            raise ValueError(
+                f"mounts: port: {one['port']} is not accepted, give a number from 1 to 65535"
+            )
+
+
+_MOUNT: Tuple[Tuple[str, Dict[str, Any]], ...] = (
+    ("server", {"type": "str", "required": True}),
+    ("path", {"type": "str", "required": True}),
+    ("mount_point", {"type": "str"}),
+    ("port", {"type": "int", "default": nfs.PORT}),
+)
+CHECK = Check(
+    name=NAME,
+    purpose="do the NFS servers that jobs need answer, and their mounts",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    options={
+        "mounts": {"type": "list", "elements": "dict", "default": [], "options": dict(_MOUNT)}
+    },
+    refuse=refuse,
+    grace=0.5,
+    gpu=False,
+)

@@ -1,0 +1,165 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What changed on the node since a snapshot was kept of it: what a job cost, what it left behind,
+and what cannot be told.
+
+It is never measured by itself: its readings are made of those of the other checks of a pass (see
+`changes`), and can be judged again from a run document.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, Tuple
+
+from ..framework.check import Check, Options, Probe, Readings
+from ..snapshots.difference import changes
+from ..snapshots.difference.between import JOB, named
+from ...model import (
+    PASS,
+    PASSIVE,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    NODE,
+    Subject,
+    concluded,
+)
+from ..snapshots.store import CHECKS, comparable
+from ...lenient import mapping
+
+NAME = "node_changes"
+#: Subjects that the summary names.
+_MOST_SUBJECTS = 3
+
+
+def measure(probe: Probe) -> Readings:
+    """Nothing: what it judges, other checks have read."""
+    return {}
+
+
+def completed(readings: Readings, by_check: Mapping[str, Any]) -> Readings:
+    """The readings with those of the other checks of the same pass in their place, which stand
+    beside them and not in them.
+    """
+    after = mapping(readings.get("after"))
+    return dict(readings, after=dict(after, readings=dict(by_check))) if after else readings
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    """``readings`` are ``kept`` (where a snapshot was kept, or why not), or ``before`` (a snapshot,
+    None where there is none), ``after`` (the same of now) and ``baseline`` (``run``, ``source``:
+    node, controller or both, ``taken``, and why a copy could not be used).
+    """
+    readings = readings if isinstance(readings, dict) else {}
+    if "kept" in readings:
+        return _judge_kept(mapping(readings["kept"]))
+    before, after, baseline = (
+        mapping(readings.get(key)) for key in ("before", "after", "baseline")
+    )
+    run = baseline.get("run")
+    read = {
+        check: comparable(check, found)
+        for check, found in mapping(after.get("readings")).items()
+        if check in CHECKS
+    }
+    after = dict(after, readings=read)
+    if not before:
+        if not after.get("gpus") and not any(read.values()):
+            return CheckResult(NAME, SKIP, "nothing that could have changed was read")
+        why = "; ".join(
+            f"{place}: {baseline[place]}" for place in ("node", "controller") if baseline.get(place)
+        )
+        message = (
+            f"there is no snapshot of run {run} to compare with "
+            f"({why or 'none was given'}), so what changed cannot be told"
+        )
+        # A job is watched with a snapshot or without; what it left behind can be told by one only.
+        if options.get("phase") == "inflight":
+            return CheckResult(NAME, SKIP, message)
+        return concluded(
+            NAME, [Finding("no_baseline", UNKNOWN, message, "watch", NODE, baseline)], ""
+        )
+    if not any(read.values()):
+        return CheckResult(NAME, SKIP, "nothing was read that could be compared")
+    found = changes(before, after, options.get("phase") != "inflight")
+    found = [
+        replace(finding, evidence=dict(finding.evidence, baseline=baseline)) for finding in found
+    ]
+    place = {
+        "node": ", kept by the node alone",
+        "controller": ", kept by the controller alone",
+    }.get(str(baseline.get("source")), "")
+    result = concluded(
+        NAME,
+        found,
+        f"nothing changed since the snapshot of run {run} ({before.get('taken')}{place})",
+    )
+    return replace(result, summary=_summary(found)) if result.status not in (PASS, SKIP) else result
+
+
+def _summary(findings: List[Finding]) -> str:
+    """What a person would say of the node: by GPU, what the job did to it, the worst first."""
+    by_subject: Dict[Tuple[str, str], List[Finding]] = {}
+    for finding in findings:
+        if finding.status not in (PASS, SKIP):
+            by_subject.setdefault(_named(finding.subject), []).append(finding)
+    told = [
+        f"{whose}{in_words(several)}"
+        for (_key, whose), several in sorted(by_subject.items(), key=lambda item: _rank(item[1]))
+    ]
+    more = f" (and {len(told) - _MOST_SUBJECTS} more)" if len(told) > _MOST_SUBJECTS else ""
+    return "; ".join(told[:_MOST_SUBJECTS]) + more
+
+
+def _named(subject: Subject) -> Tuple[str, str]:
+    return (str(subject), "" if subject.kind == "node" else f"{subject}: ")
+
+
+def _rank(findings: List[Finding]) -> int:
+    order = ("fail", "unknown", "warn")
+    return min(order.index(finding.status) for finding in findings)
+
+
+def in_words(findings: List[Finding]) -> str:
+    """Several findings about one subject in one sentence: what the job did, then what else changed.
+    What to do about each is left out.
+    """
+    job = [
+        finding.message[len(JOB) :].partition("; ")[0]
+        for finding in findings
+        if finding.message.startswith(JOB)
+    ]
+    others = [
+        finding.message.partition("; ")[0]
+        for finding in findings
+        if not finding.message.startswith(JOB)
+    ]
+    return "; ".join(([JOB + named(job)] if job else []) + others)
+
+
+def _judge_kept(kept: Dict[str, Any]) -> CheckResult:
+    if kept.get("error"):
+        message = (
+            f"the snapshot of run {kept.get('run')} was not kept on the node: "
+            f"{kept['error']}; only what the controller keeps will serve"
+        )
+        return concluded(
+            NAME, [Finding("snapshot_not_kept", WARN, message, "fix_configuration", NODE, kept)], ""
+        )
+    return CheckResult(NAME, PASS, f"snapshot kept as {kept.get('run')}")
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="what changed since a snapshot of the node was kept",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    gpu=False,
+    options={
+        "phase": {"type": "str", "default": "postflight", "choices": ["inflight", "postflight"]}
+    },
+)

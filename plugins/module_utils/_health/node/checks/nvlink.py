@@ -1,0 +1,609 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Are the NVLinks up that a GPU of this model has, at their speed and without new errors, and has
+it joined the NVSwitch fabric?
+
+How many links must be active follows from the model: all where they go to NVSwitches, none or whole
+bridges on PCIe cards. Errors counted since the driver was loaded are told and are no fault: links
+repeat what arrived damaged. Only links that have some are looked at again for half a second.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any, Dict, Iterable, List, Optional, Tuple
+
+from ..framework.check import Check, Options, Probe, Readings
+from ...knowledge.nvlinks import BRIDGED, NONE, SWITCHED, WIRED, Links, nvlinks_of
+from ...model import (
+    FAIL,
+    PASS,
+    PASSIVE,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    NODE,
+    Subject,
+    gpu_subject,
+)
+from ..devices.nvlink_state import COUNTERS, errors_of, links_of
+from ..framework.driver_findings import (
+    judge_gpus,
+    listed_gpus,
+    members_of,
+    read_gpus,
+    read_parts,
+    unread_findings,
+)
+
+NAME = "nvlink"
+#: Seconds between the two looks at error counters that are not zero.
+PAUSE = 0.5
+#: Seconds after boot during which a fabric that is still being set up is no fault. A judgement: the
+#: fabric manager needs less than a minute.
+STARTING = 300.0
+
+#: nvmlNvlinkVersion_t.
+_VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0", 8: "6.0"}
+
+#: nvmlGpuFabricState_t.
+_NOT_STARTED, _IN_PROGRESS, _COMPLETED = 1, 2, 3
+_STATES = {_NOT_STARTED: "has not been started", _IN_PROGRESS: "is still in progress"}
+#: Parts of the fabric's health mask (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*): shift, width, the
+#: values that say so -> code, status, action, what it means.
+_HEALTH = (
+    (
+        0,
+        0x3,
+        (1,),
+        "fabric_degraded",
+        FAIL,
+        "drain_node",
+        "the fabric gives it less than its full bandwidth",
+    ),
+    (
+        4,
+        0x3,
+        (1,),
+        "fabric_degraded",
+        FAIL,
+        "drain_node",
+        "its routes through the fabric are unhealthy",
+    ),
+    (
+        2,
+        0x3,
+        (1,),
+        "fabric_recovering",
+        WARN,
+        "watch",
+        "its routes through the fabric are being repaired",
+    ),
+    (
+        6,
+        0x3,
+        (1,),
+        "fabric_recovering",
+        WARN,
+        "watch",
+        "the fabric recovers from an access that timed out",
+    ),
+    (
+        8,
+        0xF,
+        tuple(range(2, 16)),
+        "fabric_misconfigured",
+        FAIL,
+        "fix_configuration",
+        "the fabric says that it is not configured right",
+    ),
+)
+#: The fabric's summary, where no part of the mask says why (nvml.h,
+#: NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
+_SUMMARIES = (
+    (
+        2,
+        "fabric_degraded",
+        FAIL,
+        "drain_node",
+        "the fabric calls it unhealthy and does not say why",
+    ),
+    (3, "fabric_limited", WARN, "watch", "the fabric has limited capacity for it"),
+)
+
+
+# --- measuring
+# -------------------------------------------------------------------------------------------------------
+
+
+def measure(probe: Probe) -> Readings:
+    """``gpus``, each with ``mig``, ``fabric`` (``state``, ``status``, ``health_mask``,
+    ``health_summary``; None where there is none) and ``links``, each ``{"link", "active",
+    "version", "speed_mbps", "remote": {"type", "pci"}, "errors": {by kind}}`` and, after a second
+    look, ``grown``. ``nvlink_disabled`` tells whether the driver's parameter has switched NVLink
+    off, ``uptime_seconds`` is the node's, ``looked_seconds`` the time between the looks.
+    """
+    readings = read_gpus(probe, _read)
+    readings["nvlink_disabled"] = _parameter(
+        probe.host.text("proc/driver/nvidia/params"), "NvLinkDisable"
+    )
+    readings["uptime_seconds"] = probe.host.uptime()
+    counted = [
+        (gpu, link)
+        for gpu in readings["gpus"]
+        for link in gpu.get("links") or []
+        if any((link.get("errors") or {}).values())
+    ]
+    if counted:
+        probe.keep(readings)
+        began = time.monotonic()
+        time.sleep(PAUSE)
+        _look_again(probe.nvml(), counted)
+        readings["looked_seconds"] = round(time.monotonic() - began, 2)
+    return readings
+
+
+def _look_again(nvml: Any, counted: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> None:
+    by_gpu: Dict[int, Tuple[Dict[str, Any], List[Dict[str, Any]]]] = {}
+    for gpu, link in counted:
+        by_gpu.setdefault(gpu["index"], (gpu, []))[1].append(link)
+    for gpu, links in by_gpu.values():
+        again = read_parts(
+            {"errors": partial(errors_of, nvml, gpu, [link["link"] for link in links])}
+        )
+        for link in links:
+            after = (again.get("errors") or {}).get(link["link"]) or {}
+            link["grown"] = {
+                kind: after[kind] - before
+                for kind, before in link["errors"].items()
+                if after.get(kind, 0) > before
+            }
+
+
+def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+    return read_parts(
+        {
+            "mig": lambda: _mig(nvml, gpu),
+            "fabric": lambda: _fabric(nvml, gpu),
+            "links": lambda: links_of(nvml, gpu),
+        }
+    )
+
+
+def _mig(nvml: Any, gpu: Dict[str, Any]) -> Optional[bool]:
+    mode = nvml.optional(gpu, "nvmlDeviceGetMigMode")
+    return bool(mode[0]) if mode else None
+
+
+def _fabric(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """What the driver knows of the fabric; drivers before 570 have no summary, bindings before
+    12.535 do not ask.
+    """
+    for structure in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
+        newest = {"health_summary": "healthSummary"} if structure.endswith("v3_t") else {}
+        found = members_of(
+            nvml,
+            gpu,
+            "nvmlDeviceGetGpuFabricInfoV",
+            structure,
+            state="state",
+            status="status",
+            health_mask="healthMask",
+            **newest,
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _parameter(text: Optional[str], name: str) -> Optional[bool]:
+    for line in (text or "").splitlines():
+        key, _colon, value = line.partition(":")
+        if key.strip() == name:
+            return value.strip() not in ("", "0")
+    return None
+
+
+# --- judging (pure)
+# --------------------------------------------------------------------------------------------------
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = readings if isinstance(readings, dict) else {}
+    gpus = listed_gpus(readings)
+    disabled = readings.get("nvlink_disabled") is True
+    uptime = readings.get("uptime_seconds")
+    starting = (
+        isinstance(uptime, (int, float)) and not isinstance(uptime, bool) and 0 <= uptime < STARTING
+    )
+    read = [gpu for gpu in gpus if not gpu.get("error")]
+    # Without NVLink there is nothing to register for, and CUDA programs start.
+    fabric = {
+        _key(gpu): [] if disabled else _fabric_findings(gpu, gpu_subject(gpu), starting)
+        for gpu in read
+    }
+    node = _node_findings(read, fabric, disabled)
+    told = [one.code for one in node]
+
+    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+        found = [one for one in fabric[_key(gpu)] if one.code not in told]
+        links = _listed(gpu)
+        if links is None:
+            return found + unread_findings(gpu, subject, ["links"]), []
+        unread = gpu.get("unread")
+        if isinstance(unread, dict) and "fabric" in unread and _kind(gpu) in (SWITCHED, None):
+            found += unread_findings(gpu, subject, ["fabric"])
+        if not told and not any(one.code == "fabric_not_ready" for one in found):
+            found += _count_findings(gpu, links, subject, read)
+        found += _speed_findings(gpu, links, subject) + _error_findings(
+            links, readings.get("looked_seconds"), subject
+        )
+        return found, _measurements(gpu, links)
+
+    return judge_gpus(NAME, readings, judge_gpu, _summary, node)
+
+
+def _node_findings(
+    gpus: List[Dict[str, Any]], fabric: Dict[Any, List[Finding]], disabled: bool
+) -> List[Finding]:
+    """What is the same for all GPUs and has one cause, said once."""
+    switched = [gpu for gpu in gpus if _kind(gpu) == SWITCHED]
+    waiting = [one for found in fabric.values() for one in found if one.code == "fabric_not_ready"]
+    if len(waiting) > 1 and len(waiting) == len(switched):
+        one = waiting[0]
+        return [
+            Finding(
+                one.code,
+                one.status,
+                f"of all {len(waiting)} GPUs: {one.message}",
+                one.action,
+                NODE,
+                one.evidence,
+            )
+        ]
+    looked = [gpu for gpu in switched if _listed(gpu) is not None and not gpu.get("mig")]
+    if len(looked) > (0 if disabled and len(switched) > 1 else 1) and not any(
+        _active(gpu) for gpu in looked
+    ):
+        if disabled:
+            message = (
+                "NVLink is switched off by the driver's parameter NvLinkDisable "
+                "(NVreg_NvLinkDisable); copies between GPUs go over PCIe"
+            )
+            return [
+                Finding(
+                    "nvlink_disabled",
+                    WARN,
+                    message,
+                    "fix_configuration",
+                    NODE,
+                    {"gpus": [gpu.get("index") for gpu in looked]},
+                )
+            ]
+        message = (
+            f"no NVLink of the {len(looked)} GPUs is active; look at nv-fabricmanager "
+            "and at the NVSwitches (nvidia-smi nvlink -s)"
+        )
+        return [
+            Finding(
+                "nvlinks_inactive",
+                FAIL,
+                message,
+                "fix_configuration",
+                NODE,
+                {"gpus": [gpu.get("index") for gpu in looked]},
+            )
+        ]
+    return []
+
+
+def _fabric_findings(gpu: Dict[str, Any], subject: Subject, starting: bool) -> List[Finding]:
+    """What the driver says of a GPU's place in the fabric. Cards without NVSwitches have none,
+    whatever their driver says of it.
+    """
+    fabric = gpu.get("fabric")
+    state = _number(fabric, "state")
+    if not isinstance(fabric, dict) or not state or _kind(gpu) not in (SWITCHED, None):
+        return []
+    if state in _STATES:
+        message = (
+            f"its registration with the NVSwitch fabric {_STATES[state]}: CUDA programs "
+            "are refused (error 802); look at nv-fabricmanager"
+        )
+        if starting and state == _IN_PROGRESS:
+            return [
+                Finding(
+                    "fabric_not_ready",
+                    UNKNOWN,
+                    f"{message} if this lasts, the node booted only now",
+                    "watch",
+                    subject,
+                    fabric,
+                )
+            ]
+        return [Finding("fabric_not_ready", FAIL, message, "fix_configuration", subject, fabric)]
+    if state != _COMPLETED:
+        return [
+            Finding(
+                "fabric_not_known",
+                UNKNOWN,
+                f"its fabric is in state {state}, which this version does not know",
+                "watch",
+                subject,
+                fabric,
+            )
+        ]
+    if _number(fabric, "status"):
+        message = (
+            "its registration with the NVSwitch fabric ended with NVML error "
+            f"{fabric['status']}; look at nv-fabricmanager's log"
+        )
+        return [Finding("fabric_not_ready", FAIL, message, "fix_configuration", subject, fabric)]
+    found: Dict[str, Finding] = {}
+    mask = _number(fabric, "health_mask") or 0
+    for shift, width, bad, code, status, action, message in _HEALTH:
+        value = mask >> shift & width
+        if value in bad:
+            detail = f" (reason {value})" if len(bad) > 1 else ""
+            found.setdefault(
+                code, Finding(code, status, f"{message}{detail}", action, subject, fabric)
+            )
+    mask_says = bool(found)
+    for summary, code, status, action, message in _SUMMARIES:
+        if not mask_says and summary == _number(fabric, "health_summary"):
+            found[code] = Finding(code, status, message, action, subject, fabric)
+    return list(found.values())
+
+
+def _count_findings(
+    gpu: Dict[str, Any], links: List[Dict[str, Any]], subject: Subject, gpus: List[Dict[str, Any]]
+) -> List[Finding]:
+    """Whether as many links are active as the model has, the maker connected, or bridges join."""
+    row = nvlinks_of(gpu.get("name"))
+    active = _active(gpu)
+    alike = [
+        other
+        for other in gpus
+        if other.get("name") == gpu.get("name") and _listed(other) is not None
+    ]
+    most = max(_active(other) for other in alike)
+    down = [link.get("link") for link in links if link.get("active") is False]
+    evidence = {
+        "active": active,
+        "down": down,
+        "links": links,
+        "source": row.source if row else None,
+    }
+    if not links and (row is None or row.kind != SWITCHED):
+        return []
+    if not active and gpu.get("mig"):
+        return [
+            Finding(
+                "nvlinks_off_for_mig",
+                PASS,
+                "MIG is on and no NVLink is active, as it should be on A100",
+                "none",
+                subject,
+                evidence,
+            )
+        ]
+    if row is None:
+        return _unknown_model(active, most, down, len(alike), subject, evidence)
+    if row.kind == SWITCHED:
+        # A virtual machine with one GPU of a board has no other to talk to: the fabric manager
+        # leaves its links down.
+        if active >= row.most or (not active and len(gpus) == 1):
+            return []
+        which = f", down: {_listing(down)}" if down else ""
+        message = (
+            f"{active} of {row.most} NVLinks are active{which}; reset the GPU, and if "
+            "they stay down look at it, its baseboard and the NVSwitch"
+        )
+        return [Finding("nvlink_down", FAIL, message, "drain_node", subject, evidence)]
+    if row.kind == NONE:
+        return []
+    if row.kind == BRIDGED and active % row.step:
+        message = (
+            f"{active} NVLinks are active, a bridge joins {row.step}: one is not seated "
+            "well or broken"
+        )
+        return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
+    if row.kind == BRIDGED and not active:
+        return []
+    # A virtual machine that was given some GPUs of a board sees the links to the others down, and
+    # not as many on each.
+    if row.kind == WIRED and most < row.most:
+        return []
+    if active < most:
+        message = f"{active} NVLinks are active, {most} on others of its model in this node"
+        return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
+    return []
+
+
+def _unknown_model(
+    active: int, most: int, down: List[Any], alike: int, subject: Subject, evidence: Dict[str, Any]
+) -> List[Finding]:
+    if active < most:
+        message = f"{active} NVLinks are active, {most} on others of its model in this node"
+        return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
+    if down:
+        message = (
+            f"{active} NVLinks are active and {len(down)} are not; how many this model "
+            "should have is not known"
+        )
+        # A node whose GPUs agree is more likely built so than broken alike.
+        if alike > 1 and active:
+            return [Finding("nvlinks_not_known", PASS, message, "none", subject, evidence)]
+        return [Finding("nvlinks_not_known", UNKNOWN, message, "watch", subject, evidence)]
+    return []
+
+
+def _speed_findings(
+    gpu: Dict[str, Any], links: List[Dict[str, Any]], subject: Subject
+) -> List[Finding]:
+    """Links that are up and slow: below what their generation does, or below the fastest of their
+    GPU.
+    """
+    row = nvlinks_of(gpu.get("name"))
+    speeds = {
+        link.get("link"): speed
+        for link in links
+        for speed in [_number(link, "speed_mbps")]
+        if speed and link.get("active")
+    }
+    if not speeds:
+        return []
+    floor = max([row.speed if row else 0, max(speeds.values()) * 9 // 10])
+    slow = {link: speed for link, speed in speeds.items() if speed < floor}
+    if not slow:
+        return []
+    message = (
+        f"NVLinks {_listing(slow)} run at {min(slow.values()) / 1000:.3g} GB/s, expected "
+        f"at least {floor / 1000:.3g}"
+    )
+    return [
+        Finding(
+            "nvlink_speed",
+            WARN,
+            message,
+            "watch",
+            subject,
+            {"speed_mbps": {str(link): speed for link, speed in speeds.items()}},
+        )
+    ]
+
+
+def _error_findings(links: List[Dict[str, Any]], seconds: Any, subject: Subject) -> List[Finding]:
+    grown = {
+        str(link.get("link")): _counts(link.get("grown"))
+        for link in links
+        if _counts(link.get("grown"))
+    }
+    totals = {
+        str(link.get("link")): _counts(link.get("errors"))
+        for link in links
+        if _counts(link.get("errors"))
+    }
+    if grown:
+        message = (
+            f"NVLinks {_listing(grown)} counted {_spelt(grown.values())} more within {seconds} s"
+        )
+        return [
+            Finding(
+                "nvlink_errors_growing",
+                WARN,
+                message,
+                "watch",
+                subject,
+                {"grown": grown, "errors": totals},
+            )
+        ]
+    if totals:
+        message = (
+            f"NVLinks {_listing(totals)} have counted {_spelt(totals.values())} since "
+            "the driver was loaded"
+        )
+        return [Finding("nvlink_errors", PASS, message, "none", subject, {"errors": totals})]
+    return []
+
+
+def _measurements(gpu: Dict[str, Any], links: List[Dict[str, Any]]) -> List[Measurement]:
+    if not links:
+        return []
+    label = {"gpu": str(gpu.get("index"))}
+    counted = [link["errors"] for link in links if isinstance(link.get("errors"), dict)]
+    measured = [Measurement("nvlinks_active", _active(gpu), "links", label)]
+    for kind in COUNTERS:
+        values = [
+            value for errors in counted for value in [_number(errors, kind)] if value is not None
+        ]
+        if values:
+            measured.append(
+                Measurement("nvlink_errors", sum(values), "errors", dict(label, kind=kind))
+            )
+    return measured
+
+
+def _summary(gpus: List[Dict[str, Any]]) -> str:
+    """One line for a healthy node, with the numbers."""
+    linked = [gpu for gpu in gpus if _active(gpu)]
+    if not linked:
+        return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}, no NVLink in use and none expected"
+    counts = sorted({_active(gpu) for gpu in linked})
+    versions = sorted(
+        {
+            _VERSIONS.get(_number(link, "version") or 0, "")
+            for gpu in linked
+            for link in _listed(gpu) or []
+            if link.get("active")
+        }
+        - {""}
+    )
+    words = f"{counts[0]}" + (f" to {counts[-1]}" if len(counts) > 1 else "")
+    parts = [
+        f"{len(linked)} of {len(gpus)} GPUs with {words} NVLinks"
+        + (f" {'/'.join(versions)}" if versions else "")
+        + " up"
+    ]
+    if any(_number(gpu.get("fabric"), "state") == _COMPLETED for gpu in linked):
+        parts.append("fabric completed")
+    return ", ".join(parts)
+
+
+def _kind(gpu: Dict[str, Any]) -> Optional[str]:
+    row: Optional[Links] = nvlinks_of(gpu.get("name"))
+    return row.kind if row else None
+
+
+def _key(gpu: Dict[str, Any]) -> Tuple[str, str]:
+    return str(gpu.get("index")), str(gpu.get("uuid"))
+
+
+def _listed(gpu: Dict[str, Any]) -> Optional[List[Dict[str, Any]]]:
+    links = gpu.get("links")
+    return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else None
+
+
+def _active(gpu: Dict[str, Any]) -> int:
+    return sum(1 for link in _listed(gpu) or [] if link.get("active") is True)
+
+
+def _counts(errors: Any) -> Dict[str, int]:
+    """Kinds with a count above zero."""
+    known = {kind: _number(errors, kind) for kind in COUNTERS} if isinstance(errors, dict) else {}
+    return {kind: count for kind, count in known.items() if count}
+
+
+def _spelt(several: Iterable[Dict[str, int]]) -> str:
+    totals: Dict[str, int] = {}
+    for counts in several:
+        for kind, count in counts.items():
+            totals[kind] = totals.get(kind, 0) + count
+    return " and ".join(
+        f"{count} {kind.replace('_', ' ')} errors" for kind, count in totals.items()
+    )
+
+
+def _listing(links: Iterable[Any]) -> str:
+    return ", ".join(str(link) for link in links)
+
+
+def _number(values: Any, key: str) -> Optional[int]:
+    value = values.get(key) if isinstance(values, dict) else None
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
+        else None
+    )
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="are the NVLinks up that each GPU should have, and has it joined the fabric",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+)

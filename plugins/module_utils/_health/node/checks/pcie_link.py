@@ -1,0 +1,436 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Did the PCIe links train as wide as both of their ends can, from each GPU up to the host, and do
+they carry data without errors?
+
+Lanes do not go to sleep, so that a narrow link is narrow at once. The speed of a GPU's link does:
+at rest a low generation is power saving, and what it is under load is for pcie_bandwidth to see.
+Only a GPU whose link has counted errors is looked at again for half a second.
+"""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..devices import pcie_state
+from ..framework.check import Check, Options, Probe, Readings
+from ...knowledge.links import GENERATIONS, over_pcie, replays_per_minute
+from ...model import (
+    FAIL,
+    PASS,
+    PASSIVE,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+    short_pci,
+)
+from ...lenient import list_of, mapping
+from ..framework.driver_findings import (
+    judge_gpus,
+    listed_gpus,
+    read_gpus,
+    read_parts,
+    unread_findings,
+)
+
+NAME = "pcie_link"
+#: Seconds between the two looks at counters that are not zero.
+PAUSE = 0.5
+#: Errors within the second look that chance explains.
+_BY_CHANCE = 2
+
+_CALLS = {
+    "generation": "nvmlDeviceGetCurrPcieLinkGeneration",
+    "width": "nvmlDeviceGetCurrPcieLinkWidth",
+    "max_generation": "nvmlDeviceGetMaxPcieLinkGeneration",
+    "max_width": "nvmlDeviceGetMaxPcieLinkWidth",
+    "gpu_max_generation": "nvmlDeviceGetGpuMaxPcieLinkGeneration",
+}
+_REPLAYS = "nvmlDeviceGetPcieReplayCounter"
+
+
+# --- measuring
+# -------------------------------------------------------------------------------------------------------
+
+
+def measure(probe: Probe) -> Readings:
+    """``gpus``, each with ``link`` (``generation`` and ``width`` now, ``max_*`` what GPU and slot
+    can do together, ``gpu_max_*`` what the GPU could), ``replays`` (packets sent again since the
+    driver was loaded), ``aer`` and ``bridges`` (see `pcie_link.bridges`). One with errors has
+    ``replays_meanwhile`` and ``aer_meanwhile`` too, of ``looked_seconds``; ``uptime_seconds`` is
+    the node's.
+    """
+    readings = read_gpus(probe, lambda nvml, gpu: _read(probe, nvml, gpu))
+    readings["uptime_seconds"] = probe.host.uptime()
+    counted = [
+        gpu
+        for gpu in readings["gpus"]
+        if gpu.get("replays") or (gpu.get("aer") or {}).get("correctable")
+    ]
+    if counted:
+        probe.keep(readings)
+        nvml, began = probe.nvml(), time.monotonic()
+        time.sleep(PAUSE)
+        for gpu in counted:
+            after = (
+                read_parts({"replays": partial(nvml.optional, gpu, _REPLAYS)}).get("replays")
+                if "error" not in gpu
+                else None
+            )
+            if after is not None and gpu.get("replays") is not None:
+                gpu["replays_meanwhile"] = max(0, after - gpu["replays"])
+            again = pcie_state.aer(probe.host, gpu["pci"]) or {}
+            if again.get("correctable", 0) > (gpu.get("aer") or {}).get("correctable", 0):
+                gpu["aer_meanwhile"] = again["correctable"] - gpu["aer"].get("correctable", 0)
+        readings["looked_seconds"] = round(time.monotonic() - began, 2)
+    return readings
+
+
+def _read(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+    parts: Dict[str, Any] = {
+        name: partial(nvml.optional, gpu, call) for name, call in _CALLS.items()
+    }
+    found = read_parts(dict(parts, replays=partial(nvml.optional, gpu, _REPLAYS)))
+    seen, above = probe.host.pci_link(gpu["pci"]), pcie_state.bridges(probe.host, gpu["pci"])
+    # Where the driver does not say, or says 0, sysfs does; the most that both can do is the lesser
+    # of GPU and port.
+    ends = [seen] + above[-1:]
+    fallback = {
+        "generation": GENERATIONS.get(seen["current_link_speed"]),
+        "width": seen["current_link_width"],
+        "max_generation": min(
+            (
+                GENERATIONS[end["max_link_speed"]]
+                for end in ends
+                if end["max_link_speed"] in GENERATIONS
+            ),
+            default=None,
+        ),
+        "max_width": min(
+            (end["max_link_width"] for end in ends if end["max_link_width"]), default=None
+        ),
+    }
+    link = {name: found.pop(name, None) or fallback.get(name) or None for name in _CALLS}
+    return dict(
+        found,
+        link=dict(link, gpu_max_width=seen["max_link_width"] or None),
+        aer=pcie_state.aer(probe.host, gpu["pci"]),
+        bridges=above,
+    )
+
+
+# --- judging (pure)
+# --------------------------------------------------------------------------------------------------
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = readings if isinstance(readings, dict) else {}
+    gpus = [gpu for gpu in listed_gpus(readings) if not gpu.get("error")]
+    uptime, seconds = (_positive(readings.get(key)) for key in ("uptime_seconds", "looked_seconds"))
+
+    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+        found = (
+            _width_findings(gpu, subject, gpus)
+            + _slot_findings(gpu, subject)
+            + _replay_findings(gpu, subject, uptime, seconds)
+        )
+        found += _aer_findings(gpu.get("aer"), "its PCIe device", subject)
+        replays = _count(gpu.get("replays"), least=0)
+        return found, [
+            Measurement("pcie_replays", replays, "replays", {"gpu": str(gpu.get("index"))})
+        ] if replays is not None else []
+
+    return judge_gpus(NAME, readings, judge_gpu, _summary, _bridge_findings(gpus))
+
+
+def _width_findings(
+    gpu: Dict[str, Any], subject: Subject, gpus: List[Dict[str, Any]]
+) -> List[Finding]:
+    """Lanes that did not come up. What GPU and slot can do is only proven where the port above is
+    seen and agrees on the width it has.
+    """
+    link = mapping(gpu.get("link"))
+    if not over_pcie(gpu.get("name")):
+        return []
+    width, most = _count(link.get("width")), _count(link.get("max_width"))
+    if width is None or most is None:
+        return unread_findings(
+            gpu,
+            subject,
+            [name for name, value in (("width", width), ("max_width", most)) if value is None],
+        )
+    port = _port(gpu)
+    allowed = min(most, _count(port.get("max_link_width")) or most)
+    if width >= allowed:
+        return []
+    words = f"link is up at x{width} instead of x{allowed}"
+    evidence = {"link": link, "port": port}
+    alike = [other for other in gpus if other.get("name") == gpu.get("name")]
+    if len(alike) > 1 and all(
+        _count(mapping(other.get("link")).get("width")) == width for other in alike
+    ):
+        message = (
+            f"{words}, like all {len(alike)} GPUs of its model here, so that the board "
+            "may be wired so; compare with other nodes of its make"
+        )
+        return [Finding("link_width", WARN, message, "watch", subject, evidence)]
+    if _count(port.get("current_link_width")) != width:
+        message = (
+            f"{words}, but the port above it is not seen to agree; in a virtual machine "
+            "the host may give it no more"
+        )
+        return [Finding("link_width", WARN, message, "watch", subject, evidence)]
+    return [
+        Finding(
+            "link_width",
+            FAIL,
+            f"{words}, as the port {_name(port)} above it says too; reseat the card",
+            "drain_node",
+            subject,
+            evidence,
+        )
+    ]
+
+
+def _slot_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
+    """What the GPU could do and its slot does not allow: told, and no fault."""
+    link = mapping(gpu.get("link"))
+    if not over_pcie(gpu.get("name")):
+        return []
+    capable, allowed = _count(link.get("gpu_max_generation")), _count(link.get("max_generation"))
+    lanes = _count(link.get("gpu_max_width"))
+    slot_lanes = min(
+        (
+            one
+            for one in (_count(link.get("max_width")), _count(_port(gpu).get("max_link_width")))
+            if one
+        ),
+        default=None,
+    )
+    limits = (
+        [f"PCIe {capable}.0, the slot allows {allowed}.0"]
+        if capable and allowed and capable > allowed
+        else []
+    )
+    limits += (
+        [f"x{lanes}, the slot has x{slot_lanes}"]
+        if lanes and slot_lanes and lanes > slot_lanes
+        else []
+    )
+    return (
+        [
+            Finding(
+                "link_limited_by_slot",
+                PASS,
+                f"the GPU could do {' and '.join(limits)}",
+                "none",
+                subject,
+                link,
+            )
+        ]
+        if limits
+        else []
+    )
+
+
+def _replay_findings(
+    gpu: Dict[str, Any], subject: Subject, uptime: Optional[float], seconds: Optional[float]
+) -> List[Finding]:
+    """Packets sent again, and errors corrected, against what the specification's bit error rate
+    allows a link of its class.
+    """
+    link = mapping(gpu.get("link"))
+    generation, width = _count(link.get("max_generation")), _count(link.get("max_width"))
+    replays = _count(gpu.get("replays"), least=0)
+    per_minute = replays_per_minute(generation or 3, width or 16)
+    reported = _count(gpu.get("aer_meanwhile"))
+    found = []
+    if reported and seconds and reported > _BY_CHANCE + per_minute * seconds / 60:
+        message = (
+            f"its PCIe device reports {reported} corrected errors within {seconds} s, "
+            f"expected at most {per_minute:.3g} a minute; reseat the card"
+        )
+        found.append(
+            Finding(
+                "pcie_corrected_errors",
+                WARN,
+                message,
+                "watch",
+                subject,
+                {"aer": gpu.get("aer"), "meanwhile": reported, "link": link},
+            )
+        )
+    if not replays:
+        return found
+    meanwhile = _count(gpu.get("replays_meanwhile"), least=0) or 0
+    evidence = {
+        "replays": replays,
+        "replays_meanwhile": meanwhile,
+        "allowed_per_minute": round(per_minute, 1),
+        "uptime_seconds": uptime,
+        "link": link,
+    }
+    growing = bool(seconds) and meanwhile > _BY_CHANCE + per_minute * float(seconds or 0) / 60
+    average = replays * 60 / uptime if uptime and uptime > 60 else None
+    if growing or (average is not None and average > per_minute):
+        rate = (
+            f"{meanwhile} within {seconds} s" if growing else f"{average:.3g} a minute since boot"
+        )
+        message = (
+            "its link sends packets again more often than its error rate allows: "
+            f"{rate}, expected at most {per_minute:.3g} a minute; reseat the card"
+        )
+        return found + [Finding("pcie_replays", WARN, message, "watch", subject, evidence)]
+    message = f"its link has sent {replays} packets again since the driver was loaded"
+    return found + [Finding("pcie_replays", PASS, message, "none", subject, evidence)]
+
+
+def _aer_findings(counts: Any, whose: str, subject: Subject) -> List[Finding]:
+    """Errors since boot. Fatal ones ended a transfer for good; those at boot (unsupported requests)
+    are among the non-fatal.
+    """
+    fatal = _count(mapping(counts).get("fatal"))
+    if fatal:
+        message = (
+            f"{whose} has reported {fatal} fatal PCIe error{'s' if fatal > 1 else ''} "
+            "since boot; look at dmesg for AER, and reseat the card"
+        )
+        return [Finding("pcie_fatal_errors", WARN, message, "watch", subject, {"aer": counts})]
+    return []
+
+
+def _bridge_findings(gpus: List[Dict[str, Any]]) -> List[Finding]:
+    """The links between the bridges above the GPUs, each once. The GPU's own link is judged with
+    the GPU.
+    """
+    pairs: Dict[str, Tuple[Dict[str, Any], Dict[str, Any], List[Dict[str, Any]]]] = {}
+    seen: Dict[str, Tuple[Dict[str, Any], List[Dict[str, Any]]]] = {}
+    for gpu in gpus:
+        above = [bridge for bridge in list_of(gpu.get("bridges")) if isinstance(bridge, dict)]
+        for bridge in above:
+            seen.setdefault(str(bridge.get("pci")), (bridge, []))[1].append(gpu)
+        # From the GPU up: its port, then pairs of a switch's upper end and the port that this is
+        # plugged into.
+        rest = above[:-1]
+        while len(rest) >= 2:
+            upper, lower = rest[-2], rest[-1]
+            pairs.setdefault(str(lower.get("pci")), (upper, lower, []))[2].append(gpu)
+            rest = rest[:-2]
+    found = []
+    lacks = {key: _lack(upper, lower) for key, (upper, lower, _below) in pairs.items()}
+    for key, (upper, lower, below) in pairs.items():
+        words = lacks[key]
+        if not words:
+            continue
+        subject = Subject("link", pci=str(lower.get("pci")))
+        evidence = {"ends": [upper, lower], "gpus": [gpu.get("index") for gpu in below]}
+        if len(pairs) > 1 and all(other == words for other in lacks.values()):
+            message = f"the link above {_gpus(below)} {words}, like all such links of this node"
+            found.append(Finding("bridge_link", PASS, message, "none", subject, evidence))
+        else:
+            message = (
+                f"the link above {_gpus(below)} {words}; look at riser, cable and switch "
+                f"board between {_name(upper)} and {_name(lower)}"
+            )
+            found.append(Finding("bridge_link", WARN, message, "watch", subject, evidence))
+    for bridge, below in seen.values():
+        found += _aer_findings(
+            bridge.get("aer"),
+            f"the bridge above {_gpus(below)}",
+            Subject("link", pci=str(bridge.get("pci"))),
+        )
+    return found
+
+
+def _lack(upper: Dict[str, Any], lower: Dict[str, Any]) -> str:
+    """What a link between two bridges has less than both ends can; "" where nothing, or where the
+    two are not seen to be the ends of one link.
+    """
+    values = {}
+    for key in ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed"):
+        values[key] = [_positive(end.get(key)) for end in (upper, lower)]
+    widths, speeds = values["current_link_width"], values["current_link_speed"]
+    most, fastest = values["max_link_width"], values["max_link_speed"]
+    if None in widths + most or widths[0] != widths[1]:
+        return ""
+    lacks = (
+        [f"is up at x{widths[0]:g} instead of x{min(_known(most)):g}"]
+        if _known(widths)[0] < min(_known(most))
+        else []
+    )
+    if (
+        None not in speeds + fastest
+        and speeds[0] == speeds[1]
+        and _known(speeds)[0] < min(_known(fastest))
+    ):
+        lacks.append(f"runs at {speeds[0]:g} GT/s instead of {min(_known(fastest)):g}")
+    return " and ".join(lacks)
+
+
+def _known(values: List[Optional[float]]) -> List[float]:
+    return [value for value in values if value is not None]
+
+
+def _summary(gpus: List[Dict[str, Any]]) -> str:
+    """One line for a healthy node, with the numbers."""
+    links = [mapping(gpu.get("link")) for gpu in gpus if over_pcie(gpu.get("name"))]
+    if not links:
+        return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} whose data does not go over PCIe"
+    classes = sorted(
+        {f"PCIe {link.get('max_generation')}.0 x{link.get('width')}" for link in links}
+    )
+    resting = sum(
+        1
+        for link in links
+        if (_count(link.get("generation")) or 0) < (_count(link.get("max_generation")) or 0)
+    )
+    rest = f", {resting} at rest in a lower generation" if resting else ""
+    return (
+        f"{len(links)} links up, {', '.join(classes)}{rest}; under load they are seen by "
+        "pcie_bandwidth"
+    )
+
+
+def _gpus(gpus: List[Dict[str, Any]]) -> str:
+    return f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(str(gpu.get('index')) for gpu in gpus)}"
+
+
+def _port(gpu: Dict[str, Any]) -> Dict[str, Any]:
+    """The port that the GPU is plugged into, empty where it is not seen."""
+    above = list_of(gpu.get("bridges"))
+    return mapping(above[-1]) if above else {}
+
+
+def _name(bridge: Dict[str, Any]) -> str:
+    pci = bridge.get("pci")
+    return short_pci(pci) if isinstance(pci, str) else "?"
+
+
+def _count(value: Any, least: int = 1) -> Optional[int]:
+    return (
+        value
+        if isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 64
+        else None
+    )
+
+
+def _positive(value: Any) -> Optional[float]:
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e15
+        else None
+    )
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="are the PCIe links of the GPUs and above them as wide as they can be, and free of "
+    "errors",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+)

@@ -1,0 +1,334 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Do pings get through, small ones and those that fill a packet, and how long do they take?
+
+The role mesh runs this between all nodes. `measure` and `judge` are for one host and the addresses
+it is given; what both have in common are the options. It sends few small packets and so does not
+ask whether the GPUs are in use.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..system import fping, interfaces, programs
+from ..framework.check import Check, Options, Probe, Readings
+from ...knowledge.network import LEAST_LOST, MAXIMUM_LOSS
+from ...model import FAIL, LIGHT, UNKNOWN, CheckResult, Finding, Measurement, concluded
+from ...lenient import mapping
+from ..framework.network_findings import (
+    WHICH_END,
+    error_finding,
+    look,
+    number,
+    peer_subject,
+    program_findings,
+)
+
+NAME = "ping_mesh"
+FAMILIES = ("auto", "4", "6")
+
+#: Pings of the largest size to each target: all of them must be lost for a finding.
+BIG_COUNT = 3
+#: Milliseconds between two pings to one target, and between any two that one host sends by hand, at
+#: least.
+_PERIOD_MS, _INTERVAL_MS = 100.0, 1.0
+#: Seconds for finding the programs and interfaces, and by which a run may take longer than its pace
+#: says.
+_PREPARING, _SLACK = 15.0, 5.0
+
+#: Options of the single host.
+DIRECT: Dict[str, Dict[str, Any]] = {
+    "targets": {"type": "list", "elements": "str", "required": True},
+    "interface": {"type": "str"},
+}
+
+
+def refuse(options: Options) -> None:
+    count, loss, family = (
+        options.get("count"),
+        options.get("maximum_loss"),
+        str(options.get("family") or "auto"),
+    )
+    if count is not None and count < LEAST_LOST:
+        raise ValueError(
+            f"count: {count} is not accepted, give {LEAST_LOST} or more: one ping may get lost "
+            "anywhere"
+        )
+    if loss is not None and loss > 100:
+        raise ValueError(f"maximum_loss: {loss} is not accepted, give percent from 0 to 100")
+    for name in ("peers", "packets_per_second"):
+        if options.get(name) is not None and options[name] < 1:
+            raise ValueError(f"{name}: {options[name]} is not accepted, give 1 or more")
+    if family not in FAMILIES:
+        raise ValueError(f"family: {family} is not accepted, give one of {', '.join(FAMILIES)}")
+    for target in options.get("targets") or []:
+        try:
+            own = str(fping.family_of(target))
+        except ValueError:
+            raise ValueError(
+                f"targets: {target} is not accepted, give addresses, no names"
+            ) from None
+        if family not in ("auto", own):
+            raise ValueError(f"targets: {target} is not accepted, it is no IPv{family} address")
+
+
+def pace(targets: int, options: Options) -> Tuple[float, float]:
+    """Milliseconds between two pings to one target, and between any two, when one host pings by
+    hand.
+    """
+    interval = max(_INTERVAL_MS, 1000.0 / (options.get("packets_per_second") or 1e6))
+    return max(_PERIOD_MS, targets * interval), interval
+
+
+def deadline(options: Options, _gpus: int) -> float:
+    """Seconds for both sizes. Interfaces of different MTU take turns, as if each had all targets;
+    more than two are rare.
+    """
+    targets, count = len(options.get("targets") or []), options.get("count") or 20
+    return (
+        _PREPARING
+        + 2 * _SLACK
+        + fping.duration(targets, count, *pace(targets, options))
+        + 2 * fping.duration(targets, BIG_COUNT, *pace(targets, options))
+    )
+
+
+# --- measuring
+# -------------------------------------------------------------------------------------------------------
+
+
+def measure(probe: Probe) -> Readings:
+    """``program`` (`fping.find`), ``interfaces_error``, and ``targets`` by address, each with
+    ``interface``, ``small`` and, where its interface's MTU is known, ``big`` (with its ``size``),
+    or with the ``error`` that kept it from being pinged.
+    """
+    options = probe.options
+    probe.stage("fping")
+    program = fping.find()
+    targets: Dict[str, Readings] = {address: {} for address in options.get("targets") or []}
+    readings: Readings = {"program": program, "targets": targets}
+    if "error" in program:
+        return readings
+    probe.stage("ip")
+    found = interfaces.look(probe.host)
+    readings["interfaces_error"] = found.get("error")
+    ways = {address: look(found, options.get("interface"), address) for address in targets}
+    for address, way in ways.items():
+        targets[address] = {key: way[key] for key in ("interface", "error") if key in way}
+    open_ways = {address: way for address, way in ways.items() if "error" not in way}
+    for address, reading in _ping(
+        probe, program, list(open_ways), int(options["count"]), None
+    ).items():
+        targets[address].update(reading if "error" in reading else {"small": reading})
+    probe.keep(readings)
+    sizes: Dict[int, List[str]] = {}
+    for address, way in open_ways.items():
+        if way["mtu"]:
+            sizes.setdefault(fping.big_size(way["mtu"], fping.family_of(address)), []).append(
+                address
+            )
+    for size, members in sizes.items():
+        for address, reading in _ping(probe, program, members, BIG_COUNT, size).items():
+            targets[address]["big"] = dict(reading, size=size)
+    return readings
+
+
+def _ping(
+    probe: Probe, program: Dict[str, Any], targets: List[str], count: int, size: Optional[int]
+) -> Dict[str, Readings]:
+    """What fping says of each target, or the ``error`` that speaks for all it says nothing of."""
+    if not targets:
+        return {}
+    period, interval = pace(len(targets), probe.options)
+    command = fping.argv(
+        program,
+        targets,
+        count,
+        period,
+        interval,
+        size,
+        probe.options.get("interface"),
+        None,
+        size is not None,
+    )
+    seconds = fping.duration(len(targets), count, period, interval) + _SLACK
+    try:
+        told = fping.parse(probe.run(command, seconds), targets, count)
+    except OSError as problem:
+        told = dict(
+            programs.error("not_started", f"fping could not be started: {problem}"), targets={}
+        )
+    error = told["error"] or {
+        "reason": "not_understood",
+        "message": "fping said nothing of it that is understood",
+    }
+    return {target: told["targets"].get(target) or {"error": error} for target in targets}
+
+
+# --- judging (pure)
+# --------------------------------------------------------------------------------------------------
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = mapping(readings)
+    targets = mapping(readings.get("targets"))
+    findings = program_findings(readings.get("program"), "fping")
+    if not findings:
+        findings = [
+            finding
+            for address, reading in targets.items()
+            for finding in _target_findings(str(address), mapping(reading), options)
+        ]
+    if not findings and not targets:
+        findings = [
+            Finding(
+                "not_measured",
+                UNKNOWN,
+                "there is nobody to ping; give targets",
+                "fix_configuration",
+            )
+        ]
+    small = {
+        str(address): mapping(mapping(reading).get("small")) for address, reading in targets.items()
+    }
+    return concluded(
+        NAME,
+        findings,
+        _healthy(small),
+        [one for address, reading in small.items() for one in _measurements(address, reading)],
+    )
+
+
+def _target_findings(address: str, reading: Dict[str, Any], options: Options) -> List[Finding]:
+    if mapping(reading.get("error")):
+        return [error_finding(mapping(reading["error"]), address, "was not pinged")]
+    small, big, subject = (
+        mapping(reading.get("small")),
+        mapping(reading.get("big")),
+        peer_subject(address),
+    )
+    sent, received = _counts(small)
+    if not sent:
+        return [
+            error_finding(
+                {"reason": "not_understood", "message": "nothing is known of what was sent"},
+                address,
+                "was not pinged",
+            )
+        ]
+    found = _loss_findings(address, sent, received, small, options)
+    p50, most = number(small.get("p50_ms")), number(options.get("maximum_latency"))
+    if p50 is not None and most and p50 > most:
+        message = (
+            f"half of the pings take {p50:.3g} ms or more, at most {most:g} are accepted "
+            f"(maximum_latency); {WHICH_END}"
+        )
+        found.append(Finding("high_latency", FAIL, message, "watch", subject, small))
+    big_sent, big_received = _counts(big)
+    if received and big_sent >= LEAST_LOST and not big_received and not found:
+        message = (
+            f"packets of {big.get('size')} bytes of data, which fill the interface's MTU, do "
+            f"not get through ({big_sent} of {big_sent} lost) "
+            f"while small ones do: somewhere on the way the MTU is smaller; {WHICH_END}"
+        )
+        found.append(
+            Finding("mtu_on_the_way", FAIL, message, "watch", subject, {"small": small, "big": big})
+        )
+    elif big and not big_sent and received:
+        found.append(
+            error_finding(mapping(big.get("error")), address, "large packets were not tried")
+        )
+    return found
+
+
+def _loss_findings(
+    address: str, sent: int, received: int, small: Dict[str, Any], options: Options
+) -> List[Finding]:
+    lost, most = sent - received, number(options.get("maximum_loss"))
+    most = MAXIMUM_LOSS if most is None else most
+    if not received and lost < LEAST_LOST:
+        return [
+            error_finding(
+                {"reason": "too_few", "message": f"only {sent} was sent"},
+                address,
+                "no ping came back, which proves nothing",
+            )
+        ]
+    if not received:
+        return [
+            Finding(
+                "no_answer",
+                FAIL,
+                f"none of {sent} pings came back; {WHICH_END}",
+                "watch",
+                peer_subject(address),
+                small,
+            )
+        ]
+    if lost < LEAST_LOST or lost * 100 <= most * sent:
+        return []
+    message = (
+        f"{lost} of {sent} pings were lost ({100 * lost / sent:.3g} %), at most {most:g} "
+        f"% are accepted (maximum_loss); {WHICH_END}"
+    )
+    return [Finding("packet_loss", FAIL, message, "watch", peer_subject(address), small)]
+
+
+def _counts(reading: Dict[str, Any]) -> Tuple[int, int]:
+    """Sent and received; nothing at all where they make no sense."""
+    sent, received = (reading.get(key) for key in ("sent", "received"))
+    whole = all(
+        isinstance(value, int) and not isinstance(value, bool) for value in (sent, received)
+    )
+    return (sent, received) if whole and 0 <= received <= sent else (0, 0)  # type: ignore[operator, return-value]
+
+
+def _measurements(address: str, small: Dict[str, Any]) -> List[Measurement]:
+    sent, received = _counts(small)
+    found = (
+        [Measurement("ping_loss", round((sent - received) / sent, 4), "ratio", {"peer": address})]
+        if sent
+        else []
+    )
+    for name in ("p50", "p99", "jitter"):
+        value = number(small.get(f"{name}_ms"))
+        if value is not None:
+            found.append(
+                Measurement(
+                    "ping_round_trip",
+                    round(value / 1000, 7),
+                    "seconds",
+                    {"peer": address, "statistic": name},
+                )
+            )
+    return found
+
+
+def _healthy(small: Dict[str, Dict[str, Any]]) -> str:
+    times = [
+        value
+        for value in (number(reading.get("p50_ms")) for reading in small.values())
+        if value is not None
+    ]
+    return f"{len(small)} answer, the slowest within {max(times):.3g} ms (median)" if times else ""
+
+
+CHECK = Check(
+    name=NAME,
+    purpose="do pings of all sizes get through between the nodes, and how fast",
+    intrusion=LIGHT,
+    measure=measure,
+    judge=judge,
+    deadline=deadline,
+    refuse=refuse,
+    gpu=False,
+    options={
+        "count": {"type": "int", "default": 20},
+        "peers": {"type": "int", "default": 32},
+        "maximum_loss": {"type": "float", "default": MAXIMUM_LOSS},
+        "maximum_latency": {"type": "float"},
+        "packets_per_second": {"type": "int", "default": 100000},
+        "family": {"type": "str", "default": "auto", "choices": list(FAMILIES)},
+    },
+)

@@ -1,0 +1,814 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Do the file systems of the host answer, may they be written to, is there room, and what do the
+disks say of themselves?
+
+Every file system is asked for its figures at the same time (statvfs(3), a thread for each) in a
+process of its own, since one whose server is gone never answers. What was mounted to be written to
+and is read-only now has been made so by the kernel: the mount's own options and those of its file
+system differ then. NVMe disks are asked for their health where nvme-cli is installed and the device
+may be read, as root may.
+
+A trouble fails only where it keeps work from running: at ``/``, ``/var`` and ``/tmp``, and at the
+paths that the operator names. NFS is looked at by ``nfs_mounts``, here only where it is named.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import queue
+import re
+import threading
+import time
+from typing import Any, Dict, List, Optional, Tuple
+
+from ..system import programs
+from ..system.bounded import Child, Report, wait
+from ..framework.check import Check, Options, Probe, Readings
+from ..system.host import Host
+from ...model import (
+    FAIL,
+    PASS,
+    PASSIVE,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    Subject,
+    concluded,
+)
+from ...lenient import mapping
+from ..framework.host_findings import (
+    mappings,
+    names_in,
+    not_read,
+    number,
+    number_in,
+    several,
+    some,
+    whole,
+)
+
+#: Seconds that the file systems have to answer, all at once. A judgement: a file system that works
+#: answers in milliseconds, a loaded one in a second.
+PATIENCE = 4.0
+#: Seconds that nvme-cli has for a disk, and for all of them. It asks the controller, which answers
+#: in milliseconds.
+_SMART_SECONDS, _ALL_SMART_SECONDS = 1.0, 2.0
+#: File systems that are looked at, and measured, at most.
+_MOST_MOUNTS, _MOST_MEASURED = 256, 16
+#: Percent of a file system that must be free. A judgement, and the default of NHC's examples
+#: (check_fs_free).
+MINIMUM_FREE = 5.0
+#: Percent of its life after which an NVMe disk has reached what its maker guarantees (NVM Express
+#: Base Specification, SMART: Percentage Used).
+WORN = 100
+
+#: Where work cannot do without room.
+SYSTEM = ("/", "/var", "/tmp")
+#: File systems that hold no files of their own, are read-only by their nature, are a container's
+#: view of another one, or are started by looking at them.
+_OTHERS = frozenset(
+    (
+        "autofs",
+        "bdev",
+        "binder",
+        "binfmt_misc",
+        "bpf",
+        "cgroup",
+        "cgroup2",
+        "configfs",
+        "cpuset",
+        "cramfs",
+        "debugfs",
+        "devpts",
+        "devtmpfs",
+        "ecryptfs",
+        "efivarfs",
+        "erofs",
+        "fuse.gvfsd-fuse",
+        "fuse.lxcfs",
+        "fuse.portal",
+        "fuse.snapfuse",
+        "fuse.squashfuse",
+        "fusectl",
+        "hugetlbfs",
+        "iso9660",
+        "mqueue",
+        "nfsd",
+        "nsfs",
+        "overlay",
+        "pipefs",
+        "proc",
+        "pstore",
+        "ramfs",
+        "resctrl",
+        "rootfs",
+        "rpc_pipefs",
+        "securityfs",
+        "selinuxfs",
+        "smackfs",
+        "sockfs",
+        "squashfs",
+        "sysfs",
+        "tmpfs",
+        "tracefs",
+        "udf",
+    )
+)
+_NFS = ("nfs", "nfs4")
+#: What statvfs says of a file system whose server or disk is gone, errno(3).
+_BROKEN = (
+    errno.EIO,
+    errno.ENODEV,
+    errno.ENXIO,
+    errno.ESTALE,
+    errno.ENOTCONN,
+    errno.ESHUTDOWN,
+    errno.ETIMEDOUT,
+    errno.EHOSTDOWN,
+    errno.EREMOTEIO,
+    errno.ENOLINK,
+)
+
+#: Bits of NVMe's critical warning: NVM Express Base Specification, SMART / Health Information. The
+#: last says whether the disk itself is failing.
+_CRITICAL = (
+    (0x01, "its spare blocks are used up", True),
+    (0x02, "it is too hot or too cold", False),
+    (0x04, "it is unreliable by its own word", True),
+    (0x08, "it has become read-only", True),
+    (0x10, "the backup of its volatile memory failed", True),
+    (0x20, "its persistent memory has become read-only", True),
+)
+#: Block devices that are made of others or of nothing.
+_NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|nbd|zd|fd|drbd|rbd|nvme\d+c\d+n)\d*")
+
+
+# ---- measure ----
+
+
+def measure(probe: Probe) -> Readings:
+    """``mounts``, each with ``path``, ``source``, ``type``, ``options`` (of the mount),
+    ``super_options`` (of the file system) and ``fstab`` (the options there, None where it is not in
+    it), ``named`` and ``system`` (whether it holds one of `SYSTEM`), ``bytes_total``,
+    ``bytes_free``, ``bytes_used``, ``inodes_total``, ``inodes_free``; or ``hung`` with
+    ``waited_seconds``, or ``error`` and ``errno``. ``missing``: the named paths where nothing is
+    mounted. ``disks``: ``name``, ``model``, ``serial``, ``state``, ``bytes``, ``ioerr_count``
+    (SCSI) and ``nvme`` (its health; None and ``unread`` where it was not told). ``abandoned_pid``:
+    the process that the kernel would not let go.
+    """
+    host = probe.host
+    named = [path.rstrip("/") or "/" for path in names_in(probe.options.get("paths"))]
+    table = _mount_table(host)
+    if table is None:
+        return {"mounts": None, "disks": _disks(host)}
+    chosen = _chosen(table, named, _fstab(host))
+    readings: Readings = {
+        "mounts": chosen,
+        "missing": [path for path in named if path not in table],
+        "disks": _disks(host),
+    }
+    probe.keep(dict(readings, mounts=[dict(one, error="was not looked at") for one in chosen]))
+    _ask_all(probe, chosen, readings)
+    _ask_disks(probe, readings["disks"])
+    return readings
+
+
+def _mount_table(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
+    """What is mounted, by where (what is mounted last at a place hides the others): proc(5),
+    /proc/<pid>/mountinfo.
+
+    As we see it ourselves; below another root as the first process does, or when that may not be
+    read as we see what is below the root.
+    """
+    own = os.path.realpath(host.root)
+    text = host.text("proc/self/mountinfo") if own == "/" else host.text("proc/1/mountinfo")
+    below = ""
+    if text is None and own != "/":
+        text, below = Host().text("proc/self/mountinfo"), own
+    if text is None:
+        return None
+    found: Dict[str, Dict[str, Any]] = {}
+    for line in text.splitlines():
+        left, dash, right = line.partition(" - ")
+        fields, tail = left.split(" "), right.split(" ")
+        if not dash or len(fields) < 6 or len(tail) < 3:
+            continue
+        path = _unescaped(fields[4])
+        if below and path != below and not path.startswith(below + "/"):
+            continue
+        path = path[len(below) :] or "/"
+        found[path] = {
+            "path": path,
+            "source": _unescaped(tail[1]),
+            "type": tail[0],
+            "options": fields[5],
+            "super_options": _unescaped(" ".join(tail[2:])),
+            "device": fields[2],
+            "root": _unescaped(fields[3]),
+        }
+    return found
+
+
+def _unescaped(text: str) -> str:
+    """The kernel writes blanks, tabs, newlines and backslashes as three octal digits."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
+
+
+def _fstab(host: Host) -> Dict[str, str]:
+    """Options by mount point, fstab(5)."""
+    lines = [
+        line.split()
+        for line in (host.text("etc/fstab") or "").splitlines()
+        if not line.lstrip().startswith("#")
+    ]
+    return {
+        _unescaped(fields[1]).rstrip("/") or "/": fields[3] if len(fields) > 3 else "defaults"
+        for fields in lines
+        if len(fields) > 2
+    }
+
+
+def _chosen(
+    table: Dict[str, Dict[str, Any]], named: List[str], fstab: Dict[str, str]
+) -> List[Dict[str, Any]]:
+    """The mounts to look at: of each file system that holds files the place nearest to its own
+    root, those that hold `SYSTEM`, and those that are named.
+    """
+    system = {
+        max(
+            (path for path in table if place == path or place.startswith(path.rstrip("/") + "/")),
+            key=len,
+            default="",
+        )
+        for place in SYSTEM
+    }
+    first: Dict[str, Dict[str, Any]] = {}
+    for mount in sorted(table.values(), key=lambda one: (len(one["root"]), len(one["path"]))):
+        if mount["type"] not in _OTHERS and mount["type"] not in _NFS:
+            first.setdefault(mount["device"], mount)
+    shown = {mount["path"] for mount in first.values()} | set(named)
+    shown |= {
+        path
+        for path in system
+        if path in table and (table[path]["type"] not in _OTHERS or table[path]["type"] == "tmpfs")
+    }
+    ranked = sorted(
+        (table[path] for path in shown if path in table),
+        key=lambda one: (one["path"] not in named, one["path"] not in system, one["path"]),
+    )
+    return [
+        {
+            **{key: mount[key] for key in ("path", "source", "type", "options", "super_options")},
+            "fstab": fstab.get(mount["path"]),
+            "named": mount["path"] in named,
+            "system": mount["path"] in system,
+        }
+        for mount in ranked[:_MOST_MOUNTS]
+    ]
+
+
+def _ask_all(probe: Probe, mounts: List[Dict[str, Any]], readings: Readings) -> None:
+    """Put into each mount what its file system answers."""
+    if not mounts:
+        return
+    paths = [probe.host.path(mount["path"].lstrip("/")) for mount in mounts]
+    patience = min(PATIENCE, probe.seconds * 0.6)
+    probe.stage("asking the file systems for their figures")
+    began = time.monotonic()
+    child = Child(lambda report: _ask(report, paths), patience)
+    wait([child], began + patience)
+    waited = round(time.monotonic() - began, 1)
+    child.stop(0.0)
+    if child.abandoned:
+        readings["abandoned_pid"] = child.abandoned
+    for index, mount in enumerate(mounts):
+        mount.update(child.values.get(str(index)) or {"hung": True, "waited_seconds": waited})
+
+
+def _ask(report: Report, paths: List[str]) -> None:
+    """In a child: report the figures of each path under its place in the list, as they come.
+    Whoever has no answer to wait for does not hold up the others.
+    """
+    answers: "queue.Queue[Tuple[int, Dict[str, Any]]]" = queue.Queue()
+    for index, path in enumerate(paths):
+        threading.Thread(
+            target=lambda place, at: answers.put((place, _figures(at))),
+            args=(index, path),
+            daemon=True,
+        ).start()
+    for _answer in paths:
+        index, found = answers.get()
+        report.send(str(index), found)
+
+
+def _figures(path: str) -> Dict[str, Any]:
+    try:
+        found = os.statvfs(path)
+    except OSError as error:
+        return {"error": error.strerror, "errno": error.errno}
+    unit = found.f_frsize or found.f_bsize
+    return {
+        "bytes_total": found.f_blocks * unit,
+        "bytes_free": found.f_bavail * unit,
+        "bytes_used": (found.f_blocks - found.f_bfree) * unit,
+        "inodes_total": found.f_files,
+        "inodes_free": found.f_favail,
+    }
+
+
+def _disks(host: Host) -> List[Dict[str, Any]]:
+    """NVMe controllers and the disks of SCSI, SAS and SATA: Documentation/ABI, sysfs-class-nvme and
+    sysfs-block-device.
+    """
+    found: List[Dict[str, Any]] = []
+    for name in host.names("sys/class/nvme") or []:
+        base = f"sys/class/nvme/{name}"
+        found.append(
+            {
+                "name": name,
+                "model": host.text(base, "model"),
+                "serial": host.text(base, "serial"),
+                "firmware": host.text(base, "firmware_rev"),
+                "state": host.text(base, "state"),
+                "transport": host.text(base, "transport"),
+                "ioerr_count": None,
+                "nvme": None,
+            }
+        )
+    for name in host.names("sys/block") or []:
+        base = f"sys/block/{name}"
+        if (
+            name.startswith("nvme")
+            or _NO_DISK.fullmatch(name)
+            or host.names(base, "device") is None
+        ):
+            continue
+        sectors = number_in(host.text(base, "size"))
+        found.append(
+            {
+                "name": name,
+                "model": host.text(base, "device/model"),
+                "serial": host.text(base, "device/serial"),
+                "firmware": host.text(base, "device/rev"),
+                "state": host.text(base, "device/state"),
+                "bytes": None if sectors is None else sectors * 512,
+                "ioerr_count": number_in(host.text(base, "device/ioerr_cnt")),
+                "nvme": None,
+            }
+        )
+    return found
+
+
+def _ask_disks(probe: Probe, disks: List[Dict[str, Any]]) -> None:
+    """Put into each NVMe disk of this host its health, or why it was not told."""
+    controllers = [disk for disk in disks if disk.get("transport") == "pcie"]
+    program = programs.path_of("nvme") if controllers else None
+    until = time.monotonic() + min(_ALL_SMART_SECONDS, probe.seconds / 4)
+    for disk in controllers:
+        device = probe.host.path("dev", disk["name"])
+        if not program:
+            disk["unread"] = programs.error("missing", "nvme is not installed (package nvme-cli)")[
+                "error"
+            ]
+        elif not os.access(device, os.R_OK):
+            disk["unread"] = programs.error("permission", f"{device} may not be read by this user")[
+                "error"
+            ]
+        elif time.monotonic() >= until:
+            disk["unread"] = programs.error("no_time", "the disks before it took too long")["error"]
+        else:
+            told = _smart(probe, program, device)
+            disk.update({"unread": told["error"]} if "error" in told else {"nvme": told})
+
+
+def _smart(probe: Probe, program: str, device: str) -> Dict[str, Any]:
+    """The health of an NVMe disk, nvme-smart-log(1); or ``error``."""
+    try:
+        done = probe.run([program, "smart-log", "-o", "json", device], _SMART_SECONDS, grace=0.2)
+    except OSError as problem:
+        return programs.error("not_started", f"{program} could not be started: {problem}")
+    if done.timed_out:
+        return programs.error("timeout", f"the disk did not answer within {_SMART_SECONDS:.0f} s")
+    if done.returncode != 0:
+        return programs.error(
+            "failed", f"nvme smart-log failed: {(done.stderr or done.stdout).strip()[:200]}"
+        )
+    try:
+        log = mapping(json.loads(done.stdout))
+    except ValueError:
+        log = {}
+    warning = log.get("critical_warning")
+    # Newer ones can spell the bits out, with their sum as the value.
+    read = {
+        "critical_warning": _count(
+            mapping(warning).get("value") if isinstance(warning, dict) else warning
+        ),
+        "percentage_used": _count(log.get("percent_used")),
+        "media_errors": _count(log.get("media_errors")),
+        "available_spare": _count(log.get("avail_spare")),
+        "spare_threshold": _count(log.get("spare_thresh")),
+    }
+    return (
+        read
+        if read["critical_warning"] is not None
+        else programs.error("not_understood", "nvme smart-log printed no JSON that is understood")
+    )
+
+
+def _count(value: Any) -> Optional[int]:
+    """Counters of 128 bits are text or, in older versions, a float."""
+    if isinstance(value, str) and value.isdecimal():
+        return int(value)
+    return (
+        int(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
+        else None
+    )
+
+
+# ---- judge ----
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = mapping(readings)
+    mounts, disks = mappings(readings.get("mounts")), mappings(readings.get("disks"))
+    if mounts is None or disks is None:
+        missing = (
+            "what is mounted (/proc/1/mountinfo)" if mounts is None else "the disks (/sys/block)"
+        )
+        return concluded(NAME, [not_read(missing)], "")
+    findings: List[Finding] = []
+    for path in names_in(readings.get("missing")):
+        findings.append(
+            Finding(
+                "mount_missing",
+                FAIL,
+                "nothing is mounted here, the option paths names it",
+                "fix_configuration",
+                Subject("mount", name=path),
+            )
+        )
+    for mount in mounts:
+        findings += _judge_mount(mount, readings, options)
+    findings += _judge_unreadable(mounts)
+    for disk in disks:
+        findings += _judge_disk(disk)
+    findings += _judge_number(disks, whole(options.get("expected_nvme_disks")))
+    status = SKIP if not mounts and not disks and not findings else None
+    return concluded(NAME, findings, _summary(mounts, disks), _measured(mounts), status)
+
+
+def _subject(mount: Dict[str, Any]) -> Subject:
+    return Subject("mount", name=str(mount.get("path")))
+
+
+def _what(mount: Dict[str, Any]) -> str:
+    return f"{mount.get('source')} ({mount.get('type')})"
+
+
+def _matters(mount: Dict[str, Any]) -> bool:
+    """Whether work cannot do without it."""
+    return mount.get("named") is True or mount.get("system") is True
+
+
+def _judge_mount(mount: Dict[str, Any], readings: Readings, options: Options) -> List[Finding]:
+    subject, evidence = (
+        _subject(mount),
+        {key: value for key, value in mount.items() if key != "path"},
+    )
+    if mount.get("hung") is True:
+        pid = whole(readings.get("abandoned_pid"))
+        message = (
+            f"{_what(mount)} did not answer within "
+            f"{number(mount.get('waited_seconds')) or 0:.1f} s; whoever touches it waits"
+        )
+        message += f", as process {pid} of this check does" if pid else ""
+        return [
+            Finding(
+                "mount_hung",
+                FAIL if mount.get("named") is True else WARN,
+                message,
+                "fix_configuration",
+                subject,
+                dict(evidence, abandoned_pid=pid),
+            )
+        ]
+    if mount.get("error"):
+        if mount.get("errno") in _BROKEN:
+            message = f"{_what(mount)} answers with an error: {mount['error']}"
+            return [
+                Finding(
+                    "mount_broken",
+                    FAIL if _matters(mount) else WARN,
+                    message,
+                    "fix_configuration",
+                    subject,
+                    evidence,
+                )
+            ]
+        if mount.get("errno") in (errno.EACCES, errno.EPERM, errno.ENOENT) and not mount.get(
+            "named"
+        ):
+            return []
+        message = f"{_what(mount)} could not be asked for its figures: {mount['error']}"
+        return [Finding("mount_not_read", UNKNOWN, message, "fix_configuration", subject, evidence)]
+    if (
+        whole(mount.get("bytes_total")) is None
+        or whole(mount.get("bytes_free")) is None
+        or not isinstance(mount.get("options"), str)
+    ):
+        return [
+            Finding(
+                "mount_not_read",
+                UNKNOWN,
+                f"the figures or options of {_what(mount)} were not read",
+                "watch",
+                subject,
+                evidence,
+            )
+        ]
+    read_only = _judge_read_only(mount, subject, evidence)
+    return read_only or _judge_room(mount, subject, evidence, options)
+
+
+def _judge_read_only(
+    mount: Dict[str, Any], subject: Subject, evidence: Dict[str, Any]
+) -> List[Finding]:
+    by_mount, by_system = (
+        "ro" in str(mount.get(key)).split(",") for key in ("options", "super_options")
+    )
+    if not by_mount and not by_system:
+        return []
+    if by_system and not by_mount:
+        message = (
+            f"{_what(mount)} was mounted to be written to and is read-only now: the "
+            "kernel does that after errors; look at its log and at the disk"
+        )
+        return [
+            Finding(
+                "mount_became_read_only",
+                FAIL if _matters(mount) else WARN,
+                message,
+                "drain_node" if _matters(mount) else "watch",
+                subject,
+                evidence,
+            )
+        ]
+    wanted = mount.get("fstab")
+    if mount.get("named") is True:
+        return [
+            Finding(
+                "mount_read_only",
+                FAIL,
+                f"{_what(mount)} is read-only, the option paths names it",
+                "fix_configuration",
+                subject,
+                evidence,
+            )
+        ]
+    if isinstance(wanted, str) and "ro" not in wanted.split(","):
+        return [
+            Finding(
+                "mount_read_only",
+                WARN,
+                f"{_what(mount)} is read-only, /etc/fstab has it with {wanted}",
+                "fix_configuration",
+                subject,
+                evidence,
+            )
+        ]
+    return []
+
+
+def _judge_room(
+    mount: Dict[str, Any], subject: Subject, evidence: Dict[str, Any], options: Options
+) -> List[Finding]:
+    """Free for users, of what users can have, as df(1) has it."""
+    if "ro" in str(mount.get("options")).split(","):
+        return []
+    findings = []
+    free, used = whole(mount.get("bytes_free")) or 0, whole(mount.get("bytes_used")) or 0
+    inodes, free_inodes = (
+        whole(mount.get("inodes_total")) or 0,
+        whole(mount.get("inodes_free")) or 0,
+    )
+    for left, total, option, code, words in (
+        (
+            free,
+            free + used,
+            "minimum_free",
+            "mount_full",
+            f"{_size(free)} of {_size(free + used)} free",
+        ),
+        (
+            free_inodes,
+            inodes,
+            "minimum_free_inodes",
+            "mount_out_of_inodes",
+            f"{free_inodes} of {inodes} inodes free",
+        ),
+    ):
+        least = number(options.get(option))
+        least = MINIMUM_FREE if least is None else least
+        # Some file systems count neither blocks nor inodes.
+        if not total or (left and 100 * left >= least * total):
+            continue
+        empty = not left and _matters(mount)
+        message = f"{_what(mount)} has {words}, {option} is {least:g} %"
+        findings.append(
+            Finding(code, FAIL if empty else WARN, message, "fix_configuration", subject, evidence)
+        )
+    return findings
+
+
+def _size(value: int) -> str:
+    for unit, size in (("TB", 10**12), ("GB", 10**9), ("MB", 10**6)):
+        if value >= size:
+            return f"{value / size:.3g} {unit}"
+    return f"{value} bytes"
+
+
+def _judge_unreadable(mounts: List[Dict[str, Any]]) -> List[Finding]:
+    closed = [
+        str(mount.get("path"))
+        for mount in mounts
+        if mount.get("errno") in (errno.EACCES, errno.EPERM) and not mount.get("named")
+    ]
+    if not closed:
+        return []
+    return [
+        Finding(
+            "mounts_closed",
+            PASS,
+            f"{len(closed)} file systems may not be looked at by this user: {some(closed)}",
+            "none",
+            evidence={"paths": closed},
+        )
+    ]
+
+
+def _judge_disk(disk: Dict[str, Any]) -> List[Finding]:
+    name = str(disk.get("name"))
+    about = " ".join(str(disk[key]).strip() for key in ("model", "serial") if disk.get(key))
+    subject, evidence = (
+        Subject("disk", name=name),
+        {key: disk.get(key) for key in ("model", "serial", "firmware", "state", "nvme", "unread")},
+    )
+    # drivers/nvme/host/core.c: dead; drivers/scsi/scsi_sysfs.c: offline, transport-offline.
+    if disk.get("state") in ("dead", "offline", "transport-offline"):
+        message = f"{about} is {disk['state']}: the kernel has given it up"
+        return [Finding("disk_dead", WARN, message, "replace_part", subject, evidence)]
+    if mapping(disk.get("unread")).get("reason") == "timeout":
+        return [
+            Finding(
+                "disk_not_answering",
+                WARN,
+                f"{about}: {mapping(disk['unread']).get('message')}",
+                "watch",
+                subject,
+                evidence,
+            )
+        ]
+    health = mapping(disk.get("nvme"))
+    warning, used, media = (
+        whole(health.get(key)) or 0
+        for key in ("critical_warning", "percentage_used", "media_errors")
+    )
+    spare, least = whole(health.get("available_spare")), whole(health.get("spare_threshold"))
+    findings = []
+    words = [text for bit, text, _failing in _CRITICAL if warning & bit]
+    if warning and not words:
+        words = [f"critical warning {warning:#x}"]
+    if spare is not None and least is not None and spare < least and not warning & 0x01:
+        words.append(f"{spare} % of its spare blocks are left, its threshold is {least} %")
+    if words:
+        failing = any(warning & bit and bad for bit, _text, bad in _CRITICAL) or not warning
+        message = f"{about} warns: {'; '.join(words)}"
+        findings.append(
+            Finding(
+                "disk_warning",
+                WARN,
+                message,
+                "replace_part" if failing else "watch",
+                subject,
+                evidence,
+            )
+        )
+    if used >= WORN:
+        message = f"{about} has used {used} % of the life that its maker guarantees"
+        findings.append(Finding("disk_worn", WARN, message, "replace_part", subject, evidence))
+    if media:
+        findings.append(
+            Finding(
+                "disk_media_errors",
+                WARN,
+                f"{about} has lost data {media} times in its life (media errors)",
+                "watch",
+                subject,
+                evidence,
+            )
+        )
+    return findings
+
+
+def _judge_number(disks: List[Dict[str, Any]], expected: Optional[int]) -> List[Finding]:
+    live = [
+        str(disk.get("name"))
+        for disk in disks
+        if disk.get("transport") == "pcie" and disk.get("state") in ("live", None)
+    ]
+    if expected is None or len(live) >= expected:
+        return []
+    message = f"{len(live)} NVMe disks are there and live, expected_nvme_disks is {expected}"
+    return [
+        Finding(
+            "disks_missing",
+            FAIL,
+            message,
+            "drain_node",
+            evidence={"expected_nvme_disks": expected, "live": live},
+        )
+    ]
+
+
+def _summary(mounts: List[Dict[str, Any]], disks: List[Dict[str, Any]]) -> str:
+    told = [mount for mount in mounts if whole(mount.get("bytes_total")) is not None]
+    shares = [
+        (_share(mount), str(mount.get("path"))) for mount in told if _share(mount) is not None
+    ]
+    words = (
+        "no file systems of its own: a container"
+        if not told
+        else f"{several(len(told), 'file system')} answer{'s' if len(told) == 1 else ''}"
+    )
+    if shares:
+        words += f", the fullest is {min(shares)[1]} with {100 * (min(shares)[0] or 0):.0f} % free"
+    asked = [disk for disk in disks if mapping(disk.get("nvme"))]
+    unread = [disk for disk in disks if mapping(disk.get("unread"))]
+    words += f", {several(len(asked), 'NVMe disk')} asked" if asked else ""
+    if unread:
+        words += (
+            f", the health of {several(len(unread), 'NVMe disk')} was not told "
+            f"({mapping(unread[0]['unread']).get('message')})"
+        )
+    return words
+
+
+def _share(mount: Dict[str, Any]) -> Optional[float]:
+    free, used = whole(mount.get("bytes_free")), whole(mount.get("bytes_used"))
+    return free / (free + used) if free is not None and used is not None and free + used else None
+
+
+def _measured(mounts: List[Dict[str, Any]]) -> List[Measurement]:
+    shares = [
+        (str(mount.get("path")), _share(mount))
+        for mount in mounts
+        if "ro" not in str(mount.get("options")).split(",")
+    ]
+    return [
+        Measurement("filesystem_free", round(share, 4), "ratio", {"path": path})
+        for path, share in shares
+        if share is not None
+    ][:_MOST_MEASURED]
+
+
+# ---- the check ----
+
+
+def refuse(options: Options) -> None:
+    for path in names_in(options.get("paths")):
+        if not path.startswith("/"):
+            raise ValueError(
+                f"paths: {path} is not accepted, give mount points from the root, such as /scratch"
+            )
+    for name in ("minimum_free", "minimum_free_inodes"):
+        if (number(options.get(name)) or 0) > 100:
+            raise ValueError(
+                f"{name}: {options[name]:g} is not accepted, give a percentage up to 100"
+            )
+
+
+OPTIONS: Dict[str, Dict[str, Any]] = {
+    "paths": {"type": "list", "elements": "str"},
+    "minimum_free": {"type": "float", "default": MINIMUM_FREE},
+    "minimum_free_inodes": {"type": "float", "default": MINIMUM_FREE},
+    "expected_nvme_disks": {"type": "int"},
+}
+
+NAME = "storage"
+CHECK = Check(
+    name=NAME,
+    purpose="do the file systems answer, is there room, and are the disks well",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    options=OPTIONS,
+    refuse=refuse,
+    gpu=False,
+)

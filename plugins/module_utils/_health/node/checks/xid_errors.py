@@ -1,0 +1,725 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Which errors did the driver log of the GPUs and their switches since boot, which of them was the
+cause, and what does NVIDIA say to do?
+
+What counts is what still holds. A boot ends every log. Loading the driver, or its own word that no
+recovery is needed any more (Xid 154 to "None", or field 230 at 0 after an Xid 154 that asked for
+one), ends what a reset mends. Errors of applications alone say nothing of the GPU. A reset by hand
+that the driver tells nothing of is known to the operator only: the option ``since`` leaves out what
+was before it.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+
+from ..system import kernel_log
+from ..framework.check import Check, Options, Probe, Readings
+from ...knowledge import xids
+from ...knowledge.gpus import recovery_action
+from ...knowledge.xids import Verdict
+from ...model import (
+    FAIL,
+    PASS,
+    PASSIVE,
+    STATUSES,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    NODE,
+    Subject,
+    concluded,
+    gpu_subject,
+    normalise_pci,
+)
+from ...lenient import mappings_in
+from ..framework.driver_findings import listed_gpus, read_parts
+
+Event = Dict[str, Any]
+
+#: Events that are kept of one log.
+MOST_EVENTS = 200
+#: Characters of a message that are kept.
+_MOST_TEXT = 300
+#: Seconds of silence that end a burst of errors of one GPU: NVIDIA's Xid catalogue groups them so.
+SILENCE = 180
+#: Processes that fell to errors of their own on one GPU, and on no other, before that GPU is
+#: pointed out. A judgement: three applications with the same fault rarely choose the same GPU of
+#: many.
+MANY_PROCESSES = 3
+
+_BDF = r"(?P<bdf>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
+_XID = re.compile(
+    r"^NVRM: Xid \((?:PCI:)?"
+    + _BDF
+    + r"(?:\s+(?P<mig>GPU-[^)]*))?\)\s*:\s*(?P<xid>\d+)\s*(?:,\s*(?P<text>.*))?$"
+)
+_PROCESS = re.compile(r"pid='?(\d+|<unknown>)'?(?:, name=([^,]+))?")
+_SXID = re.compile(
+    r"^nvidia-nvswitch(?P<index>\d+): SXid \((?:PCI:)?"
+    + _BDF
+    + r"\)\s*:\s*(?P<sxid>\d+)\s*,?\s*(?P<text>.*)$"
+)
+_OFF_BUS = re.compile(
+    r"^NVRM: (?:GPU|The NVIDIA GPU)(?: at)? (?:PCI:)?" + _BDF + r"[: ].*fallen off the bus"
+)
+#: The same over several lines: "The NVIDIA GPU <address>", "(PCI ID: ...)", "installed in this
+#: system has fallen off the bus".
+_OFF_BUS_BEGINS = re.compile(r"^NVRM: The NVIDIA GPU " + _BDF)
+_LOADED = "NVRM: loading NVIDIA UNIX"
+_AER = re.compile(
+    r"^\S+ " + _BDF + r": (?:AER: )?PCIe Bus Error: severity=(?P<severity>Correct|Uncorrect)\w*(?: "
+    r"\((?P<fatal>[\w-]+)\))?"
+)
+_RECOVERY_TO = re.compile(r"\bto\s+0x([0-9a-fA-F]+)")
+_WORDS = ("NVRM:", "SXid", "PCIe Bus Error")
+
+
+# --- measuring
+# -------------------------------------------------------------------------------------------------------
+
+
+def measure(probe: Probe) -> Readings:
+    """``log`` (`kmsg.Log.to_dict`), ``boot_id``, ``uptime_seconds``, ``events`` (`parse`) with the
+    number ``dropped`` of them, ``aer`` (PCIe errors by device and severity: ``count`` and the
+    last), ``loads`` (of the driver: ``seq``, ``usec``), ``bus`` (addresses of GPUs on the PCI bus),
+    and ``gpus`` with ``recovery`` (field 230, None: not supported). A driver that does not answer
+    has a ``driver_error`` and costs nothing else.
+    """
+    from ..devices.nvml import DriverError
+
+    probe.stage("reading the kernel's log")
+    log = kernel_log.read(probe.host, probe.run, lambda text: any(word in text for word in _WORDS))
+    readings: Readings = {
+        "boot_id": probe.host.boot_id(),
+        "uptime_seconds": probe.host.uptime(),
+        "log": log.to_dict(),
+        "gpus": [],
+        **parse(log.records),
+    }
+    readings["bus"] = [gpu["pci"] for gpu in probe.host.pci_gpus() or []]
+    # Before the driver is asked: when it hangs, the log matters most.
+    probe.keep(readings)
+    try:
+        nvml = probe.nvml()
+        readings["driver_version"] = nvml.driver_version
+        readings["gpus"] = [_with_recovery(nvml, gpu) for gpu in nvml.gpus]
+    except DriverError as error:
+        readings["driver_error"] = error.to_dict()
+    return readings
+
+
+def _with_recovery(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+    return (
+        dict(gpu)
+        if "error" in gpu
+        else dict(gpu, **read_parts({"recovery": lambda: nvml.fields(gpu, [230])[230]}))
+    )
+
+
+def parse(records: Iterable[kernel_log.Record]) -> Dict[str, Any]:
+    """``events``, ``dropped``, ``aer`` and ``loads`` of a log. An event is ``{seq, usec, pci, kind:
+    xid | sxid | off_bus, xid, sxid, fatal, mig, pid, process, text}``; what its line does not say
+    is None.
+    """
+    events: List[Event] = []
+    loads: List[Dict[str, Any]] = []
+    aer: Dict[Tuple[str, str], Dict[str, Any]] = {}
+    begun: Optional[str] = None
+    for record in records:
+        when = {"seq": record.seq, "usec": record.usec}
+        for line in record.text.split("\n"):
+            begins = _OFF_BUS_BEGINS.match(line)
+            event = _event(line, begun)
+            begun = (
+                begins.group("bdf")
+                if begins and not event
+                else begun
+                if line.startswith("NVRM:") and not event
+                else None
+            )
+            if event:
+                events.append(dict(when, **event))
+            elif line.startswith(_LOADED):
+                loads.append(when)
+            else:
+                _count_aer(aer, when, line)
+    kept = _thinned(events)
+    return {
+        "events": kept,
+        "dropped": len(events) - len(kept),
+        "aer": list(aer.values())[-MOST_EVENTS:],
+        "loads": loads[-8:],
+    }
+
+
+def _event(line: str, begun: Optional[str]) -> Optional[Event]:
+    found = _XID.match(line)
+    if found:
+        text = found.group("text") or ""
+        process = _PROCESS.search(text)
+        pid = process.group(1) if process else ""
+        fatal = _fatal(text) if int(found.group("xid")) in xids.FATAL_IN_TEXT else None
+        name = process.group(2).strip() if process and process.group(2) else None
+        return _made(
+            "xid",
+            found.group("bdf"),
+            text,
+            xid=int(found.group("xid")),
+            mig=found.group("mig"),
+            fatal=fatal,
+            pid=int(pid) if pid.isdecimal() else None,
+            process=None if name == "<unknown>" else name,
+        )
+    found = _SXID.match(line)
+    if found:
+        # One error is several lines, of which the first says how bad it is.
+        if re.match(r"(Severity|Data)\b", found.group("text")):
+            return None
+        return _made(
+            "sxid",
+            found.group("bdf"),
+            found.group("text"),
+            sxid=int(found.group("sxid")),
+            fatal=_fatal(found.group("text")),
+        )
+    found = _OFF_BUS.match(line)
+    if found:
+        return _made("off_bus", found.group("bdf"), line)
+    if begun and line.startswith("NVRM:") and "fallen off the bus" in line:
+        return _made("off_bus", begun, line)
+    return None
+
+
+def _fatal(text: str) -> Optional[bool]:
+    found = re.search(r"\b(non-?)?fatal\b", text, re.IGNORECASE)
+    return None if not found else not found.group(1)
+
+
+def _made(kind: str, bdf: str, text: str, **more: Any) -> Event:
+    event: Event = {
+        "pci": normalise_pci(bdf),
+        "kind": kind,
+        "xid": None,
+        "sxid": None,
+        "fatal": None,
+        "mig": None,
+        "pid": None,
+        "process": None,
+    }
+    return dict(event, text=text[:_MOST_TEXT], **more)
+
+
+def _count_aer(aer: Dict[Tuple[str, str], Dict[str, Any]], when: Dict[str, Any], line: str) -> None:
+    found = _AER.match(line)
+    if found:
+        severity = (
+            "corrected"
+            if found.group("severity") == "Correct"
+            else "fatal"
+            if (found.group("fatal") or "").lower() == "fatal"
+            else "nonfatal"
+        )
+        key = (normalise_pci(found.group("bdf")), severity)
+        known = aer.pop(key, {"count": 0})
+        aer[key] = dict(
+            when, pci=key[0], severity=severity, count=known["count"] + 1, text=line[:_MOST_TEXT]
+        )
+
+
+def _thinned(events: List[Event]) -> List[Event]:
+    """At most `MOST_EVENTS`: the newest of each error of each GPU, so that what is logged all the
+    time does not push out what was logged once.
+    """
+    if len(events) <= MOST_EVENTS:
+        return events
+    by_error: Dict[Any, List[int]] = {}
+    for place, event in enumerate(events):
+        by_error.setdefault(
+            (event["pci"], event["kind"], event["xid"], event["sxid"], event["fatal"]), []
+        ).append(place)
+    most = max(1, MOST_EVENTS // len(by_error))
+    kept = sorted(place for places in by_error.values() for place in places[-most:])
+    return [events[place] for place in kept[-MOST_EVENTS:]]
+
+
+# --- judging
+# ---------------------------------------------------------------------------------------------------------
+
+
+class _Told(NamedTuple):
+    """An event with what it says."""
+
+    event: Event
+    verdict: Verdict
+    #: What happened, in words.
+    what: str
+
+
+#: Before every moment, also one that a clock has before the boot.
+_NEVER = float("-inf")
+
+
+class _Ends(NamedTuple):
+    """When (microseconds since boot, ``_NEVER`` where it did not) the driver last said of a GPU
+    that nothing is to be done, and when it was last loaded.
+    """
+
+    word: float
+    load: float
+
+
+class _Burst(NamedTuple):
+    """Errors of one device without silence between them: the cause, and what came with it."""
+
+    cause: _Told
+    told: List[_Told]
+    recovered: bool
+
+
+def judge(readings: Readings, options: Options) -> CheckResult:
+    readings = readings if isinstance(readings, dict) else {}
+    log = readings.get("log")
+    log = log if isinstance(log, dict) else {}
+    uptime = _number(readings.get("uptime_seconds"))
+    if log.get("source") not in ("kmsg", "journal") or not isinstance(readings.get("events"), list):
+        message = (
+            "the kernel's log could not be read "
+            f"({log.get('error') or 'it was not tried'}); run with become, and give a "
+            "container /dev/kmsg of the host"
+        )
+        return concluded(
+            NAME,
+            [
+                Finding(
+                    "kernel_log_not_read", UNKNOWN, message, "fix_configuration", NODE, dict(log)
+                )
+            ],
+            "",
+        )
+    events = [event for event in readings["events"] if _understood(event)]
+    findings: List[Finding] = []
+    if len(events) < len(readings["events"]):
+        findings.append(
+            Finding(
+                "kernel_log_not_read",
+                UNKNOWN,
+                "part of what was read of the kernel's log is not understood",
+                "watch",
+                NODE,
+                dict(log),
+            )
+        )
+    since = _number(options.get("since"))
+    if since is not None and uptime is not None:
+        events = [event for event in events if uptime - event["usec"] / 1e6 <= since]
+    gpus = listed_gpus(readings)
+    bus = readings.get("bus")
+    subjects: Dict[Optional[str], Subject] = {
+        pci: Subject("gpu", pci=pci)
+        for pci in (bus if isinstance(bus, list) else [])
+        if isinstance(pci, str)
+    }
+    subjects.update({subject.pci: subject for subject in map(gpu_subject, gpus) if subject.pci})
+    recovery = {normalise_pci(str(gpu.get("pci"))): gpu.get("recovery") for gpu in gpus}
+    # What ends an error must be whole: half a record of a load is not understood.
+    loads = [
+        load["usec"]
+        for load in mappings_in(readings.get("loads"))
+        if "seq" in load and _number(load.get("usec")) is not None
+    ]
+    by_device: Dict[Tuple[bool, str], List[Event]] = {}
+    for event in sorted(events, key=lambda one: one["usec"]):
+        by_device.setdefault((event["kind"] == "sxid", normalise_pci(event["pci"])), []).append(
+            event
+        )
+    devices = {
+        key: _bursts(several, recovery.get(key[1]), loads) for key, several in by_device.items()
+    }
+    for (switch, pci), bursts in devices.items():
+        subject = (
+            Subject("nvswitch", pci=pci) if switch else subjects.get(pci, Subject("gpu", pci=pci))
+        )
+        findings += _judge_device(bursts, subject, uptime, switch)
+    findings += _judge_applications(
+        {
+            subjects.get(pci, Subject("gpu", pci=pci)): bursts
+            for (switch, pci), bursts in devices.items()
+            if not switch
+        },
+        len(gpus),
+    )
+    findings += _judge_aer(mappings_in(readings.get("aer")), subjects, since, uptime) + _judge_log(
+        log, readings.get("dropped"), uptime
+    )
+    return concluded(
+        NAME, findings, _summary(devices, uptime, since), _measured(by_device, subjects)
+    )
+
+
+def _understood(event: Any) -> bool:
+    if (
+        not isinstance(event, dict)
+        or _number(event.get("usec")) is None
+        or not isinstance(event.get("pci"), str)
+    ):
+        return False
+    number = (
+        event.get("xid")
+        if event.get("kind") == "xid"
+        else event.get("sxid")
+        if event.get("kind") == "sxid"
+        else 0
+    )
+    return (
+        event.get("kind") in ("xid", "sxid", "off_bus")
+        and isinstance(number, int)
+        and not isinstance(number, bool)
+    )
+
+
+def _told(event: Event) -> _Told:
+    kind, text = event["kind"], str(event.get("text") or "")
+    if kind == "off_bus":
+        return _Told(event, xids.XIDS[xids.OFF_THE_BUS].verdict, "GPU has fallen off the bus")
+    if kind == "sxid":
+        fatal = event.get("fatal")
+        words = (
+            "fatal"
+            if fatal
+            else "not fatal"
+            if fatal is False
+            else "of a severity that is not told"
+        )
+        return _Told(
+            event,
+            xids.SWITCH_FATAL if fatal else xids.SWITCH_NOT_FATAL,
+            f"SXid {event['sxid']} ({words}: {text})",
+        )
+    code = event["xid"]
+    row = xids.XIDS.get(code)
+    if row is None:
+        return _Told(event, xids.NOT_KNOWN, f"Xid {code} ({text})")
+    meaning, verdict = row.meaning, row.verdict
+    if code in xids.RETIREMENT:
+        meaning = meaning.replace(
+            "row or page",
+            "row" if "row" in text.lower() else "page" if "page" in text.lower() else "row or page",
+        )
+    if code in xids.FATAL_IN_TEXT and event.get("fatal"):
+        meaning, verdict = f"{meaning}, fatal", xids.FATAL_LINK
+    if code == xids.RECOVERY_CHANGED:
+        asked = recovery_of(event)
+        if asked is not None:
+            action, words = (
+                ("none", "the driver asks for no recovery")
+                if asked == 0
+                else recovery_action(asked)
+            )
+            verdict = Verdict(PASS if asked == 0 else FAIL, action, words)
+    return _Told(event, verdict, f"Xid {code} ({meaning})")
+
+
+def recovery_of(event: Event) -> Optional[int]:
+    """The recovery action that an Xid 154 changes to, None for other events and a text that does
+    not say it.
+    """
+    found = (
+        _RECOVERY_TO.search(str(event.get("text") or ""))
+        if event.get("xid") == xids.RECOVERY_CHANGED
+        else None
+    )
+    return int(found.group(1), 16) if found else None
+
+
+def _bursts(events: List[Event], recovery: Any, loads: List[float]) -> List[_Burst]:
+    """The bursts of one device. ``recovery`` is field 230 as it is now, ``loads`` are the times at
+    which the driver was loaded.
+    """
+    asked = [event for event in events if recovery_of(event) is not None]
+    words = [event["usec"] for event in asked if recovery_of(event) == 0]
+    # It asked for something once, and now it does not: that was done.
+    if asked and recovery == 0 and not isinstance(recovery, bool):
+        words.append(asked[-1]["usec"])
+    ends = _Ends(max(words, default=_NEVER), max(loads, default=_NEVER))
+    bursts: List[List[_Told]] = []
+    for event in events:
+        told = _told(event)
+        if bursts and event["usec"] - bursts[-1][-1].event["usec"] <= SILENCE * 1e6:
+            bursts[-1].append(told)
+        else:
+            bursts.append([told])
+    return [_burst(part, ends) for whole in bursts for part in _parted(whole, ends)]
+
+
+def _parted(burst: List[_Told], ends: _Ends) -> List[List[_Told]]:
+    """A burst that the end of an error falls into is two: what was before it, and what came after
+    all the same.
+    """
+    before = [told for told in burst if told.event["usec"] <= max(ends)]
+    return [part for part in (before, burst[len(before) :]) if part]
+
+
+def _burst(told: List[_Told], ends: _Ends) -> _Burst:
+    codes = {one.event.get("xid") for one in told}
+
+    def rank(one: _Told) -> float:
+        """How well it explains the others: how bad it is by itself, unless another says what became
+        of it; what the driver asks for is the last to do so.
+        """
+        if not codes.isdisjoint(xids.EXPLAINED.get(one.event.get("xid") or 0, ())):
+            return 0
+        badness = STATUSES.index(one.verdict.status)
+        return min(badness, 0.5) if one.event.get("xid") == xids.RECOVERY_CHANGED else badness
+
+    cause = max(told, key=rank)
+    asked = [recovery_of(one.event) for one in told if recovery_of(one.event) is not None]
+    if asked and asked[-1] and cause.event.get("xid") != xids.RECOVERY_CHANGED:
+        # What the driver asks for comes before what the catalogue says in general.
+        cause = cause._replace(verdict=Verdict(FAIL, *recovery_action(asked[-1])))
+    # A new driver mends what a reset mends. Its own word counts for all but a GPU that is to be
+    # replaced.
+    last, action = told[-1].event["usec"], cause.verdict.action
+    return _Burst(
+        cause,
+        told,
+        (last <= ends.word and action != "replace_part")
+        or (last <= ends.load and action not in ("replace_part", "reboot_node")),
+    )
+
+
+def _judge_device(
+    bursts: List[_Burst], subject: Subject, uptime: Optional[float], switch: bool
+) -> List[Finding]:
+    """One finding for what still holds, the worst first, one for what is over, and one for errors
+    of applications.
+    """
+    live = sorted(
+        (burst for burst in bursts if not burst.recovered and burst.cause.verdict.status != PASS),
+        key=_badness,
+    )
+    over = [burst for burst in bursts if burst.recovered and burst.cause.verdict.status != PASS]
+    # That nothing is to be done any more is no error.
+    harmless = [
+        burst
+        for burst in bursts
+        if burst.cause.verdict.status == PASS
+        and any(recovery_of(told.event) != 0 for told in burst.told)
+    ]
+    findings = []
+    if live:
+        worst = live[0].cause
+        off = worst.event["kind"] == "off_bus" or worst.event.get("xid") == xids.OFF_THE_BUS
+        code = (
+            "nvswitch_error"
+            if switch
+            else "xid_off_the_bus"
+            if off
+            else "xid_error"
+            if worst.verdict.status == FAIL
+            else "xid_warning"
+        )
+        message = f"{worst.what}{_times(live, worst, uptime)}; {worst.verdict.next}"
+        others = sorted({burst.cause.what for burst in live} - {worst.what})
+        message += f"; also {', '.join(others[:3])}" if others else ""
+        findings.append(
+            Finding(
+                code, worst.verdict.status, message, worst.verdict.action, subject, _evidence(live)
+            )
+        )
+    if over:
+        words = ", ".join(sorted({burst.cause.what for burst in over})[:4])
+        message = (
+            f"{words} before the driver was loaded anew or said that no recovery is "
+            "needed; it is over"
+        )
+        findings.append(Finding("xid_recovered", PASS, message, "none", subject, _evidence(over)))
+    if harmless:
+        words = ", ".join(sorted({told.what for burst in harmless for told in burst.told})[:4])
+        message = f"{words}: nothing is wrong with the GPU as far as this tells"
+        findings.append(
+            Finding("xid_harmless", PASS, message, "none", subject, _evidence(harmless))
+        )
+    return findings
+
+
+def _badness(burst: _Burst) -> Tuple[int, float]:
+    return (-STATUSES.index(burst.cause.verdict.status), -burst.cause.event["usec"])
+
+
+def _times(bursts: List[_Burst], worst: _Told, uptime: Optional[float]) -> str:
+    """How often the same was the cause, and how long ago it was last."""
+    same = [burst.cause.event for burst in bursts if burst.cause.what == worst.what]
+    often = f" {len(same)} times" if len(same) > 1 else ""
+    ago = None if uptime is None else uptime - max(event["usec"] for event in same) / 1e6
+    return often + (
+        f"{', last' if often else ''} {_duration(ago)} ago" if ago is not None and ago >= 0 else ""
+    )
+
+
+def _duration(seconds: float) -> str:
+    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * length:
+            return f"{seconds / length:.0f} {unit}"
+    return f"{seconds:.0f} s"
+
+
+def _evidence(bursts: List[_Burst]) -> Dict[str, Any]:
+    """The causes with what came with each; the newest eight bursts."""
+    return {
+        "bursts": [
+            {
+                "cause": _short(burst.cause.event),
+                "with": [
+                    _short(told.event) for told in burst.told if told.event is not burst.cause.event
+                ][:12],
+            }
+            for burst in sorted(bursts, key=lambda one: one.cause.event["usec"])[-8:]
+        ]
+    }
+
+
+def _short(event: Event) -> Dict[str, Any]:
+    return {
+        key: event[key]
+        for key in ("seq", "usec", "xid", "sxid", "mig", "pid", "process", "text")
+        if event.get(key) is not None
+    }
+
+
+def _judge_applications(devices: Dict[Subject, List[_Burst]], gpus: int) -> List[Finding]:
+    """A GPU on which many applications failed, and no other GPU did that."""
+    failed = {}
+    for subject, bursts in devices.items():
+        causes = [
+            burst.cause.event.get("pid")
+            for burst in bursts
+            if burst.cause.verdict == xids.APPLICATION
+        ]
+        pids = {pid for pid in causes if isinstance(pid, int)}
+        if pids:
+            failed[subject] = pids
+    often = [subject for subject, pids in failed.items() if len(pids) >= MANY_PROCESSES]
+    if gpus < 2 or len(failed) != 1 or not often:
+        return []
+    count = len(failed[often[0]])
+    message = (
+        f"{count} processes failed on it with errors that are an application's own, and "
+        f"on none of the other {gpus - 1} GPUs; watch it"
+    )
+    return [
+        Finding(
+            "many_application_errors",
+            WARN,
+            message,
+            "watch",
+            often[0],
+            {"processes": sorted(failed[often[0]])[:32]},
+        )
+    ]
+
+
+def _judge_aer(
+    aer: List[Dict[str, Any]],
+    subjects: Dict[Optional[str], Subject],
+    since: Optional[float],
+    uptime: Optional[float],
+) -> List[Finding]:
+    """PCIe errors that a GPU itself reported; those of the bridges above it are read by the check
+    of its link. Corrected ones were corrected.
+    """
+    findings = []
+    for one in aer:
+        when, subject = _number(one.get("usec")), subjects.get(normalise_pci(str(one.get("pci"))))
+        old = (
+            since is not None
+            and uptime is not None
+            and when is not None
+            and uptime - when / 1e6 > since
+        )
+        if subject is None or old or one.get("severity") not in ("fatal", "nonfatal"):
+            continue
+        words = "fatal" if one["severity"] == "fatal" else "uncorrected"
+        message = (
+            f"{one.get('count')} {words} PCIe errors in the kernel's log; look at its "
+            "link, its seat and its riser"
+        )
+        findings.append(Finding("pcie_error_logged", WARN, message, "watch", subject, {"aer": one}))
+    return findings
+
+
+def _judge_log(log: Dict[str, Any], dropped: Any, uptime: Optional[float]) -> List[Finding]:
+    if not log.get("overwritten"):
+        return []
+    first = _number(log.get("first_usec"))
+    reach = "has lost its beginning"
+    if uptime and first is not None:
+        reach = (
+            f"reaches back {_duration(uptime - first / 1e6)} of the {_duration(uptime)} since boot"
+        )
+    message = f"the kernel's log {reach}; what was logged before is not known"
+    return [
+        Finding("kernel_log_overwritten", PASS, message, "none", NODE, dict(log, dropped=dropped))
+    ]
+
+
+def _summary(
+    devices: Dict[Tuple[bool, str], List[_Burst]], uptime: Optional[float], since: Optional[float]
+) -> str:
+    """One line for a node without errors that count."""
+    period = (
+        f"in the last {_duration(since)}"
+        if since is not None
+        else f"since boot ({_duration(uptime)} ago)"
+        if uptime is not None
+        else "since boot"
+    )
+    past = sum(len(bursts) for bursts in devices.values())
+    return (
+        f"no error of a GPU or switch {period} that still counts ({past} that do not)"
+        if past
+        else f"no error of a GPU or switch {period}"
+    )
+
+
+def _measured(
+    by_device: Dict[Tuple[bool, str], List[Event]], subjects: Dict[Optional[str], Subject]
+) -> List[Measurement]:
+    counts: Dict[Tuple[str, str], int] = {}
+    for (switch, pci), events in by_device.items():
+        index = subjects[pci].index if pci in subjects else None
+        for event in events:
+            if not switch and index is not None:
+                key = (
+                    str(index),
+                    str(xids.OFF_THE_BUS if event["kind"] == "off_bus" else event["xid"]),
+                )
+                counts[key] = counts.get(key, 0) + 1
+    return [
+        Measurement("xid_errors", count, "events", {"gpu": gpu, "xid": xid})
+        for (gpu, xid), count in sorted(counts.items())
+    ]
+
+
+def _number(value: Any) -> Optional[float]:
+    return (
+        value
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
+        else None
+    )
+
+
+NAME = "xid_errors"
+CHECK = Check(
+    name=NAME,
+    purpose="which errors did the driver log of GPUs and switches since boot, and what is to "
+    "be done about their cause",
+    intrusion=PASSIVE,
+    measure=measure,
+    judge=judge,
+    options={"since": {"type": "float"}},
+)

@@ -1,0 +1,241 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The door to the program ``dcgmi``: one diagnostic, within its time, with nothing left behind.
+
+Use it only inside a `bounded.Child`, which ends what dcgmi itself started.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import signal
+import tempfile
+import time
+from typing import Any, Dict, List, Optional
+
+from . import dcgm_report
+from ..framework.check import Probe, Readings
+from ..system.host import Host, Process
+from ...knowledge import dcgm as knowledge
+
+#: Characters of dcgmi's output kept in the readings; what is judged is the whole of it, normalised.
+_TEXT = 64 * 1024
+#: Seconds dcgmi may take to tell its version.
+_VERSION_SECONDS = 10.0
+#: Seconds at the end of the check's grace, at most a quarter of it, for what dcgmi leaves behind.
+#: dcgmi itself needs up to 25 s to stop a diagnostic (dcgmi/Diag.cpp) and has the rest of the 30.
+_LAST_SECONDS = 4.0
+
+
+def version(probe: Probe, program: str) -> List[int]:
+    """dcgmi's version as numbers, empty when it does not say: then it is asked for nothing that
+    only newer ones know.
+    """
+    try:
+        told = probe.run(
+            [program, "--version"], min(_VERSION_SECONDS, probe.seconds / 4), grace=0.5
+        ).stdout
+    except OSError:
+        return []
+    found = re.search(r"(\d{1,4})\.(\d{1,4})(?:\.(\d{1,4}))?", told)
+    return [int(part) for part in found.groups() if part] if found else []
+
+
+def test_seconds(parameters: Dict[str, str]) -> float:
+    """Seconds that durations given by the operator add up to; DCGM refuses a time limit that is not
+    above it.
+    """
+    found = (value for name, value in parameters.items() if name.endswith(".test_duration"))
+    return sum(float(value) for value in found if re.fullmatch(r"\d{1,6}(\.\d+)?", value))
+
+
+def run(
+    probe: Probe, readings: Readings, selection: List[str], parameters: Dict[str, str], until: float
+) -> Readings:
+    """One diagnostic by the program and version in ``readings``; while another one is running,
+    tried again for half of the time there is.
+
+    ``{"argv", "returncode", "timed_out", "seconds", "report" (`dcgm.normalise`), "text", "stderr",
+    "left" (processes that could not be ended)}``, or ``{"argv", "error"}`` where dcgmi could not be
+    started.
+    """
+    host_engine = probe.options.get("host_engine")
+    argv = [readings["dcgmi"], "diag", "-j"] + selection
+    if host_engine:
+        argv += ["--host", host_engine]
+    if parameters:
+        argv += ["-p", ";".join(f"{name}={value}" for name, value in parameters.items())]
+    pause = min(15.0, max(0.2, probe.seconds / 20))
+    patience = (time.monotonic() + until) / 2
+    while True:
+        with _StatsDirectory(wanted=not host_engine) as stats:
+            one = _run_once(
+                probe, argv + stats, _time_limit(readings["version"], parameters, until), until
+            )
+        if not already_running(one) or time.monotonic() + pause > patience:
+            return one
+        probe.stage("waiting for another DCGM diagnostic to end")
+        time.sleep(pause)
+
+
+def _time_limit(version: List[int], parameters: Dict[str, str], until: float) -> List[str]:
+    """DCGM's own limit, a little below ours, so that it ends its tests itself."""
+    left = until - time.monotonic()
+    seconds = int(left - min(10.0, left / 10))
+    return ["-t", str(seconds)] if version >= [4] and seconds > test_seconds(parameters) else []
+
+
+class _StatsDirectory:
+    """A directory for the statistics DCGM writes, removed afterwards. An engine elsewhere has no
+    such directory: then it is not told any.
+
+    Whoever uses one has it locked, so that the next run can remove what runs that were killed have
+    left.
+    """
+
+    _PREFIX = "autopilot-gpu-dcgm-"
+
+    def __init__(self, wanted: bool) -> None:
+        self._path: Optional[str] = None
+        self._lock: Optional[int] = None
+        if wanted:
+            self._remove_leftovers()
+            self._path = tempfile.mkdtemp(prefix=self._PREFIX)
+            self._lock = self._locked(self._path)
+            if self._lock is None:
+                # Another run took it for a leftover before it was locked; a second time in a row
+                # that does not happen.
+                self._path = tempfile.mkdtemp(prefix=self._PREFIX)
+                self._lock = self._locked(self._path)
+
+    def __enter__(self) -> List[str]:
+        if not self._path:
+            return []
+        # The host engine may run its tests as another user.
+        os.chmod(self._path, 0o1777)
+        return ["--statspath", self._path]
+
+    def __exit__(self, *_error: Any) -> None:
+        if self._path:
+            shutil.rmtree(self._path, ignore_errors=True)
+            if self._lock is not None:
+                os.close(self._lock)
+
+    def _remove_leftovers(self) -> None:
+        parent = tempfile.gettempdir()
+        for name in os.listdir(parent):
+            path = os.path.join(parent, name)
+            lock = self._locked(path) if name.startswith(self._PREFIX) else None
+            if lock is not None:
+                shutil.rmtree(path, ignore_errors=True)
+                os.close(lock)
+
+    @staticmethod
+    def _locked(path: str) -> Optional[int]:
+        """The open lock on a directory of this user; None for one of somebody else, and for one
+        that is in use.
+        """
+        try:
+            handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        except OSError:
+            return None
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            found = os.fstat(handle)
+            # It has no link any more when somebody removed it meanwhile.
+            if found.st_uid == os.geteuid() and found.st_nlink:
+                return handle
+        except OSError:
+            pass
+        os.close(handle)
+        return None
+
+
+def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> Readings:
+    before = _engine_tests()
+    finished = False
+    left: List[int] = []
+    try:
+        done = probe.run(
+            argv + limit,
+            max(0.1, until - time.monotonic()),
+            grace=probe.grace - min(_LAST_SECONDS, probe.grace / 4),
+        )
+        finished = not done.timed_out and done.returncode is not None and done.returncode >= 0
+    except OSError as error:
+        finished = True
+        return {"argv": argv, "error": str(error)}
+    finally:
+        if not finished:
+            left = _end(
+                sorted(set(_engine_tests()) - set(before)), min(_LAST_SECONDS, probe.grace / 4) / 2
+            )
+    return {
+        "argv": done.argv,
+        "returncode": done.returncode,
+        "timed_out": done.timed_out,
+        "seconds": round(done.seconds, 3),
+        "left": done.abandoned + left,
+        "report": dcgm_report.normalise(done.stdout),
+        "text": done.stdout[:_TEXT],
+        "stderr": done.stderr[-4096:],
+    }
+
+
+def report_of(one: Readings) -> Dict[str, Any]:
+    """The normalised document of a run, empty when it has none."""
+    report = one.get("report")
+    return report if isinstance(report, dict) else {}
+
+
+def already_running(one: Readings) -> bool:
+    """Whether a run was refused because the engine is busy with another diagnostic."""
+    report = report_of(one)
+    words = f"{report.get('errors')} {one.get('text') if report.get('problem') else ''}"
+    return one.get("returncode") == knowledge.ALREADY_RUNNING or "already running" in words
+
+
+# --- the tests a host engine runs for us; dcgmi's own descendants are ended with it ---
+
+
+def _engine_tests() -> List[int]:
+    """Processes running tests for a host engine on this host: ``nvvs`` whose parent is
+    ``nv-hostengine``. An engine runs one diagnostic at a time.
+    """
+    processes = Host().processes()
+    engines = [pid for pid, process in processes.items() if process.name == "nv-hostengine"]
+    return [
+        pid
+        for pid, process in processes.items()
+        if process.name == "nvvs" and process.parent in engines
+    ]
+
+
+def _end(pids: List[int], seconds: float) -> List[int]:
+    """SIGTERM, a share of ``seconds``, SIGKILL, to the processes and what they started; returns
+    those that would not go.
+    """
+    for number in (signal.SIGTERM, signal.SIGKILL):
+        pids = [pid for pid, process in _running().items() if pid in pids or process.parent in pids]
+        for pid in pids:
+            try:
+                os.kill(pid, number)
+            except (ProcessLookupError, PermissionError):
+                pass
+        until = time.monotonic() + max(0.2, seconds / 2)
+        while pids and time.monotonic() < until:
+            time.sleep(0.02)
+            pids = [pid for pid in pids if pid in _running()]
+    return pids
+
+
+def _running() -> Dict[int, Process]:
+    """Processes that still run; one that ended and waits for its parent to take note does not."""
+    return {
+        pid: process
+        for pid, process in Host().processes().items()
+        if process.state not in ("Z", "X")
+    }

@@ -1,0 +1,217 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The door to the processes that hold GPUs: those the driver lists, those that have a device open,
+and MPS.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, List, Optional, Set, Tuple
+
+from ..system.host import Host, sysfs_name
+
+#: Services and tools that hold GPUs open without using them, as the kernel names processes (15
+#: characters).
+IGNORED = tuple(
+    name[:15]
+    for name in (
+        "nvidia-persistenced",
+        "nv-hostengine",
+        "dcgm-exporter",
+        "nv-fabricmanager",
+        "nvidia-imex",
+        "nvidia-powerd",
+        "nvidia-device-plugin",
+        "gpu-feature-discovery",
+        "nvidia-smi",
+        "nvtop",
+        "Xorg",
+    )
+)
+#: Bytes of device memory beyond the driver's reserve that an idle GPU may have in use. Our own
+#: figure: less than any CUDA context takes.
+IDLE_MEMORY = 64 * 1024 * 1024
+#: MPS: the server holds the GPUs for its clients, the control daemon starts servers when clients
+#: come.
+_MPS_SERVER, _MPS_CONTROL = "nvidia-cuda-mps-server", "nvidia-cuda-mps-control"
+
+#: How a process holds a GPU -> the NVML functions that list such processes, newest first (older
+#: drivers lack the newest).
+_LISTS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
+    (
+        "compute",
+        ("nvmlDeviceGetComputeRunningProcesses_v3", "nvmlDeviceGetComputeRunningProcesses_v2"),
+    ),
+    (
+        "graphics",
+        ("nvmlDeviceGetGraphicsRunningProcesses_v3", "nvmlDeviceGetGraphicsRunningProcesses_v2"),
+    ),
+    (
+        "mps",
+        (
+            "nvmlDeviceGetMPSComputeRunningProcesses_v3",
+            "nvmlDeviceGetMPSComputeRunningProcesses_v2",
+        ),
+    ),
+)
+#: The bit of SIGKILL in the masks of /proc/<pid>/status.
+_SIGKILL = 1 << 8
+
+
+def listed(
+    nvml: Any, gpu: Dict[str, Any], but: Tuple[str, ...] = ()
+) -> Optional[List[Dict[str, Any]]]:
+    """Processes with a context on a GPU, each once: ``pid`` (numbered as the host does), ``how``,
+    ``memory`` in bytes or None. The driver is not asked for those of the kinds ``but``.
+
+    None where the driver does not list them.
+    """
+    found: Dict[int, Dict[str, Any]] = {}
+    readable = False
+    for how, functions in _LISTS:
+        if how in but:
+            continue
+        several = None
+        for function in functions:
+            several = nvml.optional(gpu, function) if several is None else several
+        readable = readable or (how == "compute" and several is not None)
+        for process in several or []:
+            found.setdefault(
+                process.pid, {"pid": process.pid, "how": how, "memory": process.usedGpuMemory}
+            )
+    return list(found.values()) if readable else None
+
+
+def memory(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, int]]:
+    """Bytes ``used`` by programs, ``reserved`` by the driver, and ``total``; None where the driver
+    (before 510) does not tell the two apart.
+    """
+    version = getattr(nvml.binding, "nvmlMemory_v2", None)
+    info = nvml.optional(gpu, "nvmlDeviceGetMemoryInfo", version) if version else None
+    return (
+        None
+        if info is None
+        else {
+            "used": max(0, info.total - info.free - info.reserved),
+            "reserved": info.reserved,
+            "total": info.total,
+        }
+    )
+
+
+def foreign(process: Dict[str, Any]) -> bool:
+    """Whether it is of somebody, by its ``name``: one without (another namespace's, or one that
+    just ended) is someone's all the same.
+    """
+    return str(process.get("name"))[:15] not in IGNORED
+
+
+def first_of(words: List[str]) -> str:
+    """The first in words, and how many more."""
+    return words[0] + (f" and {len(words) - 1} more" if len(words) > 1 else "")
+
+
+def minor_of(host: Host, bus_id: str) -> Optional[int]:
+    """The number in a GPU's /dev/nvidia<number>; None when the driver does not say, and then
+    whoever holds any GPU counts.
+    """
+    text = host.text("proc/driver/nvidia/gpus", sysfs_name(bus_id), "information") or ""
+    found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
+    return int(found.group(1)) if found else None
+
+
+def scan(host: Host, but: Set[int]) -> Tuple[Dict[int, List[Dict[str, Any]]], List[Dict[str, Any]]]:
+    """Processes by the minor number of the /dev/nvidia* they have open, and those of MPS
+    (``server``: whether it is one). Without root only one's own can be seen.
+    """
+    holders: Dict[int, List[Dict[str, Any]]] = {}
+    mps = []
+    for name in host.names("proc") or []:
+        if not name.isdecimal() or int(name) in but:
+            continue
+        process = {"pid": int(name), "name": host.process_name(int(name))}
+        command = os.path.basename((host.text("proc", name, "cmdline") or "").split("\0")[0])
+        if command in (_MPS_SERVER, _MPS_CONTROL):
+            mps.append(dict(process, server=command == _MPS_SERVER))
+        for minor in _open_minors(host, name):
+            holders.setdefault(minor, []).append(process)
+    return holders, mps
+
+
+def _open_minors(host: Host, pid: str) -> Set[int]:
+    minors = set()
+    for descriptor in host.names("proc", pid, "fd") or []:
+        try:
+            target = os.readlink(host.path("proc", pid, "fd", descriptor))
+        except OSError:
+            continue
+        if target.startswith("/dev/nvidia") and target[len("/dev/nvidia") :].isdecimal():
+            minors.add(int(target[len("/dev/nvidia") :]))
+    return minors
+
+
+def ours(host: Host) -> Set[int]:
+    """This process and its descendants, by the numbers they have on the host (a container has
+    numbers of its own).
+    """
+    all_processes = host.processes()
+    found = (
+        {os.getpid()}
+        if host.root == "/"
+        else {pid for pid in all_processes if _is_this_process(host, str(pid))}
+    )
+    while True:
+        more = {pid for pid, process in all_processes.items() if process.parent in found} - found
+        if not more:
+            return found
+        found |= more
+
+
+def _is_this_process(host: Host, pid: str) -> bool:
+    """Whether the host's process ``pid`` is this one seen from outside: the same number in the same
+    process namespace.
+    """
+    status = host.text("proc", pid, "status") or ""
+    inner = [line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")]
+    if inner != [str(os.getpid())]:
+        return False
+    try:
+        return os.readlink(host.path("proc", pid, "ns/pid")) == os.readlink("/proc/self/ns/pid")
+    except OSError:
+        return False
+
+
+def scope(host: Host) -> str:
+    """``host`` where all processes of the host are to be seen, ``namespace`` in a container that
+    has numbers of its own.
+    """
+    return "host" if host.process_name(2) == "kthreadd" else "namespace"
+
+
+def described(host: Host, pid: int) -> Dict[str, Any]:
+    """``name`` and ``state`` (one letter, proc(5)), ``started`` in seconds after boot, ``cgroup``,
+    ``killed`` (SIGKILL is pending) and ``waits_in`` (the kernel function a sleeping process waits
+    in) of a process; all None when there is none with that number.
+    """
+    head, _paren, tail = (host.text("proc", str(pid), "stat") or "").rpartition(")")
+    fields = tail.split()
+    if not head or not fields:
+        return dict.fromkeys(("name", "state", "started", "cgroup", "killed", "waits_in"))
+    ticks = fields[19] if len(fields) > 19 else ""
+    groups = (host.text("proc", str(pid), "cgroup") or "").splitlines()
+    status = host.text("proc", str(pid), "status") or ""
+    pending = [
+        int(mask, 16)
+        for mask in re.findall(r"^(?:SigPnd|ShdPnd):\s*([0-9a-fA-F]+)$", status, re.MULTILINE)
+    ]
+    waits = host.text("proc", str(pid), "wchan") if fields[0] == "D" else None
+    return {
+        "name": head.partition("(")[2],
+        "state": fields[0],
+        "started": int(ticks) / os.sysconf("SC_CLK_TCK") if ticks.isdecimal() else None,
+        "cgroup": groups[-1].split(":", 2)[-1] if groups else None,
+        "killed": any(mask & _SIGKILL for mask in pending) if pending else None,
+        "waits_in": waits if waits and waits != "0" else None,
+    }

@@ -1,0 +1,254 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What a GPU's memory and arithmetic do, measured with our own kernels (src/cuda), to be run in a
+`bounded.Child`: what is found is sent as it comes.
+
+Every kernel computes what is known beforehand, to the bit, and is compared: a GPU that is fast and
+wrong is the worst one.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import struct
+import time
+from typing import Any, Callable, Dict, List, Optional, cast
+
+from ..system.bounded import Report
+from .cuda import CAPABILITY, L2_CACHE, MULTIPROCESSORS, Context, Cuda, CudaError
+from ..system.host import Host
+from . import ptx_generated
+from .host_copies import MIB, SAMPLES, difference, enough_copies, only_these, sampler
+
+#: What is measured and its unit.
+RATES = {"triad": "bytes/s", "fp64": "FLOP/s", "tensor": "FLOP/s"}
+#: The oldest GPUs that our kernels run on, by the number before the dot of their compute
+#: capability: Volta.
+OLDEST = 7
+#: Seconds of work before anything is measured, so that clocks and power have come up. Our own
+#: figure.
+WARM_UP_SECONDS = 0.1
+#: Each of the triad's three arrays is as many times the L2 cache as this, so that what is in the
+#: cache makes no difference that counts.
+_L2_TIMES = 8
+_THREADS = 256
+#: Blocks for each multiprocessor: enough to hide the arithmetic's latency. The tensor kernel has so
+#: many registers that more do not fit.
+_TRIAD_BLOCKS, _FP64_BLOCKS, _TENSOR_BLOCKS = 32, 4, 2
+
+#: The triad's factor. All of its numbers are whole and exact.
+_FACTOR = 3.0
+#: The chains of the double precision kernel: their number, steps, k and where they start. With k =
+#: 1.9 they stay between -2 and 2 for ever.
+_CHAINS, _STEPS, _K = 8, 8192, 1.9
+_STARTS = tuple(0.1 + 0.1 * chain for chain in range(_CHAINS))
+#: Additions of the tensor kernel to each sum, whose parts are at most 16 x 2 x 2: 4096 of them stay
+#: far below 2^24.
+_ADDITIONS, _TILE, _TILES = 4096, 256, 4
+
+
+def one(report: Report, host: Host, gpu: Dict[str, Any]) -> None:
+    """Measure one GPU; the driver is shown no other.
+
+    Sends ``capability`` (major), ``rates`` ({name: per second, see RATES, the median}), ``samples``
+    ({name: [...]}), ``verified`` ({name: {"size", "wrong", "first_wrong"}}: bytes compared,
+    elements or blocks of 64 KiB that differ, first wrong byte), ``phase`` and ``cuda_error``.
+    """
+    only_these([gpu])
+    try:
+        cuda = Cuda(host, report.stage)
+        device = cuda.device(gpu["pci"])
+        capability = cuda.attribute(device, CAPABILITY)
+        report.send("capability", capability)
+        if capability < OLDEST:
+            return
+        cache, processors = (
+            cuda.attribute(device, L2_CACHE),
+            cuda.attribute(device, MULTIPROCESSORS),
+        )
+        found: Dict[str, Dict[str, Any]] = {"rates": {}, "samples": {}, "verified": {}}
+        with cuda.context(device) as context:
+            own = _Kernels(report, context, found, processors, cache)
+            for name, measure in _MEASURES.items():
+                report.send("phase", name)
+                measure(own)
+    except CudaError as error:
+        report.send("cuda_error", error.to_dict())
+    report.send("phase", "")
+
+
+class _Kernels:
+    """One context, and what came of the kernels in it."""
+
+    def __init__(
+        self,
+        report: Report,
+        context: Context,
+        found: Dict[str, Dict[str, Any]],
+        processors: int,
+        cache: int,
+    ) -> None:
+        self._report, self.context, self._found = report, context, found
+        self.processors, self.cache = processors, cache
+        self.stream = context.stream()
+        self._events = context.event(), context.event()
+
+    def rate(self, name: str, work: Callable[[], None], size: int) -> None:
+        """Time a kernel that does ``size`` bytes or operations."""
+        until = time.monotonic() + WARM_UP_SECONDS
+        while time.monotonic() < until:
+            work()
+            self.context.finish(self.stream)
+        sample = sampler(self.context, self.stream, self._events, work, size)
+        launches = enough_copies(sample, size)
+        samples = sorted(sample(launches) for _turn in range(SAMPLES))
+        self._tell("samples", name, samples)
+        self._tell("rates", name, samples[len(samples) // 2])
+
+    def verify(self, name: str, size: int, wrong: int, first: Optional[int]) -> None:
+        self._tell("verified", name, {"size": size, "wrong": wrong, "first_wrong": first})
+
+    def _tell(self, what: str, name: str, value: Any) -> None:
+        self._found[what][name] = value
+        self._report.send(what, self._found[what])
+
+    def verify_pattern(self, name: str, device: int, size: int, pattern: bytes) -> None:
+        """Compare what a kernel wrote with a pattern that repeats."""
+        found, expected = self.context.host_memory(size), self.context.host_memory(size)
+        self.context.copy_to_host(found, device, size, self.stream)
+        self.context.finish(self.stream)
+        ctypes.memmove(expected, pattern, len(pattern))
+        filled = len(pattern)
+        while filled < size:
+            ctypes.memmove(expected + filled, expected, min(filled, size - filled))
+            filled *= 2
+        unlike = difference(expected, found, size)
+        self.verify(name, size, unlike["wrong_blocks"], unlike["first_wrong"])
+
+    def upload(self, data: bytes) -> int:
+        """Memory of the GPU with this data."""
+        host, device = self.context.host_memory(len(data)), self.context.device_memory(len(data))
+        ctypes.memmove(host, data, len(data))
+        self.context.copy_to_device(device, host, len(data), self.stream)
+        self.context.finish(self.stream)
+        return device
+
+
+def _triad(own: _Kernels) -> None:
+    context, stream = own.context, own.stream
+    size = max(MIB, own.cache * _L2_TIMES // MIB * MIB)
+    doubles, blocks = size // 8, _TRIAD_BLOCKS * own.processors
+    a, b, c = (context.device_memory(size) for _array in range(3))
+    fill, triad, count = (
+        context.function(ptx_generated.TRIAD, f"autopilot_{name}")
+        for name in ("fill", "triad", "count")
+    )
+    context.launch(fill, blocks, _THREADS, (b, c, doubles), stream)
+    own.rate(
+        "triad",
+        lambda: context.launch(
+            triad, blocks, _THREADS, (a, b, c, _bits(_FACTOR), doubles // 2), stream
+        ),
+        3 * size,
+    )
+    wrong = own.upload(bytes(8))
+    context.launch(count, blocks, _THREADS, (a, _bits(_FACTOR), doubles, wrong), stream)
+    answer = context.host_memory(8)
+    context.copy_to_host(answer, wrong, 8, stream)
+    context.finish(stream)
+    own.verify("triad", size, ctypes.c_uint64.from_address(answer).value, None)
+
+
+def _fp64(own: _Kernels) -> None:
+    context, threads = own.context, _FP64_BLOCKS * own.processors * _THREADS
+    size = threads * _CHAINS * 8
+    ends, starts = context.device_memory(size), own.upload(struct.pack("<8d", *_STARTS))
+    kernel = context.function(ptx_generated.FP64, "autopilot_fp64")
+    arguments = (ends, starts, _bits(_K), _STEPS)
+    own.rate(
+        "fp64",
+        lambda: context.launch(kernel, threads // _THREADS, _THREADS, arguments, own.stream),
+        2 * threads * _CHAINS * _STEPS,
+    )
+    own.verify_pattern("fp64", ends, size, struct.pack("<8d", *chain_ends()))
+
+
+def chain_ends() -> List[float]:
+    """Where the chains of the double precision kernel end, by the C library's correctly rounded
+    fma.
+    """
+    fma = c_fma()
+    ends = []
+    for x in _STARTS:
+        for _step in range(_STEPS):
+            x = fma(x, x, -_K)
+        ends.append(x)
+    return ends
+
+
+def _tensor(own: _Kernels) -> None:
+    context, blocks = own.context, _TENSOR_BLOCKS * own.processors
+    warps = blocks * _THREADS // 32
+    left, right = tiles()
+    size = warps * _TILES * _TILE * 4
+    sums = context.device_memory(size)
+    kernel = context.function(ptx_generated.TENSOR, "autopilot_tensor")
+    arguments = (
+        sums,
+        own.upload(struct.pack(f"<{len(left)}e", *left)),
+        own.upload(struct.pack(f"<{len(right)}e", *right)),
+        _ADDITIONS,
+    )
+    operations = 2 * 16 * _TILE * _TILES * warps * _ADDITIONS
+    own.rate(
+        "tensor",
+        lambda: context.launch(kernel, blocks, _THREADS, arguments, own.stream),
+        operations,
+    )
+    own.verify_pattern(
+        "tensor", sums, size, struct.pack(f"<{_TILES * _TILE}f", *tile_sums(left, right))
+    )
+
+
+def tiles() -> Any:
+    """The tensor kernel's left tile and its four right ones: whole numbers from -2 to 2 in no
+    simple order, rows one after the other.
+    """
+    return [i * 7 % 11 % 5 - 2 for i in range(_TILE)], [
+        i * 13 % 17 % 5 - 2 for i in range(_TILES * _TILE)
+    ]
+
+
+def tile_sums(left: List[int], right: List[int]) -> List[int]:
+    """What the tensor kernel must have in its four tiles."""
+    return [
+        _ADDITIONS
+        * sum(left[row * 16 + i] * right[tile * _TILE + i * 16 + column] for i in range(16))
+        for tile in range(_TILES)
+        for row in range(16)
+        for column in range(16)
+    ]
+
+
+_MEASURES: Dict[str, Callable[[_Kernels], None]] = {
+    "triad": _triad,
+    "fp64": _fp64,
+    "tensor": _tensor,
+}
+
+
+def _bits(value: float) -> int:
+    """A double as the 64 bits that a kernel's parameter takes."""
+    return int(struct.unpack("<Q", struct.pack("<d", value))[0])
+
+
+def c_fma() -> Callable[[float, float, float], float]:
+    """The C library's multiply-add with one rounding; glibc has it in a library of its own."""
+    for library in (None, "libm.so.6"):
+        try:
+            function: Any = ctypes.CDLL(library).fma
+        except (OSError, AttributeError):
+            continue
+        function.argtypes, function.restype = (ctypes.c_double,) * 3, ctypes.c_double
+        return cast(Callable[[float, float, float], float], function)
+    raise CudaError("function_missing", "fma", None, "the C library has none")

@@ -1,0 +1,114 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""A GPU's PCIe link as the driver sees it, and as sysfs does where the driver does not say."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import Any, Dict, List, Optional
+
+from ..framework.check import Probe, Readings
+from ..system.host import Host, sysfs_name
+from ...knowledge.links import GENERATIONS
+from ...model import normalise_pci
+
+_ADDRESS = r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+
+
+def limits(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
+    """What GPU and slot can do together (``max_generation``, ``max_width``), what the GPU could
+    (``gpu_max_generation``), and the link at rest.
+    """
+    sysfs = _sysfs_limits(probe.host, gpu["pci"])
+    generation, width = (
+        _ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkGeneration"),
+        _ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkWidth"),
+    )
+    rest = now(probe, nvml, gpu)
+    return {
+        "max_generation": generation or sysfs["generation"],
+        "max_width": width or sysfs["width"],
+        "gpu_max_generation": _ask(nvml, gpu, "nvmlDeviceGetGpuMaxPcieLinkGeneration"),
+        "idle_generation": rest["generation"],
+        "idle_width": rest["width"],
+        "replays": _ask(nvml, gpu, "nvmlDeviceGetPcieReplayCounter"),
+    }
+
+
+def now(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
+    """``generation`` and ``width`` at this moment; a link at rest sleeps in a lower generation."""
+    generation, width = (
+        _ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"),
+        _ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkWidth"),
+    )
+    if generation and width:
+        return {"generation": generation, "width": width}
+    sysfs = probe.host.pci_link(gpu["pci"])
+    return {
+        "generation": generation or GENERATIONS.get(sysfs["current_link_speed"]),
+        "width": width or sysfs["current_link_width"] or None,
+    }
+
+
+def replays(nvml: Any, gpu: Dict[str, Any], link: Readings) -> Optional[int]:
+    """How many packets had to be sent again since `limits` gave ``link``."""
+    after = _ask(nvml, gpu, "nvmlDeviceGetPcieReplayCounter")
+    return after - link["replays"] if after is not None and link["replays"] is not None else None
+
+
+def bridges(host: Host, bus_id: str) -> List[Dict[str, Any]]:
+    """The ports and switches above a device, the host's own port first, each with its link as sysfs
+    shows it and its ``aer`` counts.
+    """
+    keys = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
+    found = []
+    for name in _above(host, bus_id):
+        link = host.pci_link(name)
+        found.append(
+            {"pci": normalise_pci(name), **{key: link[key] for key in keys}, "aer": aer(host, name)}
+        )
+    return found
+
+
+def aer(host: Host, bus_id: str) -> Optional[Dict[str, int]]:
+    """Errors that the device has reported since it was found (Linux,
+    Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats); None where it counts none.
+    """
+    counts = {}
+    for kind in ("correctable", "nonfatal", "fatal"):
+        text = host.text("sys/bus/pci/devices", sysfs_name(bus_id), f"aer_dev_{kind}")
+        total = re.search(r"^TOTAL_ERR_\w+ (\d+)$", text or "", re.MULTILINE)
+        if total:
+            counts[kind] = int(total.group(1))
+    return counts or None
+
+
+def _above(host: Host, bus_id: str) -> List[str]:
+    """The addresses of the bridges above a device, from the host's down: its place in sysfs is
+    below all of them.
+    """
+    place = os.path.realpath(host.path("sys/bus/pci/devices", sysfs_name(bus_id))).split(os.sep)
+    return [part for part in place[:-1] if re.fullmatch(_ADDRESS, part)]
+
+
+def _sysfs_limits(host: Host, bus_id: str) -> Dict[str, Optional[int]]:
+    """The lesser of what the GPU and the port it is plugged into can do."""
+    ends = [host.pci_link(bus_id)] + [host.pci_link(port) for port in _above(host, bus_id)[-1:]]
+    generations = [
+        GENERATIONS[end["max_link_speed"]] for end in ends if end["max_link_speed"] in GENERATIONS
+    ]
+    widths = [end["max_link_width"] for end in ends if end["max_link_width"]]
+    return {"generation": min(generations, default=None), "width": min(widths, default=None)}
+
+
+def _ask(nvml: Any, gpu: Dict[str, Any], function: str) -> Any:
+    """The driver's answer, None when it has none: then sysfs is asked, or the reading is missing
+    and is judged as that.
+    """
+    from .nvml import DriverError
+
+    try:
+        return nvml.optional(gpu, function)
+    except DriverError:
+        return None

@@ -1,0 +1,469 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The busy gate: may a check that disturbs, or is disturbed by, other work have the GPUs?
+
+How a check uses it::
+
+    with gate.lock(probe.host) as locked_by:          # two checks must not measure each other; this waits for the other
+        before = gate.look(probe, locked_by)          # everything that must hold, twice, two seconds apart
+        free = gate.free(gpus, gate.judge(before))    # the GPUs that may be used; all of them when forced
+        ...                                           # the measurement
+        after = gate.look(probe, times=1)
+
+and when it judges: ``gate.judge(before)`` (skip or unknown, per GPU where that can be told apart,
+naming who holds it) and ``gate.disturbed(before, after)`` (unknown: what was measured meanwhile
+proves nothing).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+import time
+from typing import Any, Dict, Iterator, List, Optional, Set
+
+from ..system import atomic_file, private_dir
+from ..devices import gpu_holders as processes
+from .check import Probe, Readings
+from ..system.host import Host
+from ...model import NODE, SKIP, UNKNOWN, Finding, Subject, gpu_subject
+from ..devices.gpu_holders import IDLE_MEMORY, first_of, foreign
+from ...lenient import mappings_in
+
+#: Seconds between the looks: longer than the window over which the driver averages utilisation (at
+#: most 1 s, NVML API reference).
+PAUSE = 2.0
+#: Seconds since the epoch that no clock of a host reads (the year 2286).
+_END_OF_TIME = 10**10
+#: Seconds squeue may take.
+_SQUEUE_SECONDS = 10.0
+LOCK_NAME = "checks.lock"
+#: Seconds to wait for another check of this collection: a light one ends by then, a diagnostic of
+#: an hour does not.
+LOCK_SECONDS = 10.0
+
+
+# --- looking
+# ---------------------------------------------------------------------------------------------------------
+
+
+def look(probe: Probe, locked_by: Optional[Dict[str, Any]] = None, times: int = 2) -> Readings:
+    """What holds the GPUs, looked at ``times`` times, `PAUSE` seconds apart. Raises
+    `nvml.DriverError` when there is no driver.
+
+    ``{"locked_by": ..., "looks": [{"gpus": [...], "mps": [process], "jobs": {"ids": [...]} |
+    {"error": text} | None}]}``; a GPU is its identity plus ``processes`` (None: could not be read),
+    ``utilisation`` and ``memory_utilisation`` in percent, ``memory_used`` in bytes beyond the
+    driver's reserve, ``mig`` (None: this GPU has no MIG mode), or ``error``; a process is ``{"pid",
+    "name", "how", "memory"}``. Our own processes are left out.
+    """
+    looks: List[Readings] = []
+    # While another check has the lock, what it does is all there would be to see.
+    for turn in range(1 if locked_by else times):
+        if turn:
+            probe.stage("waiting between two looks at the GPUs")
+            time.sleep(PAUSE)
+        looks.append(_look(probe))
+    return {"locked_by": locked_by, "looks": looks}
+
+
+def _look(probe: Probe) -> Readings:
+    from ..devices.nvml import DriverError
+
+    nvml = probe.nvml()
+    ours = processes.ours(probe.host)
+    probe.stage("looking for processes that hold GPUs")
+    holders, mps = processes.scan(probe.host, ours)
+    gpus = []
+    for gpu in nvml.gpus:
+        if "error" in gpu:
+            gpus.append(dict(gpu))
+            continue
+        try:
+            gpus.append(dict(gpu, **_look_at(probe, nvml, gpu, holders, ours)))
+        except DriverError as error:
+            gpus.append(dict(gpu, error=error.to_dict()))
+    return {
+        "gpus": gpus,
+        "mps": [process for process in mps if process["server"]],
+        "jobs": _jobs(probe),
+    }
+
+
+def _look_at(
+    probe: Probe,
+    nvml: Any,
+    gpu: Dict[str, Any],
+    holders: Dict[int, List[Dict[str, Any]]],
+    ours: Set[int],
+) -> Readings:
+    listed = processes.listed(nvml, gpu)
+    found = {
+        process["pid"]: dict(process, name=probe.host.process_name(process["pid"]))
+        for process in listed or []
+    }
+    minor = processes.minor_of(probe.host, gpu["pci"])
+    for process in [
+        one for number, some in holders.items() for one in some if minor in (number, None)
+    ]:
+        found.setdefault(process["pid"], dict(process, how="open", memory=None))
+    utilisation = nvml.optional(gpu, "nvmlDeviceGetUtilizationRates")
+    memory = processes.memory(nvml, gpu)
+    mig = nvml.optional(gpu, "nvmlDeviceGetMigMode")
+    return {
+        "processes": [process for pid, process in sorted(found.items()) if pid not in ours]
+        if listed is not None
+        else None,
+        "utilisation": utilisation.gpu if utilisation else None,
+        "memory_utilisation": utilisation.memory if utilisation else None,
+        "memory_used": memory["used"] if memory else None,
+        "mig": any(mig) if mig else None,
+    }
+
+
+def _jobs(probe: Probe) -> Optional[Dict[str, Any]]:
+    """Slurm jobs on this node other than the one we are part of; None where there is no Slurm."""
+    program = shutil.which("squeue")
+    if not program:
+        return None
+    node = os.environ.get("SLURMD_NODENAME") or os.uname().nodename.split(".")[0]
+    states = "--states=CONFIGURING,RUNNING,SUSPENDED,STOPPED,COMPLETING"
+    try:
+        done = probe.run(
+            [program, "--noheader", f"--nodelist={node}", states, "--format=%A"], _SQUEUE_SECONDS
+        )
+    except OSError as error:
+        return {"error": f"squeue: {error}"}
+    if done.timed_out:
+        return {"error": f"squeue did not answer within {_SQUEUE_SECONDS:.0f} s"}
+    if done.returncode != 0:
+        # A node that Slurm does not know runs none of its jobs.
+        return (
+            None
+            if "Invalid node name" in done.stderr
+            else {"error": f"squeue failed: {done.stderr.strip()[-200:]}"}
+        )
+    return {"ids": sorted(set(done.stdout.split()) - {os.environ.get("SLURM_JOB_ID", "")})}
+
+
+# --- judging (pure)
+# --------------------------------------------------------------------------------------------------
+
+
+def judge(readings: Any) -> List[Finding]:
+    """Why GPUs may not be used: ``skip`` when a job has them, ``unknown`` when that could not be
+    told or another check runs. Empty: all are idle.
+    """
+    looks = mappings_in(_get(readings, "looks"))
+    locked_by = _get(readings, "locked_by")
+    findings: List[Finding] = []
+    if isinstance(locked_by, dict):
+        findings.append(_locked(locked_by))
+    if not looks:
+        return findings + [
+            Finding(
+                "use_unknown", UNKNOWN, "whether the GPUs are in use could not be told", "watch"
+            )
+        ]
+    findings += _judge_node(looks)
+    identities = {_key(gpu): gpu for one in looks for gpu in mappings_in(one.get("gpus"))}
+    for key, gpu in identities.items():
+        seen = [
+            other for one in looks for other in mappings_in(one.get("gpus")) if _key(other) == key
+        ]
+        finding = _judge_gpu(gpu_subject(gpu), seen, complete=len(seen) == len(looks))
+        if finding:
+            findings.append(finding)
+    if not identities:
+        findings.append(
+            Finding(
+                "use_unknown",
+                UNKNOWN,
+                "whether the GPUs are in use could not be told: none was read",
+                "watch",
+            )
+        )
+    return findings
+
+
+def free(gpus: List[Dict[str, Any]], findings: List[Finding]) -> List[Dict[str, Any]]:
+    """Those of ``gpus`` that no finding of `judge` speaks against."""
+    if any(finding.subject.kind != "gpu" for finding in findings):
+        return []
+    held = [finding.subject for finding in findings]
+    return [gpu for gpu in gpus if gpu_subject(gpu) not in held]
+
+
+def disturbed(before: Any, after: Any) -> List[Finding]:
+    """``unknown`` for each GPU that someone took, and for the node when a job or an MPS server
+    came, between two `look`s.
+
+    Utilisation and memory are not asked: what they show after a measurement is our own.
+    """
+    old, new = mappings_in(_get(before, "looks")), mappings_in(_get(after, "looks"))
+    if not old or not new:
+        return []
+    findings = []
+    came = [job for job in _job_ids(new) if job not in _job_ids(old)]
+    if came:
+        findings.append(
+            Finding(
+                "disturbed",
+                UNKNOWN,
+                f"Slurm started job {first_of(came)} on the node meanwhile",
+                "watch",
+                NODE,
+                {"jobs": came},
+            )
+        )
+    known = {_text(process) for one in old for process in mappings_in(one.get("mps"))}
+    servers = [
+        process
+        for one in new
+        for process in mappings_in(one.get("mps"))
+        if _text(process) not in known
+    ]
+    if servers:
+        findings.append(
+            Finding(
+                "disturbed",
+                UNKNOWN,
+                f"an MPS server started meanwhile: {_people(servers)}",
+                "watch",
+                NODE,
+                {"processes": servers},
+            )
+        )
+    for gpu in mappings_in(new[-1].get("gpus")):
+        held = {
+            str(process.get("pid"))
+            for one in old
+            for other in mappings_in(one.get("gpus"))
+            if _key(other) == _key(gpu)
+            for process in _foreign(other)
+        }
+        intruders = [process for process in _foreign(gpu) if str(process.get("pid")) not in held]
+        if intruders:
+            message = f"taken into use meanwhile by {_people(intruders)}"
+            findings.append(
+                Finding(
+                    "disturbed",
+                    UNKNOWN,
+                    message,
+                    "watch",
+                    gpu_subject(gpu),
+                    {"processes": intruders},
+                )
+            )
+    return findings
+
+
+def _judge_node(looks: List[Dict[str, Any]]) -> List[Finding]:
+    findings = []
+    servers = {
+        str(process.get("pid")): process for one in looks for process in mappings_in(one.get("mps"))
+    }
+    if servers:
+        processes = list(servers.values())
+        findings.append(
+            Finding(
+                "gpu_in_use",
+                SKIP,
+                f"an MPS server is running: {_people(processes)}",
+                "none",
+                NODE,
+                {"processes": processes},
+            )
+        )
+    jobs = _job_ids(looks)
+    if jobs:
+        findings.append(
+            Finding(
+                "jobs_on_node",
+                SKIP,
+                f"Slurm runs job {first_of(jobs)} on the node",
+                "none",
+                NODE,
+                {"jobs": jobs},
+            )
+        )
+    errors = [_get(one.get("jobs"), "error") for one in looks if _get(one.get("jobs"), "error")]
+    if errors:
+        findings.append(
+            Finding(
+                "use_unknown",
+                UNKNOWN,
+                f"whether Slurm runs jobs on the node could not be told: {errors[-1]}",
+                "watch",
+            )
+        )
+    return findings
+
+
+def _judge_gpu(subject: Subject, seen: List[Dict[str, Any]], complete: bool) -> Optional[Finding]:
+    """The first reason that speaks against a GPU; what holds it comes before what is only a sign
+    that something does.
+    """
+    last = seen[-1]
+    if any(one.get("mig") for one in seen):
+        return Finding(
+            "mig_enabled",
+            SKIP,
+            "MIG is enabled or about to be; its instances are not tested",
+            "none",
+            subject,
+        )
+    holders = {str(process.get("pid")): process for one in seen for process in _foreign(one)}
+    if holders:
+        return Finding(
+            "gpu_in_use",
+            SKIP,
+            f"in use by {_people(list(holders.values()))}",
+            "none",
+            subject,
+            {"processes": list(holders.values())[:8]},
+        )
+    if not complete or any(
+        one.get("error") or not isinstance(one.get("processes"), list) for one in seen
+    ):
+        message = "whether it is in use could not be told: its processes could not be read"
+        return Finding(
+            "use_unknown", UNKNOWN, message, "watch", subject, {"error": last.get("error")}
+        )
+    # Only the last look counts here: the first may still average in work that ended before it, such
+    # as the driver's own start.
+    busy = [_number(last.get(key)) for key in ("utilisation", "memory_utilisation")]
+    if any(busy):
+        return Finding(
+            "gpu_in_use",
+            SKIP,
+            f"busy at {max(busy):.0f} % though no process is to be seen",
+            "none",
+            subject,
+            {"utilisation": max(busy)},
+        )
+    used = max(_unexplained_memory(one) for one in seen)
+    if used >= IDLE_MEMORY:
+        message = f"{used / 2**20:.0f} MiB of its memory are in use though no process is to be seen"
+        return Finding("gpu_in_use", SKIP, message, "none", subject, {"memory_used": used})
+    return None
+
+
+def _unexplained_memory(gpu: Dict[str, Any]) -> float:
+    """Bytes in use that no service we ignore accounts for."""
+    explained = sum(
+        _number(process.get("memory"))
+        for process in mappings_in(gpu.get("processes"))
+        if not foreign(process)
+    )
+    return _number(gpu.get("memory_used")) - explained
+
+
+def _locked(locked_by: Dict[str, Any]) -> Finding:
+    if locked_by.get("error"):
+        message = f"the lock that keeps checks apart could not be taken: {locked_by['error']}"
+        return Finding("use_unknown", UNKNOWN, message, "fix_configuration", NODE, locked_by)
+    since = locked_by.get("since")
+    when = (
+        f", since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(since))}"
+        if isinstance(since, int) and 0 < since < _END_OF_TIME
+        else ""
+    )
+    return Finding(
+        "locked",
+        UNKNOWN,
+        f"another check of this collection is running: {_text(locked_by)}{when}",
+        "watch",
+        NODE,
+        locked_by,
+    )
+
+
+def _foreign(gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
+    return [process for process in mappings_in(gpu.get("processes")) if foreign(process)]
+
+
+def _job_ids(looks: List[Dict[str, Any]]) -> List[str]:
+    found: Set[str] = set()
+    for one in looks:
+        ids = _get(one.get("jobs"), "ids")
+        found.update(str(job) for job in (ids if isinstance(ids, list) else []))
+    return sorted(found)
+
+
+def _people(processes: List[Dict[str, Any]]) -> str:
+    return first_of([_text(process) for process in processes])
+
+
+def _text(process: Dict[str, Any]) -> str:
+    return f"{process.get('name') or 'a process not visible here'} (pid {process.get('pid')})"
+
+
+def _key(gpu: Dict[str, Any]) -> str:
+    return f"{gpu.get('index')}/{gpu.get('uuid')}"
+
+
+def _get(value: Any, key: str) -> Any:
+    return value.get(key) if isinstance(value, dict) else None
+
+
+def _number(value: Any) -> float:
+    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
+
+
+# --- the lock
+# --------------------------------------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def lock(host: Host, wait: float = LOCK_SECONDS) -> Iterator[Optional[Dict[str, Any]]]:
+    """Hold the host's lock on measuring GPUs, which is waited for so many seconds.
+
+    Gives None, or who still has the lock (``pid``, ``name``, ``since`` in seconds since the epoch),
+    or why it cannot be taken (``error``). The kernel releases an flock however its process ends;
+    the file stays, as lock files must.
+    """
+    try:
+        descriptor = _open_lock(host)
+    except OSError as error:
+        yield {"error": str(error)}
+        return
+    try:
+        if not atomic_file.locked(descriptor, time.monotonic() + wait):
+            yield _lock_holder(host, descriptor)
+            return
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"{os.getpid()} {int(time.time())}".encode(), 0)
+        try:
+            yield None
+        finally:
+            os.ftruncate(descriptor, 0)
+    finally:
+        os.close(descriptor)
+
+
+def lock_seconds(probe: Probe) -> float:
+    """How long a check waits for the lock: never more than a quarter of its own time."""
+    return min(LOCK_SECONDS, probe.seconds / 4)
+
+
+def _open_lock(host: Host) -> int:
+    directory = private_dir.open_directory(host)
+    try:
+        return os.open(
+            LOCK_NAME,
+            os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW,
+            0o600,
+            dir_fd=directory,
+        )
+    finally:
+        os.close(directory)
+
+
+def _lock_holder(host: Host, descriptor: int) -> Dict[str, Any]:
+    try:
+        pid, since = map(int, os.pread(descriptor, 64, 0).split())
+    except (OSError, ValueError):
+        return {"pid": None, "name": None, "since": None}
+    return {"pid": pid, "name": host.process_name(pid), "since": since}

@@ -1,0 +1,380 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks that read the driver share: reading each GPU on its own, and judging what a
+driver call answered.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+
+from .check import Probe, Readings
+from ...model import (
+    FAIL,
+    SKIP,
+    UNKNOWN,
+    WARN,
+    CheckResult,
+    Finding,
+    Measurement,
+    NODE,
+    Subject,
+    concluded,
+    gpu_subject,
+)
+
+#: A GPU whose turn has not come; only seen when the measurement ended early.
+NOT_READ = {"kind": "not_read"}
+
+#: Where memory errors are counted: nvml.h, nvmlMemoryLocation_t.
+DRAM, SRAM = 2, 7
+
+#: Kind of driver error on one GPU -> code, status, action, message. Meanings: NVML API reference,
+#: nvmlReturn_t; NVIDIA's Xid catalogue for a GPU that is lost (Xid 79: restart the machine).
+_GPU_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
+    "lost": (
+        "gpu_lost",
+        FAIL,
+        "reboot_node",
+        "fell off the bus; power-cycle the node, and reseat the GPU if it comes back lost",
+    ),
+    "reset_required": (
+        "gpu_reset_required",
+        FAIL,
+        "reset_gpu",
+        "is out of service until it is reset",
+    ),
+    "vanished": (
+        "gpu_vanished",
+        FAIL,
+        "reboot_node",
+        "vanished: the driver counts it and does not find it",
+    ),
+    "timeout": ("gpu_not_answering", FAIL, "drain_node", "did not answer the driver, twice"),
+    "unknown_error": (
+        "gpu_not_answering",
+        FAIL,
+        "drain_node",
+        "answers with an unknown driver error, twice",
+    ),
+    "corrupted_inforom": (
+        "corrupted_inforom",
+        WARN,
+        "replace_part",
+        "its InfoROM is corrupt; a candidate for replacement",
+    ),
+    "in_use": ("gpu_in_use", SKIP, "none", "is in exclusive use by someone else"),
+    "no_permission": (
+        "no_permission",
+        UNKNOWN,
+        "fix_configuration",
+        "may not be read by this user; run with become",
+    ),
+    "not_ready": ("gpu_not_ready", UNKNOWN, "watch", "is not ready yet"),
+}
+
+#: Kind of driver error for the whole node -> code, status, action, message. A library that cannot
+#: be initialised for an unknown reason is not a broken GPU: containers that lost their device
+#: permissions answer the same.
+_NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
+    "library_missing": (
+        "driver_missing",
+        FAIL,
+        "fix_configuration",
+        "there are GPUs but no NVIDIA driver: libnvidia-ml.so.1 was not found and the kernel "
+        "module is not loaded",
+    ),
+    "driver_not_loaded": (
+        "driver_not_loaded",
+        FAIL,
+        "fix_configuration",
+        "the NVIDIA kernel module is not loaded",
+    ),
+    "version_mismatch": (
+        "driver_version_mismatch",
+        FAIL,
+        "reboot_node",
+        "the driver's library and kernel module differ in version; reboot or reload the module",
+    ),
+    "binding_missing": (
+        "binding_missing",
+        UNKNOWN,
+        "fix_configuration",
+        "the Python package nvidia-ml-py is missing",
+    ),
+    "binding_too_old": (
+        "binding_too_old",
+        UNKNOWN,
+        "fix_configuration",
+        "the Python package nvidia-ml-py is too old",
+    ),
+    "bad_library_option": (
+        "bad_library_option",
+        UNKNOWN,
+        "fix_configuration",
+        "the given NVML library cannot be loaded",
+    ),
+    "no_permission": (
+        "no_permission",
+        UNKNOWN,
+        "fix_configuration",
+        "the driver may not be asked by this user; run with become",
+    ),
+}
+
+#: Kinds of errors of a GPU as a whole, and those that one call may have while the GPU answers the
+#: others.
+_GONE = ("lost", "vanished", "not_ready", "in_use")
+_SILENT = ("timeout", "unknown_error")
+
+
+def read_gpus(probe: Probe, read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]) -> Readings:
+    """``read(nvml, gpu)`` for every GPU; one that does not answer gets an ``error``, the others are
+    read all the same.
+    """
+    nvml = probe.nvml()
+    gpus = [dict(gpu, error=gpu.get("error", NOT_READ)) for gpu in nvml.gpus]
+    readings = {"driver_version": nvml.driver_version, "gpus": gpus}
+    for position, gpu in enumerate(nvml.gpus):
+        probe.keep(readings)
+        gpus[position] = read_gpu(nvml, gpu, read)
+    return readings
+
+
+def read_gpu(
+    nvml: Any, gpu: Dict[str, Any], read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]
+) -> Dict[str, Any]:
+    """A GPU's identity with what ``read`` found, or with the ``error`` it met."""
+    from ..devices.nvml import DriverError
+
+    if "error" in gpu:
+        return dict(gpu)
+    try:
+        return dict(gpu, **read(nvml, gpu))
+    except DriverError as error:
+        return dict(gpu, error=error.to_dict())
+
+
+def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
+    """What each part of a GPU gives, under its name; None where this GPU or driver does not have
+    it.
+
+    The first part is the one that counts: when it does not answer, the GPU does not. An error of
+    one of the others is kept in ``unread`` under the part's name. When the GPU is gone that is its
+    ``error``, beside the parts read until then.
+    """
+    from ..devices.nvml import DriverError
+
+    found: Dict[str, Any] = {}
+    for name, read in parts.items():
+        try:
+            found[name] = read()
+        except DriverError as error:
+            if error.kind == "unsupported":
+                found[name] = None
+            elif error.kind in _GONE or (error.kind in _SILENT and not found):
+                found["error"] = error.to_dict()
+                break
+            else:
+                kind = "other_error" if error.kind in _SILENT else error.kind
+                found.setdefault("unread", {})[name] = dict(error.to_dict(), kind=kind)
+                if error.kind == "timeout":
+                    break
+    return found
+
+
+def members_of(
+    nvml: Any, gpu: Dict[str, Any], function: str, structure: str, **members: str
+) -> Optional[Dict[str, int]]:
+    """Members of a structure that the function fills in; None where the driver or the GPU does not
+    have it. The binding has both or neither.
+    """
+    if not hasattr(nvml.binding, structure):
+        nvml.demanded(gpu, function)
+        return None
+    status = getattr(nvml.binding, structure)()
+    if nvml.optional(gpu, function, ctypes.byref(status)) is None:
+        return None
+    return {name: getattr(status, member) for name, member in members.items()}
+
+
+def whole_numbers(part: Any, names: Iterable[str]) -> Optional[Dict[str, int]]:
+    """The part of a GPU's readings as whole numbers of at most 64 bits under ``names``; None when
+    one of them is not there.
+    """
+    values: Dict[str, int] = {}
+    for name in names:
+        value = part.get(name) if isinstance(part, dict) else None
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
+            return None
+        values[name] = value
+    return values
+
+
+def named(names: Iterable[str], values: Optional[Iterable[Any]]) -> Optional[Dict[str, int]]:
+    """What a driver call gave, by name; None where it or one part of it was not there."""
+    found = None if values is None else list(values)
+    return None if found is None or None in found else dict(zip(names, found))
+
+
+def unsupported(gpu: Dict[str, Any], part: str) -> bool:
+    """Whether the driver said that this GPU does not have it; what is absent or not understood was
+    not read.
+    """
+    return part in gpu and gpu[part] is None
+
+
+def unread_findings(gpu: Dict[str, Any], subject: Subject, missing: Iterable[str]) -> List[Finding]:
+    """Why the ``missing`` parts of a GPU that answers were not read: one finding for each kind of
+    error, one for those without any.
+    """
+    errors = gpu.get("unread")
+    errors = errors if isinstance(errors, dict) else {}
+    found = {
+        finding.code: finding
+        for finding in (driver_finding(errors[name], subject) for name in missing if name in errors)
+    }
+    names = [name for name in missing if name not in errors]
+    if names:
+        found["not_read"] = Finding(
+            "not_read", UNKNOWN, f"was not read: {', '.join(names)}", "watch", subject
+        )
+    return list(found.values())
+
+
+def sram_threshold(subject: Subject, evidence: Dict[str, Any]) -> Finding:
+    """What two checks read: DCGM 4.6, dcgm_errors.c: DCGM_FR_SRAM_THRESHOLD, isolate."""
+    message = (
+        "uncorrectable SRAM errors exceed NVIDIA's threshold; drain the node, run the "
+        "field diagnostic, and replace the GPU if it agrees"
+    )
+    return Finding("sram_threshold_exceeded", FAIL, message, "replace_part", subject, evidence)
+
+
+def mishap_findings(readings: Readings, subject: Subject) -> List[Finding]:
+    """What kept a measurement from finishing (see `bounded.Child.mishap`): it has learnt nothing
+    about the subject, and says so.
+    """
+    found = []
+    hung, crashed = (
+        readings.get(key) if isinstance(readings.get(key), dict) else None
+        for key in ("hung", "crashed")
+    )
+    if hung:
+        seconds, allowed = (
+            value if isinstance(value, (int, float)) else 0
+            for value in (hung.get("seconds"), hung.get("allowed_seconds"))
+        )
+        # A call that was only the last of many did not hang: then it is the whole that took too
+        # long.
+        if seconds >= allowed / 2:
+            message = f"{hung.get('what')} did not return within {seconds:.0f} s and was given up"
+        else:
+            message = (
+                f"the measurement was not done within {allowed:.0f} s and was given up "
+                f"in {hung.get('what')}"
+            )
+        message += (
+            f"; process {hung['abandoned_pid']} could not be ended"
+            if hung.get("abandoned_pid")
+            else ""
+        )
+        found.append(
+            Finding(
+                "hung",
+                UNKNOWN,
+                message + "; run again, and if it hangs again reboot the node",
+                "watch",
+                subject,
+                dict(hung),
+            )
+        )
+    if crashed:
+        how = (
+            f"was ended by signal {crashed['signal']}"
+            if crashed.get("signal")
+            else f"raised {crashed.get('raised')}"
+        )
+        found.append(
+            Finding(
+                "crashed",
+                UNKNOWN,
+                f"the measurement {how} in {crashed.get('what')}",
+                "watch",
+                subject,
+                dict(crashed),
+            )
+        )
+    return found
+
+
+def driver_finding(
+    error: Dict[str, Any], subject: Subject = NODE, kernel_driver: bool = False
+) -> Finding:
+    """What a driver call that gave no value says about its subject.
+
+    ``kernel_driver`` tells that the kernel module is loaded: then a library that was not found is a
+    configuration that hides the GPUs from us, not a node without a driver.
+    """
+    error = error if isinstance(error, dict) else {}
+    table = _GPU_ERRORS if subject.kind == "gpu" else _NODE_ERRORS
+    kind = str(error.get("kind"))
+    words = f"{error.get('call')} answered {kind}" + (
+        f" ({error.get('code')})" if error.get("code") is not None else ""
+    )
+    code, status, action, message = (
+        table.get(kind)
+        or _NODE_ERRORS.get(kind)
+        or ("driver_error", UNKNOWN, "watch", f"could not be read: {words}")
+    )
+    if kind == "library_missing" and kernel_driver:
+        code, status, message = (
+            "library_not_found",
+            UNKNOWN,
+            "the NVIDIA kernel module is loaded but libnvidia-ml.so.1 was not found; set "
+            "nvml_library",
+        )
+    if error.get("text") and status == UNKNOWN:
+        message = f"{message}: {error['text']}"
+    return Finding(code, status, message, action, subject, dict(error))
+
+
+def listed_gpus(readings: Readings) -> List[Dict[str, Any]]:
+    """The GPUs in the readings; one that is not understood is a GPU that was not read."""
+    gpus = readings.get("gpus") if isinstance(readings, dict) else None
+    return [
+        gpu if isinstance(gpu, dict) else {"error": NOT_READ}
+        for gpu in (gpus if isinstance(gpus, list) else [])
+    ]
+
+
+def judge_gpus(
+    check: str,
+    readings: Readings,
+    judge_gpu: Callable[[Dict[str, Any], Subject], Tuple[List[Finding], List[Measurement]]],
+    healthy: Callable[[List[Dict[str, Any]]], str],
+    more: Iterable[Finding] = (),
+) -> CheckResult:
+    """Judge each GPU that was read by ``judge_gpu(gpu, subject)`` and each that was not by what it
+    answered.
+
+    ``healthy(gpus)`` is the summary when nothing is wrong. No GPU at all is never a pass.
+    """
+    findings: List[Finding] = list(more)
+    measurements: List[Measurement] = []
+    gpus = listed_gpus(readings)
+    for gpu in gpus:
+        subject = gpu_subject(gpu)
+        error = gpu.get("error")
+        if error == NOT_READ:
+            findings.append(Finding("gpu_not_read", UNKNOWN, "was not read", "watch", subject))
+        elif error:
+            findings.append(driver_finding(error, subject))
+        else:
+            found, measured = judge_gpu(gpu, subject)
+            findings += found
+            measurements += measured
+    if not gpus:
+        findings.append(Finding("no_gpu_seen", UNKNOWN, "the driver shows no GPU", "watch"))
+    return concluded(check, findings, healthy(gpus), measurements)

@@ -1,0 +1,104 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What the checks of the network have in common when one host runs them by hand: which interface,
+and findings for what could not be done.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from ..system import interfaces as network
+from ...model import UNKNOWN, Finding, Subject
+
+#: What every finding about two ends says, since one of them alone does not know which of the two it
+#: is.
+WHICH_END = "the role mesh tells which end it is"
+
+
+def peer_subject(address: str) -> Subject:
+    return Subject("peer", name=address)
+
+
+def look(found: Dict[str, Any], wanted: Optional[str], address: str) -> Dict[str, Any]:
+    """The way to ``address`` by what `network.look` found: ``{"interface", "own", "mtu", "speed"}``
+    with None for what is not known, or ``{"error"}``.
+
+    By the ``wanted`` interface, or the one the kernel takes; ``own`` is the address to send from.
+    """
+    interfaces = {one["name"]: one for one in found["interfaces"]}
+    family = 6 if ":" in address else 4
+    if wanted and found.get("error"):
+        return {"error": found["error"]}
+    if wanted:
+        one = interfaces.get(wanted)
+        if one is None or not one["up"] or one["carrier"] is False:
+            state = (
+                "there is none of that name"
+                if one is None
+                else "it is down"
+                if not one["up"]
+                else "it has no carrier"
+            )
+            return {
+                "error": {
+                    "reason": "interface",
+                    "message": f"interface {wanted} cannot be used: {state}",
+                }
+            }
+        own = next((each["address"] for each in one["addresses"] if each["family"] == family), None)
+        return {"interface": wanted, "own": own, "mtu": one["mtu"], "speed": one["speed"]}
+    own = network.source_address(address)
+    if own is None:
+        return {"error": {"reason": "no_route", "message": "this host has no route to it"}}
+    by_it: Dict[str, Any] = next(
+        (
+            each
+            for each in interfaces.values()
+            if own in [known["address"] for known in each["addresses"]]
+        ),
+        {},
+    )
+    return {
+        "interface": by_it.get("name"),
+        "own": own,
+        "mtu": by_it.get("mtu"),
+        "speed": by_it.get("speed"),
+    }
+
+
+def program_findings(program: Any, name: str) -> List[Finding]:
+    """Why the program was of no use; nothing when it was."""
+    program = program if isinstance(program, dict) else {"error": f"{name} was not looked for"}
+    if "error" not in program:
+        return []
+    code = "program_missing" if program.get("reason") == "missing" else "program_unusable"
+    return [
+        Finding(
+            code,
+            UNKNOWN,
+            str(program["error"]),
+            "fix_configuration",
+            evidence={"program": name, "reason": program.get("reason")},
+        )
+    ]
+
+
+def error_finding(error: Dict[str, Any], address: str, what: str) -> Finding:
+    """A measurement that gave no figure proves nothing; the reason is the code."""
+    action = (
+        "fix_configuration"
+        if error.get("reason") in ("permission", "interface", "no_route", "too_old", "bind")
+        else "watch"
+    )
+    message = f"{what}: {error.get('message') or error.get('reason') or 'no reason is known'}"
+    return Finding("not_measured", UNKNOWN, message, action, peer_subject(address), dict(error))
+
+
+def number(value: Any) -> Optional[float]:
+    """A finite number that is not negative."""
+    return (
+        float(value)
+        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
+        else None
+    )

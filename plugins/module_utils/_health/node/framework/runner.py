@@ -1,0 +1,348 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Runs the checks of one host, each within its deadline, and judges what they read.
+
+The passive checks share one child process and one driver session. When one of them is slow or ends
+the child, the others get children of their own, so that a check that hangs or crashes takes none of
+the others' results with it. What is not passive runs afterwards, one check at a time, and not at
+all on a node that already failed.
+"""
+
+from __future__ import annotations
+
+import time
+import traceback
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from ..system.bounded import Child, Report, call, end, wait
+from .check import Check, Options, Probe, Readings, Settings
+from .driver_findings import NOT_READ, driver_finding, listed_gpus, mishap_findings
+from ..system.host import Host
+from ...model import (
+    FAIL,
+    PASSIVE,
+    SKIP,
+    UNKNOWN,
+    CheckResult,
+    Finding,
+    NODE,
+    concluded,
+    gpu_subject,
+)
+
+#: Seconds the shared child of the passive checks may be silent before the others stop waiting for
+#: it; never more than a quarter of the deadline.
+_PATIENCE = 5.0
+
+#: Seconds between two measurements of a check that is measured again.
+_PAUSE = 1.0
+
+Request = Tuple[Check, Options]
+
+
+class Outcome(NamedTuple):
+    """What a check said and the readings it said it from."""
+
+    result: CheckResult
+    readings: Readings
+    options: Options
+
+
+def run(
+    requests: Sequence[Request],
+    settings: Settings,
+    passive_only: bool = False,
+    stop_on_fail: bool = True,
+    again: Optional[Callable[[Outcome, float], bool]] = None,
+) -> List[Outcome]:
+    """Run the checks and return their outcomes in the order of the requests.
+
+    ``passive_only`` says of the others what they would do; ``stop_on_fail`` spares a node that
+    already failed the rest. A passive check is measured once more as long as ``again(outcome,
+    seconds)`` says so, the seconds since it was measured first; the others wait for that.
+    """
+    outcomes: Dict[str, Outcome] = {}
+    passive = [request for request in requests if request[0].intrusion == PASSIVE]
+    for (check, options), (readings, seconds) in zip(passive, _measure_passive(passive, settings)):
+        outcomes[check.name] = _outcome(check, options, readings, seconds, settings)
+    began = time.monotonic()
+    for check, options in passive if again else []:
+        while again and again(outcomes[check.name], time.monotonic() - began):
+            time.sleep(_PAUSE)
+            outcomes[check.name] = _outcome(
+                check, options, *_measure_passive([(check, options)], settings)[0], settings
+            )
+    for check, options in requests:
+        if check.intrusion == PASSIVE:
+            continue
+        failed = [
+            outcome.result.check for outcome in outcomes.values() if outcome.result.status == FAIL
+        ]
+        if failed and stop_on_fail:
+            skipped = not_run(check.name, f"not run: the node already failed {failed[0]}")
+            outcomes[check.name] = Outcome(skipped, {}, options)
+        elif passive_only:
+            outcomes[check.name] = Outcome(_would_run(check, options, settings), {}, options)
+        else:
+            readings, seconds = _measure_alone(check, options, settings)
+            outcomes[check.name] = _outcome(check, options, readings, seconds, settings)
+    return [outcomes[check.name] for check, _options in requests]
+
+
+def deadline(check: Check, options: Options, settings: Settings) -> float:
+    """Seconds the check may take on this host."""
+    return settings.timeout or check.deadline(options, settings.expected_gpus or 8)
+
+
+def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
+    """Judge readings, also those of a measurement that hung, crashed or never began. Pure: old
+    readings can be judged again.
+    """
+    if isinstance(readings.get("absent"), dict):
+        return _judge_absence(check, options, readings["absent"])
+    if "error" in readings:
+        return concluded(
+            check.name,
+            [driver_finding(readings["error"], kernel_driver=bool(readings.get("kernel_driver")))],
+            "",
+        )
+    trouble = _trouble(readings)
+    try:
+        result = check.judge(readings, options)
+    except Exception as error:  # a judge that meets what it was not built for must not cost the node its other results
+        trace = traceback.format_exception(type(error), error, error.__traceback__)
+        message = f"what was read could not be judged: {type(error).__name__}: {error}"
+        result = concluded(
+            check.name,
+            [
+                Finding(
+                    "not_judged", UNKNOWN, message, "watch", NODE, {"trace": "".join(trace)[-2000:]}
+                )
+            ],
+            "",
+        )
+    if trouble:
+        findings = trouble + [
+            finding
+            for finding in result.findings
+            if finding.code not in ("no_gpu_seen", "gpu_not_read", "bus_not_read")
+        ]
+        result = concluded(check.name, findings, result.summary, result.measurements)
+    return result
+
+
+def node_facts(outcomes: Sequence[Outcome], settings: Settings) -> Dict[str, Any]:
+    """What the readings tell about the node itself: its GPUs (index, uuid, pci, name), driver
+    version, CPU model and boot id.
+    """
+    host = Host(settings.host_root)
+    facts: Dict[str, Any] = {
+        "gpus": [],
+        "driver_version": None,
+        "cpu_model": host.cpu_model(),
+        "boot_id": host.boot_id(),
+    }
+    for outcome in outcomes:
+        gpus = outcome.readings.get("gpus")
+        if gpus:
+            facts["gpus"] = [
+                {key: gpu.get(key) for key in ("index", "uuid", "pci", "name")} for gpu in gpus
+            ]
+            facts["driver_version"] = outcome.readings.get("driver_version")
+            break
+    return facts
+
+
+def _outcome(
+    check: Check, options: Options, readings: Readings, seconds: float, settings: Settings
+) -> Outcome:
+    # What is said here is written down: a password has done its work by now.
+    options = {
+        name: value
+        for name, value in options.items()
+        if not check.options.get(name, {}).get("no_log")
+    }
+    options = dict(options, expected_gpus=settings.expected_gpus)
+    result = conclude(check, options, readings)
+    result = CheckResult(
+        result.check,
+        result.status,
+        result.summary,
+        result.findings,
+        result.measurements,
+        round(seconds, 3),
+    )
+    return Outcome(result, readings, options)
+
+
+def not_run(name: str, why: str) -> CheckResult:
+    """What a check says that was wanted and left out."""
+    return concluded(name, [Finding("not_run", SKIP, why)], "")
+
+
+def _would_run(check: Check, options: Options, settings: Settings) -> CheckResult:
+    seconds = deadline(check, options, settings)
+    message = (
+        f"check mode: would run ({check.intrusion}, at most {seconds / 60:.1f} min): "
+        f"{check.purpose}"
+    )
+    return concluded(
+        check.name,
+        [
+            Finding(
+                "would_run",
+                SKIP,
+                message,
+                evidence={"intrusion": check.intrusion, "seconds": seconds},
+            )
+        ],
+        "",
+    )
+
+
+def _measure_passive(
+    requests: Sequence[Request], settings: Settings
+) -> List[Tuple[Readings, float]]:
+    if not requests:
+        return []
+    began = time.monotonic()
+    seconds = max(deadline(check, options, settings) for check, options in requests)
+    until = began + seconds
+    children: List[Tuple[Child, List[Request]]] = [
+        (Child(_measuring(requests, settings, seconds), seconds), list(requests))
+    ]
+    shared = children[0][0]
+    wait([shared], began + min(_PATIENCE, seconds / 4))
+    waiting = [request for request in requests if not _begun(shared, request[0])]
+    remaining = until - time.monotonic()
+    children += [
+        (Child(_measuring([request], settings, remaining), remaining), [request])
+        for request in waiting
+    ]
+    _wait_for_all(children, until)
+    end([child for child, _requests in children], 0.5)
+    return [_best_readings(check, children, began) for check, _options in requests]
+
+
+def _wait_for_all(children: List[Tuple[Child, List[Request]]], until: float) -> None:
+    """Until every check has been measured by one of the children, or the time is up."""
+    names = {check.name for _child, requests in children for check, _options in requests}
+    while time.monotonic() < until:
+        done = {
+            name
+            for child, _requests in children
+            for name in names
+            if _done_key(name) in child.values
+        }
+        if names <= done or wait(
+            [child for child, _requests in children], min(until, time.monotonic() + 0.1)
+        ):
+            return
+
+
+def _measure_alone(check: Check, options: Options, settings: Settings) -> Tuple[Readings, float]:
+    seconds = deadline(check, options, settings)
+    began = time.monotonic()
+    # The check ends what it started within its own time; only if it does not come to that, it is
+    # ended from here.
+    child = call(_measuring([(check, options)], settings, seconds), seconds + 1, 1.0)
+    return _best_readings(check, [(child, [(check, options)])], began)
+
+
+def _measuring(requests: Sequence[Request], settings: Settings, seconds: float) -> Any:
+    """The function a child runs: measure each check and hand over its readings."""
+
+    def measure(report: Report) -> None:
+        probe = Probe(settings, report)
+        absent = _absence(probe.host)
+        for check, options in requests:
+            probe.begin(check, options, seconds)
+            began = time.monotonic()
+            probe.keep(_measured(check, probe, absent))
+            report.send(_done_key(check.name), time.monotonic() - began)
+        probe.close()
+
+    return measure
+
+
+def _measured(check: Check, probe: Probe, absent: Optional[Dict[str, Any]]) -> Readings:
+    from ..devices.nvml import DriverError
+
+    if absent and check.gpu:
+        return {"absent": absent}
+    try:
+        return check.measure(probe)
+    except DriverError as error:
+        return {"error": error.to_dict(), "kernel_driver": probe.host.driver_gpus() is not None}
+
+
+def _done_key(name: str) -> str:
+    return f"done:{name}"
+
+
+def _begun(child: Child, check: Check) -> bool:
+    return (
+        check.name in child.values
+        or _done_key(check.name) in child.values
+        or child.stage == check.name
+    )
+
+
+def _best_readings(
+    check: Check, children: List[Tuple[Child, List[Request]]], began: float
+) -> Tuple[Readings, float]:
+    """The readings of the child that finished the check; failing that the partial ones, with what
+    went wrong.
+    """
+    own = [
+        child for child, requests in children if any(request[0] is check for request in requests)
+    ]
+    for child in own:
+        if _done_key(check.name) in child.values:
+            return child.values[check.name], child.values[_done_key(check.name)]
+    child = own[-1]
+    readings = dict(child.values.get(check.name) or {}, **child.mishap())
+    return readings, time.monotonic() - began
+
+
+def _trouble(readings: Readings) -> List[Finding]:
+    unread = [gpu for gpu in listed_gpus(readings) if gpu.get("error") == NOT_READ]
+    return mishap_findings(readings, gpu_subject(unread[0]) if unread else NODE)
+
+
+def _absence(host: Host) -> Optional[Dict[str, Any]]:
+    """Evidence that the host has no NVIDIA GPU of its own; None when it has one or that cannot be
+    told.
+    """
+    on_bus = host.pci_gpus()
+    passed_through = [gpu["pci"] for gpu in on_bus or [] if gpu["driver"] == "vfio-pci"]
+    devices = [
+        name
+        for name in host.names("dev") or []
+        if name == "dxg" or (name.startswith("nvidia") and name[6:].isdecimal())
+    ]
+    if on_bus is None or len(on_bus) > len(passed_through) or host.driver_gpus() or devices:
+        return None
+    return {"pci": [], "passed_through": passed_through}
+
+
+def _judge_absence(check: Check, options: Options, absent: Dict[str, Any]) -> CheckResult:
+    expected = options.get("expected_gpus")
+    through = absent.get("passed_through")
+    through = through if isinstance(through, list) else []
+    words = (
+        f"all {len(through)} NVIDIA GPUs are passed through to virtual machines"
+        if through
+        else "no NVIDIA GPU on the PCI bus"
+    )
+    if expected:
+        finding = Finding(
+            "gpus_missing",
+            FAIL,
+            f"{words}, expected {expected}",
+            "drain_node",
+            NODE,
+            dict(absent, expected_gpus=expected),
+        )
+        return concluded(check.name, [finding], "")
+    return CheckResult(check.name, SKIP, words)

@@ -1,0 +1,96 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What a plan needs to know of a host: its interfaces, iperf3 and fping, and whether somebody uses
+its GPUs. Read on the host, nothing is changed.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Callable, Dict, List
+
+from ..system import fping, iperf3, interfaces
+from ..framework import busy_gate
+from ..system.bounded import Child, Report, end, wait
+from ..framework.check import Probe, Settings
+from ..framework.driver_findings import mishap_findings
+from ..checks.iperf3_pairs import held, use_of_gpus
+from ...model import NODE, Finding
+
+#: Seconds for all of it unless the settings say otherwise: the gate looks twice, and asks Slurm
+#: each time.
+_SECONDS = 40.0
+
+Part = Callable[[Report, Probe], Any]
+
+
+def look(settings: Settings, ask_gate: bool) -> Dict[str, Any]:
+    """The facts of this host but for its clock, which only the controller can compare. With
+    ``ask_gate`` it takes two seconds longer; ``gate_seconds`` is by how much it really did, since a
+    plan has no use for them.
+
+    The parts are read side by side, each in a child of its own, so that one that hangs costs
+    nothing but itself.
+    """
+    parts: Dict[str, Part] = {"network": _network, "iperf3": _iperf3, "fping": _fping}
+    if ask_gate:
+        parts["busy"] = _busy
+    began = time.monotonic()
+    seconds = settings.timeout or _SECONDS
+    children = {name: Child(_reading(part, settings), seconds) for name, part in parts.items()}
+    wait([child for name, child in children.items() if name != "busy"], began + seconds)
+    asked = time.monotonic()
+    wait(list(children.values()), began + seconds)
+    gate_seconds = round(time.monotonic() - asked, 3)
+    end(list(children.values()), 0.5)
+    told = {name: child.values.get("told") for name, child in children.items()}
+    troubles = {name: mishap_findings(child.mishap(), NODE) for name, child in children.items()}
+    facts: Dict[str, Any] = dict(
+        told["network"]
+        or {"interfaces": [], "error": {"reason": "hung", "message": _words(troubles["network"])}}
+    )
+    for name in ("iperf3", "fping"):
+        facts[name] = told[name] or {"error": _words(troubles[name]), "reason": "hung"}
+    busy = told.get("busy")
+    facts["gate_seconds"] = gate_seconds
+    facts["busy"] = (
+        busy
+        if isinstance(busy, list)
+        else [finding.to_dict() for finding in troubles.get("busy", [])]
+    )
+    return facts
+
+
+def _reading(part: Part, settings: Settings) -> Callable[[Report], None]:
+    def read(report: Report) -> None:
+        probe = Probe(settings, report)
+        report.send("told", part(report, probe))
+
+    return read
+
+
+def _words(troubles: List[Finding]) -> str:
+    return troubles[0].message if troubles else "gave no answer"
+
+
+def _network(report: Report, probe: Probe) -> Dict[str, Any]:
+    report.stage("ip")
+    return interfaces.look(probe.host)
+
+
+def _iperf3(report: Report, _probe: Probe) -> Dict[str, Any]:
+    report.stage("iperf3")
+    return iperf3.find()
+
+
+def _fping(report: Report, _probe: Probe) -> Dict[str, Any]:
+    report.stage("fping")
+    return fping.find()
+
+
+def _busy(_report: Report, probe: Probe) -> List[Dict[str, Any]]:
+    """Why the host is to be left alone; empty when its GPUs are idle, or there are none."""
+    if probe.host.driver_gpus() == []:
+        return []
+    with busy_gate.lock(probe.host) as locked_by:
+        return [finding.to_dict() for finding in held(use_of_gpus(probe, locked_by))]

@@ -1,0 +1,493 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The node process: it follows a share when whoever started it is long gone, and hands its readings
+over a socket. Nothing is written to disk.
+
+Each user has at most one per network namespace. Its socket lies in a directory that no other user
+can enter (`private_dir`). It ends once its readings were taken, when it is told to, when another
+one takes its place, or when its lifetime is over. Everything it needs is imported before it
+detaches: the archive that Ansible imports modules from is removed when the module ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import os
+import select
+import signal
+import socket
+import struct
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ..system import atomic_file, private_dir
+from ..system.bounded import Report, detach
+from ..system.host import Host
+from .share_runner import Node, Share, find_tools, refuse
+
+#: Seconds within which a node process listens, answers, and obeys: is gone once it was told to end.
+_START_SECONDS, _ANSWER_SECONDS, _OBEY_SECONDS = 10.0, 5.0, 2.0
+#: Seconds between two questions to a node process that is not done yet.
+_ASK_AGAIN = 0.2
+#: Seconds after its lifetime at which the kernel ends a node process that did not do so itself.
+_FAREWELL = 5.0
+#: Bytes of a question, and of an answer: thousands of windows of thousands of targets are less.
+_LONGEST_QUESTION, _LONGEST_ANSWER = 65536, 256 * 1024 * 1024
+#: Seconds that a node process waits until the one before it has given the socket back.
+_SOCKET_SECONDS = 2.0
+_LENGTH = struct.Struct(">I")
+
+
+class MeshError(Exception):
+    """What kept a node process from being started, asked or ended, in words for the operator."""
+
+
+class _Peer(NamedTuple):
+    """Who is at the other end of a socket, as the kernel says (unix(7), SO_PEERCRED)."""
+
+    pid: int
+    uid: int
+
+    def __str__(self) -> str:
+        return f"pid {self.pid}, uid {self.uid}"
+
+
+def _peer_of(connection: socket.socket) -> _Peer:
+    pid, uid, _gid = struct.unpack(
+        "3i", connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+    )
+    return _Peer(pid, uid)
+
+
+# --- from outside
+# ----------------------------------------------------------------------------------------------------
+
+
+def start(share: Any, host_root: str = "/") -> Dict[str, Any]:
+    """End the node process of an earlier run, and start one that follows the share. Raises
+    ValueError for what is no share, else `MeshError`.
+
+    ``{"state": "started", "pid", "replaced": run or None}``; a share without windows starts nothing
+    and has the state ``nothing_to_do``.
+    """
+    refuse(share, time.time())
+    _refuse_twin(share, host_root)
+    replaced = stop(host_root=host_root)
+    if not share["windows"]:
+        return {"state": "nothing_to_do", "pid": None, "replaced": replaced}
+    tools = find_tools(share)
+    lifetime = max(share["start"] + share["lifetime"] - time.time(), 1.0)
+    child = detach(
+        lambda report: _serve(report, share, tools, host_root), lifetime + _FAREWELL, _START_SECONDS
+    )
+    mishap = child.mishap()
+    if mishap or not child.values.get("listening"):
+        crashed = mishap.get("crashed") or {}
+        how = crashed.get("raised") or (
+            "it did not begin to listen" if mishap.get("hung") else "it ended at once"
+        )
+        _refuse_twin(share, host_root)
+        raise MeshError(f"the node process could not be started: {how}")
+    return {"state": "started", "pid": child.values["pid"], "replaced": replaced}
+
+
+def would_start(share: Any, host_root: str = "/") -> Dict[str, Any]:
+    """What `start` would do."""
+    refuse(share, time.time())
+    _refuse_twin(share, host_root)
+    return {
+        "state": "would_start" if share["windows"] else "nothing_to_do",
+        "pid": None,
+        "replaced": state(host_root).get("run"),
+    }
+
+
+def collect(
+    run: str,
+    wait_seconds: float = 0.0,
+    take: bool = True,
+    turn: Optional[int] = None,
+    known_as: Optional[str] = None,
+    host_root: str = "/",
+) -> Dict[str, Any]:
+    """The readings of a run as they are after ``wait_seconds``, or as soon as it is over; with
+    ``take`` the node process then ends.
+
+    Only those of the pass ``turn`` and of the host ``known_as`` in the inventory, where these are
+    given: what is left of another is none of it.
+    """
+    until = time.monotonic() + wait_seconds
+    while True:
+        over = time.monotonic() >= until
+        answer, peer = _ask(
+            {"command": "collect", "run": run, "pass": turn, "host": known_as},
+            host_root,
+            take,
+            whatever=over,
+        )
+        if answer is None:
+            return nothing(
+                run,
+                "none",
+                "no node process is running here: it was never started, has been collected, "
+                "was ended or has ended by itself",
+            )
+        if answer.get("replaced"):
+            return nothing(
+                run, "replaced", f"{answer['replaced']} is being measured here now ({peer})"
+            )
+        if over or answer.get("state") == "done":
+            return answer
+        time.sleep(min(_ASK_AGAIN, max(0.0, until - time.monotonic())))
+
+
+def state(host_root: str = "/") -> Dict[str, Any]:
+    """``{"state": "running" | "done", "run", "host", "pid", "uid"}`` of the node process,
+    ``{"state": "none"}`` when there is none.
+    """
+    answer, peer = _ask({"command": "status"}, host_root)
+    return {"state": "none"} if answer is None else dict(answer, **peer._asdict())
+
+
+def stop(run: Optional[str] = None, host_root: str = "/") -> Optional[str]:
+    """End the node process, of ``run`` when that is given; returns the run that it followed, None
+    when there was nothing to end.
+    """
+    connection = _connected(host_root)
+    if connection is None:
+        return None
+    with connection:
+        peer = _peer_of(connection)
+        try:
+            answer = _exchange(connection, {"command": "stop", "run": run}, _OBEY_SECONDS)
+        except (OSError, ValueError) as error:
+            answer = {"error": f"it gave no answer: {error}"}
+    if answer.get("replaced"):
+        return None
+    if "error" in answer or not _ended(host_root, peer):
+        _kill(peer, run, answer, host_root)
+    return str(answer.get("run") or "unknown")
+
+
+def _refuse_twin(share: Share, host_root: str) -> None:
+    """Raise `MeshError` where this machine takes part in the same run by another name: the two
+    would end each other.
+    """
+    try:
+        found = state(host_root)
+    except MeshError:  # what is in the way for another reason is `stop`'s business
+        return
+    if found.get("run") == share["run"] and found.get("host") != share["host"]:
+        raise MeshError(
+            f"this machine is already measured as {found.get('host')}: the inventory has two "
+            "names for it, measure it by one of them"
+        )
+
+
+def nothing(run: str, found: str, reason: str) -> Dict[str, Any]:
+    """Readings that are none, and why."""
+    return {
+        "run": run,
+        "pass": None,
+        "host": None,
+        "state": found,
+        "reason": reason,
+        "late_seconds": 0.0,
+        "windows": [],
+    }
+
+
+def _ask(
+    question: Dict[str, Any], host_root: str, take: bool = False, whatever: bool = False
+) -> Tuple[Optional[Dict[str, Any]], _Peer]:
+    """The answer of the node process, and its peer credentials; the answer is None where no node
+    process runs.
+
+    With ``take`` it is told that it may end if it is done, with ``whatever`` also if it is not.
+    """
+    connection = _connected(host_root)
+    if connection is None:
+        return None, _Peer(0, 0)
+    with connection:
+        peer = _peer_of(connection)
+        try:
+            answer = _exchange(connection, question, _ANSWER_SECONDS)
+            if take and "replaced" not in answer and (whatever or answer.get("state") == "done"):
+                with contextlib.suppress(OSError):
+                    _send(connection, {"command": "taken"})
+        except (OSError, ValueError) as error:
+            raise MeshError(f"the node process here ({peer}) does not answer: {error}") from error
+    return answer, peer
+
+
+def _address(directory: int) -> str:
+    """The socket below the open directory. By its descriptor, since the address of a socket has at
+    most 107 bytes (unix(7)).
+    """
+    return f"/proc/self/fd/{directory}/mesh-{os.stat('/proc/self/ns/net').st_ino}.socket"
+
+
+def _connected(host_root: str) -> Optional[socket.socket]:
+    """A connection to the node process; None where no node process runs."""
+    try:
+        directory = private_dir.open_directory(Host(host_root), create=False)
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise MeshError(f"the node process here cannot be reached: {error}") from error
+    try:
+        return _connected_to(_address(directory))
+    finally:
+        os.close(directory)
+
+
+def _connected_to(address: str) -> Optional[socket.socket]:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.settimeout(_ANSWER_SECONDS)
+    until = time.monotonic() + _ANSWER_SECONDS
+    while True:
+        try:
+            connection.connect(address)
+            return connection
+        except (
+            FileNotFoundError,
+            ConnectionRefusedError,
+        ):  # never started, or ended without removing its socket
+            connection.close()
+            return None
+        except BlockingIOError as error:  # as many wait already as may (listen(2))
+            if time.monotonic() >= until:
+                connection.close()
+                words = (
+                    "it accepts no connections, and no more can wait; find it (ss -xlp) and end it"
+                )
+                raise MeshError(f"the node process here cannot be reached: {words}") from error
+            time.sleep(0.05)
+        except OSError as error:
+            connection.close()
+            raise MeshError(f"the node process here cannot be reached: {error}") from error
+
+
+def _exchange(
+    connection: socket.socket, question: Dict[str, Any], seconds: float
+) -> Dict[str, Any]:
+    until = time.monotonic() + seconds
+    _send(connection, question)
+    length = _LENGTH.unpack(_received(connection, _LENGTH.size, until))[0]
+    if length > _LONGEST_ANSWER:
+        raise ValueError(f"an answer of {length} bytes is too long")
+    answer = json.loads(_received(connection, length, until))
+    if not isinstance(answer, dict):
+        raise ValueError("its answer is no dictionary")
+    return answer
+
+
+def _received(connection: socket.socket, length: int, until: float) -> bytes:
+    data = bytearray()
+    while len(data) < length:
+        remaining = until - time.monotonic()
+        if remaining <= 0:
+            raise OSError(errno.ETIMEDOUT, os.strerror(errno.ETIMEDOUT))
+        connection.settimeout(remaining)
+        part = connection.recv(min(65536, length - len(data)))
+        if not part:
+            raise OSError(errno.ECONNRESET, "it ended in the middle of its answer")
+        data += part
+    return bytes(data)
+
+
+def _send(connection: socket.socket, message: Dict[str, Any]) -> None:
+    connection.sendall(_framed(message))
+
+
+def _framed(message: Dict[str, Any]) -> bytes:
+    data = json.dumps(message).encode()
+    return _LENGTH.pack(len(data)) + data
+
+
+def _ended(host_root: str, peer: _Peer) -> bool:
+    """Whether the node process is gone within its time; another one in its place counts."""
+    until = time.monotonic() + _OBEY_SECONDS
+    while time.monotonic() < until:
+        connection = _connected(host_root)
+        if connection is None:
+            return True
+        with connection:
+            if _peer_of(connection) != peer:
+                return True
+        time.sleep(0.02)
+    return False
+
+
+def _kill(peer: _Peer, run: Optional[str], answer: Dict[str, Any], host_root: str) -> None:
+    """End a node process that does not end when told to."""
+    words = answer.get("error") or "it does not end"
+    try:
+        # Its number may be somebody else's by now: only a process of the same user is killed.
+        if peer.pid > 1 and os.stat(f"/proc/{peer.pid}").st_uid == peer.uid:
+            os.kill(peer.pid, signal.SIGKILL)
+            if _ended(host_root, peer):
+                return
+    except OSError as error:
+        words = f"{words}; {error.strerror}"
+    who = f"the node process of run {answer.get('run') or run or 'unknown'} ({peer})"
+    raise MeshError(
+        f"{who} is in the way and cannot be ended: {words}; end it as its user or as root"
+    )
+
+
+# --- inside
+# ----------------------------------------------------------------------------------------------------------
+
+
+def _serve(report: Report, share: Share, tools: Any, host_root: str) -> None:
+    """The life of a node process."""
+    report.stage("listening")
+    door = _Door(host_root)
+    node = Node(share, tools, Host(host_root))
+    report.send("listening", True)
+    report.close()
+    try:
+        while not door.ends and time.monotonic() < node.until:
+            node.step()
+            door.expire()
+            children = node.children()
+            readers, writers = door.readers(), door.writers()
+            wait = min(node.wake(), door.wake()) - time.monotonic()
+            readable, writable, _none = select.select(
+                [*readers, *children], writers, [], max(0.0, wait)
+            )
+            for child in children:
+                if child in readable:
+                    child.pump()
+            door.turn(readable, writable, node)
+    finally:
+        door.close()
+        node.close()
+
+
+class _Guest:
+    """One who has connected: what has come from them and what is still to be sent."""
+
+    def __init__(self, connection: socket.socket, now: float) -> None:
+        self.connection = connection
+        self.until = now + _ANSWER_SECONDS
+        self.come = bytearray()
+        self.left = memoryview(b"")
+        #: Whether the readings went out, so that the node process may end once they are
+        #: acknowledged.
+        self.has_readings = False
+
+    def questions(self) -> List[Dict[str, Any]]:
+        """The whole questions that have come; ValueError for what is none."""
+        found = []
+        while len(self.come) >= _LENGTH.size:
+            length = _LENGTH.unpack_from(self.come)[0]
+            if length > _LONGEST_QUESTION:
+                raise ValueError("a question that long")
+            if len(self.come) < _LENGTH.size + length:
+                break
+            found.append(json.loads(self.come[_LENGTH.size : _LENGTH.size + length]))
+            del self.come[: _LENGTH.size + length]
+        return found
+
+
+class _Door:
+    """The socket of a node process and those who talk over it; nobody who is slow, hostile or gone
+    holds up the rest.
+    """
+
+    def __init__(self, host_root: str) -> None:
+        """Raises OSError where another node process has the socket."""
+        self.ends = False
+        self._guests: List[_Guest] = []
+        self._directory = private_dir.open_directory(Host(host_root))
+        self._address = _address(self._directory)
+        # With this lock held, a socket that is there belongs to a process that has ended.
+        self._lock = os.open(
+            f"{self._address}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
+        )
+        if not atomic_file.locked(self._lock, time.monotonic() + _SOCKET_SECONDS):
+            raise OSError(errno.EADDRINUSE, "another node process has the socket")
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._address)
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._socket.setblocking(False)
+        self._socket.bind(self._address)
+        self._socket.listen(16)
+
+    def readers(self) -> List[Any]:
+        return [self._socket, *(guest.connection for guest in self._guests)]
+
+    def writers(self) -> List[Any]:
+        return [guest.connection for guest in self._guests if guest.left]
+
+    def wake(self) -> float:
+        return min((guest.until for guest in self._guests), default=float("inf"))
+
+    def expire(self) -> None:
+        """Send those away whose time is up."""
+        now = time.monotonic()
+        for guest in [one for one in self._guests if now >= one.until]:
+            self._dismiss(guest)
+
+    def turn(self, readable: List[Any], writable: List[Any], node: Node) -> None:
+        """Hear and answer whoever can be heard and answered without waiting."""
+        for guest in list(self._guests):
+            try:
+                if guest.connection in readable:
+                    self._hear(guest, node)
+                if guest.left and (guest.connection in writable or guest.connection in readable):
+                    guest.left = guest.left[guest.connection.send(guest.left) :]
+            except BlockingIOError:
+                continue
+            except (OSError, ValueError, RecursionError, TypeError, KeyError):
+                self._dismiss(guest)
+        if self._socket in readable:
+            self._admit()
+
+    def close(self) -> None:
+        for guest in list(self._guests):
+            self._dismiss(guest)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(self._address)
+        self._socket.close()
+        os.close(self._lock)
+        os.close(self._directory)
+
+    def _admit(self) -> None:
+        try:
+            connection, _address = self._socket.accept()
+        except OSError:
+            return
+        connection.setblocking(False)
+        self._guests.append(_Guest(connection, time.monotonic()))
+
+    def _dismiss(self, guest: _Guest) -> None:
+        self._guests.remove(guest)
+        guest.connection.close()
+
+    def _hear(self, guest: _Guest, node: Node) -> None:
+        data = guest.connection.recv(65536)
+        if not data:
+            raise OSError("gone")
+        guest.come += data
+        for question in guest.questions():
+            if question["command"] == "taken":
+                self.ends = self.ends or guest.has_readings
+            else:
+                guest.left = memoryview(_framed(self._answer(guest, question, node)))
+
+    def _answer(self, guest: _Guest, question: Dict[str, Any], node: Node) -> Dict[str, Any]:
+        if any(
+            question.get(key) not in (None, own)
+            for key, own in (("run", node.run), ("pass", node.turn), ("host", node.host))
+        ):
+            return {"replaced": f"run {node.run}, pass {node.turn}, as {node.host}"}
+        if question["command"] == "collect":
+            guest.has_readings = True
+            return node.readings()
+        self.ends = self.ends or question["command"] == "stop"
+        return {"run": node.run, "host": node.host, "state": "done" if node.finished else "running"}

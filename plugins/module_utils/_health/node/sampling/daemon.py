@@ -1,0 +1,371 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Starting, finding and ending the sampler of a capture. One per name on a node; it needs nobody
+and ends by itself.
+
+A capture is a directory: ``samples.jsonl`` (what the sampler writes), ``record.json`` (what ran and
+where), ``sampler.json`` (who writes: the process id is only believed together with its start time
+and the boot id). The archive that Ansible imports modules from is gone when the module ends, and
+what the module has imported would stay in memory for hours: the sampler is therefore a Python of
+its own, which gets the source of what it needs on its standard input.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import gzip
+import hashlib
+import importlib.util
+import json
+import os
+import re
+import shutil
+import signal
+import sys
+import tempfile
+import time
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+
+from ..system import atomic_file
+from ..system.bounded import Report, detach
+from ..system.host import Host
+from . import sampler
+
+SAMPLES, RECORD, SAMPLER, PARTS = "samples.jsonl", "record.json", "sampler.json", "parts"
+NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
+
+#: Bytes of one part of what is collected: what an answer of a module can carry without trouble.
+PART_BYTES = 4 * 1024 * 1024
+#: Seconds within which a sampler writes its first line, and within which it ends when it is told
+#: to.
+_START_SECONDS, _STOP_SECONDS = 15.0, 8.0
+#: Seconds after its time at which the kernel ends a sampler that did not do so itself.
+_FAREWELL = 30.0
+_PACKAGE = "autopilot_gpu_core"
+
+#: What the new Python runs: it makes a package of the sources on its standard input, and forgets
+#: them. The binding of the driver is imported from where this Python has it, since without the
+#: module site nothing is.
+_BOOTSTRAP = """
+import importlib.machinery, json, sys
+given = json.load(sys.stdin)
+class Sources:
+    def find_spec(self, name, path=None, target=None):
+        if name in given["sources"]:
+            return importlib.machinery.ModuleSpec(name, self, is_package=name in given["packages"])
+    def create_module(self, spec):
+        return None
+    def exec_module(self, module):
+        exec(compile(given["sources"].pop(module.__name__), module.__name__, "exec", dont_inherit=True), module.__dict__)
+sys.meta_path.append(Sources())
+sys.path += given["path"]
+from autopilot_gpu_core.node.sampling import sampler
+given["sources"].clear()
+sampler.main(given["settings"], given["report"])
+"""
+
+
+class CaptureError(Exception):
+    """What kept a capture from being started, ended or collected, in words for the operator."""
+
+
+class Sampler(NamedTuple):
+    """The process that writes a capture."""
+
+    pid: int
+    #: Clock ticks after boot at which it started (proc(5)), and the boot.
+    started: int
+    boot_id: Optional[str]
+
+
+def default_directory() -> str:
+    """Where captures are kept: what belongs to the machine when it is root's, else in the user's
+    home (XDG base directories).
+    """
+    if os.geteuid() == 0:
+        return "/var/lib/autopilot-gpu/usage"
+    return os.path.join(
+        os.environ.get("XDG_STATE_HOME") or os.path.expanduser("~/.local/state"),
+        "autopilot-gpu",
+        "usage",
+    )
+
+
+def state(directory: str) -> Dict[str, Any]:
+    """``{"state": "running" | "ended" | "none", "pid", "settings", "record", "bytes"}`` of the
+    capture in a directory.
+    """
+    record = _read(os.path.join(directory, RECORD))
+    if record is None:
+        return {"state": "none", "pid": None, "record": None, "bytes": 0}
+    found = _alive(directory)
+    size = 0
+    with contextlib.suppress(OSError):
+        size = os.stat(os.path.join(directory, SAMPLES)).st_size
+    return {
+        "state": "running" if found else "ended",
+        "pid": found.pid if found else None,
+        "record": record,
+        "bytes": size,
+    }
+
+
+def start(
+    directory: str, settings: Dict[str, Any], record: Callable[[], Dict[str, Any]]
+) -> Dict[str, Any]:
+    """Start a sampler, unless the capture runs already; ``record()`` gathers what is to be known of
+    the run. Raises `CaptureError`.
+
+    Returns `state` with ``changed``.
+    """
+    os.makedirs(directory, mode=0o755, exist_ok=True)
+    with _locked(directory):
+        refuse(directory, settings)
+        found = state(directory)
+        if found["state"] == "running":
+            return dict(found, changed=False)
+        for name in (SAMPLES, RECORD, SAMPLER):
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(os.path.join(directory, name))
+        shutil.rmtree(os.path.join(directory, PARTS), ignore_errors=True)
+        gathered = dict(record(), settings=settings)
+        # Before the sampler: what it writes must never be without its record.
+        _write(os.path.join(directory, RECORD), gathered)
+        try:
+            _launch(directory, settings)
+        except BaseException:
+            os.unlink(os.path.join(directory, RECORD))
+            raise
+        return dict(state(directory), changed=True)
+
+
+def refuse(directory: str, settings: Dict[str, Any]) -> None:
+    """Raise `CaptureError` where a capture of other settings runs, or one that nobody has collected
+    would be lost.
+    """
+    found = state(directory)
+    if found["state"] == "running":
+        before = found["record"].get("settings") or {}
+        other = [
+            f"{name} {before.get(name)!r}"
+            for name in settings
+            if before.get(name) != settings[name]
+        ]
+        if other:
+            raise CaptureError(
+                f"the capture {settings['name']} runs already, with {', '.join(other)}; stop "
+                "it first, or give another name"
+            )
+    elif found["state"] == "ended" and found["bytes"] and not found["record"].get("collected"):
+        raise CaptureError(
+            f"there is a capture {settings['name']} that nobody has collected; collect it "
+            "(state=collected), remove it (state=absent), or give another name"
+        )
+
+
+def stop(directory: str) -> bool:
+    """End the sampler; whether there was one. Raises `CaptureError` for one that will not end."""
+    found = _alive(directory)
+    if not found:
+        return False
+    _refuse_forged(directory, found.pid)
+    try:
+        os.kill(found.pid, signal.SIGTERM)
+        if not _ends(directory, _STOP_SECONDS):
+            os.kill(found.pid, signal.SIGKILL)
+            if not _ends(directory, 2.0):
+                raise CaptureError(
+                    f"the sampler (pid {found.pid}) cannot be ended; it hangs in the kernel"
+                )
+    except ProcessLookupError:
+        pass
+    except PermissionError:
+        raise CaptureError(
+            f"the sampler (pid {found.pid}) belongs to another user; stop it as that user or "
+            "as root"
+        ) from None
+    return True
+
+
+def collect(directory: str) -> Dict[str, Any]:
+    """Pack the samples of an ended capture, in parts that an answer can carry: ``{"parts": [paths],
+    "sha256", "bytes", "ended"}``.
+
+    ``ended`` is the reason that its last line gives, or ``vanished`` where the sampler ended
+    without one: it was killed or the node went down.
+    """
+    base = os.path.join(directory, PARTS)
+    shutil.rmtree(base, ignore_errors=True)
+    os.makedirs(base, mode=0o700)
+    digest, paths, size = hashlib.sha256(), [], 0
+    with tempfile.TemporaryFile(dir=base) as packed:
+        last = b""
+        with open(os.path.join(directory, SAMPLES), "rb") as samples, gzip.GzipFile(
+            fileobj=packed, mode="wb", mtime=0
+        ) as stream:
+            for block in iter(lambda: samples.read(1 << 20), b""):
+                stream.write(block)
+                last = (last + block)[-4096:]
+        packed.seek(0)
+        for number, block in enumerate(iter(lambda: packed.read(PART_BYTES), b"")):
+            digest.update(block)
+            size += len(block)
+            paths.append(os.path.join(base, f"{number:04d}"))
+            with open(paths[-1], "wb") as part:
+                part.write(block)
+    return {"parts": paths, "sha256": digest.hexdigest(), "bytes": size, "ended": _reason(last)}
+
+
+def remove(directory: str) -> None:
+    """Take the capture away, and the directory above when it was the last."""
+    shutil.rmtree(directory, ignore_errors=True)
+    with contextlib.suppress(OSError):
+        os.rmdir(os.path.dirname(directory))
+
+
+# ---- the process ----
+
+
+def _launch(directory: str, settings: Dict[str, Any]) -> None:
+    sources = _sources()
+    given = {
+        "sources": sources["sources"],
+        "packages": sources["packages"],
+        "settings": dict(settings, directory=directory),
+        "path": _binding(),
+    }
+
+    def become(report: Report) -> None:
+        report.stage("starting a Python of its own")
+        own = _identity(os.getpid())
+        _write(os.path.join(directory, SAMPLER), own._asdict())
+        with tempfile.TemporaryFile(dir=directory) as stream:
+            stream.write(json.dumps(dict(given, report=report.inherited())).encode())
+            stream.seek(0)
+            os.dup2(stream.fileno(), 0)
+        os.execv(
+            sys.executable,
+            [sys.executable, "-I", "-S", "-c", _BOOTSTRAP, "autopilot-gpu-usage", settings["name"]],
+        )
+
+    child = detach(become, settings["duration"] + _FAREWELL, _START_SECONDS)
+    if not child.values.get("sampling"):
+        how = child.values.get("error") or (child.mishap().get("crashed") or {}).get("raised")
+        raise CaptureError(
+            "the sampler could not be started: "
+            f"{how or f'it ended at once or had no first sample within {_START_SECONDS:.0f} s'}"
+        )
+
+
+def _binding() -> List[str]:
+    """Where this Python has the driver's binding, a module of one file or a package."""
+    found = importlib.util.find_spec("pynvml")
+    if found is None or not found.origin:
+        return []
+    return [
+        os.path.dirname(
+            os.path.dirname(found.origin) if found.submodule_search_locations else found.origin
+        )
+    ]
+
+
+def _sources() -> Dict[str, Any]:
+    """The source of every part of the core that is imported here, as modules of a package of its
+    own.
+    """
+    core = __package__.rsplit(".", 2)[0]
+    found, packages = {}, []
+    for name, module in list(sys.modules.items()):
+        if name == core or name.startswith(f"{core}."):
+            loader: Any = getattr(module, "__loader__", None)
+            source = loader.get_source(name) if hasattr(loader, "get_source") else None
+            if source is not None:
+                own = _PACKAGE + name[len(core) :]
+                found[own] = source
+                packages += [own] if hasattr(module, "__path__") else []
+    return {"sources": found, "packages": packages}
+
+
+def _identity(pid: int) -> Sampler:
+    """Raises OSError where there is no such process, or one that has ended."""
+    with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
+        fields = stream.read().rpartition(")")[2].split()
+    if fields[0] in "ZX":
+        raise ProcessLookupError(pid)
+    return Sampler(pid, int(fields[19]), Host().boot_id())
+
+
+def _alive(directory: str) -> Optional[Sampler]:
+    """The sampler of a capture if it still runs: its number may be somebody else's by now, and
+    after a reboot surely is.
+    """
+    said = _read(os.path.join(directory, SAMPLER)) or {}
+    try:
+        own = _identity(int(said.get("pid") or 0))
+    except (OSError, ValueError, IndexError, TypeError):
+        return None
+    return own if own._asdict() == said else None
+
+
+def _refuse_forged(directory: str, pid: int) -> None:
+    """Raise `CaptureError` where somebody else says that this process is the sampler: root in a
+    directory of others must not end what they choose.
+    """
+    path = os.path.join(directory, SAMPLER)
+    try:
+        writer, owner = os.lstat(path).st_uid, os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return  # one of them is gone, and nothing is left to end
+    if writer != owner:
+        raise CaptureError(
+            f"{path} is of user {writer} and says that the sampler is process {pid}, which is "
+            f"of user {owner}: nothing was ended"
+        )
+
+
+def _ends(directory: str, seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while _alive(directory):
+        if time.monotonic() >= until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+@contextlib.contextmanager
+def _locked(directory: str) -> Iterator[None]:
+    """Two who start the same capture at once do so one after the other."""
+    descriptor = os.open(directory, os.O_RDONLY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def _write(path: str, document: Dict[str, Any]) -> None:
+    atomic_file.write(path, json.dumps(document, indent=1) + "\n")
+
+
+def _read(path: str) -> Optional[Dict[str, Any]]:
+    try:
+        with open(path, encoding="utf-8") as stream:
+            found = json.load(stream)
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) else None
+
+
+def _reason(last: bytes) -> str:
+    lines: List[bytes] = last.splitlines()
+    try:
+        said = json.loads(lines[-1])
+        return str(said["reason"]) if said.get("event") == "ended" else "vanished"
+    except (ValueError, IndexError, KeyError, AttributeError):
+        return "vanished"
+
+
+#: Named here so that what the new Python imports is imported, and with that shipped, by whoever
+#: starts it.
+PROCESS = sampler.NAME

@@ -1,0 +1,262 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The run record of a capture: on what it ran, under what limits, and what its user says of the
+job. What two runs are compared by, before any figure.
+
+What cannot be told is None; the record of a node never says more than was seen on it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import socket
+import time
+from typing import Any, Dict, List, Optional, Set
+
+from ..system.bounded import Report, call
+from ..system.host import Host
+from ..devices.nvml import DriverError, Nvml
+from .cgroup import Group, NoGroup, pod_of
+
+SCHEMA = "autopilot.gpu/usage-record"
+SCHEMA_VERSION = 1
+
+#: Seconds for the driver to say what there is.
+_DRIVER_SECONDS = 20.0
+#: Seconds and bytes for reading a throughput out of a log, from its end.
+_LOG_SECONDS, _LOG_BYTES = 30.0, 64 * 1024 * 1024
+_MOST_COMMAND = 2000
+#: Words of a command line after which a secret follows.
+_SECRET = re.compile(
+    r"((?:password|passwd|secret|token|api[-_]?key|access[-_]?key)[A-Za-z0-9_-]*(?:=|:|\s+))\S+",
+    re.IGNORECASE,
+)
+#: What a job's environment says of its GPUs and its scheduler; nothing else of it is read.
+_VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
+_SCHEDULERS = {"SLURM_JOB_ID": "slurm", "LSB_JOBID": "lsf"}
+#: Daemons that tell who hands out the node.
+_DAEMONS = {"kubelet": "kubernetes", "slurmd": "slurm", "sbatchd": "lsf", "lim": "lsf"}
+
+
+def gather(settings: Dict[str, Any], declared: Dict[str, Any], taken: float) -> Dict[str, Any]:
+    """The record at the start of a capture; ``settings`` as `sampler.main` has them, ``taken`` in
+    seconds since the epoch.
+    """
+    host = Host(settings["host_root"])
+    job, environment = _job(host, settings.get("job"))
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "name": settings["name"],
+        "hostname": socket.gethostname(),
+        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(taken)),
+        "platform": _platform(host, job, environment),
+        "node": _node(host),
+        "gpus": _gpus(settings, host),
+        "job": job,
+        "declared": declared,
+    }
+
+
+def throughput(log: str, pattern: str) -> Dict[str, Any]:
+    """What a log says of the job's own speed: ``{"values", "mean", "median", "last"}`` of the
+    pattern's first group, or ``error``.
+
+    Bounded, since the log may lie on a mount that hangs and a pattern may take for ever.
+    """
+
+    def read(report: Report) -> None:
+        report.stage(f"reading {log}")
+        with open(log, "rb") as stream:
+            stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_BYTES))
+            text = stream.read(_LOG_BYTES).decode("utf-8", "replace")
+        report.stage(f"looking for {pattern!r} in {log}")
+        values = []
+        for found in re.finditer(pattern, text, re.MULTILINE):
+            with contextlib.suppress(ValueError, TypeError):
+                values.append(float(found.group(1)))
+        if values:
+            middle = sorted(values)[len(values) // 2]
+            report.send(
+                "found",
+                {
+                    "values": len(values),
+                    "mean": sum(values) / len(values),
+                    "median": middle,
+                    "last": values[-1],
+                },
+            )
+        else:
+            report.send(
+                "found", {"values": 0, "error": f"no number where {pattern!r} matches in {log}"}
+            )
+
+    child = call(read, _LOG_SECONDS, 0.5)
+    mishap = child.mishap()
+    if "found" in child.values:
+        return dict(child.values["found"])
+    words = (
+        f"{mishap['hung']['what']} took more than {_LOG_SECONDS:.0f} s"
+        if "hung" in mishap
+        else (mishap.get("crashed") or {}).get("raised")
+    )
+    return {"values": 0, "error": str(words)}
+
+
+def _node(host: Host) -> Dict[str, Any]:
+    packages: Set[str] = set()
+    cpus = [
+        name for name in host.names("sys/devices/system/cpu") or [] if re.match(r"^cpu\d+$", name)
+    ]
+    cores = set()
+    for name in cpus:
+        package = host.text("sys/devices/system/cpu", name, "topology/physical_package_id")
+        core = host.text("sys/devices/system/cpu", name, "topology/core_id")
+        if package is not None:
+            packages.add(package)
+            cores.add((package, core))
+    memory = re.search(r"^MemTotal:\s+(\d+)", host.text("proc/meminfo") or "", re.MULTILINE)
+    online = [
+        line for line in (host.text("proc/stat") or "").splitlines() if re.match(r"^cpu\d", line)
+    ]
+    system = dict(
+        re.findall(r'^(\w+)="?([^"\n]*)', host.text("etc/os-release") or "", re.MULTILINE)
+    )
+    model = host.text("sys/class/dmi/id/product_name") or (
+        host.text("proc/device-tree/model") or ""
+    ).rstrip("\0")
+    return {
+        "model": model or None,
+        "cpu_model": host.cpu_model(),
+        "cpus": len(online) or None,
+        "sockets": len(packages) or None,
+        "cores": len(cores) or None,
+        "memory": int(memory.group(1)) * 1024 if memory else None,
+        "kernel": host.text("proc/sys/kernel/osrelease"),
+        "system": system.get("PRETTY_NAME"),
+        "boot_id": host.boot_id(),
+    }
+
+
+def _platform(host: Host, job: Dict[str, Any], environment: Dict[str, str]) -> Dict[str, Any]:
+    """Who hands out the node: ``kind`` is ``openshift``, ``kubernetes``, ``slurm``, ``lsf`` or
+    ``bare``, ``by`` says what shows it.
+    """
+    system = host.text("etc/os-release") or ""
+    for key, kind in _SCHEDULERS.items():
+        if environment.get(key):
+            return {"kind": kind, "by": f"{key} of the job"}
+    running = {process.name for process in host.processes().values()}
+    daemon = next((name for name in _DAEMONS if name in running), None)
+    kind = _DAEMONS[daemon] if daemon else ""
+    by = f"the process {daemon}" if daemon else ""
+    if job.get("pod"):
+        kind, by = "kubernetes", "the job is a pod"
+    if kind == "kubernetes" and re.search(
+        r"^(OPENSHIFT_VERSION=|ID=\"?rhcos)", system, re.MULTILINE
+    ):
+        return {"kind": "openshift", "by": "etc/os-release"}
+    return {"kind": kind or "bare", "by": by or "no kubelet, slurmd or sbatchd runs"}
+
+
+def _job(host: Host, job: Optional[Dict[str, Any]]) -> Any:
+    """The job as its control group shows it, and the variables of its first process that tell
+    anything.
+    """
+    if not job:
+        return {"given": None}, {}
+    try:
+        group = Group(host, job)
+    except NoGroup as reason:
+        return {"given": job, "error": str(reason)}, {}
+    pids = [int(job["pid"])] if job.get("pid") is not None else sorted(group.pids())
+    environment = _environment(host, pids)
+    own = {
+        "given": job,
+        "cgroup": group.path,
+        "version": group.version,
+        "pod": pod_of(group.path),
+        "limits": group.limits(),
+        "visible": {name: environment[name] for name in _VISIBLE if name in environment},
+        "command": _command(host, pids),
+    }
+    return own, environment
+
+
+def _environment(host: Host, pids: List[int]) -> Dict[str, str]:
+    """The few variables that are of interest, of the first process that has any."""
+    for pid in pids[:64]:
+        rows = [
+            row.partition("=") for row in (host.text("proc", str(pid), "environ") or "").split("\0")
+        ]
+        found = {
+            name: value for name, _equals, value in rows if name in _VISIBLE or name in _SCHEDULERS
+        }
+        if found:
+            return found
+    return {}
+
+
+def _command(host: Host, pids: List[int]) -> Optional[str]:
+    for pid in pids[:64]:
+        words = (host.text("proc", str(pid), "cmdline") or "").rstrip("\0").split("\0")
+        # The first process of a container often only holds its namespaces together.
+        if words != [""] and os.path.basename(words[0]) not in ("pause", "tini", "dumb-init"):
+            return _SECRET.sub(r"\1***", " ".join(words))[:_MOST_COMMAND]
+    return None
+
+
+def _gpus(settings: Dict[str, Any], host: Host) -> Dict[str, Any]:
+    """``{"list": [{"index", "uuid", "pci", "name", "memory", "power_limit", "mig"}],
+    "driver_version", "cuda_version"}``, or ``error`` and what there was.
+    """
+
+    def read(report: Report) -> None:
+        try:
+            nvml = Nvml(host, settings["nvml_library"], report.stage)
+            report.send("driver_version", nvml.driver_version)
+            report.send("list", [_gpu(nvml, gpu) for gpu in nvml.gpus])
+            report.send("cuda_version", _cuda(nvml))
+            nvml.close()
+        except DriverError as error:
+            report.send("error", str(error))
+
+    child = call(read, _DRIVER_SECONDS, 0.5)
+    found = {"list": [], "driver_version": None, "cuda_version": None, **child.values}
+    mishap = child.mishap()
+    if mishap and "error" not in found:
+        found["error"] = (
+            f"{child.stage} hung for {child.stage_seconds:.0f} s"
+            if "hung" in mishap
+            else f"{child.stage}: {mishap['crashed']['raised']}"
+        )
+    return found
+
+
+def _gpu(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+    own = {name: gpu.get(name) for name in ("index", "uuid", "pci", "name")}
+    if gpu.get("error"):
+        return dict(own, error=gpu["error"])
+    try:
+        memory = nvml.optional(gpu, "nvmlDeviceGetMemoryInfo")
+        limit = nvml.optional(gpu, "nvmlDeviceGetEnforcedPowerLimit")
+        mig = nvml.optional(gpu, "nvmlDeviceGetMigMode")
+    except DriverError as error:
+        return dict(own, error=error.to_dict())
+    own.update(
+        memory=memory.total if memory else None,
+        power_limit=limit / 1000 if limit else None,
+        mig=bool(mig[0]) if mig else None,
+    )
+    return own
+
+
+def _cuda(nvml: Any) -> Optional[str]:
+    """The newest CUDA that the driver runs, as ``13.0``."""
+    try:
+        version = nvml.binding.nvmlSystemGetCudaDriverVersion_v2()
+    except (AttributeError, nvml.binding.NVMLError):
+        return None
+    return f"{version // 1000}.{version % 1000 // 10}"

@@ -1,0 +1,158 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Around a pass over a node: keeping a snapshot of it, or comparing it with one that was kept, by
+the node or by the controller.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
+
+from . import store
+from ..framework.check import Options, Settings
+from ..checks import node_changes
+from .difference.work import still_held
+from ..system.host import Host
+from ..framework.runner import Outcome, Request, node_facts, run
+from ...lenient import mapping
+
+
+class Baseline(NamedTuple):
+    """What a node is compared with."""
+
+    #: The snapshot, None where there is none.
+    before: Optional[Dict[str, Any]]
+    #: ``run``, ``source`` (node, controller, both, or None), ``taken``, and under ``node`` and
+    #: ``controller`` why that copy could not be used.
+    about: Dict[str, Any]
+
+
+def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> Baseline:
+    """The node's own snapshot of the run or the one that the controller gave, the newer where they
+    differ.
+
+    ``given`` is a snapshot, or ``{"error": why the controller has none}``.
+    """
+    own = store.read_back(name, host)
+    copies: Dict[str, Dict[str, Any]] = {"node": own["snapshot"]} if "snapshot" in own else {}
+    about: Dict[str, Any] = {"run": name, "source": None, "taken": None}
+    if "error" in own:
+        about["node"] = own["error"]
+    if given is None or set(given) == {"error"}:
+        about["controller"] = str((given or {}).get("error") or "none was given")
+    else:
+        try:
+            copies["controller"] = store.accepted(given, name)
+        except ValueError as error:
+            about["controller"] = str(error)
+    if not copies:
+        return Baseline(None, about)
+    taken = {place: str(copy.get("taken")) for place, copy in copies.items()}
+    newest = max(taken, key=lambda place: taken[place])
+    if len(set(taken.values())) > 1:
+        other = "controller" if newest == "node" else "node"
+        about[other] = f"it is of {taken[other]}, the other copy is newer"
+    about.update(
+        source="both" if len(copies) == 2 and len(set(taken.values())) == 1 else newest,
+        taken=taken[newest],
+    )
+    return Baseline(copies[newest], about)
+
+
+def kept(name: str, outcomes: Sequence[Outcome], settings: Settings) -> Outcome:
+    """Keep a snapshot of a pass on the node. The readings of the outcome have ``kept``, with the
+    snapshot's ``header``: from it and from the readings of the other checks the controller makes
+    its own copy.
+    """
+    host = Host(settings.host_root)
+    header = store.header(name, host)
+    whole = store.of(header, node_facts(outcomes, settings), _readings(outcomes))
+    return _judged({"kept": dict(store.keep(whole, host), run=name, header=header)}, {}, outcomes)
+
+
+def compared(
+    base: Baseline, outcomes: Sequence[Outcome], settings: Settings, options: Options
+) -> Outcome:
+    """Compare a pass with a snapshot."""
+    header = store.header(str(base.about["run"]), Host(settings.host_root))
+    after = {
+        key: value
+        for key, value in store.of(header, node_facts(outcomes, settings), {}).items()
+        if key != "readings"
+    }
+    return _judged(
+        {"before": base.before, "after": after, "baseline": base.about}, options, outcomes
+    )
+
+
+class Around(NamedTuple):
+    """A pass over a node and what becomes of a snapshot: ``how`` is none, keep or compare."""
+
+    run_name: str
+    how: str
+    given: Optional[Dict[str, Any]]
+    release_seconds: float
+    options: Options
+    settings: Settings
+
+    def run(
+        self, requests: Sequence[Request], passive_only: bool, stop_on_fail: bool
+    ) -> List[Outcome]:
+        """The outcomes of the pass, and that of `node_changes` with them. In check mode
+        (``passive_only``) no snapshot is kept.
+        """
+        if self.how == "compare":
+            base = baseline(self.run_name, Host(self.settings.host_root), self.given)
+            afterwards = self.options.get("phase") != "inflight"
+            outcomes = run(
+                requests,
+                self.settings,
+                passive_only,
+                stop_on_fail,
+                is_still_held(base, self.release_seconds) if afterwards else None,
+            )
+            return [*outcomes, compared(base, outcomes, self.settings, self.options)]
+        outcomes = run(requests, self.settings, passive_only, stop_on_fail)
+        return (
+            [*outcomes, kept(self.run_name, outcomes, self.settings)]
+            if self.how == "keep" and not passive_only
+            else outcomes
+        )
+
+
+def is_still_held(base: Baseline, seconds: float) -> Callable[[Outcome, float], bool]:
+    """For `runner.run`: whether a check is to be measured once more, because a GPU is held that was
+    not before. A driver takes seconds to take down a job that had all of the memory.
+    """
+
+    def again(outcome: Outcome, since: float) -> bool:
+        if outcome.result.check != "gpu_processes" or base.before is None or since >= seconds:
+            return False
+        return still_held(
+            base.before, {"boot_id": base.before.get("boot_id"), "readings": _readings([outcome])}
+        )
+
+    return again
+
+
+def _judged(readings: Dict[str, Any], options: Options, outcomes: Sequence[Outcome]) -> Outcome:
+    result = node_changes.judge(node_changes.completed(readings, _readings(outcomes)), options)
+    return Outcome(result, readings, options)
+
+
+def _readings(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
+    """What was read of what a snapshot has."""
+    return {
+        outcome.result.check: outcome.readings
+        for outcome in outcomes
+        if outcome.result.check in store.CHECKS and outcome.readings
+    }
+
+
+def controller_copy(readings: Dict[str, Any], facts: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+    """The snapshot that a node kept or tried to keep, from the readings that its module returned,
+    with their options, and the facts; None where it was not asked to.
+    """
+    found = {check: mapping(one).get("readings") for check, one in readings.items()}
+    header = mapping(mapping(mapping(found.get(node_changes.NAME)).get("kept")).get("header"))
+    return store.of(header, facts, found) if header else None

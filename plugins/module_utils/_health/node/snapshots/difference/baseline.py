@@ -1,0 +1,181 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Whether what was before can be compared with what is now: the same boot, the same loading of the
+driver, the same GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List
+
+from ....model import FAIL, PASS, SKIP, WARN, Finding, NODE, gpu_subject, normalise_pci
+from ....lenient import mapping, mappings_in
+from .between import Between, key_of, named
+
+_FROM_ZERO = "what counts from zero since then is the least that came in between"
+
+
+def boot(between: Between) -> List[Finding]:
+    """A reboot, which nobody guesses: the kernel makes a new boot id each time (random(4))."""
+    if between.same_boot is not False:
+        return []
+    evidence = {
+        key: [between.before.get(key), between.after.get(key)]
+        for key in ("boot_id", "uptime_seconds", "driver_version")
+    }
+    message = (
+        f"the node was rebooted since the snapshot: its kernel log begins anew, and {_FROM_ZERO}"
+    )
+    return [Finding("node_rebooted", WARN, message, "watch", NODE, evidence)]
+
+
+def load(between: Between) -> List[Finding]:
+    """A driver that was loaded anew, and GPUs that were reset: by its version, its place in the
+    kernel, or counters that went back.
+    """
+    if between.reloaded:
+        old, new = between.before.get("driver_version"), between.after.get("driver_version")
+        how = f" in another version, {new} instead of {old}" if old != new else ""
+        evidence = {
+            key: [between.before.get(key), between.after.get(key)]
+            for key in ("driver_version", "driver_loaded")
+        }
+        return [
+            Finding(
+                "driver_reloaded",
+                WARN,
+                f"the driver was loaded anew since the snapshot{how}: {_FROM_ZERO}",
+                "watch",
+                NODE,
+                evidence,
+            )
+        ]
+    if not between.set_back:
+        return []
+    gpus = between.gpus()[1]
+    if _without_persistence(between):
+        message = (
+            "counters of the driver went back, as they do without persistence mode "
+            f"whenever nobody uses a GPU: {_FROM_ZERO}"
+        )
+        return [
+            Finding("counters_set_back", PASS, message, "none", NODE, {"gpus": between.set_back})
+        ]
+    if len(between.set_back) > 1 and len(between.set_back) == len(gpus):
+        message = (
+            f"the counters of all {len(gpus)} GPUs went back since the snapshot, so the "
+            f"driver was loaded anew or all were reset: {_FROM_ZERO}"
+        )
+        return [
+            Finding("driver_reloaded", WARN, message, "watch", NODE, {"gpus": between.set_back})
+        ]
+    message = f"its counters went back since the snapshot, so it was reset in between: {_FROM_ZERO}"
+    return [
+        Finding(
+            "counters_set_back",
+            WARN,
+            message,
+            "watch",
+            gpu_subject(gpus.get(uuid) or {"uuid": uuid}),
+        )
+        for uuid in between.set_back
+    ]
+
+
+def _without_persistence(between: Between) -> bool:
+    """Whether persistence mode was off, before or after: then the driver forgets a GPU when its
+    last user goes (NVIDIA, Driver Persistence).
+    """
+    return any(
+        gpu.get("persistence") in (0, False)
+        for readings in between.node("driver")
+        for gpu in mappings_in(readings.get("gpus"))
+    )
+
+
+def gpus(between: Between) -> List[Finding]:
+    """GPUs that went, came, or are others than before, by their UUIDs."""
+    old, new = between.gpus()
+    # One that answers without a UUID may be any of those that are missed; the other checks say what
+    # is wrong with it.
+    nameless = [
+        gpu for gpu in mappings_in(between.after.get("gpus")) if key_of(gpu, "uuid") not in new
+    ]
+    gone = [gpu for uuid, gpu in old.items() if uuid not in new]
+    fresh = {_address(gpu): gpu for uuid, gpu in new.items() if uuid not in old}
+    if gone and len(gone) == len(old) and new and len(fresh) == len(new):
+        message = (
+            f"none of its {len(new)} GPUs was there at the snapshot: it is of another "
+            "machine, or all were exchanged; nothing of them was compared"
+        )
+        evidence: Dict[str, Any] = {"before": sorted(old), "after": sorted(new)}
+        return [Finding("gpu_swapped", WARN, message, "watch", NODE, evidence)]
+    found, missed = [], []
+    for gpu in gone:
+        other = fresh.pop(_address(gpu), None)
+        if other:
+            message = (
+                f"is another GPU than at the snapshot ({other['uuid']} instead of "
+                f"{gpu['uuid']}): it was swapped, and nothing of it was compared"
+            )
+            found.append(
+                Finding(
+                    "gpu_swapped",
+                    WARN,
+                    message,
+                    "watch",
+                    gpu_subject(other),
+                    {"before": gpu["uuid"], "after": other["uuid"]},
+                )
+            )
+        else:
+            missed.append(gpu)
+    for gpu in fresh.values():
+        message = f"was not there at the snapshot ({gpu['uuid']}): nothing of it was compared"
+        found.append(
+            Finding("gpu_swapped", WARN, message, "watch", gpu_subject(gpu), {"after": gpu["uuid"]})
+        )
+    if new and not nameless:
+        found += [
+            Finding(
+                "gpu_gone",
+                FAIL,
+                f"was there at the snapshot ({gpu['uuid']}) and is gone; power-cycle the node, "
+                "and reseat the GPU if it stays away",
+                "reboot_node",
+                gpu_subject(gpu),
+                {"before": gpu},
+            )
+            for gpu in missed
+        ]
+    return found
+
+
+def _address(gpu: Dict[str, Any]) -> str:
+    return normalise_pci(str(gpu.get("pci")))
+
+
+def unread(between: Between) -> List[Finding]:
+    """Checks of this pass that were read only once, so that nothing of them is compared. What was
+    not asked for now is nobody's want.
+    """
+    old, new = mapping(between.before.get("readings")), mapping(between.after.get("readings"))
+    only_now = sorted(check for check in new if new[check] and not old.get(check))
+    only_then = sorted(check for check in new if old.get(check) and not new[check])
+    parts = [
+        f"{named(checks, 6)} {'was' if len(checks) == 1 else 'were'} read only {when}"
+        for checks, when in ((only_then, "at the snapshot"), (only_now, "now"))
+        if checks
+    ]
+    if not parts:
+        return []
+    return [
+        Finding(
+            "not_compared",
+            SKIP,
+            f"not compared: {'; '.join(parts)}",
+            "none",
+            NODE,
+            {"only_before": only_then, "only_after": only_now},
+        )
+    ]

@@ -1,0 +1,127 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What is set otherwise than it was: modes, limits, clocks, versions of firmware. A job that
+changes them and does not set them back changes the next one.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List, Tuple
+
+from ....model import WARN, Finding, NODE
+from ....lenient import mapping
+from .between import Between, Pair, is_whole, named
+
+_ON_OFF = {0: "off", 1: "on"}
+#: nvmlComputeMode_t (nvml.h).
+_COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
+
+
+def _word(names: Dict[int, str]) -> Callable[[Any], str]:
+    return lambda value: names.get(int(value), str(value))
+
+
+def _watts(value: Any) -> str:
+    return f"{value / 1000:g} W"
+
+
+def _megahertz(value: Any) -> str:
+    return f"{value} MHz"
+
+
+#: Check, part and key in it ("": the part itself), what it is called, and how its values are put in
+#: words.
+_SETTINGS: Tuple[Tuple[str, str, str, str, Callable[[Any], str]], ...] = (
+    ("driver", "persistence", "", "persistence mode", _word(_ON_OFF)),
+    ("driver", "compute_mode", "", "compute mode", _word(_COMPUTE_MODES)),
+    ("driver", "mig", "current", "MIG", _word(_ON_OFF)),
+    ("driver", "mig", "pending", "MIG after the next reset", _word(_ON_OFF)),
+    ("ecc_errors", "ecc_mode", "current", "ECC", _word(_ON_OFF)),
+    ("ecc_errors", "ecc_mode", "pending", "ECC after the next reset", _word(_ON_OFF)),
+    ("gpu_power", "power_limit", "configured", "power limit", _watts),
+    ("gpu_power", "graphics_clock", "application", "graphics application clock", _megahertz),
+    ("gpu_power", "memory_clock", "application", "memory application clock", _megahertz),
+)
+#: Not that of the GSP: the driver brings it along, in its own version.
+_FIRMWARE = (("vbios", "VBIOS"), ("inforom", "InfoROM"))
+
+
+def settings(between: Between) -> List[Finding]:
+    """Settings of GPUs; those that changed alike on several are said once."""
+    changed: Dict[str, List[str]] = {}
+    pairs: Dict[str, Pair] = {}
+    for check, part, key, name, words in _SETTINGS:
+        for pair in between.pairs(check):
+            old, new = (
+                mapping(gpu.get(part)).get(key) if key else gpu.get(part)
+                for gpu in (pair.before, pair.after)
+            )
+            # A mode that is pending in the same way as it is current is said once.
+            told = (
+                [f"{name} {words(new)} instead of {words(old)}"]
+                if is_value(old) and is_value(new) and old != new
+                else []
+            )
+            uuid = str(pair.subject.uuid)
+            pairs[uuid] = pair
+            if told and not (
+                key == "pending" and mapping(pair.after.get(part)).get("current") == new
+            ):
+                changed.setdefault(uuid, []).extend(told)
+    code = "settings_changed"
+    return _collected(
+        code, "changed since the snapshot: ", "; set it back", "fix_configuration", changed, pairs
+    )
+
+
+def firmware(between: Between) -> List[Finding]:
+    """Versions of what is in the GPUs, which nothing but an update changes."""
+    changed: Dict[str, List[str]] = {}
+    pairs: Dict[str, Pair] = {}
+    for pair in between.pairs("driver"):
+        uuid = str(pair.subject.uuid)
+        pairs[uuid] = pair
+        for key, name in _FIRMWARE:
+            old, new = pair.before.get(key), pair.after.get(key)
+            if isinstance(old, str) and isinstance(new, str) and old and new and old != new:
+                changed.setdefault(uuid, []).append(f"{name} {new} instead of {old}")
+    code = "firmware_changed"
+    return _collected(code, "another version than at the snapshot: ", "", "watch", changed, pairs)
+
+
+def is_value(value: Any) -> bool:
+    return isinstance(value, bool) or is_whole(value)
+
+
+def _collected(
+    code: str,
+    before: str,
+    after: str,
+    action: str,
+    changed: Dict[str, List[str]],
+    pairs: Dict[str, Pair],
+) -> List[Finding]:
+    alike: Dict[Tuple[str, ...], List[str]] = {}
+    for uuid, words in changed.items():
+        alike.setdefault(tuple(words), []).append(uuid)
+    found = []
+    for same, uuids in alike.items():
+        evidence = {
+            "gpus": [pairs[uuid].subject.to_dict() for uuid in uuids],
+            "changed": list(same),
+        }
+        if len(uuids) == 1:
+            found.append(
+                Finding(
+                    code,
+                    WARN,
+                    f"{before}{named(list(same))}{after}",
+                    action,
+                    pairs[uuids[0]].subject,
+                    evidence,
+                )
+            )
+        else:
+            message = f"{len(uuids)} GPUs {before}{named(list(same))}{after}"
+            found.append(Finding(code, WARN, message, action, NODE, evidence))
+    return found

@@ -1,0 +1,372 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What became of the GPUs' links in between: PCIe, NVLink, and the bandwidth that was measured
+before and after.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Dict, List
+
+from ....knowledge.links import GENERATIONS, over_pcie, replays_per_minute
+from ....model import FAIL, PASS, WARN, Finding, NODE, Subject
+from ....lenient import mapping, mappings_in
+from .between import JOB, REPLAY_BITS, Between, Readings, counted, is_whole, key_of, named, number
+
+#: Part of a bandwidth that may be lost without a word. A judgement: repeated measurements of one
+#: healthy GPU lie within 1 %, and no clock or placement that a job leaves behind costs a tenth.
+LOST = 0.1
+#: Seconds that an average rate is taken over at least: few errors in a moment are no rate.
+_LEAST_SECONDS = 60.0
+#: Seconds over which too many packets sent again are a link that is bad and no burst (a judgement;
+#: the allowed rate is a minute's).
+_LASTING_SECONDS = 600.0
+
+
+def replays(between: Between) -> List[Finding]:
+    """Packets sent again. More of them a minute than the error rate of PCIe allows (see
+    `knowledge.links`) over the whole time is a bad link, or in a short time one to be watched; any
+    others are told.
+    """
+    found = []
+    for pair in between.pairs("pcie_link"):
+        # Whether loading the driver sets it back is not documented; by the difference it has grown
+        # in any case.
+        grown = counted(
+            pair.before.get("replays"),
+            pair.after.get("replays"),
+            between.same_boot is not False,
+            REPLAY_BITS,
+        )
+        if not grown or not grown.value:
+            continue
+        link = mapping(pair.after.get("link"))
+        generation, width = (
+            link.get(key) if is_whole(link.get(key)) and link.get(key) else None
+            for key in ("max_generation", "max_width")
+        )
+        line = replays_per_minute(generation, width) if generation and width else None
+        rate = (
+            grown.value * 60 / max(between.seconds, _LEAST_SECONDS)
+            if between.seconds is not None
+            else None
+        )
+        evidence = {
+            "before": pair.before.get("replays"),
+            "after": pair.after.get("replays"),
+            "seconds": between.seconds,
+            "allowed_per_minute": line,
+        }
+        words = f"{JOB}saw {grown} packet{'s' * (grown.value != 1)} sent again over PCIe"
+        if line is not None and rate is not None and rate > line:
+            words += f", {rate:.3g} a minute, where PCIe {generation}.0 x{width} allows {line:.3g}"
+            if between.seconds is not None and between.seconds >= _LASTING_SECONDS:
+                found.append(
+                    Finding(
+                        "new_pcie_replays",
+                        FAIL,
+                        f"{words}; reseat the card",
+                        "drain_node",
+                        pair.subject,
+                        evidence,
+                    )
+                )
+            else:
+                words += (
+                    "; in so short a time that may be one burst, look again after "
+                    f"{_LASTING_SECONDS / 60:.0f} minutes of work"
+                )
+                found.append(
+                    Finding("new_pcie_replays", WARN, words, "watch", pair.subject, evidence)
+                )
+        else:
+            found.append(Finding("new_pcie_replays", PASS, words, "none", pair.subject, evidence))
+    return found
+
+
+def aer(between: Between) -> List[Finding]:
+    """Errors that the GPUs and the bridges above them reported. Corrected ones are told; what was
+    not corrected ended somebody's transfer. The kernel counts from boot, so that none is lost when
+    the driver is loaded anew.
+    """
+    found = []
+    bridges: Dict[str, bool] = {}
+    for pair in between.pairs("pcie_link"):
+        found += _aer(
+            between, mapping(pair.before.get("aer")), mapping(pair.after.get("aer")), pair.subject
+        )
+        old = {key_of(bridge, "pci"): bridge for bridge in mappings_in(pair.before.get("bridges"))}
+        for bridge in mappings_in(pair.after.get("bridges")):
+            address = key_of(bridge, "pci")
+            if address not in bridges and address in old:
+                bridges[address] = True
+                found += _aer(
+                    between,
+                    mapping(old[address].get("aer")),
+                    mapping(bridge.get("aer")),
+                    Subject("link", pci=address),
+                )
+    return found
+
+
+def _aer(between: Between, old: Readings, new: Readings, subject: Subject) -> List[Finding]:
+    counts = {
+        kind: counted(old.get(kind), new.get(kind), between.same_boot is not False)
+        for kind in ("correctable", "nonfatal", "fatal")
+    }
+    bad = [
+        f"{count} {'fatal' if kind == 'fatal' else 'uncorrected'}"
+        for kind, count in counts.items()
+        if kind != "correctable" and count and count.value
+    ]
+    if bad:
+        words = f"{JOB}saw {named(bad)} PCIe errors; look at its link, its seat and its riser"
+        return [
+            Finding("new_pcie_errors", WARN, words, "watch", subject, {"before": old, "after": new})
+        ]
+    if counts["correctable"] and counts["correctable"].value:
+        return [
+            Finding(
+                "new_pcie_errors",
+                PASS,
+                f"{JOB}saw {counts['correctable']} corrected PCIe errors",
+                "none",
+                subject,
+                {"before": old, "after": new},
+            )
+        ]
+    return []
+
+
+def trained(between: Between) -> List[Finding]:
+    """Links that came back narrower or slower. Lanes do not go to sleep before PCIe 6.0, so that a
+    width is comparable at rest, and a link that was wider proves what both its ends can; a
+    generation only under load.
+    """
+    found = []
+    for pair in between.pairs("pcie_link"):
+        old, new = mapping(pair.before.get("link")), mapping(pair.after.get("link"))
+        if not over_pcie(pair.after.get("name")):
+            continue  # as `pcie_link` has it: its link says nothing of what carries its data
+        found += _narrower(
+            old.get("width"),
+            new.get("width"),
+            pair.subject,
+            {"before": old, "after": new},
+            old.get("max_generation"),
+        )
+        then, now = number(old.get("max_generation")), number(new.get("max_generation"))
+        if then and now and now < then:
+            words = (
+                f"its slot is limited to PCIe {now:g}.0, at the snapshot it was "
+                f"{then:g}.0; look at the settings of the firmware"
+            )
+            found.append(
+                Finding(
+                    "link_slower",
+                    WARN,
+                    words,
+                    "fix_configuration",
+                    pair.subject,
+                    {"before": old, "after": new},
+                )
+            )
+        above = {
+            key_of(bridge, "pci"): bridge for bridge in mappings_in(pair.before.get("bridges"))
+        }
+        for bridge in mappings_in(pair.after.get("bridges")):
+            before = above.get(key_of(bridge, "pci"))
+            subject = Subject("link", pci=key_of(bridge, "pci"))
+            # The port that the GPU is plugged into is the other end of the same link, and bridges
+            # are above several GPUs.
+            known = any(
+                one.subject in (subject, pair.subject) and one.code == "link_narrower"
+                for one in found
+            )
+            if before and not known:
+                generation = GENERATIONS.get(number(bridge.get("max_link_speed")) or 0.0, 0)
+                widths = before.get("current_link_width"), bridge.get("current_link_width")
+                found += _narrower(
+                    *widths, subject, {"before": before, "after": bridge}, generation
+                )
+    for pair in between.pairs("pcie_bandwidth"):
+        old, new = mapping(pair.before.get("link")), mapping(pair.after.get("link"))
+        then, now = number(old.get("generation")), number(new.get("generation"))
+        if then and now and now < then:
+            words = (
+                f"its link runs at PCIe {now:g}.0 under load, at the snapshot it was "
+                f"{then:g}.0; reseat the card"
+            )
+            found.append(
+                Finding(
+                    "link_slower", WARN, words, "watch", pair.subject, {"before": old, "after": new}
+                )
+            )
+    return found
+
+
+def _narrower(
+    old: Any, new: Any, subject: Subject, evidence: Dict[str, Any], generation: Any
+) -> List[Finding]:
+    if not (is_whole(old) and is_whole(new) and 0 < new < old) or (
+        is_whole(generation) and generation >= 6
+    ):
+        return []
+    words = (
+        f"its link is up at x{new}, at the snapshot it was x{old}; reseat the card, and "
+        "look at the riser"
+    )
+    return [Finding("link_narrower", FAIL, words, "drain_node", subject, evidence)]
+
+
+def nvlink(between: Between) -> List[Finding]:
+    """NVLinks that are down and were up, and the errors that they counted. A link repeats what
+    arrived damaged, so that errors alone are told; one that had to recover was down for a moment
+    (DCGM watches recoveries as errors of the link).
+    """
+    found = []
+    for pair in between.pairs("nvlink"):
+        old = {key_of(link, "link"): link for link in mappings_in(pair.before.get("links"))}
+        new = {
+            key_of(link, "link"): link
+            for link in mappings_in(pair.after.get("links"))
+            if key_of(link, "link") in old
+        }
+        down = [
+            name
+            for name, link in new.items()
+            if link.get("active") is False and old[name].get("active") is True
+        ]
+        evidence = {"before": list(old.values()), "after": list(new.values())}
+        # On some models MIG switches the links off (MIG User Guide), which a setting that changed
+        # says.
+        if down and not pair.after.get("mig"):
+            several = len(down) > 1
+            words = (
+                f"NVLink{'s' * several} {named(down, 18)} {'are' if several else 'is'} "
+                "down, up at the snapshot"
+            )
+            found.append(
+                Finding(
+                    "nvlink_lost",
+                    FAIL,
+                    words,
+                    "drain_node",
+                    pair.subject,
+                    {"down": down, **evidence},
+                )
+            )
+        totals: Dict[str, int] = {}
+        least = False
+        for name, link in new.items():
+            for kind, value in mapping(link.get("errors")).items():
+                grown = counted(mapping(old[name].get("errors")).get(kind, 0), value, pair.ran_on)
+                totals[kind] = totals.get(kind, 0) + (grown.value if grown else 0)
+                least = least or bool(grown and grown.value and grown.least)
+        totals = {kind: count for kind, count in totals.items() if count}
+        if totals:
+            counts = named(
+                [
+                    f"{'at least ' * least}{count} {kind.replace('_', ' ')}"
+                    for kind, count in totals.items()
+                ]
+            )
+            recovered = "recovery" in totals
+            words = f"{JOB}saw {counts} errors on its NVLinks"
+            found.append(
+                Finding(
+                    "new_nvlink_errors",
+                    WARN if recovered else PASS,
+                    words,
+                    "watch" if recovered else "none",
+                    pair.subject,
+                    {"errors": totals},
+                )
+            )
+    return found
+
+
+def bandwidth(between: Between) -> List[Finding]:
+    """Rates that were measured before and after."""
+    found = []
+    for check, rates in _RATES.items():
+        for pair in between.pairs(check):
+            found += _lost(rates(pair.before), rates(pair.after), pair.subject)
+    # Pairs are named by indexes, which mean something only where the GPUs have the same ones.
+    indexes = [{uuid: gpu.get("index") for uuid, gpu in gpus.items()} for gpus in between.gpus()]
+    if indexes[0] == indexes[1]:
+        old, new = between.node("gpu_link")
+        found += _lost(_pairs_rates(old), _pairs_rates(new), NODE)
+    return found
+
+
+def _lost(old: Dict[str, float], new: Dict[str, float], subject: Subject) -> List[Finding]:
+    lost = {
+        what: (old[what], new[what])
+        for what in old
+        if what in new and new[what] < (1 - LOST) * old[what]
+    }
+    if not lost:
+        return []
+    words = named(
+        [
+            f"{what} {_rate(now, what)} instead of {_rate(then, what)}, {1 - now / then:.0%} less"
+            for what, (then, now) in lost.items()
+        ],
+        2,
+    )
+    evidence = {what: {"before": then, "after": now} for what, (then, now) in lost.items()}
+    return [
+        Finding(
+            "bandwidth_lost",
+            WARN,
+            f"is slower than at the snapshot: {words}",
+            "watch",
+            subject,
+            evidence,
+        )
+    ]
+
+
+def _rate(value: float, what: str) -> str:
+    return f"{value / 1e12:.3g} TFLOP/s" if what in _OPERATIONS else f"{value / 1e9:.3g} GB/s"
+
+
+def _pcie_rates(gpu: Readings) -> Dict[str, float]:
+    found: Dict[str, float] = {}
+    for direction in ("host_to_device", "device_to_host"):
+        samples = mapping(
+            mapping(mapping(gpu.get("transfers")).get(direction)).get("copy_engine")
+        ).get("samples")
+        rates = sorted(
+            rate for rate in map(number, samples if isinstance(samples, list) else []) if rate
+        )
+        if rates:
+            found[f"PCIe {direction.replace('_', ' ')}"] = rates[len(rates) // 2]
+    return found
+
+
+_OPERATIONS = ("fp64", "tensor")
+
+
+def _memory_rates(gpu: Readings) -> Dict[str, float]:
+    return {
+        what: rate
+        for what, rate in (
+            (what, number(value)) for what, value in mapping(gpu.get("rates")).items()
+        )
+        if rate
+    }
+
+
+def _pairs_rates(readings: Readings) -> Dict[str, float]:
+    rated = [
+        (pair, number(pair.get("bytes_per_second"))) for pair in mappings_in(readings.get("pairs"))
+    ]
+    return {f"GPU {pair.get('from')} to GPU {pair.get('to')}": rate for pair, rate in rated if rate}
+
+
+_RATES: Dict[str, Callable[[Readings], Dict[str, float]]] = {
+    "pcie_bandwidth": _pcie_rates,
+    "gpu_memory": _memory_rates,
+}

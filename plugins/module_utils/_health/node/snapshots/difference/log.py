@@ -1,0 +1,123 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What the kernel logged in between: Xids and the like, and whether all of the log is still there.
+
+Records are told apart by their number, which counts from each boot
+(Documentation/ABI/testing/dev-kmsg); those of the journal have none and are by their time since
+boot. What still counts of an Xid is for `xid_errors` to judge; here it is said that it came since
+the snapshot.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from ....knowledge import xids
+from ....model import PASS, STATUSES, WARN, Finding, NODE, Subject, gpu_subject, normalise_pci
+from ....lenient import mapping, mappings_in
+from .between import JOB, Between, named, number, whole
+
+Event = Dict[str, Any]
+
+
+def events(between: Between) -> List[Finding]:
+    """One finding for each device that something was logged of."""
+    _old, new = between.node("xid_errors")
+    subjects = {
+        normalise_pci(str(gpu.get("pci"))): gpu_subject(gpu) for gpu in between.gpus()[1].values()
+    }
+    by_device: Dict[Subject, List[Event]] = {}
+    for event in mappings_in(new.get("events")):
+        if between.came_since(event) and event.get("kind") in ("xid", "sxid", "off_bus"):
+            pci = normalise_pci(str(event.get("pci")))
+            subject = (
+                Subject("nvswitch", pci=pci)
+                if event["kind"] == "sxid"
+                else subjects.get(pci, Subject("gpu", pci=pci))
+            )
+            by_device.setdefault(subject, []).append(event)
+    return [_finding(subject, several) for subject, several in by_device.items()]
+
+
+def _finding(subject: Subject, several: List[Event]) -> Finding:
+    verdicts = {_word(event): _verdict(event) for event in several}
+    ranked = sorted(verdicts, key=lambda word: -STATUSES.index(verdicts[word].status))
+    times = {word: sum(_word(event) == word for event in several) for word in ranked}
+    words = named(
+        [f"{word}{f' {times[word]} times' if times[word] > 1 else ''}" for word in ranked]
+    )
+    worst = verdicts[ranked[0]]
+    harmless = worst.status == PASS
+    evidence = {
+        "events": [
+            {
+                key: event.get(key)
+                for key in ("seq", "usec", "xid", "sxid", "pid", "process", "text")
+            }
+            for event in several[-16:]
+        ]
+    }
+    if harmless:
+        return Finding(
+            "new_xids",
+            PASS,
+            f"{JOB}met {words}: errors of the application as far as this tells",
+            "none",
+            subject,
+            evidence,
+        )
+    return Finding("new_xids", WARN, f"{JOB}met {words}", worst.action, subject, evidence)
+
+
+def _word(event: Event) -> str:
+    if event["kind"] == "off_bus":
+        return "the GPU's falling off the bus"
+    if event["kind"] == "sxid":
+        return f"SXid {event.get('sxid')}"
+    row = xids.XIDS.get(whole(event.get("xid")) or 0)
+    return f"Xid {event.get('xid')}" + (f" ({row.meaning})" if row else "")
+
+
+def _verdict(event: Event) -> xids.Verdict:
+    if event["kind"] == "sxid":
+        return xids.SWITCH_FATAL if event.get("fatal") else xids.SWITCH_NOT_FATAL
+    code = xids.OFF_THE_BUS if event["kind"] == "off_bus" else whole(event.get("xid")) or 0
+    if code in xids.FATAL_IN_TEXT and event.get("fatal"):
+        return xids.FATAL_LINK
+    return xids.XIDS[code].verdict if code in xids.XIDS else xids.NOT_KNOWN
+
+
+def gap(between: Between) -> List[Finding]:
+    """Records that were logged after the snapshot and overwritten before they were read: an Xid may
+    have been among them. A warning, since a chatty kernel overwrites its log on healthy nodes too,
+    and what an Xid leaves behind most other counters show.
+    """
+    old, new = between.node("xid_errors")
+    if between.same_boot is not True or not new:
+        return []
+    then, now = mapping(old.get("log")), mapping(new.get("log"))
+    missing = _missing(then, now, number(old.get("uptime_seconds")))
+    if not missing:
+        return []
+    message = (
+        f"{missing} since the snapshot were overwritten before they were read: Xids may "
+        "have been among them; look in the journal (`journalctl -k -b`)"
+    )
+    return [Finding("kernel_log_gap", WARN, message, "watch", NODE, {"before": then, "after": now})]
+
+
+def _missing(then: Dict[str, Any], now: Dict[str, Any], uptime: Optional[float]) -> str:
+    """How much is gone, in words; "" where nothing is."""
+    last, first = whole(then.get("last_seq")), whole(now.get("first_seq"))
+    if last is not None and first is not None:
+        return f"{first - last - 1} records of the kernel's log" if first > last + 1 else ""
+    begins = number(now.get("first_usec"))
+    # The journal may begin anywhere; only a log that says that it lost its beginning has lost some.
+    if (
+        now.get("overwritten")
+        and uptime is not None
+        and begins is not None
+        and begins / 1e6 > uptime
+    ):
+        return "records of the kernel's log"
+    return ""

@@ -1,0 +1,187 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What was left behind: processes that still hold a GPU, and memory that nobody holds. And for how
+long heat held a GPU back.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Mapping, Optional
+
+from ...devices.clock_events import HOT_SHARE, duration
+from ....knowledge.gpus import shares_memory
+from ....model import FAIL, UNKNOWN, WARN, Finding, NODE
+from ...devices.gpu_holders import IDLE_MEMORY, foreign
+from ....lenient import mapping, mappings_in
+from .between import JOB, Between, Pair, Readings, bytes_words, counted, is_whole, key_of, named
+
+#: States of processes that no signal ends at once (proc(5)). What to make of them `gpu_processes`
+#: says, which looks twice.
+_STUCK = {"Z": "a zombie", "D": "waiting in the kernel"}
+
+
+def processes(between: Between) -> List[Finding]:
+    """Processes that hold a GPU and did not before. Whose they are is not known: a job of somebody
+    else may have begun.
+    """
+    found = []
+    for pair in between.pairs("gpu_processes"):
+        left = _left(pair)
+        if left:
+            held = sum(process["memory"] for process in left if is_whole(process.get("memory")))
+            words = named([_who(process) for process in left])
+            memory = f", which hold{'s' * (len(left) == 1)} {bytes_words(held)}" if held else ""
+            message = (
+                f"{JOB}left {words} on it{memory}; end "
+                f"{'it' if len(left) == 1 else 'them'}, if "
+                f"{'it is' if len(left) == 1 else 'they are'} of this job"
+            )
+            found.append(
+                Finding("left_processes", WARN, message, "watch", pair.subject, {"processes": left})
+            )
+    old, new = between.node("gpu_processes")
+    known = {_identity(server) for server in mappings_in(old.get("mps"))}
+    servers = [
+        server
+        for server in mappings_in(new.get("mps"))
+        if _identity(server) not in known and server.get("server") is not False
+    ]
+    if servers:
+        message = (
+            f"{JOB}left an MPS server ({named([_who(server) for server in servers])}); "
+            "end it with: echo quit | nvidia-cuda-mps-control"
+        )
+        found.append(
+            Finding("left_processes", WARN, message, "watch", NODE, {"processes": servers})
+        )
+    return found
+
+
+def memory(between: Between) -> List[Finding]:
+    """Memory that is in use and was not before, though no process is to be seen that holds it: the
+    driver has not released it, and only a reset does.
+    """
+    found = []
+    for pair in between.pairs("gpu_processes"):
+        more = _more_memory(pair)
+        if more is None or more <= IDLE_MEMORY:
+            continue
+        holders = _holders(pair.after)
+        old, new = mapping(pair.before.get("memory")), mapping(pair.after.get("memory"))
+        evidence = {"before": old, "after": new, "holders": holders}
+        left = f"{JOB}left {bytes_words(more)} allocated"
+        if _left(pair):
+            continue  # they hold it, and are named
+        if holders:
+            message = f"{left}, which {named([_who(holder) for holder in holders])} may hold"
+            found.append(Finding("left_memory", WARN, message, "watch", pair.subject, evidence))
+        elif between.node("gpu_processes")[1].get("processes_scope") == "host" and isinstance(
+            pair.after.get("processes"), list
+        ):
+            found.append(
+                Finding(
+                    "left_memory",
+                    FAIL,
+                    f"{left} that no process holds; reset the GPU",
+                    "reset_gpu",
+                    pair.subject,
+                    evidence,
+                )
+            )
+        else:
+            message = (
+                f"{left}, and whether a process holds it cannot be seen from here; look on the host"
+            )
+            found.append(Finding("left_memory", UNKNOWN, message, "watch", pair.subject, evidence))
+    return found
+
+
+def still_held(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+    """Whether a GPU is held that was not before: taking down a job with all its memory takes
+    seconds.
+    """
+    between = Between(before, after)
+    return any(
+        _left(pair) or (_more_memory(pair) or 0) > IDLE_MEMORY
+        for pair in between.pairs("gpu_processes")
+    )
+
+
+def _more_memory(pair: Pair) -> Optional[int]:
+    """Bytes in use more than before, None where that cannot be told or says nothing. The driver's
+    reserve is in neither or in both, so that it does not count.
+    """
+    # What a job left does not outlive the driver, and another driver takes another part for itself.
+    if shares_memory(pair.after.get("name")) or not pair.ran_on:
+        return None
+    grown = counted(
+        mapping(pair.before.get("memory")).get("used"),
+        mapping(pair.after.get("memory")).get("used"),
+    )
+    return None if grown is None or grown.least else grown.value
+
+
+def _left(pair: Pair) -> List[Readings]:
+    """Processes of now that were not there before. One that the driver lists and the host does not
+    have is no process: its memory is.
+    """
+    known = {_identity(process) for process in mappings_in(pair.before.get("processes"))}
+    new = [
+        process
+        for process in mappings_in(pair.after.get("processes"))
+        if _identity(process) not in known
+    ]
+    return [process for process in new if process.get("name") and foreign(process)]
+
+
+def _holders(gpu: Readings) -> List[Readings]:
+    """All that hold the GPU now, whoever they are."""
+    own = [process for process in mappings_in(gpu.get("processes")) if process.get("name")]
+    pids = {key_of(process, "pid") for process in own}
+    others = gpu.get("holders")
+    return own + [
+        {"pid": pid}
+        for pid in (others if isinstance(others, list) else [])
+        if is_whole(pid) and str(pid) not in pids
+    ]
+
+
+def _identity(process: Readings) -> str:
+    return key_of(process, "pid", "started")
+
+
+def _who(process: Readings) -> str:
+    state = _STUCK.get(str(process.get("state")), "")
+    return (
+        f"{process.get('name') or 'a process'} (pid "
+        f"{process.get('pid')}{f', {state}' if state else ''})"
+    )
+
+
+def heat(between: Between) -> List[Finding]:
+    """For how long heat held a GPU's clocks back, of the time in between; what power limits held
+    back is as it should be.
+    """
+    found = []
+    for pair in between.pairs("gpu_power"):
+        grown = counted(
+            mapping(pair.before.get("violations")).get("thermal"),
+            mapping(pair.after.get("violations")).get("thermal"),
+            pair.ran_on,
+        )
+        seconds = grown.value / 1e9 if grown else 0.0
+        # The driver cannot have counted longer than it took: then the counter is not a time.
+        if grown and between.seconds and HOT_SHARE * between.seconds <= seconds <= between.seconds:
+            share = (
+                f"{'at least ' * grown.least}{seconds / between.seconds:.0%} of the "
+                f"{duration(between.seconds)} since the snapshot"
+            )
+            message = f"{JOB}was held back by heat for {share}; look at its cooling"
+            evidence: Dict[str, Any] = {
+                "thermal_violation_seconds": round(seconds, 1),
+                "seconds": round(between.seconds, 1),
+            }
+            found.append(
+                Finding("held_back_by_heat", WARN, message, "watch", pair.subject, evidence)
+            )
+    return found

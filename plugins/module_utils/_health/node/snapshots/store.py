@@ -1,0 +1,335 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What a node was like at a moment: the readings that can be compared later, kept on the node and
+on the controller under the name of a run.
+
+A snapshot is a mapping: ``schema``, ``schema_version``, ``run``, ``taken`` (UTC),
+``uptime_seconds``, ``boot_id``, ``driver_version``, ``driver_loaded`` (a word that changes when the
+driver's module is loaded anew, None where that cannot be told), ``gpus`` (index, uuid, pci, name)
+and ``readings`` by check, as far as ``_KEPT`` has them. ``difference`` compares two of them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import time
+from datetime import datetime, timezone
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from urllib.parse import quote
+
+from ..system.bounded import Report, call
+from ..system.atomic_file import UNFINISHED, write
+from ..system.host import Host
+
+SCHEMA = "autopilot.gpu/snapshot"
+SCHEMA_VERSION = 1
+
+#: Snapshots that stay on a node, the newest ones.
+KEPT_SNAPSHOTS = 20
+#: Characters of the name of a run at most, so that it fits into a file's name with what is added to
+#: it.
+_MOST_CHARACTERS = 100
+#: Bytes of a snapshot that are read at most. Eight GPUs of eighteen links each make some 40 kB.
+_MOST_BYTES = 4 << 20
+#: Seconds a node's disk may take: a home directory may be that of a file server that does not
+#: answer.
+_DISK_SECONDS = 5.0
+#: Seconds after which a file that was never finished belongs to nobody any more.
+_ABANDONED = 3600.0
+_SYSTEM_DIRECTORY = "var/lib/autopilot-gpu/snapshots"
+
+#: What is kept of the readings: by check, the keys of each GPU and those of the node.
+_KEPT: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
+    "driver": (("vbios", "inforom", "persistence", "compute_mode", "mig"), ()),
+    "remapped_rows": (("rows", "row_fields", "banks", "pages"), ()),
+    "ecc_errors": (("ecc_mode", "volatile", "aggregate"), ()),
+    "xid_errors": ((), ("log", "uptime_seconds", "events", "dropped", "loads")),
+    "gpu_power": (("violations", "power_limit", "graphics_clock", "memory_clock"), ()),
+    "nvlink": (("mig", "links"), ()),
+    "pcie_link": (("link", "replays", "bridges", "aer"), ()),
+    "gpu_processes": (("processes", "memory", "holders"), ("mps", "processes_scope")),
+    "infiniband": ((), ("ports",)),
+    "ethernet": ((), ("interfaces",)),
+    "storage": ((), ("disks",)),
+    "memory_and_cpu": ((), ("edac",)),
+    "pcie_bandwidth": (("link", "transfers"), ()),
+    "gpu_link": ((), ("pairs",)),
+    "gpu_memory": (("rates",), ()),
+}
+CHECKS = tuple(_KEPT)
+#: What is kept of the members of these lists, of which a node has dozens. A count of zero is left
+#: out of ``errors`` and ``counters``.
+_MEMBERS: Dict[str, Tuple[str, ...]] = {
+    "links": ("link", "active", "errors"),
+    "bridges": ("pci", "current_link_width", "aer"),
+    "ports": ("device", "port", "state", "rate_gbps", "pci", "counters"),
+    "interfaces": ("name", "operstate", "speed_mbps", "pci", "counters"),
+    "processes": ("pid", "name", "state", "memory", "started"),
+    "pairs": ("from", "to", "bytes_per_second"),
+    "disks": ("name", "serial", "ioerr_count", "nvme"),
+}
+_IDENTITY = ("index", "uuid", "pci", "name", "error")
+
+
+class Place(NamedTuple):
+    """A directory that snapshots may be in, and what its files are called before the run's name."""
+
+    directory: str
+    prefix: str
+
+
+def refuse_run(name: Any) -> str:
+    """The name of a run; raises ValueError that says what is accepted. It becomes a part of paths."""
+    if (
+        not isinstance(name, str)
+        or not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", name)
+        or len(name) > _MOST_CHARACTERS
+    ):
+        accepted = (
+            f"at most {_MOST_CHARACTERS} letters, digits, '.', '_' and '-', with a "
+            "letter or digit first"
+        )
+        raise ValueError(f"run: {name!r} is not accepted, give {accepted}")
+    return str(name)
+
+
+# ---- taking ----
+
+
+def header(run: str, host: Host, now: Optional[float] = None) -> Dict[str, Any]:
+    """A snapshot without its GPUs and readings: what is read of the node itself."""
+    taken = datetime.fromtimestamp(time.time() if now is None else now, timezone.utc)
+    return {
+        "schema": SCHEMA,
+        "schema_version": SCHEMA_VERSION,
+        "run": run,
+        "taken": taken.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "uptime_seconds": host.uptime(),
+        "boot_id": host.boot_id(),
+        "driver_loaded": _driver_loaded(host),
+    }
+
+
+def of(
+    head: Mapping[str, Any], facts: Mapping[str, Any], readings: Mapping[str, Any]
+) -> Dict[str, Any]:
+    """The snapshot from its header, the node's facts (see `runner.node_facts`) and the readings by
+    check. Pure.
+    """
+    kept = {check: comparable(check, found) for check, found in readings.items() if check in _KEPT}
+    gpus = facts.get("gpus")
+    return {
+        **head,
+        "driver_version": facts.get("driver_version"),
+        "gpus": gpus if isinstance(gpus, list) else [],
+        "readings": {check: found for check, found in kept.items() if found},
+    }
+
+
+def comparable(check: str, readings: Any) -> Dict[str, Any]:
+    """What a snapshot has of a check's readings; empty where they hold nothing of it."""
+    if not isinstance(readings, dict):
+        return {}
+    of_gpu, of_node = _KEPT[check]
+    found = _picked(readings, of_node)
+    gpus = readings.get("gpus")
+    if of_gpu and isinstance(gpus, list):
+        found["gpus"] = [_picked(gpu, _IDENTITY + of_gpu) for gpu in gpus if isinstance(gpu, dict)]
+    return found
+
+
+def _picked(part: Mapping[str, Any], keys: Tuple[str, ...]) -> Dict[str, Any]:
+    found: Dict[str, Any] = {}
+    for key in keys:
+        value = part.get(key)
+        if key in _MEMBERS and isinstance(value, list):
+            found[key] = [
+                _picked(member, _MEMBERS[key]) for member in value if isinstance(member, dict)
+            ]
+        elif key in ("errors", "counters") and isinstance(value, dict):
+            found[key] = {name: count for name, count in value.items() if count != 0}
+        elif key in part:
+            found[key] = value
+    return found
+
+
+def _driver_loaded(host: Host) -> Optional[str]:
+    """A word for this loading of the driver's module: its address in the kernel, digested, since
+    addresses are nobody's business.
+
+    Only root is shown it (proc(5), /proc/modules); another address is another loading, the same one
+    need not be the same.
+    """
+    for line in (host.text("proc/modules") or "").splitlines():
+        fields = line.split()
+        if fields and fields[0] == "nvidia" and len(fields) > 5 and fields[5].strip("0x"):
+            return hashlib.sha256(f"{host.boot_id()} {fields[5]}".encode()).hexdigest()[:16]
+    return None
+
+
+# ---- on the node ----
+
+
+def keep(snapshot: Mapping[str, Any], host: Host) -> Dict[str, Any]:
+    """Keep it on the node: ``{"path": where}`` or ``{"error": why not}``. Never raises, and takes a
+    few seconds at most.
+    """
+
+    def kept(report: Report) -> None:
+        place = _places(host)[0]
+        report.stage(place.directory)
+        try:
+            os.makedirs(place.directory, mode=0o700, exist_ok=True)
+            path = _path(place, str(snapshot["run"]))
+            write(path, json.dumps(snapshot), 0o600)
+            report.send("path", path)
+            _forget_old(place, path)
+        except OSError as error:
+            report.send("error", _words(error, place.directory))
+
+    return _bounded(kept, "path")
+
+
+def read_back(run: str, host: Host) -> Dict[str, Any]:
+    """The node's own snapshot of the run: ``{"snapshot": it, "path": where}`` or ``{"error": why
+    there is none}``.
+    """
+
+    def read(report: Report) -> None:
+        wrong = []
+        for place in _places(host):
+            path = _path(place, run)
+            report.stage(path)
+            try:
+                with open(path, "rb") as handle:
+                    report.send("snapshot", parse(handle.read(_MOST_BYTES + 1), run))
+                report.send("path", path)
+                return
+            except FileNotFoundError:
+                continue
+            except (OSError, ValueError) as error:
+                wrong.append(f"{path}: {error.strerror if isinstance(error, OSError) else error}")
+        report.send("error", "; ".join(wrong) or "there is none")
+
+    return _bounded(read, "snapshot")
+
+
+def _bounded(function: Callable[[Report], None], wanted: str) -> Dict[str, Any]:
+    child = call(function, _DISK_SECONDS, 0.5)
+    found: Dict[str, Any] = {
+        key: child.values[key] for key in ("snapshot", "path", "error") if key in child.values
+    }
+    if wanted not in found and "error" not in found:
+        hung = "hung" in child.mishap()
+        found["error"] = (
+            f"{child.stage} did not answer within {_DISK_SECONDS:g} s"
+            if hung
+            else f"{child.stage} could not be used"
+        )
+    return found
+
+
+def _places(host: Host) -> List[Place]:
+    """Where a snapshot may be, first where this user keeps one. A home directory may be shared by
+    nodes, so the node's name is part of the files'.
+    """
+    system = Place(host.path(_SYSTEM_DIRECTORY), "")
+    if os.geteuid() == 0:
+        return [system]
+    state = os.environ.get("XDG_STATE_HOME") or os.path.join(
+        os.path.expanduser("~"), ".local/state"
+    )
+    return [
+        Place(
+            os.path.join(state, "autopilot-gpu/snapshots"),
+            f"{quote(os.uname().nodename, safe='')}~",
+        ),
+        system,
+    ]
+
+
+def _path(place: Place, run: str) -> str:
+    return os.path.join(place.directory, f"{place.prefix}{run}.json")
+
+
+def _forget_old(place: Place, newest: str) -> None:
+    """All but the newest snapshots go, and what somebody who was ended left unfinished."""
+    ages: List[Tuple[float, str]] = []
+    for name in os.listdir(place.directory):
+        path = os.path.join(place.directory, name)
+        try:
+            age = time.time() - os.stat(path).st_mtime
+            if name.startswith(".") and name.endswith(UNFINISHED) and age > _ABANDONED:
+                os.unlink(path)
+            elif (
+                name.startswith(place.prefix)
+                and name.endswith(".json")
+                and not name.startswith(".")
+                and path != newest
+            ):
+                ages.append((age, path))
+        except OSError:
+            continue
+    for _age, path in sorted(ages)[KEPT_SNAPSHOTS - 1 :]:
+        try:
+            os.unlink(path)
+        except OSError:
+            continue
+
+
+# ---- on the controller ----
+
+
+def controller_path(report_dir: str, run: str, host: str) -> str:
+    """Where the controller keeps a host's snapshot."""
+    return os.path.join(
+        os.getcwd(),
+        os.path.expanduser(report_dir),
+        run,
+        "snapshots",
+        f"{quote(host, safe='')}.json",
+    )
+
+
+# ---- reading ----
+
+
+def parse(text: Any, run: str) -> Dict[str, Any]:
+    """The snapshot in a file; raises ValueError that says what it is instead. Fields of other
+    versions are no reason to.
+    """
+    if len(text) > _MOST_BYTES:
+        raise ValueError(f"it is longer than {_MOST_BYTES >> 20} MiB and no snapshot")
+    try:
+        found = json.loads(text, parse_constant=lambda word: None)
+    except (ValueError, RecursionError):
+        raise ValueError("it is not JSON: damaged, or not written to its end") from None
+    return accepted(found, run)
+
+
+def accepted(found: Any, run: str) -> Dict[str, Any]:
+    """The snapshot as it stands in a document; raises ValueError that says what is wrong with it."""
+    if not isinstance(found, dict) or found.get("schema") != SCHEMA:
+        raise ValueError(f"it has no schema {SCHEMA!r}")
+    version = found.get("schema_version")
+    if (
+        not isinstance(version, int)
+        or isinstance(version, bool)
+        or not 1 <= version <= SCHEMA_VERSION
+    ):
+        raise ValueError(
+            f"its schema_version is {version!r}, this version of the collection reads up to "
+            f"{SCHEMA_VERSION}"
+        )
+    if found.get("run") != run:
+        raise ValueError(f"it is of run {found.get('run')!r} and not of {run!r}")
+    if not isinstance(found.get("readings"), dict) or not isinstance(found.get("gpus"), list):
+        raise ValueError("it has no readings")
+    return found
+
+
+def _words(error: OSError, directory: str) -> str:
+    return f"{error.filename if isinstance(error.filename, str) else directory}: {error.strerror}"

@@ -1,0 +1,198 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The door to the kernel's files: PCI devices, their links and NUMA nodes, processes, CPU model,
+boot id.
+
+Everything is read below one root, so that a check in a container can look at a host mounted
+elsewhere. What cannot be read is None or empty, never an exception.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any, Dict, List, NamedTuple, Optional, Set
+
+from ...model import normalise_pci
+
+NVIDIA_VENDOR = "0x10de"
+#: PCI base class of NVSwitches: another kind of bridge.
+NVSWITCH_CLASS = "0x0680"
+#: PCI base classes of GPUs: VGA controller and 3D controller.
+GPU_CLASSES = ("0x0300", "0x0302")
+
+
+class Process(NamedTuple):
+    """A process as ``/proc/<pid>/stat`` tells: its name, its state (one letter, see proc(5)) and
+    its parent's number.
+    """
+
+    name: str
+    state: str
+    parent: int
+
+
+class Host:
+    """The host whose root file system is mounted at ``root``."""
+
+    def __init__(self, root: str = "/") -> None:
+        self.root = root
+
+    def path(self, *parts: str) -> str:
+        return os.path.join(self.root, *parts)
+
+    def text(self, *parts: str) -> Optional[str]:
+        """The stripped text of a small file, None when it cannot be read."""
+        try:
+            with open(self.path(*parts), encoding="utf-8", errors="replace") as handle:
+                return handle.read().strip()
+        except OSError:
+            return None
+
+    def names(self, *parts: str) -> Optional[List[str]]:
+        """The sorted names in a directory, None when it cannot be listed."""
+        try:
+            return sorted(os.listdir(self.path(*parts)))
+        except OSError:
+            return None
+
+    def pci_gpus(self) -> Optional[List[Dict[str, Any]]]:
+        """NVIDIA GPUs on the PCI bus as ``{"pci", "driver", "device"}``; None where there is no PCI
+        to read.
+
+        ``driver`` is the kernel driver bound to the device (``nvidia``, ``vfio-pci``, ``nouveau``)
+        or None. A virtual function that a GPU of this host lends to virtual machines (it has a
+        ``physfn``, Linux PCI SR-IOV documentation) is none of the host's own GPUs.
+        """
+        names = self.names("sys/bus/pci/devices")
+        if names is None:
+            return None
+        found = []
+        for name in names:
+            if self.text("sys/bus/pci/devices", name, "vendor") != NVIDIA_VENDOR:
+                continue
+            if not (self.text("sys/bus/pci/devices", name, "class") or "").startswith(GPU_CLASSES):
+                continue
+            if self.link("sys/bus/pci/devices", name, "physfn"):
+                continue
+            driver = self.link("sys/bus/pci/devices", name, "driver")
+            device = self.text("sys/bus/pci/devices", name, "device")
+            found.append({"pci": normalise_pci(name), "driver": driver, "device": device})
+        return found
+
+    def nvswitches(self) -> List[str]:
+        """PCI addresses of NVIDIA's NVSwitches; none where there is no PCI to read."""
+        devices = "sys/bus/pci/devices"
+        found = [
+            name
+            for name in self.names(devices) or []
+            if self.text(devices, name, "vendor") == NVIDIA_VENDOR
+        ]
+        return [
+            normalise_pci(name)
+            for name in found
+            if (self.text(devices, name, "class") or "").startswith(NVSWITCH_CLASS)
+        ]
+
+    def driver_gpus(self) -> Optional[List[str]]:
+        """PCI addresses the NVIDIA kernel driver has adopted; None when the driver is not loaded."""
+        names = self.names("proc/driver/nvidia/gpus")
+        return None if names is None else [normalise_pci(name) for name in names]
+
+    def pci_link(self, bus_id: str) -> Dict[str, Any]:
+        """The link of a device as sysfs shows it: speeds in GT/s, widths in lanes, ``numa_node``,
+        ``local_cpulist``.
+
+        A NUMA node of -1 means the firmware does not say; it is given as None.
+        """
+        base = "sys/bus/pci/devices/" + sysfs_name(bus_id)
+        node = whole_number(self.text(base, "numa_node"))
+        return {
+            "current_link_speed": leading_number(self.text(base, "current_link_speed")),
+            "current_link_width": whole_number(self.text(base, "current_link_width")),
+            "max_link_speed": leading_number(self.text(base, "max_link_speed")),
+            "max_link_width": whole_number(self.text(base, "max_link_width")),
+            "numa_node": node if node is not None and node >= 0 else None,
+            "local_cpulist": self.text(base, "local_cpulist") or None,
+        }
+
+    def boot_id(self) -> Optional[str]:
+        return self.text("proc/sys/kernel/random/boot_id")
+
+    def uptime(self) -> Optional[float]:
+        """Seconds since boot."""
+        return leading_number(self.text("proc/uptime"))
+
+    def cpu_model(self) -> Optional[str]:
+        """The name of the first CPU's model; None on machines whose kernel does not tell it, such
+        as Arm's.
+        """
+        try:
+            # Only the first CPU's lines are read: the kernel asks each CPU for its clock when its
+            # turn comes.
+            with open(self.path("proc/cpuinfo"), "rb") as handle:
+                lines = handle.read(2048).decode("utf-8", "replace").splitlines()
+        except OSError:
+            return None
+        names = [
+            value.strip()
+            for key, _colon, value in (line.partition(":") for line in lines)
+            if key.strip() == "model name"
+        ]
+        return names[0] or None if names else None
+
+    def processes(self) -> Dict[int, Process]:
+        """Every process by its number."""
+        found = {}
+        for name in self.names("proc") or []:
+            # The name stands in parentheses and may itself contain some.
+            head, _paren, tail = (
+                self.text("proc", name, "stat") or "" if name.isdecimal() else ""
+            ).rpartition(")")
+            fields = tail.split()
+            if len(fields) > 1 and fields[1].isdecimal():
+                found[int(name)] = Process(head.partition("(")[2], fields[0], int(fields[1]))
+        return found
+
+    def process_name(self, pid: int) -> Optional[str]:
+        return self.text("proc", str(pid), "comm")
+
+    def link(self, *parts: str) -> Optional[str]:
+        """The last part of where a symbolic link leads, None when there is none."""
+        try:
+            return os.path.basename(os.readlink(self.path(*parts)))
+        except OSError:
+            return None
+
+
+def cpus_in(cpulist: str) -> Set[int]:
+    """The CPU numbers in a kernel list such as ``0-3,8``; what is not a number or a range is passed
+    over.
+    """
+    cpus: Set[int] = set()
+    for part in cpulist.split(","):
+        first, _dash, last = part.strip().partition("-")
+        if first.isdecimal() and (last.isdecimal() or not last):
+            cpus.update(range(int(first), int(last or first) + 1))
+    return cpus
+
+
+def sysfs_name(bus_id: str) -> str:
+    """sysfs spells the domain with four digits (more only when it needs them) and in lower case."""
+    domain, _colon, rest = normalise_pci(bus_id).partition(":")
+    return f"{int(domain, 16):04x}:{rest.lower()}"
+
+
+def whole_number(text: Optional[str]) -> Optional[int]:
+    """A file's text as a whole number; None when it is none."""
+    try:
+        return int(text or "")
+    except ValueError:
+        return None
+
+
+def leading_number(text: Optional[str]) -> Optional[float]:
+    """``32.0 GT/s PCIe`` is 32.0; ``Unknown`` is None."""
+    try:
+        return float((text or "").split()[0])
+    except (ValueError, IndexError):
+        return None

@@ -1,0 +1,596 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The door to image registries: from a reference to the answer whether its manifest can be had from
+here, step by step.
+
+The steps are those of a container runtime: name, connection (by the proxy of the environment where
+there is one), TLS, ``GET /v2/``, a token, ``HEAD`` of the manifest (OCI Distribution Specification
+1.1; the token as the Distribution project's "Token Authentication Specification" has it). Nothing
+of an image is fetched. No step takes longer than `STEP` seconds, but for the resolver, which has no
+time limit: use it inside a `bounded.Child`.
+"""
+
+from __future__ import annotations
+
+import base64
+import http.client
+import ipaddress
+import json
+import re
+import socket
+import ssl
+import time
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit
+from urllib.request import getproxies_environment
+
+from . import tcp
+from .bounded import Report
+from .host import Host
+from .image_reference import Reference
+
+#: Seconds for each wait for what a server has to say. Container runtimes wait longer; a registry
+#: that needs more for a few bytes keeps no job from starting, and is not told from one that hangs:
+#: both are said to have been silent.
+STEP = tcp.SECONDS
+_REDIRECTS = 3
+#: Bytes of an answer that are read: a token has some 2 kB.
+_MOST_BYTES = 1 << 20
+_MOST_WORDS = 200
+
+#: What a container runtime accepts as a manifest: of one platform and of several, by OCI and by
+#: Docker.
+MANIFESTS = ", ".join(
+    (
+        "application/vnd.oci.image.index.v1+json",
+        "application/vnd.oci.image.manifest.v1+json",
+        "application/vnd.docker.distribution.manifest.list.v2+json",
+        "application/vnd.docker.distribution.manifest.v2+json",
+    )
+)
+#: Where container runtimes keep the certificates of authorities that they trust for one registry:
+#: Docker, Podman and CRI-O, containerd.
+_CERTIFICATES = ("etc/docker/certs.d", "etc/containers/certs.d", "etc/containerd/certs.d")
+#: OpenSSL's X509_V_ERR_*: what is wrong with a certificate whoever looks at it. Any other error may
+#: be one of what we know.
+_WRONG = {9: "not_yet_valid", 10: "expired", 62: "wrong_name", 64: "wrong_name"}
+
+
+class Trouble(Exception):
+    """Where it ended: the ``step``, the ``kind`` of trouble, at which ``host``, in words, and the
+    HTTP ``status`` where there was one.
+    """
+
+    def __init__(
+        self, step: str, kind: str, host: str, message: str, status: Optional[int] = None
+    ) -> None:
+        super().__init__(message)
+        self.step, self.kind, self.host, self.message, self.status = (
+            step,
+            kind,
+            host,
+            " ".join(message.split())[:_MOST_WORDS],
+            status,
+        )
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {
+            "step": self.step,
+            "kind": self.kind,
+            "host": self.host,
+            "message": self.message,
+            "status": self.status,
+        }
+
+
+class Access(NamedTuple):
+    """How the registries are reached. Files are paths on the host."""
+
+    username: Optional[str] = None
+    password: Optional[str] = None
+    auth_file: Optional[str] = None
+    ca_file: Optional[str] = None
+    #: Whether plain HTTP and certificates of unknown authorities will do.
+    insecure: Optional[bool] = False
+
+
+class Answer(NamedTuple):
+    status: int
+    headers: Any
+    body: bytes
+
+
+def examine(report: Report, reference: Reference, access: Access, host: Host) -> None:
+    """Report what each step found, under its name: ``addresses``, ``proxy`` (None where none is
+    used), ``tls`` (``version``, ``expires`` in seconds since the epoch, ``verified``), ``plain``,
+    ``credentials`` (where they are from), ``digest``, ``seconds``; and ``trouble`` (see `Trouble`)
+    where it ended.
+    """
+    began = time.monotonic()
+    try:
+        _Visit(report, reference, access, host).manifest()
+        report.send("seconds", round(time.monotonic() - began, 3))
+    except Trouble as trouble:
+        report.send("trouble", trouble.to_dict())
+
+
+class _Visit:
+    def __init__(self, report: Report, reference: Reference, access: Access, host: Host) -> None:
+        self._report, self._reference, self._access, self._host = report, reference, access, host
+        self._plain_allowed = bool(access.insecure) or is_loopback(reference.host)
+        self._scheme = "https"
+        self._told = False
+
+    def manifest(self) -> None:
+        credentials = self._credentials()
+        answer = self._first()
+        headers: Dict[str, str] = {}
+        if answer.status == 401:
+            headers = self._authorised(answer, credentials)
+        elif answer.status != 200:
+            raise self._odd("api", answer)
+        own = self._reference
+        path = f"/v2/{own.repository}/manifests/{quote(own.digest or own.tag, safe=':')}"
+        answer = self._manifest(path, headers)
+        if answer.status == 401 and not headers:
+            # Some ask nobody who they are before it comes to an image.
+            answer = self._manifest(path, self._authorised(answer, credentials))
+        if answer.status != 200:
+            raise self._odd("manifest", answer)
+        self._report.send("digest", answer.headers.get("Docker-Content-Digest"))
+
+    def _first(self) -> Answer:
+        """``GET /v2/``, without TLS where that will do and the registry does not speak it."""
+        try:
+            return self._ask("api", "GET", self._url("/v2/"))
+        except Trouble as trouble:
+            if not self._plain_allowed or trouble.kind != "no_tls":
+                raise
+        self._scheme = "http"
+        self._report.send("plain", True)
+        return self._ask("api", "GET", self._url("/v2/"))
+
+    def _manifest(self, path: str, headers: Dict[str, str]) -> Answer:
+        return self._ask("manifest", "HEAD", self._url(path), {"Accept": MANIFESTS, **headers})
+
+    def _url(self, path: str) -> str:
+        return f"{self._scheme}://{self._reference.registry}{path}"
+
+    # ---- who we are ----
+
+    def _credentials(self) -> Optional[Dict[str, str]]:
+        """``{"basic": user:password}`` or ``{"refresh": token}``; None for nobody."""
+        own = self._access
+        if own.username is not None:
+            self._report.send("credentials", "username")
+            return {"basic": f"{own.username}:{own.password or ''}"}
+        if not own.auth_file:
+            return None
+        path = self._host.path(own.auth_file.lstrip("/"))
+        try:
+            with open(path, encoding="utf-8") as file:
+                found = credentials_of(json.load(file), self._reference)
+        except OSError as error:
+            raise Trouble(
+                "credentials",
+                "not_read",
+                self._reference.registry,
+                f"auth_file: {own.auth_file} cannot be read: {error.strerror}",
+            ) from None
+        except ValueError:
+            words = f"auth_file: {own.auth_file} is not what `docker login` writes, JSON with auths"
+            raise Trouble("credentials", "not_read", self._reference.registry, words) from None
+        self._report.send("credentials", "auth_file" if found else None)
+        return found
+
+    def _authorised(self, answer: Answer, credentials: Optional[Dict[str, str]]) -> Dict[str, str]:
+        """The header that the registry asked for; where nobody can be anybody, none, and its next
+        answer says so.
+        """
+        scheme, asked = challenge_of(answer.headers.get_all("WWW-Authenticate") or [])
+        if scheme == "basic":
+            if not credentials or "basic" not in credentials:
+                raise Trouble(
+                    "token",
+                    "denied",
+                    self._reference.registry,
+                    "it asks for a user and a password, and none was given for it",
+                    401,
+                )
+            return _basic(credentials["basic"])
+        if scheme != "bearer" or not asked.get("realm"):
+            raise Trouble(
+                "token",
+                "broken",
+                self._reference.registry,
+                "it asks for an authorisation of a kind that is not known here",
+                answer.status,
+            )
+        return {"Authorization": f"Bearer {self._token(asked, credentials)}"}
+
+    def _token(self, asked: Dict[str, str], credentials: Optional[Dict[str, str]]) -> str:
+        realm = asked["realm"]
+        host = urlsplit(realm).hostname or realm
+        if urlsplit(realm).scheme != "https" and not (self._plain_allowed or is_loopback(host)):
+            raise Trouble(
+                "token",
+                "broken",
+                host,
+                "the registry sends to a token service without TLS, and nothing is told to "
+                "such a one",
+            )
+        query = {
+            "service": asked.get("service", ""),
+            "scope": f"repository:{self._reference.repository}:pull",
+        }
+        query = {key: value for key, value in query.items() if value}
+        if credentials and "refresh" in credentials:
+            form = {
+                **query,
+                "grant_type": "refresh_token",
+                "client_id": "autopilot.gpu",
+                "refresh_token": credentials["refresh"],
+            }
+            answer = self._ask(
+                "token",
+                "POST",
+                realm,
+                {"Content-Type": "application/x-www-form-urlencoded"},
+                urlencode(form).encode(),
+            )
+        else:
+            url = f"{realm}{'&' if urlsplit(realm).query else '?'}{urlencode(query)}"
+            answer = self._ask(
+                "token", "GET", url, _basic(credentials["basic"]) if credentials else {}
+            )
+        if answer.status != 200:
+            raise self._odd("token", answer, host)
+        try:
+            told = json.loads(answer.body)
+            token = told.get("token") or told.get("access_token")
+        except (ValueError, AttributeError):
+            token = None
+        # What is no token must not become a header.
+        if not isinstance(token, str) or not re.match(r"^[\x21-\x7e]+$", token):
+            raise Trouble("token", "broken", host, "the token service answered without a token")
+        return token
+
+    # ---- asking ----
+
+    def _ask(
+        self,
+        step: str,
+        method: str,
+        url: str,
+        headers: Optional[Dict[str, str]] = None,
+        body: Optional[bytes] = None,
+    ) -> Answer:
+        """The answer, after redirects: a header that says who we are goes to no other host. Raises
+        `Trouble`.
+        """
+        headers = {"User-Agent": "autopilot.gpu", **(headers or {})}
+        for _turn in range(_REDIRECTS + 1):
+            self._report.send("step", step)
+            answer = self._once(step, method, url, headers, body)
+            location = answer.headers.get("Location")
+            if answer.status not in (301, 302, 303, 307, 308) or not location:
+                return answer
+            following = urljoin(url, location)
+            if urlsplit(following).scheme != "https" and not (
+                self._plain_allowed and urlsplit(following).scheme == "http"
+            ):
+                raise Trouble(
+                    step,
+                    "broken",
+                    urlsplit(url).hostname or "",
+                    "it sends on to an address without TLS",
+                )
+            if urlsplit(following).netloc != urlsplit(url).netloc:
+                headers = {
+                    name: value for name, value in headers.items() if name != "Authorization"
+                }
+            url = following
+        raise Trouble(
+            step, "broken", urlsplit(url).hostname or "", f"it sent on more than {_REDIRECTS} times"
+        )
+
+    def _once(
+        self, step: str, method: str, url: str, headers: Dict[str, str], body: Optional[bytes]
+    ) -> Answer:
+        parts = urlsplit(url)
+        host, secure = parts.hostname or "", parts.scheme == "https"
+        try:
+            port = parts.port or (443 if secure else 80)
+        except ValueError:
+            raise Trouble(step, "broken", host, "it sends to an address that is none") from None
+        target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        proxy = proxy_for(host, parts.scheme)
+        if proxy:
+            # The proxy answers for what the registry's name and address are.
+            door = self._connected(proxy.host, proxy.port)
+            if secure:
+                self._tunnel(door, proxy, host, port)
+            else:
+                target, headers = f"http://{parts.netloc}{target}", {**headers, **proxy.headers}
+        else:
+            door = self._connected(host, port)
+        if not self._told:
+            self._report.send("proxy", f"{proxy.host}:{proxy.port}" if proxy else None)
+        self._told = True
+        with door:
+            connection = http.client.HTTPConnection(host, port, timeout=STEP)
+            connection.default_port = 443 if secure else 80
+            connection.sock = self._secured(door, host, port) if secure else door
+            self._report.stage(f"asking {host}")
+            try:
+                connection.request(method, target, body, headers)
+                response = connection.getresponse()
+                return Answer(response.status, response.headers, response.read(_MOST_BYTES))
+            except socket.timeout:
+                raise Trouble(
+                    step,
+                    "silent",
+                    host,
+                    f"took the connection and did not answer within {STEP:.0f} s",
+                ) from None
+            except (OSError, http.client.HTTPException) as error:
+                raise Trouble(
+                    step,
+                    "broken",
+                    host,
+                    f"did not answer as a registry does: {type(error).__name__} {error}",
+                ) from None
+            finally:
+                connection.close()
+
+    def _connected(self, host: str, port: int) -> socket.socket:
+        try:
+            addresses = tcp.resolve(host, port, self._report.stage)
+            if not self._told:
+                self._report.send(
+                    "addresses",
+                    list(dict.fromkeys(str(address[0]) for _family, address in addresses)),
+                )
+            return tcp.connect(host, addresses, self._report.stage)
+        except tcp.NotConnected as error:
+            raise Trouble(
+                "resolve" if error.unresolved else "connect", error.kind, host, str(error)
+            ) from None
+
+    def _tunnel(self, door: socket.socket, proxy: "Proxy", host: str, port: int) -> None:
+        where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        lines = [
+            f"CONNECT {where} HTTP/1.1",
+            f"Host: {where}",
+            *(f"{name}: {value}" for name, value in proxy.headers.items()),
+        ]
+        said = b""
+        until = time.monotonic() + STEP
+        try:
+            door.sendall("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n")
+            while b"\r\n\r\n" not in said and len(said) < 1 << 16 and time.monotonic() < until:
+                # One at a time, so that nothing is taken of what comes after it.
+                piece = door.recv(1)
+                if not piece:
+                    break
+                said += piece
+        except OSError as error:
+            door.close()
+            raise Trouble(
+                "proxy",
+                "silent",
+                proxy.host,
+                f"the proxy {proxy.host}:{proxy.port} did not answer: {tcp.words(error)}",
+            ) from None
+        status = re.match(rb"HTTP/1\.[01] (\d{3})", said)
+        if not status or status.group(1) != b"200":
+            door.close()
+            code = int(status.group(1)) if status else None
+            words = (
+                f"the proxy {proxy.host}:{proxy.port} did not connect to {where}: "
+                f"{code or 'no answer in HTTP'}"
+            )
+            raise Trouble("proxy", "refused" if code else "broken", proxy.host, words, code)
+
+    def _secured(self, door: socket.socket, host: str, port: int) -> ssl.SSLSocket:
+        self._report.stage(f"TLS with {host}")
+        context = self._context(host, port)
+        try:
+            secure = context.wrap_socket(door, server_hostname=host)
+        except ssl.SSLCertVerificationError as error:
+            kind = _WRONG.get(error.verify_code, "not_trusted")
+            raise Trouble(
+                "tls", kind, host, f"the certificate of {host}: {error.verify_message}"
+            ) from None
+        except socket.timeout:
+            raise Trouble(
+                "tls",
+                "silent",
+                host,
+                f"{host} took the connection and said nothing of TLS for {STEP:.0f} s",
+            ) from None
+        except ssl.SSLError as error:
+            raise Trouble(
+                "tls",
+                "no_tls",
+                host,
+                f"{host} does not speak TLS as we do: {error.reason or error}",
+            ) from None
+        except OSError as error:
+            # A server of plain HTTP may as well hang up.
+            raise Trouble(
+                "tls",
+                "no_tls",
+                host,
+                f"{host} ended the connection in the handshake: {tcp.words(error)}",
+            ) from None
+        expires = (secure.getpeercert() or {}).get("notAfter")
+        if host == self._reference.host:
+            verified = context.verify_mode == ssl.CERT_REQUIRED
+            when = ssl.cert_time_to_seconds(expires) if isinstance(expires, str) else None
+            self._report.send(
+                "tls", {"version": secure.version(), "expires": when, "verified": verified}
+            )
+        return secure
+
+    def _context(self, host: str, port: int) -> ssl.SSLContext:
+        context = ssl.create_default_context()
+        # Since 3.13 Python refuses certificates for details that container runtimes do not ask for.
+        context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
+        if self._access.insecure:
+            context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+            return context
+        if self._access.ca_file:
+            path = self._access.ca_file
+            try:
+                context.load_verify_locations(self._host.path(path.lstrip("/")))
+            except (OSError, ssl.SSLError) as error:
+                words = (
+                    f"ca_file: {path} cannot be used: {getattr(error, 'strerror', None) or error}"
+                )
+                raise Trouble("credentials", "not_read", self._reference.registry, words) from None
+        for base in _CERTIFICATES:
+            for directory in (host, f"{host}:{port}"):
+                for name in self._host.names(base, directory) or []:
+                    if name.endswith((".crt", ".pem")):
+                        try:
+                            context.load_verify_locations(self._host.path(base, directory, name))
+                        except (OSError, ssl.SSLError):
+                            continue  # a client's certificate and other files are there too
+        return context
+
+    def _odd(self, step: str, answer: Answer, host: str = "") -> Trouble:
+        """What an answer says that is no success. Its words are the registry's (``errors``: code,
+        message).
+        """
+        words = f"answered {answer.status}"
+        try:
+            first = json.loads(answer.body)["errors"][0]
+            words += f", {first.get('code')}: {first.get('message')}"
+        except (ValueError, KeyError, IndexError, TypeError, AttributeError):
+            pass
+        kind = (
+            "denied"
+            if answer.status in (401, 403)
+            else "not_found"
+            if answer.status == 404
+            else "busy"
+            if answer.status == 429
+            else "error"
+        )
+        return Trouble(step, kind, host or self._reference.registry, words, answer.status)
+
+
+def _basic(pair: str) -> Dict[str, str]:
+    return {"Authorization": "Basic " + base64.b64encode(pair.encode()).decode()}
+
+
+# ---- what needs no network ----
+
+
+class Proxy(NamedTuple):
+    host: str
+    port: int
+    headers: Dict[str, str]
+
+
+def proxy_for(host: str, scheme: str) -> Optional[Proxy]:
+    """The proxy that the environment names for a host (``https_proxy``, ``http_proxy``,
+    ``no_proxy``, also with networks as Go's programs understand them). Raises `Trouble` for one
+    that we cannot use.
+    """
+    proxies = getproxies_environment()
+    given = proxies.get(scheme)
+    if (
+        not given
+        or is_loopback(host)
+        or any(_is_excepted(host, one.strip()) for one in proxies.get("no", "").split(","))
+    ):
+        return None
+    parts = urlsplit(given if "://" in given else f"http://{given}")
+    try:
+        port = parts.port or 80
+    except ValueError:
+        port = 0
+    if parts.scheme != "http" or not parts.hostname or not port:
+        raise Trouble(
+            "proxy",
+            "not_known",
+            host,
+            f"{scheme}_proxy: {parts.scheme}://{parts.hostname} is not accepted, give "
+            "http://host:port",
+        )
+    pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
+    return Proxy(
+        parts.hostname, port, {"Proxy-Authorization": _basic(pair)["Authorization"]} if pair else {}
+    )
+
+
+def _is_excepted(host: str, pattern: str) -> bool:
+    """By a part of ``no_proxy``: a domain with all below it, an address, a network, or ``*``. Ports
+    are passed over.
+    """
+    try:
+        return ipaddress.ip_address(host) in ipaddress.ip_network(pattern, strict=False)
+    except ValueError:
+        domain = re.sub(r":[0-9]+$", "", pattern.lower()).lstrip("*").lstrip(".")
+        return pattern == "*" or bool(domain) and (host == domain or host.endswith(f".{domain}"))
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def challenge_of(headers: List[str]) -> Tuple[str, Dict[str, str]]:
+    """The scheme in lower case and the parameters of ``WWW-Authenticate``; of several, ``bearer``
+    before ``basic``. ("", {}) for none.
+    """
+    found: Dict[str, Dict[str, str]] = {}
+    for header in headers:
+        for part in re.split(r",\s*(?=(?:Bearer|Basic)\s)", header.strip(), flags=re.IGNORECASE):
+            scheme, _blank, rest = part.strip().partition(" ")
+            parameters = {
+                name.lower(): quoted or bare
+                for name, quoted, bare in re.findall(
+                    r'([A-Za-z_]+)\s*=\s*(?:"([^"]*)"|([^\s",]+))', rest
+                )
+            }
+            found.setdefault(scheme.lower(), parameters)
+    for scheme in ("bearer", "basic"):
+        if scheme in found:
+            return scheme, found[scheme]
+    return next(iter(found.items()), ("", {}))
+
+
+def credentials_of(config: Any, reference: Reference) -> Optional[Dict[str, str]]:
+    """Of a file such as ``~/.docker/config.json`` or a pull secret's ``.dockerconfigjson``, what
+    stands for the most of the image's name, as in containers-auth.json(5). Raises ValueError for
+    what is no such file.
+    """
+    auths = (
+        config.get("auths", {})
+        if isinstance(config, dict) and ({"auths", "credsStore", "credHelpers"} & set(config))
+        else None
+    )
+    if not isinstance(auths, dict):
+        raise ValueError("no auths")
+    given = {
+        re.sub(r"^https?://|/(v1|v2)?/?$", "", str(key)): value
+        for key, value in auths.items()
+        if isinstance(value, dict)
+    }
+    parts = f"{reference.registry}/{reference.repository}".split("/")
+    for length in range(len(parts), 0, -1):
+        own = given.get("/".join(parts[:length]))
+        if own is None:
+            continue
+        if own.get("identitytoken"):
+            return {"refresh": str(own["identitytoken"])}
+        if own.get("username"):
+            return {"basic": f"{own['username']}:{own.get('password') or ''}"}
+        if own.get("auth"):
+            return {"basic": base64.b64decode(str(own["auth"]), validate=False).decode("utf-8")}
+    return None

@@ -1,0 +1,85 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""The files that a run leaves on the controller, for the actions that judge."""
+
+from __future__ import annotations
+
+import os
+import typing as t
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    metrics,
+    document as report,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
+    write,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page
+
+
+class File(t.NamedTuple):
+    """A file of a run: what the screen calls it, the key of the result that has its path, its name,
+    and how its text is made.
+    """
+
+    title: str
+    key: str
+    name: str
+    text: t.Callable[[dict[str, t.Any]], str]
+    #: Whether it is for a person to read.
+    seen: bool = True
+
+
+DOCUMENT = File("run document", "report", "run.json", report.to_json)
+METRICS = File(
+    "metrics",
+    "metrics_file",
+    "metrics.json",
+    lambda document: metrics.to_json(metrics.export_of(document)),
+    seen=False,
+)
+PAGE = File("report", "page", "report.html", page.html_of)
+
+
+def write_down(
+    files: t.Sequence[File],
+    document: dict[str, t.Any],
+    directory: str,
+    lines: list[str],
+    result: dict[str, t.Any],
+) -> list[str]:
+    """Write the files and the summary, and say in ``lines`` and ``result`` where they are; returns
+    what could not be written and why.
+    """
+    failed = []
+    summary = len(lines)
+    for file in files:
+        path = os.path.join(directory, file.name)
+        try:
+            write(path, file.text(document))
+        except Exception as error:  # whatever a node said must not cost the others their verdict
+            failed.append(f"the {file.title} could not be written: {error}")
+            lines.insert(summary, f"{file.title}: NOT WRITTEN, {error}")
+            if isinstance(error, OSError):
+                return failed  # the other files would fail for the same
+            continue
+        result[file.key] = path
+        if file.seen:
+            lines.insert(summary, f"{file.title}: {shown(path)}")
+    result["summary_file"] = os.path.join(directory, "summary.txt")
+    try:
+        write(result["summary_file"], "".join(f"{line}\n" for line in lines))
+    except OSError as error:
+        failed.append(f"the summary could not be written: {error}")
+    return failed
+
+
+def shown(path: str) -> str:
+    """A path as short as it can be typed from here."""
+    relative = os.path.relpath(path)
+    return path if relative.startswith("..") else relative

@@ -1,0 +1,37 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""The rules by which captures are judged, as a user gives them."""
+
+from __future__ import annotations
+
+import math
+import typing as t
+
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage.judge import RULES
+
+
+def rules_of(given: t.Any) -> dict[str, t.Any]:
+    """All rules, those not given by default; raises ValueError that names the rule, its value and
+    what is accepted.
+    """
+    if given is not None and not isinstance(given, dict):
+        raise ValueError(
+            f"rules: {given!r} is not accepted, give a dictionary of {', '.join(RULES)}"
+        )
+    for name in given or {}:
+        if name not in RULES:
+            raise ValueError(f"rules.{name} does not exist; accepted are {', '.join(RULES)}")
+    found = ArgumentSpecValidator(RULES).validate(dict(given or {}))
+    if found.error_messages:
+        raise ValueError(f"rules: {'; '.join(found.error_messages)}")
+    for name, value in found.validated_parameters.items():
+        if not 0 <= value < math.inf:
+            raise ValueError(f"rules.{name}: {value} is not accepted, give 0 or a greater number")
+    return t.cast("dict[str, t.Any]", found.validated_parameters)

@@ -1,0 +1,619 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""A run document as one HTML page: the verdict first, then what is wrong and what to do, then
+everything else. Pure.
+
+The page needs nothing but itself. All that a document says is hostile input: it is escaped wherever
+it stands, no script reads it, and the page's policy (CSP) lets only the styles and the script run
+that this file put there, by their hashes.
+"""
+
+from __future__ import annotations
+
+import base64
+import functools
+import hashlib
+import pathlib
+import typing as t
+
+import jinja2
+from markupsafe import Markup, escape
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+    runbook,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    ACTIONS,
+    FAIL,
+    PASS,
+    SKIP,
+    STATUSES,
+    UNKNOWN,
+    WARN,
+    Subject,
+    read_action,
+    read_status,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    WOULD_RUN,
+    fold,
+    natural,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
+    page_commands,
+    page_heat,
+    page_links,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+    Evidence,
+    count,
+    duration,
+    evidence_of,
+    expectations_of,
+    listed,
+    mapping,
+    mappings,
+    name_of,
+    plural,
+    seen,
+    short_names,
+    shortened,
+    text_of,
+)
+
+_HERE = pathlib.Path(__file__).parent
+
+#: Nodes with details of their own, findings of a node in them, rows of the table and of a list: the
+#: run document has all.
+_MOST_CARDS = 200
+_MOST_FINDINGS, _MOST_LATER = 12, 3
+_MOST_ROWS = 5000
+_MOST_GROUPS = 40
+#: Nodes whose details are open from the start, those with all their findings, and healthy nodes
+#: that have a line each.
+_OPEN_CARDS = 8
+_WHOLE_CARDS = 40
+_MOST_HEALTHY = 12
+#: Findings that the first section lists, each with its nodes.
+_MOST_CODES = 40
+
+_BAD = (FAIL, UNKNOWN, WARN)
+_SYMBOLS = {FAIL: "\u2715", UNKNOWN: "?", WARN: "!", SKIP: "\u2013", PASS: "\u2713"}
+_FITNESS = {
+    "fit": "fit",
+    "unfit": "not fit",
+    "could_not_tell": "could not tell",
+    "skipped": "nothing to check",
+}
+
+#: What an action asks of a person.
+_NEXT = {
+    "none": "nothing",
+    "watch": "watch it",
+    "fix_configuration": "fix the configuration",
+    "reset_gpu": "reset the GPU",
+    "reboot_node": "reboot the node",
+    "drain_node": "drain the node",
+    "replace_part": "replace the part",
+}
+
+
+class _Finding(t.NamedTuple):
+    status: str
+    code: str
+    check: str
+    subject: str
+    message: str
+    action: str
+    next: Markup
+    meaning: Markup
+    expected: list[str]
+    evidence: list[Evidence]
+
+
+class _Card(t.NamedTuple):
+    """A node that is not healthy, with all that is to be known of it."""
+
+    anchor: str
+    name: str
+    status: str
+    fit: str
+    gpus: str
+    facts: str
+    actions: str
+    findings: list[_Finding]
+    more: int
+    is_open: bool
+
+
+class _Row(t.NamedTuple):
+    """A node in the table."""
+
+    name: str
+    anchor: str
+    status: str
+    rank: int
+    fit: str
+    gpus: str
+    findings: int
+    first: str
+    action: str
+    urgency: int
+
+
+class _Code(t.NamedTuple):
+    """A finding that several parts may share: how many nodes have it, and what to do."""
+
+    status: str
+    code: str
+    nodes: int
+    names: str
+    next: Markup
+
+
+class _Group(t.NamedTuple):
+    """Nodes of which the same is to be said."""
+
+    names: str
+    nodes: int
+    lines: list[str]
+
+
+def html_of(document: dict[str, t.Any]) -> str:
+    """The page of a run document of any version; what it lacks is left out, and nothing in it
+    raises.
+    """
+    document = mapping(document)
+    style, script = _file("page.css"), _file("page.js")
+    passed = mapping(document.get("verdict")).get("passed") is True
+    text = _template().render(
+        **_of_run(document),
+        **_of_nodes(document),
+        passed=passed,
+        icon=_icon(passed),
+        style=Markup(style),
+        script=Markup(script),
+        hashes={"style": _hash(style), "script": _hash(script)},
+        symbols=_SYMBOLS,
+        statuses=list(reversed(STATUSES)),
+        plural=plural,
+    )
+    # A surrogate without its other half can stand in a string and in no file.
+    return text.lstrip().encode("utf-8", "replace").decode("utf-8")
+
+
+def _of_run(document: dict[t.Any, t.Any]) -> dict[str, t.Any]:
+    """What the page says of the run as a whole."""
+    return {
+        "run_id": name_of(document.get("run_id")) or "unknown run",
+        "phase": name_of(document.get("phase")) or "run",
+        "reason": text_of(mapping(document.get("verdict")).get("reason"))
+        or "the document does not tell the verdict",
+        "check_mode": document.get("check_mode") is True,
+        "replay": _replay(document.get("replay")),
+        "policy": _policy(document.get("policy")),
+        "finished": _time(document.get("finished")),
+        "took": duration(document.get("duration_seconds")),
+        "counts": _counts(document),
+        "versions": {
+            name_of(key): text_of(value) for key, value in mapping(document.get("versions")).items()
+        },
+        "findings": [
+            _finding([one]) for one in sorted(mappings(document.get("findings")), key=_badness)
+        ],
+        "missed": _missed(document.get("mesh")),
+        "heats": page_heat.heats_of(document.get("mesh")),
+        "commands": page_commands.commands_of(document),
+    }
+
+
+def _of_nodes(document: dict[t.Any, t.Any]) -> dict[str, t.Any]:
+    """What the page says of the nodes, the worst first."""
+    nodes = sorted(mappings(document.get("nodes")), key=_order)
+    bad = [node for node in nodes if _status(node) in _BAD]
+    shown = bad[:_MOST_CARDS]
+    anchors = {name_of(node.get("name")): f"node-{place}" for place, node in enumerate(shown)}
+    codes, more_codes = _codes(bad) if len(bad) > _OPEN_CARDS else ([], 0)
+    return {
+        "cards": [_card(node, place) for place, node in enumerate(shown)],
+        "bad": len(bad),
+        "codes": codes,
+        "more_codes": more_codes,
+        "skipped": _skipped(nodes),
+        "healthy": _healthy(nodes),
+        "rows": [_row(node, anchors) for node in nodes[:_MOST_ROWS]],
+        "nodes": len(nodes),
+        "charts": page_links.charts_of(nodes, anchors),
+        "short": short_names(name_of(node.get("name")) for node in nodes),
+    }
+
+
+# ---- the parts that never change ----
+
+
+@functools.lru_cache(maxsize=None)
+def _template() -> jinja2.Template:
+    environment = jinja2.Environment(
+        autoescape=True,
+        finalize=seen,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    return environment.from_string(_file("page.html.j2"))
+
+
+@functools.lru_cache(maxsize=None)
+def _file(name: str) -> str:
+    """A file that lies beside this one, in a checkout as in an installed collection."""
+    return (_HERE / name).read_text(encoding="utf-8")
+
+
+def _hash(text: str) -> str:
+    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
+
+
+def _icon(passed: bool) -> str:
+    """The tab's icon as a URL: which of many open pages is the bad one."""
+    colour, shape = ("0b6b8a", "M4 8l3 3 5-6") if passed else ("b3320b", "M5 5l6 6M11 5l-6 6")
+    picture = (
+        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><rect width='16' "
+        f"height='16' rx='3' fill='#{colour}'/>"
+        f"<path d='{shape}' stroke='#fff' stroke-width='2' fill='none'/></svg>"
+    )
+    return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
+
+
+# ---- the run ----
+
+
+def _status(recorded: dict[str, t.Any]) -> str:
+    return read_status(recorded.get("status"))
+
+
+def _badness(recorded: dict[str, t.Any]) -> int:
+    return -STATUSES.index(_status(recorded))
+
+
+def _order(node: dict[str, t.Any]) -> t.Any:
+    return _badness(node), natural(name_of(node.get("name")))
+
+
+def _counts(document: dict[str, t.Any]) -> list[tuple[str, int, str]]:
+    """Word, number and status of each kind of node there is."""
+    counts = mapping(document.get("counts"))
+    kinds = (
+        ("unfit", FAIL, "unfit"),
+        ("could_not_tell", UNKNOWN, "could not tell"),
+        ("fit", PASS, "fit"),
+        ("skipped", SKIP, "skipped"),
+    )
+    found = [(words, count(counts.get(key)) or 0, status) for key, status, words in kinds]
+    partial = count(counts.get("partial"))
+    return (
+        [("nodes", count(counts.get("nodes")) or len(mappings(document.get("nodes"))), "")]
+        + [one for one in found if one[1]]
+        + ([("fit, not fully checked", partial, WARN)] if partial else [])
+    )
+
+
+def _time(value: t.Any) -> str:
+    """A time of the document as people read it."""
+    words = text_of(value)
+    return (
+        f"{words[:10]} {words[11:19]} UTC"
+        if len(words) == 20 and words.endswith("Z")
+        else words or "unknown"
+    )
+
+
+def _policy(policy: t.Any) -> str:
+    policy = mapping(policy)
+    if not policy:
+        return "not recorded"
+    words = [
+        f"{text_of(policy.get('max_unfit'))} unfit and {text_of(policy.get('max_unknown'))} "
+        "undecided nodes are tolerated"
+    ]
+    unfit = [text_of(status) for status in listed(policy.get("unfit"))]
+    words.append(f"what makes a node unfit: {', '.join(unfit)}")
+    lenient = [text_of(code) for code in listed(policy.get("warn_only"))]
+    return "; ".join(words + ([f"a warning at most: {', '.join(lenient)}"] if lenient else []))
+
+
+def _replay(replay: t.Any) -> str:
+    """Of what run a replay is, empty where the document is of a run itself."""
+    if not isinstance(replay, dict):
+        return ""
+    options = mapping(replay.get("options"))
+    words = (
+        f"What run {name_of(replay.get('of'))} had read, judged again at "
+        f"{_time(replay.get('judged'))}; nothing was measured anew"
+    )
+    words += f". Options in place of its own: {text_of(options)}" if options else ""
+    for check, nodes in mapping(replay.get("kept")).items():
+        words += (
+            f". As it was recorded, without readings to judge: {name_of(check)} on "
+            f"{_few(map(name_of, listed(nodes)), 10)}"
+        )
+    trouble = text_of(replay.get("mesh_trouble"))
+    return words + (
+        f". The network between the nodes is as it was recorded: {trouble}" if trouble else ""
+    )
+
+
+# ---- nodes that are not healthy ----
+
+
+def _card(node: dict[str, t.Any], place: int) -> _Card:
+    findings = mappings(node.get("findings"))
+    facts = mapping(node.get("facts"))
+    trouble = node.get("trouble")
+    if not findings and isinstance(trouble, dict):
+        findings = [trouble]
+    driver = text_of(facts.get("driver_version"))
+    most = _MOST_FINDINGS if place < _WHOLE_CARDS else _MOST_LATER
+    actions = [
+        _NEXT[read_action(action)]
+        for action in listed(node.get("actions"))
+        if isinstance(action, str)
+    ]
+    shown, more = _findings(findings, most)
+    return _Card(
+        f"node-{place}",
+        name_of(node.get("name")) or "(no name)",
+        _status(node),
+        _fitness(node),
+        _gpus(node),
+        f"driver {driver}" if driver else "",
+        ", ".join(dict.fromkeys(actions)),
+        shown,
+        more,
+        place < _OPEN_CARDS,
+    )
+
+
+def _findings(recorded: t.Sequence[dict[str, t.Any]], most: int) -> tuple[list[_Finding], int]:
+    """The findings in their order, those that say the same of several subjects once, and how many
+    are left out.
+    """
+    alike: dict[tuple[str, ...], list[dict[str, t.Any]]] = {}
+    for one in recorded:
+        said = (
+            _status(one),
+            name_of(one.get("code")),
+            name_of(one.get("check")),
+            text_of(one.get("message")),
+            read_action(one.get("action", "none")),
+        )
+        alike.setdefault(said, []).append(one)
+    groups = list(alike.values())
+    return [_finding(group) for group in groups[:most]], sum(len(group) for group in groups[most:])
+
+
+def _finding(alike: t.Sequence[dict[str, t.Any]]) -> _Finding:
+    first = alike[0]
+    subjects = [_subject(one) for one in alike]
+    code = name_of(first.get("code")) or "unknown"
+    entry = runbook(code)
+    if len(alike) == 1:
+        evidence = evidence_of(first.get("evidence"))
+    else:
+        evidence = [
+            Evidence(subject or "node", shortened(one["evidence"]))
+            for subject, one in zip(subjects, alike)
+            if mapping(one.get("evidence"))
+        ]
+    return _Finding(
+        _status(first),
+        code,
+        name_of(first.get("check")),
+        ", ".join(dict.fromkeys(filter(None, subjects))),
+        text_of(first.get("message")),
+        _NEXT[read_action(first.get("action", "none"))],
+        _worded(entry.next),
+        _worded(entry.meaning),
+        expectations_of(first.get("evidence")),
+        evidence,
+    )
+
+
+def _subject(finding: dict[str, t.Any]) -> str:
+    """What the finding is about, empty for the node as a whole."""
+    subject = Subject.from_dict(finding.get("subject"))
+    return "" if subject.kind == "node" else name_of(str(subject))
+
+
+def _worded(words: str) -> Markup:
+    """Words of the registry, in which commands and options stand between backticks; some name a
+    check as a document has it.
+    """
+    parts = seen(words).split("`")
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
+        for place, part in enumerate(parts)
+    )
+
+
+def _fitness(node: dict[str, t.Any]) -> str:
+    fit = node.get("fit")
+    words = _FITNESS.get(fit if isinstance(fit, str) else "", "could not tell")
+    return f"{words}, not fully checked" if node.get("partial") is True else words
+
+
+def _gpus(node: dict[str, t.Any]) -> str:
+    """How many GPUs of which model."""
+    names = [name_of(gpu.get("name")) for gpu in mappings(mapping(node.get("facts")).get("gpus"))]
+    return " and ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(sorted(names)))
+
+
+def _codes(bad: t.Sequence[dict[str, t.Any]]) -> tuple[list[_Code], int]:
+    """The findings of all nodes by what they are, the worst and most frequent first, and how many
+    kinds are left out.
+    """
+    nodes: dict[tuple[str, str], dict[str, None]] = {}
+    for node in bad:
+        for finding in mappings(node.get("findings")):
+            nodes.setdefault((_status(finding), name_of(finding.get("code"))), {})[
+                name_of(node.get("name"))
+            ] = None
+    ranked = sorted(
+        nodes.items(), key=lambda item: (-STATUSES.index(item[0][0]), -len(item[1]), item[0][1])
+    )
+    codes = [
+        _Code(status, code, len(names), _few(names), _worded(runbook(code).next))
+        for (status, code), names in ranked[:_MOST_CODES]
+    ]
+    return codes, len(ranked) - len(codes)
+
+
+def _few(names: t.Iterable[str], most: int = 30) -> str:
+    folded = fold(names)
+    return ", ".join(folded[:most]) + (
+        f" and {len(folded) - most} more" if len(folded) > most else ""
+    )
+
+
+# ---- the others ----
+
+
+def _results(node: dict[str, t.Any]) -> list[dict[str, t.Any]]:
+    return mappings(node.get("health"))
+
+
+def _skipped(nodes: t.Sequence[dict[str, t.Any]]) -> list[_Group]:
+    """What was not run and why, with the nodes that it was not run on; the same reason once."""
+    reasons: dict[tuple[str, str], dict[str, None]] = {}
+    for node in nodes:
+        name = name_of(node.get("name"))
+        if node.get("skipped"):
+            reasons.setdefault(("", text_of(node["skipped"])), {})[name] = None
+        for result in _results(node):
+            if _status(result) == SKIP:
+                planned = any(
+                    finding.get("code") == WOULD_RUN for finding in mappings(result.get("findings"))
+                )
+                words = f"{text_of(result.get('summary'))}{' (check mode)' if planned else ''}"
+                reasons.setdefault((name_of(result.get("check")), words), {})[name] = None
+    by_reason: dict[tuple[str, tuple[str, ...]], list[str]] = {}
+    for (check, words), names in reasons.items():
+        by_reason.setdefault((words, tuple(names)), []).append(check)
+    groups = [
+        _Group(
+            _few(names),
+            len(names),
+            [f"{', '.join(check for check in found if check)}: {words}" if any(found) else words],
+        )
+        for (words, names), found in by_reason.items()
+    ]
+    return _cut(sorted(groups, key=lambda group: -group.nodes))
+
+
+def _cut(groups: list[_Group]) -> list[_Group]:
+    if len(groups) <= _MOST_GROUPS:
+        return groups
+    rest = groups[_MOST_GROUPS:]
+    return groups[:_MOST_GROUPS] + [
+        _Group(
+            "", sum(group.nodes for group in rest), [f"and {len(rest)} more reasons, in run.json"]
+        )
+    ]
+
+
+def _missed(mesh: t.Any) -> list[_Group]:
+    """Measurements between nodes that were planned and did not take place, by their reason."""
+    reasons: dict[str, list[str]] = {}
+    for one in mappings(mapping(mesh).get("missed")):
+        words = (
+            f"{name_of(one.get('check'))} on {name_of(one.get('plane'))}: "
+            f"{text_of(one.get('message'))}"
+        )
+        reasons.setdefault(words, []).append(
+            f"{name_of(one.get('host'))} with {name_of(one.get('partner'))}"
+        )
+    groups = [
+        _Group(
+            ", ".join(pairs[:6]) + (f" and {len(pairs) - 6} more" if len(pairs) > 6 else ""),
+            len(pairs),
+            [words],
+        )
+        for words, pairs in reasons.items()
+    ]
+    return _cut(sorted(groups, key=lambda group: -group.nodes))
+
+
+def _healthy(nodes: t.Sequence[dict[str, t.Any]]) -> list[_Group]:
+    """The healthy nodes: what is the same of all of them once, and what is not where they are few."""
+    said = {name_of(node.get("name")): _good_words(node) for node in nodes if _status(node) == PASS}
+    if not said:
+        return []
+    few = len(said) <= _MOST_HEALTHY
+    several: dict[tuple[str, ...], list[str]] = {}
+    if few:
+        shared = [
+            line
+            for line in next(iter(said.values()))
+            if all(line in lines for lines in said.values())
+        ]
+        for name, lines in said.items():
+            several.setdefault(tuple(line for line in lines if line not in shared), []).append(name)
+        if len(several) > 1:
+            several = {tuple(shared): list(said), **several} if shared else several
+        else:
+            several = {next(iter(said.values())): list(said)}
+    else:
+        for name, lines in said.items():
+            several.setdefault(
+                (*lines[:1], "passed: " + ", ".join(line.partition(":")[0] for line in lines[1:])),
+                [],
+            ).append(name)
+    return _cut([_Group(_few(names), len(names), list(lines)) for lines, names in several.items()])
+
+
+def _good_words(node: dict[str, t.Any]) -> tuple[str, ...]:
+    """The GPUs of a healthy node, and what each check that passed says."""
+    passed = [
+        result
+        for result in _results(node)
+        if _status(result) == PASS and result.get("check") != "gpu_count"
+    ]
+    return (
+        _gpus(node) or "no GPUs known",
+        *(f"{name_of(one.get('check'))}: {text_of(one.get('summary'))}" for one in passed),
+    )
+
+
+def _row(node: dict[str, t.Any], anchors: t.Mapping[str, str]) -> _Row:
+    findings = mappings(node.get("findings"))
+    status = _status(node)
+    first = ""
+    if findings:
+        first = ": ".join(
+            filter(None, (_subject(findings[0]), text_of(findings[0].get("message"))))
+        )
+    elif status == SKIP:
+        first = text_of(node.get("skipped")) or next(
+            (text_of(one.get("summary")) for one in _results(node) if _status(one) == SKIP), ""
+        )
+    actions = [
+        read_action(action) for action in listed(node.get("actions")) if isinstance(action, str)
+    ]
+    urgency = max([ACTIONS.index(action) for action in actions], default=0)
+    name = name_of(node.get("name"))
+    return _Row(
+        name,
+        anchors.get(name, "") if status in _BAD else "",
+        status,
+        STATUSES.index(status),
+        _fitness(node),
+        _gpus(node),
+        len(findings),
+        first[:300],
+        ACTIONS[urgency] if urgency else "",
+        urgency,
+    )

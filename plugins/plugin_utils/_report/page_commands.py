@@ -1,0 +1,200 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""The commands that run only the bad part of a run again. Pure."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+import shlex
+import typing as t
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+    listed,
+    mapping,
+    mappings,
+    text_of,
+)
+
+#: A host name that is itself and nothing else where Ansible expects a pattern.
+_PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
+#: Whatever the phase in which something was found: what was mended is measured before it gets a
+#: job.
+_PLAYBOOK = "autopilot.gpu.preflight"
+#: Hosts that one command names; a shell takes no more than 128 KiB in one argument.
+_MOST_HOSTS = 1000
+#: Healthy hosts that bad ones are measured with: fewer leave open whose fault it is.
+_PARTNERS = 5
+#: The finding that only shows beside nodes of the kind, and how many healthy ones there must be for
+#: each that has it: less would not be the fleet.
+_COMPARED, _PEERS_EACH = "below_fleet", 3
+
+
+class Command(t.NamedTuple):
+    """A command, what it does, and the hosts that no pattern can name."""
+
+    words: str
+    line: str
+    left_out: list[str]
+
+
+def commands_of(document: t.Any) -> list[Command]:
+    """What to run once the bad part is mended: the checks of the nodes themselves, and those
+    between nodes with healthy partners.
+    """
+    document = mapping(document)
+    nodes = {
+        text_of(node.get("name")): node
+        for node in mappings(document.get("nodes"))
+        if node.get("name")
+    }
+    bad = {name: node for name, node in nodes.items() if node.get("status") not in ("pass", "skip")}
+    alone: dict[str, set[str]] = {}
+    meshed: list[str] = []
+    for name, node in bad.items():
+        found = {text_of(finding.get("check")) for finding in mappings(node.get("findings"))} or {
+            ""
+        }
+        if found & set(checks.MESH):
+            meshed.append(name)
+        if found - set(checks.MESH):
+            alone[name] = found - set(checks.MESH)
+    commands = []
+    if alone:
+        wanted = set().union(*alone.values())
+        names = (
+            [name for name in checks.NODE_CHECKS if name in wanted]
+            if wanted <= set(checks.NODE_CHECKS)
+            else []
+        )
+        words = (
+            f"{'The checks that found something' if names else 'All checks of a node'}, on "
+            "the nodes that need attention"
+        )
+        peers = _peers(nodes, list(alone))
+        if peers:
+            words += (
+                f", with {len(peers)} healthy nodes of the kind, without which nothing "
+                "can be below the fleet"
+            )
+        commands.append(
+            _command(
+                words, "--skip-tags", list(alone) + peers, {"checks_list": names} if names else {}
+            )
+        )
+    between = _between(document)
+    if meshed or between:
+        suspects = list(dict.fromkeys(meshed + between))
+        partners = _partners(document, nodes, suspects)
+        words = "The network between the nodes that need attention or stand at a bad link or path"
+        if partners:
+            words += (
+                f", with {len(partners)} healthy nodes as partners "
+                f"({', '.join(partners)}), without which it cannot be told whose fault it "
+                "is"
+            )
+        planned = mapping(next(iter(mappings(mapping(document.get("mesh")).get("plans"))), {})).get(
+            "checks"
+        )
+        names = [name for name in checks.MESH if name in listed(planned)] or list(checks.MESH)
+        commands.append(_command(words, "--tags", suspects + partners, {"mesh_checks": names}))
+    return commands
+
+
+def _between(document: dict[str, t.Any]) -> list[str]:
+    """The hosts at the ends of bad links and paths."""
+    pairs = [
+        pair
+        for finding in mappings(document.get("findings"))
+        if finding.get("status") in ("warn", "unknown", "fail")
+        for pair in mappings(mapping(finding.get("evidence")).get("pairs"))
+    ]
+    return list(
+        dict.fromkeys(
+            text_of(pair[end]) for pair in pairs for end in ("from", "to") if pair.get(end)
+        )
+    )
+
+
+def _peers(nodes: dict[str, t.Any], suspects: t.Sequence[str]) -> list[str]:
+    """Healthy hosts with the GPUs of those suspects that are below the fleet: by themselves these
+    would pass.
+    """
+    below = [
+        name
+        for name in suspects
+        if any(
+            finding.get("code") == _COMPARED for finding in mappings(nodes[name].get("findings"))
+        )
+    ]
+    models = {model for name in below for model in _models(nodes[name])}
+    well = [
+        name
+        for name, node in nodes.items()
+        if node.get("status") == "pass" and models & _models(node) and _pattern(name)
+    ]
+    return well[: max(_PARTNERS, _PEERS_EACH * len(below))] if below else []
+
+
+def _models(node: dict[str, t.Any]) -> set[str]:
+    return {
+        text_of(gpu.get("name"))
+        for gpu in mappings(mapping(node.get("facts")).get("gpus"))
+        if gpu.get("name")
+    }
+
+
+def _partners(
+    document: dict[str, t.Any], nodes: dict[str, t.Any], suspects: t.Sequence[str]
+) -> list[str]:
+    """Healthy hosts of the mesh, those first that the suspects were measured with."""
+    members = [text_of(host) for host in listed(mapping(document.get("mesh")).get("hosts"))]
+    met = [
+        text_of(host)
+        for name in suspects
+        for finding in mappings(mapping(nodes.get(name)).get("findings"))
+        for host in listed(mapping(finding.get("evidence")).get("partners"))
+    ]
+    well = [
+        host
+        for host in dict.fromkeys(met + members)
+        if mapping(nodes.get(host)).get("status") == "pass" and host not in suspects
+    ]
+    return [host for host in well if _pattern(host)][:_PARTNERS]
+
+
+def _command(words: str, tags: str, hosts: t.Sequence[str], variables: dict[str, t.Any]) -> Command:
+    patterns = [_pattern(host) for host in hosts]
+    named = [pattern for pattern in patterns if pattern]
+    left_out = [host for host, pattern in zip(hosts, patterns) if not pattern]
+    arguments = ["ansible-playbook", "-i", "hosts.yml", _PLAYBOOK, tags, "mesh"]
+    if named and len(named) <= _MOST_HOSTS:
+        # A comma at the end keeps Ansible from taking the colons of a single address for more
+        # patterns.
+        arguments += ["--limit", ",".join(named) + ("," if ":" in named[-1] else "")]
+    elif named:
+        words += f"; these are more than {_MOST_HOSTS}, so it is for all hosts"
+    else:
+        words += "; no pattern can name them, so it is for all hosts"
+    if variables:
+        arguments += ["-e", json.dumps(variables)]
+    return Command(
+        words, " ".join(shlex.quote(argument) for argument in arguments), left_out if named else []
+    )
+
+
+def _pattern(host: str) -> str:
+    """The host's name where a pattern can be made of it and means this host only; empty otherwise."""
+    if _PLAIN.fullmatch(host):
+        return host
+    try:
+        return host if ipaddress.ip_address(host) and "%" not in host else ""
+    except ValueError:
+        return ""

@@ -1,0 +1,458 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""The matrices of a mesh as heat maps: of hosts, of groups of hosts where there are many, or the
+worst figure of each host. Pure.
+"""
+
+from __future__ import annotations
+
+import statistics
+import typing as t
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.network import (
+    LATENCY_FACTOR,
+    LATENCY_LEAST_MS,
+    LEAST_LOST,
+    MAXIMUM_LOSS,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+    bare,
+    count,
+    listed,
+    mapping,
+    mappings,
+    name_of,
+    number,
+    plural,
+    quantity,
+    source_words,
+    unit_of,
+)
+
+#: Hosts, or groups, that a heat map has rows for; and up to how many its cells are wide enough for
+#: a figure.
+MOST_HOSTS = 64
+_MOST_WIDE = 16
+#: Worst pairs that are named below a map.
+_MOST_NAMED = 8
+#: Rows where neither hosts nor groups fit into a map.
+_MOST_WORST = 40
+
+#: Classes of cells from best to worst. The last two are beyond what is expected.
+GOOD, FAIR, POOR, BAD, WORST, NONE = "k0", "k1", "k2", "k3", "k4", "kn"
+_RANKS = {GOOD: 0, FAIR: 1, POOR: 2, NONE: 3, BAD: 4, WORST: 5}
+_MARKS = {BAD: "!", WORST: "\u2715", NONE: "?"}
+
+_TITLES = {
+    "bandwidth": "iperf3 bandwidth",
+    "loss": "ping loss",
+    "round_trip_p50": "ping round trip (median)",
+}
+
+
+class Cell(t.NamedTuple):
+    kind: str
+    text: str
+    title: str
+
+
+class Legend(t.NamedTuple):
+    kind: str
+    mark: str
+    words: str
+    pairs: int
+
+
+class Heat(t.NamedTuple):
+    """One matrix. ``rows`` are names with their cells, None where nothing was planned; ``worst``
+    are sentences.
+    """
+
+    plane: str
+    title: str
+    unit: str
+    #: What a row and a column is: ``host``, ``group``, or ``worst`` where each row is a host and
+    #: its worst figures.
+    shape: str
+    #: What is aggregated how, in words; empty where nothing is.
+    reduced: str
+    summary: str
+    expected: list[str]
+    legend: list[Legend]
+    columns: list[str]
+    rows: list[tuple[str, list[Cell | None]]]
+    worst: list[str]
+    dense: bool
+    is_bad: bool
+
+
+class _Pair(t.NamedTuple):
+    source: int
+    target: int
+    value: float | None
+    kind: str
+
+
+def heats_of(mesh: t.Any) -> list[Heat]:
+    """The heat maps of a run document's ``mesh``, in its order; what is not understood of it is
+    left out.
+    """
+    mesh = mapping(mesh)
+    hosts = [name_of(host) for host in listed(mesh.get("hosts"))]
+    plan = mapping(next(iter(listed(mesh.get("plans"))), None))
+    found = []
+    for matrix in mappings(mesh.get("matrices")):
+        if name_of(matrix.get("measure")) not in _TITLES:
+            continue
+        cells = _missed(mesh, matrix, hosts)
+        cells.update(
+            {
+                (cell[0], cell[1]): number(cell[2])
+                for cell in listed(matrix.get("cells"))
+                if isinstance(cell, list)
+                and len(cell) >= 3
+                and all(count(place) is not None and place < len(hosts) for place in cell[:2])
+            }
+        )
+        if cells:
+            pairs = [(source, target, value) for (source, target), value in cells.items()]
+            found.append(_heat(matrix, pairs, hosts, plan, mappings(mesh.get("expected"))))
+    return found
+
+
+def _missed(
+    mesh: dict[t.Any, t.Any], matrix: dict[str, t.Any], hosts: list[str]
+) -> dict[tuple[int, int], float | None]:
+    """The pairs of a matrix that were planned and did not take place: a pair of iperf3 is to give
+    both directions.
+    """
+    places = {host: place for place, host in enumerate(hosts)}
+    found: dict[tuple[int, int], float | None] = {}
+    for one in mappings(mesh.get("missed")):
+        ends = [places.get(name_of(one.get(end))) for end in ("host", "partner")]
+        if (
+            one.get("check") == matrix.get("check")
+            and one.get("plane") == matrix.get("plane")
+            and None not in ends
+        ):
+            found[ends[0], ends[1]] = None
+    return found
+
+
+def _heat(
+    matrix: dict[str, t.Any],
+    cells: list[tuple[int, int, float | None]],
+    hosts: list[str],
+    plan: dict[str, t.Any],
+    expected: list[t.Any],
+) -> Heat:
+    measure, plane, unit = (
+        name_of(matrix["measure"]),
+        name_of(matrix.get("plane")),
+        name_of(matrix.get("unit")),
+    )
+    values = sorted(value for _source, _target, value in cells if value is not None)
+    if measure == "bandwidth":
+        judge, steps, words = _bandwidth(plane, plan, expected, values)
+    elif measure == "loss":
+        judge, steps, words = _loss(plan)
+    else:
+        judge, steps, words = _round_trip(plan, values)
+    pairs = [
+        _Pair(source, target, value, NONE if value is None else judge(source, target, value))
+        for source, target, value in cells
+    ]
+    low = measure == "bandwidth"
+    order = _order(low)
+    bad = [pair for pair in pairs if pair.kind in (BAD, WORST)]
+    kinds = [pair.kind for pair in pairs]
+    legend = [
+        Legend(kind, _MARKS.get(kind, ""), steps[kind], kinds.count(kind))
+        for kind in (GOOD, FAIR, POOR, BAD, WORST, NONE)
+        if kind in steps
+    ]
+    largest = values[-1] if values else 0.0
+    shape, reduced, columns, rows = _shaped(pairs, hosts, plan, low, unit, largest)
+    size = max(len(columns), len(rows))
+
+    def said(pair: _Pair) -> str:
+        return f"{hosts[pair.source]} to {hosts[pair.target]}: {quantity(pair.value, unit)}"
+
+    summary = f"{plural(len(values), 'direction')} measured"
+    if values:
+        first, last = quantity(values[0], unit), quantity(values[-1], unit)
+        summary += (
+            f", all {first}"
+            if first == last
+            else f", {first} to {last}, median {quantity(statistics.median(values), unit)}"
+        )
+    summary += (
+        f"; {len(bad)} beyond what is expected"
+        if bad
+        else "; none beyond what is expected"
+        if values and BAD in steps
+        else ""
+    )
+    missing = kinds.count(NONE)
+    summary += f"; {missing} without a figure" if missing else ""
+    return Heat(
+        plane,
+        _TITLES[measure],
+        unit_of(unit, largest),
+        shape,
+        reduced,
+        summary,
+        words,
+        legend,
+        columns,
+        rows,
+        [said(pair) for pair in sorted(bad, key=order)[:_MOST_NAMED]],
+        size > _MOST_WIDE and shape != "worst",
+        bool(bad or missing),
+    )
+
+
+def _order(low: bool) -> t.Callable[[_Pair], t.Any]:
+    """Sort key that puts the worst pair first."""
+    return lambda pair: (
+        -_RANKS[pair.kind],
+        0.0 if pair.value is None else pair.value if low else -pair.value,
+    )
+
+
+# ---- what a figure is held against ----
+
+_Judge = t.Callable[[int, int, float], str]
+
+
+def _bandwidth(
+    plane: str, plan: dict[str, t.Any], expected: list[t.Any], values: list[float]
+) -> tuple[_Judge, dict[str, str], list[str]]:
+    """By what was expected of the pair's class: the slower end's link speed."""
+    own = {number(one.get("link_speed")): one for one in expected if one.get("plane") == plane}
+    members = next(
+        (
+            listed(one.get("members"))
+            for one in mappings(plan.get("planes"))
+            if one.get("name") == plane
+        ),
+        [],
+    )
+    speeds = [number(mapping(member).get("speed")) for member in members]
+    median = statistics.median(values) if values else 0.0
+
+    def judge(source: int, target: int, value: float) -> str:
+        ends = [speeds[place] if place < len(speeds) else None for place in (source, target)]
+        among = mapping(
+            own.get(None if None in ends else min(end for end in ends if end is not None))
+        )
+        floor, usual = number(among.get("floor")), number(among.get("usual")) or median
+        if floor is not None and value < floor:
+            return WORST if value < floor / 2 else BAD
+        share = value / usual if usual else 1.0
+        return GOOD if share >= 0.95 else FAIR if share >= 0.9 else POOR
+
+    steps = {GOOD: "95 % of the usual, or more", FAIR: "90 to 95 %", POOR: "less"}
+    words = []
+    for one in own.values():
+        if number(one.get("floor")) is not None:
+            speed = (
+                f" on links of {quantity(one['link_speed'], 'bits/s')}"
+                if number(one.get("link_speed")) is not None
+                else ""
+            )
+            words.append(
+                f"at least {quantity(one['floor'], 'bits/s')}{speed} "
+                f"({source_words(one.get('source'), one.get('detail'))})"
+            )
+    if words:
+        steps.update(
+            {
+                POOR: "less, but as much as is expected",
+                BAD: "less than expected",
+                WORST: "less than half of it",
+            }
+        )
+    else:
+        words.append(
+            "nothing: what these links should carry is not known, so the colours only compare "
+            "the pairs"
+        )
+    return judge, dict(steps, **{NONE: "no figure"}), words
+
+
+def _loss(plan: dict[str, t.Any]) -> tuple[_Judge, dict[str, str], list[str]]:
+    options = mapping(mapping(plan.get("options")).get("ping_mesh"))
+    given = number(options.get("maximum_loss"))
+    most = MAXIMUM_LOSS if given is None else given
+    sent = count(options.get("count")) or 20
+
+    def judge(_source: int, _target: int, value: float) -> str:
+        if value * 100 > most and round(value * sent) >= LEAST_LOST:
+            return WORST if value >= 0.5 else BAD
+        return GOOD if value <= 0 else POOR
+
+    steps = {
+        GOOD: "none lost",
+        POOR: "some, as many as are accepted",
+        BAD: "more than accepted",
+        WORST: "half of them or more",
+        NONE: "no figure",
+    }
+    return (
+        judge,
+        steps,
+        [f"at most {most:g} % lost, and one ping may always be (option maximum_loss)"],
+    )
+
+
+def _round_trip(
+    plan: dict[str, t.Any], values: list[float]
+) -> tuple[_Judge, dict[str, str], list[str]]:
+    median = statistics.median(values) if values else 0.0
+    given = number(mapping(mapping(plan.get("options")).get("ping_mesh")).get("maximum_latency"))
+    most = (given or max(LATENCY_FACTOR * median * 1000, LATENCY_LEAST_MS)) / 1000
+
+    def judge(_source: int, _target: int, value: float) -> str:
+        if value > most:
+            return WORST if value > 2 * most else BAD
+        return GOOD if value <= 2 * median else FAIR if value <= 5 * median else POOR
+
+    steps = {
+        GOOD: "up to twice the median",
+        FAIR: "up to five times",
+        POOR: "more, but accepted",
+        BAD: "longer than accepted",
+        WORST: "more than twice that",
+        NONE: "no ping came back",
+    }
+    who = (
+        "option maximum_latency"
+        if given
+        else f"{LATENCY_FACTOR:g} times the median, and {LATENCY_LEAST_MS:g} ms at least"
+    )
+    return judge, steps, [f"at most {quantity(most, 'seconds')} ({who})"]
+
+
+# ---- what there is room for ----
+
+_Rows = t.List[t.Tuple[str, t.List[t.Optional[Cell]]]]
+
+
+def _shaped(
+    pairs: list[_Pair],
+    hosts: list[str],
+    plan: dict[str, t.Any],
+    low: bool,
+    unit: str,
+    largest: float,
+) -> tuple[str, str, list[str], _Rows]:
+    if len(hosts) <= MOST_HOSTS:
+        by_ends = {
+            (pair.source, pair.target): _cell(
+                f"{hosts[pair.source]} \u2192 {hosts[pair.target]}", pair, unit, largest
+            )
+            for pair in pairs
+        }
+        return (
+            "host",
+            "",
+            hosts,
+            [
+                (host, [by_ends.get((row, column)) for column in range(len(hosts))])
+                for row, host in enumerate(hosts)
+            ],
+        )
+    groups = [name_of(group) for group in listed(plan.get("groups"))]
+    names = list(dict.fromkeys(groups))
+    if len(groups) == len(hosts) and 1 < len(names) <= MOST_HOSTS and all(names):
+        by = name_of(plan.get("group_by")) or "group"
+        words = (
+            f"{len(hosts):,} hosts are too many for a map, so this is by {by}: each cell "
+            "is the worst pair between two of them, and its title says which"
+        )
+        return "group", words, names, _grouped(pairs, hosts, (groups, names), low, unit, largest)
+    words = (
+        f"{len(hosts):,} hosts are too many for a map, and they are in no groups, so this "
+        "is the worst figure of each host"
+    )
+    rows = _worst_by_host(pairs, hosts, low, unit, largest)
+    more = len({place for pair in pairs for place in (pair.source, pair.target)}) - len(rows)
+    return (
+        "worst",
+        words + (f", of the {len(rows)} worst; {more:,} more are in run.json" if more > 0 else ""),
+        ["as sender", "as receiver"],
+        rows,
+    )
+
+
+def _cell(title: str, pair: _Pair, unit: str, largest: float, more: str = "") -> Cell:
+    text = "?" if pair.value is None else bare(pair.value, unit, largest)
+    return Cell(pair.kind, text, f"{title}: {quantity(pair.value, unit)}{more}")
+
+
+def _grouped(
+    pairs: list[_Pair],
+    hosts: list[str],
+    groups: tuple[list[str], list[str]],
+    low: bool,
+    unit: str,
+    largest: float,
+) -> _Rows:
+    of_host, names = groups
+    places = {name: place for place, name in enumerate(names)}
+    several: dict[tuple[int, int], list[_Pair]] = {}
+    for pair in pairs:
+        several.setdefault((places[of_host[pair.source]], places[of_host[pair.target]]), []).append(
+            pair
+        )
+    order = _order(low)
+    cells: dict[tuple[int, int], Cell] = {}
+    for (source, target), those in several.items():
+        worst = min(those, key=order)
+        missing = sum(pair.value is None for pair in those)
+        more = (
+            f" ({hosts[worst.source]} \u2192 {hosts[worst.target]}), {plural(len(those), 'pair')}"
+            + (f", {missing} without a figure" if missing else "")
+        )
+        cells[source, target] = _cell(
+            f"{names[source]} \u2192 {names[target]}", worst, unit, largest, more
+        )
+    return [
+        (name, [cells.get((row, column)) for column in range(len(names))])
+        for row, name in enumerate(names)
+    ]
+
+
+def _worst_by_host(
+    pairs: list[_Pair], hosts: list[str], low: bool, unit: str, largest: float
+) -> _Rows:
+    order = _order(low)
+    worst: dict[tuple[int, int], _Pair] = {}
+    for pair in pairs:
+        for end, place in enumerate((pair.source, pair.target)):
+            worst[place, end] = min(worst.get((place, end), pair), pair, key=order)
+    ranked = sorted(
+        {place for place, _end in worst},
+        key=lambda place: min(order(worst[place, end]) for end in (0, 1) if (place, end) in worst),
+    )
+    rows: _Rows = []
+    for place in ranked[:_MOST_WORST]:
+        own = [worst.get((place, end)) for end in (0, 1)]
+        rows.append(
+            (
+                hosts[place],
+                [
+                    _cell(f"{hosts[one.source]} \u2192 {hosts[one.target]}", one, unit, largest)
+                    if one
+                    else None
+                    for one in own
+                ],
+            )
+        )
+    return rows

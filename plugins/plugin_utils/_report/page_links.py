@@ -1,0 +1,312 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""The bandwidth of each GPU's link against what is expected of it: GPU by GPU, or the distribution
+of a large fleet. Pure.
+"""
+
+from __future__ import annotations
+
+import statistics
+import typing as t
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_bandwidth import (
+    DIRECTIONS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import (
+    expected_bandwidth,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import short_pci
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+    count,
+    mapping,
+    mappings,
+    name_of,
+    number,
+    plural,
+    quantity,
+    source_words,
+    text_of,
+)
+
+CHECK = "pcie_bandwidth"
+#: GPUs that have a row each; more of them are shown as a distribution.
+MOST_GPUS = 64
+#: Columns of a distribution, and GPUs below what is expected that are named.
+_BINS = 60
+_MOST_NAMED = 32
+_HEIGHT = 96.0
+_WORDS = {"host_to_device": "host to device", "device_to_host": "device to host"}
+
+
+class Floor(t.NamedTuple):
+    """What is expected of a link, in bytes/s. Below ``fail`` it is broken, below ``warn`` worth a
+    look; no more than one may be known.
+    """
+
+    fail: float | None = None
+    warn: float | None = None
+    words: str = ""
+
+
+class Bar(t.NamedTuple):
+    direction: str
+    #: Percent of the width.
+    width: float
+    text: str
+    is_low: bool
+
+
+class Gpu(t.NamedTuple):
+    node: str
+    #: Where the node's details are, empty where it has none.
+    anchor: str
+    label: str
+    bars: list[Bar]
+    #: Percent of the width: below, broken; below, worth a look.
+    fail: float | None
+    warn: float | None
+    #: What a finding says of it, where one does.
+    said: str
+
+
+class Bin(t.NamedTuple):
+    """One column of a distribution; places in percent of the width, heights in pixels."""
+
+    left: float
+    width: float
+    height: float
+    title: str
+    is_low: bool
+
+
+class Line(t.NamedTuple):
+    place: float
+    words: str
+    #: ``end`` where the words stand left of the line.
+    anchor: str
+
+
+class Distribution(t.NamedTuple):
+    direction: str
+    gpus: int
+    summary: str
+    bins: list[Bin]
+    lines: list[Line]
+    ticks: list[Line]
+
+
+class Chart(t.NamedTuple):
+    """The GPUs of one kind of link: rows, or where they are many ``distributions`` and only those
+    rows that stand out.
+    """
+
+    title: str
+    expected: str
+    rows: list[Gpu]
+    distributions: list[Distribution]
+    #: Rows that stand out and are not shown.
+    more: int
+
+
+class _Link(t.NamedTuple):
+    node: str
+    anchor: str
+    label: str
+    rates: dict[str, float]
+    said: str
+
+
+def charts_of(nodes: t.Any, anchors: t.Mapping[str, str]) -> list[Chart]:
+    """A chart for each kind of link in the run document's ``nodes``; ``anchors`` are the places of
+    the nodes' details by name.
+    """
+    kinds: dict[tuple[str, Floor], list[_Link]] = {}
+    for node in mappings(nodes):
+        for kind, link in _links(node, anchors):
+            kinds.setdefault(kind, []).append(link)
+    return [_chart(model, floor, links) for (model, floor), links in kinds.items()]
+
+
+def _links(
+    node: dict[str, t.Any], anchors: t.Mapping[str, str]
+) -> t.Iterator[tuple[tuple[str, Floor], _Link]]:
+    rates = _rates(node)
+    if not rates:
+        return
+    taken = mapping(mapping(node.get("readings")).get(CHECK))
+    readings = {
+        str(gpu.get("index")): gpu for gpu in mappings(mapping(taken.get("readings")).get("gpus"))
+    }
+    minimum = number(mapping(taken.get("options")).get("minimum"))
+    known = {str(gpu.get("index")): gpu for gpu in mappings(mapping(node.get("facts")).get("gpus"))}
+    said = _said(node)
+    name = name_of(node.get("name"))
+    for index, own in rates.items():
+        gpu = readings.get(index) or known.get(index) or {}
+        model = (
+            name_of(gpu.get("name") or mapping(known.get(index)).get("name"))
+            or "GPUs of unknown model"
+        )
+        address = short_pci(gpu["pci"]) if isinstance(gpu.get("pci"), str) else ""
+        label = f"GPU {index}" + (f" ({name_of(address)})" if address else "")
+        yield (
+            (model, _floor(gpu, model, minimum)),
+            _Link(name, anchors.get(name, ""), label, own, said.get(index, "")),
+        )
+
+
+def _rates(node: dict[str, t.Any]) -> dict[str, dict[str, float]]:
+    """bytes/s by the copy engine: {GPU: {direction: rate}}."""
+    found: dict[str, dict[str, float]] = {}
+    for result in mappings(node.get("health")):
+        for one in mappings(result.get("measurements")) if result.get("check") == CHECK else []:
+            labels, value = mapping(one.get("labels")), number(one.get("value"))
+            known = (
+                one.get("name") == CHECK
+                and labels.get("method") == "copy_engine"
+                and labels.get("direction") in DIRECTIONS
+            )
+            if known and value is not None and value >= 0:
+                found.setdefault(name_of(labels.get("gpu")), {})[labels["direction"]] = value
+    return found
+
+
+def _said(node: dict[str, t.Any]) -> dict[str, str]:
+    """The worst finding of each GPU's link, as ``status code``."""
+    found: dict[str, str] = {}
+    for finding in mappings(node.get("findings")):
+        index = count(mapping(finding.get("subject")).get("index"))
+        if finding.get("check") == CHECK and index is not None:
+            found.setdefault(
+                str(index), f"{text_of(finding.get('status'))}: {text_of(finding.get('message'))}"
+            )
+    return found
+
+
+def _floor(gpu: dict[str, t.Any], model: str, minimum: float | None) -> Floor:
+    """As the check has it: the operator's minimum (GB/s), or else the table by the most that the
+    link can do.
+    """
+    if minimum:
+        return Floor(
+            minimum * 1e9,
+            None,
+            f"at least {minimum:.3g} GB/s each way ({source_words('override', 'minimum')})",
+        )
+    link = mapping(gpu.get("link"))
+    row = (
+        expected_bandwidth(count(link.get("max_generation")), count(link.get("max_width")), model)
+        if link
+        else None
+    )
+    if row is None:
+        return Floor(words="nothing is known of what these links should carry")
+    words = (
+        f"at least {quantity(row.warn, 'bytes/s')} each way, below "
+        f"{quantity(row.fail, 'bytes/s')} the link is broken"
+    )
+    return Floor(
+        row.fail, row.warn, f"{words} ({source_words('table', f'{row.detail}; {row.source}')})"
+    )
+
+
+def _chart(model: str, floor: Floor, links: list[_Link]) -> Chart:
+    top = 1.06 * max(
+        [rate for link in links for rate in link.rates.values()]
+        + [floor.fail or 0.0, floor.warn or 0.0, 1.0]
+    )
+    title = f"{plural(len(links), 'GPU')}, {model}"
+    if len(links) <= MOST_GPUS:
+        return Chart(title, floor.words, [_row(link, floor, top) for link in links], [], 0)
+    odd = sorted(
+        (link for link in links if link.said or _is_low(min(link.rates.values()), floor)),
+        key=lambda link: min(link.rates.values()),
+    )
+    distributions = [_distribution(direction, links, floor, top) for direction in DIRECTIONS]
+    first = {link.node: place for place, link in reversed(list(enumerate(odd)))}
+    rows = [
+        _row(link, floor, top)
+        for link in sorted(odd[:_MOST_NAMED], key=lambda link: first[link.node])
+    ]
+    return Chart(
+        title, floor.words, rows, [one for one in distributions if one.gpus], len(odd) - len(rows)
+    )
+
+
+def _is_low(rate: float, floor: Floor) -> bool:
+    return rate < max(floor.warn or 0.0, floor.fail or 0.0)
+
+
+def _row(link: _Link, floor: Floor, top: float) -> Gpu:
+    bars = [
+        Bar(
+            direction,
+            _percent(link.rates[direction], top),
+            f"{link.rates[direction] / 1e9:.1f}",
+            _is_low(link.rates[direction], floor),
+        )
+        for direction in DIRECTIONS
+        if direction in link.rates
+    ]
+    places = [_percent(rate, top) if rate else None for rate in (floor.fail, floor.warn)]
+    return Gpu(link.node, link.anchor, link.label, bars, places[0], places[1], link.said)
+
+
+def _percent(rate: float, top: float) -> float:
+    return round(100 * rate / top, 2)
+
+
+def _distribution(direction: str, links: list[_Link], floor: Floor, top: float) -> Distribution:
+    rates = sorted(link.rates[direction] for link in links if direction in link.rates)
+    if not rates:
+        return Distribution(direction, 0, "", [], [], [])
+    step = top / _BINS
+    counts: dict[int, int] = {}
+    for rate in rates:
+        place = min(int(rate / step), _BINS - 1)
+        counts[place] = counts.get(place, 0) + 1
+    most = max(counts.values())
+    bins = [
+        Bin(
+            round(100 * place / _BINS, 2),
+            round(100 / _BINS - 0.15, 2),
+            round(max(4.0, _HEIGHT * amount / most), 1),
+            f"{plural(amount, 'GPU')} from {place * step / 1e9:.1f} to "
+            f"{(place + 1) * step / 1e9:.1f} GB/s",
+            _is_low((place + 0.5) * step, floor),
+        )
+        for place, amount in sorted(counts.items())
+    ]
+    low = sum(_is_low(rate, floor) for rate in rates)
+    summary = (
+        f"{_WORDS[direction]}: {plural(len(rates), 'GPU')}, {rates[0] / 1e9:.1f} to "
+        f"{rates[-1] / 1e9:.1f} GB/s, median {statistics.median(rates) / 1e9:.1f}"
+        + (
+            f"; {low} below what is expected"
+            if low
+            else "; none below what is expected"
+            if floor.fail
+            else ""
+        )
+    )
+    floors = (
+        (floor.fail, "minimum" if floor.warn is None else "fail below"),
+        (floor.warn, "warn below"),
+    )
+    lines = [
+        Line(_percent(rate, top), f"{words} {rate / 1e9:.3g}", "end" if 2 * rate > top else "start")
+        for rate, words in floors
+        if rate
+    ]
+    # Four ticks or so, at whole tens.
+    stride = max(1, round(top / 1e9 / 5 / 10) * 10 or round(top / 1e9 / 5))
+    ticks = [
+        Line(_percent(gigabytes * 1e9, top), str(gigabytes), "middle")
+        for gigabytes in range(0, int(top / 1e9) + 1, stride)
+    ]
+    return Distribution(direction, len(rates), summary, bins, lines, ticks)

@@ -1,0 +1,213 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The mark of the agent's own node: what the engine found out, written by the core's rules."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+import uuid
+from collections.abc import Callable, Sequence
+
+from _health.cluster.client import ApiError, NotFound
+from _health.cluster.mark_writer import Marked, mark
+from _health.cluster.mark_states import (
+    SKEW,
+    Checked,
+    Event,
+    Refresh,
+    Rules,
+    TestingAbandoned,
+    TestingBegan,
+    TestingEnded,
+    is_tested,
+    refuse_event,
+)
+
+from .kube import Kube
+
+_LOG = logging.getLogger(__name__)
+
+#: Seconds between two looks at the mark when nothing happens: somebody may have changed it, or a
+#: TESTING of somebody else may be over.
+LOOK_SECONDS = 300.0
+#: Seconds to wait after the first failure, doubled after each further one up to the most.
+_FIRST_WAIT, _MOST_WAIT = 1.0, 60.0
+#: Seconds for what waits when the agent ends.
+_LAST_SECONDS = 3.0
+
+
+class Marker:
+    """Marks one node. `checked` and `ended` never wait for the API server: what cannot be written
+    now is written when it is back.
+    """
+
+    def __init__(
+        self, kube: Kube, node: str, rules: Rules, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._kube = kube
+        self._node = node
+        self._rules = rules
+        self._clock = clock
+        self._by = f"agent/{node}"
+        #: Of each kind and test the latest event with its run, in the order in which they came.
+        self._pending: dict[tuple[type[Event], str], tuple[Event, str]] = {}
+        self._news = asyncio.Event()
+        self._writing = asyncio.Lock()
+        self._task: asyncio.Task[None] | None = None
+        #: The test that is going on, "-" for none.
+        self._test = "-"
+        #: Wall-clock seconds at which a TESTING has to be ended, None where there is none.
+        self._expires: float | None = None
+        self._told = ""
+        #: The mark as last read or written: PASS, WARN, TESTING, EVICT, or "" for none or not
+        #: known.
+        self.current = ""
+        #: How often an EVICT was refused because too many nodes have one.
+        self.refused = 0
+
+    @property
+    def waiting(self) -> int:
+        """Events that wait for the API server."""
+        return len(self._pending)
+
+    async def start(self) -> None:
+        """Begin to write what comes, to look at the mark, and to end a TESTING that has expired.
+        What an earlier life of this agent tested is over.
+        """
+        self._put(TestingAbandoned(self._by), "")
+        self._task = asyncio.create_task(self._work(), name="marker")
+
+    async def close(self) -> None:
+        """Stop; what waits is tried once more for a few seconds."""
+        task, self._task = self._task, None
+        if task:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_SECONDS):
+                await self._write_pending()
+
+    def checked(self, status: str, reasons: Sequence[str] = (), run_id: str = "") -> None:
+        """A pass over the node ended: ``status`` as `NodeVerdict.status` has it; ``reasons`` are
+        sentences. Raises ValueError for what is no status.
+        """
+        self._put(Checked(status, "; ".join(reasons), self._clock()), run_id)
+
+    async def testing(self, lease_seconds: float, reason: str = "", run_id: str = "") -> bool:
+        """Mark the node TESTING before a deep diagnostic. False, or `ApiError`: not marked, so do
+        not begin.
+        """
+        self._test = uuid.uuid4().hex
+        try:
+            marked = await self._tell(TestingBegan(self._test, lease_seconds, reason), run_id)
+        except BaseException:
+            # It may have been written, and the answer lost.
+            self._put(TestingEnded(self._test, "unknown", 1), run_id)
+            raise
+        if marked.refused:
+            self._test = "-"
+            _LOG.warning("node %s is not marked TESTING: %s", self._node, marked.refused)
+        return not marked.refused
+
+    def ended(
+        self,
+        outcome: str,
+        level: int,
+        tests: Sequence[str] = (),
+        reasons: Sequence[str] = (),
+        run_id: str = "",
+    ) -> None:
+        """The deep diagnostic ended: ``outcome`` is pass, failed, fatal or unknown; ``tests`` name
+        what failed, as ``pcie.3`` (test and GPU).
+        """
+        test, self._test = self._test, "-"
+        self._put(TestingEnded(test, outcome, level, tuple(tests), "; ".join(reasons)), run_id)
+
+    # ---- writing ----
+
+    def _put(self, event: Event, run: str) -> None:
+        refuse_event(event)
+        key = type(event), event.id if isinstance(event, TestingEnded) else ""
+        self._pending.pop(key, None)
+        self._pending[key] = event, run
+        self._news.set()
+
+    async def _work(self) -> None:
+        wait = _FIRST_WAIT
+        while True:
+            try:
+                written = await self._write_pending()
+            # A defect, or an answer that no API server gives, must not end the marking for good.
+            except Exception:
+                _LOG.exception("cannot mark node %s", self._node)
+                written = False
+            if written:
+                wait = _FIRST_WAIT
+                await self._sleep()
+            else:
+                await asyncio.sleep(wait * random.uniform(0.8, 1.2))
+                wait = min(2 * wait, _MOST_WAIT)
+
+    async def _sleep(self) -> None:
+        """Until there is news, a lease has ended, or it is time to look."""
+        seconds = LOOK_SECONDS * random.uniform(0.9, 1.1)
+        if self._expires is not None:
+            seconds = min(seconds, max(self._expires + SKEW + 1 - self._clock(), 1.0))
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._news.wait()
+
+    async def _write_pending(self) -> bool:
+        """Write what waits, or look at the mark where nothing does; whether the API server did its
+        part.
+        """
+        self._news.clear()
+        for key, (event, run) in list(self._pending.items()) or [((Refresh, ""), (Refresh(), ""))]:
+            try:
+                marked = await self._tell(event, run)
+            except NotFound as error:
+                # The node is gone, and nobody here makes it anew.
+                self.current, self._expires = "", None
+                self._say(str(error))
+            except ApiError as error:
+                self._say(str(error))
+                return False
+            else:
+                if isinstance(event, TestingEnded) and marked.refused:
+                    self.refused += 1
+                    _LOG.error("node %s is not marked EVICT: %s", self._node, marked.refused)
+                self._say("")
+            if self._pending.get(key) == (event, run):
+                del self._pending[key]
+        return True
+
+    async def _tell(self, event: Event, run: str) -> Marked:
+        async with self._writing:
+            marked = await self._kube.run(
+                mark(self._node, event, self._rules, self._clock, self._by, run)
+            )
+        state = marked.state
+        if marked.mark != self.current:
+            _LOG.info(
+                "node %s is %s, was %s: %s",
+                self._node,
+                marked.mark or "without a mark",
+                self.current or "without a mark",
+                state.reason,
+            )
+        self.current = marked.mark
+        self._expires = state.test.until if state.test and is_tested(state, self._clock()) else None
+        return marked
+
+    def _say(self, trouble: str) -> None:
+        """Log trouble once, and its end."""
+        if trouble != self._told:
+            self._told = trouble
+            _LOG.warning(
+                "cannot mark node %s, will try again: %s", self._node, trouble
+            ) if trouble else _LOG.info("marking node %s works again", self._node)

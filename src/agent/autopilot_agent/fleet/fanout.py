@@ -1,0 +1,290 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Asks many nodes' agents, a few at once, and hands over each node's row as it comes. What another
+agent says is judged here, and may be nonsense.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from typing import Any, AsyncGenerator, Dict, List, Optional, Sequence, Tuple
+
+import aiohttp
+
+from _health.cluster.client import ApiError
+from _health.model import UNKNOWN, CheckResult, Finding, concluded
+from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, agent_in_answer
+
+from ..http.access import PEER_HEADER, Access
+from ..passes.engine import Busy, Engine, Pass, Stopped
+from .peers import AGAIN, Agent, Peers, ring
+from ..http.query import Query, Refused, for_peer
+from ..settings import Settings
+from ..http.legacy_text import Row, could_not_tell, judged, plain
+
+#: Seconds for which a pass may wait for others before it, and that an answer may take beyond its
+#: pass.
+QUEUE, MARGIN = 120.0, 15.0
+#: Seconds without a byte after which an agent counts as hung; while checks run it sends a blank
+#: line every few seconds.
+SILENCE, BEAT = 20.0, 5.0
+#: Seconds for reaching an agent.
+CONNECT = 10.0
+#: Bytes of one agent's answer; that of a healthy node with eight GPUs has some 4 kB.
+MOST_BYTES = 256 << 10
+#: Nodes that ping all others; in larger selections each pings so many.
+ALL_PING, SOME_PING = 64, 16
+#: Nodes that can be asked for iperf, one after the other.
+MOST_IPERF = 64
+
+
+class Fanout:
+    """One agent's way to the others, and to its own engine."""
+
+    def __init__(self, settings: Settings, engine: Engine, peers: Peers, access: Access) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._peers = peers
+        self._access = access
+        #: Agents that are asked at once, by all requests together.
+        self._gate = asyncio.Semaphore(settings.fanout)
+
+    async def own(self, query: Query, who: str) -> Pass:
+        """A pass over the own node; raises `engine.Busy`, TimeoutError, ValueError,
+        `engine.Stopped`.
+        """
+        options = _options(query)
+        return await self._engine.run(
+            query.checks, options, who, self._engine.deadline(query.checks, options) + QUEUE
+        )
+
+    def row_of(self, done: Pass) -> Row:
+        settings = self._settings
+        row = judged(settings.node, done.results, self.endpoint, done.finished - done.began)
+        return (
+            row
+            if settings.has_dcgmi
+            else row._replace(without_dcgm=AgentWithoutDcgm(settings.node, settings.left_out))
+        )
+
+    @property
+    def endpoint(self) -> str:
+        return Agent(
+            "", self._settings.pod_ip or self._settings.node, self._settings.port, True
+        ).endpoint
+
+    async def prepare(self, query: Query, nodes: Sequence[str]) -> None:
+        """What can go wrong with all of the request: raises `Refused`, `ApiError`."""
+        if "iperf3_pairs" in query.checks and len(nodes) > MOST_IPERF:
+            words = (
+                f"iperf: {len(nodes)} nodes would take hours one after the other, give "
+                f"{MOST_IPERF} at most; the playbook autopilot.gpu.preflight"
+            )
+            raise Refused(words + " measures all of them in rounds")
+        if set(nodes) - {self._settings.node}:
+            await self._peers.agents()
+
+    async def rows(self, query: Query, nodes: Sequence[str], who: str) -> AsyncGenerator[Row, None]:
+        """A row for each of the nodes, in the order in which they answer."""
+        at_once = (
+            1
+            if "iperf3_pairs" in query.checks
+            else min(query.batch or self._settings.fanout, self._settings.fanout)
+        )
+        waiting, found = iter(nodes), asyncio.Queue[Row](at_once)
+        session = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(limit=at_once, force_close=True),
+            auto_decompress=False,
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT, sock_read=SILENCE),
+        )
+
+        async def ask_on() -> None:
+            for node in waiting:
+                await found.put(await self._row(session, query, list(nodes), node, who))
+
+        tasks = [asyncio.ensure_future(ask_on()) for _one in range(min(at_once, len(nodes)))]
+        try:
+            for _one in nodes:
+                yield await found.get()
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await session.close()
+
+    async def _row(
+        self, session: aiohttp.ClientSession, query: Query, nodes: List[str], node: str, who: str
+    ) -> Row:
+        began = time.monotonic()
+        try:
+            query = query._replace(pingnodes=_others(query, nodes, node))
+            if node == self._settings.node:
+                return self.row_of(await self.own(query, who))
+            return await self._in_turn(session, query, node, began)
+        except Busy as error:
+            why = f"{error}"
+        except TimeoutError:
+            why = f"the node is busy with {', '.join(self._engine.running) or 'other checks'}"
+        except Stopped as error:
+            why = str(error)
+        except Exception as error:  # whatever is wrong with one node costs that node's row alone
+            why = f"{type(error).__name__}: {error}"
+        return could_not_tell(node, plain(why), self.endpoint, time.monotonic() - began)
+
+    async def _in_turn(
+        self, session: aiohttp.ClientSession, query: Query, node: str, began: float
+    ) -> Row:
+        async with self._gate:
+            return await self._of_agent(session, query, node, began)
+
+    async def _of_agent(
+        self, session: aiohttp.ClientSession, query: Query, node: str, began: float
+    ) -> Row:
+        agent = (await self._peers.agents()).get(node)
+        try:
+            return await self._asked_of(session, query, node, agent, began)
+        except aiohttp.ClientConnectorError as error:
+            why = f"no connection to its agent: {error}"
+            with contextlib.suppress(ApiError):
+                # The pod may have been replaced since the list was read.
+                again = (await self._peers.agents(AGAIN)).get(node)
+                if again != agent:
+                    return await self._of_agent(session, query, node, began)
+        except aiohttp.ConnectionTimeoutError:
+            why = f"no connection to its agent within {CONNECT:g} s"
+        except aiohttp.SocketTimeoutError:
+            why = f"its agent is silent, {SILENCE:g} s without a word"
+        except TimeoutError:
+            why = "its agent gave no answer in time"
+        except (aiohttp.ClientError, OSError, ValueError, RecursionError) as error:
+            why = (
+                "its agent's answer is not understood: "
+                f"{' '.join(str(error).split()) or type(error).__name__}"
+            )
+        return could_not_tell(
+            node, plain(why), agent.endpoint if agent else "", time.monotonic() - began
+        )
+
+    async def _asked_of(
+        self,
+        session: aiohttp.ClientSession,
+        query: Query,
+        node: str,
+        agent: Optional[Agent],
+        began: float,
+    ) -> Row:
+        if agent is None:
+            return could_not_tell(node, "no agent: none is known on this node")
+        if not agent.ready:
+            return could_not_tell(
+                node, "no agent: the one on this node is not ready", agent.endpoint
+            )
+        return _read(
+            node,
+            agent,
+            query,
+            await self._answer(session, agent, query, node),
+            time.monotonic() - began,
+        )
+
+    async def _answer(
+        self, session: aiohttp.ClientSession, agent: Agent, query: Query, node: str
+    ) -> Any:
+        """What JSON the agent gives. Raises aiohttp's errors, TimeoutError, ValueError."""
+        headers = {
+            PEER_HEADER: self._settings.node,
+            "Content-Type": "application/x-www-form-urlencoded",
+            "Accept": "application/json",
+            "Accept-Encoding": "identity",
+        }
+        token = self._access.own_token()
+        headers.update({"Authorization": f"Bearer {token}"} if token else {})
+        content = bytearray()
+        form = for_peer(query, node).encode()
+        async with asyncio.timeout(
+            self._engine.deadline(query.checks, _options(query)) + QUEUE + MARGIN
+        ):
+            async with session.post(
+                f"http://{agent.endpoint}/status", data=form, headers=headers, allow_redirects=False
+            ) as response:
+                async for chunk in response.content.iter_any():
+                    content += chunk
+                    if len(content) > MOST_BYTES:
+                        raise ValueError(f"it has more than {MOST_BYTES} bytes")
+                status = response.status
+        answer = json.loads(content)
+        if status != 200:
+            raise ValueError(
+                f"HTTP {status}: "
+                f"{plain(str(answer.get('error') if isinstance(answer, dict) else answer))}"
+            )
+        return answer
+
+
+def _options(query: Query) -> Dict[str, Dict[str, Any]]:
+    """The options by check, with whom to ping and to measure with: where both are wanted, iperf
+    takes the first of those who are pinged.
+    """
+    options = {name: dict(given) for name, given in query.options.items()}
+    for name in {"ping_mesh", "iperf3_pairs"} & set(query.checks):
+        if query.pingnodes:
+            both = name == "iperf3_pairs" and "ping_mesh" in query.checks
+            options.setdefault(name, {})["peers"] = list(
+                query.pingnodes[:1] if both else query.pingnodes
+            )
+    return options
+
+
+def _others(query: Query, nodes: List[str], node: str) -> Tuple[str, ...]:
+    """Whom a node pings, the next one in the ring of nodes first, which is its partner for iperf;
+    empty for its own choice.
+    """
+    if not {"ping_mesh", "iperf3_pairs"} & set(query.checks):
+        return ()
+    if query.pingnodes:
+        return tuple(name for name in query.pingnodes if name != node)
+    if "ping_mesh" not in query.checks:
+        return ring(node, nodes, 1)
+    return ring(node, nodes, ALL_PING if len(nodes) <= ALL_PING else SOME_PING)
+
+
+def _read(node: str, agent: Agent, query: Query, answer: Any, seconds: float) -> Row:
+    """The row behind an agent's answer, judged anew. Raises ValueError for what is no answer of
+    this node.
+    """
+    rows = answer.get("nodes") if isinstance(answer, dict) else None
+    row = (
+        rows[0] if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], dict) else None
+    )
+    if row is None:
+        raise ValueError("it is not about one node")
+    if row.get("node") != node:
+        raise ValueError(f"it is about the node {plain(str(row.get('node')), 80)}")
+    health = row.get("health")
+    if not health:
+        why = plain(str(row.get("summary") or "its agent gave no results"))
+        return could_not_tell(
+            node,
+            why[len("could not tell: ") :] if why.startswith("could not tell: ") else why,
+            agent.endpoint,
+            seconds,
+        )
+    without_dcgm = agent_in_answer(node, answer)
+    return judged(
+        node, _asked(query, health if isinstance(health, list) else []), agent.endpoint, seconds
+    )._replace(without_dcgm=without_dcgm)
+
+
+def _asked(query: Query, health: List[Any]) -> List[CheckResult]:
+    """A result for each check that was asked for, and no others."""
+    found: Dict[str, CheckResult] = {}
+    for one in health:
+        result: Optional[CheckResult] = CheckResult.from_dict(one)
+        if result is not None and result.check in query.checks:
+            found.setdefault(result.check, result)
+    absent = [Finding("not_checked", UNKNOWN, "the node's agent gave no result", "watch")]
+    return [found.get(name) or concluded(name, absent, "") for name in query.checks]

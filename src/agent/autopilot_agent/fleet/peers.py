@@ -1,0 +1,193 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Where the other agents are, and which nodes a request means: from EndpointSlices, nodes and pods,
+read when somebody asks and never watched.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Tuple
+
+from _health.cluster.client import Procedure, Unavailable, items, path_of
+from _health.lenient import list_of, mapping
+
+from ..http.query import Query, Refused
+
+#: Seconds for which the lists of agents and of nodes with GPUs are taken as they are, and for which
+#: they count while the API server is away.
+FRESH, NODES_FRESH, AWAY = 30.0, 300.0, 600.0
+#: Seconds until an API server that was away is asked again for what is known.
+PAUSE = 10.0
+#: Seconds after which it is read again for an agent that does not answer where it should be.
+AGAIN = 5.0
+#: Objects of a page; only names and addresses of them are kept.
+_PAGE = 100
+_DEADLINE = 20.0
+#: Nodes that should have an agent: feature discovery's label for nodes with GPUs.
+GPU_NODES = "nvidia.com/gpu.present=true"
+
+
+class Agent(NamedTuple):
+    """The agent of one node."""
+
+    node: str
+    address: str
+    port: int
+    ready: bool
+
+    @property
+    def endpoint(self) -> str:
+        return (
+            f"[{self.address}]:{self.port}"
+            if ":" in self.address
+            else f"{self.address}:{self.port}"
+        )
+
+
+class Api(Protocol):
+    """What is needed of `kube.Kube`."""
+
+    async def run(self, procedure: Procedure[Any], deadline: float = 60.0) -> Any: ...
+
+
+class Peers:
+    """The agents of one Service."""
+
+    def __init__(
+        self, api: Api, namespace: str, service: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._api = api
+        self._slices = path_of("apis/discovery.k8s.io/v1/namespaces", namespace, "endpointslices")
+        self._service = service
+        self._clock = clock
+        self._known: Dict[str, Agent] = {}
+        #: Names of nodes with GPUs.
+        self._nodes: List[str] = []
+        self._read = {"agents": float("-inf"), "nodes": float("-inf")}
+        self._away_until = float("-inf")
+        self._lock = asyncio.Lock()
+
+    async def agents(self, at_most: float = FRESH) -> Dict[str, Agent]:
+        """By node, at most so many seconds old; older where the API server is away. Raises
+        `ApiError` where that is too old.
+        """
+        async with self._lock:
+            if self._old("agents", at_most):
+                query = {
+                    "labelSelector": f"kubernetes.io/service-name={self._service}",
+                    "resourceVersion": "0",
+                }
+                found = await self._ask(
+                    "agents", items(self._slices, query, page=_PAGE, keep=_agents)
+                )
+                if found is not None:
+                    self._known = _best(found)
+            return self._known
+
+    async def wanted(self, query: Query) -> List[str]:
+        """Names of the nodes that the query means, each once. Raises `Refused` where a selector
+        finds nothing, `ApiError`.
+        """
+        if query.everyone:
+            return sorted(set(await self._gpu_nodes()) | set(await self.agents()))
+        names = list(query.hosts)
+        if query.job:
+            path = path_of("api/v1/namespaces", query.job.namespace, "pods")
+            found = await self._api.run(
+                items(path, {"labelSelector": query.job.selector}, page=_PAGE, keep=_nodes_of_pods),
+                _DEADLINE,
+            )
+            names += _some(
+                found,
+                f"job: no pod on a node has the labels {query.job.selector} in the namespace "
+                f"{query.job.namespace}. ABORT",
+            )
+        if query.nodelabel:
+            found = await self._api.run(_names_of_nodes(query.nodelabel), _DEADLINE)
+            names += _some(found, f"nodelabel: no node is labelled {query.nodelabel}. ABORT")
+        return list(dict.fromkeys(names))
+
+    async def _gpu_nodes(self) -> List[str]:
+        async with self._lock:
+            if self._old("nodes", NODES_FRESH):
+                self._nodes = await self._ask("nodes", _names_of_nodes(GPU_NODES)) or self._nodes
+            return self._nodes
+
+    def _old(self, what: str, at_most: float) -> bool:
+        now = self._clock()
+        return now - self._read[what] >= (AWAY if now < self._away_until else at_most)
+
+    async def _ask(self, what: str, procedure: Procedure[List[Any]]) -> Optional[List[Any]]:
+        """What the API server says; None where it is away and what is known is not too old."""
+        try:
+            found: List[Any] = await self._api.run(procedure, _DEADLINE)
+        except Unavailable:
+            self._away_until = self._clock() + PAUSE
+            if self._old(what, AWAY):
+                raise
+            return None
+        self._read[what] = self._clock()
+        return found
+
+
+def _some(found: Iterable[str], words: str) -> List[str]:
+    names = sorted(set(found))
+    if not names:
+        raise Refused(words, 404)
+    return names
+
+
+def _agents(endpoint_slice: Dict[str, Any]) -> List[Agent]:
+    ports = [mapping(one).get("port") for one in list_of(endpoint_slice.get("ports"))]
+    port = next((one for one in ports if isinstance(one, int) and 0 < one < 65536), None)
+    found = []
+    for endpoint in map(mapping, list_of(endpoint_slice.get("endpoints"))):
+        node, addresses = endpoint.get("nodeName"), list_of(endpoint.get("addresses"))
+        if isinstance(node, str) and node and addresses and isinstance(addresses[0], str) and port:
+            # Absent means that it is not known, which counts as ready (EndpointConditions in the
+            # API's reference).
+            found.append(
+                Agent(
+                    node,
+                    addresses[0],
+                    port,
+                    mapping(endpoint.get("conditions")).get("ready") is not False,
+                )
+            )
+    return found
+
+
+def _best(agents: Iterable[Agent]) -> Dict[str, Agent]:
+    """One for each node, a ready one where there is one."""
+    best: Dict[str, Agent] = {}
+    for agent in agents:
+        if agent.node not in best or (agent.ready and not best[agent.node].ready):
+            best[agent.node] = agent
+    return best
+
+
+def _names_of_nodes(selector: str) -> Procedure[List[Any]]:
+    return items(
+        "/api/v1/nodes", {"labelSelector": selector}, metadata_only=True, page=_PAGE, keep=_names
+    )
+
+
+def _names(item: Dict[str, Any]) -> List[str]:
+    name = mapping(item.get("metadata")).get("name")
+    return [name] if isinstance(name, str) else []
+
+
+def _nodes_of_pods(pod: Dict[str, Any]) -> List[str]:
+    """Those that ended count too: a job's nodes are asked for after it as well."""
+    node = mapping(pod.get("spec")).get("nodeName")
+    return [node] if isinstance(node, str) and node else []
+
+
+def ring(node: str, nodes: List[str], most: int) -> Tuple[str, ...]:
+    """The nodes that follow this one in the ring of all, so that each is followed by as many as the
+    others.
+    """
+    at = nodes.index(node)
+    return tuple((nodes[at + 1 :] + nodes[:at])[:most])

@@ -1,0 +1,281 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Who asks, and may they? The API server knows both: TokenReview for a bearer token,
+SubjectAccessReview for what it is used for.
+
+What it said is remembered by the token's hash: yes for a minute, no for ten seconds. Where it does
+not answer, a yes counts until it is five minutes old; who has none is turned away for the time
+being, never let in. An agent shows another agent its service account's token for an audience that
+only agents accept, and may ask for that agent's own node alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+import json
+import logging
+import re
+import time
+from pathlib import Path
+from typing import Any, Awaitable, Callable, Dict, Hashable, NamedTuple, Optional, Protocol, Tuple
+
+from _health.cluster.client import ApiError, Unavailable
+from _health.lenient import mapping
+
+from .limits import REVIEWS_A_MINUTE, REVIEWS_AT_ONCE, Bounded, Buckets
+
+log = logging.getLogger("autopilot")
+
+#: What is asked of a subject: purpose -> path and verb, as a ClusterRole's nonResourceURLs and
+#: verbs have them.
+PURPOSES: Dict[str, Tuple[str, str]] = {
+    "checks": ("/autopilot/checks", "create"),
+    "diagnostics": ("/autopilot/diagnostics", "create"),
+    "metrics": ("/autopilot/metrics", "get"),
+}
+#: Audience of the tokens that agents show each other, and the header that says so.
+AGENTS = "autopilot-agents"
+PEER_HEADER = "X-Autopilot-Peer"
+
+#: Seconds for which a yes and a no are taken as they are, and for which a yes counts while the API
+#: server is away.
+YES, NO, AWAY = 60.0, 10.0, 300.0
+#: Answers that are remembered of each kind.
+REMEMBERED = 1024
+#: Seconds for one review, and until an API server that was away is asked again for what is
+#: remembered; reviews at once.
+_DEADLINE, _PAUSE, _AT_ONCE = 5.0, 5.0, 8
+_TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,8000}=*")
+_REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"
+_ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
+
+
+class Denied(Exception):
+    """Not let in: 401 for who is not known, 403 for who may not, 503 while that cannot be told."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Identity(NamedTuple):
+    """Who asks, in the API server's words."""
+
+    name: str
+    peer: bool = False
+    uid: str = ""
+    groups: Tuple[str, ...] = ()
+    #: JSON of the other attributes, which webhooks for authorisation read.
+    extra: str = "{}"
+
+
+ANYBODY = Identity("anybody")
+
+
+class Api(Protocol):
+    """What is needed of `kube.Kube`."""
+
+    def create(
+        self, path: str, body: Dict[str, Any], query: Any = None, deadline: float = 10.0
+    ) -> Awaitable[Dict[str, Any]]: ...
+
+
+class Remembered:
+    """Answers of the API server by key: asked once for all who wait, and kept for as long as each
+    counts.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._yes: Bounded[Hashable, Tuple[float, Any]] = Bounded(REMEMBERED)
+        #: Apart from the others, so that tokens made up cannot displace those that count.
+        self._no: Bounded[Hashable, float] = Bounded(REMEMBERED)
+        self._asking: Dict[Hashable, "asyncio.Future[Any]"] = {}
+        self._gate = asyncio.Semaphore(_AT_ONCE)
+        self._away_until = 0.0
+
+    def known(self, key: Hashable) -> bool:
+        """Whether `answer` would not have to ask."""
+        return self._fresh(key) is not None or key in self._asking
+
+    async def answer(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
+        """What ``ask`` says, None for no. Raises `Denied` where it cannot be told."""
+        fresh = self._fresh(key)
+        if fresh is not None:
+            return fresh[0]
+        if key not in self._asking:
+            task = asyncio.ensure_future(self._ask(key, ask))
+            task.add_done_callback(
+                lambda done: (self._asking.pop(key, None), done.cancelled() or done.exception())
+            )
+            self._asking[key] = task
+        # Who goes away does not take the answer from the others.
+        return await asyncio.shield(self._asking[key])
+
+    def _fresh(self, key: Hashable) -> Optional[Tuple[Any]]:
+        now, yes, no = self._clock(), self._yes.get(key), self._no.get(key)
+        if no is not None and now - no < NO:
+            return (None,)
+        if yes is not None and now - yes[0] < (AWAY if now < self._away_until else YES):
+            return (yes[1],)
+        return None
+
+    async def _ask(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
+        try:
+            async with self._gate:
+                value = await ask()
+        except ApiError as error:
+            now, yes = self._clock(), self._yes.get(key)
+            if isinstance(error, Unavailable):
+                self._away_until = now + _PAUSE
+            if yes is not None and now - yes[0] < AWAY:
+                return yes[1]
+            log.warning("a token could not be reviewed: %s", error)
+            raise Denied(
+                503, "the API server could not be asked who you are and what you may; try again"
+            ) from None
+        if value is None:
+            self._no.put(key, self._clock())
+            # Not only no for ten seconds: a yes from before does not come back when the API server
+            # goes away.
+            self._yes.drop(key)
+        else:
+            self._yes.put(key, (self._clock(), value))
+        return value
+
+
+class Access:
+    """Decides for one agent."""
+
+    def __init__(
+        self,
+        api: Optional[Api],
+        namespace: str,
+        audience: str = "",
+        peer_token_file: str = "",
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._api = api
+        self._namespace = namespace
+        self._audience = audience
+        self._peer_token_file = peer_token_file
+        self._reviewed = Remembered(clock)
+        self._allowed = Remembered(clock)
+        self._reviews = Buckets(
+            REVIEWS_A_MINUTE, REVIEWS_AT_ONCE, "tokens that are not known yet", clock
+        )
+
+    async def identify(self, authorization: str, peer: bool, address: str) -> Identity:
+        """Who shows this header, from this address; ``peer``: it says that it is an agent. Raises
+        `Denied`, and `TooMany` for a flood of unknown tokens.
+        """
+        if self._api is None:
+            return Identity("anybody", peer)
+        scheme, _space, token = authorization.partition(" ")
+        token = token.strip()
+        if scheme.lower() != "bearer" or not _TOKEN.fullmatch(token):
+            raise Denied(401, "give a bearer token: Authorization: Bearer ...")
+        audience = AGENTS if peer else self._audience
+        key = (hashlib.sha256(token.encode()).hexdigest(), audience)
+        if not self._reviewed.known(key):
+            self._reviews.take(address)
+        identity: Optional[Identity] = await self._reviewed.answer(
+            key, lambda: self._review(token, audience, peer)
+        )
+        if identity is None:
+            raise Denied(
+                401,
+                "the token does not count" + (f" for the audience {audience}" if audience else ""),
+            )
+        if peer and identity.name != self.own_name():
+            raise Denied(403, f"{identity.name} is not the service account of the agents")
+        return identity
+
+    async def permit(self, identity: Identity, purpose: str) -> None:
+        """Returns where the identity may do this (a key of `PURPOSES`); raises `Denied`. An agent
+        may for its callers.
+        """
+        if self._api is None or identity.peer:
+            return
+        path, verb = PURPOSES[purpose]
+        if not await self._allowed.answer(
+            (identity, purpose), lambda: self._ask_access(identity, path, verb)
+        ):
+            raise Denied(
+                403,
+                f"{identity.name} may not {verb} {path}; bind the ClusterRole "
+                f"autopilot-{purpose} to it",
+            )
+
+    def own_token(self) -> str:
+        """The token that this agent shows others; "" where it has none. The file is read each time,
+        since the kubelet replaces it.
+        """
+        return (
+            Path(self._peer_token_file).read_text(encoding="ascii").strip()
+            if self._peer_token_file
+            else ""
+        )
+
+    def own_name(self) -> str:
+        """The user name behind the own token, which all agents share; "" where that cannot be told."""
+        try:
+            payload = self.own_token().split(".")[1]
+            subject = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))[
+                "sub"
+            ]
+        except (OSError, IndexError, KeyError, TypeError, ValueError, binascii.Error):
+            return ""
+        return (
+            subject
+            if isinstance(subject, str)
+            and subject.startswith(f"system:serviceaccount:{self._namespace}:")
+            else ""
+        )
+
+    async def _review(self, token: str, audience: str, peer: bool) -> Optional[Identity]:
+        assert self._api is not None
+        spec: Dict[str, Any] = {"token": token, **({"audiences": [audience]} if audience else {})}
+        review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
+        status = mapping(
+            (await self._api.create(_REVIEW, review, deadline=_DEADLINE)).get("status")
+        )
+        user = mapping(status.get("user"))
+        # An authenticator that knows no audiences leaves them out, and then nobody said that the
+        # token is for this one.
+        if (
+            status.get("authenticated") is not True
+            or not user.get("username")
+            or (audience and audience not in (status.get("audiences") or []))
+        ):
+            return None
+        groups = tuple(str(group) for group in user.get("groups") or [])
+        return Identity(
+            str(user["username"]),
+            peer,
+            str(user.get("uid") or ""),
+            groups,
+            json.dumps(mapping(user.get("extra")), sort_keys=True),
+        )
+
+    async def _ask_access(self, identity: Identity, path: str, verb: str) -> Optional[bool]:
+        assert self._api is not None
+        spec = {
+            "user": identity.name,
+            "uid": identity.uid,
+            "groups": list(identity.groups),
+            "extra": json.loads(identity.extra),
+            "nonResourceAttributes": {"path": path, "verb": verb},
+        }
+        review = {
+            "apiVersion": "authorization.k8s.io/v1",
+            "kind": "SubjectAccessReview",
+            "spec": spec,
+        }
+        status = mapping(
+            (await self._api.create(_ACCESS, review, deadline=_DEADLINE)).get("status")
+        )
+        return True if status.get("allowed") is True and status.get("denied") is not True else None

@@ -1,0 +1,215 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The agent's metrics: those of the checks, made as a run's are for the Pushgateway, and its own
+(`_health.knowledge.agent`).
+
+They are made anew for each scrape from what is known, so what is gone disappears.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from typing import Callable, Dict, Iterable, Iterator, List, Optional, Sequence, Tuple
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from _health import VERSION
+from _health.fleet.output import metrics
+from _health.knowledge import agent as table
+from _health.fleet.output.metrics import Sample
+from _health.model import STATUSES
+from _health.fleet.judging.verdict import FIT, Policy, judge_node
+
+from ..passes.deep import Deep
+from ..passes.engine import Engine, Pass
+from ..cluster.kube import Kube
+from ..cluster.marker import Marker
+from ..passes.state import State
+
+MARKS = ("PASS", "WARN", "TESTING", "EVICT")
+_TIMESTAMP = "autopilot_check_timestamp_seconds"
+_SUCCESS = "autopilot_last_success_timestamp_seconds"
+#: Different paths and sources that are counted; more share the last name.
+_MOST_NAMES = 64
+_OTHER = "other"
+
+
+class Exposition(Collector):
+    def __init__(
+        self, engine: Engine, state: State, kube: Kube, deep: Deep, marker: Optional[Marker]
+    ) -> None:
+        self._engine, self._state, self._kube, self._deep, self._marker = (
+            engine,
+            state,
+            kube,
+            deep,
+            marker,
+        )
+        self._node = engine.settings.node
+        self._sources: Counter[str] = Counter()
+        self._requests: Counter[Tuple[str, str]] = Counter()
+        self._passes: Counter[str] = Counter(dict.fromkeys(STATUSES, 0))
+        self._pass_seconds: Optional[float] = None
+        self._last_success: Optional[float] = None
+        self._registry = CollectorRegistry(auto_describe=False)
+        self._registry.register(self)
+
+    def render(self, accept: str) -> Tuple[bytes, str]:
+        """The text and its content type, in the format that the caller's header ``Accept`` asks
+        for.
+        """
+        encoder, content_type = choose_encoder(accept)
+        return encoder(self._registry), content_type
+
+    def asked(self, source: str) -> None:
+        """Somebody asked for checks."""
+        self._sources[
+            source if source in self._sources or len(self._sources) < _MOST_NAMES else _OTHER
+        ] += 1
+
+    def answered(self, path: str, code: int) -> None:
+        """A request was answered."""
+        known = (path, str(code)) in self._requests or len(self._requests) < _MOST_NAMES
+        self._requests[(path if known else _OTHER, str(code))] += 1
+
+    def heard(self, done: Pass) -> None:
+        """A pass is done, and what it found is in the state."""
+        self._passes[done.verdict.status] += 1
+        self._pass_seconds = done.finished - done.began
+        if judge_node(self._node, [one.result for one in self._state.known()], Policy()).fit == FIT:
+            self._last_success = done.finished
+
+    # ---- collecting ----
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _families(
+            [
+                (one.name, table.GAUGE, one.help, one.labels)
+                for one in (*metrics.METRICS, metrics.COMPATIBILITY)
+            ],
+            self._of_checks()
+            + [sample for offer in self._engine.extra_samples for sample in offer()],
+            {"node": self._node, "phase": table.PHASE},
+        )
+        yield from _families(
+            [(one.name, one.kind, one.help, one.labels) for one in table.METRICS],
+            self._own(),
+            {"node": self._node},
+        )
+
+    def _of_checks(self) -> List[Sample]:
+        """What a run over this node alone would push, each check with its own time."""
+        known = self._state.known()
+        if not known:
+            return []
+        verdict = judge_node(self._node, [one.result for one in known], Policy())
+        latest = max(one.finished for one in known)
+        node = {
+            "name": self._node,
+            "status": verdict.status,
+            "fit": verdict.fit,
+            "facts": self._engine.node,
+            "fleet": [],
+            "readings": {},
+            "health": [one.result.to_dict() for one in known],
+            "findings": [one.to_dict() for one in verdict.findings],
+        }
+        document = {
+            "run_id": "",
+            "phase": table.PHASE,
+            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(latest)),
+            "policy": {},
+            "findings": [],
+            "nodes": [node],
+        }
+        times = {one.result.check: one.finished for one in known}
+        samples = [
+            _timed(sample, times)
+            for sample in next(metrics.groups_of(document, compatibility=True)).samples
+            if sample.metric != _SUCCESS
+        ]
+        return samples + (
+            [Sample(_SUCCESS, {}, self._last_success)] if self._last_success is not None else []
+        )
+
+    def _own(self) -> List[Sample]:
+        engine, marker = self._engine, self._marker
+        values: Dict[str, float] = {
+            "autopilot_agent_passes_waiting": engine.waiting,
+            "autopilot_agent_pass_running": float(bool(engine.running)),
+            "autopilot_agent_checks_missing": len(self._state.missing(time.monotonic())),
+        }
+        if self._pass_seconds is not None:
+            values["autopilot_agent_pass_seconds"] = self._pass_seconds
+        if marker:
+            values.update(
+                {
+                    "autopilot_marks_refused_total": marker.refused,
+                    "autopilot_agent_marks_waiting": marker.waiting,
+                }
+            )
+        return [
+            *(Sample(name, {}, float(value)) for name, value in values.items()),
+            Sample("autopilot_agent_info", {"version": VERSION}, 1.0),
+            *(
+                Sample(table.NODE_MARK, {"mark": mark}, float(marker.current == mark))
+                for mark in MARKS
+                if marker
+            ),
+            *(
+                Sample("autopilot_health_checks_req_total", {"source": source}, float(count))
+                for source, count in self._sources.items()
+            ),
+            *(
+                Sample("autopilot_agent_passes_total", {"status": status}, float(count))
+                for status, count in self._passes.items()
+            ),
+            *(
+                Sample("autopilot_agent_deep_diagnostics_total", {"outcome": outcome}, float(count))
+                for outcome, count in self._deep.counts.items()
+            ),
+            *(
+                Sample("autopilot_agent_api_errors_total", {"code": str(code)}, float(count))
+                for code, count in self._kube.errors.items()
+            ),
+            *(
+                Sample("autopilot_agent_requests_total", {"path": path, "code": code}, float(count))
+                for (path, code), count in self._requests.items()
+            ),
+        ]
+
+
+def _timed(sample: Sample, times: Dict[str, float]) -> Sample:
+    return (
+        sample._replace(value=times.get(sample.labels["check"], sample.value))
+        if sample.metric == _TIMESTAMP
+        else sample
+    )
+
+
+def _families(
+    described: Sequence[Tuple[str, str, str, Tuple[str, ...]]],
+    samples: Iterable[Sample],
+    common: Dict[str, str],
+) -> Iterator[Metric]:
+    """The metrics that have samples, in the order of their table; samples of no metric in it, or
+    without its labels, are left out.
+    """
+    by_name: Dict[str, List[Sample]] = {}
+    for sample in samples:
+        by_name.setdefault(sample.metric, []).append(sample)
+    for name, kind, words, labels in described:
+        family: Callable[..., Metric] = (
+            CounterMetricFamily if kind == table.COUNTER else GaugeMetricFamily
+        )
+        own = [sample for sample in by_name.get(name, []) if set(sample.labels) == set(labels)]
+        if own:
+            metric = family(name, words, labels=[*common, *labels])
+            for sample in own:
+                metric.add_metric(
+                    [*common.values(), *(sample.labels[label] for label in labels)], sample.value
+                )  # type: ignore[attr-defined]
+            yield metric

@@ -1,0 +1,302 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What scripts and people read: the predecessor's text, and the same as JSON. Pure.
+
+Each check says one of SUCCESS, FAIL, WARN, ABORT (it could not tell) and SKIP, and only such lines
+have these words: what a driver or another agent says is one line each and has them in lower case. A
+node is ``OK`` when it is fit and no check warns; what could not be told is never ``OK``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from _health.fleet.output import metrics
+from _health.fleet.judging import verdict
+from _health.model import FAIL, PASS, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, worst
+from _health.fleet.judging.verdict import COULD_NOT_TELL, FIT, SKIPPED, Policy
+from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
+
+from ..fleet import peer_results
+
+#: Check -> what stands before its lines, how a node's status names it, and what introduces it when
+#: it is asked for alone.
+WORDS: Dict[str, Tuple[str, str, str]] = {
+    "gpu_count": ("[[ GPU COUNT ]]", "GPU COUNT", "GPU count"),
+    "driver": ("[[ DRIVER ]]", "DRIVER", "Driver and firmware"),
+    "remapped_rows": (
+        "[[ REMAPPED ROWS ]]",
+        "REMAPPED ROWS",
+        "Requesting Remapped Rows check on all GPUs",
+    ),
+    "ecc_errors": ("[[ ECC ERRORS ]]", "ECC ERRORS", "ECC errors"),
+    "xid_errors": ("[[ XID ERRORS ]]", "XID ERRORS", "Xids in the kernel's log"),
+    "gpu_power": ("[GPU POWER]", "GPU POWER", "GPU Power Measurement test"),
+    "nvlink": ("[[ NVLINK ]]", "NVLINK", "NVLinks and fabric"),
+    "pcie_link": ("[[ LINK WIDTH ]]", "LINK WIDTH", "PCIe links"),
+    "gpu_processes": ("[[ GPU PROCESSES ]]", "GPU PROCESSES", "Processes that hold GPUs"),
+    "infiniband": ("[[ INFINIBAND ]]", "INFINIBAND", "InfiniBand ports"),
+    "ethernet": ("[[ ETHERNET ]]", "ETHERNET", "Ethernet interfaces"),
+    "clock_sync": ("[[ CLOCK ]]", "CLOCK", "Clock"),
+    "storage": ("[[ STORAGE ]]", "STORAGE", "Mounts and disks"),
+    "gpu_visibility": ("[[ GPU VISIBILITY ]]", "GPU VISIBILITY", "GPUs visible in the container"),
+    "image_registry": ("[[ IMAGE REGISTRY ]]", "IMAGE REGISTRY", "Image registry"),
+    "nfs_mounts": ("[[ NFS ]]", "NFS", "NFS mounts"),
+    "memory_and_cpu": ("[[ HOST MEMORY ]]", "HOST MEMORY", "Memory and CPUs"),
+    "pcie_bandwidth": ("[[ PCIEBW ]]", "PCIE", "Requesting pcie test"),
+    "gpu_link": ("[[ GPU LINK ]]", "GPU LINK", "Bandwidth between GPUs"),
+    "gpu_memory": ("[[ GPU-MEM ]]", "GPU MEM Test", "GPU memory test"),
+    "dcgm_diag": ("[[ DCGM ]]", "DCGM", "DCGM test"),
+    "gpu_activity": ("[[ GPU ACTIVITY ]]", "GPU ACTIVITY", "What the GPUs do"),
+    "node_changes": ("[[ NODE CHANGES ]]", "NODE CHANGES", "What changed on the node"),
+    "ping_mesh": ("[PING]", "PING", "Ping test"),
+    "iperf3_pairs": ("[IPERF]", "IPERF", "Running iperf3"),
+    "volume_claim": ("[PVC Create-Delete]", "PVC Create-Delete Test", "PVC create-delete test"),
+}
+INVASIVE = (
+    "Launching invasive health checks. Results will be added to the node's labels and to /metrics\n"
+)
+#: How a node is named that gave no answer; the predecessor's word for it.
+NOT_REACHED = "Connection to Server Failed"
+_ALL_SKIPPED = "Nothing Checked"
+
+_VERDICTS = {PASS: "SUCCESS", FAIL: "FAIL", WARN: "WARN", UNKNOWN: "ABORT", SKIP: "SKIP"}
+#: Status -> how a node's status says it of a check.
+_STATES = {FAIL: "Failed", UNKNOWN: "Unknown", WARN: "Warning"}
+#: Words that scripts look for.
+_MEANT = re.compile(
+    r"\w*(?:SUCCESS|FAIL|WARN|ABORT|SKIP)\w*|\bERR|\bO[Kk]\b|Node (?:Status|Summary):"
+)
+_SEPARATOR = "-" * 37
+_MOST_CHARACTERS = 500
+#: Most characters of the line about DCGM: five node names of any length, and the build arguments
+#: after them.
+_MOST_OF_DCGM = 2000
+_MOST_FINDINGS = 32
+
+
+class Row(NamedTuple):
+    """What is known of one node."""
+
+    node: str
+    status: str
+    fit: str
+    results: Sequence[CheckResult] = ()
+    #: Why there are no results; "" where there are.
+    trouble: str = ""
+    #: Who was asked: the agent's address.
+    endpoint: str = ""
+    seconds: float = 0.0
+    #: The node's agent if it has no dcgmi, else None.
+    without_dcgm: Optional[AgentWithoutDcgm] = None
+
+    @property
+    def summary(self) -> str:
+        return (
+            self.trouble
+            or "; ".join(
+                f"{one.check}: {one.summary}" for one in self.results if one.status == self.status
+            )
+            or self.status
+        )
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {
+            "node": self.node,
+            "status": self.status,
+            "fit": self.fit,
+            "summary": self.summary,
+            "health": [one.to_dict() for one in self.results],
+            "endpoint": self.endpoint,
+            "seconds": round(self.seconds, 3),
+        }
+
+
+def judged(
+    node: str, results: Sequence[CheckResult], endpoint: str = "", seconds: float = 0.0
+) -> Row:
+    """The row of a node whose checks have answered, by the core's verdict."""
+    decided = verdict.judge_node(node, results, Policy())
+    trouble = "" if results else "could not tell: there is no result"
+    return Row(node, decided.status, decided.fit, results, trouble, endpoint, seconds)
+
+
+def could_not_tell(node: str, why: str, endpoint: str = "", seconds: float = 0.0) -> Row:
+    """The row of a node of which nothing is known."""
+    return Row(node, UNKNOWN, COULD_NOT_TELL, (), f"could not tell: {why}", endpoint, seconds)
+
+
+def plain(text: str, most: int = _MOST_CHARACTERS) -> str:
+    """One line without control characters and without the words that scripts look for."""
+    line = " ".join(
+        "".join(
+            character if character.isprintable() else " " for character in text[: 4 * most]
+        ).split()
+    )
+    return _MEANT.sub(
+        lambda found: found.group().lower(), line if len(line) <= most else line[: most - 3] + "..."
+    )
+
+
+def check_text(node: str, result: CheckResult) -> str:
+    """What one check says, its verdict first. Where the predecessor had a number for each GPU these
+    stand last: GB/s, or 1 for bad and 0 for not.
+    """
+    tag = _words(result.check)[0]
+    lines = [
+        f"{tag} {_VERDICTS[result.status]}"
+        + (
+            f": could not tell: {plain(result.summary)}"
+            if result.status == UNKNOWN
+            else f": {plain(result.summary)}"
+        )
+    ]
+    told = [one for one in result.findings if STATUSES.index(one.status) >= STATUSES.index(WARN)]
+    told = told if len(told) > 1 or [one.message for one in told] != [result.summary] else []
+    lines += [
+        f"{tag} {plain(f'{one.subject}: {one.message} (next: {one.action})')}"
+        for one in told[:_MOST_FINDINGS]
+    ]
+    lines += (
+        [f"{tag} and {len(told) - _MOST_FINDINGS} more findings"]
+        if len(told) > _MOST_FINDINGS
+        else []
+    )
+    # Whom it pinged, as the predecessor says it.
+    lines += [plain(one) for one in peer_results.lines(result)]
+    figures = _bandwidths(result) or _flags(result)
+    return "\n".join(lines + ([f"Host  {node}", " ".join(figures)] if figures else [])) + "\n"
+
+
+def alone(node: str, check: str, results: Sequence[CheckResult]) -> str:
+    """The answer of a path that runs one check."""
+    said = (
+        "".join(check_text(node, result) for result in results)
+        or f"{_words(check)[0]} ABORT: could not tell: there is no result\n"
+    )
+    return f"{_words(check)[2]}\n{said}"
+
+
+def states(row: Row) -> List[str]:
+    """The words of ``Node Status``."""
+    if not row.results:
+        return [NOT_REACHED]
+    found = [
+        f"{_words(one.check)[1]} {_STATES[one.status]}"
+        for one in sorted(row.results, key=_by_weight)
+        if one.status in _STATES
+    ]
+    if found:
+        return found
+    if row.fit == FIT and worst([one.status for one in row.results]) in (PASS, SKIP):
+        return ["OK"]
+    return [_ALL_SKIPPED if row.fit == SKIPPED else NOT_REACHED]
+
+
+def row_text(row: Row) -> str:
+    """The block of one node."""
+    said = (
+        "".join(check_text(row.node, result) for result in row.results)
+        or f"ABORT: {plain(row.trouble)}\n"
+    )
+    state = states(row)
+    # The predecessor's first versions said Ok, its later ones OK.
+    said += f"Ok: {len(row.results)} checks\n" if state == ["OK"] else ""
+    return (
+        f"\nAutopilot Endpoint: {row.endpoint or 'none'}\nNode: "
+        f"{row.node}\nResponse:\n{said}Node Status: {', '.join(state)}\n{_SEPARATOR}\n"
+    )
+
+
+class Summary:
+    """Counts and words of many nodes, a few dozen bytes for each."""
+
+    def __init__(self) -> None:
+        self._states: Dict[str, Tuple[str, ...]] = {}
+        self._counts = {fit: 0 for fit in verdict.FITNESS}
+        self._statuses: List[str] = []
+        self._without_dcgm: List[AgentWithoutDcgm] = []
+
+    def add(self, row: Row) -> None:
+        self._states[row.node] = tuple(states(row))
+        self._counts[row.fit] += 1
+        self._statuses = [worst(self._statuses + [row.status])]
+        self._without_dcgm += [row.without_dcgm] if row.without_dcgm else []
+
+    def to_dict(self) -> Dict[str, Any]:
+        status = worst(self._statuses, UNKNOWN)
+        return {"nodes": len(self._states), **self._counts, "status": status}
+
+    @property
+    def without_dcgm(self) -> Dict[str, Any]:
+        """The summary of the agents without dcgmi (`_health.cluster.agents_without_dcgm.summary_of`)."""
+        return summary_of(self._without_dcgm)
+
+    def text(self, seconds: float) -> str:
+        """The predecessor's last lines. The line about agents without DCGM, if any, comes first,
+        outside of every node's block.
+        """
+        message = plain(str(self.without_dcgm["message"]), _MOST_OF_DCGM)
+        pairs = [f"{node!r}: {list(state)!r}" for node, state in sorted(self._states.items())]
+        return (
+            (f"{message}\n" if message else "")
+            + "Node Summary:\n\n{"
+            + ",\n ".join(pairs)
+            + "}\n"
+            + f"\nruntime: {seconds:.3f} sec\n"
+        )
+
+
+def _words(check: str) -> Tuple[str, str, str]:
+    name = plain(check, 60)
+    return WORDS.get(check) or (f"[[ {name} ]]", name, name)
+
+
+def _by_weight(result: CheckResult) -> int:
+    return -STATUSES.index(result.status)
+
+
+def _bandwidths(result: CheckResult) -> List[str]:
+    wanted = {"direction": "host_to_device", "method": "copy_engine"}
+    found = [
+        one
+        for one in result.measurements
+        if result.check == "pcie_bandwidth"
+        and one.name == "pcie_bandwidth"
+        and wanted.items() <= one.labels.items()
+    ]
+    return [f"{one.value / 1e9:.2f}" for one in found]
+
+
+def _flags(result: CheckResult) -> List[str]:
+    """By GPU in their order; ``unknown`` where it could not be looked at. Any failure of a GPU is a
+    1, also of what the predecessor did not know.
+    """
+    failed = {
+        str(one.subject.index)
+        for one in result.findings
+        if one.subject.kind == "gpu" and one.status == FAIL
+    }
+    gpus = {one.labels["gpu"] for one in result.measurements if "gpu" in one.labels} | {
+        str(one.subject.index)
+        for one in result.findings
+        if one.subject.kind == "gpu" and one.subject.index is not None
+    }
+    known = dict(metrics.flags(result, gpus))
+    order = (
+        sorted(
+            gpus,
+            key=lambda index: (
+                not index.isdecimal(),
+                int(index) if index.isdecimal() else 0,
+                index,
+            ),
+        )
+        if known or failed
+        else []
+    )
+    return [
+        "1" if index in failed else f"{known[index]:.0f}" if index in known else "unknown"
+        for index in order
+    ]

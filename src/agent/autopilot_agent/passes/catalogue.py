@@ -1,0 +1,148 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Which checks this agent can run, by which names and options, and how long they may take."""
+
+from __future__ import annotations
+
+from typing import Awaitable, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from _health.node import checks
+from _health.node.framework import runner
+from _health.node.framework.check import Check, Options
+from _health.node.framework.check import Settings as CheckSettings
+from _health.model import PASSIVE, CheckResult
+
+from . import worker_client
+from ..settings import Settings
+
+#: Seconds that a check run by the service has for cleaning up when its time is up.
+FAREWELL = 5.0
+
+#: The check that takes the GPUs above its first level, and seconds for reserving them before.
+DIAGNOSTIC, RESERVING = "dcgm_diag", 180.0
+
+#: Runs one check inside the service, from its options and the run's id.
+Runner = Callable[[Options, str], Awaitable[CheckResult]]
+
+
+class Registered(NamedTuple):
+    runner: Runner
+    seconds: Callable[[Options], float]
+    aliases: Tuple[str, ...]
+
+
+class Catalogue:
+    def __init__(self, settings: Settings, timeout: Optional[float]) -> None:
+        """``timeout`` are the seconds of each check in place of its own deadline."""
+        self.settings = settings
+        self.check_settings = CheckSettings(
+            settings.expected_gpus, settings.nvml_library, settings.host_root, timeout
+        )
+        self.registered: Dict[str, Registered] = {}
+
+    def register(
+        self,
+        name: str,
+        run: Runner,
+        seconds: Callable[[Options], float] = lambda options: 60.0,
+        aliases: Sequence[str] = (),
+    ) -> None:
+        """Let the service itself run this check, within ``seconds(options)``; cancelled then, it
+        has a few seconds to clean up.
+        """
+        self.registered[name] = Registered(
+            run, seconds, tuple(aliases) or checks.NAMES.get(name, ())
+        )
+
+    @property
+    def names(self) -> Dict[str, Tuple[str, ...]]:
+        """The checks that this agent can run, each with its short names, in the order of a pass."""
+        known = {
+            name: short
+            for name, short in checks.NAMES.items()
+            if name in self.registered or name in checks.NODE_CHECKS
+        }
+        return {**known, **{name: one.aliases for name, one in self.registered.items()}}
+
+    def name_of(self, given: str) -> str:
+        """The name behind a name or short name; raises ValueError that says what is accepted."""
+        for name, short in self.names.items():
+            if given == name or given in short:
+                return name
+        accepted = ", ".join(
+            name + (f" ({', '.join(short)})" if short else "") for name, short in self.names.items()
+        )
+        raise ValueError(f"{given!r} is not a check of this agent; accepted are: {accepted}")
+
+    def chosen(self, names: Sequence[str]) -> List[str]:
+        """Names of checks from names and short names, each once and in the order of a pass; the
+        periodic ones when there are none.
+        """
+        wanted = {self.name_of(name) for name in names or self.settings.periodic_checks}
+        return [name for name in self.names if name in wanted]
+
+    def options_of(self, name: str, given: Optional[Options] = None) -> Options:
+        """A check's options with its defaults and the agent's own settings; raises ValueError for
+        what it does not accept.
+        """
+        if name in self.registered:
+            return dict(given or {})
+        check = checks.load(name)
+        options = dict(
+            check.defaults(),
+            **({"minimum": self.settings.pcie_minimum} if name == "pcie_bandwidth" else {}),
+        )
+        for option, value in (given or {}).items():
+            if option not in check.options:
+                accepted = ", ".join(check.options) or "none, this check has no options"
+                raise ValueError(f"{name}: {option} is not an option; accepted are: {accepted}")
+            choices = check.options[option].get("choices")
+            if choices and value is not None and value not in choices:
+                raise ValueError(
+                    f"{name}: {option}: {value!r} is not accepted, give one of "
+                    f"{', '.join(map(str, choices))}"
+                )
+            options[option] = value
+        check.refuse(options)
+        return options
+
+    def deadline(self, names: Sequence[str], options: Optional[Dict[str, Options]] = None) -> float:
+        """Seconds that a pass with these checks may take at most once it runs; what waits before it
+        is not in it.
+        """
+        wanted = {
+            name: self.options_of(name, (options or {}).get(name)) for name in self.chosen(names)
+        }
+        own = [
+            self.registered[name].seconds(wanted[name]) + FAREWELL
+            for name in wanted
+            if name in self.registered
+        ]
+        reserving = RESERVING if takes_gpus(wanted) else 0.0
+        return (
+            reserving
+            + self.worker_seconds(
+                {name: wanted[name] for name in wanted if name not in self.registered}
+            )
+            + sum(own)
+        )
+
+    def worker_seconds(self, wanted: Dict[str, Options]) -> float:
+        loaded: List[Tuple[Check, Options]] = [
+            (checks.load(name), options) for name, options in wanted.items()
+        ]
+        seconds = {
+            check.name: runner.deadline(check, options, self.check_settings)
+            for check, options in loaded
+        }
+        passive = [seconds[check.name] for check, _options in loaded if check.intrusion == PASSIVE]
+        # The core gives a child that does not end by itself a few seconds beyond its time.
+        rest = [
+            seconds[check.name] + 5.0 for check, _options in loaded if check.intrusion != PASSIVE
+        ]
+        return worker_client.START + max(passive, default=0.0) + 5.0 + sum(rest) if loaded else 0.0
+
+
+def takes_gpus(wanted: Dict[str, Options]) -> bool:
+    """Whether one of the checks, with these options, takes the GPUs from everybody else."""
+    return int(wanted.get(DIAGNOSTIC, {}).get("level") or 1) > 1

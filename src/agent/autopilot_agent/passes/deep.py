@@ -1,0 +1,349 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The deep diagnostic: DCGM at a high level, on a node whose GPUs nobody uses or is about to use.
+
+The order keeps jobs safe: look at the GPUs, ask which pods have them, reserve them as a pod of our
+own (the kubelet decides), mark the node TESTING, run DCGM (which looks at the GPUs again), mark by
+the outcome, give the GPUs back. What is in the way is a reason, not an error.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import re
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, AsyncIterator, Awaitable, Dict, List, Optional, Sequence, Tuple, TypeVar
+
+from _health.knowledge.dcgm import BUILD_ARGUMENTS, run_name
+from _health.cluster.client import ApiError, Conflict, NotFound, path_of
+from _health.model import FAIL, PASS, SKIP, WARN, CheckResult, Finding
+
+from ..cluster import gpu_reservation
+from .engine import DEEP, Engine, NotNow, Stopped
+from ..cluster.kube import Kube
+from ..cluster.marker import Marker
+from ..settings import Settings
+
+log = logging.getLogger("autopilot")
+
+_CHECK = "dcgm_diag"
+#: Seconds the kubelet has for starting the hold pod; its image is there, since the agent's own pod
+#: runs it.
+ADMISSION = 60.0
+#: Seconds between two looks at whether the hold pod is admitted, and whether it is still ours while
+#: DCGM runs.
+_LOOK, _WATCH = 1.0, 20.0
+#: Seconds of the lease beyond what DCGM may take, for passes that ran before it.
+_MARGIN = 600
+#: Seconds before a hold pod that could not be deleted is tried again, and for which the agent's end
+#: waits for that.
+_RETRY, _LAST = 15.0, 2.0
+
+PASSED, FAILED, FATAL, UNCLEAR = "pass", "failed", "fatal", "unknown"
+
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True)
+class Report:
+    """What came of one deep diagnostic. ``reason`` says why it did not run, or what it found;
+    ``outcome`` is "" where it did not run.
+    """
+
+    ran: bool
+    reason: str
+    outcome: str = ""
+    results: List[CheckResult] = field(default_factory=list)
+
+
+class Deep:
+    def __init__(
+        self,
+        settings: Settings,
+        engine: Engine,
+        kube: Kube,
+        marker: Optional[Marker],
+        admission: float = ADMISSION,
+    ) -> None:
+        self._settings = settings
+        self._engine = engine
+        self._kube = kube
+        self._marker = marker
+        self._admission = admission
+        self._path = path_of(
+            "api/v1/namespaces", settings.namespace, "pods", gpu_reservation.name_of(settings.node)
+        )
+        self._task: Optional["asyncio.Task[Report]"] = None
+        self._cleaning: Optional["asyncio.Task[None]"] = None
+        #: Whether the GPUs are reserved, or about to be.
+        self._taken = False
+        #: The last report, and how many there were by outcome; ``skipped`` for those that did not
+        #: run.
+        self.last: Optional[Report] = None
+        self.counts: Dict[str, int] = dict.fromkeys((PASSED, FAILED, FATAL, UNCLEAR, "skipped"), 0)
+
+    def start(self) -> None:
+        """Begin to delete what an earlier life of the agent left, as soon as the API server lets
+        us.
+        """
+        if self._settings.pod:
+            self._cleaning = asyncio.create_task(self._clean())
+
+    async def close(self) -> None:
+        """End the diagnostic and give the GPUs back, within seconds."""
+        for task in (self._task, self._cleaning):
+            if task and not task.done():
+                task.cancel()
+                await asyncio.wait({task})
+
+    async def now(self, who: str) -> Report:
+        """Run one, or join the one that runs. Never raises for what is in the way."""
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(who))
+        return await asyncio.shield(self._task)
+
+    # ---- one diagnostic ----
+
+    async def _run(self, who: str) -> Report:
+        run_id = f"{self._settings.node}-{uuid.uuid4().hex[:12]}"
+        try:
+            report = await self._diagnosed(run_id)
+        except (NotNow, Stopped) as reason:
+            report = Report(False, str(reason))
+        except ApiError as error:
+            report = Report(False, f"the API server did not help: {error}")
+        self.last = report
+        self.counts[report.outcome if report.ran else "skipped"] += 1
+        fields = {
+            "run": run_id,
+            "who": who,
+            "ran": report.ran,
+            "outcome": report.outcome,
+            "level": self._settings.deep_level,
+            "reason": report.reason,
+        }
+        log.info("deep diagnostic", extra={"fields": fields})
+        return report
+
+    async def _diagnosed(self, run_id: str) -> Report:
+        settings, options = self._settings, {_CHECK: {"level": self._settings.deep_level}}
+        lease = self._engine.deadline([_CHECK], options) + _MARGIN
+        if not settings.has_dcgmi:
+            raise NotNow(f"the agent's image has no dcgmi; rebuild it with {BUILD_ARGUMENTS}")
+        if not settings.pod:
+            raise NotNow(
+                "the agent is not in a pod (POD_NAME is not set), so it cannot reserve GPUs"
+            )
+        await self._engine.settled()
+        async with self.reserved(lease, [_CHECK]):
+            if self._marker and not await self._marker.testing(
+                lease, f"DCGM level {settings.deep_level}", run_id
+            ):
+                raise NotNow("the node could not be marked TESTING")
+            return await self._judged(run_id, options)
+
+    @contextlib.asynccontextmanager
+    async def reserved(self, seconds: float, names: Sequence[str]) -> AsyncIterator[None]:
+        """All GPUs of the node for a pass with these checks, which is broken off when they are
+        taken away. Raises `NotNow`, `ApiError`.
+        """
+        if self._taken:
+            raise NotNow("another diagnostic has the GPUs")
+        self._taken, watch = True, None
+        try:
+            await self._look_at_gpus()
+            await self._look_at_pods()
+            await self._cleaned()
+            try:
+                await self._reserve(int(seconds))
+                watch = asyncio.create_task(self._watch(names))
+                yield
+            finally:
+                if watch:
+                    watch.cancel()
+                await self._give_back()
+        finally:
+            self._taken = False
+
+    async def _judged(self, run_id: str, options: Dict[str, Dict[str, Any]]) -> Report:
+        outcome, reasons = UNCLEAR, ["it was broken off"]
+        tests: List[str] = []
+        results: List[CheckResult] = []
+        try:
+            results = (await self._engine.run([_CHECK], options, DEEP, own=True)).results
+            outcome, tests = outcome_of(results[0], self._settings.fatal_errors)
+            reasons = [results[0].summary]
+        except BaseException:
+            self._engine.abort([_CHECK])
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_LAST):
+                    await self._engine.settled()
+            raise
+        finally:
+            if self._marker:
+                self._marker.ended(outcome, self._settings.deep_level, tests, reasons, run_id)
+        return Report(results[0].status != SKIP, results[0].summary, outcome, results)
+
+    async def _look_at_gpus(self) -> None:
+        result = await self._engine.idle()
+        if result.status != PASS:
+            raise NotNow(result.summary)
+
+    async def _look_at_pods(self) -> None:
+        query = {
+            "fieldSelector": f"spec.nodeName={self._settings.node},status.phase!=Succeeded,status.phase!=Failed"
+        }
+        busy = gpu_reservation.holders(
+            await self._kube.list("/api/v1/pods", query),
+            [f"{self._settings.namespace}/{gpu_reservation.name_of(self._settings.node)}"],
+        )
+        if busy:
+            raise NotNow(
+                f"the node's GPUs belong to {', '.join(busy[:5])}"
+                + (f" and {len(busy) - 5} more pods" if len(busy) > 5 else "")
+            )
+
+    async def _reserve(self, seconds: int) -> None:
+        """Have a pod of ours get all GPUs of the node. The kubelet decides, so no job can get them
+        at the same moment.
+        """
+        settings = self._settings
+        gpus = gpu_reservation.offered(await self._kube.get(path_of("api/v1/nodes", settings.node)))
+        if not gpus:
+            raise NotNow(
+                f"the node offers no {gpu_reservation.GPU}, so its GPUs cannot be reserved"
+            )
+        own = await self._kube.get(
+            path_of("api/v1/namespaces", settings.namespace, "pods", settings.pod)
+        )
+        try:
+            pod = await self._kube.create(
+                self._path.rpartition("/")[0],
+                gpu_reservation.pod_of(settings.node, gpus, own, seconds),
+            )
+        except Conflict:
+            raise NotNow("an earlier reservation is still on its way out") from None
+        until = time.monotonic() + self._admission
+        while gpu_reservation.admitted(pod) is None and time.monotonic() < until:
+            await asyncio.sleep(_LOOK)
+            try:
+                pod = await self._kube.get(self._path)
+            except NotFound:
+                raise NotNow("the pod that was to hold the GPUs was deleted") from None
+        if gpu_reservation.admitted(pod) is None:
+            raise NotNow(
+                f"the pod that was to hold the GPUs was not admitted within {self._admission:.0f} s"
+            )
+        if not gpu_reservation.admitted(pod):
+            raise NotNow(
+                "the kubelet did not give the GPUs to the pod that was to hold them: "
+                f"{gpu_reservation.refusal(pod)}"
+            )
+
+    async def _watch(self, names: Sequence[str]) -> None:
+        """End DCGM when the hold pod is taken away, for instance by a job of higher priority: what
+        comes next is not ours to disturb.
+        """
+        while True:
+            await asyncio.sleep(_WATCH)
+            with contextlib.suppress(ApiError):
+                try:
+                    held = gpu_reservation.admitted(await self._kube.get(self._path))
+                except NotFound:
+                    held = False
+                if not held:
+                    log.warning("the hold pod is being taken away, the diagnostic is broken off")
+                    self._engine.abort(names)
+                    return
+
+    # ---- giving back ----
+
+    async def _give_back(self) -> None:
+        """Delete the hold pod; while the API server is away, go on trying behind the scenes. Not
+        even the agent's end skips the first try.
+        """
+        self._cleaning = asyncio.create_task(self._clean())
+        await _unless_cancelled(asyncio.wait({self._cleaning}, timeout=_LAST))
+
+    async def _cleaned(self) -> None:
+        """Wait until no hold pod of ours is left, or say that there is one."""
+        if self._cleaning and not self._cleaning.done():
+            await asyncio.wait({self._cleaning}, timeout=_RETRY)
+            if not self._cleaning.done():
+                raise NotNow("an earlier reservation could not be deleted yet")
+
+    async def _clean(self) -> None:
+        while True:
+            try:
+                await self._kube.delete(self._path, {"gracePeriodSeconds": 1})
+                while True:
+                    await self._kube.get(self._path)
+                    await asyncio.sleep(_LOOK)
+            except NotFound:
+                return
+            except ApiError as error:
+                log.warning("the hold pod could not be deleted: %s", error)
+                await asyncio.sleep(_RETRY)
+
+
+async def _unless_cancelled(awaited: Awaitable[_Answer]) -> _Answer:
+    """Await to the end even if cancelled meanwhile, and be cancelled then."""
+    task = asyncio.ensure_future(awaited)
+    try:
+        return await asyncio.shield(task)
+    except asyncio.CancelledError:
+        await asyncio.wait({task})
+        raise
+
+
+def outcome_of(result: CheckResult, fatal_words: Sequence[str]) -> Tuple[str, List[str]]:
+    """The outcome and the failed tests as ``test.gpu`` (the test alone where DCGM names no GPU),
+    each once.
+
+    Fatal is a failure (no warning) of a test or category of DCGM's that one of the words names, or
+    of which DCGM says such a word. What skipped or could not tell is unclear.
+    """
+    bad = [one for one in result.findings if one.status in (WARN, FAIL)]
+    tests = list(dict.fromkeys(_test_of(one) for one in bad))
+    if result.status == FAIL:
+        fatal = any(one.status == FAIL and _is_fatal(one, fatal_words) for one in bad)
+        return (FATAL if fatal else FAILED), tests
+    return {PASS: PASSED, WARN: FAILED}.get(result.status, UNCLEAR), tests
+
+
+def _test_of(finding: Finding) -> str:
+    test = str(finding.evidence.get("test") or finding.code)
+    return (
+        f"{test}.{finding.subject.index}"
+        if finding.subject.kind == "gpu" and finding.subject.index is not None
+        else test
+    )
+
+
+def _is_fatal(finding: Finding, words: Sequence[str]) -> bool:
+    evidence = finding.evidence
+    test = str(evidence.get("test") or "")
+    categories = evidence.get("categories")
+    names = {
+        test,
+        *(_plain(str(name)) for name in (categories if isinstance(categories, list) else [])),
+    } - {""}
+    said = finding.message.lower()
+    for word in words:
+        # As a test's printed name (GPU Memory is the test memory), as a category, or as a word of
+        # what DCGM says (ECC).
+        if (
+            run_name(word) == test
+            or _plain(word) in names
+            or (word.isalnum() and re.search(rf"\b{re.escape(word.lower())}\b", said))
+        ):
+            return True
+    return False
+
+
+def _plain(text: str) -> str:
+    return re.sub(r"[^a-z0-9]+", "_", text.lower()).strip("_")

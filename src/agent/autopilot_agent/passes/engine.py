@@ -1,0 +1,426 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Runs checks on this node, one pass at a time, for whoever asks: the timers, requests, other
+agents.
+
+A request that equals one that waits or runs joins it. Few may wait; more are refused, so that a
+flood cannot stack up checks.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import math
+import time
+import uuid
+from dataclasses import dataclass, field
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+
+from _health.node.framework.check import Options
+from _health.node.framework.driver_findings import mishap_findings
+from _health.cluster.client import ApiError
+from _health.fleet.output.metrics import Sample
+from _health.model import NODE, SKIP, CheckResult, Finding, concluded
+from _health.fleet.judging.verdict import NodeVerdict, Policy, judge_node
+
+from . import worker_client
+from .catalogue import DIAGNOSTIC, FAREWELL, Catalogue, takes_gpus
+from ..settings import Settings
+
+log = logging.getLogger("autopilot")
+
+#: Different passes that may wait beside the one that runs.
+MOST_WAITING = 4
+#: Seconds beyond its time after which a pass means that the engine itself is stuck.
+_STUCK = 120.0
+#: Seconds assumed for a pass before the first one has been timed.
+_TYPICAL = 30.0
+
+#: Who asks for the deep diagnostic.
+DEEP = "deep diagnostic"
+
+
+class Busy(Exception):
+    """Too many passes wait already."""
+
+    def __init__(self, retry_after_seconds: int) -> None:
+        super().__init__(
+            f"{MOST_WAITING} passes wait already, try again in {retry_after_seconds} s"
+        )
+        self.retry_after_seconds = retry_after_seconds
+
+
+class NotNow(Exception):
+    """Why the GPUs cannot be taken."""
+
+
+class Stopped(Exception):
+    """The agent is on its way out."""
+
+
+class Stamped(NamedTuple):
+    result: CheckResult
+    #: Seconds since the epoch, and of the monotonic clock, which alone tells how old it is.
+    finished: float
+    at: float
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What one pass over the node said. Times are seconds since the epoch."""
+
+    results: List[CheckResult]
+    node: Dict[str, Any]
+    verdict: NodeVerdict
+    began: float
+    finished: float
+    run_id: str
+    who: Tuple[str, ...]
+    #: The options that each check had.
+    options: Dict[str, Options]
+
+
+@dataclass
+class _Entry:
+    key: str
+    checks: List[str]
+    options: Dict[str, Options]
+    future: "asyncio.Future[Pass]"
+    who: List[str] = field(default_factory=list)
+    #: How many still wait for the answer.
+    interested: int = 0
+    until: float = math.inf
+
+
+class Engine(Catalogue):
+    def __init__(
+        self,
+        settings: Settings,
+        command: Sequence[str] = worker_client.COMMAND,
+        timeout: Optional[float] = None,
+    ) -> None:
+        """``command`` is the worker's; ``timeout`` are the seconds of each check in place of its
+        own deadline.
+        """
+        super().__init__(settings, timeout)
+        self._command = tuple(command)
+        self._listeners: List[Callable[[Pass], None]] = []
+        self._waiting: List[_Entry] = []
+        self._running: Optional[_Entry] = None
+        self._wake = asyncio.Event()
+        self._task: Optional["asyncio.Task[None]"] = None
+        self._errand: Optional["asyncio.Task[Dict[str, Any]]"] = None
+        self._typical = _TYPICAL
+        #: The latest result of each check, and what is known of the node
+        #: (`_health.node.framework.runner.node_facts`).
+        self.last: Dict[str, Stamped] = {}
+        self.node: Dict[str, Any] = {}
+        #: Reserves all GPUs for so many seconds and a pass with these checks; raises `NotNow`,
+        #: `ApiError`. None outside of a cluster.
+        self.reserve: Optional[
+            Callable[[float, Sequence[str]], contextlib.AbstractAsyncContextManager[None]]
+        ] = None
+        #: Each gives further samples for the metrics, without the label ``node``.
+        self.extra_samples: List[Callable[[], Iterable[Sample]]] = []
+
+    # ---- asking ----
+
+    async def start(self) -> None:
+        self._task = asyncio.create_task(self._serve())
+
+    async def close(self) -> None:
+        """End the pass that runs, with its worker and all that it started; who waits gets Stopped."""
+        task, self._task = self._task, None
+        if task:
+            task.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await task
+        for entry in self._waiting + ([self._running] if self._running else []):
+            if not entry.future.done():
+                entry.future.set_exception(Stopped("the agent is stopping"))
+        self._waiting.clear()
+        self._running = None
+
+    def subscribe(self, listener: Callable[[Pass], None]) -> None:
+        """``listener`` hears of every pass when it is done; it must not block."""
+        self._listeners.append(listener)
+
+    async def run(
+        self,
+        names: Sequence[str] = (),
+        options: Optional[Dict[str, Options]] = None,
+        who: str = "",
+        wait: Optional[float] = None,
+        own: bool = False,
+    ) -> Pass:
+        """The answer of a pass with these checks (names or short names; the periodic ones when
+        there are none) and options by name.
+
+        Raises ValueError for what is not accepted, Busy when too many passes wait (never for the
+        agent's ``own``), TimeoutError when the answer is not there after ``wait`` seconds (the pass
+        goes on), Stopped.
+        """
+        chosen = self.chosen(names)
+        given = {self.name_of(name): value for name, value in (options or {}).items()}
+        wanted = {name: self.options_of(name, given.get(name)) for name in chosen}
+        entry = self._entry_for(json.dumps(wanted, sort_keys=True), chosen, wanted, own)
+        entry.who += [who] if who not in entry.who else []
+        entry.interested += 1
+        try:
+            async with asyncio.timeout(wait):
+                return await asyncio.shield(entry.future)
+        finally:
+            entry.interested -= 1
+            if not entry.interested and entry in self._waiting:
+                self._waiting.remove(entry)
+
+    def _entry_for(
+        self, key: str, chosen: List[str], wanted: Dict[str, Options], own: bool
+    ) -> _Entry:
+        for entry in ([self._running] if self._running else []) + self._waiting:
+            if entry.key == key and not entry.future.done():
+                return entry
+        if self._task is None:
+            raise Stopped("the agent is not running")
+        if len(self._waiting) >= MOST_WAITING and not own:
+            raise Busy(max(1, math.ceil(self._typical)))
+        entry = _Entry(key, chosen, wanted, asyncio.get_running_loop().create_future())
+        # Nobody may be left to take an exception.
+        entry.future.add_done_callback(lambda future: future.cancelled() or future.exception())
+        self._waiting.append(entry)
+        self._wake.set()
+        return entry
+
+    def abort(self, names: Sequence[str]) -> None:
+        """End the worker of the pass that runs, if it is one with exactly these checks: what it has
+        not come to is unknown.
+        """
+        if self._errand and list(names) == list(self.running):
+            self._errand.cancel()
+
+    async def settled(self) -> None:
+        """Wait until no pass runs."""
+        while self._running:
+            await asyncio.wait({self._running.future})
+
+    @property
+    def waiting(self) -> int:
+        """How many passes wait."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> Tuple[str, ...]:
+        """The checks of the pass that runs; none when none does."""
+        return tuple(self._running.checks) if self._running else ()
+
+    def trouble(self) -> Optional[str]:
+        """Why the agent should be restarted; None while all is well."""
+        if self._task is None or self._task.done():
+            return "the engine is not running"
+        if self._running and time.monotonic() > self._running.until + _STUCK:
+            return f"the pass over {', '.join(self._running.checks)} should have ended long ago"
+        return None
+
+    async def idle(self) -> CheckResult:
+        """Whether nobody uses the GPUs: a pass when so, else a skip that says who does, or unknown."""
+        found: List[CheckResult] = []
+
+        def heard(message: Dict[str, Any]) -> None:
+            found.extend([CheckResult.from_dict(message["result"])] if "result" in message else [])
+
+        began = time.monotonic()
+        request = {"idle": True, "settings": self.check_settings._asdict()}
+        trouble = await worker_client.Errand(f"idle-{uuid.uuid4().hex}", self._command).run(
+            request, 2 * worker_client.START, heard
+        )
+        return found[0] if found else _unfinished("gpu_idle", trouble, time.monotonic() - began)
+
+    # ---- running ----
+
+    async def _serve(self) -> None:
+        while True:
+            await self._wake.wait()
+            if not self._waiting:
+                self._wake.clear()
+                continue
+            entry = self._running = self._waiting.pop(0)
+            try:
+                done = await self._pass(entry)
+                if not entry.future.done():
+                    entry.future.set_result(done)
+            except Exception as error:  # what goes wrong here must cost one pass, not the service
+                log.exception("a pass over %s failed", ", ".join(entry.checks))
+                if not entry.future.done():
+                    entry.future.set_exception(error)
+            finally:
+                if entry.future.done():
+                    self._running = None
+
+    async def _pass(self, entry: _Entry) -> Pass:
+        began, clock = time.time(), time.monotonic()
+        run_id = f"{self.settings.node}-{uuid.uuid4().hex[:12]}"
+        entry.until = clock + self.deadline(entry.checks, entry.options)
+        results: Dict[str, CheckResult] = {}
+        ours = {
+            name: options for name, options in entry.options.items() if name not in self.registered
+        }
+        facts = await self._ask_for_gpus(entry, run_id, ours, results) if ours else {}
+        for name in entry.checks:
+            if name in self.registered:
+                results[name] = await self._ask_runner(name, entry.options[name], run_id)
+        if facts.get("gpus") or (facts and not self.node):
+            self.node = facts
+        finished, at = time.time(), time.monotonic()
+        ordered = [results[name] for name in entry.checks]
+        self.last.update({result.check: Stamped(result, finished, at) for result in ordered})
+        self._typical = at - clock
+        verdict = judge_node(self.settings.node, ordered, Policy())
+        done = Pass(
+            ordered,
+            facts or self.node,
+            verdict,
+            began,
+            finished,
+            run_id,
+            tuple(entry.who),
+            entry.options,
+        )
+        for listener in self._listeners:
+            try:
+                listener(done)
+            except Exception:  # neither the caller nor the next listener pays for one that fails
+                log.exception("what follows from a pass failed")
+        return done
+
+    async def _ask_for_gpus(
+        self,
+        entry: _Entry,
+        run_id: str,
+        wanted: Dict[str, Options],
+        results: Dict[str, CheckResult],
+    ) -> Dict[str, Any]:
+        """`_ask_worker`, with the GPUs reserved where DCGM takes them; where that cannot be, its
+        diagnostic is put off, and the other checks run.
+
+        Without dcgmi nothing takes the GPUs: the check reports ``dcgmi_missing``.
+        """
+        if (
+            self.reserve is None
+            or DEEP in entry.who
+            or not takes_gpus(wanted)
+            or not self.settings.has_dcgmi
+        ):
+            return await self._ask_worker(run_id, wanted, results)
+        try:
+            async with self.reserve(self.deadline(entry.checks, entry.options), entry.checks):
+                return await self._ask_worker(run_id, wanted, results)
+        except (NotNow, ApiError) as why:
+            results[DIAGNOSTIC] = concluded(
+                DIAGNOSTIC,
+                [Finding("gpu_in_use", SKIP, f"the GPUs could not be reserved: {why}", "watch")],
+                "",
+            )
+        rest = {name: options for name, options in wanted.items() if name != DIAGNOSTIC}
+        return await self._ask_worker(run_id, rest, results) if rest else {}
+
+    async def _ask_worker(
+        self, run_id: str, wanted: Dict[str, Options], results: Dict[str, CheckResult]
+    ) -> Dict[str, Any]:
+        """Put the worker's results into ``results``; what it did not come to is unknown. Returns
+        what it says of the node.
+        """
+        facts: Dict[str, Any] = {}
+
+        def heard(message: Dict[str, Any]) -> None:
+            if "result" in message:
+                result = CheckResult.from_dict(message["result"])
+                if result.check in wanted:
+                    results[result.check] = result
+            elif isinstance(message.get("node"), dict):
+                facts.update(message["node"])
+
+        request = {
+            "checks": [[name, options] for name, options in wanted.items()],
+            "settings": self.check_settings._asdict(),
+        }
+        began = time.monotonic()
+        self._errand = asyncio.create_task(
+            worker_client.Errand(run_id, self._command).run(
+                request, self.worker_seconds(wanted), heard
+            )
+        )
+        try:
+            await asyncio.wait({self._errand})
+        finally:
+            self._errand.cancel()
+            await asyncio.wait({self._errand})
+        aborted = {
+            "crashed": {
+                "what": "the worker",
+                "signal": None,
+                "raised": "nothing, it was broken off by the agent",
+            }
+        }
+        trouble = aborted if self._errand.cancelled() else self._errand.result()
+        for name in wanted:
+            if name not in results:
+                results[name] = _unfinished(name, trouble, time.monotonic() - began)
+        return facts
+
+    async def _ask_runner(self, name: str, options: Options, run_id: str) -> CheckResult:
+        one = self.registered[name]
+        began, seconds = time.monotonic(), one.seconds(options)
+        task = asyncio.ensure_future(one.runner(options, run_id))
+        try:
+            await asyncio.wait({task}, timeout=seconds)
+            if not task.done():
+                raise TimeoutError
+            result = task.result()
+        except TimeoutError:
+            trouble = {
+                "hung": {
+                    "what": name,
+                    "seconds": round(time.monotonic() - began, 1),
+                    "allowed_seconds": seconds,
+                    "abandoned_pid": None,
+                }
+            }
+            return _unfinished(name, trouble, time.monotonic() - began)
+        except Exception as error:
+            log.exception("%s failed", name)
+            trouble = {
+                "crashed": {
+                    "what": name,
+                    "signal": None,
+                    "raised": f"{type(error).__name__}: {error}",
+                }
+            }
+            return _unfinished(name, trouble, time.monotonic() - began)
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait({task}, timeout=FAREWELL)
+        return CheckResult(
+            name,
+            result.status,
+            result.summary,
+            result.findings,
+            result.measurements,
+            round(time.monotonic() - began, 3),
+        )
+
+
+def _unfinished(name: str, trouble: Dict[str, Any], seconds: float) -> CheckResult:
+    """A check that did not come to its end could not tell, and says why."""
+    why = trouble or {
+        "crashed": {
+            "what": "the worker",
+            "signal": None,
+            "raised": "nothing and left this check out",
+        }
+    }
+    result = concluded(name, mishap_findings(why, NODE), "")
+    return CheckResult(name, result.status, result.summary, result.findings, [], round(seconds, 3))

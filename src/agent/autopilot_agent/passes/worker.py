@@ -1,0 +1,105 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The program that runs the checks of one pass, apart from the service: a driver or tool that hangs
+or crashes can only take this one along.
+
+Standard input: ``{"parent": process id, "checks": [[name, options], ...], "settings": {fields of
+_health.node.framework.check.Settings}}``; with ``"idle": true`` in place of the checks it only looks whether
+somebody uses the GPUs. Standard output, a line each as soon as it is known: ``{"result":
+CheckResult}``, and last ``{"node": facts}``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import json
+import os
+import signal
+import sys
+import time
+from typing import Any, Dict, List
+
+from _health.node import checks
+from _health.node.framework import busy_gate, runner
+from _health.node.framework.check import Check, Options, Probe, Readings, Settings
+from _health.model import PASSIVE, CheckResult, concluded
+
+from . import orphans
+
+_PR_SET_PDEATHSIG = 1
+#: Seconds that what is still there at the end has for unwinding before it is killed; the core gives
+#: its programs two.
+_GRACE = 2.5
+
+
+def main() -> None:
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    signal.signal(signal.SIGTERM, _unwind)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        request = json.load(sys.stdin)
+        if os.getppid() == request["parent"]:
+            run(request)
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        _end_what_is_left(os.environ.get(orphans.MARK, ""))
+
+
+def run(request: Dict[str, Any]) -> None:
+    """Run the checks: the passive ones at once, since they share a driver session, and the others
+    one by one, whatever the ones before found.
+    """
+    settings = Settings(**request["settings"])
+    if request.get("idle"):
+        _say({"result": runner.run([(IDLE, {})], settings)[0].result.to_dict()})
+        return
+    wanted = [(checks.load(name), options) for name, options in request["checks"]]
+    passive = [one for one in wanted if one[0].intrusion == PASSIVE]
+    outcomes: List[runner.Outcome] = []
+    for some in [passive] * bool(passive) + [
+        [one] for one in wanted if one[0].intrusion != PASSIVE
+    ]:
+        finished = runner.run(some, settings, stop_on_fail=False)
+        outcomes += finished
+        for outcome in finished:
+            _say({"result": outcome.result.to_dict()})
+    _say({"node": runner.node_facts(outcomes, settings)})
+
+
+def _look(probe: Probe) -> Readings:
+    with busy_gate.lock(probe.host, busy_gate.lock_seconds(probe)) as locked_by:
+        return {"looked": busy_gate.look(probe, locked_by)}
+
+
+def _judge_idle(readings: Readings, _options: Options) -> CheckResult:
+    return concluded(IDLE.name, busy_gate.judge(readings["looked"]), "nobody uses the GPUs")
+
+
+IDLE = Check("gpu_idle", "does nobody use the GPUs", PASSIVE, _look, _judge_idle)
+
+
+def _say(message: Dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(message) + "\n")
+    sys.stdout.flush()
+
+
+def _unwind(_number: int, _frame: Any) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise SystemExit(1)
+
+
+def _end_what_is_left(mark: str) -> None:
+    """End what this worker started and has not ended: by SIGTERM, and after a grace period by
+    SIGKILL.
+    """
+    until = time.monotonic() + _GRACE
+    left = orphans.signal_all(mark, signal.SIGTERM) if mark else []
+    while left and time.monotonic() < until:
+        time.sleep(0.05)
+        left = orphans.marked(mark)
+    if left:
+        orphans.signal_all(mark, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()
