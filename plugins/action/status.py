@@ -14,7 +14,7 @@ from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     document as report,
     console,
@@ -93,7 +93,7 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
     for name in options["check"]:
         if name != _ALL:
             try:
-                checks.name_of(name)
+                registry.name_of(name)
             except ValueError as error:
                 raise ValueError(f"check: {error}, and {_ALL}") from None
     for name, pattern, accepted in (

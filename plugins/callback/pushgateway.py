@@ -55,7 +55,7 @@ from ansible.plugins.callback import CallbackBase
 from ansible.release import __version__ as ansible_version
 from ansible.template import Templar
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     metrics,
     document,
@@ -69,7 +69,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import 
 _VERDICT = "autopilot.gpu.verdict"
 _CAPTURE = "autopilot.gpu.usage_capture"
 #: Modules that have `health` in what they return, unless something went wrong.
-_CHECKS = {f"autopilot.gpu.{name}" for name in (*checks.NAMES, "node_checks")}
+_CHECKS = {f"autopilot.gpu.{name}" for name in (*registry.NAMES, "node_checks")}
 _PHASES = ("preflight", "inflight", "postflight")
 #: What is kept of a result without `health`; the same as the verdict looks at.
 _KEPT = ("unreachable", "skipped", "msg", "module_stdout", "module_stderr")

@@ -35,7 +35,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (
     conclude,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import options as _options
 
@@ -117,7 +117,7 @@ def measured(name, rates, **options):
         "after": {"locked_by": None, "looks": [look]},
     }
     own = {"minimum": None, "concurrent": False, "force": False, **options}
-    result = conclude(checks.load("pcie_bandwidth"), own, readings)
+    result = conclude(registry.load("pcie_bandwidth"), own, readings)
     facts = {"gpus": [{key: one[key] for key in IDENTITY} for one in gpus]}
     return verdict.Node(
         name, [result], facts, {"pcie_bandwidth": {"options": own, "readings": readings}}

@@ -9,8 +9,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
+from _health.node import registry
 from _health.node.framework.check import Options
-from _health.node.checks import NODE_CHECKS
 from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult, worst
 
 #: A check of each periodic pass is fresh for so many periods.
@@ -148,7 +148,7 @@ def _vanished(before: CheckResult, after: CheckResult) -> bool:
     all of them along.
     """
     return (
-        after.check in NODE_CHECKS
+        after.check in registry.names_of_pass()
         and after.status == SKIP
         and not after.findings
         and before.status == PASS

@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
 
 from . import fleet_activity, fleet_versions
-from ...node.checks import HOST
+from ...node import registry
 from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
 from ..mesh import judge as mesh_judge
 from ...model import (
@@ -287,7 +287,7 @@ def judge_node(
         fit = COULD_NOT_TELL
     else:
         # A host that is well says nothing of GPUs that no check has seen.
-        telling = [one for one in judged if one.check not in HOST] or judged
+        telling = [one for one in judged if one.check not in registry.names_of_host()] or judged
         # A check that skipped some GPUs and measured the others has checked the node.
         fit = (
             SKIPPED if all(one.status == SKIP and not one.measurements for one in telling) else FIT

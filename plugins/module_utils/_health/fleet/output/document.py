@@ -15,7 +15,7 @@ from datetime import datetime, timezone
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ... import VERSION
-from ...node import checks
+from ...node import registry
 from ...node.checks import node_changes
 from ...model import SKIP, CheckResult, Finding
 from ...node.framework.conclude import conclude
@@ -302,21 +302,21 @@ def _whole(check: str, readings: Mapping[str, Any]) -> Any:
     not in it.
     """
     recorded = mapping(readings.get(check))
-    if check not in checks.AFTER or not _can_be_judged(check, recorded):
+    if check != node_changes.NAME or not _can_be_judged(check, recorded):
         return readings.get(check)
     others = {name: mapping(one).get("readings") for name, one in readings.items() if name != check}
     return dict(recorded, readings=node_changes.completed(recorded["readings"], others))
 
 
 def _can_be_judged(check: str, recorded: Any) -> bool:
-    return check in checks.NAMES and bool(mapping(mapping(recorded).get("readings")))
+    return check in registry.NAMES and bool(mapping(mapping(recorded).get("readings")))
 
 
 def _concluded_again(result: CheckResult, recorded: Any) -> CheckResult:
     if not _can_be_judged(result.check, recorded):
         return result
     again = conclude(
-        checks.load(result.check), mapping(recorded.get("options")), recorded["readings"]
+        registry.load(result.check), mapping(recorded.get("options")), recorded["readings"]
     )
     return CheckResult(
         again.check,

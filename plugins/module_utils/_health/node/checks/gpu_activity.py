@@ -15,7 +15,7 @@ import time
 from statistics import mean
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from ..framework.check import Check, Options, Readings
+from ..framework.check import WHEN_NAMED, Check, Options, Readings
 from ..framework.probe import Probe
 from ..devices.clock_events import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SLOWDOWNS, SW_THERMAL
 from ...knowledge.gpus import are_contained
@@ -590,6 +590,8 @@ def refuse(options: Options) -> None:
 NAME = "gpu_activity"
 CHECK = Check(
     name=NAME,
+    runs=WHEN_NAMED,
+    beside_a_job=True,
     purpose="what the GPUs do beside a job for a window of seconds",
     intrusion=PASSIVE,
     measure=measure,

@@ -427,6 +427,7 @@ def _positive(value: Any) -> Optional[float]:
 
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="are the PCIe links of the GPUs and above them as wide as they can be, and free of "
     "errors",
     intrusion=PASSIVE,
