@@ -46,9 +46,9 @@ import node as sandbox  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict  # noqa: E402
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
-)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     FAIL,
     PASSIVE,
@@ -322,7 +322,7 @@ def examine(scenario: Scenario) -> List[Dict[str, Any]]:
         ]
         return [
             outcome.result.to_dict()
-            for outcome in runner.run(wanted, Settings(**settings), stop_on_fail=False)
+            for outcome in runner.run(wanted, HostSettings(**settings), stop_on_fail=False)
         ]
     finally:
         shutil.rmtree(directory, ignore_errors=True)

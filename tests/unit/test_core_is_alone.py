@@ -46,9 +46,9 @@ for name in json.load(sys.stdin):
     importlib.import_module(name)
 from _health.node import checks
 from _health.node.framework import runner
-from _health.node.framework.check import Settings
+from _health.node.framework.probe import HostSettings
 requests = [(check, check.defaults()) for check in checks.chosen([])]
-outcomes = runner.run(requests, Settings(host_root=sys.argv[2]))
+outcomes = runner.run(requests, HostSettings(host_root=sys.argv[2]))
 print(json.dumps([[outcome.result.check, outcome.result.status] for outcome in outcomes]))
 """
 
@@ -113,7 +113,11 @@ def test_every_check_is_registered():
     """The registry is all that a check needs beside its own file and its module, and what is
     forgotten most easily.
     """
-    files = {path.stem for path in (CORE / "node" / "checks").glob("*.py") if not path.name.startswith("_")}
+    files = {
+        path.stem
+        for path in (CORE / "node" / "checks").glob("*.py")
+        if not path.name.startswith("_")
+    }
     assert set(checks.NAMES) == files
     assert [checks.load(name).name for name in checks.NAMES] == list(checks.NAMES)
 

@@ -18,7 +18,7 @@ from ... import VERSION
 from ...node import checks
 from ...node.checks import node_changes
 from ...model import SKIP, CheckResult, Finding
-from ...node.framework.runner import conclude
+from ...node.framework.conclude import conclude
 from ..mesh import judge as mesh_judge
 from ..mesh.plan import describe
 from ...lenient import mapping
