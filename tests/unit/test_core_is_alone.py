@@ -113,7 +113,11 @@ def test_every_check_is_registered():
     """The registry is all that a check needs beside its own file and its module, and what is
     forgotten most easily.
     """
-    files = {path.stem for path in (CORE / "node" / "checks").glob("*.py") if not path.name.startswith("_")}
+    files = {
+        path.stem
+        for path in (CORE / "node" / "checks").glob("*.py")
+        if not path.name.startswith("_")
+    }
     assert set(checks.NAMES) == files
     assert [checks.load(name).name for name in checks.NAMES] == list(checks.NAMES)
 

@@ -21,7 +21,9 @@ from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.fleet.output.metrics import Sample
 from _health.model import STATUSES
-from _health.fleet.judging.verdict import FIT, Policy, judge_node
+from _health.fleet.judging.policy import Policy
+from _health.fleet.judging.report import FIT
+from _health.fleet.judging.verdict import judge_node
 
 from ..passes.deep import Deep
 from ..passes.engine import Engine, Pass
@@ -79,7 +81,7 @@ class Exposition(Collector):
         """A pass is done, and what it found is in the state."""
         self._passes[done.verdict.status] += 1
         self._pass_seconds = done.finished - done.began
-        if judge_node(self._node, [one.result for one in self._state.known()], Policy()).fit == FIT:
+        if judge_node([one.result for one in self._state.known()], Policy()).fit == FIT:
             self._last_success = done.finished
 
     # ---- collecting ----
@@ -105,7 +107,7 @@ class Exposition(Collector):
         known = self._state.known()
         if not known:
             return []
-        verdict = judge_node(self._node, [one.result for one in known], Policy())
+        verdict = judge_node([one.result for one in known], Policy())
         latest = max(one.finished for one in known)
         node = {
             "name": self._node,
