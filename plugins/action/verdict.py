@@ -14,10 +14,8 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
-    around_pass,
-    store,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
     answer_from_task,

@@ -19,7 +19,9 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
     Check,
-    Settings,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     BESIDE_A_JOB,
@@ -75,7 +77,7 @@ def main_of(check: Check) -> None:
     )
 
 
-def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]]) -> Settings:
+def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]]) -> HostSettings:
     """The module's common options, once they and those of the checks are accepted; what is not ends
     the module.
 
@@ -94,7 +96,7 @@ def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]
         except ValueError as error:
             module.fail_json(msg=f"options of {check.name}: {error}")
     bounded.end_with_reader(1)
-    return Settings(*(module.params[name] for name in Settings._fields))
+    return HostSettings(*(module.params[name] for name in HostSettings._fields))
 
 
 def left_out(asked: list[str], beside_job: bool) -> list[Outcome]:
@@ -120,7 +122,9 @@ def leave(module: AnsibleModule, result: dict[str, t.Any]) -> t.NoReturn:
     module.exit_json(**result)
 
 
-def result_of(outcomes: list[Outcome], settings: Settings, with_readings: bool) -> dict[str, t.Any]:
+def result_of(
+    outcomes: list[Outcome], settings: HostSettings, with_readings: bool
+) -> dict[str, t.Any]:
     """What every check module returns."""
     result: dict[str, t.Any] = {
         "changed": False,

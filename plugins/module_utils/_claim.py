@@ -14,9 +14,7 @@ import time
 import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import claim_procedures
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.claim_objects import (
-    REMOVAL,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import REMOVAL
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster
 
 #: Seconds beyond its own time that a request under way may take.

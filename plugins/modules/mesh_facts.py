@@ -99,8 +99,8 @@ import os
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import (
     node_daemon,
@@ -126,7 +126,7 @@ def main() -> None:
             "root file system is mounted"
         )
     bounded.end_with_reader(1)
-    settings = Settings(nvml_library=module.params["nvml_library"], host_root=root)
+    settings = HostSettings(nvml_library=module.params["nvml_library"], host_root=root)
     if not module.check_mode:
         # A run that was interrupted still has the lock that the gate asks for. What cannot be
         # ended, the start of the next run reports.

@@ -124,10 +124,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
     options_of,
     result_of,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
-    around_pass,
-    store,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     QUIET,
     beside_a_job,

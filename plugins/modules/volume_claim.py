@@ -124,7 +124,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._claim import tried
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import claim_procedures
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (
+    conclude,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.volume_claim import (
     CHECK,
     SECONDS,
@@ -156,8 +158,7 @@ def main() -> None:
         module.check_mode,
     )
     found = dataclasses.replace(
-        runner.conclude(CHECK, options, readings),
-        duration_seconds=round(time.monotonic() - began, 3),
+        conclude(CHECK, options, readings), duration_seconds=round(time.monotonic() - began, 3)
     )
     result: dict[str, t.Any] = {
         "changed": False,

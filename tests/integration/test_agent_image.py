@@ -179,11 +179,11 @@ import aiohttp, prometheus_client, pynvml, _health
 from _health.node import checks
 from _health.node.framework import runner
 from _health.node.system import fping, interfaces as network, iperf3
-from _health.node.framework.check import Settings
+from _health.node.framework.probe import HostSettings
 from _health.node.system.host import Host
 from _health.node.devices import ptx_generated as ptx
 check = checks.load("ping_mesh")
-told = runner.run([(check, dict(check.defaults(), targets=["127.0.0.1", "::1"], count=5))], Settings())[0].result.to_dict()
+told = runner.run([(check, dict(check.defaults(), targets=["127.0.0.1", "::1"], count=5))], HostSettings())[0].result.to_dict()
 try:
     open("/opt/autopilot/x", "w")
     written = True

@@ -22,8 +22,8 @@ from interpreters import interpreter
 from registry import DIGEST, Authority, Proxy, Registry
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     image_registry,
@@ -67,7 +67,7 @@ def look(world, *images, **options):
         **options,
     }
     image_registry.CHECK.refuse(given)
-    return runner.run([(image_registry.CHECK, given)], Settings(host_root=str(world.root)))[0]
+    return runner.run([(image_registry.CHECK, given)], HostSettings(host_root=str(world.root)))[0]
 
 
 def said(outcome):
@@ -321,7 +321,7 @@ def test_a_server_that_is_silent_costs_its_deadline_and_no_other_its_time(world)
             f"{world.registry.host}/team/llm:v1"
         ]
         outcome = runner.run(
-            [(image_registry.CHECK, given)], Settings(host_root=str(world.root), timeout=9.0)
+            [(image_registry.CHECK, given)], HostSettings(host_root=str(world.root), timeout=9.0)
         )[0]
         assert time.monotonic() - began < 12
     assert [(one.code, one.status, one.subject.name) for one in outcome.result.findings] == [
@@ -368,10 +368,10 @@ PROGRAM = """
 import sys
 sys.path.insert(0, sys.argv[1])
 from _health.node.framework import runner
-from _health.node.framework.check import Settings
+from _health.node.framework.probe import HostSettings
 from _health.node.checks import image_registry
 options = dict(image_registry.CHECK.defaults(), images=sys.argv[3:], ca_file=sys.argv[2])
-print([finding.code for outcome in runner.run([(image_registry.CHECK, options)], Settings()) for finding in outcome.result.findings])
+print([finding.code for outcome in runner.run([(image_registry.CHECK, options)], HostSettings()) for finding in outcome.result.findings])
 """
 
 

@@ -23,9 +23,9 @@ PLAYBOOK = str(ROOT / "playbooks/preflight.yml")
 
 LOOK = """
 import json, sys
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import Settings
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import HostSettings
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import facts
-print(json.dumps(facts.look(Settings(host_root=sys.argv[1], timeout=float(sys.argv[2])), ask_gate=True)))
+print(json.dumps(facts.look(HostSettings(host_root=sys.argv[1], timeout=float(sys.argv[2])), ask_gate=True)))
 """
 
 

@@ -19,8 +19,8 @@ import pytest
 from controller import linked
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import nfs_mounts
 
@@ -68,9 +68,9 @@ def look(root, mounts=(), table="", timeout=None):
     (root / "proc/1/mounts").write_text(f"/dev/sda1 / ext4 rw 0 0\n{table}", encoding="utf-8")
     given = {"mounts": [{"mount_point": None, "path": "/export", **one} for one in mounts]}
     nfs_mounts.refuse(given)
-    return runner.run([(nfs_mounts.CHECK, given)], Settings(host_root=str(root), timeout=timeout))[
-        0
-    ]
+    return runner.run(
+        [(nfs_mounts.CHECK, given)], HostSettings(host_root=str(root), timeout=timeout)
+    )[0]
 
 
 def said(outcome):

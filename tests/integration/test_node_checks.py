@@ -14,9 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
-    around_pass,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
 
 PREFIX = "ansible_collections.autopilot.gpu.plugins.modules."
 

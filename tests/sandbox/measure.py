@@ -15,8 +15,8 @@ import sys
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )
 
 request = json.loads(sys.argv[1])
@@ -24,7 +24,7 @@ chosen = [
     (checks.find(name), dict(checks.find(name).defaults(), **options))
     for name, options in request["checks"]
 ]
-outcomes = runner.run(chosen, Settings(**request["settings"]), **request["how"])
+outcomes = runner.run(chosen, HostSettings(**request["settings"]), **request["how"])
 print(
     json.dumps(
         [

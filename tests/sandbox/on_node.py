@@ -11,8 +11,8 @@ import json
 import sys
 import time
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import (
     node_daemon,
@@ -23,7 +23,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh im
 def main() -> None:
     given = json.load(sys.stdin)
     if sys.argv[1] == "facts":
-        answer = facts.look(Settings(host_root=given["host_root"]), ask_gate=False)
+        answer = facts.look(HostSettings(host_root=given["host_root"]), ask_gate=False)
         answer["clock"] = time.time()
     elif sys.argv[1] == "start":
         answer = node_daemon.start(given["share"], given["host_root"])

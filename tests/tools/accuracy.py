@@ -56,8 +56,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     judge_node,
 )  # noqa: E402
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     FAIL,
@@ -326,7 +326,7 @@ def examine(scenario: Scenario) -> List[Dict[str, Any]]:
         ]
         return [
             outcome.result.to_dict()
-            for outcome in runner.run(wanted, Settings(**settings), stop_on_fail=False)
+            for outcome in runner.run(wanted, HostSettings(**settings), stop_on_fail=False)
         ]
     finally:
         shutil.rmtree(directory, ignore_errors=True)

@@ -46,9 +46,9 @@ for name in json.load(sys.stdin):
     importlib.import_module(name)
 from _health.node import checks
 from _health.node.framework import runner
-from _health.node.framework.check import Settings
+from _health.node.framework.probe import HostSettings
 requests = [(check, check.defaults()) for check in checks.chosen([])]
-outcomes = runner.run(requests, Settings(host_root=sys.argv[2]))
+outcomes = runner.run(requests, HostSettings(host_root=sys.argv[2]))
 print(json.dumps([[outcome.result.check, outcome.result.status] for outcome in outcomes]))
 """
 

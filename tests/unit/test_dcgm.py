@@ -18,9 +18,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices
     dcgm_report,
     dcgm_run,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     Probe,
-    Settings,
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import dcgm_diag
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import (
@@ -806,6 +806,6 @@ def test_a_time_limit_of_dcgm_stays_above_the_durations_given():
 
 
 def test_the_check_has_half_a_minute_to_end_what_it_started():
-    probe = Probe(Settings())
-    probe.begin(dcgm_diag.CHECK, {}, knowledge.DEADLINES[1])
+    probe = Probe(HostSettings())
+    probe.begin("dcgm_diag", {}, knowledge.DEADLINES[1], dcgm_diag.CHECK.grace)
     assert probe.grace == 30

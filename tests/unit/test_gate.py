@@ -23,9 +23,9 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import busy_gate
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import gpu_holders
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     Probe,
-    Settings,
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import NODE, gpu_subject
@@ -503,7 +503,7 @@ def test_slurm_is_asked_for_jobs(case, tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.setenv("SLURM_JOB_ID", "77")
     monkeypatch.setenv("SLURMD_NODENAME", "gpu07")
-    assert busy_gate._jobs(Probe(Settings())) == expected
+    assert busy_gate._jobs(Probe(HostSettings())) == expected
 
 
 def test_a_slurm_that_hangs_leaves_open_whether_there_are_jobs(tmp_path, monkeypatch):
@@ -511,7 +511,7 @@ def test_a_slurm_that_hangs_leaves_open_whether_there_are_jobs(tmp_path, monkeyp
     (tmp_path / "squeue").write_text("#!/bin/sh\nexec sleep 30\n")
     (tmp_path / "squeue").chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    jobs = busy_gate._jobs(Probe(Settings()))
+    jobs = busy_gate._jobs(Probe(HostSettings()))
     assert jobs == {"error": "squeue did not answer within 0 s"}
     assert "use_unknown" in [
         finding.code
@@ -523,4 +523,4 @@ def test_a_slurm_that_hangs_leaves_open_whether_there_are_jobs(tmp_path, monkeyp
 
 def test_without_slurm_there_are_no_jobs(monkeypatch):
     monkeypatch.setenv("PATH", "/nowhere")
-    assert busy_gate._jobs(Probe(Settings())) is None
+    assert busy_gate._jobs(Probe(HostSettings())) is None

@@ -8,7 +8,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (
+    conclude,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import gpu_count
 
 GPU = {"index": 0, "uuid": "GPU-1", "pci": "00000000:18:00.0", "name": "NVIDIA H100 80GB HBM3"}
@@ -67,7 +69,7 @@ def test_no_readings_raise_and_none_pass_without_a_gpu(readings, expected):
 
 @given(anything | unmeasured)
 def test_whatever_was_read_is_concluded(readings):
-    result = runner.conclude(
+    result = conclude(
         gpu_count.CHECK,
         {"expected_gpus": 1},
         readings if isinstance(readings, dict) else {"gpus": readings},

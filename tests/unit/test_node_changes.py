@@ -19,12 +19,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.replay import (
     replay,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
-    around_pass,
-    store,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import node_changes
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
@@ -252,7 +250,7 @@ def outcomes(**more):
 
 
 def test_a_pass_that_keeps_and_one_that_compares(host):
-    settings = Settings(host_root=host.root)
+    settings = HostSettings(host_root=host.root)
     kept = around_pass.kept("job42", outcomes(), settings)
     assert (kept.result.check, kept.result.status, kept.result.summary) == (
         "node_changes",
@@ -274,7 +272,7 @@ def test_a_pass_that_keeps_and_one_that_compares(host):
 
 
 def test_in_check_mode_nothing_is_kept(host):
-    around = around_pass.Around("job42", "keep", None, 0, {}, Settings(host_root=host.root))
+    around = around_pass.Around("job42", "keep", None, 0, {}, HostSettings(host_root=host.root))
     assert around.run(
         [], passive_only=True, stop_on_fail=True
     ) == [] and "error" in store.read_back("job42", host)
@@ -289,7 +287,7 @@ def recorded(several):
 
 
 def test_the_controllers_copy_is_the_nodes(host):
-    kept = around_pass.kept("job42", outcomes(), Settings(host_root=host.root))
+    kept = around_pass.kept("job42", outcomes(), HostSettings(host_root=host.root))
     facts = {"gpus": [GPU], "driver_version": "580"}
     copied = around_pass.controller_copy(
         json.loads(json.dumps(recorded([*outcomes(), kept]))), {key: facts[key] for key in facts}
@@ -301,7 +299,7 @@ def test_the_controllers_copy_is_the_nodes(host):
 
 
 def test_a_run_is_judged_again_from_its_document(host):
-    settings = Settings(host_root=host.root)
+    settings = HostSettings(host_root=host.root)
     around_pass.kept("job42", outcomes(), settings)
     passed = outcomes(uncorrectable=8)
     compared = around_pass.compared(

@@ -17,7 +17,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.
     CHECK,
     judge,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (
     conclude,
 )
 

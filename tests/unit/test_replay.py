@@ -46,7 +46,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     Finding,
     Subject,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (
     conclude,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks

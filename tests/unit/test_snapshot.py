@@ -16,12 +16,10 @@ import time
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import (
-    around_pass,
-    store,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    Settings,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
+    HostSettings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
@@ -297,7 +295,7 @@ def test_a_full_disk_costs_nothing_else(host):
             OSError
         ):
             handle.write(b"x" * (64 << 10))
-        kept = around_pass.kept("job42", outcome(), Settings(host_root=host.root))
+        kept = around_pass.kept("job42", outcome(), HostSettings(host_root=host.root))
         left = [
             name
             for _place, _directories, names in os.walk(host.path("var/lib/autopilot-gpu"))
@@ -329,7 +327,7 @@ def test_a_place_that_cannot_be_written(host, place, said):
     os.makedirs(os.path.dirname(host.path(place)), exist_ok=True)
     with open(host.path(place), "w", encoding="utf-8") as handle:
         handle.write("a file")
-    kept = around_pass.kept("job42", outcome(), Settings(host_root=host.root))
+    kept = around_pass.kept("job42", outcome(), HostSettings(host_root=host.root))
     assert [finding.code for finding in kept.result.findings] == [
         "snapshot_not_kept"
     ] and said in kept.result.summary

@@ -19,6 +19,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster impo
     claim_procedures,
     claim_objects,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import BY_HAND
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import volume_claim
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
@@ -30,7 +31,7 @@ FAST = {
     "default": True,
 }
 KEEPS = dict(FAST, name="keeps", reclaim_policy="Retain", default=False)
-CLASSES = [FAST, KEEPS, dict(KEEPS, name="by-hand", provisioner=claim_procedures.BY_HAND)]
+CLASSES = [FAST, KEEPS, dict(KEEPS, name="by-hand", provisioner=BY_HAND)]
 OPTIONS = dict(volume_claim.CHECK.defaults(), storage_class="fast")
 PLAN = claim_procedures.plan_of(OPTIONS, 120)
 LIKE = {

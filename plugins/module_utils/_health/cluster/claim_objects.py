@@ -9,16 +9,16 @@ from __future__ import annotations
 import textwrap
 from typing import Any, Dict, NamedTuple, Optional
 
+from ..knowledge.cluster import REMOVAL, WRITTEN
+
 LABELS = {
     "app.kubernetes.io/managed-by": "autopilot-gpu",
     "app.kubernetes.io/component": "volume-claim",
 }
 #: Seconds that the objects are in use at most, by their maker's word; older ones are leftovers.
 LIFETIME = "autopilot.gpu/lifetime-seconds"
-#: Seconds for removing the pod and the claim.
-REMOVAL = 45.0
-#: Bytes that are written, in so many pieces.
-WRITTEN, _PIECES = 4 << 20, 8
+#: The bytes are written in so many pieces.
+_PIECES = 8
 
 #: What the pod does; what it says is the container's termination message. Dropping the pages makes
 #: the reading ask the volume where that is possible.

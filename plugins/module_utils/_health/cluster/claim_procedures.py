@@ -28,10 +28,8 @@ from .client import (
     items,
     path_of,
 )
-from ..knowledge.cluster import CONTAINER, SELECTOR
+from ..knowledge.cluster import CONTAINER, SELECTOR, keeps_volumes
 
-#: A class without a provisioner has its volumes made by hand.
-BY_HAND = "kubernetes.io/no-provisioner"
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 #: Seconds by which the clocks of those who try may differ from the API server's.
 _SKEW = 60.0
@@ -159,11 +157,6 @@ def _unusable_class(plan: Plan, readings: Dict[str, Any]) -> Procedure[bool]:
     ]
     chosen = [one for one in readings["storage_classes"] if one["name"] == plan.storage_class]
     return not chosen or keeps_volumes(chosen[0])
-
-
-def keeps_volumes(chosen: Dict[str, Any]) -> bool:
-    """Whether each claim of the class leaves a volume behind."""
-    return chosen.get("reclaim_policy") == "Retain" and chosen.get("provisioner") != BY_HAND
 
 
 def pattern(plan: Plan) -> Procedure[Optional[Dict[str, Any]]]:

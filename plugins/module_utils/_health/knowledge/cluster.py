@@ -4,6 +4,8 @@
 
 from __future__ import annotations
 
+from typing import Any, Dict
+
 #: Where the role puts the agent when nobody says otherwise: IBM Autopilot's namespace.
 NAMESPACE = "autopilot"
 #: Labels of the agent's pods, as a selector.
@@ -18,3 +20,15 @@ CLIENT = "autopilot-client"
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"
 PRESENT, PRODUCT, REPLICAS = "nvidia.com/gpu.present", "nvidia.com/gpu.product", "nvidia.com/gpu.replicas"
+
+#: Seconds for removing the pod and the claim of a volume claim.
+REMOVAL = 45.0
+#: Bytes that the pod of a volume claim writes.
+WRITTEN = 4 << 20
+#: A class without a provisioner has its volumes made by hand.
+BY_HAND = "kubernetes.io/no-provisioner"
+
+
+def keeps_volumes(chosen: Dict[str, Any]) -> bool:
+    """Whether each claim of the class leaves a volume behind."""
+    return chosen.get("reclaim_policy") == "Retain" and chosen.get("provisioner") != BY_HAND

@@ -12,10 +12,10 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from _health.cluster import claim_procedures
-from _health.node.framework import runner
+from _health.node.framework.conclude import conclude
 from _health.node.framework.check import Options
 from _health.node.checks.volume_claim import CHECK, SECONDS
-from _health.cluster.claim_objects import REMOVAL
+from _health.knowledge.cluster import REMOVAL
 from _health.model import CheckResult
 
 from .kube import Kube
@@ -78,5 +78,5 @@ class Claimer:
                     )
                 )
                 readings["left"] = await asyncio.shield(removing)
-        result = runner.conclude(CHECK, wanted, readings)
+        result = conclude(CHECK, wanted, readings)
         return dataclasses.replace(result, duration_seconds=round(time.monotonic() - began, 3))

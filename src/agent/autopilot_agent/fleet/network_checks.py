@@ -17,7 +17,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 from _health.node import checks
 from _health.node.framework import runner
 from _health.node.framework.check import Check, Options
-from _health.node.framework.check import Settings as CheckSettings
+from _health.node.framework.probe import HostSettings
 from _health.node.framework.driver_findings import mishap_findings
 from _health.knowledge.cluster import SELECTOR
 from _health.cluster.client import ApiError, path_of
@@ -74,7 +74,7 @@ class Network:
         self._kube = kube
         self._engine = engine
         self._peers = Peers(kube, settings.namespace, settings.service)
-        self._check_settings = CheckSettings(None, settings.nvml_library, settings.host_root)
+        self._check_settings = HostSettings(None, settings.nvml_library, settings.host_root)
         self._asking = asking or Asking(settings.node, settings.peer_token_file)
         #: Where in the ring the next pass without names begins; not the same for all agents that
         #: start at once.

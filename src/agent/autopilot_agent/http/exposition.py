@@ -204,7 +204,7 @@ def _families(
     for sample in samples:
         by_name.setdefault(sample.metric, []).append(sample)
     for name, kind, words, labels in described:
-        family: Callable[..., Metric] = (
+        family: Callable[..., CounterMetricFamily | GaugeMetricFamily] = (
             CounterMetricFamily if kind == table.COUNTER else GaugeMetricFamily
         )
         own = [sample for sample in by_name.get(name, []) if set(sample.labels) == set(labels)]
@@ -213,5 +213,5 @@ def _families(
             for sample in own:
                 metric.add_metric(
                     [*common.values(), *(sample.labels[label] for label in labels)], sample.value
-                )  # type: ignore[attr-defined]
+                )
             yield metric

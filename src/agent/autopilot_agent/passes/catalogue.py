@@ -9,7 +9,7 @@ from typing import Awaitable, Callable, Dict, List, NamedTuple, Optional, Sequen
 from _health.node import checks
 from _health.node.framework import runner
 from _health.node.framework.check import Check, Options
-from _health.node.framework.check import Settings as CheckSettings
+from _health.node.framework.probe import HostSettings
 from _health.model import PASSIVE, CheckResult
 
 from . import worker_client
@@ -35,7 +35,7 @@ class Catalogue:
     def __init__(self, settings: Settings, timeout: Optional[float]) -> None:
         """``timeout`` are the seconds of each check in place of its own deadline."""
         self.settings = settings
-        self.check_settings = CheckSettings(
+        self.check_settings = HostSettings(
             settings.expected_gpus, settings.nvml_library, settings.host_root, timeout
         )
         self.registered: Dict[str, Registered] = {}

@@ -4,7 +4,7 @@
 or crashes can only take this one along.
 
 Standard input: ``{"parent": process id, "checks": [[name, options], ...], "settings": {fields of
-_health.node.framework.check.Settings}}``; with ``"idle": true`` in place of the checks it only looks whether
+_health.node.framework.probe.HostSettings}}``; with ``"idle": true`` in place of the checks it only looks whether
 somebody uses the GPUs. Standard output, a line each as soon as it is known: ``{"result":
 CheckResult}``, and last ``{"node": facts}``.
 """
@@ -21,7 +21,8 @@ from typing import Any, Dict, List
 
 from _health.node import checks
 from _health.node.framework import busy_gate, runner
-from _health.node.framework.check import Check, Options, Probe, Readings, Settings
+from _health.node.framework.check import Check, Options, Readings
+from _health.node.framework.probe import Probe, HostSettings
 from _health.model import PASSIVE, CheckResult, concluded
 
 from . import orphans
@@ -49,7 +50,7 @@ def run(request: Dict[str, Any]) -> None:
     """Run the checks: the passive ones at once, since they share a driver session, and the others
     one by one, whatever the ones before found.
     """
-    settings = Settings(**request["settings"])
+    settings = HostSettings(**request["settings"])
     if request.get("idle"):
         _say({"result": runner.run([(IDLE, {})], settings)[0].result.to_dict()})
         return

@@ -6,65 +6,17 @@ across the fleet. Pure.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Hashable, Iterable, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from ...model import WARN, CheckResult, Finding
 from ...lenient import mappings_in
+from ...node.checks.driver import FIRMWARE, Odd, Value, odd_ones
 
 #: Nodes that must have a value before it is said of one that it differs: of two nobody knows which
 #: is right.
 MINIMUM_NODES = 3
 #: Differences of a node that its evidence has.
 _MOST = 32
-
-#: What a GPU or its node tells of its driver and firmware, and what it is called.
-FIRMWARE: Tuple[Tuple[str, str], ...] = (
-    ("vbios", "VBIOS"),
-    ("inforom", "InfoROM"),
-    ("gsp", "GSP firmware"),
-)
-
-
-class Value(NamedTuple):
-    """``value`` of ``what`` (among those of one ``kind``) that ``owner`` has."""
-
-    owner: Hashable
-    kind: str
-    what: str
-    value: Hashable
-
-
-class Odd(NamedTuple):
-    """A value that most others do not have: ``majority`` is what ``share`` of ``total`` owners
-    have.
-    """
-
-    value: Value
-    majority: Hashable
-    share: int
-    total: int
-
-
-def odd_ones(values: Iterable[Value], least: int) -> List[Odd]:
-    """Who differs from what more than half of at least ``least`` owners have. Where there is no
-    such majority, nobody does.
-    """
-    groups: Dict[Tuple[str, str], Dict[Hashable, Value]] = {}
-    for value in values:
-        groups.setdefault((value.kind, value.what), {})[value.owner] = value
-    found = []
-    for group in groups.values():
-        counts: Dict[Hashable, int] = {}
-        for value in group.values():
-            counts[value.value] = counts.get(value.value, 0) + 1
-        majority = max(counts, key=lambda one: counts[one])
-        if len(group) >= least and 2 * counts[majority] > len(group):
-            found += [
-                Odd(value, majority, counts[majority], len(group))
-                for value in group.values()
-                if value.value != majority
-            ]
-    return found
 
 
 def compare(nodes: Sequence[Tuple[str, Any]]) -> Dict[str, List[CheckResult]]:

@@ -16,7 +16,7 @@ from ...lenient import list_of, mapping
 from ...model import SKIP, CheckResult
 from ...node import checks
 from ...node.checks import node_changes
-from ...node.framework.runner import conclude
+from ...node.framework.conclude import conclude
 from ..mesh import judge as mesh_judge
 
 #: Options by check, validated.

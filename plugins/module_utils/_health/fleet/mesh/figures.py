@@ -485,6 +485,11 @@ class Observed(NamedTuple):
     delay: Dict[Key, Observation]
     rate: Dict[Key, Observation]
 
+    def echo_between(self, plane: str, host: str, other: str) -> Optional[Observation]:
+        """The pings between two hosts on a plane, in whichever order they are named."""
+        first, second = sorted((host, other))
+        return self.echo.get((plane, first, second))
+
 
 def observe(
     plan: Mapping[str, Any], figures: Figures, expected: Mapping[LinkClass, Expected], turn: int

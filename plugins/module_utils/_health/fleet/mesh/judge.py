@@ -346,9 +346,9 @@ def _not_measured(
 def _pings_missing(view: View, host: str, plane: str) -> List[Finding]:
     own = [echo for echo in view.echoes_at(host) if echo.plane == plane]
     if any(
-        view.speaks(host, view.observed.echo.get((plane, *sorted((echo.source, echo.target)))))
+        view.speaks(host, view.observed.echo_between(plane, echo.source, echo.target))
         for echo in own
-    ):  # type: ignore[arg-type]
+    ):
         return []
     return [_not_measured(view, host, PING, plane, "nothing was measured")]
 

@@ -325,9 +325,9 @@ class View:
             return one
         if one.check == IPERF:
             echoes = [
-                self.observed.echo.get((bad.plane, *sorted((bad.source, bad.target))))
+                self.observed.echo_between(bad.plane, bad.source, bad.target)
                 for bad in one.cause.bad
-            ]  # type: ignore[arg-type]
+            ]
             return one._replace(
                 filtered=any(echo is not None and echo.value > 0 for echo in echoes)
             )

@@ -25,7 +25,7 @@ from typing import (
     TypeVar,
 )
 
-from ...node.devices import dcgm_report
+from ...node.checks import dcgm_diag
 from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, worst
 from ...lenient import mapping
 from ..judging.policy import apply_policy, policy_from
@@ -779,12 +779,8 @@ def _diagnosed(node: Dict[str, Any], result: CheckResult) -> float:
     """1 where any result of DCGM's (first) run says fail; without its document, where the check
     does.
     """
-    runs = mapping(mapping(mapping(node["readings"]).get("dcgm_diag")).get("readings")).get("runs")
-    said = (
-        {one.status for one in dcgm_report.results(mapping(runs[0]).get("report"))}
-        if isinstance(runs, list) and runs
-        else set()
-    )
+    readings = mapping(mapping(mapping(node["readings"]).get("dcgm_diag")).get("readings"))
+    said = dcgm_diag.first_run_statuses(readings)
     return float("fail" in said if said else result.status == "fail")
 
 

@@ -9,6 +9,7 @@ hardware. What is not known of a job is not taken for the same.
 from __future__ import annotations
 
 import json
+from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Sequence
 
 from ...lenient import mapping
@@ -104,12 +105,11 @@ def _parameters(a: Records, b: Records) -> "tuple[List[Dict[str, Any]], bool]":
 def _declared(records: Records) -> Dict[str, Any]:
     """What the hosts of a run declare; what only differs between them stands as a list."""
     names = dict.fromkeys(name for record in records for name in mapping(record.get("declared")))
-    return {
-        str(name): _of_all(
-            records, lambda record, key=name: mapping(record.get("declared")).get(key)
-        )
-        for name in names
-    }  # type: ignore[misc]
+    return {str(name): _of_all(records, partial(_declared_value, name)) for name in names}
+
+
+def _declared_value(name: str, record: Dict[str, Any]) -> Any:
+    return mapping(record.get("declared")).get(name)
 
 
 def _command(record: Dict[str, Any]) -> Any:

@@ -18,7 +18,8 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..system import programs
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult, Finding, Measurement, concluded
 from ...lenient import mapping

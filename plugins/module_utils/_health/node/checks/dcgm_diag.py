@@ -19,14 +19,16 @@ import os
 import re
 import shutil
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ..devices import dcgm_report, dcgm_run
 from ..framework import busy_gate
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge import dcgm as knowledge
 from ...knowledge.gpus import model_of
 from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth
+from ...lenient import mappings_in
 from ...model import (
     FAIL,
     INVASIVE,
@@ -186,7 +188,8 @@ def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> N
         if version >= [4] and probe.settings.expected_gpus == len(readings["gpus"])
         else []
     )
-    first = dcgm_run.run(probe, readings, ["-r", what.run] + selection, parameters, until)
+    engine = probe.options.get("host_engine")
+    first = dcgm_run.run(probe, readings, ["-r", what.run] + selection, parameters, until, engine)
     readings["runs"].append(first)
     probe.keep(readings)
     suspects = [
@@ -204,7 +207,12 @@ def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> N
         }
         readings["runs"].append(
             dcgm_run.run(
-                probe, readings, ["-r", ",".join(tests) or "1"] + selection, parameters, until
+                probe,
+                readings,
+                ["-r", ",".join(tests) or "1"] + selection,
+                parameters,
+                until,
+                engine,
             )
         )
 
@@ -228,6 +236,14 @@ def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
 
 
 # --- judging ---
+
+
+def first_run_statuses(readings: Readings) -> Set[str]:
+    """What DCGM's own results of the first diagnostic say: empty without its document."""
+    runs = mappings_in(readings.get("runs"))
+    return (
+        {result.status for result in dcgm_report.results(runs[0].get("report"))} if runs else set()
+    )
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:

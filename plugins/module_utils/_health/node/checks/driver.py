@@ -3,7 +3,7 @@
 """Do driver, libraries and firmware of the node go together, are its GPUs set alike, and runs what
 they need: persistence, fabric manager?
 
-Whether other nodes have the same is said by the comparison across the fleet (`uniform`), and
+Whether other nodes have the same is said by the comparison across the fleet (`fleet_versions`), and
 whether the fabric took the GPUs in by the check ``nvlink``.
 """
 
@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple
 
 from ..devices import gpu_holders
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..system.host import Host
 from ...knowledge.gpus import NO_PROTECTION, model_of
 from ...model import (
@@ -30,7 +31,6 @@ from ...model import (
     gpu_subject,
 )
 from ..devices.nvml import LIBRARY_DIRECTORIES
-from ...fleet.judging.fleet_versions import FIRMWARE, Value, odd_ones
 from ..framework.driver_findings import (
     judge_gpus,
     listed_gpus,
@@ -60,9 +60,57 @@ _COMPUTE_MODES = {
 }
 _GRAPHICS, _MEMORY = 0, 2
 
+#: What a GPU or its node tells of its driver and firmware, and what it is called.
+FIRMWARE: Tuple[Tuple[str, str], ...] = (
+    ("vbios", "VBIOS"),
+    ("inforom", "InfoROM"),
+    ("gsp", "GSP firmware"),
+)
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+
+class Value(NamedTuple):
+    """``value`` of ``what`` (among those of one ``kind``) that ``owner`` has."""
+
+    owner: Hashable
+    kind: str
+    what: str
+    value: Hashable
+
+
+class Odd(NamedTuple):
+    """A value that most others do not have: ``majority`` is what ``share`` of ``total`` owners
+    have.
+    """
+
+    value: Value
+    majority: Hashable
+    share: int
+    total: int
+
+
+def odd_ones(values: Iterable[Value], least: int) -> List[Odd]:
+    """Who differs from what more than half of at least ``least`` owners have. Where there is no
+    such majority, nobody does.
+    """
+    groups: Dict[Tuple[str, str], Dict[Hashable, Value]] = {}
+    for value in values:
+        groups.setdefault((value.kind, value.what), {})[value.owner] = value
+    found = []
+    for group in groups.values():
+        counts: Dict[Hashable, int] = {}
+        for value in group.values():
+            counts[value.value] = counts.get(value.value, 0) + 1
+        majority = max(counts, key=lambda one: counts[one])
+        if len(group) >= least and 2 * counts[majority] > len(group):
+            found += [
+                Odd(value, majority, counts[majority], len(group))
+                for value in group.values()
+                if value.value != majority
+            ]
+    return found
+
+
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -174,8 +222,7 @@ def _found(pattern: Any, text: Optional[str]) -> Optional[str]:
     return found.group(1) if found else None
 
 
-# --- judging
-# ---------------------------------------------------------------------------------------------------------
+# --- judging ---
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:

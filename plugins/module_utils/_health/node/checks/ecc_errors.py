@@ -12,7 +12,8 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.gpus import NO_PROTECTION, are_contained, model_of
 from ...model import (
     FAIL,

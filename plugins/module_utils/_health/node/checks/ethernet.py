@@ -11,7 +11,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple
 
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject, concluded
 from ...lenient import mapping

@@ -15,7 +15,8 @@ import time
 from statistics import mean
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..devices.clock_events import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SLOWDOWNS, SW_THERMAL
 from ...knowledge.gpus import are_contained
 from ...model import (

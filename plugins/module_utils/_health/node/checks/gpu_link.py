@@ -15,7 +15,8 @@ from typing import Any, Dict, List, NamedTuple, Optional, Tuple
 
 from ..devices import pcie_state
 from ..system.bounded import Child, wait
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.links import GB
 from ...knowledge.nvlinks import nvlinks_of
 from ...model import (
@@ -67,8 +68,7 @@ _GPU_SECONDS, _PAIR_SECONDS = 3.0, 1.0
 NVLINK, PCIE = "nvlink", "pcie"
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -117,8 +117,7 @@ def _measure(probe: Probe, gpus: List[Dict[str, Any]], until: float) -> Readings
     return dict(found, mishap=child.mishap())
 
 
-# --- judging (pure)
-# --------------------------------------------------------------------------------------------------
+# --- judging (pure) ---
 
 
 class _Pair(NamedTuple):

@@ -15,7 +15,8 @@ import time
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..system.bounded import Child, wait
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.links import GB
 from ...knowledge.memory import memory_bandwidth_of
 from ...model import (
@@ -69,8 +70,7 @@ _WORDS = {
 }
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -98,8 +98,7 @@ def _measure_one(probe: Probe, gpu: Dict[str, Any], seconds: float) -> Readings:
     return dict(found, **child.mishap())
 
 
-# --- judging (pure)
-# --------------------------------------------------------------------------------------------------
+# --- judging (pure) ---
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:

@@ -16,7 +16,8 @@ from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..devices import clock_events
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..devices.clock_events import (
     HOT_SHARE,
     HW_SLOWDOWN,

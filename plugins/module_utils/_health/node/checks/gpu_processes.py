@@ -14,7 +14,8 @@ import time
 from typing import Any, Dict, List, Optional, Set, Tuple
 
 from ..devices import gpu_holders
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.gpus import shares_memory
 from ...model import FAIL, PASS, PASSIVE, WARN, CheckResult, Finding, Measurement, NODE, Subject
 from ..devices.gpu_holders import IDLE_MEMORY, first_of, foreign
@@ -37,8 +38,7 @@ PATIENCE = 5.0
 _MEMORY = ("used", "reserved", "total")
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -119,8 +119,7 @@ class _Look:
         ]
 
 
-# --- judging
-# ---------------------------------------------------------------------------------------------------------
+# --- judging ---
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:

@@ -17,7 +17,8 @@ import os
 import re
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..system.host import Host
 from ...model import (
     FAIL,

@@ -13,10 +13,12 @@ node's container runtime and not to us (a private authority, plain HTTP) is unkn
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any, Dict, List, Tuple
 
 from ..system.bounded import Child, end, wait
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..system.image_reference import reference_of
 from ...model import (
     FAIL,
@@ -112,9 +114,11 @@ def measure(probe: Probe) -> Readings:
     # Each in a process of its own: a resolver that does not answer has no time limit, and keeps no
     # other image waiting.
     children = [
-        Child(lambda report, one=one: registry_client.examine(report, one, access, host), seconds)
-        for one in references
-    ]  # type: ignore[misc]
+        Child(
+            partial(registry_client.examine, reference=reference, access=access, host=host), seconds
+        )
+        for reference in references
+    ]
     try:
         wait(children, until)
     finally:

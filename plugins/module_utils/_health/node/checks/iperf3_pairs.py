@@ -14,7 +14,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..system import fping, iperf3, interfaces, programs
 from ..framework import busy_gate
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.network import CPU_LIMIT, LINK_SHARE
 from ...model import (
     FAIL,
@@ -69,8 +70,7 @@ PREDECESSOR: Dict[str, Dict[str, Any]] = {
 }
 
 
-# --- options (pure)
-# --------------------------------------------------------------------------------------------------
+# --- options (pure) ---
 
 
 def translated(options: Options) -> Options:
@@ -168,8 +168,7 @@ def deadline(options: Options, _gpus: int) -> float:
     )
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -250,8 +249,7 @@ def use_of_gpus(
         )
 
 
-# --- judging (pure)
-# --------------------------------------------------------------------------------------------------
+# --- judging (pure) ---
 
 
 def held(readings: Any) -> List[Finding]:

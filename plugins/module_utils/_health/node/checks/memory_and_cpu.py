@@ -19,7 +19,8 @@ import threading
 import time
 from typing import Any, Dict, List, Optional, Tuple
 
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..system.host import Host, cpus_in, leading_number
 from ...model import (
     FAIL,

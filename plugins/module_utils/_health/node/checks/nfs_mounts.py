@@ -14,11 +14,13 @@ from __future__ import annotations
 import errno
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..system import nfs
 from ..system.bounded import Child, end, wait
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...model import (
     FAIL,
     PASSIVE,
@@ -83,13 +85,10 @@ def measure(probe: Probe) -> Readings:
     probe.stage("asking NFS servers and looking at their mounts")
     until = time.monotonic() + min(probe.seconds, SECONDS) - _ENDING
     asking = [
-        Child(lambda report, to=(asked, key[1]): nfs.ask(report, *to), SECONDS)
+        Child(partial(nfs.ask, server=asked, port=key[1]), SECONDS)
         for key, asked in servers.items()
-    ]  # type: ignore[misc]
-    looking = [
-        Child(lambda report, at=path: nfs.look(report, _below(probe, at)), POINT_SECONDS)
-        for path in paths
-    ]  # type: ignore[misc]
+    ]
+    looking = [Child(partial(nfs.look, path=_below(probe, path)), POINT_SECONDS) for path in paths]
     try:
         wait(looking, min(until, time.monotonic() + POINT_SECONDS))
         end(looking, 0.2)

@@ -12,7 +12,8 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..snapshots.difference import changes
 from ..snapshots.difference.between import JOB, named
 from ...model import (

@@ -14,7 +14,8 @@ import time
 from functools import partial
 from typing import Any, Dict, Iterable, List, Optional, Tuple
 
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.nvlinks import BRIDGED, NONE, SWITCHED, WIRED, Links, nvlinks_of
 from ...model import (
     FAIL,
@@ -115,8 +116,7 @@ _SUMMARIES = (
 )
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -207,8 +207,7 @@ def _parameter(text: Optional[str], name: str) -> Optional[bool]:
     return None
 
 
-# --- judging (pure)
-# --------------------------------------------------------------------------------------------------
+# --- judging (pure) ---
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:

@@ -15,7 +15,8 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..devices import pcie_state
 from ..system.bounded import Child, wait
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth, over_pcie
 from ...model import (
     FAIL,
@@ -62,8 +63,7 @@ DIRECTIONS = ("host_to_device", "device_to_host")
 _LINK_SAMPLES = 10
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -88,7 +88,7 @@ def _measure_one(probe: Probe, nvml: Any, gpu: Dict[str, Any], seconds: float) -
     """What a child finds out about a GPU within its time, while this process watches the link."""
     from ..devices import host_copies as transfers
 
-    link = pcie_state.limits(probe, nvml, gpu)
+    link = pcie_state.limits(probe.host, nvml, gpu)
     probe.stage(f"measuring GPU {gpu['index']}")
     until = time.monotonic() + seconds
     child = Child(lambda report: transfers.one(report, probe.host, gpu), seconds + GRACE)
@@ -97,7 +97,7 @@ def _measure_one(probe: Probe, nvml: Any, gpu: Dict[str, Any], seconds: float) -
         while not wait([child], min(until, time.monotonic() + 0.01)) and time.monotonic() < until:
             phase = child.values.get("phase")
             if phase and looks < _LINK_SAMPLES:
-                seen = pcie_state.now(probe, nvml, gpu)
+                seen = pcie_state.now(probe.host, nvml, gpu)
                 wait([child], time.monotonic() + 0.001)
                 if child.values.get("phase") == phase:
                     looks += 1
@@ -139,8 +139,7 @@ def _measure_together(probe: Probe, gpus: List[Dict[str, Any]], until: float) ->
     )
 
 
-# --- judging (pure)
-# --------------------------------------------------------------------------------------------------
+# --- judging (pure) ---
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:

@@ -15,7 +15,8 @@ from functools import partial
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..devices import pcie_state
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.links import GENERATIONS, over_pcie, replays_per_minute
 from ...model import (
     FAIL,
@@ -53,8 +54,7 @@ _CALLS = {
 _REPLAYS = "nvmlDeviceGetPcieReplayCounter"
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -123,8 +123,7 @@ def _read(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     )
 
 
-# --- judging (pure)
-# --------------------------------------------------------------------------------------------------
+# --- judging (pure) ---
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:

@@ -12,7 +12,8 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..system import fping, interfaces, programs
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge.network import LEAST_LOST, MAXIMUM_LOSS
 from ...model import FAIL, LIGHT, UNKNOWN, CheckResult, Finding, Measurement, concluded
 from ...lenient import mapping
@@ -94,8 +95,7 @@ def deadline(options: Options, _gpus: int) -> float:
     )
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -166,8 +166,7 @@ def _ping(
     return {target: told["targets"].get(target) or {"error": error} for target in targets}
 
 
-# --- judging (pure)
-# --------------------------------------------------------------------------------------------------
+# --- judging (pure) ---
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:

@@ -26,7 +26,8 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..system import programs
 from ..system.bounded import Child, Report, wait
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ..system.host import Host
 from ...model import (
     FAIL,

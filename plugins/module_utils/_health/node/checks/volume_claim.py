@@ -14,10 +14,9 @@ import re
 from dataclasses import replace
 from typing import Any, Dict, List, Optional
 
-from ..framework.check import Check, Options, Probe, Readings
-from ...cluster.claim_procedures import keeps_volumes
-from ...cluster.claim_objects import REMOVAL, WRITTEN
-from ...knowledge.cluster import NAMESPACE
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
+from ...knowledge.cluster import NAMESPACE, REMOVAL, WRITTEN, keeps_volumes
 from ...model import (
     FAIL,
     LIGHT,

@@ -16,7 +16,8 @@ import re
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from ..system import kernel_log
-from ..framework.check import Check, Options, Probe, Readings
+from ..framework.check import Check, Options, Readings
+from ..framework.probe import Probe
 from ...knowledge import xids
 from ...knowledge.gpus import recovery_action
 from ...knowledge.xids import Verdict
@@ -79,8 +80,7 @@ _RECOVERY_TO = re.compile(r"\bto\s+0x([0-9a-fA-F]+)")
 _WORDS = ("NVRM:", "SXid", "PCIe Bus Error")
 
 
-# --- measuring
-# -------------------------------------------------------------------------------------------------------
+# --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
@@ -247,8 +247,7 @@ def _thinned(events: List[Event]) -> List[Event]:
     return [events[place] for place in kept[-MOST_EVENTS:]]
 
 
-# --- judging
-# ---------------------------------------------------------------------------------------------------------
+# --- judging ---
 
 
 class _Told(NamedTuple):

@@ -14,10 +14,10 @@ import shutil
 import signal
 import tempfile
 import time
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, Protocol
 
 from . import dcgm_report
-from ..framework.check import Probe, Readings
+from ..system.bounded import Completed
 from ..system.host import Host, Process
 from ...knowledge import dcgm as knowledge
 
@@ -30,13 +30,25 @@ _VERSION_SECONDS = 10.0
 _LAST_SECONDS = 4.0
 
 
-def version(probe: Probe, program: str) -> List[int]:
+class ProgramRunner(Protocol):
+    """What runs dcgmi: with a deadline, and with a way to say what is waited for."""
+
+    #: Seconds for all of it, and after those the seconds for ending what was started.
+    seconds: float
+    grace: float
+
+    def run(self, argv: Any, seconds: float, **how: Any) -> Completed: ...
+
+    def stage(self, what: str) -> None: ...
+
+
+def version(runner: ProgramRunner, program: str) -> List[int]:
     """dcgmi's version as numbers, empty when it does not say: then it is asked for nothing that
     only newer ones know.
     """
     try:
-        told = probe.run(
-            [program, "--version"], min(_VERSION_SECONDS, probe.seconds / 4), grace=0.5
+        told = runner.run(
+            [program, "--version"], min(_VERSION_SECONDS, runner.seconds / 4), grace=0.5
         ).stdout
     except OSError:
         return []
@@ -53,8 +65,13 @@ def test_seconds(parameters: Dict[str, str]) -> float:
 
 
 def run(
-    probe: Probe, readings: Readings, selection: List[str], parameters: Dict[str, str], until: float
-) -> Readings:
+    runner: ProgramRunner,
+    readings: Dict[str, Any],
+    selection: List[str],
+    parameters: Dict[str, str],
+    until: float,
+    host_engine: Optional[str] = None,
+) -> Dict[str, Any]:
     """One diagnostic by the program and version in ``readings``; while another one is running,
     tried again for half of the time there is.
 
@@ -62,22 +79,21 @@ def run(
     "left" (processes that could not be ended)}``, or ``{"argv", "error"}`` where dcgmi could not be
     started.
     """
-    host_engine = probe.options.get("host_engine")
     argv = [readings["dcgmi"], "diag", "-j"] + selection
     if host_engine:
         argv += ["--host", host_engine]
     if parameters:
         argv += ["-p", ";".join(f"{name}={value}" for name, value in parameters.items())]
-    pause = min(15.0, max(0.2, probe.seconds / 20))
+    pause = min(15.0, max(0.2, runner.seconds / 20))
     patience = (time.monotonic() + until) / 2
     while True:
         with _StatsDirectory(wanted=not host_engine) as stats:
             one = _run_once(
-                probe, argv + stats, _time_limit(readings["version"], parameters, until), until
+                runner, argv + stats, _time_limit(readings["version"], parameters, until), until
             )
         if not already_running(one) or time.monotonic() + pause > patience:
             return one
-        probe.stage("waiting for another DCGM diagnostic to end")
+        runner.stage("waiting for another DCGM diagnostic to end")
         time.sleep(pause)
 
 
@@ -154,15 +170,17 @@ class _StatsDirectory:
         return None
 
 
-def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> Readings:
+def _run_once(
+    runner: ProgramRunner, argv: List[str], limit: List[str], until: float
+) -> Dict[str, Any]:
     before = _engine_tests()
     finished = False
     left: List[int] = []
     try:
-        done = probe.run(
+        done = runner.run(
             argv + limit,
             max(0.1, until - time.monotonic()),
-            grace=probe.grace - min(_LAST_SECONDS, probe.grace / 4),
+            grace=runner.grace - min(_LAST_SECONDS, runner.grace / 4),
         )
         finished = not done.timed_out and done.returncode is not None and done.returncode >= 0
     except OSError as error:
@@ -171,7 +189,7 @@ def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> 
     finally:
         if not finished:
             left = _end(
-                sorted(set(_engine_tests()) - set(before)), min(_LAST_SECONDS, probe.grace / 4) / 2
+                sorted(set(_engine_tests()) - set(before)), min(_LAST_SECONDS, runner.grace / 4) / 2
             )
     return {
         "argv": done.argv,
@@ -185,13 +203,13 @@ def _run_once(probe: Probe, argv: List[str], limit: List[str], until: float) -> 
     }
 
 
-def report_of(one: Readings) -> Dict[str, Any]:
+def report_of(one: Dict[str, Any]) -> Dict[str, Any]:
     """The normalised document of a run, empty when it has none."""
     report = one.get("report")
     return report if isinstance(report, dict) else {}
 
 
-def already_running(one: Readings) -> bool:
+def already_running(one: Dict[str, Any]) -> bool:
     """Whether a run was refused because the engine is busy with another diagnostic."""
     report = report_of(one)
     words = f"{report.get('errors')} {one.get('text') if report.get('problem') else ''}"

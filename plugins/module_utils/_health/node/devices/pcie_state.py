@@ -8,7 +8,6 @@ import os
 import re
 from typing import Any, Dict, List, Optional
 
-from ..framework.check import Probe, Readings
 from ..system.host import Host, sysfs_name
 from ...knowledge.links import GENERATIONS
 from ...model import normalise_pci
@@ -16,16 +15,16 @@ from ...model import normalise_pci
 _ADDRESS = r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 
 
-def limits(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
+def limits(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     """What GPU and slot can do together (``max_generation``, ``max_width``), what the GPU could
     (``gpu_max_generation``), and the link at rest.
     """
-    sysfs = _sysfs_limits(probe.host, gpu["pci"])
+    sysfs = _sysfs_limits(host, gpu["pci"])
     generation, width = (
         _ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkGeneration"),
         _ask(nvml, gpu, "nvmlDeviceGetMaxPcieLinkWidth"),
     )
-    rest = now(probe, nvml, gpu)
+    rest = now(host, nvml, gpu)
     return {
         "max_generation": generation or sysfs["generation"],
         "max_width": width or sysfs["width"],
@@ -36,7 +35,7 @@ def limits(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
     }
 
 
-def now(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
+def now(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
     """``generation`` and ``width`` at this moment; a link at rest sleeps in a lower generation."""
     generation, width = (
         _ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"),
@@ -44,14 +43,14 @@ def now(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]
     )
     if generation and width:
         return {"generation": generation, "width": width}
-    sysfs = probe.host.pci_link(gpu["pci"])
+    sysfs = host.pci_link(gpu["pci"])
     return {
         "generation": generation or GENERATIONS.get(sysfs["current_link_speed"]),
         "width": width or sysfs["current_link_width"] or None,
     }
 
 
-def replays(nvml: Any, gpu: Dict[str, Any], link: Readings) -> Optional[int]:
+def replays(nvml: Any, gpu: Dict[str, Any], link: Dict[str, Any]) -> Optional[int]:
     """How many packets had to be sent again since `limits` gave ``link``."""
     after = _ask(nvml, gpu, "nvmlDeviceGetPcieReplayCounter")
     return after - link["replays"] if after is not None and link["replays"] is not None else None

@@ -25,7 +25,8 @@ from typing import Any, Dict, Iterator, List, Optional, Set
 
 from ..system import atomic_file, private_dir
 from ..devices import gpu_holders as processes
-from .check import Probe, Readings
+from .check import Readings
+from .probe import Probe
 from ..system.host import Host
 from ...model import NODE, SKIP, UNKNOWN, Finding, Subject, gpu_subject
 from ..devices.gpu_holders import IDLE_MEMORY, first_of, foreign
@@ -44,8 +45,7 @@ LOCK_NAME = "checks.lock"
 LOCK_SECONDS = 10.0
 
 
-# --- looking
-# ---------------------------------------------------------------------------------------------------------
+# --- looking ---
 
 
 def look(probe: Probe, locked_by: Optional[Dict[str, Any]] = None, times: int = 2) -> Readings:
@@ -147,8 +147,7 @@ def _jobs(probe: Probe) -> Optional[Dict[str, Any]]:
     return {"ids": sorted(set(done.stdout.split()) - {os.environ.get("SLURM_JOB_ID", "")})}
 
 
-# --- judging (pure)
-# --------------------------------------------------------------------------------------------------
+# --- judging (pure) ---
 
 
 def judge(readings: Any) -> List[Finding]:
@@ -412,8 +411,7 @@ def _number(value: Any) -> float:
     return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
-# --- the lock
-# --------------------------------------------------------------------------------------------------------
+# --- the lock ---
 
 
 @contextlib.contextmanager

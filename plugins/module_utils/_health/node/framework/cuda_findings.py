@@ -10,7 +10,8 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
 from . import busy_gate
-from .check import Probe, Readings
+from .check import Readings
+from .probe import Probe
 from ...model import FAIL, UNKNOWN, WARN, Finding, NODE, Subject, gpu_subject
 from ...lenient import mapping
 from .driver_findings import NOT_READ, driver_finding

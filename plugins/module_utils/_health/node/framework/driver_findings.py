@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
 
-from .check import Probe, Readings
+from .check import Readings
+from .probe import Probe
 from ...model import (
     FAIL,
     SKIP,

@@ -11,24 +11,14 @@ all on a node that already failed.
 from __future__ import annotations
 
 import time
-import traceback
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ..system.bounded import Child, Report, call, end, wait
-from .check import Check, Options, Probe, Readings, Settings
-from .driver_findings import NOT_READ, driver_finding, listed_gpus, mishap_findings
+from .check import Check, Options, Readings
+from .conclude import conclude
+from .probe import Probe, HostSettings
 from ..system.host import Host
-from ...model import (
-    FAIL,
-    PASSIVE,
-    SKIP,
-    UNKNOWN,
-    CheckResult,
-    Finding,
-    NODE,
-    concluded,
-    gpu_subject,
-)
+from ...model import FAIL, PASSIVE, SKIP, CheckResult, Finding, concluded
 
 #: Seconds the shared child of the passive checks may be silent before the others stop waiting for
 #: it; never more than a quarter of the deadline.
@@ -50,7 +40,7 @@ class Outcome(NamedTuple):
 
 def run(
     requests: Sequence[Request],
-    settings: Settings,
+    settings: HostSettings,
     passive_only: bool = False,
     stop_on_fail: bool = True,
     again: Optional[Callable[[Outcome, float], bool]] = None,
@@ -89,49 +79,12 @@ def run(
     return [outcomes[check.name] for check, _options in requests]
 
 
-def deadline(check: Check, options: Options, settings: Settings) -> float:
+def deadline(check: Check, options: Options, settings: HostSettings) -> float:
     """Seconds the check may take on this host."""
     return settings.timeout or check.deadline(options, settings.expected_gpus or 8)
 
 
-def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
-    """Judge readings, also those of a measurement that hung, crashed or never began. Pure: old
-    readings can be judged again.
-    """
-    if isinstance(readings.get("absent"), dict):
-        return _judge_absence(check, options, readings["absent"])
-    if "error" in readings:
-        return concluded(
-            check.name,
-            [driver_finding(readings["error"], kernel_driver=bool(readings.get("kernel_driver")))],
-            "",
-        )
-    trouble = _trouble(readings)
-    try:
-        result = check.judge(readings, options)
-    except Exception as error:  # a judge that meets what it was not built for must not cost the node its other results
-        trace = traceback.format_exception(type(error), error, error.__traceback__)
-        message = f"what was read could not be judged: {type(error).__name__}: {error}"
-        result = concluded(
-            check.name,
-            [
-                Finding(
-                    "not_judged", UNKNOWN, message, "watch", NODE, {"trace": "".join(trace)[-2000:]}
-                )
-            ],
-            "",
-        )
-    if trouble:
-        findings = trouble + [
-            finding
-            for finding in result.findings
-            if finding.code not in ("no_gpu_seen", "gpu_not_read", "bus_not_read")
-        ]
-        result = concluded(check.name, findings, result.summary, result.measurements)
-    return result
-
-
-def node_facts(outcomes: Sequence[Outcome], settings: Settings) -> Dict[str, Any]:
+def node_facts(outcomes: Sequence[Outcome], settings: HostSettings) -> Dict[str, Any]:
     """What the readings tell about the node itself: its GPUs (index, uuid, pci, name), driver
     version, CPU model and boot id.
     """
@@ -154,7 +107,7 @@ def node_facts(outcomes: Sequence[Outcome], settings: Settings) -> Dict[str, Any
 
 
 def _outcome(
-    check: Check, options: Options, readings: Readings, seconds: float, settings: Settings
+    check: Check, options: Options, readings: Readings, seconds: float, settings: HostSettings
 ) -> Outcome:
     # What is said here is written down: a password has done its work by now.
     options = {
@@ -180,7 +133,7 @@ def not_run(name: str, why: str) -> CheckResult:
     return concluded(name, [Finding("not_run", SKIP, why)], "")
 
 
-def _would_run(check: Check, options: Options, settings: Settings) -> CheckResult:
+def _would_run(check: Check, options: Options, settings: HostSettings) -> CheckResult:
     seconds = deadline(check, options, settings)
     message = (
         f"check mode: would run ({check.intrusion}, at most {seconds / 60:.1f} min): "
@@ -201,7 +154,7 @@ def _would_run(check: Check, options: Options, settings: Settings) -> CheckResul
 
 
 def _measure_passive(
-    requests: Sequence[Request], settings: Settings
+    requests: Sequence[Request], settings: HostSettings
 ) -> List[Tuple[Readings, float]]:
     if not requests:
         return []
@@ -240,7 +193,9 @@ def _wait_for_all(children: List[Tuple[Child, List[Request]]], until: float) -> 
             return
 
 
-def _measure_alone(check: Check, options: Options, settings: Settings) -> Tuple[Readings, float]:
+def _measure_alone(
+    check: Check, options: Options, settings: HostSettings
+) -> Tuple[Readings, float]:
     seconds = deadline(check, options, settings)
     began = time.monotonic()
     # The check ends what it started within its own time; only if it does not come to that, it is
@@ -249,14 +204,14 @@ def _measure_alone(check: Check, options: Options, settings: Settings) -> Tuple[
     return _best_readings(check, [(child, [(check, options)])], began)
 
 
-def _measuring(requests: Sequence[Request], settings: Settings, seconds: float) -> Any:
+def _measuring(requests: Sequence[Request], settings: HostSettings, seconds: float) -> Any:
     """The function a child runs: measure each check and hand over its readings."""
 
     def measure(report: Report) -> None:
         probe = Probe(settings, report)
         absent = _absence(probe.host)
         for check, options in requests:
-            probe.begin(check, options, seconds)
+            probe.begin(check.name, options, seconds, check.grace)
             began = time.monotonic()
             probe.keep(_measured(check, probe, absent))
             report.send(_done_key(check.name), time.monotonic() - began)
@@ -305,11 +260,6 @@ def _best_readings(
     return readings, time.monotonic() - began
 
 
-def _trouble(readings: Readings) -> List[Finding]:
-    unread = [gpu for gpu in listed_gpus(readings) if gpu.get("error") == NOT_READ]
-    return mishap_findings(readings, gpu_subject(unread[0]) if unread else NODE)
-
-
 def _absence(host: Host) -> Optional[Dict[str, Any]]:
     """Evidence that the host has no NVIDIA GPU of its own; None when it has one or that cannot be
     told.
@@ -324,25 +274,3 @@ def _absence(host: Host) -> Optional[Dict[str, Any]]:
     if on_bus is None or len(on_bus) > len(passed_through) or host.driver_gpus() or devices:
         return None
     return {"pci": [], "passed_through": passed_through}
-
-
-def _judge_absence(check: Check, options: Options, absent: Dict[str, Any]) -> CheckResult:
-    expected = options.get("expected_gpus")
-    through = absent.get("passed_through")
-    through = through if isinstance(through, list) else []
-    words = (
-        f"all {len(through)} NVIDIA GPUs are passed through to virtual machines"
-        if through
-        else "no NVIDIA GPU on the PCI bus"
-    )
-    if expected:
-        finding = Finding(
-            "gpus_missing",
-            FAIL,
-            f"{words}, expected {expected}",
-            "drain_node",
-            NODE,
-            dict(absent, expected_gpus=expected),
-        )
-        return concluded(check.name, [finding], "")
-    return CheckResult(check.name, SKIP, words)

@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List
 from ..system import fping, iperf3, interfaces
 from ..framework import busy_gate
 from ..system.bounded import Child, Report, end, wait
-from ..framework.check import Probe, Settings
+from ..framework.probe import Probe, HostSettings
 from ..framework.driver_findings import mishap_findings
 from ..checks.iperf3_pairs import held, use_of_gpus
 from ...model import NODE, Finding
@@ -24,7 +24,7 @@ _SECONDS = 40.0
 Part = Callable[[Report, Probe], Any]
 
 
-def look(settings: Settings, ask_gate: bool) -> Dict[str, Any]:
+def look(settings: HostSettings, ask_gate: bool) -> Dict[str, Any]:
     """The facts of this host but for its clock, which only the controller can compare. With
     ``ask_gate`` it takes two seconds longer; ``gate_seconds`` is by how much it really did, since a
     plan has no use for them.
@@ -61,7 +61,7 @@ def look(settings: Settings, ask_gate: bool) -> Dict[str, Any]:
     return facts
 
 
-def _reading(part: Part, settings: Settings) -> Callable[[Report], None]:
+def _reading(part: Part, settings: HostSettings) -> Callable[[Report], None]:
     def read(report: Report) -> None:
         probe = Probe(settings, report)
         report.send("told", part(report, probe))

@@ -61,8 +61,7 @@ def _peer_of(connection: socket.socket) -> _Peer:
     return _Peer(pid, uid)
 
 
-# --- from outside
-# ----------------------------------------------------------------------------------------------------
+# --- from outside ---
 
 
 def start(share: Any, host_root: str = "/") -> Dict[str, Any]:
@@ -338,8 +337,7 @@ def _kill(peer: _Peer, run: Optional[str], answer: Dict[str, Any], host_root: st
     )
 
 
-# --- inside
-# ----------------------------------------------------------------------------------------------------------
+# --- inside ---
 
 
 def _serve(report: Report, share: Share, tools: Any, host_root: str) -> None:

@@ -34,8 +34,7 @@ _FIND_SECONDS = 12.0
 _LONGEST, _FARTHEST = 7 * 86400, 86400
 
 
-# --- the share
-# -------------------------------------------------------------------------------------------------------
+# --- the share ---
 
 
 def refuse(share: Any, now: float) -> None:
@@ -173,8 +172,7 @@ _WINDOWS: Dict[str, _Rules] = {
 }
 
 
-# --- following it
-# ----------------------------------------------------------------------------------------------------
+# --- following it ---
 
 
 def find_tools(share: Share) -> Tools:

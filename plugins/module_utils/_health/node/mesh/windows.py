@@ -61,8 +61,7 @@ def missing(window: Window, tools: Tools) -> Optional[Dict[str, str]]:
     )
 
 
-# --- ping
-# ------------------------------------------------------------------------------------------------------------
+# --- ping ---
 
 
 def ping(report: Report, window: Window, tools: Tools, closes: float) -> None:
@@ -116,8 +115,7 @@ def ping(report: Report, window: Window, tools: Tools, closes: float) -> None:
         report.send("reading", reading)
 
 
-# --- pair
-# ------------------------------------------------------------------------------------------------------------
+# --- pair ---
 
 
 def pair(

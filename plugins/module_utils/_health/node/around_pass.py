@@ -8,13 +8,14 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-from . import store
-from ..framework.check import Options, Settings
-from ..checks import node_changes
-from .difference.work import still_held
-from ..system.host import Host
-from ..framework.runner import Outcome, Request, node_facts, run
-from ...lenient import mapping
+from .snapshots import store
+from .framework.check import Options
+from .framework.probe import HostSettings
+from .checks import node_changes
+from .snapshots.difference.work import still_held
+from .system.host import Host
+from .framework.runner import Outcome, Request, node_facts, run
+from ..lenient import mapping
 
 
 class Baseline(NamedTuple):
@@ -59,7 +60,7 @@ def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> B
     return Baseline(copies[newest], about)
 
 
-def kept(name: str, outcomes: Sequence[Outcome], settings: Settings) -> Outcome:
+def kept(name: str, outcomes: Sequence[Outcome], settings: HostSettings) -> Outcome:
     """Keep a snapshot of a pass on the node. The readings of the outcome have ``kept``, with the
     snapshot's ``header``: from it and from the readings of the other checks the controller makes
     its own copy.
@@ -71,7 +72,7 @@ def kept(name: str, outcomes: Sequence[Outcome], settings: Settings) -> Outcome:
 
 
 def compared(
-    base: Baseline, outcomes: Sequence[Outcome], settings: Settings, options: Options
+    base: Baseline, outcomes: Sequence[Outcome], settings: HostSettings, options: Options
 ) -> Outcome:
     """Compare a pass with a snapshot."""
     header = store.header(str(base.about["run"]), Host(settings.host_root))
@@ -93,7 +94,7 @@ class Around(NamedTuple):
     given: Optional[Dict[str, Any]]
     release_seconds: float
     options: Options
-    settings: Settings
+    settings: HostSettings
 
     def run(
         self, requests: Sequence[Request], passive_only: bool, stop_on_fail: bool

@@ -1,0 +1,76 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""From the readings of a check to its result, whatever became of the measurement. Pure."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Any, Dict, List
+
+from ...model import FAIL, NODE, SKIP, UNKNOWN, CheckResult, Finding, concluded, gpu_subject
+from .check import Check, Options, Readings
+from .driver_findings import NOT_READ, driver_finding, listed_gpus, mishap_findings
+
+
+def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
+    """Judge readings, also those of a measurement that hung, crashed or never began. Pure: old
+    readings can be judged again.
+    """
+    if isinstance(readings.get("absent"), dict):
+        return _judge_absence(check, options, readings["absent"])
+    if "error" in readings:
+        return concluded(
+            check.name,
+            [driver_finding(readings["error"], kernel_driver=bool(readings.get("kernel_driver")))],
+            "",
+        )
+    trouble = _trouble(readings)
+    try:
+        result = check.judge(readings, options)
+    except Exception as error:  # a judge that meets what it was not built for must not cost the node its other results
+        trace = traceback.format_exception(type(error), error, error.__traceback__)
+        message = f"what was read could not be judged: {type(error).__name__}: {error}"
+        result = concluded(
+            check.name,
+            [
+                Finding(
+                    "not_judged", UNKNOWN, message, "watch", NODE, {"trace": "".join(trace)[-2000:]}
+                )
+            ],
+            "",
+        )
+    if trouble:
+        findings = trouble + [
+            finding
+            for finding in result.findings
+            if finding.code not in ("no_gpu_seen", "gpu_not_read", "bus_not_read")
+        ]
+        result = concluded(check.name, findings, result.summary, result.measurements)
+    return result
+
+
+def _trouble(readings: Readings) -> List[Finding]:
+    unread = [gpu for gpu in listed_gpus(readings) if gpu.get("error") == NOT_READ]
+    return mishap_findings(readings, gpu_subject(unread[0]) if unread else NODE)
+
+
+def _judge_absence(check: Check, options: Options, absent: Dict[str, Any]) -> CheckResult:
+    expected = options.get("expected_gpus")
+    through = absent.get("passed_through")
+    through = through if isinstance(through, list) else []
+    words = (
+        f"all {len(through)} NVIDIA GPUs are passed through to virtual machines"
+        if through
+        else "no NVIDIA GPU on the PCI bus"
+    )
+    if expected:
+        finding = Finding(
+            "gpus_missing",
+            FAIL,
+            f"{words}, expected {expected}",
+            "drain_node",
+            NODE,
+            dict(absent, expected_gpus=expected),
+        )
+        return concluded(check.name, [finding], "")
+    return CheckResult(check.name, SKIP, words)
