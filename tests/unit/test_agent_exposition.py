@@ -15,7 +15,8 @@ import pytest
 from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.model import CheckResult, Finding, Measurement, Subject, concluded
-from _health.fleet.judging.verdict import Policy, judge_node
+from _health.fleet.judging.policy import Policy
+from _health.fleet.judging.verdict import judge_node
 from autopilot_agent.passes.deep import Deep
 from autopilot_agent.passes.engine import Engine, Pass
 from autopilot_agent.http.exposition import Exposition
@@ -64,7 +65,7 @@ class Agent:
 
     def hears(self, *results, finished=None):
         finished = finished or time.time()
-        verdict = judge_node("gpu01", results, Policy())
+        verdict = judge_node(results, Policy())
         self.history.note(results, {}, finished, time.monotonic())
         self.exposition.heard(
             Pass(

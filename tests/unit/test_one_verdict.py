@@ -8,7 +8,9 @@ from __future__ import annotations
 import agent_world
 import pytest
 from _health.cluster.mark_states import Checked, State, step
-from _health.fleet.judging.verdict import COULD_NOT_TELL, FIT, SKIPPED, UNFIT, Policy, judge_node
+from _health.fleet.judging.policy import Policy
+from _health.fleet.judging.report import COULD_NOT_TELL, FIT, SKIPPED, UNFIT
+from _health.fleet.judging.verdict import judge_node
 from _health.model import STATUSES, UNKNOWN, CheckResult, Finding, Subject, concluded
 from autopilot_agent.cluster.kube import Kube
 from autopilot_agent.http import legacy_text
@@ -76,12 +78,12 @@ def metrics_of(history):
 def test_label_status_metrics_and_run_document_agree(passes_of_node):
     history, now = history_of(passes_of_node)
     counting = results_that_count(history)
-    metrics, decision = metrics_of(history), decide_mark(NODE, history, now)
+    metrics, decision = metrics_of(history), decide_mark(history, now)
     if not counting:
         assert decision is None and "autopilot_node_status" not in metrics
         return
     # What a run document has of a node by the same results.
-    verdict = judge_node(NODE, counting, Policy())
+    verdict = judge_node(counting, Policy())
     row = legacy_text.judged(NODE, counting)
     assert (row.fit, row.status) == (verdict.fit, verdict.status)
     assert metrics["autopilot_node_status"] == STATUSES.index(verdict.status)
@@ -100,7 +102,7 @@ def test_label_status_metrics_and_run_document_agree(passes_of_node):
 def mark_after(*found):
     """The mark of a node without one, after a pass with these results."""
     history, now = history_of([(found, 1, 0)])
-    decision = decide_mark(NODE, history, now)
+    decision = decide_mark(history, now)
     if decision is None:
         return ""
     return step(State(), Checked(decision.status), 0.0, "agent").state.mark
@@ -109,7 +111,7 @@ def mark_after(*found):
 def test_a_node_without_gpus_whose_network_is_well_is_skipped_and_not_marked():
     found = [CheckResult("gpu_count", "skip", ""), CheckResult("ethernet", "pass", "")]
     found.append(CheckResult("dcgm_diag", "skip", ""))
-    assert judge_node(NODE, found, Policy()).fit == SKIPPED
+    assert judge_node(found, Policy()).fit == SKIPPED
     assert mark_after(*found) == ""
 
 

@@ -167,7 +167,7 @@ class Service:
         if not is_deep or all(result.status != UNKNOWN for result in done.results):
             self.history.note(done.results, done.options, done.finished, time.monotonic())
         self.exposition.heard(done)
-        decision = decide_mark(self.settings.node, self.history, time.monotonic())
+        decision = decide_mark(self.history, time.monotonic())
         if self.marker and decision and not is_deep:
             self.marker.checked(decision.status, decision.reasons, done.run_id)
         self._reaper.reap()

@@ -138,7 +138,7 @@ def is_tested(state: State, now: float) -> bool:
 
 
 class Checked(NamedTuple):
-    """Checks of the node ended: ``status`` as `verdict.NodeVerdict` has it."""
+    """Checks of the node ended: ``status`` as `NodeVerdict` has it."""
 
     status: str
     reason: str = ""

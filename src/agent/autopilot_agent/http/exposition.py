@@ -21,7 +21,7 @@ from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.fleet.output.metrics import Sample
 from _health.model import STATUSES
-from _health.fleet.judging.verdict import FIT
+from _health.fleet.judging.report import FIT
 
 from ..passes.deep import Deep
 from ..passes.engine import Engine, Pass
@@ -79,7 +79,7 @@ class Exposition(Collector):
         """Count a pass whose results are in the history."""
         self._passes[done.verdict.status] += 1
         self._pass_seconds = done.finished - done.began
-        verdict = judge_history(self._node, self._history)
+        verdict = judge_history(self._history)
         if verdict and verdict.fit == FIT:
             self._last_success = done.finished
 
@@ -104,7 +104,7 @@ class Exposition(Collector):
     def _of_checks(self) -> List[Sample]:
         """What a run over this node alone would push, each check with its own time."""
         known = self._history.counting()
-        verdict = judge_history(self._node, self._history)
+        verdict = judge_history(self._history)
         if verdict is None:
             return []
         latest = max(one.finished for one in known)

@@ -11,7 +11,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from _health.fleet.judging.verdict import NodeVerdict, Policy, judge_node
+from _health.fleet.judging.policy import Policy
+from _health.fleet.judging.report import NodeVerdict
+from _health.fleet.judging.verdict import judge_node
 from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult
 from _health.node.checks import NODE_CHECKS
 from _health.node.framework.check import Options
@@ -107,10 +109,10 @@ def results_that_count(history: History) -> List[CheckResult]:
     return [one.result for one in history.counting()]
 
 
-def judge_history(node: str, history: History) -> Optional[NodeVerdict]:
+def judge_history(history: History) -> Optional[NodeVerdict]:
     """Return the verdict by the results that count; None while there are no such results."""
     results = results_that_count(history)
-    return judge_node(node, results, Policy()) if results else None
+    return judge_node(results, Policy()) if results else None
 
 
 def is_put_off(result: CheckResult) -> bool:

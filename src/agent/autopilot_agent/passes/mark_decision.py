@@ -19,13 +19,13 @@ class MarkDecision(NamedTuple):
     reasons: List[str]
 
 
-def decide_mark(node: str, history: History, now: float) -> Optional[MarkDecision]:
+def decide_mark(history: History, now: float) -> Optional[MarkDecision]:
     """Return what to mark by the results that count, at ``now`` (monotonic seconds).
 
     None leaves the mark as it is: there is no result, there is nothing to check, or the node is fit
     but not all periodic checks are fresh, which a PASS takes.
     """
-    verdict = judge_history(node, history)
+    verdict = judge_history(history)
     if verdict is None:
         return None
     status = status_of_fitness(verdict.fit, [found.finding for found in verdict.findings])
