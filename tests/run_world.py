@@ -11,10 +11,22 @@ import random
 
 from mesh_world import World
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     document as report,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+    answer_from_task,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    policy_from,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     iperf3_pairs,
     pcie_bandwidth,
@@ -97,7 +109,7 @@ def node(name, gpus=8, slow=None, share=1.0, dice=None):
             "readings": readings,
         }
     }
-    return verdict.Node(name, results, {"gpus": known, "driver_version": "580.95.05"}, taken)
+    return NodeAnswer(name, results, {"gpus": known, "driver_version": "580.95.05"}, taken)
 
 
 def _idle(gpu):
@@ -181,7 +193,7 @@ def hung(name):
 
 
 def away(name):
-    return verdict.node_of(
+    return answer_from_task(
         name,
         {
             "unreachable": True,
@@ -202,7 +214,7 @@ def busy(name):
 
 
 def bare(name):
-    return verdict.Node(
+    return NodeAnswer(
         name,
         [
             CheckResult(check, "skip", "no NVIDIA GPU on the PCI bus")
@@ -316,11 +328,9 @@ def document(nodes, first=None, policy=None, **faults):
         nodes = [
             one._replace(mesh=tuple(readings.get(one.name) for readings in passes)) for one in nodes
         ]
-    chosen = verdict.policy_from(policy)
-    run = report.Run(
+    chosen = policy_from(policy)
+    run = identify_run(
         "20261121T031200-preflight", "preflight", 1795230720.0, 1795230829.0, False, "2.19.14"
     )
     # As a reader finds it in the file.
-    return json.loads(
-        report.to_json(report.document_of(run, nodes, verdict.judge(nodes, chosen, plans), chosen))
-    )
+    return json.loads(report.to_json(judge_run(run, nodes, chosen, plans).to_dict()))

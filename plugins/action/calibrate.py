@@ -12,6 +12,7 @@ from pathlib import Path
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import calibration
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import document
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     files,
     once as _once,
@@ -36,21 +37,20 @@ class ActionModule(_once.Once):
         gathered = calibration.Gathered(options["newest"])
         unread = _gather(options["runs"], gathered)
         proposals = calibration.propose(gathered)
-        lines = calibration.lines_of(proposals, gathered) + [
-            f"  not read: {words}" for words in unread
-        ]
+        texts = calibration.lines_of(proposals, gathered)
+        lines = [*map(Line, texts), *(Line(f"  not read: {words}") for words in unread)]
         result = {
             "proposals": [one.to_dict() for one in proposals],
             "left_out": gathered.left_out,
             "unread": unread,
             "files": [],
-            "summary": lines,
         }
         if options["dest"]:
             self._write(
                 os.path.join(os.getcwd(), options["dest"]), proposals, gathered, lines, result
             )
-        summary.show_now(lines)
+        result["summary"] = texts_of(lines)
+        summary.show(lines)
         return result
 
     def _write(
@@ -58,7 +58,7 @@ class ActionModule(_once.Once):
         directory: str,
         proposals: list[calibration.Proposal],
         gathered: calibration.Gathered,
-        lines: list[str],
+        lines: list[Line],
         result: dict[str, t.Any],
     ) -> None:
         """A file for each model; one that says the same but for its date is left as it is."""
@@ -79,7 +79,7 @@ class ActionModule(_once.Once):
             except OSError as error:
                 result.update(failed=True, msg=f"dest: {path} could not be written: {error}")
                 return
-            lines.append(f"  for review: {files.shown(path)}")
+            lines.append(Line(f"  for review: {files.shown(path)}"))
 
 
 def _gather(given: list[str], gathered: calibration.Gathered) -> list[str]:

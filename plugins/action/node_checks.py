@@ -5,6 +5,7 @@
 from __future__ import annotations
 
 import os
+import time
 import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import VIRTUALENV_OPTIONS
@@ -45,7 +46,10 @@ class ActionModule(on_node.OnNode):
                 return dict(result, **answer)
             installed = bool(answer.get("changed"))
             variables["ansible_python_interpreter"] = f"{arguments['virtualenv']}/bin/python"
+        started = time.time()
         result.update(self._execute_module(module_args=arguments, task_vars=variables))
+        # By the controller's clock, for the verdict: no node's clock is trusted with it.
+        result["started"] = started
         result["changed"] = bool(result.get("changed")) or installed
         # The node need not return the baseline that it was given to every callback.
         invocation = result.get("invocation")

@@ -12,7 +12,7 @@ from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import callback_loader
 from ansible.utils.display import Display
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold, natural
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts, options
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push
 
@@ -61,19 +61,19 @@ class ActionModule(ActionBase):
             # First, since it waits for a run that pushes just now, which may have them in hand.
             push.forget(settings, names, until)
         left = {} if self._task.check_mode else _removed(gateway, crew, keys, until)
-        gone = verdict.fold({key["node"] for key in keys} - set(left))
+        gone = fold({key["node"] for key in keys} - set(left))
         if gone:
             verb = "would forget" if self._task.check_mode else "forgot"
             Display().display(f"autopilot: {verb} at {settings.url}: {', '.join(gone)}")
         result = {
             "changed": bool(gone),
-            "forgotten": sorted({key["node"] for key in keys} - set(left), key=verdict.natural),
+            "forgotten": sorted({key["node"] for key in keys} - set(left), key=natural),
             "groups": len(keys),
         }
         if left:
             result.update(
                 failed=True,
-                msg=f"not forgotten: {', '.join(verdict.fold(left))}: {next(iter(left.values()))}",
+                msg=f"not forgotten: {', '.join(fold(left))}: {next(iter(left.values()))}",
             )
         return result
 

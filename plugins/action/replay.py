@@ -10,11 +10,24 @@ import time
 import typing as t
 from pathlib import Path
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    document_diff,
-    document as report,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+    policy_from,
+    recorded_policy,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.replay import (
+    name_replay,
+    replay,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document as run_document,
+    document_diff,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import texts_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     files,
     hosts,
@@ -39,29 +52,38 @@ class ActionModule(_once.Once):
         laid_over = _laid_over(hosts.plain(options["options"]))
         document = _document(options["run"])
         policy = _policy(options["policy"], document)
+        before = RunReport.from_dict(document)
         directory = (
             _directory(options["report_dir"], document)
             if options["report_dir"] and not self._task.check_mode
             else None
         )
-        again = report.replay(document, policy, laid_over)
-        changes = document_diff.differences(document, again.document)
-        lines = document_diff.lines_of(document, again, changes, laid_over)
-        result = dict(
-            _judged(again.document),
-            run_id=document.get("run_id"),
-            summary=lines,
-            changes=changes.to_dict(),
-            kept=again.kept,
+        again = replay(before, policy, laid_over)
+        changes = document_diff.differences(before, again.report)
+        lines = document_diff.lines_of(
+            before, mapping(document.get("policy")), again, changes, laid_over
         )
+        verdict = again.report.verdict
+        result = {
+            "status": verdict.status,
+            "passed": verdict.passed,
+            "counts": again.report.counts,
+            "run_id": document.get("run_id"),
+            "changes": changes.to_dict(),
+            "kept": again.kept,
+        }
         if directory:
-            document = report.replayed(again, laid_over, time.time())
             failed = files.write_down(
-                (files.DOCUMENT, files.PAGE), document, directory, lines, result
+                (files.DOCUMENT, files.PAGE),
+                name_replay(again, laid_over, time.time()),
+                directory,
+                lines,
+                result,
             )
             if failed:
                 result.update(failed=True, msg=f"report_dir: {'; '.join(failed)}")
-        summary.show_now(lines)
+        result["summary"] = texts_of(lines)
+        summary.show(lines)
         return result
 
 
@@ -80,7 +102,7 @@ def _laid_over(given: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
 
 def _document(path: str) -> dict[str, t.Any]:
     try:
-        return report.read(Path(path).read_text(encoding="utf-8"))
+        return run_document.read(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(
             f"run: {path!r} cannot be read ({error.strerror}), give the path of a run "
@@ -92,23 +114,15 @@ def _document(path: str) -> dict[str, t.Any]:
         ) from error
 
 
-def _policy(given: t.Any, document: dict[str, t.Any]) -> verdict.Policy:
+def _policy(given: t.Any, document: dict[str, t.Any]) -> Policy:
     if given is not None:
-        return verdict.policy_from(hosts.plain(given))
+        return policy_from(hosts.plain(given))
     try:
-        return report.policy_of(document)
+        return recorded_policy(document.get("policy"))
     except ValueError as error:
         raise ValueError(
             f"the policy that the run was judged by cannot be used, give one: {error}"
         ) from error
-
-
-def _judged(document: dict[str, t.Any]) -> dict[str, t.Any]:
-    return {
-        "status": document["verdict"]["status"],
-        "passed": document["verdict"]["passed"],
-        "counts": document["counts"],
-    }
 
 
 def _directory(report_dir: str, document: dict[str, t.Any]) -> str:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import re
 import time
 import typing as t
+from dataclasses import replace
 from pathlib import Path
 
 from ansible.errors import AnsibleError
@@ -15,23 +16,32 @@ from ansible.release import __version__ as ansible_version
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    document as report,
-    console,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+    not_checked,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunVerdict,
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import console
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import (
     CLIENT,
     NAMESPACE,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     STATUSES,
-    UNKNOWN,
     CheckResult,
-    Finding,
     read_status,
     worst,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import ask
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
@@ -80,10 +90,11 @@ class ActionModule(ActionBase):
                     f"{parameters or 'their periodic checks'}",
                 )
             began = time.time()
-            result.update(_judged(options, _answer(options, parameters), began))
+            found, lines = _judged(options, _answer(options, parameters), began)
+            result.update(found, summary=texts_of(lines))
+            summary.show(lines)
         except (AnsibleError, ValueError, ask.Trouble) as error:
             result.update(failed=True, msg=str(error))
-        summary.show_now(result.get("summary", []))
         return result
 
 
@@ -167,78 +178,58 @@ def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> ask.Answer
         return ask.ask(address, bearer, parameters, options["timeout"])
 
 
-def _judged(options: dict[str, t.Any], answer: ask.Answer, began: float) -> dict[str, t.Any]:
-    """What came out, by the rules of the preflight, and its lines for the screen."""
-    nodes = [node_of(row) for row in answer.rows]
-    there = {node.name for node in nodes}
-    for name in options["host"]:
-        if name not in there and name != _ALL:
-            nodes.append(
-                verdict.Node(
-                    name,
-                    trouble=Finding(
-                        "not_checked",
-                        UNKNOWN,
-                        "was not checked: the agent that was asked says nothing of it",
-                        "watch",
-                    ),
-                )
-            )
+def _judged(
+    options: dict[str, t.Any], answer: ask.Answer, began: float
+) -> tuple[dict[str, t.Any], list[Line]]:
+    """The result by the rules of the preflight, and its lines for the screen."""
+    nodes = [answer_from_row(row) for row in answer.rows]
+    answered = {node.name for node in nodes}
+    nodes += [
+        NodeAnswer(name, trouble=not_checked("the agent that was asked says nothing of it"))
+        for name in options["host"]
+        if name not in answered and name != _ALL
+    ]
     now = time.time()
-    run = report.Run(
-        f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now))}-status",
-        "status",
-        began,
-        now,
-        False,
-        ansible_version,
-    )
-    policy = verdict.Policy()
-    document = report.document_of(run, nodes, verdict.judge(nodes, policy), policy)
-    passed, reasons = document["verdict"]["passed"], [document["verdict"]["reason"]]
+    run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now))}-status"
+    run = identify_run(run_id, "status", began, now, False, ansible_version)
+    report = judge_run(run, nodes, Policy())
+    verdict, trouble = report.verdict, ""
     if not answer.complete:
-        passed, reasons = False, [f"the answer broke off after {len(answer.rows)} nodes", *reasons]
+        trouble = f"the answer broke off after {len(answer.rows)} nodes"
+        report = report.failed_for([trouble])
+        verdict = report.verdict
     elif not nodes:
-        passed, reasons = (
-            False,
-            ["no node was asked: nothing in the cluster is what host, job and nodelabel say"],
-        )
-    document["verdict"].update(passed=passed, reason="; ".join(reasons))
+        trouble = "no node was asked: nothing in the cluster is what host, job and nodelabel say"
+        verdict = RunVerdict(verdict.status, False, trouble)
     result: dict[str, t.Any] = {
         "changed": False,
         "run_id": run.run_id,
-        "status": document["verdict"]["status"],
-        "passed": passed,
-        "counts": document["counts"],
-        "fit": {node["name"]: node["fit"] for node in document["nodes"]},
-        "summary": console.lines_of(document) if nodes else [f"status FAILED: {reasons[0]}"],
+        "status": verdict.status,
+        "passed": verdict.passed,
+        "counts": report.counts,
+        "fit": {node.name: node.verdict.fit for node in report.nodes},
     }
-    if not passed:
-        result.update(failed=True, msg=f"status failed: {document['verdict']['reason']}")
-    return result
+    if not verdict.passed:
+        result.update(failed=True, msg=f"status failed: {verdict.reason}")
+    if nodes:
+        return result, console.lines_of(report)
+    return result, [Line(f"status FAILED: {trouble}")]
 
 
-def node_of(row: dict[str, t.Any]) -> verdict.Node:
-    """A node from its row. What the agent says is worse than its results counts: then this version
-    does not know a result.
+def answer_from_row(row: dict[str, t.Any]) -> NodeAnswer:
+    """The answer of a node from the agent's row. An agent that reports a worse status than its
+    results has a result that this version does not know: then nothing can be told.
     """
-    name, said = str(row["node"]), str(row.get("summary") or "the agent gives no reason")
+    name, reason = str(row["node"]), str(row.get("summary") or "the agent gives no reason")
     health = row.get("health")
     results = [CheckResult.from_dict(one) for one in health] if isinstance(health, list) else []
     if not results:
-        return verdict.Node(
-            name, trouble=Finding("not_checked", UNKNOWN, f"was not checked: {said}", "watch")
-        )
-    told = read_status(row.get("status"))
-    if STATUSES.index(told) > STATUSES.index(worst([one.status for one in results])):
-        return verdict.Node(
-            name,
-            results,
-            trouble=Finding(
-                "not_checked",
-                UNKNOWN,
-                f"its agent says {told}, and none of its results does: {said}",
-                "watch",
-            ),
-        )
-    return verdict.Node(name, results)
+        return NodeAnswer(name, trouble=not_checked(reason))
+    reported = read_status(row.get("status"))
+    if STATUSES.index(reported) <= STATUSES.index(worst([one.status for one in results])):
+        return NodeAnswer(name, results)
+    trouble = replace(
+        not_checked(""),
+        message=f"its agent says {reported}, and none of its results does: {reason}",
+    )
+    return NodeAnswer(name, results, trouble=trouble)

@@ -16,6 +16,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage 
     reading,
     runs,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     files,
     hosts,
@@ -49,19 +50,20 @@ class ActionModule(_once.Once):
         document = comparison.compare(
             (options["a"], given["a"]), (options["b"], given["b"]), time.time(), rules
         )
-        lines = comparison.lines_of(document)
+        lines = [Line(text) for text in comparison.lines_of(document)]
         metrics = [
             {key: value for key, value in row.items() if key != "plot"}
             for row in document["metrics"]
         ]
-        result = {"comparability": document["comparability"], "metrics": metrics, "summary": lines}
+        result = {"comparability": document["comparability"], "metrics": metrics}
         if options["report_dir"] and not self._task.check_mode:
             failed = files.write_down(
                 _FILES, document, os.path.join(os.getcwd(), options["report_dir"]), lines, result
             )
             if failed:
                 result.update(failed=True, msg=f"report_dir: {'; '.join(failed)}")
-        summary.show_now(lines)
+        result["summary"] = texts_of(lines)
+        summary.show(lines)
         return result
 
 

@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import os
 import re
 import time
@@ -17,11 +16,26 @@ from ansible.release import __version__ as ansible_version
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    document as report,
-    console,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+    answer_from_task,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+    policy_from,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    console,
+    document,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
     write,
 )
@@ -33,6 +47,16 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str", "default": "autopilot_checks"},
+    "mesh_plans": {
+        "type": "list",
+        "elements": "str",
+        "default": ["autopilot_mesh_plan", "autopilot_mesh_second_plan"],
+    },
+    "mesh_readings": {
+        "type": "list",
+        "elements": "str",
+        "default": ["autopilot_mesh_first", "autopilot_mesh_second"],
+    },
     "policy": {"type": "dict", "default": {}},
     "report_dir": {"type": "path", "default": "reports"},
     "phase": {
@@ -54,12 +78,8 @@ _KEPT = (
     "msg",
     "module_stdout",
     "module_stderr",
+    "started",
 )
-
-
-#: What the role mesh registers: the plan of each pass, and what each host collected in it.
-_PLANS = ("autopilot_mesh_plan", "autopilot_mesh_second_plan")
-_PASSES = ("autopilot_mesh_first", "autopilot_mesh_second")
 
 
 class ActionModule(ActionBase):
@@ -77,19 +97,15 @@ class ActionModule(ActionBase):
         # By now the checks have run: a wrong option fails the task, and what they found is judged
         # and written down all the same.
         options, refused = _read(self._task.args)
-        policy, run_id, job = verdict.Policy(), None, None
-        try:
-            policy = verdict.policy_from(_hosts.plain(options["policy"]))
-        except ValueError as error:
-            refused.append(f"{error}; judged by the default policy")
-        try:
-            run_id = _run_id(options["run_id"])
-        except ValueError as error:
-            refused.append(str(error))
-        try:
-            job = store.refuse_run(options["run"]) if options["run"] else None
-        except ValueError as error:
-            refused.append(str(error))
+        policy = _accepted(
+            lambda: policy_from(_hosts.plain(options["policy"])),
+            refused,
+            "; judged by the default policy",
+        )
+        given_id = _accepted(lambda: _run_id(options["run_id"]), refused)
+        job = _accepted(
+            lambda: store.refuse_run(options["run"]) if options["run"] else None, refused
+        )
         check_mode = bool(self._task.check_mode)
         finished = time.time()
         # What belongs to a job stands below its name, each phase in a directory of its own.
@@ -97,95 +113,105 @@ class ActionModule(ActionBase):
             None
             if check_mode
             else _directory(
-                os.path.join(options["report_dir"], job or ""), run_id, options["phase"], finished
+                os.path.join(options["report_dir"], job or ""), given_id, options["phase"], finished
             )
         )
         named = os.path.basename(directory or _named(options["phase"], finished))
-        run_id = run_id or (f"{job}-{named}" if job else named)
         raws = _hosts.raws(variables)
-        plans, unplanned = _plans(raws, variables.get("ansible_play_batch") or [])
-        nodes = _nodes(raws, options["results"], plans)
-        judgement = verdict.judge(nodes, policy, plans, planned_only=check_mode)
-        refused += unplanned
-        run = report.Run(
-            run_id, options["phase"], _started(), finished, check_mode, ansible_version, job
+        plans, unplanned = _plans(
+            raws, variables.get("ansible_play_batch") or [], options["mesh_plans"]
         )
-        document = report.document_of(run, nodes, judgement, policy)
-        if refused:
-            document["verdict"].update(
-                passed=False, reason="; ".join(refused + [judgement.run.reason])
-            )
+        returned = _hosts.answers(raws, options["results"], _KEPT)
+        nodes = _nodes(returned, _mesh_passes(raws, options["mesh_readings"], plans))
+        run = identify_run(
+            given_id or (f"{job}-{named}" if job else named),
+            options["phase"],
+            _started(returned, finished),
+            finished,
+            check_mode,
+            ansible_version,
+            job,
+        )
+        report = judge_run(run, nodes, policy or Policy(), plans)
+        if refused or unplanned:
+            report = report.failed_for(refused + unplanned)
         unkept = (
             _keep_snapshots(options["report_dir"], job, nodes) if job and not check_mode else ""
         )
-        return self._returned(document, directory, unkept)
+        return self._returned(report, directory, unkept)
 
-    def _returned(
-        self, document: dict[str, t.Any], directory: str | None, unkept: str
-    ) -> dict[str, t.Any]:
-        """Write the document down and say what came out. A failure carries no more than a person
+    def _returned(self, report: RunReport, directory: str | None, unkept: str) -> dict[str, t.Any]:
+        """Write the report down and return what came out. A failure carries no more than a person
         wants on the screen.
         """
-        judged = document["verdict"]
+        verdict, phase = report.verdict, report.run.phase
         result: dict[str, t.Any] = {
             "changed": False,
-            "run_id": document["run_id"],
-            "status": judged["status"],
-            "passed": judged["passed"],
-            "counts": document["counts"],
+            "run_id": report.run.run_id,
+            "status": verdict.status,
+            "passed": verdict.passed,
+            "counts": report.counts,
         }
-        lines = console.lines_of(document)
+        lines = console.lines_of(report)
+        failed: list[str] = []
         if unkept:
             result["snapshots_error"] = unkept
-            lines.append(f"snapshots: NOT KEPT on the controller, {unkept}")
+            lines.append(Line(f"snapshots: NOT KEPT on the controller, {unkept}"))
         if directory is None:
-            result["plan"] = report.plan_of(document)
-            lines.append("no run document is written in check mode")
+            result["plan"] = [row._asdict() for row in document.plan_of(report)]
+            lines.append(Line("no run document is written in check mode"))
         else:
             failed = files.write_down(
-                (files.DOCUMENT, files.METRICS, files.PAGE), document, directory, lines, result
+                (files.DOCUMENT, files.METRICS, files.PAGE), report, directory, lines, result
             )
-            if failed:
-                # The verdict stands all the same, and it must reach the screen.
-                result.update(
-                    failed=True, msg=f"{'; '.join(failed)}; {judged['reason']}", summary=lines
-                )
-                return self._shown_by(lines, result)
-        if not judged["passed"]:
-            result.update(failed=True, msg=f"{document['phase']} failed: {judged['reason']}")
-        if judged["passed"] or directory is None:
-            result["summary"] = lines
-        if judged["passed"]:
-            result["fit"] = {node["name"]: node["fit"] for node in document["nodes"]}
-        return self._shown_by(lines, result)
-
-    @staticmethod
-    def _shown_by(lines: list[str], result: dict[str, t.Any]) -> dict[str, t.Any]:
-        """The result, once it is sure that somebody shows the lines: the callback when the playbook
-        is over, or else this task.
-        """
-        summary.show_now(lines)
+        if failed:
+            # The verdict stands all the same, and it must reach the screen.
+            result.update(failed=True, msg=f"{'; '.join(failed)}; {verdict.reason}")
+        elif not verdict.passed:
+            result.update(failed=True, msg=f"{phase} failed: {verdict.reason}")
+        else:
+            result["fit"] = {node.name: node.verdict.fit for node in report.nodes}
+        if verdict.passed or failed or directory is None:
+            result["summary"] = texts_of(lines)
+        summary.show(lines, is_look=phase == "inflight")
         return result
 
 
-def _nodes(
-    raws: dict[str, dict[str, t.Any]], results: str, plans: list[dict[str, t.Any]]
-) -> list[verdict.Node]:
-    """The hosts with what they registered. Where no host has the checks' results, they were not
-    asked for: then the mesh stands alone.
+_Value = t.TypeVar("_Value")
+
+
+def _accepted(
+    read: t.Callable[[], _Value], refused: list[str], consequence: str = ""
+) -> _Value | None:
+    """What ``read`` returns; None where it refuses a value, and why in ``refused``."""
+    try:
+        return read()
+    except ValueError as error:
+        refused.append(f"{error}{consequence}")
+        return None
+
+
+def _nodes(returned: list[tuple[str, t.Any]], passes: list[dict[str, t.Any]]) -> list[NodeAnswer]:
+    """The hosts with what they registered, and what they collected in each pass of the mesh. Where
+    no host has the checks' results, they were not asked for: then the mesh stands alone.
     """
-    answers = _hosts.answers(raws, results, _KEPT)
-    passes = [dict(_hosts.answers(raws, name, ("mesh",))) for name, _plan in zip(_PASSES, plans)]
-    mesh_alone = bool(plans) and all(answer is None for _name, answer in answers)
+    mesh_alone = bool(passes) and all(answer is None for _name, answer in returned)
     return [
-        (verdict.Node(name) if mesh_alone else verdict.node_of(name, answer))._replace(
-            mesh=tuple((one[name] or {}).get("mesh") for one in passes)
+        (NodeAnswer(name) if mesh_alone else answer_from_task(name, answer))._replace(
+            mesh=tuple((collected[name] or {}).get("mesh") for collected in passes)
         )
-        for name, answer in answers
+        for name, answer in returned
     ]
 
 
-def _keep_snapshots(report_dir: str, job: str, nodes: list[verdict.Node]) -> str:
+def _mesh_passes(
+    raws: dict[str, dict[str, t.Any]], names: list[str], plans: list[dict[str, t.Any]]
+) -> list[dict[str, t.Any]]:
+    """By pass that was planned, what each host registered."""
+    return [dict(_hosts.answers(raws, name, ("mesh",))) for name, _plan in zip(names, plans)]
+
+
+def _keep_snapshots(report_dir: str, job: str, nodes: list[NodeAnswer]) -> str:
     """Keep the controller's copies of the snapshots that the nodes were asked for; returns why that
     cannot be, "" where it can.
     """
@@ -200,14 +226,14 @@ def _keep_snapshots(report_dir: str, job: str, nodes: list[verdict.Node]) -> str
 
 
 def _plans(
-    raws: dict[str, dict[str, t.Any]], batch: list[str]
+    raws: dict[str, dict[str, t.Any]], batch: list[str], names: list[str]
 ) -> tuple[list[dict[str, t.Any]], list[str]]:
     """The plans of the mesh's passes, and why there is none where there should be."""
     plans, wrong = [], []
     # What is registered once for all hosts is the same on each of them; hosts that left in an
     # earlier batch have that batch's.
     hosts = [*(str(host) for host in batch), *raws]
-    for name in _PLANS:
+    for name in names:
         answer = next(
             (
                 found
@@ -275,10 +301,12 @@ def _directory(report_dir: str, run_id: str | None, phase: str, finished: float)
     return os.path.join(base, name)
 
 
-def _started() -> float:
+def _started(returned: list[tuple[str, t.Any]], finished: float) -> float:
     """When the run began, in seconds since the epoch: the playbook, or where no callback saw that,
-    this program.
+    the first of its checks. The controller's clock took both.
     """
-    if summary.started is not None:
-        return summary.started
-    return time.time() - logging.makeLogRecord({}).relativeCreated / 1000
+    playbook = summary.started()
+    if playbook is not None:
+        return playbook
+    starts = [answer.get("started") for _name, answer in returned if isinstance(answer, dict)]
+    return min([start for start in starts if isinstance(start, float)] + [finished])

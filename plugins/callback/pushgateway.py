@@ -56,13 +56,24 @@ from ansible.release import __version__ as ansible_version
 from ansible.template import Templar
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    metrics,
-    document,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+    answer_from_task,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+    policy_from,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, worst
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
 
@@ -99,7 +110,7 @@ class CallbackModule(CallbackBase):
         self._found: dict[str, list[str]] = {}
         #: Files of verdicts, and what had been collected before each.
         self._judged: list[tuple[str, dict[str, list[str]]]] = []
-        self._phase, self._policy = _PHASES[0], verdict.Policy()
+        self._phase, self._policy = _PHASES[0], Policy()
         self._complained: set[str] = set()
 
     # ---- what Ansible calls ----
@@ -179,9 +190,7 @@ class CallbackModule(CallbackBase):
             with contextlib.suppress(AnsibleError, ValueError):
                 phase = templar.template(task.args.get("phase"))
                 self._phase = str(phase) if phase in _PHASES else _PHASES[0]
-                self._policy = verdict.policy_from(
-                    _hosts.plain(templar.template(task.args.get("policy")))
-                )
+                self._policy = policy_from(_hosts.plain(templar.template(task.args.get("policy"))))
             return
 
     # ---- collecting ----
@@ -307,11 +316,8 @@ class CallbackModule(CallbackBase):
         nodes = [_node(name, [json.loads(text) for text in texts]) for name, texts in found.items()]
         finished = time.time()
         run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(finished))}-{self._phase}"
-        run = document.Run(run_id, self._phase, self._started, finished, False, ansible_version)
-        return metrics.export_of(
-            document.document_of(run, nodes, verdict.judge(nodes, self._policy), self._policy),
-            complete,
-        )
+        run = identify_run(run_id, self._phase, self._started, finished, False, ansible_version)
+        return metrics.export_of(judge_run(run, nodes, self._policy).to_dict(), complete)
 
     def _say(self, said: _push.Report, complete: bool) -> None:
         settings = t.cast("_push.Settings", self._settings)
@@ -382,7 +388,7 @@ def _variables(play: t.Any) -> dict[str, t.Any]:
     return t.cast("dict[str, t.Any]", variables)
 
 
-def _node(name: str, answers: list[dict[str, t.Any]]) -> verdict.Node:
+def _node(name: str, answers: list[dict[str, t.Any]]) -> NodeAnswer:
     """A host from what its tasks returned: of a check what the last task says, and all of it where
     that was a loop.
     """
@@ -401,8 +407,8 @@ def _node(name: str, answers: list[dict[str, t.Any]]) -> verdict.Node:
             last[result.check] = answer["task"]
             results[result.check].append(result)
     if not results:
-        return verdict.node_of(name, troubles[-1] if troubles else {"health": [], "node": facts})
-    return verdict.Node(name, [_one(several) for several in results.values()], facts)
+        return answer_from_task(name, troubles[-1] if troubles else {"health": [], "node": facts})
+    return NodeAnswer(name, [_one(several) for several in results.values()], facts)
 
 
 def _one(several: list[CheckResult]) -> CheckResult:
@@ -422,7 +428,7 @@ def _one(several: list[CheckResult]) -> CheckResult:
 def _names(names: list[str]) -> str:
     """Nodes in words; the empty name is that of the run itself."""
     nodes = [name for name in names if name]
-    folded = verdict.fold(nodes)
+    folded = fold(nodes)
     words = (
         f"{len(nodes)} node{'' if len(nodes) == 1 else 's'} "
         f"({', '.join(folded[:10])}{' and more' if len(folded) > 10 else ''})"

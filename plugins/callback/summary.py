@@ -29,12 +29,11 @@ requirements:
     C(defaults) of C(ansible.cfg))
 """
 
-import time
 import typing as t
-from pathlib import Path
 
 from ansible.plugins.callback import CallbackBase
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts,
     interrupt,
@@ -42,10 +41,6 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 )
 
 VERDICT = "autopilot.gpu.verdict"
-REPLAY = "autopilot.gpu.replay"
-STATUS = "autopilot.gpu.status"
-COMPARE = "autopilot.gpu.usage_compare"
-CALIBRATE = "autopilot.gpu.calibrate"
 #: While these run, nodes measure by themselves.
 MESH = ("autopilot.gpu.mesh_run", "autopilot.gpu.mesh_wait")
 
@@ -55,8 +50,8 @@ def _is(task: t.Any, *actions: str) -> bool:
 
 
 class CallbackModule(CallbackBase):
-    """Remembers what the tasks that judge returned, or that there was no host to judge, and shows
-    it when the playbook is over.
+    """Shows what the tasks that judge left to be shown, or that there was no host to judge, when the
+    playbook is over.
     """
 
     CALLBACK_VERSION = 2.0
@@ -70,7 +65,7 @@ class CallbackModule(CallbackBase):
         self._nobody = False
 
     def v2_playbook_on_start(self, playbook: t.Any) -> None:
-        summary.started = time.time()
+        summary.listen()
 
     def v2_playbook_on_play_start(self, play: t.Any) -> None:
         self._play = play
@@ -80,12 +75,10 @@ class CallbackModule(CallbackBase):
             return
         pattern = self._play.hosts
         words = ",".join(map(str, pattern)) if isinstance(pattern, list) else str(pattern)
-        summary.keep(
-            [
-                f"autopilot: no host matches {words!r}, so no node was checked and there is no "
-                "verdict"
-            ]
+        text = (
+            f"autopilot: no host matches {words!r}, so no node was checked and there is no verdict"
         )
+        summary.show([Line(text)])
         self._nobody = True
 
     def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
@@ -94,37 +87,11 @@ class CallbackModule(CallbackBase):
         else:
             interrupt.release()
 
-    def v2_runner_on_ok(self, result: t.Any) -> None:
-        self._remember(result)
-
-    def v2_runner_on_failed(self, result: t.Any, ignore_errors: bool = False) -> None:
-        self._remember(result)
-
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         interrupt.release()
-        while summary.waiting:
-            summary.show(self._display, summary.waiting.pop(0))
+        for lines in summary.take():
+            summary.display(self._display, lines)
         if self._nobody:
             # Nothing failed as Ansible sees it, and it lets a callback say otherwise in no other
             # way.
             raise SystemExit(2)
-
-    def _remember(self, result: t.Any) -> None:
-        # ansible-core 2.19 named what had only private names before.
-        task, returned = (
-            (result.task, result.result)
-            if hasattr(result, "task")
-            else (result._task, result._result)
-        )
-        told = {COMPARE: "comparability", CALIBRATE: "proposals"}
-        if not (
-            _is(task, VERDICT, REPLAY, STATUS)
-            and "run_id" in returned
-            or any(_is(task, name) and key in returned for name, key in told.items())
-        ):
-            return
-        if "summary" in returned:
-            lines = list(returned["summary"])
-        else:
-            lines = Path(returned["summary_file"]).read_text(encoding="utf-8").splitlines()
-        summary.keep(lines)

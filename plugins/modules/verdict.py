@@ -41,6 +41,18 @@ options:
         the play before the verdict.
     type: str
     default: autopilot_checks
+  mesh_plans:
+    description: Names under which the plans of the mesh were registered, of the first pass and of
+      the second.
+    type: list
+    elements: str
+    default: [autopilot_mesh_plan, autopilot_mesh_second_plan]
+  mesh_readings:
+    description: Names under which the hosts registered what they collected in each pass of the
+      mesh, in the order of O(mesh_plans).
+    type: list
+    elements: str
+    default: [autopilot_mesh_first, autopilot_mesh_second]
   policy:
     description:
       - What is tolerated, a dictionary with any of these keys.

@@ -26,6 +26,12 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "sandbox"))
 
 import node as sandbox  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.replay import (
+    replay,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     document_diff,
     document as report,
@@ -72,7 +78,8 @@ def fleet(document: dict, count: int) -> dict:
                     sample * 0.9 for sample in copies["copy_engine"]["samples"]
                 ]
         nodes.append(node)
-    return report.judge_again(dict(document, nodes=nodes), report.policy_of(document))
+    before = RunReport.from_dict(dict(document, nodes=nodes))
+    return replay(before, before.policy).report.to_dict()
 
 
 def main() -> None:
@@ -86,12 +93,12 @@ def main() -> None:
         options = {"pcie_bandwidth": {"minimum": 52.0}}
         began = time.process_time()
         read = report.read(path.read_text())
+        before = RunReport.from_dict(read)
         readable = time.process_time()
-        again = report.replay(read, report.policy_of(read), options)
+        again = replay(before, before.policy, options)
         judged = time.process_time()
-        lines = document_diff.lines_of(
-            read, again, document_diff.differences(read, again.document), options
-        )
+        changes = document_diff.differences(before, again.report)
+        lines = document_diff.lines_of(before, read["policy"], again, changes, options)
         compared = time.process_time()
         began_all, before = time.monotonic(), resource.getrusage(resource.RUSAGE_CHILDREN)
         subprocess.run(

@@ -14,11 +14,19 @@ import yaml
 from controller import write_inventory
 from run_world import MODEL, node
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     document as report,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
 
 pytestmark = pytest.mark.skipif(
     not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found"
@@ -36,13 +44,9 @@ node* || check_gpu_bw 40
 def written(directory, run_id, finished, shares, **more):
     """The document of a run over nodes that carry these shares of what is usual."""
     nodes = [node(f"gpu{number:02d}", share=share) for number, share in enumerate(shares)]
-    policy = verdict.Policy()
-    document = report.document_of(
-        report.Run(run_id, "preflight", finished - 60, finished, False),
-        nodes,
-        verdict.judge(nodes, policy),
-        policy,
-    )
+    policy = Policy()
+    run = identify_run(run_id, "preflight", finished - 60, finished, False)
+    document = judge_run(run, nodes, policy).to_dict()
     atomic_file.write(str(directory / run_id / "run.json"), report.to_json({**document, **more}))
 
 

@@ -26,7 +26,9 @@ from faults import said_in
 from controller import ROOT, linked
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import volume_claim
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
@@ -288,7 +290,7 @@ def run_on_a_volume(base, url):
         },
     }
     result = volume_claim.judge(seen, volume_claim.CHECK.defaults())
-    document = run_world.document([verdict.Node("claimed", [result])])
+    document = run_world.document([NodeAnswer("claimed", [result])])
     push([group for group in metrics.groups_of(document) if "node" in group.labels], base, url)
 
 
@@ -320,7 +322,7 @@ def run_on_a_job(base, url):
         )
         for check in asked
     ]
-    document = run_world.document([verdict.Node("busy", results)])
+    document = run_world.document([NodeAnswer("busy", results)])
     push([group for group in metrics.groups_of(document) if "node" in group.labels], base, url)
 
 

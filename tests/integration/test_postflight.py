@@ -17,11 +17,11 @@ import pytest
 
 from controller import ROOT, linked
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    document as report,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
-    policy_from,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.replay import (
+    replay,
 )
 
 pytestmark = pytest.mark.skipif(
@@ -369,6 +369,11 @@ def test_a_postflight_that_could_not_tell_does_not_pass(after):
     }
 
 
+def judge_again(document):
+    before = RunReport.from_dict(document)
+    return replay(before, before.policy).report.to_dict()
+
+
 def test_the_document_keeps_to_its_schema_and_can_be_judged_again(after):
     _done, document = after
     jsonschema = pytest.importorskip(
@@ -378,13 +383,13 @@ def test_the_document_keeps_to_its_schema_and_can_be_judged_again(after):
     jsonschema.Draft202012Validator(schema, format_checker=jsonschema.FormatChecker()).validate(
         document
     )
-    assert report.judge_again(document, policy_from(document["policy"])) == document
+    assert judge_again(document) == document
     forgotten = json.loads(json.dumps(document))
     for node in forgotten["nodes"]:
         for result in node["health"]:
             if result["check"] == "node_changes" and result["status"] != "skip":
                 result.update(status="fail", findings=[], summary="forgotten")
-    assert report.judge_again(forgotten, policy_from(document["policy"])) == document
+    assert judge_again(forgotten) == document
 
 
 def test_what_a_node_is_given_it_does_not_tell_again(after):

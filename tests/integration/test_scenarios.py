@@ -12,7 +12,12 @@ from pathlib import Path
 import pytest
 from node import NOTHING_HERE
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_node,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 
 SCENARIOS = Path(__file__).parents[1] / "sandbox" / "scenarios"
@@ -147,7 +152,7 @@ def test_a_pass_over_the_node_says(scenario, node, measure):
     # What would load the GPUs is spared a node that has failed already.
     spared = [check for check, code, *_rest in found if code == "not_run"]
     found = [one for one in found if one[1] != "not_run"]
-    fit = verdict.judge_node("node", results, verdict.Policy()).fit
+    fit = judge_node("node", results, Policy()).fit
     assert [result.check for result in results] == list(registry.names_of_pass())
     fitness, others, findings = TABLE[scenario]
     expected = {**dict.fromkeys(registry.names_of_pass(), "pass"), **NOTHING_HERE, **others}

@@ -45,10 +45,20 @@ import node as sandbox  # noqa: E402
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner  # noqa: E402
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    COULD_NOT_TELL,
+    FIT,
+    UNFIT,
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_node,
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     HostSettings,
-)
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     FAIL,
     PASSIVE,
@@ -248,13 +258,7 @@ def _filled(value: Any, variables: Dict[str, Any]) -> Any:
 def _fitness(rows: Iterable[Row]) -> str:
     """The verdict that follows from the facts."""
     statuses = {row.status for row in rows}
-    return (
-        verdict.UNFIT
-        if FAIL in statuses
-        else verdict.COULD_NOT_TELL
-        if UNKNOWN in statuses
-        else verdict.FIT
-    )
+    return UNFIT if FAIL in statuses else COULD_NOT_TELL if UNKNOWN in statuses else FIT
 
 
 def _both(first: Scenario, second: Scenario) -> Scenario:
@@ -404,9 +408,7 @@ def compare(expected: Iterable[Row], found: Iterable[Row]) -> Comparison:
 
 
 def fitness(results: List[Dict[str, Any]]) -> str:
-    return verdict.judge_node(
-        "node", [CheckResult.from_dict(result) for result in results], verdict.Policy()
-    ).fit
+    return judge_node("node", [CheckResult.from_dict(result) for result in results], Policy()).fit
 
 
 def _answer(scenario: Scenario) -> Tuple[str, List[Dict[str, Any]], str]:

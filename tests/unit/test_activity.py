@@ -9,11 +9,19 @@ from __future__ import annotations
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    metrics,
-    document as report,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_activity import (
     judge as judge_samples,
 )
@@ -28,6 +36,9 @@ FREE = dict(IDLE, processes=[])
 SLOW = dict(WORK, sm_clock=1200)
 NOT_TOLD = dict(WORK, utilization=None)
 HUNG = "hung"
+
+
+RUN = identify_run("r", "inflight", 1.7e9, 1.7e9 + 60, False, "2.18")
 
 
 def node(name, doing, model="NVIDIA H100 80GB HBM3"):
@@ -55,9 +66,7 @@ def node(name, doing, model="NVIDIA H100 80GB HBM3"):
         if doing != HUNG
         else []
     )
-    return verdict.Node(
-        name, [judge_samples({"gpus": gpus, "samples": samples}, {})], {"gpus": gpus}
-    )
+    return NodeAnswer(name, [judge_samples({"gpus": gpus, "samples": samples}, {})], {"gpus": gpus})
 
 
 def judged(*doings, models=None):
@@ -65,7 +74,7 @@ def judged(*doings, models=None):
         node(f"gpu{number}", doing, (models or {}).get(number, "NVIDIA H100 80GB HBM3"))
         for number, doing in enumerate(doings)
     ]
-    return nodes, verdict.judge(nodes, verdict.Policy())
+    return nodes, judge_run(RUN, nodes, Policy())
 
 
 #: What the nodes do -> nodes that are stragglers, and whether the job is stalled.
@@ -99,40 +108,36 @@ def test_the_run_has_its_findings(case):
     found = [
         row.name
         for row in judgement.nodes
-        if any(one.finding.code == "straggler" for one in row.findings)
+        if any(one.finding.code == "straggler" for one in row.verdict.findings)
     ]
     assert found == stragglers
-    assert [one.finding.code for one in judgement.run.findings] == (
+    assert [one.finding.code for one in judgement.findings] == (
         ["stalled_collective"] if stalled else []
     )
     assert all(
         one.finding.status == "warn"
         for row in judgement.nodes
-        for one in row.findings
+        for one in row.verdict.findings
         if one.finding.code == "straggler"
     )
 
 
 def test_clocks_of_other_models_are_no_measure():
     _nodes, judgement = judged(*[WORK] * 4, SLOW, models={4: "NVIDIA A100-SXM4-80GB"})
-    assert not judgement.fleet
+    assert not any(node.fleet for node in judgement.nodes)
 
 
 def test_a_stalled_job_names_its_nodes_and_reaches_their_metrics():
     nodes, judgement = judged(*[WAIT] * 4)
-    finding = judgement.run.findings[0].finding
+    finding = judgement.findings[0].finding
     assert (
         finding.evidence == {"nodes": ["gpu0", "gpu1", "gpu2", "gpu3"], "compared": 4}
         and str(finding.subject) == "run"
     )
-    assert judgement.run.passed and judgement.run.status == "warn"
-    document = report.document_of(
-        report.Run("r", "inflight", 1.7e9, 1.7e9 + 60, False, "2.18"),
-        nodes,
-        judgement,
-        verdict.Policy(),
-    )
-    groups = [group for group in metrics.export_of(document).groups if "node" in group.labels]
+    assert judgement.verdict.passed and judgement.verdict.status == "warn"
+    groups = [
+        group for group in metrics.export_of(judgement.to_dict()).groups if "node" in group.labels
+    ]
     assert (
         all(
             "stalled_collective" in {sample.labels.get("code") for sample in group.samples}
@@ -144,21 +149,21 @@ def test_a_stalled_job_names_its_nodes_and_reaches_their_metrics():
 
 def test_a_straggler_says_what_the_others_do():
     _nodes, judgement = judged(*[WAIT] * 3, WORK)
-    finding = judgement.fleet["gpu3"][0].findings[0]
+    finding = judgement.nodes[3].fleet[0].findings[0]
     assert finding.message == "works while all 3 others of the run wait" and finding.evidence[
         "waiting"
     ] == ["gpu0", "gpu1", "gpu2"]
     _nodes, judgement = judged(*[WORK] * 3, SLOW)
     assert (
         "1200 MHz, 32 % below the other 3 nodes (median 1755)"
-        in judgement.fleet["gpu3"][0].findings[0].message
+        in judgement.nodes[3].fleet[0].findings[0].message
     )
 
 
 def test_nodes_without_the_check_are_passed_over():
     nodes = [
-        verdict.Node(f"gpu{number}", trouble=Finding("unreachable", "unknown", "away"))
+        NodeAnswer(f"gpu{number}", trouble=Finding("unreachable", "unknown", "away"))
         for number in range(5)
     ]
-    judgement = verdict.judge(nodes, verdict.Policy())
-    assert not judgement.fleet and not judgement.run.findings
+    judgement = judge_run(RUN, nodes, Policy())
+    assert not any(node.fleet for node in judgement.nodes) and not judgement.findings

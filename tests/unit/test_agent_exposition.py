@@ -15,12 +15,13 @@ import pytest
 from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.model import CheckResult, Finding, Measurement, Subject, concluded
-from _health.fleet.judging.verdict import Policy, judge_node
+from _health.fleet.judging.policy import Policy
+from _health.fleet.judging.verdict import judge_node
 from autopilot_agent.passes.deep import Deep
 from autopilot_agent.passes.engine import Engine, Pass
 from autopilot_agent.http.exposition import Exposition
 from autopilot_agent.cluster.kube import Kube
-from autopilot_agent.passes.state import State
+from autopilot_agent.passes.history import History
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as openmetrics
 from prometheus_client.parser import text_string_to_metric_families as plain
 
@@ -48,13 +49,13 @@ BANDWIDTH = [
 class Agent:
     """What an exposition looks at, and passes that it hears of."""
 
-    def __init__(self, marks=True):
-        settings = agent_world.settings()
+    def __init__(self, marks=True, **variables):
+        settings = agent_world.settings(**variables)
         self.kube, self.engine = Kube(settings.api_server), Engine(settings)
-        self.state = State(settings.periodic_checks, settings.repeat_seconds)
+        self.history = History(settings.periodic_checks, settings.repeat_seconds)
         self.deep = Deep(settings, self.engine, self.kube, None)
         self.marker = SimpleNamespace(current="WARN", refused=0, waiting=1) if marks else None
-        self.exposition = Exposition(self.engine, self.state, self.kube, self.deep, self.marker)
+        self.exposition = Exposition(self.engine, self.history, self.kube, self.deep, self.marker)
         self.engine.node = {
             "gpus": GPUS,
             "cpu_model": "Xeon",
@@ -64,8 +65,8 @@ class Agent:
 
     def hears(self, *results, finished=None):
         finished = finished or time.time()
-        verdict = judge_node("gpu01", results, Policy())
-        self.state.note(results, {}, finished, time.monotonic())
+        verdict = judge_node(results, Policy())
+        self.history.note(results, {}, finished, time.monotonic())
         self.exposition.heard(
             Pass(
                 list(results),
@@ -193,7 +194,7 @@ def test_n6_n16_what_was_found_stays_until_the_check_itself_finds_otherwise(late
 
 
 def test_what_could_not_be_told_has_no_value_and_is_neither_fit_nor_unfit():
-    agent = Agent()
+    agent = Agent(PERIODIC_CHECKS="gpu_count,pcie_bandwidth")
     agent.hears(
         *good()[:2],
         concluded("pcie_bandwidth", [Finding("hung", "unknown", "hung")], "", BANDWIDTH),
@@ -205,6 +206,18 @@ def test_what_could_not_be_told_has_no_value_and_is_neither_fit_nor_unfit():
     assert not any(
         ("health", "pciebw") in labels for labels in agent.values("autopilot_health_checks")
     )
+
+
+def test_an_unknown_result_of_a_check_that_is_not_periodic_leaves_the_metrics_as_they_are():
+    """For instance /status?check=dcgm on an agent without DCGM."""
+    agent = Agent()
+    agent.hears(*good())
+    before = agent.values("autopilot_check_status")
+    missing = Finding("dcgmi_missing", "unknown", "dcgmi is not installed", "fix_configuration")
+    agent.hears(concluded("dcgm_diag", [missing], ""))
+    assert agent.values("autopilot_node_fit") == {(): 1.0}
+    assert agent.values("autopilot_check_status") == before
+    assert agent.values("autopilot_finding") == {}
 
 
 def test_the_mark_is_one_of_all_there_are():

@@ -15,14 +15,20 @@ from hypothesis import strategies as st
 
 from run_world import MODEL, node
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import (
     calibration,
     verdict,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    document as report,
-)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.calibration import (
     Gathered,
     propose,
@@ -32,9 +38,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 
 
 def document(nodes, run_id="20261101T000000-preflight", **more):
-    policy = verdict.Policy()
-    run = report.Run(run_id, "preflight", 0.0, 1.0, False)
-    return {**report.document_of(run, nodes, verdict.judge(nodes, policy), policy), **more}
+    policy = Policy()
+    run = identify_run(run_id, "preflight", 0.0, 1.0, False)
+    return {**judge_run(run, nodes, policy).to_dict(), **more}
 
 
 def fleet(shares, gpus=8, **more):

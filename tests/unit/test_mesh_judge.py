@@ -13,11 +13,26 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.replay import (
+    replay,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     document as report,
     console,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     iperf3_pairs,
     ping_mesh,
@@ -598,14 +613,14 @@ def test_readings_of_another_run_or_pass_are_nobodys(stale):
 def test_the_verdict_fails_for_a_path_and_calls_its_hosts_fit():
     first = planned()
     world = World(loss=between_racks(1, 2))
-    nodes = [
-        verdict.Node(name, mesh=(readings,)) for name, readings in world.readings(first).items()
-    ]
-    judgement = verdict.judge(nodes, verdict.Policy(), [first])
-    assert {node.fit for node in judgement.nodes} == {"fit"}
-    assert not judgement.run.passed and "rack r1 and rack r2 on eth1" in judgement.run.reason
-    lenient = verdict.judge(nodes, verdict.Policy(warn_only=("packet_loss",)), [first])
-    assert lenient.run.passed and lenient.run.status == "warn"
+    nodes = [NodeAnswer(name, mesh=(readings,)) for name, readings in world.readings(first).items()]
+    judgement = judge_run(identify_run("r", "preflight", 0.0, 1.0, False), nodes, Policy(), [first])
+    assert {node.verdict.fit for node in judgement.nodes} == {"fit"}
+    assert (
+        not judgement.verdict.passed and "rack r1 and rack r2 on eth1" in judgement.verdict.reason
+    )
+    lenient = judge_run(judgement.run, nodes, Policy(warn_only=("packet_loss",)), [first])
+    assert lenient.verdict.passed and lenient.verdict.status == "warn"
 
 
 NAMES = [f"gpu{number:02d}" for number in range(1, 9)]
@@ -1025,30 +1040,25 @@ def judged_document(plans, passes, policy=None, check_mode=False, **nodes):
     jsonschema = pytest.importorskip(
         "jsonschema", reason="needs jsonschema to hold documents against their schema"
     )
-    policy = policy or verdict.Policy()
+    policy = policy or Policy()
     names = plans[0]["hosts"]
     several = [
-        nodes.get(name, verdict.Node(name))._replace(mesh=tuple(one.get(name) for one in passes))
+        nodes.get(name, NodeAnswer(name))._replace(mesh=tuple(one.get(name) for one in passes))
         for name in names
     ]
-    judgement = verdict.judge(several, policy, plans, check_mode)
-    document = report.document_of(
-        report.Run("r", "preflight", 0.0, 1.0, check_mode), several, judgement, policy
-    )
-    again = json.loads(report.to_json(document))
+    run = identify_run("r", "preflight", 0.0, 1.0, check_mode)
+    made = judge_run(run, several, policy, plans)
+    again = json.loads(report.to_json(made.to_dict()))
     jsonschema.validate(again, SCHEMA)
-    assert report.judge_again(again, policy) == again
-    assert all(line.isascii() for line in console.lines_of(again))
+    read = RunReport.from_dict(again)
+    assert replay(read, policy).report.to_dict() == again
+    assert all(line.text.isascii() for line in console.lines_of(read))
     return again
 
 
 @pytest.mark.parametrize(
     "policy",
-    [
-        verdict.Policy(),
-        verdict.Policy(unfit=("fail", "unknown")),
-        verdict.Policy(warn_only=("no_path", "slow_transmit")),
-    ],
+    [Policy(), Policy(unfit=("fail", "unknown")), Policy(warn_only=("no_path", "slow_transmit"))],
 )
 @pytest.mark.parametrize("fault", FAULTS)
 def test_every_document_is_valid_and_judged_again_is_the_same(fault, policy):
@@ -1068,7 +1078,7 @@ def test_every_document_is_valid_and_judged_again_is_the_same(fault, policy):
 
 def test_a_host_that_was_only_in_the_mesh_is_judged_by_it():
     first = planned()
-    skipped = {"gpu07": verdict.Node("gpu07", skipped="the checks were not asked for on this host")}
+    skipped = {"gpu07": NodeAnswer("gpu07", skipped="the checks were not asked for on this host")}
     document = judged_document([first], [World(slow=slow("gpu07")).readings(first)], **skipped)
     assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {
         "gpu07": "unfit"
@@ -1089,12 +1099,13 @@ def test_check_mode_keeps_what_is_known_without_running():
     """No carrier on one network, and the other would be measured."""
     first = planned(found=fleet(changes={"gpu03": {"carrier": False}}))
     others = {
-        name: verdict.Node(name, [CheckResult("gpu_count", "pass", "8 GPUs")]) for name in NAMES
+        name: NodeAnswer(name, [CheckResult("gpu_count", "pass", "8 GPUs")]) for name in NAMES
     }
     document = judged_document([first], [], check_mode=True, **others)
     assert {node["name"]: node["fit"] for node in document["nodes"] if node["fit"] != "fit"} == {
         "gpu03": "unfit"
     }
     assert not document["verdict"]["passed"]
-    rows = {row["check"]: (row["intrusion"], row["nodes"]) for row in report.plan_of(document)}
+    plan = report.plan_of(RunReport.from_dict(document))
+    rows = {row.check: (row.intrusion, row.nodes) for row in plan}
     assert rows == {"ping_mesh": ("light", 8), "iperf3_pairs": ("light", 8)}

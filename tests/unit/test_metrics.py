@@ -18,6 +18,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     metrics,
@@ -36,12 +39,16 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     Measurement,
     Subject,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
-    Node,
-    judge,
-    node_of,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+    answer_from_task,
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     policy_from,
-)
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 import run_world  # noqa: E402
@@ -64,12 +71,12 @@ FINISHED = 1795230829.0
 
 def document(*nodes, policy=None, finished=FINISHED):
     chosen = policy_from(policy)
-    run = report.Run("r1", "preflight", finished - 41, finished, False, "2.19.14")
-    return report.document_of(run, nodes, judge(nodes, chosen), chosen)
+    run = identify_run("r1", "preflight", finished - 41, finished, False, "2.19.14")
+    return judge_run(run, nodes, chosen).to_dict()
 
 
 def node(name, *results, **more):
-    return Node(name, list(results), {"gpus": GPUS, "cpu_model": "Xeon"}, **more)
+    return NodeAnswer(name, list(results), {"gpus": GPUS, "cpu_model": "Xeon"}, **more)
 
 
 def rate(gpu, value, direction="host_to_device", method="copy_engine"):
@@ -256,7 +263,7 @@ def test_who_could_not_tell_has_a_status_and_no_figure():
     ],
 )
 def test_a_node_without_results(answer, code):
-    samples = group(document(node_of("gpu09", answer)), "gpu09")
+    samples = group(document(answer_from_task("gpu09", answer)), "gpu09")
     assert samples == {
         ("node_status",): 3,
         ("last_run_timestamp_seconds",): FINISHED,
@@ -265,7 +272,7 @@ def test_a_node_without_results(answer, code):
 
 
 def test_a_node_that_was_not_asked():
-    assert group(document(node_of("login1", {"skipped": True})), "login1") == {
+    assert group(document(answer_from_task("login1", {"skipped": True})), "login1") == {
         ("node_status",): 1,
         ("last_run_timestamp_seconds",): FINISHED,
     }
@@ -340,7 +347,7 @@ def test_findings_are_the_worst_ones_and_have_an_end():
 def test_no_node_has_series_without_end():
     results = [CheckResult(f"check_{number}", "pass", "") for number in range(2000)]
     made = document(
-        Node(
+        NodeAnswer(
             "gpu01",
             [
                 CheckResult(
@@ -367,7 +374,7 @@ def test_no_node_has_series_without_end():
 def test_what_is_hostile_stays_a_label():
     odd = '\ud800\x00\n"}\\' + "x" * 5000
     made = document(
-        Node(
+        NodeAnswer(
             odd,
             [
                 CheckResult(
@@ -523,7 +530,9 @@ def samples_of(made, name, compatibility=True):
 
 
 def test_the_run():
-    made = document(node("gpu01", CheckResult("gpu_count", "pass", "")), node_of("gpu02", None))
+    made = document(
+        node("gpu01", CheckResult("gpu_count", "pass", "")), answer_from_task("gpu02", None)
+    )
     assert group(made, None) == {
         ("run_status",): 3,
         ("run_passed",): 0,
@@ -737,7 +746,7 @@ def runs(draw):
             ),
         )
     else:
-        made = node_of(
+        made = answer_from_task(
             "gpu01",
             {"unreachable": True, "msg": "no route"} if kind == "away" else {"skipped": True},
         )
@@ -891,7 +900,8 @@ def test_a_check_that_was_skipped_keeps_what_is_known():
 def test_a_node_that_is_away_keeps_its_checks_and_is_not_called_fit():
     away = samples_of(
         document(
-            node_of("gpu01", {"unreachable": True, "msg": "no route"}), finished=FINISHED + 60
+            answer_from_task("gpu01", {"unreachable": True, "msg": "no route"}),
+            finished=FINISHED + 60,
         ),
         "gpu01",
     )
@@ -902,7 +912,7 @@ def test_a_node_that_is_away_keeps_its_checks_and_is_not_called_fit():
         "pass",
     )
     skipped = samples_of(
-        document(node_of("gpu01", {"skipped": True}), finished=FINISHED + 120), "gpu01"
+        document(answer_from_task("gpu01", {"skipped": True}), finished=FINISHED + 120), "gpu01"
     )
     assert (status_of(merged(skipped, both)), fit_of(merged(skipped, both))) == ("unknown", None), (
         "a skip says nothing of a node that was away"
@@ -916,7 +926,8 @@ def test_a_node_that_is_away_keeps_its_checks_and_is_not_called_fit():
 def test_a_node_that_is_back_and_skips_everything_is_back():
     away = samples_of(
         document(
-            node_of("gpu01", {"unreachable": True, "msg": "no route"}), finished=FINISHED + 60
+            answer_from_task("gpu01", {"unreachable": True, "msg": "no route"}),
+            finished=FINISHED + 60,
         ),
         "gpu01",
     )
@@ -942,7 +953,9 @@ def test_a_node_that_is_back_and_skips_everything_is_back():
     answer = {"unreachable": True, "msg": "no route"}
     strict = samples_of(
         document(
-            node_of("gpu01", answer), policy={"unfit": ["fail", "unknown"]}, finished=FINISHED + 60
+            answer_from_task("gpu01", answer),
+            policy={"unfit": ["fail", "unknown"]},
+            finished=FINISHED + 60,
         ),
         "gpu01",
     )

@@ -12,11 +12,15 @@ import json
 
 import pytest
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.replay import (
+    replay,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    document as report,
-)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     HostSettings,
 )
@@ -26,10 +30,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
     Outcome,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
-    Node,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     Policy,
-    judge,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
 )
 
 GPU = {"index": 3, "uuid": "GPU-d", "pci": "00000000:5D:00.0", "name": "H100"}
@@ -298,16 +306,14 @@ def test_a_run_is_judged_again_from_its_document(host):
         around_pass.baseline("job42", host), passed, settings, {"phase": "postflight"}
     )
     results = [one.result for one in [*passed, compared]]
-    nodes = [Node("gpu07", results, {"gpus": [GPU]}, recorded([*passed, compared]))]
-    run = report.Run("x", "postflight", 0, 1, False, None, "job42")
-    document = json.loads(
-        json.dumps(report.document_of(run, nodes, judge(nodes, Policy()), Policy()))
-    )
+    nodes = [NodeAnswer("gpu07", results, {"gpus": [GPU]}, recorded([*passed, compared]))]
+    run = identify_run("x", "postflight", 0, 1, False, None, "job42")
+    document = json.loads(json.dumps(judge_run(run, nodes, Policy()).to_dict()))
     assert document["run"] == "job42"
     forgotten = copy.deepcopy(document)
     forgotten["nodes"][0]["health"][-1].update(status="fail", findings=[], summary="forgotten")
-    again = report.replay(forgotten, Policy())
-    assert again.document["nodes"][0]["health"][-1] == document["nodes"][0]["health"][-1]
+    again = replay(RunReport.from_dict(forgotten), Policy())
+    assert again.report.to_dict()["nodes"][0]["health"][-1] == document["nodes"][0]["health"][-1]
     assert again.judged["node_changes"] == 1 and not again.kept.get("node_changes")
 
 

@@ -640,7 +640,7 @@ def test_what_a_map_has_rows_for(hosts, racks, shape, rows):
     names = run_world.names(hosts)
     bad = names[6]
     document = run_world.document(
-        [run_world.verdict.Node(name) for name in names],
+        [run_world.NodeAnswer(name) for name in names],
         run_world.planned(names, racks, rounds=3, planes=1, peers=4),
         slow={(bad, "eth1", "transmit"): 0.3},
     )

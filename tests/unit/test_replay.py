@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 import sys
 from pathlib import Path
 
@@ -16,6 +17,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.replay import (
+    name_replay,
+    replay,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    recorded_policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import texts_of
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     document_diff,
@@ -36,13 +50,22 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
     conclude,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+    policy_from,
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import options as _options
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from mesh_world import RATE, World  # noqa: E402
 
-RUN = report.Run(
+RUN = identify_run(
     "20261121T031200-preflight", "preflight", 1795230720.0, 1795230761.0, False, "2.19.14"
 )
 MODEL = "NVIDIA H100 80GB HBM3"
@@ -51,26 +74,22 @@ IDENTITY = ("index", "uuid", "pci", "name")
 
 def saved(nodes, policy=None, plans=(), check_mode=False):
     """The document of a run as it is read back from its file."""
-    policy = verdict.policy_from(policy)
+    policy = policy_from(policy)
     return report.read(
         report.to_json(
-            report.document_of(
-                RUN._replace(check_mode=check_mode),
-                nodes,
-                verdict.judge(nodes, policy, plans, check_mode),
-                policy,
-            )
+            judge_run(replace(RUN, check_mode=check_mode), nodes, policy, plans).to_dict()
         )
     )
 
 
 def replayed(document, options=None, policy=None):
     """What differs when it is judged again, as plain values and as lines."""
-    again = report.replay(
-        document, verdict.policy_from(policy) if policy else report.policy_of(document), options
-    )
-    changes = document_diff.differences(document, again.document)
-    return again, changes, document_diff.lines_of(document, again, changes, options or {})
+    before = RunReport.from_dict(document)
+    recorded = mapping(document.get("policy"))
+    again = replay(before, policy_from(policy) if policy else recorded_policy(recorded), options)
+    changes = document_diff.differences(before, again.report)
+    lines = document_diff.lines_of(before, recorded, again, changes, options or {})
+    return again, changes, texts_of(lines)
 
 
 # ---- readings of a node ----
@@ -119,7 +138,7 @@ def measured(name, rates, **options):
     own = {"minimum": None, "concurrent": False, "force": False, **options}
     result = conclude(registry.load("pcie_bandwidth"), own, readings)
     facts = {"gpus": [{key: one[key] for key in IDENTITY} for one in gpus]}
-    return verdict.Node(
+    return NodeAnswer(
         name, [result], facts, {"pcie_bandwidth": {"options": own, "readings": readings}}
     )
 
@@ -132,7 +151,7 @@ def test_the_same_thresholds_change_nothing():
     assert [node["status"] for node in document["nodes"]] == ["pass", "fail", "pass"]
     again, changes, lines = replayed(document)
     assert (
-        again.document == document
+        again.report.to_dict() == document
         and changes.nothing
         and again.judged == {"pcie_bandwidth": 3}
         and again.kept == {}
@@ -182,7 +201,7 @@ def test_a_node_that_is_checked_in_full_is_a_change():
         {"name": "gpu01", "status": "warn", "fit": "fit", "partial": partial}
         for partial in (True, False)
     ]
-    [change] = document_diff.differences({"nodes": nodes[:1]}, {"nodes": nodes[1:]}).nodes
+    [change] = differences({"nodes": nodes[:1]}, {"nodes": nodes[1:]}).nodes
     assert change.partial == (True, False)
 
 
@@ -217,7 +236,9 @@ def test_an_option_can_be_taken_away_again():
     document = saved([measured("gpu01", [55, 55], minimum=60.0)])
     assert document["nodes"][0]["status"] == "fail"
     assert (
-        replayed(document, {"pcie_bandwidth": {"minimum": None}})[0].document["nodes"][0]["status"]
+        replayed(document, {"pcie_bandwidth": {"minimum": None}})[0].report.to_dict()["nodes"][0][
+            "status"
+        ]
         == "pass"
     )
 
@@ -269,13 +290,13 @@ def test_nodes_with_the_same_to_say_share_a_row():
 
 
 def test_nodes_that_gave_no_result_and_check_mode():
-    away = verdict.Node(
+    away = NodeAnswer(
         "gpu08",
         trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"),
     )
-    idle = verdict.Node("gpu09", skipped="the checks were not asked for on this host")
+    idle = NodeAnswer("gpu09", skipped="the checks were not asked for on this host")
     would_run = Finding("would_run", "skip", "", evidence={"intrusion": "light", "seconds": 9})
-    planned = verdict.Node("gpu10", [CheckResult("pcie_bandwidth", "skip", "", [would_run])])
+    planned = NodeAnswer("gpu10", [CheckResult("pcie_bandwidth", "skip", "", [would_run])])
     for check_mode in (False, True):
         again, changes, _lines = replayed(
             saved([FLEET[0], away, idle, planned], check_mode=check_mode),
@@ -291,7 +312,7 @@ def test_partial_readings_are_judged_as_far_as_they_go():
     del readings["after"]
     document = saved([partial])
     again, changes, _lines = replayed(document)
-    assert again.document["nodes"][0]["status"] == "unknown"
+    assert again.report.to_dict()["nodes"][0]["status"] == "unknown"
     assert [(one.status, one.fit) for one in changes.nodes] == [
         (("pass", "unknown"), ("fit", "could_not_tell"))
     ]
@@ -330,12 +351,10 @@ def test_what_is_no_run_document_is_told(text, words):
 
 
 def test_the_recorded_policy_is_read_as_far_as_it_is_known():
-    assert report.policy_of({}) == verdict.Policy()
-    assert report.policy_of({"policy": {"max_unfit": "5%", "mood": "mild"}}) == verdict.Policy(
-        max_unfit="5%"
-    )
+    assert recorded_policy(None) == Policy()
+    assert recorded_policy({"max_unfit": "5%", "mood": "mild"}) == Policy(max_unfit="5%")
     with pytest.raises(ValueError, match="policy.max_unfit: 'many' is not accepted"):
-        report.policy_of({"policy": {"max_unfit": "many"}})
+        recorded_policy({"max_unfit": "many"})
 
 
 def test_the_document_of_a_replay_keeps_to_the_schema():
@@ -346,7 +365,8 @@ def test_the_document_of_a_replay_keeps_to_the_schema():
         (Path(__file__).parents[2] / "playbooks/files/run.schema.json").read_text(encoding="utf-8")
     )
     options = {"pcie_bandwidth": {"minimum": 30.0}}
-    written = report.replayed(replayed(saved(FLEET), options)[0], options, 1795300000.0)
+    again = replayed(saved(FLEET), options)[0]
+    written = name_replay(again, options, 1795300000.0).to_dict()
     jsonschema.Draft202012Validator(schema).validate(json.loads(report.to_json(written)))
     assert (
         written["run_id"] == "20261121T031200-preflight-replay" and "replay" in schema["properties"]
@@ -417,18 +437,20 @@ def test_no_document_is_too_odd(document, plan_or_not):
             nodes=[{"name": "gpu01", "mesh": [plan_or_not]}],
         ),
     ):
-        again = report.replay(
-            one,
-            verdict.Policy(),
-            {"iperf3_pairs": {"minimum": 5.0}, "pcie_bandwidth": {"minimum": 5.0}},
+        before = RunReport.from_dict(one)
+        again = replay(
+            before, Policy(), {"iperf3_pairs": {"minimum": 5.0}, "pcie_bandwidth": {"minimum": 5.0}}
         )
-        assert document_diff.lines_of(
-            one, again, document_diff.differences(one, again.document), {}
-        )
-        assert all(node["fit"] != "fit" for node in again.document["nodes"])
+        changes = document_diff.differences(before, again.report)
+        assert document_diff.lines_of(before, mapping(one.get("policy")), again, changes, {})
+        assert all(node.verdict.fit != "fit" for node in again.report.nodes)
 
 
 # ---- comparing ----
+
+
+def differences(before, after):
+    return document_diff.differences(RunReport.from_dict(before), RunReport.from_dict(after))
 
 
 def with_findings(*findings, status="fail", fit="unfit"):
@@ -449,13 +471,11 @@ def test_a_fact_is_the_same_by_code_and_by_the_address_of_its_gpu():
     after = Finding(
         "link_slow", "fail", "slow", "drain_node", Subject("gpu", 3, "GPU-4", "00000000:9A:00.0")
     )
-    assert document_diff.differences(with_findings(before), with_findings(after)).nothing
+    assert differences(with_findings(before), with_findings(after)).nothing
     other = Finding(
         "link_slow", "fail", "slow", "drain_node", Subject("gpu", 4, "GPU-5", "00000000:AB:00.0")
     )
-    changed = (
-        document_diff.differences(with_findings(before), with_findings(other)).nodes[0].findings
-    )
+    changed = differences(with_findings(before), with_findings(other)).nodes[0].findings
     assert {(one.before is None, one.after is None) for one in changed} == {
         (True, False),
         (False, True),
@@ -468,16 +488,11 @@ def test_a_fact_is_the_same_by_code_and_by_the_address_of_its_gpu():
 def test_status_words_and_next_step_count(changes):
     before = Finding("link_slow", "fail", "slow", "drain_node")
     after = Finding.from_dict({**before.to_dict(), **changes})
-    assert (
-        len(
-            document_diff.differences(with_findings(before), with_findings(after)).nodes[0].findings
-        )
-        == 1
-    )
+    assert len(differences(with_findings(before), with_findings(after)).nodes[0].findings) == 1
 
 
 def test_nodes_of_one_document_only_are_named():
-    changes = document_diff.differences(with_findings(), {"nodes": []})
+    changes = differences(with_findings(), {"nodes": []})
     assert [(one.name, one.status, one.fit) for one in changes.nodes] == [
         ("gpu01", ("fail", ""), ("unfit", ""))
     ]
@@ -492,7 +507,7 @@ def test_the_worst_node_comes_first():
             ]
         }
 
-    changes = document_diff.differences(
+    changes = differences(
         nodes(gpu1="pass", gpu2="pass", gpu10="pass"), nodes(gpu1="warn", gpu2="fail", gpu10="fail")
     )
     assert [one.name for one in changes.nodes] == ["gpu2", "gpu10", "gpu1"]
@@ -551,7 +566,7 @@ def meshed(world):
         plans.append(second)
         passes.append(world.readings(second))
     return saved(
-        [verdict.Node(name, mesh=tuple(one.get(name) for one in passes)) for name in names],
+        [NodeAnswer(name, mesh=tuple(one.get(name) for one in passes)) for name in names],
         plans=plans,
     )
 
@@ -598,16 +613,16 @@ def test_options_of_the_mesh_are_laid_over_its_plans(world, options, before, aft
     document = meshed(world)
     assert findings(document) == before
     again, changes, _lines = replayed(document)
-    assert changes.nothing and again.document == document and again.mesh_trouble == ""
+    assert changes.nothing and again.report.to_dict() == document and again.mesh_trouble == ""
     again, changes, lines = replayed(document, options)
-    assert findings(again.document) == after
+    assert findings(again.report.to_dict()) == after
     assert {one.name for one in changes.nodes} == {
         name for name, _code, _status in before ^ after
     } - {"run"}
     assert again.judged == {"ping_mesh": 8, "iperf3_pairs": 8}
     assert all(
         one["options"][check]["minimum" if check == "iperf3_pairs" else name] == value
-        for one in again.document["mesh"]["plans"]
+        for one in again.report.to_dict()["mesh"]["plans"]
         for check, own in options.items()
         for name, value in own.items()
     )
@@ -642,8 +657,8 @@ def test_a_mesh_that_cannot_be_judged_stays_as_it_was(damage):
     again, changes, lines = replayed(document, {"iperf3_pairs": {"minimum": 1.0}})
     assert (
         changes.nothing
-        and findings(again.document) == {("gpu07", "slow_transmit", "fail")}
-        and again.document["mesh"] == document["mesh"]
+        and findings(again.report.to_dict()) == {("gpu07", "slow_transmit", "fail")}
+        and again.report.to_dict()["mesh"] == document["mesh"]
     )
     assert any(
         line.startswith("  the network between the nodes was not judged again: ") for line in lines
@@ -657,8 +672,8 @@ def test_links_and_paths_of_a_mesh_that_cannot_be_judged_fail_the_run_as_before(
     again, changes, _lines = replayed(document)
     assert (
         changes.nothing
-        and again.document["verdict"] == document["verdict"]
-        and again.document["verdict"]["passed"] is False
+        and again.report.to_dict()["verdict"] == document["verdict"]
+        and again.report.to_dict()["verdict"]["passed"] is False
     )
 
 

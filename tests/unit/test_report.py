@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import copy
 import json
+from dataclasses import replace
 import stat
 from pathlib import Path
 
@@ -17,6 +18,14 @@ import yaml
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.replay import (
+    replay,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import texts_of
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import VERSION
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     document as report,
@@ -32,16 +41,23 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     Subject,
     concluded,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
-    Node,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+    answer_from_task,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     Policy,
-    judge,
-    node_of,
     policy_from,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    FITNESS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
 )
 
 ROOT = Path(__file__).parents[2]
-RUN = report.Run(
+RUN = identify_run(
     "20261121T031200-preflight", "preflight", 1795230720.0, 1795230761.0, False, "2.19.14"
 )
 GPU4 = Subject("gpu", 4, "GPU-4", "00000000:9A:00.0")
@@ -57,7 +73,7 @@ GPUS = [
 
 
 def healthy(name, summary="55.0 to 55.2 GB/s both ways"):
-    return Node(
+    return NodeAnswer(
         name,
         [
             CheckResult("gpu_count", "pass", "8 x H100"),
@@ -77,7 +93,7 @@ def broken(name, *findings):
             GPU4,
         )
     ]
-    return Node(
+    return NodeAnswer(
         name,
         [
             CheckResult(
@@ -96,7 +112,7 @@ def broken(name, *findings):
 FLEET = [
     healthy("gpu03"),
     broken("gpu07"),
-    Node(
+    NodeAnswer(
         "gpu09",
         [
             CheckResult(
@@ -114,17 +130,17 @@ FLEET = [
             )
         ],
     ),
-    node_of("gpu10", {"unreachable": True, "msg": "no route"}),
-    node_of("gpu11", None),
-    node_of("gpu12", {"skipped": True}),
-    Node(
+    answer_from_task("gpu10", {"unreachable": True, "msg": "no route"}),
+    answer_from_task("gpu11", None),
+    answer_from_task("gpu12", {"skipped": True}),
+    NodeAnswer(
         "login1",
         [
             CheckResult("gpu_count", "skip", "no NVIDIA GPU on the PCI bus"),
             CheckResult("pcie_bandwidth", "skip", "no NVIDIA GPU on the PCI bus"),
         ],
     ),
-    Node(
+    NodeAnswer(
         "gpu04",
         [
             CheckResult("gpu_count", "pass", "8 x H100"),
@@ -148,12 +164,19 @@ FLEET = [
 
 
 def document(nodes, policy=None, run=RUN):
-    policy = policy_from(policy)
-    return report.document_of(run, nodes, judge(nodes, policy), policy)
+    return judge_run(run, nodes, policy_from(policy)).to_dict()
 
 
 def lines(nodes, policy=None, run=RUN):
-    return console.lines_of(document(nodes, policy, run))
+    return texts_of(typed_lines(nodes, policy, run))
+
+
+def typed_lines(nodes, policy=None, run=RUN):
+    return console.lines_of(judge_run(run, nodes, policy_from(policy)))
+
+
+def judge_again(document, policy):
+    return replay(RunReport.from_dict(document), policy).report.to_dict()
 
 
 @pytest.fixture(scope="module")
@@ -209,12 +232,11 @@ def test_version_is_that_of_the_collection():
 
 def test_schema_and_vocabulary_agree(schema):
     from ansible_collections.autopilot.gpu.plugins.module_utils._health import model
-    from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
 
     definitions = schema.schema["$defs"]
     assert tuple(definitions["status"]["enum"]) == model.STATUSES
     assert tuple(definitions["action"]["enum"]) == model.ACTIONS
-    assert tuple(definitions["node"]["properties"]["fit"]["enum"]) == verdict.FITNESS
+    assert tuple(definitions["node"]["properties"]["fit"]["enum"]) == FITNESS
     assert schema.schema["properties"]["schema_version"]["const"] == report.SCHEMA_VERSION
 
 
@@ -250,12 +272,12 @@ def test_text_has_a_line_for_each_node():
 
 def test_reading_back_and_judging_again_changes_nothing():
     made = json.loads(report.to_json(document(FLEET)))
-    assert report.nodes_of(made) == FLEET
-    assert report.judge_again(made, Policy()) == made
+    assert [node.answer() for node in RunReport.from_dict(made).nodes] == FLEET
+    assert judge_again(made, Policy()) == made
 
 
 def test_another_policy_gives_another_verdict():
-    again = report.judge_again(document(FLEET), policy_from({"max_unfit": 1, "max_unknown": 3}))
+    again = judge_again(document(FLEET), policy_from({"max_unfit": 1, "max_unknown": 3}))
     assert (
         again["verdict"]["passed"] is True
         and again["policy"]["max_unfit"] == 1
@@ -272,20 +294,20 @@ def test_what_was_measured_is_judged_by_todays_rules():
         "visible_devices": None,
     }
     recorded = {"gpu_count": {"options": {"expected_gpus": 9}, "readings": readings}}
-    node = Node(
+    node = NodeAnswer(
         "gpu01",
         [CheckResult("gpu_count", "pass", "all there", [], [], 0.25)],
         {"gpus": GPUS},
         recorded,
     )
-    again = report.judge_again(document([node]), Policy())["nodes"][0]
+    again = judge_again(document([node]), Policy())["nodes"][0]
     assert (
         again["status"],
         again["findings"][0]["code"],
         again["health"][0]["duration_seconds"],
     ) == ("fail", "gpus_missing", 0.25)
     untouched = node._replace(readings={"gpu_count": {"options": {}, "readings": {}}})
-    assert report.judge_again(document([untouched]), Policy())["nodes"][0]["status"] == "pass"
+    assert judge_again(document([untouched]), Policy())["nodes"][0]["status"] == "pass"
 
 
 def test_documents_of_newer_versions_are_read():
@@ -294,10 +316,10 @@ def test_documents_of_newer_versions_are_read():
     newer["nodes"][0]["health"][0].update(status="splendid", colour="green")
     newer["nodes"][0]["readings"] = {"future_check": {"readings": {"a": 1}}}
     newer["nodes"][1]["findings"][0]["action"] = "pray"
-    again = report.judge_again(newer, Policy())
+    again = judge_again(newer, Policy())
     assert [node["name"] for node in again["nodes"]] == [node.name for node in FLEET]
     assert (again["nodes"][0]["status"], again["weather"]) == ("unknown", "fine")
-    assert console.lines_of(newer)
+    assert console.lines_of(RunReport.from_dict(newer))
 
 
 anything = st.recursive(
@@ -331,11 +353,9 @@ anything = st.recursive(
 
 @given(anything)
 def test_garbage_is_read_as_far_as_it_goes(garbage):
-    nodes = report.nodes_of({"nodes": [garbage]})
+    nodes = RunReport.from_dict({"nodes": [garbage]}).nodes
     assert len(nodes) <= 1
-    again = report.judge_again(
-        garbage if isinstance(garbage, dict) else {"nodes": garbage}, Policy()
-    )
+    again = judge_again(garbage if isinstance(garbage, dict) else {"nodes": garbage}, Policy())
     assert all(node["fit"] != "fit" for node in again["nodes"])
 
 
@@ -384,11 +404,7 @@ def test_screen():
 
 
 def test_lines_know_their_status():
-    status, seen = "", []
-    for line in lines(FLEET):
-        status = console.status_of(line, status)
-        seen.append(status)
-    assert seen == [
+    assert [line.status for line in typed_lines(FLEET)] == [
         "",
         "fail",
         "fail",
@@ -410,21 +426,23 @@ def test_lines_about_several_nodes_know_their_status():
         healthy(f"gpu{number:03d}", "") for number in (100, 102)
     ]
     assert [
-        console.status_of(line) for line in lines(nodes) if line.startswith("  ") and line[2] != " "
+        line.status
+        for line in typed_lines(nodes)
+        if line.text.startswith("  ") and line.text[2] != " "
     ] == ["fail", "pass"]
 
 
 def test_check_mode_promises_nothing_for_nodes_that_did_not_answer():
-    away = Node(
+    away = NodeAnswer(
         "gpu02",
         trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"),
     )
-    only = Node("gpu01", [CheckResult("gpu_count", "pass", "8 x H100")])
+    only = NodeAnswer("gpu01", [CheckResult("gpu_count", "pass", "8 x H100")])
     assert "  without --check nothing more would run" in lines(
-        [only], run=RUN._replace(check_mode=True)
+        [only], run=replace(RUN, check_mode=True)
     )
     assert "  without --check nothing more would run on the nodes that answered" in lines(
-        [only, away], run=RUN._replace(check_mode=True)
+        [only, away], run=replace(RUN, check_mode=True)
     )
 
 
@@ -484,14 +502,14 @@ def test_whatever_a_driver_says_stays_printable(text):
     shown = lines(
         [
             broken("gpu07", Finding("odd", "fail", text, "watch")),
-            Node(f"gpu\u00e9{text[:5]}", [CheckResult("gpu_count", "pass", text)]),
+            NodeAnswer(f"gpu\u00e9{text[:5]}", [CheckResult("gpu_count", "pass", text)]),
         ]
     )
     assert all(line.isascii() and line.isprintable() and len(line) <= 140 for line in shown)
 
 
 def test_plan():
-    run = RUN._replace(check_mode=True)
+    run = replace(RUN, check_mode=True)
     planned = [
         CheckResult(
             name,
@@ -502,13 +520,15 @@ def test_plan():
         for name, how, seconds in (("pcie_bandwidth", "light", 96), ("dcgm_diag", "invasive", 150))
     ]
     nodes = [
-        Node("gpu01", [CheckResult("gpu_count", "pass", "8 x H100"), *planned], {"gpus": GPUS}),
-        Node("gpu02", [CheckResult("gpu_count", "pass", "8 x H100"), planned[1]]),
-        Node("login1", [CheckResult("gpu_count", "skip", "no GPU"), *planned]),
+        NodeAnswer(
+            "gpu01", [CheckResult("gpu_count", "pass", "8 x H100"), *planned], {"gpus": GPUS}
+        ),
+        NodeAnswer("gpu02", [CheckResult("gpu_count", "pass", "8 x H100"), planned[1]]),
+        NodeAnswer("login1", [CheckResult("gpu_count", "skip", "no GPU"), *planned]),
     ]
-    assert report.plan_of(document(nodes, run=run)) == [
-        {"check": "pcie_bandwidth", "intrusion": "light", "minutes": 1.6, "nodes": 1},
-        {"check": "dcgm_diag", "intrusion": "invasive", "minutes": 2.5, "nodes": 2},
+    assert report.plan_of(judge_run(run, nodes, Policy())) == [
+        ("pcie_bandwidth", "light", 1.6, 1),
+        ("dcgm_diag", "invasive", 2.5, 2),
     ]
     shown = lines(nodes, run=run)
     assert shown[0].startswith("autopilot preflight (check mode)   3 nodes: 2 fit, 1 skipped")
@@ -529,7 +549,7 @@ def test_plan():
 )
 def test_any_run_has_a_screen(described):
     nodes = [
-        Node(name, [CheckResult("gpu_count", status, text, [Finding("code", status, text)])])
+        NodeAnswer(name, [CheckResult("gpu_count", status, text, [Finding("code", status, text)])])
         for name, status, text in described
     ]
     shown = lines(nodes)

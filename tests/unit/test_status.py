@@ -11,6 +11,7 @@ import json
 
 import pytest
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import texts_of
 from ansible_collections.autopilot.gpu.plugins.action import status
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import agents, ask
 
@@ -108,7 +109,7 @@ def test_who_is_no_agent_is_not_believed(text):
 
 
 def test_a_node_without_results_could_not_be_told():
-    node = status.node_of(
+    node = status.answer_from_row(
         {"node": "a", "status": "unknown", "health": [], "summary": "could not tell: no agent"}
     )
     assert node.trouble.status == "unknown" and "no agent" in node.trouble.message
@@ -116,17 +117,21 @@ def test_a_node_without_results_could_not_be_told():
 
 def test_what_the_agent_says_is_not_made_better():
     """A newer agent has statuses and fields that this version does not know."""
-    assert status.node_of(ROWS[0]).trouble is None
+    assert status.answer_from_row(ROWS[0]).trouble is None
     for said in ("fail", "unknown", "horrible"):
-        assert status.node_of(dict(ROWS[0], status=said)).trouble.status == "unknown"
+        assert status.answer_from_row(dict(ROWS[0], status=said)).trouble.status == "unknown"
     assert [
         one.status
-        for one in status.node_of(dict(ROWS[0], health=[dict(HEALTH, status="horrible")])).results
+        for one in status.answer_from_row(
+            dict(ROWS[0], health=[dict(HEALTH, status="horrible")])
+        ).results
     ] == ["unknown"]
 
 
 def judged(options, *rows, complete=True):
-    return status._judged(status.validated(options), ask.Answer(list(rows), complete), 0.0)
+    answer = ask.Answer(list(rows), complete)
+    result, lines = status._judged(status.validated(options), answer, 0.0)
+    return dict(result, summary=texts_of(lines))
 
 
 def test_who_was_asked_for_and_is_not_there_is_not_forgotten():

@@ -11,9 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import (
     fleet_versions,
-    verdict,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.fleet_versions import (
@@ -172,19 +183,21 @@ def test_firmware_that_differs_within_a_node_counts_as_most_of_it_is():
 def test_the_verdict_of_a_run_has_it():
     result = CheckResult("driver", "pass", "driver")
     nodes = [
-        verdict.Node(f"gpu{number}", [result], {}, driver("570.1" if number == 3 else "580.95.05"))
+        NodeAnswer(f"gpu{number}", [result], {}, driver("570.1" if number == 3 else "580.95.05"))
         for number in range(4)
     ]
-    judged = verdict.judge(nodes, verdict.Policy())
+    judged = judge_run(identify_run("r", "preflight", 0, 1, False), nodes, Policy())
     assert [
-        (one.name, one.fit, [found.finding.code for found in one.findings]) for one in judged.nodes
+        (one.name, one.verdict.fit, [found.finding.code for found in one.verdict.findings])
+        for one in judged.nodes
     ] == [
         ("gpu0", "fit", []),
         ("gpu1", "fit", []),
         ("gpu2", "fit", []),
         ("gpu3", "fit", ["driver_differs"]),
     ]
-    assert list(judged.fleet) == ["gpu3"] and judged.run.passed
+    assert [node.name for node in judged.nodes if node.fleet] == ["gpu3"]
+    assert judged.verdict.passed
 
 
 @given(

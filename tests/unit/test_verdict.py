@@ -14,24 +14,35 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import verdict
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    identify_run,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Finding,
     Measurement,
     Subject,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
-    Node,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.fleet_statistics import (
+    compare_fleet,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+    answer_from_task,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     Policy,
-    fold,
-    judge,
-    judge_node,
-    judge_run,
-    node_of,
     policy_from,
     tolerated,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    FITNESS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_node,
+    judge_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
 
 STRICT = Policy()
 GPU3 = Subject("gpu", 3, "GPU-3", "00000000:9A:00.0")
@@ -139,6 +150,13 @@ def test_tolerated(limit, nodes, allowed):
     assert tolerated(limit, nodes) == allowed
 
 
+RUN = identify_run("r", "preflight", 0.0, 1.0, False)
+
+
+def judged_run(answers, policy):
+    return judge_run(RUN, answers, policy)
+
+
 # ---- one node ----
 
 
@@ -159,7 +177,7 @@ def test_tolerated(limit, nodes, allowed):
     ],
 )
 def test_node(statuses, policy, status, fit, partial):
-    judged = judge_node("gpu01", [result(one) for one in statuses], policy_from(policy))
+    judged = judge_node([result(one) for one in statuses], policy_from(policy))
     assert (judged.status, judged.fit, judged.partial) == (status, fit, partial)
 
 
@@ -210,7 +228,7 @@ def test_node(statuses, policy, status, fit, partial):
     ],
 )
 def test_what_has_nothing_to_check_and_what_is_not_about_gpus(results, status, fit, partial):
-    judged = judge_node("gpu01", results, STRICT)
+    judged = judge_node(results, STRICT)
     assert (judged.status, judged.fit, judged.partial) == (status, fit, partial)
 
 
@@ -228,7 +246,7 @@ def test_findings_are_said_once_and_the_worst_first():
         ),
         result("skip", finding("gpu_in_use", "skip", "none"), check="dcgm_diag"),
     ]
-    judged = judge_node("gpu01", everywhere, STRICT)
+    judged = judge_node(everywhere, STRICT)
     assert [
         (found.check, found.finding.code, found.finding.subject.index) for found in judged.findings
     ] == [
@@ -241,7 +259,6 @@ def test_findings_are_said_once_and_the_worst_first():
 
 def test_the_worst_of_two_findings_about_the_same_stays():
     judged = judge_node(
-        "gpu01",
         [
             result("warn", finding("slow", "warn")),
             result("fail", finding("slow", "fail", "drain_node")),
@@ -252,7 +269,7 @@ def test_the_worst_of_two_findings_about_the_same_stays():
 
 
 def test_a_status_without_a_finding_is_said_all_the_same():
-    judged = judge_node("gpu01", [CheckResult("dcgm_diag", "fail", "it is broken")], STRICT)
+    judged = judge_node([CheckResult("dcgm_diag", "fail", "it is broken")], STRICT)
     assert [
         (found.check, found.finding.status, found.finding.message) for found in judged.findings
     ] == [("dcgm_diag", "fail", "it is broken")]
@@ -273,16 +290,21 @@ def test_a_status_without_a_finding_is_said_all_the_same():
     ],
 )
 def test_warn_only(results, status, fit):
-    judged = judge_node("gpu01", results, policy_from({"warn_only": ["lowered"]}))
+    judged = judge_node(results, policy_from({"warn_only": ["lowered"]}))
     assert (judged.status, judged.fit) == (status, fit)
+
+
+def fitness(results):
+    judged = judge_node(results, STRICT)
+    return judged.status, judged.fit
 
 
 def test_what_would_run_is_no_result():
     planned = result(
         "skip", Finding("would_run", "skip", "check mode: would run"), check="dcgm_diag"
     )
-    assert judge_node("gpu01", [result("pass"), planned], STRICT)[1:3] == ("pass", "fit")
-    assert judge_node("gpu01", [planned], STRICT)[1:3] == ("skip", "skipped")
+    assert fitness([result("pass"), planned]) == ("pass", "fit")
+    assert fitness([planned]) == ("skip", "skipped")
 
 
 # ---- what a host returned ----
@@ -331,16 +353,17 @@ def test_what_would_run_is_no_result():
     ],
 )
 def test_answers(answer, status, fit, says):
-    judged = judge([node_of("gpu01", answer)], STRICT).nodes[0]
-    assert (judged.status, judged.fit) == (status, fit)
-    assert says in judged.findings[0].finding.message
+    judged = judged_run([answer_from_task("gpu01", answer)], STRICT).nodes[0]
+    assert (judged.status, judged.verdict.fit) == (status, fit)
+    assert says in judged.verdict.findings[0].finding.message
 
 
 def test_a_host_that_was_not_asked():
-    judged = judge(
-        [node_of("gpu01", {"skipped": True, "msg": "Conditional result was False"})], STRICT
+    judged = judged_run(
+        [answer_from_task("gpu01", {"skipped": True, "msg": "Conditional result was False"})],
+        STRICT,
     )
-    assert (judged.nodes[0].status, judged.nodes[0].fit, judged.run.passed) == (
+    assert (judged.nodes[0].status, judged.nodes[0].verdict.fit, judged.verdict.passed) == (
         "skip",
         "skipped",
         True,
@@ -382,19 +405,19 @@ anything = st.recursive(
 
 @given(st.lists(anything, max_size=7))
 def test_garbage_is_judged_and_never_fit(answers):
-    judged = judge(
-        [node_of(f"gpu{number}", answer) for number, answer in enumerate(answers)], STRICT
+    judged = judged_run(
+        [answer_from_task(f"gpu{number}", answer) for number, answer in enumerate(answers)], STRICT
     )
     assert len(judged.nodes) == len(answers)
-    assert all(node.fit != "fit" for node in judged.nodes)
+    assert all(node.verdict.fit != "fit" for node in judged.nodes)
 
 
 @given(st.lists(st.sampled_from(["pass", "skip", "warn", "unknown", "fail"]), min_size=1))
 def test_another_result_never_makes_a_node_better(statuses):
     order = ("fit", "skipped", "could_not_tell", "unfit")
-    before = judge_node("gpu01", [result(one) for one in statuses[:-1]] or [result("pass")], STRICT)
+    before = judge_node([result(one) for one in statuses[:-1]] or [result("pass")], STRICT)
     after = judge_node(
-        "gpu01", [result(one) for one in statuses[:-1] or ["pass"]] + [result(statuses[-1])], STRICT
+        [result(one) for one in statuses[:-1] or ["pass"]] + [result(statuses[-1])], STRICT
     )
     if before.fit != "skipped":
         assert order.index(after.fit) >= order.index(before.fit)
@@ -431,29 +454,23 @@ def test_another_result_never_makes_a_node_better(statuses):
 )
 def test_run(statuses, policy, passed, says):
     policy = policy_from(policy)
-    judged = judge_run(
-        [
-            judge_node(f"n{number}", [result(status)], policy)
-            for number, status in enumerate(statuses)
-        ],
+    judged = judged_run(
+        [NodeAnswer(f"n{number}", [result(status)]) for number, status in enumerate(statuses)],
         policy,
     )
-    assert judged.passed is passed
-    assert says in judged.reason
-    assert (
-        sum(judged.counts[fit] for fit in verdict.FITNESS)
-        == judged.counts["nodes"]
-        == len(statuses)
-    )
+    assert judged.verdict.passed is passed
+    assert says in judged.verdict.reason
+    assert sum(judged.counts[fit] for fit in FITNESS) == judged.counts["nodes"] == len(statuses)
 
 
 def test_many_names_are_folded():
-    nodes = [judge_node(f"gpu{number:04d}", [result("fail")], STRICT) for number in range(2000)]
+    nodes = [NodeAnswer(f"gpu{number:04d}", [result("fail")]) for number in range(2000)]
     assert (
-        judge_run(nodes, STRICT).reason == "2000 of 2000 nodes unfit (gpu[0000-1999]), tolerated 0"
+        judged_run(nodes, STRICT).verdict.reason
+        == "2000 of 2000 nodes unfit (gpu[0000-1999]), tolerated 0"
     )
-    odd = [judge_node(f"gpu{number:04d}", [result("fail")], STRICT) for number in range(1, 2000, 2)]
-    assert judge_run(odd, STRICT).reason.endswith(
+    odd = [NodeAnswer(f"gpu{number:04d}", [result("fail")]) for number in range(1, 2000, 2)]
+    assert judged_run(odd, STRICT).verdict.reason.endswith(
         "gpu0019, and more, 1000 nodes in all), tolerated 0"
     )
 
@@ -501,7 +518,9 @@ def fleet(rates, gpus=1, model="H100", unit="bytes/s", **labels):
             ]
         }
         nodes.append(
-            Node(f"n{number}", [CheckResult("pcie_bandwidth", "pass", "", [], measurements)], facts)
+            NodeAnswer(
+                f"n{number}", [CheckResult("pcie_bandwidth", "pass", "", [], measurements)], facts
+            )
         )
     return nodes
 
@@ -509,7 +528,7 @@ def fleet(rates, gpus=1, model="H100", unit="bytes/s", **labels):
 def outliers(nodes):
     return {
         name: [one.findings[0].subject.index for one in results]
-        for name, results in verdict.compare_fleet(nodes).items()
+        for name, results in compare_fleet(nodes).items()
     }
 
 
@@ -574,7 +593,7 @@ def test_a_gpu_that_failed_is_neither_compared_nor_a_peer():
 
 
 def test_the_finding_says_what_it_rests_on():
-    found = verdict.compare_fleet(fleet(TIGHT + [44.1e9], direction="h2d"))["n5"][0]
+    found = compare_fleet(fleet(TIGHT + [44.1e9], direction="h2d"))["n5"][0]
     assert (found.check, found.status, found.findings[0].code) == (
         "pcie_bandwidth",
         "warn",
@@ -601,14 +620,14 @@ def test_the_memory_of_a_host_is_compared_with_that_of_its_model_of_processor():
             Measurement("host_memory_bandwidth", rate, "bytes/s", {"numa": str(node)})
             for node, rate in enumerate(rates)
         ]
-        return Node(
+        return NodeAnswer(
             name, [CheckResult("memory_and_cpu", "pass", "", [], measured)], {"cpu_model": cpu}
         )
 
     nodes = [
         host(f"n{index}", "8480C", 250e9 + index * 1e8, 251e9 + index * 1e8) for index in range(5)
     ]
-    found = verdict.compare_fleet(
+    found = compare_fleet(
         [
             *nodes,
             host("slow", "8480C", 250e9, 190e9),
@@ -632,11 +651,13 @@ def test_the_memory_of_a_host_is_compared_with_that_of_its_model_of_processor():
 def test_below_the_fleet_warns_and_fails_only_by_policy():
     nodes = fleet(TIGHT + [44.1e9])
     assert (
-        judge(nodes, STRICT).nodes[5].status,
-        judge(nodes, STRICT).nodes[5].fit,
-        judge(nodes, STRICT).run.passed,
+        judged_run(nodes, STRICT).nodes[5].status,
+        judged_run(nodes, STRICT).nodes[5].verdict.fit,
+        judged_run(nodes, STRICT).verdict.passed,
     ) == ("warn", "fit", True)
-    assert judge(nodes, policy_from({"unfit": ["fail", "warn"]})).nodes[5].fit == "unfit"
+    assert (
+        judged_run(nodes, policy_from({"unfit": ["fail", "warn"]})).nodes[5].verdict.fit == "unfit"
+    )
 
 
 def test_several_measurements_of_a_gpu_are_one_finding():
@@ -646,7 +667,7 @@ def test_several_measurements_of_a_gpu_are_one_finding():
     ):
         both = down.results[0].measurements + up.results[0].measurements
         nodes.append(down._replace(results=[CheckResult("pcie_bandwidth", "pass", "", [], both)]))
-    found = verdict.compare_fleet(nodes)["n5"][0].findings
+    found = compare_fleet(nodes)["n5"][0].findings
     assert (
         len(found) == 1
         and "bandwidth (d2h) is 20.0 GB/s" in found[0].message
@@ -664,7 +685,7 @@ def test_the_median_and_mad_are_those_of_the_others(rates):
         mad = statistics.median(abs(one - median) for one in others)
         if rate <= median * 0.95 and rate < median - 3.5 * 1.4826 * mad:
             expected.add(f"n{number}")
-    assert set(verdict.compare_fleet(nodes)) == expected
+    assert set(compare_fleet(nodes)) == expected
 
 
 @pytest.mark.measures
@@ -673,7 +694,7 @@ def test_thousands_of_nodes_take_seconds():
         [30e9 + 1e7 * index for index in range(8)] for _node in range(1000)
     ]
     began = time.monotonic()
-    judge(fleet(slow), STRICT)
+    judged_run(fleet(slow), STRICT)
     assert time.monotonic() - began < 10
 
 
@@ -683,10 +704,8 @@ def test_a_check_that_left_out_one_gpu_and_measured_the_others_has_checked_the_n
     )
     measured = [Measurement("pcie_bandwidth", 55.2e9, "bytes/s", {"gpu": "0"})]
     some = judge_node(
-        "gpu13", [CheckResult("pcie_bandwidth", "skip", "in use", [in_use], measured)], Policy()
+        [CheckResult("pcie_bandwidth", "skip", "in use", [in_use], measured)], Policy()
     )
-    none = judge_node(
-        "gpu13", [CheckResult("pcie_bandwidth", "skip", "in use", [in_use])], Policy()
-    )
+    none = judge_node([CheckResult("pcie_bandwidth", "skip", "in use", [in_use])], Policy())
     assert (some.fit, some.partial) == ("fit", True)
     assert (none.fit, none.partial) == ("skipped", False)

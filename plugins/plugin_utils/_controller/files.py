@@ -11,18 +11,27 @@ from __future__ import annotations
 
 import os
 import typing as t
+from dataclasses import dataclass
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    document,
     metrics,
-    document as report,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
     write,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page
 
 
-class File(t.NamedTuple):
+_Content = t.TypeVar("_Content")
+
+
+@dataclass(frozen=True)
+class File(t.Generic[_Content]):
     """A file of a run: what the screen calls it, the key of the result that has its path, its name,
     and how its text is made.
     """
@@ -30,27 +39,31 @@ class File(t.NamedTuple):
     title: str
     key: str
     name: str
-    text: t.Callable[[dict[str, t.Any]], str]
+    text: t.Callable[[_Content], str]
     #: Whether it is for a person to read.
     seen: bool = True
 
 
-DOCUMENT = File("run document", "report", "run.json", report.to_json)
-METRICS = File(
+DOCUMENT: File[RunReport] = File(
+    "run document", "report", "run.json", lambda report: document.to_json(report.to_dict())
+)
+METRICS: File[RunReport] = File(
     "metrics",
     "metrics_file",
     "metrics.json",
-    lambda document: metrics.to_json(metrics.export_of(document)),
+    lambda report: metrics.to_json(metrics.export_of(report.to_dict())),
     seen=False,
 )
-PAGE = File("report", "page", "report.html", page.html_of)
+PAGE: File[RunReport] = File(
+    "report", "page", "report.html", lambda report: page.html_of(report.to_dict())
+)
 
 
 def write_down(
-    files: t.Sequence[File],
-    document: dict[str, t.Any],
+    files: t.Sequence[File[_Content]],
+    content: _Content,
     directory: str,
-    lines: list[str],
+    lines: list[Line],
     result: dict[str, t.Any],
 ) -> list[str]:
     """Write the files and the summary, and say in ``lines`` and ``result`` where they are; returns
@@ -61,19 +74,19 @@ def write_down(
     for file in files:
         path = os.path.join(directory, file.name)
         try:
-            write(path, file.text(document))
+            write(path, file.text(content))
         except Exception as error:  # whatever a node said must not cost the others their verdict
             failed.append(f"the {file.title} could not be written: {error}")
-            lines.insert(summary, f"{file.title}: NOT WRITTEN, {error}")
+            lines.insert(summary, Line(f"{file.title}: NOT WRITTEN, {error}"))
             if isinstance(error, OSError):
                 return failed  # the other files would fail for the same
             continue
         result[file.key] = path
         if file.seen:
-            lines.insert(summary, f"{file.title}: {shown(path)}")
+            lines.insert(summary, Line(f"{file.title}: {shown(path)}"))
     result["summary_file"] = os.path.join(directory, "summary.txt")
     try:
-        write(result["summary_file"], "".join(f"{line}\n" for line in lines))
+        write(result["summary_file"], "".join(f"{line.text}\n" for line in lines))
     except OSError as error:
         failed.append(f"the summary could not be written: {error}")
     return failed

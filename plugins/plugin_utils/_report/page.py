@@ -39,11 +39,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     read_action,
     read_status,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     WOULD_RUN,
-    fold,
-    natural,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold, natural
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page_commands,
     page_heat,

@@ -30,7 +30,8 @@ from .cluster.kube import Kube
 from .passes.orphans import Reaper
 from .cluster.marker import Marker
 from .settings import Settings
-from .passes.state import State
+from .passes.history import History
+from .passes.mark_decision import decide_mark
 from .passes.timer import AGAIN_SHARE, Timer, deep_delay, periodic_delay
 
 log = logging.getLogger("autopilot")
@@ -46,12 +47,12 @@ class Service:
         self.settings = settings
         self.kube = Kube(settings.api_server, settings.api_ca, settings.api_token_file)
         self.engine = Engine(settings)
-        self.state = State(settings.periodic_checks, settings.repeat_seconds)
+        self.history = History(settings.periodic_checks, settings.repeat_seconds)
         self.marker = (
             Marker(self.kube, settings.node, _rules(settings)) if settings.mark_nodes else None
         )
         self.deep = Deep(settings, self.engine, self.kube, self.marker)
-        self.exposition = Exposition(self.engine, self.state, self.kube, self.deep, self.marker)
+        self.exposition = Exposition(self.engine, self.history, self.kube, self.deep, self.marker)
         self.engine.reserve = self.deep.reserved if settings.pod else None
         for part in (claim, network_checks):
             part.register(self.engine, settings, self.kube)
@@ -161,15 +162,14 @@ class Service:
     # ---- what follows from a pass ----
 
     def _heard(self, done: Pass) -> None:
-        now = time.monotonic()
-        deep = DEEP in done.who
-        # That a deep diagnostic could not tell says nothing against what the others found.
-        if not deep or all(result.status != UNKNOWN for result in done.results):
-            self.state.note(done.results, done.options, done.finished, now)
+        is_deep = DEEP in done.who
+        # An unknown result of the deep diagnostic does not contradict the other checks.
+        if not is_deep or all(result.status != UNKNOWN for result in done.results):
+            self.history.note(done.results, done.options, done.finished, time.monotonic())
         self.exposition.heard(done)
-        conclusion = self.state.conclusion(now)
-        if self.marker and conclusion and not deep:
-            self.marker.checked(conclusion.status, conclusion.reasons, done.run_id)
+        decision = decide_mark(self.history, time.monotonic())
+        if self.marker and decision and not is_deep:
+            self.marker.checked(decision.status, decision.reasons, done.run_id)
         self._reaper.reap()
         log.info(
             "pass",

@@ -15,10 +15,10 @@ from __future__ import annotations
 
 import math
 import re
-from typing import NamedTuple, Optional, Tuple, Union
+from typing import Iterable, NamedTuple, Optional, Tuple, Union
 
 from ..knowledge.marks import EVICT, MARKS, NONE, PASS, TESTING, WARN
-from ..model import FAIL, STATUSES, UNKNOWN
+from ..model import FAIL, SKIP, STATUSES, UNKNOWN, Finding
 from ..model import PASS as PASSED
 from ..model import WARN as WARNED
 
@@ -138,7 +138,7 @@ def is_tested(state: State, now: float) -> bool:
 
 
 class Checked(NamedTuple):
-    """Checks of the node ended: ``status`` as `verdict.NodeVerdict` has it."""
+    """Checks of the node ended: ``status`` as `NodeVerdict` has it."""
 
     status: str
     reason: str = ""
@@ -187,6 +187,18 @@ class Refresh(NamedTuple):
 
 class Removed(NamedTuple):
     """Leave nothing behind."""
+
+
+def status_of_fitness(fitness: str, findings: Iterable[Finding]) -> str:
+    """Return the status of `Checked` for a node of this fitness, as `judge_node` decided it.
+
+    A fit node passed though a check skipped something, or warned about a peer: the peer's own
+    checks mark the peer. SKIP, for a node with nothing to check, leaves the mark as it is.
+    """
+    if fitness == "fit":
+        warns = any(one.status == WARNED and one.subject.kind != "peer" for one in findings)
+        return WARNED if warns else PASSED
+    return {"unfit": FAIL, "could_not_tell": UNKNOWN}.get(fitness, SKIP)
 
 
 Event = Union[Checked, TestingBegan, TestingEnded, TestingAbandoned, Set, Refresh, Removed]

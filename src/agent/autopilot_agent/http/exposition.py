@@ -21,13 +21,13 @@ from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.fleet.output.metrics import Sample
 from _health.model import STATUSES
-from _health.fleet.judging.verdict import FIT, Policy, judge_node
+from _health.fleet.judging.report import FIT
 
 from ..passes.deep import Deep
 from ..passes.engine import Engine, Pass
 from ..cluster.kube import Kube
 from ..cluster.marker import Marker
-from ..passes.state import State
+from ..passes.history import History, judge_history
 
 MARKS = ("PASS", "WARN", "TESTING", "EVICT")
 _TIMESTAMP = "autopilot_check_timestamp_seconds"
@@ -39,11 +39,11 @@ _OTHER = "other"
 
 class Exposition(Collector):
     def __init__(
-        self, engine: Engine, state: State, kube: Kube, deep: Deep, marker: Optional[Marker]
+        self, engine: Engine, history: History, kube: Kube, deep: Deep, marker: Optional[Marker]
     ) -> None:
-        self._engine, self._state, self._kube, self._deep, self._marker = (
+        self._engine, self._history, self._kube, self._deep, self._marker = (
             engine,
-            state,
+            history,
             kube,
             deep,
             marker,
@@ -76,10 +76,11 @@ class Exposition(Collector):
         self._requests[(path if known else _OTHER, str(code))] += 1
 
     def heard(self, done: Pass) -> None:
-        """A pass is done, and what it found is in the state."""
+        """Count a pass whose results are in the history."""
         self._passes[done.verdict.status] += 1
         self._pass_seconds = done.finished - done.began
-        if judge_node(self._node, [one.result for one in self._state.known()], Policy()).fit == FIT:
+        verdict = judge_history(self._history)
+        if verdict and verdict.fit == FIT:
             self._last_success = done.finished
 
     # ---- collecting ----
@@ -102,10 +103,10 @@ class Exposition(Collector):
 
     def _of_checks(self) -> List[Sample]:
         """What a run over this node alone would push, each check with its own time."""
-        known = self._state.known()
-        if not known:
+        known = self._history.counting()
+        verdict = judge_history(self._history)
+        if verdict is None:
             return []
-        verdict = judge_node(self._node, [one.result for one in known], Policy())
         latest = max(one.finished for one in known)
         node = {
             "name": self._node,
@@ -140,7 +141,7 @@ class Exposition(Collector):
         values: Dict[str, float] = {
             "autopilot_agent_passes_waiting": engine.waiting,
             "autopilot_agent_pass_running": float(bool(engine.running)),
-            "autopilot_agent_checks_missing": len(self._state.missing(time.monotonic())),
+            "autopilot_agent_checks_missing": len(self._history.missing(time.monotonic())),
         }
         if self._pass_seconds is not None:
             values["autopilot_agent_pass_seconds"] = self._pass_seconds
@@ -209,7 +210,6 @@ def _families(
         if own:
             metric = family(name, words, labels=[*common, *labels])
             for sample in own:
-                metric.add_metric(
-                    [*common.values(), *(sample.labels[label] for label in labels)], sample.value
-                )
+                values = [*common.values(), *(sample.labels[label] for label in labels)]
+                metric.add_metric(values, sample.value)
             yield metric

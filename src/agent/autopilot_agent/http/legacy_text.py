@@ -13,9 +13,10 @@ import re
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from _health.fleet.output import metrics
-from _health.fleet.judging import verdict
 from _health.model import FAIL, PASS, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, worst
-from _health.fleet.judging.verdict import COULD_NOT_TELL, FIT, SKIPPED, Policy
+from _health.fleet.judging.policy import Policy
+from _health.fleet.judging.report import COULD_NOT_TELL, FIT, FITNESS, SKIPPED
+from _health.fleet.judging.verdict import judge_node
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
 
 from ..fleet import peer_results
@@ -117,7 +118,7 @@ def judged(
     node: str, results: Sequence[CheckResult], endpoint: str = "", seconds: float = 0.0
 ) -> Row:
     """The row of a node whose checks have answered, by the core's verdict."""
-    decided = verdict.judge_node(node, results, Policy())
+    decided = judge_node(results, Policy())
     trouble = "" if results else "could not tell: there is no result"
     return Row(node, decided.status, decided.fit, results, trouble, endpoint, seconds)
 
@@ -214,7 +215,7 @@ class Summary:
 
     def __init__(self) -> None:
         self._states: Dict[str, Tuple[str, ...]] = {}
-        self._counts = {fit: 0 for fit in verdict.FITNESS}
+        self._counts = {fit: 0 for fit in FITNESS}
         self._statuses: List[str] = []
         self._without_dcgm: List[AgentWithoutDcgm] = []
 

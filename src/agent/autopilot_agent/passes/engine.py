@@ -24,7 +24,9 @@ from _health.node.framework.driver_findings import mishap_findings
 from _health.cluster.client import ApiError
 from _health.fleet.output.metrics import Sample
 from _health.model import NODE, SKIP, CheckResult, Finding, concluded
-from _health.fleet.judging.verdict import NodeVerdict, Policy, judge_node
+from _health.fleet.judging.policy import Policy
+from _health.fleet.judging.report import NodeVerdict
+from _health.fleet.judging.verdict import judge_node
 
 from . import worker_client
 from .catalogue import DIAGNOSTIC, FAREWELL, Catalogue, takes_gpus
@@ -277,7 +279,7 @@ class Engine(Catalogue):
         ordered = [results[name] for name in entry.checks]
         self.last.update({result.check: Stamped(result, finished, at) for result in ordered})
         self._typical = at - clock
-        verdict = judge_node(self.settings.node, ordered, Policy())
+        verdict = judge_node(ordered, Policy())
         done = Pass(
             ordered,
             facts or self.node,

@@ -20,9 +20,11 @@ from ...knowledge.links import GB, expected_bandwidth
 from ...knowledge.memory import memory_bandwidth_of
 from ...knowledge.nvlinks import WIRED, nvlinks_of
 from ...model import PASS, CheckResult
-from ..output.console import plain
 from ...lenient import mapping, mappings_in
-from .verdict import LEAST_SHARE, MINIMUM_NODES, UNFIT, fold
+from ...node_names import fold
+from ...text import plain
+from .fleet_statistics import LEAST_SHARE, MINIMUM_NODES
+from .report import UNFIT
 
 #: Part of the median that a floor is. A judgement: healthy GPUs of a node lie within 3 %
 #: (nvbandwidth's issue 24), runs of one within 1 %, and the mildest fault of a link, a lost

@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from ...model import FAIL, STATUSES, WARN, Finding
 from ...lenient import mapping, mappings_in
-from .verdict import natural
+from ...node_names import natural
 
 CONTINUE, WARN_OWNER, SUSPEND, STOP = "continue", "warn_owner", "suspend", "stop"
 #: From the mildest to the most drastic.

@@ -17,7 +17,7 @@ from statistics import median
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, Union
 
 from ...model import FAIL, SKIP, UNKNOWN, WARN, Finding, Subject
-from ..judging.verdict import natural
+from ...node_names import natural
 from .view import CHECKS, IPERF, PING
 
 Facts = Optional[Mapping[str, Any]]

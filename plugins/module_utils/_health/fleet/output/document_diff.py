@@ -1,20 +1,21 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between two documents of one run, and how a person reads it: which nodes, which
+"""What differs between two reports of one run, and how a person reads it: which nodes, which
 findings, which verdict. Pure.
 """
 
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ... import VERSION
-from ...model import NODE, STATUSES, UNKNOWN, Finding, Subject, read_status
-from .document import Again
-from .console import MOST_FINDINGS, Body, Row, plain, rows_lines, wrapped
-from ...lenient import mapping
-from ..judging.verdict import CheckFinding, fold, natural
+from ...model import NODE, STATUSES, UNKNOWN, Finding, Subject
+from ...node_names import fold, natural
+from ...text import Line, plain, wrapped
+from .console import MOST_FINDINGS, Body, ConsoleRow, rows_lines
+from ..judging.replay import Options, Replay
+from ..judging.report import CheckFinding, NodeReport, RunReport
 
 
 class FindingChange(NamedTuple):
@@ -30,8 +31,8 @@ class FindingChange(NamedTuple):
 
 
 class NodeChange(NamedTuple):
-    """A node that differs. All are before and after; status and fitness are empty where the
-    document does not have the node.
+    """A node that differs. All are before and after; status and fitness are empty where the report
+    does not have the node.
     """
 
     name: str
@@ -42,7 +43,7 @@ class NodeChange(NamedTuple):
     findings: List[FindingChange]
 
 
-class Changes(NamedTuple):
+class ReportChanges(NamedTuple):
     """What differs; ``findings`` are those about what lies between nodes, and ``nodes`` only those
     that differ.
     """
@@ -79,75 +80,64 @@ class Changes(NamedTuple):
         }
 
 
-def differences(before: Mapping[str, Any], after: Mapping[str, Any]) -> Changes:
-    """From one document to the other, both read as far as they can be."""
-    verdicts = [mapping(document.get("verdict")) for document in (before, after)]
-    old, new = (_nodes(document) for document in (before, after))
-    nodes = [
-        _node_change(name, old.get(name, {}), new.get(name, {}))
-        for name in dict.fromkeys([*old, *new])
+def differences(before: RunReport, after: RunReport) -> ReportChanges:
+    """What differs from one report to the other."""
+    old, new = _nodes(before), _nodes(after)
+    changes = [
+        _node_change(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])
     ]
-    return Changes(
-        (verdicts[0].get("passed") is True, verdicts[1].get("passed") is True),
-        (_words(verdicts[0].get("reason")), _words(verdicts[1].get("reason"))),
-        _finding_changes(before.get("findings"), after.get("findings")),
+    return ReportChanges(
+        (before.verdict.passed, after.verdict.passed),
+        (before.verdict.reason, after.verdict.reason),
+        _finding_changes(before.findings, after.findings),
         sorted(
-            (one for one in nodes if one), key=lambda one: (-_rank(one.status), natural(one.name))
+            (change for change in changes if change),
+            key=lambda change: (-_rank(change.status), natural(change.name)),
         ),
     )
 
 
-def _nodes(document: Mapping[str, Any]) -> Dict[str, Dict[str, Any]]:
-    recorded = document.get("nodes")
-    return {
-        str(node["name"]): node
-        for node in (recorded if isinstance(recorded, list) else [])
-        if isinstance(node, dict) and node.get("name")
-    }
+def _nodes(report: RunReport) -> Dict[str, NodeReport]:
+    return {node.name: node for node in report.nodes if node.name}
 
 
-def _node_change(name: str, old: Mapping[str, Any], new: Mapping[str, Any]) -> Optional[NodeChange]:
-    status = (
-        read_status(old.get("status")) if old else "",
-        read_status(new.get("status")) if new else "",
-    )
-    fit = (_words(old.get("fit")), _words(new.get("fit")))
-    partial = (old.get("partial") is True, new.get("partial") is True)
-    findings = _finding_changes(old.get("findings"), new.get("findings"))
-    changed = any(before != after for before, after in (status, fit, partial))
+def _node_change(
+    name: str, old: Optional[NodeReport], new: Optional[NodeReport]
+) -> Optional[NodeChange]:
+    was, now = old and old.verdict, new and new.verdict
+    status = (was.status if was else "", now.status if now else "")
+    fit = (was.fit if was else "", now.fit if now else "")
+    partial = (bool(was and was.partial), bool(now and now.partial))
+    findings = _finding_changes(was.findings if was else [], now.findings if now else [])
+    changed = any(pair[0] != pair[1] for pair in (status, fit, partial))
     return NodeChange(name, status, fit, partial, findings) if findings or changed else None
 
 
-def _finding_changes(before: Any, after: Any) -> List[FindingChange]:
-    """The facts that differ in status, words or next step, the worst first."""
+def _finding_changes(
+    before: Sequence[CheckFinding], after: Sequence[CheckFinding]
+) -> List[FindingChange]:
+    """The facts that differ in status, message or next step, the worst first."""
     old, new = _facts(before), _facts(after)
     changes = [FindingChange(old.get(fact), new.get(fact)) for fact in dict.fromkeys([*new, *old])]
-    different = [one for one in changes if _said(one.before) != _said(one.after)]
-    return sorted(different, key=lambda one: -STATUSES.index(one.known.finding.status))
+    different = [change for change in changes if _essence(change.before) != _essence(change.after)]
+    return sorted(different, key=lambda change: -STATUSES.index(change.known.finding.status))
 
 
-def _facts(findings: Any) -> Dict[Any, CheckFinding]:
-    """Findings by what they are about. A document has each fact once."""
-    found: Dict[Any, CheckFinding] = {}
-    for one in findings if isinstance(findings, list) else []:
-        finding = Finding.from_dict(one)
-        found.setdefault(
-            (finding.code, _identity(finding.subject)),
-            CheckFinding(_words(mapping(one).get("check")), finding),
-        )
-    return found
+def _facts(findings: Iterable[CheckFinding]) -> Dict[Any, CheckFinding]:
+    """Findings by code and subject. A report has each fact once."""
+    facts: Dict[Any, CheckFinding] = {}
+    for found in findings:
+        finding = found.finding
+        facts.setdefault((finding.code, _identity(finding.subject)), found)
+    return facts
 
 
 def _identity(subject: Subject) -> Tuple[Any, ...]:
     return subject.kind, subject.pci or subject.uuid or (subject.index, subject.name)
 
 
-def _said(found: Optional[CheckFinding]) -> Any:
+def _essence(found: Optional[CheckFinding]) -> Any:
     return found and (found.finding.status, found.finding.message, found.finding.action)
-
-
-def _words(value: Any) -> str:
-    return value if isinstance(value, str) else ""
 
 
 def _rank(status: Tuple[str, str]) -> int:
@@ -184,33 +174,42 @@ def _brief(found: Optional[CheckFinding]) -> Dict[str, Any]:
 
 
 def lines_of(
-    before: Mapping[str, Any],
-    again: Again,
-    changes: Changes,
-    options: Mapping[str, Mapping[str, Any]],
-) -> List[str]:
+    before: RunReport,
+    recorded_policy: Dict[str, Any],
+    again: Replay,
+    changes: ReportChanges,
+    options: Options,
+) -> List[Line]:
     """What would change, the worst node first, without what comes after it (where the document
-    lies).
+    lies). ``recorded_policy`` is the policy as the document has it, which may lack options.
     """
-    lines = _header(before) + _given(before, again.document, options) + _not_judged(again, options)
-    lines += rows_lines(_rows(changes))
-    nodes, phase = len(_nodes(again.document)), before.get("phase") or "run"
-    words = {True: "passed", False: "FAILED"}
-    was, now = (words[passed] for passed in changes.passed)
+    head = [
+        *_header(before),
+        *_given(recorded_policy, again.report.policy.to_dict(), options),
+        *_not_judged(again, options),
+    ]
+    lines = [*map(Line, head), *rows_lines(_rows(changes))]
+    return [*lines, *map(Line, _decision(before, again.report, changes))]
+
+
+def _decision(before: RunReport, after: RunReport, changes: ReportChanges) -> List[str]:
+    nodes, phase = len(_nodes(after)), before.run.phase
+    was, now = ("passed" if passed else "FAILED" for passed in changes.passed)
     if changes.nothing:
-        return lines + wrapped(f"nothing changes, {phase} {was}: ", plain(changes.reason[0]), 2)
+        return wrapped(f"nothing changes, {phase} {was}: ", plain(changes.reason[0]), 2)
     unchanged = nodes - len(changes.nodes)
-    if unchanged:
-        lines.append(f"  {unchanged} of {nodes} node{'' if nodes == 1 else 's'} as before")
+    same = (
+        [f"  {unchanged} of {nodes} node{'' if nodes == 1 else 's'} as before"] if unchanged else []
+    )
     decision = f"stays {now}" if was == now else f"would be {now} instead of {was}"
-    return lines + wrapped(f"{phase} {decision}: ", plain(changes.reason[1]), 2)
+    return same + wrapped(f"{phase} {decision}: ", plain(changes.reason[1]), 2)
 
 
-def _header(before: Mapping[str, Any]) -> List[str]:
-    nodes = len(_nodes(before))
-    version = mapping(before.get("versions")).get("collection") or "an unknown version"
+def _header(before: RunReport) -> List[str]:
+    nodes, run = len(_nodes(before)), before.run
+    version = run.collection or "an unknown version"
     text = (
-        f"{before.get('run_id')} of {before.get('finished') or 'an unknown time'}, {nodes} "
+        f"{run.run_id} of {run.finished or 'an unknown time'}, {nodes} "
         f"node{'' if nodes == 1 else 's'}"
     )
     return wrapped(
@@ -218,10 +217,8 @@ def _header(before: Mapping[str, Any]) -> List[str]:
     )
 
 
-def _given(
-    before: Mapping[str, Any], after: Mapping[str, Any], options: Mapping[str, Mapping[str, Any]]
-) -> List[str]:
-    """The options and what of the policy differs from what was recorded."""
+def _given(old: Dict[str, Any], new: Dict[str, Any], options: Options) -> List[str]:
+    """The options, and the members of the policy that differ from the recorded ones."""
     lines: List[str] = []
     for check, given in options.items():
         lines += wrapped(
@@ -229,7 +226,6 @@ def _given(
             plain(f"{check} {', '.join(f'{name} {value}' for name, value in given.items())}"),
             4,
         )
-    old, new = mapping(before.get("policy")), mapping(after.get("policy"))
     different = [
         f"{name} {_value(value)} instead of {_value(old.get(name))}"
         for name, value in new.items()
@@ -239,16 +235,12 @@ def _given(
 
 
 def _value(value: Any) -> str:
-    return (
-        "not said"
-        if value is None
-        else f"[{', '.join(map(str, value))}]"
-        if isinstance(value, list)
-        else str(value)
-    )
+    if value is None:
+        return "not said"
+    return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
-def _not_judged(again: Again, options: Mapping[str, Mapping[str, Any]]) -> List[str]:
+def _not_judged(again: Replay, options: Options) -> List[str]:
     """What stays as it was recorded: that nothing changes there proves nothing."""
     lines: List[str] = []
     by_nodes: Dict[Tuple[str, ...], List[str]] = {}
@@ -270,7 +262,7 @@ def _not_judged(again: Again, options: Mapping[str, Mapping[str, Any]]) -> List[
     ]
 
 
-def _rows(changes: Changes) -> List[Row]:
+def _rows(changes: ReportChanges) -> List[ConsoleRow]:
     """The worst first; nodes of which exactly the same is to be said share a row."""
     by_body: Dict[Tuple[str, Body], List[str]] = {}
     for one in changes.findings:
@@ -287,13 +279,14 @@ def _rows(changes: Changes) -> List[Row]:
     for node in changes.nodes:
         body = _fitness_body(node) + _findings_body(node.findings)
         by_body.setdefault((node.status[1] or node.status[0], body), []).append(node.name)
-    rows = [Row(tuple(names), status, body) for (status, body), names in by_body.items()]
+    rows = [ConsoleRow(tuple(names), status, body) for (status, body), names in by_body.items()]
     return sorted(rows, key=lambda row: -STATUSES.index(row.status))
 
 
 def _fitness_body(node: NodeChange) -> Body:
     was, now = (
-        f"{status.upper() or 'not there'}{', ' if fit else ''}{fit.replace('_', ' ')}{' as far as it was checked' if partial else ''}"
+        f"{status.upper() or 'not there'}{', ' if fit else ''}{fit.replace('_', ' ')}"
+        f"{' as far as it was checked' if partial else ''}"
         for status, fit, partial in zip(node.status, node.fit, node.partial)
     )
     return (("", f"was {was}; would be {now}"),) if was != now else ()

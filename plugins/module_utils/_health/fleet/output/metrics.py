@@ -28,7 +28,8 @@ from typing import (
 from ...node.checks import dcgm_diag
 from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, worst
 from ...lenient import mapping
-from ..judging.verdict import FIT, FITNESS, UNFIT, by_policy, policy_from
+from ..judging.policy import apply_policy, policy_from
+from ..judging.report import FIT, FITNESS, UNFIT
 
 SCHEMA = "autopilot.gpu/metrics"
 SCHEMA_VERSION = 1
@@ -494,7 +495,7 @@ def groups_of(
         raw = [CheckResult.from_dict(one) for one in list(node["health"]) + list(node["fleet"])]
         samples = _node_samples(node, finished)
         samples += _check_samples(
-            by_policy(raw, policy), cells.get(name, []), between.get(name, []), finished
+            apply_policy(raw, policy), cells.get(name, []), between.get(name, []), finished
         )
         samples += _finding_samples(list(node["findings"]) + between.get(name, []))
         if compatibility:

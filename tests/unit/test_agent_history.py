@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import pytest
 from _health.model import CheckResult, Finding, Subject
-from autopilot_agent.passes.state import State
+from autopilot_agent.passes.history import History
+from autopilot_agent.passes.mark_decision import decide_mark
 
 PERIODIC = ("gpu_count", "pcie_bandwidth", "dcgm_diag")
 PERIOD = 100.0
@@ -27,16 +28,19 @@ class Passes:
     """Passes over a node, a period apart."""
 
     def __init__(self):
-        self.state, self.now = State(PERIODIC, PERIOD), 1000.0
+        self.history, self.now = History(PERIODIC, PERIOD), 1000.0
 
     def __call__(self, *results, level=None, after=PERIOD):
         self.now += after
-        self.state.note(results, {"dcgm_diag": {"level": level}}, 1e9 + self.now, self.now)
+        self.history.note(results, {"dcgm_diag": {"level": level}}, 1e9 + self.now, self.now)
         return self.status()
 
     def status(self):
-        conclusion = self.state.conclusion(self.now)
-        return conclusion.status if conclusion else None
+        decision = self.decision()
+        return decision.status if decision else None
+
+    def decision(self):
+        return decide_mark(self.history, self.now)
 
     def all(self, **statuses):
         return self(*(result(check, statuses.get(check, "pass")) for check in PERIODIC))
@@ -60,15 +64,13 @@ def test_one_check_that_is_well_says_nothing_of_the_others(passes):
 def test_a_check_that_was_not_run_for_two_periods_takes_the_pass_away(passes):
     passes.all()
     assert passes(result("gpu_count"), result("pcie_bandwidth"), after=2 * PERIOD + 1) is None
-    assert passes.state.missing(passes.now) == ("dcgm_diag",)
+    assert passes.history.missing(passes.now) == ("dcgm_diag",)
 
 
 @pytest.mark.parametrize("status", ["warn", "unknown", "fail"])
 def test_what_could_not_be_told_or_is_bad_is_no_pass(passes, status):
     assert passes.all(pcie_bandwidth=status) == status
-    assert passes.state.conclusion(passes.now).reasons == [
-        f"pcie_bandwidth: pcie_bandwidth {status}"
-    ]
+    assert passes.decision().reasons == [f"pcie_bandwidth: pcie_bandwidth {status}"]
     assert passes.all() == "pass"
 
 
@@ -142,7 +144,7 @@ def test_when_a_result_was_had_is_kept_while_the_check_is_put_off(passes):
     passes.all()
     had = passes.now
     passes(put_off("pcie_bandwidth"))
-    assert {one.result.check: one.finished for one in passes.state.known()}[
+    assert {one.result.check: one.finished for one in passes.history.counting()}[
         "pcie_bandwidth"
     ] == 1e9 + had
 
@@ -152,7 +154,7 @@ def test_gpus_that_are_gone_altogether_are_no_pass(passes):
     gone = [result(check, "skip") for check in PERIODIC]
     assert (
         passes(*gone) == "unknown"
-        and "there is nothing to check any more" in passes.state.conclusion(passes.now).reasons[0]
+        and "there is nothing to check any more" in passes.decision().reasons[0]
     )
     assert passes(*gone) == "unknown"
     assert passes.all() == "pass"

@@ -1,0 +1,179 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Measurements of each GPU or NUMA node against the rest of the fleet. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+
+from .node_answer import NodeAnswer
+from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
+from ...model import FAIL, WARN, CheckResult, Finding, Measurement, Subject
+
+#: A measurement is compared when at least so many nodes have it, and so many others beside it.
+MINIMUM_NODES = 5
+MINIMUM_PEERS = 5
+#: A fleet whose nodes agree within a few per mille has outliers that mean nothing: this share of
+#: the median is the least that is said. 5 % is well above the spread of repeated bandwidth
+#: measurements on one healthy GPU (below 1 %).
+LEAST_SHARE = 0.05
+#: Units of which less is worse; nothing is said of the others.
+_LESS_IS_WORSE = ("bytes/s", "FLOP/s")
+#: Labels that say whose a measurement is: a GPU's, a NUMA node's.
+_OWNER_LABELS = ("gpu", "numa")
+
+
+class _FleetValue(NamedTuple):
+    node: str
+    model: str
+    subject: Subject
+    measurement: Measurement
+
+
+def compare_fleet(nodes: Sequence[NodeAnswer]) -> Dict[str, List[CheckResult]]:
+    """Each measurement of a GPU against the same measurement on the same model of GPU across the
+    fleet, and of a NUMA node on the same model of processor.
+
+    Returns by node name what stands out, as further results of the checks that measured it:
+    findings ``below_fleet``, status ``warn``. A GPU that already failed the check is neither
+    compared nor a peer.
+    """
+    groups: Dict[Any, List[_FleetValue]] = {}
+    for node in nodes:
+        for result in node.results:
+            for value in _comparable(node, result):
+                labels = tuple(
+                    sorted(
+                        item
+                        for item in value.measurement.labels.items()
+                        if item[0] not in _OWNER_LABELS
+                    )
+                )
+                key = (
+                    result.check,
+                    value.model,
+                    value.measurement.name,
+                    value.measurement.unit,
+                    labels,
+                )
+                groups.setdefault(key, []).append(value)
+    outliers: Dict[Any, List[Dict[str, Any]]] = {}
+    subjects: Dict[Any, Subject] = {}
+    for (check, model, _name, _unit, _labels), values in groups.items():
+        for value, evidence in _below(values):
+            where = (value.node, check, str(value.subject))
+            outliers.setdefault(where, []).append(dict(evidence, model=model))
+            subjects[where] = value.subject
+    found: Dict[str, List[CheckResult]] = {}
+    for where, several in outliers.items():
+        name, check, _subject = where
+        finding = _below_fleet(subjects[where], several)
+        found.setdefault(name, []).append(CheckResult(check, WARN, finding.message, [finding]))
+    return found
+
+
+def _models(node: NodeAnswer) -> Dict[str, Tuple[str, Subject]]:
+    """Model and subject of the node's GPUs by index, as labels spell it."""
+    gpus = node.facts.get("gpus")
+    models = {}
+    for gpu in gpus if isinstance(gpus, list) else []:
+        if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
+            identity = {key: gpu.get(key) for key in ("index", "uuid", "pci")}
+            models[str(gpu.get("index"))] = (
+                gpu["name"],
+                Subject.from_dict(dict(identity, kind="gpu")),
+            )
+    return models
+
+
+def _comparable(node: NodeAnswer, result: CheckResult) -> List[_FleetValue]:
+    models, cpu = _models(node), node.facts.get("cpu_model")
+    failed = {
+        str(one.subject.index)
+        for one in result.findings
+        if one.status == FAIL and one.subject.kind == "gpu"
+    }
+    values = []
+    for measurement in result.measurements:
+        gpu, numa = (measurement.labels.get(label) for label in _OWNER_LABELS)
+        if measurement.unit not in _LESS_IS_WORSE:
+            continue
+        if gpu in models and gpu not in failed:
+            values.append(_FleetValue(node.name, *models[gpu], measurement))
+        elif numa is not None and isinstance(cpu, str):
+            values.append(
+                _FleetValue(node.name, cpu, Subject("numa", name=f"node{numa}"), measurement)
+            )
+    return values
+
+
+def _below(values: Sequence[_FleetValue]) -> List[Tuple[_FleetValue, Dict[str, Any]]]:
+    """The values that lie below their peers, each compared with all others but itself."""
+    peers = len(values) - 1
+    if peers < MINIMUM_PEERS or len({value.node for value in values}) < MINIMUM_NODES:
+        return []
+    ordered = sorted(value.measurement.value for value in values)
+    deviations: Dict[float, List[float]] = {}
+    below = []
+    for value in values:
+        own = value.measurement.value
+        median = _median_without(ordered, own)
+        if median <= 0 or own > median * (1 - LEAST_SHARE):
+            continue
+        if median not in deviations:
+            deviations[median] = sorted(abs(one - median) for one in ordered)
+        mad = _median_without(deviations[median], abs(own - median))
+        if own < median - OUTLIER * MAD_TO_DEVIATION * mad:
+            measurement = value.measurement
+            below.append(
+                (
+                    value,
+                    {
+                        "measurement": measurement.name,
+                        "labels": measurement.labels,
+                        "value": own,
+                        "unit": measurement.unit,
+                        "median": median,
+                        "mad": mad,
+                        "deviation": own / median - 1,
+                        "peers": peers,
+                    },
+                )
+            )
+    return below
+
+
+def _median_without(ordered: Sequence[float], value: float) -> float:
+    """The median of sorted numbers when one that equals ``value`` is left out."""
+    out = bisect_left(ordered, value)
+    count = len(ordered) - 1
+
+    def at(position: int) -> float:
+        return ordered[position if position < out else position + 1]
+
+    return at(count // 2) if count % 2 else (at(count // 2 - 1) + at(count // 2)) / 2
+
+
+def _below_fleet(subject: Subject, evidence: List[Dict[str, Any]]) -> Finding:
+    """One finding for all measurements of a GPU by one check; the one furthest below is put in
+    words.
+    """
+    evidence = sorted(evidence, key=lambda one: one["deviation"])
+    first = evidence[0]
+    labels = ", ".join(
+        label for key, label in sorted(first["labels"].items()) if key not in _OWNER_LABELS
+    )
+    what = (first["measurement"] + (f" ({labels})" if labels else "")).replace("_", " ")
+    more = (
+        f"; {len(evidence) - 1} more of its measurements are low too" if len(evidence) > 1 else ""
+    )
+    message = (
+        f"{what} is {first['value'] / 1e9:.1f} GB/s, {-first['deviation'] * 100:.0f} % below "
+        "the fleet"
+        f" (median {first['median'] / 1e9:.1f}, MAD {first['mad'] / 1e9:.2f} GB/s, "
+        f"{first['peers']} peers){more}"
+    )
+    return Finding(
+        "below_fleet", WARN, message, "watch", subject, {"outliers": evidence, "source": "fleet"}
+    )

@@ -1,0 +1,73 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What came back from one host, before any judgement. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+
+from ...lenient import mapping
+from ...model import UNKNOWN, CheckResult, Finding
+
+#: What ansible-core puts before the message of any task that failed.
+_PREFIX = "Task failed: "
+
+
+class NodeAnswer(NamedTuple):
+    """What came back from one host."""
+
+    name: str
+    results: List[CheckResult] = []
+    #: ``gpus`` (index, uuid, pci, name), ``driver_version``, ``cpu_model``, ``boot_id``; empty when
+    #: the node did not answer.
+    facts: Dict[str, Any] = {}
+    #: Options and raw readings by check, as the modules return them.
+    readings: Dict[str, Any] = {}
+    #: Why there are no results: not reached, or not checked.
+    trouble: Optional[Finding] = None
+    #: Why nothing was to be checked there.
+    skipped: Optional[str] = None
+    #: What the host collected in each pass of the mesh; None where it gave no answer.
+    mesh: Tuple[Optional[Dict[str, Any]], ...] = ()
+
+
+def not_checked(reason: str) -> Finding:
+    """The trouble of a host that was not checked for this reason."""
+    return Finding("not_checked", UNKNOWN, f"was not checked: {reason}", "watch")
+
+
+def answer_from_task(name: str, returned: Any) -> NodeAnswer:
+    """The answer of a host from its registered check task: the module's result, or what Ansible
+    made of a host that gave none (None: no result at all).
+    """
+    if not isinstance(returned, dict):
+        return NodeAnswer(name, trouble=not_checked("its checks left no result"))
+    reason = _failure_reason(returned)
+    if returned.get("unreachable"):
+        trouble = Finding("unreachable", UNKNOWN, f"could not be reached: {reason}", "watch")
+        return NodeAnswer(name, trouble=trouble)
+    health = returned.get("health")
+    # A host that was only asked for checks of the mesh returns an empty list.
+    if isinstance(health, list) and (health or "node" in returned):
+        return NodeAnswer(
+            name,
+            [CheckResult.from_dict(result) for result in health],
+            mapping(returned.get("node")),
+            mapping(returned.get("readings")),
+        )
+    if returned.get("skipped"):
+        return NodeAnswer(name, skipped="the checks were not asked for on this host")
+    return NodeAnswer(name, trouble=not_checked(reason))
+
+
+def _failure_reason(returned: Dict[str, Any]) -> str:
+    """Why a task failed: its message and the last line of the error behind it."""
+    message = str(returned.get("msg") or "").strip() or "the task says nothing"
+    message = message[len(_PREFIX) :] if message.startswith(_PREFIX) else message
+    lines = [
+        line.strip()
+        for key in ("module_stderr", "module_stdout")
+        for line in str(returned.get(key) or "").splitlines()
+        if line.strip()
+    ]
+    return (f"{message} ({lines[-1]})" if lines and lines[-1] not in message else message)[:2000]

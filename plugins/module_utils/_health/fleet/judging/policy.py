@@ -1,0 +1,177 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The policy of a run: read from what a user wrote, and applied to the results of checks. Pure."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, Union
+
+from ...lenient import mapping
+from ...model import FAIL, UNKNOWN, WARN, CheckResult, Finding, concluded, worst
+
+#: Findings about a node that was not checked; no policy turns them into a warning, since that
+#: would make it fit.
+_NOT_CHECKED = ("unreachable", "not_checked")
+
+#: Code of the finding by which check mode names what would run.
+WOULD_RUN = "would_run"
+
+Limit = Union[int, str]
+
+
+class Policy(NamedTuple):
+    """What the operator tolerates. Read it from what a user wrote with `policy_from`."""
+
+    #: Statuses that make a node unfit.
+    unfit: Tuple[str, ...] = (FAIL,)
+    #: Codes of findings that count as a warning at most.
+    warn_only: Tuple[str, ...] = ()
+    #: How many nodes may be unfit before the run has failed: a number, or a share of the nodes such
+    #: as ``"5%"``.
+    max_unfit: Limit = 0
+    #: How many nodes may be left undecided, likewise.
+    max_unknown: Limit = 0
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(
+            unfit=list(self.unfit),
+            warn_only=list(self.warn_only),
+            max_unfit=self.max_unfit,
+            max_unknown=self.max_unknown,
+        )
+
+
+def policy_from(given: Any) -> Policy:
+    """The policy a user wrote; raises ValueError that names the option, its value and what is
+    accepted.
+    """
+    given = {} if given is None else given
+    if not isinstance(given, dict):
+        raise _invalid("policy", given, f"a dictionary with any of {', '.join(Policy._fields)}")
+    for name in given:
+        if name not in Policy._fields:
+            raise ValueError(
+                f"policy.{name} does not exist; accepted are {', '.join(Policy._fields)}"
+            )
+    chosen = {name: value for name, value in given.items() if value is not None}
+    read: Dict[str, Callable[[str, Any], Any]] = {
+        "unfit": _unfit,
+        "warn_only": _codes,
+        "max_unfit": _limit,
+        "max_unknown": _limit,
+    }
+    return Policy(**{name: read[name](f"policy.{name}", value) for name, value in chosen.items()})
+
+
+def _invalid(name: str, value: Any, accepted: str) -> ValueError:
+    return ValueError(f"{name}: {value!r} is not accepted, give {accepted}")
+
+
+def _unfit(name: str, value: Any) -> Tuple[str, ...]:
+    accepted = (FAIL, UNKNOWN, WARN)
+    if (
+        not isinstance(value, (list, tuple))
+        or FAIL not in value
+        or any(item not in accepted for item in value)
+    ):
+        raise _invalid(
+            name, value, f"a list that contains {FAIL}, and {UNKNOWN} or {WARN} if they count too"
+        )
+    return tuple(status for status in accepted if status in value)
+
+
+def _codes(name: str, value: Any) -> Tuple[str, ...]:
+    if not isinstance(value, (list, tuple)) or any(
+        not isinstance(item, str) or not re.match(r"^[a-z][a-z0-9_]*$", item) for item in value
+    ):
+        raise _invalid(name, value, "a list of codes of findings, such as [link_degraded]")
+    for code in _NOT_CHECKED:
+        if code in value:
+            raise _invalid(
+                name,
+                code,
+                "codes of what checks find; how many nodes may stay unchecked is policy.max_unknown",
+            )
+    return tuple(str(item) for item in value)
+
+
+def _limit(name: str, value: Any) -> Limit:
+    accepted = "a number of nodes from 0, or a share of them from 0% to 100% such as '5%'"
+    if isinstance(value, bool) or not isinstance(value, (int, str)):
+        raise _invalid(name, value, accepted)
+    text = str(value).strip()
+    if re.match(r"^[0-9]+$", text):
+        return int(text)
+    if re.match(r"^[0-9]+(\.[0-9]+)? ?%$", text) and _share(text) <= 1:
+        return text
+    raise _invalid(name, value, accepted)
+
+
+def _share(text: str) -> Fraction:
+    return Fraction(text.rstrip("% ")) / 100
+
+
+def tolerated(limit: Limit, nodes: int) -> int:
+    """How many of the nodes a limit stands for; a share is rounded down."""
+    return limit if isinstance(limit, int) else int(_share(limit) * nodes)
+
+
+def apply_policy(results: Sequence[CheckResult], policy: Policy) -> List[CheckResult]:
+    """The results as the policy takes them; what would run is left out as far as nothing is known
+    without running it.
+    """
+    known = [_known_without_running(result) if is_planned(result) else result for result in results]
+    return [lower_by_codes(result, policy.warn_only) for result in known if result]
+
+
+def is_planned(result: CheckResult) -> bool:
+    """Whether it only says what would run without check mode."""
+    return any(finding.code == WOULD_RUN for finding in result.findings)
+
+
+def _known_without_running(result: CheckResult) -> Optional[CheckResult]:
+    """What is wrong by a result that says what would run, as far as that is known without running
+    it.
+    """
+    rest = [finding for finding in result.findings if finding.status in (WARN, UNKNOWN, FAIL)]
+    return concluded(result.check, rest, result.summary) if rest else None
+
+
+def lower_by_codes(result: CheckResult, codes: Iterable[str]) -> CheckResult:
+    """The result with the findings of these codes no worse than a warning."""
+    lenient = [
+        Finding(one.code, WARN, one.message, one.action, one.subject, one.evidence)
+        if one.code in codes and one.status in (FAIL, UNKNOWN)
+        else one
+        for one in result.findings
+    ]
+    if lenient == result.findings:
+        return result
+    # A status that no finding explains is the check's own word and stays.
+    own = result.status if result.status != worst([one.status for one in result.findings]) else WARN
+    return CheckResult(
+        result.check,
+        worst([own] + [one.status for one in lenient]),
+        result.summary,
+        lenient,
+        result.measurements,
+        result.duration_seconds,
+    )
+
+
+def recorded_policy(recorded: Any) -> Policy:
+    """The policy of a run document, as far as this version knows it; raises ValueError for an
+    invalid one.
+    """
+    known = {name: value for name, value in mapping(recorded).items() if name in Policy._fields}
+    return policy_from(known)
+
+
+def policy_as_far_as_valid(recorded: Any) -> Policy:
+    """The policy of a run document; the default where it has none that is valid."""
+    try:
+        return recorded_policy(recorded)
+    except ValueError:
+        return Policy()

@@ -1,0 +1,173 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""A run judged once more: every check anew from its readings, by this version's rules. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+
+from .node_answer import NodeAnswer
+from .policy import Policy
+from .report import RunReport, utc
+from .verdict import MeshRecord, judge_run
+from ... import VERSION
+from ...lenient import list_of, mapping
+from ...model import SKIP, CheckResult
+from ...node import registry
+from ...node.checks import node_changes
+from ...node.framework.conclude import conclude
+from ..mesh import judge as mesh_judge
+
+#: Options by check, validated.
+Options = Mapping[str, Mapping[str, Any]]
+
+
+class Replay(NamedTuple):
+    """A run that was judged once more."""
+
+    report: RunReport
+    #: By check, the nodes whose result stays as it was recorded, because its readings are not in
+    #: the document.
+    kept: Dict[str, List[str]]
+    #: By check, on how many nodes it was judged from its readings.
+    judged: Dict[str, int]
+    #: Why what was measured between the nodes stays as it was recorded; empty where it does not.
+    mesh_trouble: str = ""
+
+
+def replay(before: RunReport, policy: Policy, options: Optional[Options] = None) -> Replay:
+    """The run judged anew by this policy and the recorded options, over which ``options`` are laid.
+    Never raises.
+
+    A check that was not measured, and one that this version does not know, stays as recorded.
+    """
+    laid_over = options or {}
+    answers = [node.answer() for node in before.nodes if node.name]
+    plans = [_planned_with(plan, laid_over) for plan in list_of(mapping(before.mesh).get("plans"))]
+    mesh_trouble = "what the nodes collected is not in the document" if plans else ""
+    if plans and (before.run.check_mode or any(answer.mesh for answer in answers)):
+        own = [
+            _judge_answer_again(
+                answer,
+                laid_over,
+                [result for result in answer.results if result.check not in mesh_judge.CHECKS],
+            )
+            for answer in answers
+        ]
+        try:
+            return _replay_of(before, judge_run(before.run, own, policy, plans), own, plans)
+        # A plan of another version, or a damaged one, must not cost the nodes their own results.
+        except Exception as error:
+            mesh_trouble = f"{type(error).__name__}: {error}"
+    again = [_judge_answer_again(answer, laid_over, answer.results) for answer in answers]
+    recorded = MeshRecord(before.mesh, before.findings)
+    report = judge_run(before.run, again, policy, recorded=recorded)
+    return _replay_of(before, report, again, [])._replace(mesh_trouble=mesh_trouble)
+
+
+def name_replay(again: Replay, options: Mapping[str, Any], now: float) -> RunReport:
+    """The report of a replay to be written down: under a name of its own, and with what it is of.
+    ``now`` is in seconds since the epoch.
+    """
+    run = again.report.run
+    record = {
+        "of": run.run_id,
+        "judged": utc(now),
+        "collection": VERSION,
+        "options": dict(options),
+        "kept": again.kept,
+        "mesh_trouble": again.mesh_trouble or None,
+    }
+    named = replace(run, run_id=f"{run.run_id}-replay")
+    return replace(again.report, run=named, replay=record)
+
+
+def _replay_of(
+    before: RunReport,
+    after: RunReport,
+    answers: Sequence[NodeAnswer],
+    plans: Sequence[Mapping[str, Any]],
+) -> Replay:
+    report = replace(after, replay=before.replay, extra=before.extra)
+    return Replay(report, *_count_judged(answers, plans))
+
+
+def _planned_with(plan: Any, options: Options) -> Any:
+    """The plan with these options laid over its own; an invalid one is left as it is."""
+    recorded = mapping(plan).get("options")
+    if not isinstance(recorded, dict):
+        return plan
+    laid_over = {
+        check: {**mapping(given), **options.get(check, {})} for check, given in recorded.items()
+    }
+    return dict(plan, options=laid_over)
+
+
+def _judge_answer_again(
+    answer: NodeAnswer, options: Options, results: Sequence[CheckResult]
+) -> NodeAnswer:
+    readings = {
+        check: dict(recorded, options={**mapping(recorded.get("options")), **options[check]})
+        if check in options and isinstance(recorded, dict)
+        else recorded
+        for check, recorded in answer.readings.items()
+    }
+    return answer._replace(
+        readings=readings,
+        results=[
+            _judge_result_again(result, _complete_record(result.check, readings))
+            for result in results
+        ],
+    )
+
+
+def _complete_record(check: str, readings: Mapping[str, Any]) -> Any:
+    """What was recorded of a check; one that judges the readings of others has them beside it and
+    not in it.
+    """
+    recorded = mapping(readings.get(check))
+    if check != node_changes.NAME or not _can_be_judged(check, recorded):
+        return readings.get(check)
+    others = {name: mapping(one).get("readings") for name, one in readings.items() if name != check}
+    return dict(recorded, readings=node_changes.completed(recorded["readings"], others))
+
+
+def _can_be_judged(check: str, recorded: Any) -> bool:
+    return check in registry.NAMES and bool(mapping(mapping(recorded).get("readings")))
+
+
+def _judge_result_again(result: CheckResult, recorded: Any) -> CheckResult:
+    if not _can_be_judged(result.check, recorded):
+        return result
+    again = conclude(
+        registry.load(result.check), mapping(recorded.get("options")), recorded["readings"]
+    )
+    return CheckResult(
+        again.check,
+        again.status,
+        again.summary,
+        again.findings,
+        again.measurements,
+        result.duration_seconds,
+    )
+
+
+def _count_judged(
+    answers: Sequence[NodeAnswer], plans: Sequence[Mapping[str, Any]]
+) -> Tuple[Dict[str, List[str]], Dict[str, int]]:
+    """Which results stayed and how many did not; one that was skipped without a reading has nothing
+    to be judged by.
+    """
+    kept: Dict[str, List[str]] = {}
+    judged: Dict[str, int] = {}
+    for answer in answers:
+        for result in answer.results:
+            if _can_be_judged(result.check, answer.readings.get(result.check)):
+                judged[result.check] = judged.get(result.check, 0) + 1
+            elif result.status != SKIP:
+                kept.setdefault(result.check, []).append(answer.name)
+    if plans:
+        measured = sum(any(answer.mesh) for answer in answers)
+        judged.update({str(check): measured for check in plans[0]["checks"]})
+    return kept, judged

@@ -1,0 +1,346 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The report of a run as typed values. Console, page, metrics, marks and status take these.
+
+`to_dict` and `from_dict` turn them into the run document and back
+(``playbooks/files/run.schema.json`` is its JSON Schema). Reading is lenient: a value of the wrong
+type reads as empty, and nothing raises.
+"""
+
+from __future__ import annotations
+
+import calendar
+import time
+from dataclasses import dataclass, field, replace
+from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from .node_answer import NodeAnswer
+from .policy import Policy, apply_policy, policy_as_far_as_valid
+from ... import VERSION
+from ...lenient import list_of, mapping, mappings_in
+from ...model import SKIP, CheckResult, Finding, read_action, read_status
+
+SCHEMA = "autopilot.gpu/run"
+SCHEMA_VERSION = 1
+
+FIT, UNFIT, COULD_NOT_TELL, SKIPPED = "fit", "unfit", "could_not_tell", "skipped"
+FITNESS = (FIT, UNFIT, COULD_NOT_TELL, SKIPPED)
+_COUNTS = ("nodes", *FITNESS, "partial")
+
+_UTC = "%Y-%m-%dT%H:%M:%SZ"
+
+
+class CheckFinding(NamedTuple):
+    """A finding and the check that found it (empty for what the controller found)."""
+
+    check: str
+    finding: Finding
+
+    def to_dict(self) -> Dict[str, Any]:
+        return dict(self.finding.to_dict(), check=self.check)
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "CheckFinding":
+        return cls(_text(mapping(data).get("check")), Finding.from_dict(data))
+
+
+@dataclass(frozen=True)
+class NodeVerdict:
+    """The decision about one node. `judge_node` makes it."""
+
+    status: str
+    fit: str
+    #: Whether the node is fit only as far as it was checked.
+    partial: bool = False
+    #: Findings to act on, worst first, each fact once.
+    findings: List[CheckFinding] = field(default_factory=list)
+    #: What to do next, the most drastic first.
+    actions: List[str] = field(default_factory=list)
+    #: The results that the verdict was made of, with the policy applied.
+    results: List[CheckResult] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class NodeReport:
+    """A node of a run: its results, what it sent, and the verdict."""
+
+    name: str
+    verdict: NodeVerdict
+    #: Results of the node's checks and of the mesh, as the checks judged them.
+    results: List[CheckResult] = field(default_factory=list)
+    #: Results that only the comparison with other nodes gave.
+    fleet: List[CheckResult] = field(default_factory=list)
+    facts: Dict[str, Any] = field(default_factory=dict)
+    readings: Dict[str, Any] = field(default_factory=dict)
+    trouble: Optional[Finding] = None
+    skipped: Optional[str] = None
+    mesh: Tuple[Optional[Dict[str, Any]], ...] = ()
+
+    @property
+    def status(self) -> str:
+        return self.verdict.status
+
+    @property
+    def gpus(self) -> List[Dict[str, Any]]:
+        """The node's GPUs as its facts have them."""
+        return mappings_in(self.facts.get("gpus"))
+
+    def answer(self) -> NodeAnswer:
+        """What came back from the host, to be judged again; the results of the mesh included."""
+        return NodeAnswer(
+            self.name,
+            self.results,
+            self.facts,
+            self.readings,
+            self.trouble,
+            self.skipped,
+            self.mesh,
+        )
+
+    def to_dict(self) -> Dict[str, Any]:
+        verdict = self.verdict
+        return {
+            "name": self.name,
+            "status": verdict.status,
+            "fit": verdict.fit,
+            "partial": verdict.partial,
+            "findings": [found.to_dict() for found in verdict.findings],
+            "actions": verdict.actions,
+            "health": [result.to_dict() for result in self.results],
+            "fleet": [result.to_dict() for result in self.fleet],
+            "facts": self.facts,
+            "readings": self.readings,
+            "trouble": self.trouble.to_dict() if self.trouble else None,
+            "skipped": self.skipped,
+            "mesh": list(self.mesh),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any, policy: Policy) -> "NodeReport":
+        """The node as recorded; its results are those of the policy that it was judged by."""
+        data = mapping(data)
+        results, fleet = (
+            [CheckResult.from_dict(result) for result in list_of(data.get(key))]
+            for key in ("health", "fleet")
+        )
+        fit, trouble = data.get("fit"), data.get("trouble")
+        verdict = NodeVerdict(
+            read_status(data.get("status")),
+            fit if fit in FITNESS else COULD_NOT_TELL,
+            data.get("partial") is True,
+            _findings(data.get("findings")),
+            [
+                read_action(action)
+                for action in list_of(data.get("actions"))
+                if isinstance(action, str)
+            ],
+            apply_policy(results + fleet, policy),
+        )
+        return cls(
+            str(data["name"]) if data.get("name") else "",
+            verdict,
+            results,
+            fleet,
+            mapping(data.get("facts")),
+            mapping(data.get("readings")),
+            Finding.from_dict(trouble) if isinstance(trouble, dict) else None,
+            str(data["skipped"]) if data.get("skipped") else None,
+            tuple(part if isinstance(part, dict) else None for part in list_of(data.get("mesh"))),
+        )
+
+
+@dataclass(frozen=True)
+class RunIdentity:
+    """What a run is, apart from what it found. Times are UTC to the second."""
+
+    run_id: str
+    phase: str
+    started: str
+    finished: str
+    duration_seconds: float
+    check_mode: bool
+    #: Versions of the collection and of ansible-core that ran it.
+    collection: Optional[str] = VERSION
+    ansible: Optional[str] = None
+    #: What the operator calls the job that the phases belong to.
+    job: Optional[str] = None
+
+    @property
+    def finished_at(self) -> float:
+        """Seconds since the epoch; 0 where the document has no such time."""
+        return seconds_of(self.finished)
+
+
+def identify_run(
+    run_id: str,
+    phase: str,
+    started: float,
+    finished: float,
+    check_mode: bool,
+    ansible: Optional[str] = None,
+    job: Optional[str] = None,
+) -> RunIdentity:
+    """The identity of a run of this version; times in seconds since the epoch."""
+    duration = round(max(0.0, finished - started), 3)
+    return RunIdentity(
+        run_id, phase, utc(started), utc(finished), duration, check_mode, VERSION, ansible, job
+    )
+
+
+def utc(seconds: float) -> str:
+    """The time as a document has it, such as ``2026-11-21T03:12:00Z``."""
+    return time.strftime(_UTC, time.gmtime(seconds))
+
+
+def seconds_of(stamp: str) -> float:
+    """Seconds since the epoch of a document's time; 0 for anything else."""
+    try:
+        return float(calendar.timegm(time.strptime(stamp, _UTC)))
+    except ValueError:
+        return 0.0
+
+
+class RunVerdict(NamedTuple):
+    """The decision about the run."""
+
+    status: str
+    passed: bool
+    reason: str
+
+
+@dataclass(frozen=True)
+class RunReport:
+    """A judged run. `judge_run` makes it."""
+
+    run: RunIdentity
+    policy: Policy
+    verdict: RunVerdict
+    #: How many nodes: ``nodes`` in all, by fitness, and ``partial``: fit as far as checked.
+    counts: Dict[str, int]
+    nodes: List[NodeReport]
+    #: What is wrong with no single node: links and paths between them, the job.
+    findings: List[CheckFinding] = field(default_factory=list)
+    #: Plans, figures and causes of the mesh; None where there was none.
+    mesh: Optional[Dict[str, Any]] = None
+    #: What a replay is of; None for a run.
+    replay: Optional[Dict[str, Any]] = None
+    #: Members that only a newer version knows.
+    extra: Dict[str, Any] = field(default_factory=dict)
+
+    def failed_for(self, reasons: Sequence[str]) -> "RunReport":
+        """The report of a run that did not pass for further reasons, which come first."""
+        words = "; ".join([*reasons, self.verdict.reason])
+        return replace(self, verdict=self.verdict._replace(passed=False, reason=words))
+
+    def to_dict(self) -> Dict[str, Any]:
+        """The run document."""
+        run, verdict = self.run, self.verdict
+        return {
+            "schema": SCHEMA,
+            "schema_version": SCHEMA_VERSION,
+            "run_id": run.run_id,
+            **({"run": run.job} if run.job else {}),
+            "phase": run.phase,
+            "started": run.started,
+            "finished": run.finished,
+            "duration_seconds": run.duration_seconds,
+            "check_mode": run.check_mode,
+            "versions": {"collection": run.collection, "ansible": run.ansible},
+            "policy": self.policy.to_dict(),
+            "counts": self.counts,
+            "verdict": {
+                "status": verdict.status,
+                "passed": verdict.passed,
+                "reason": verdict.reason,
+            },
+            "findings": [found.to_dict() for found in self.findings],
+            "mesh": self.mesh,
+            "nodes": [node.to_dict() for node in self.nodes],
+            **self.extra,
+            **({"replay": self.replay} if self.replay else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, document: Any) -> "RunReport":
+        """The report of a run document of any version, as far as it can be read."""
+        data = mapping(document)
+        policy = policy_as_far_as_valid(data.get("policy"))
+        verdict, counts = mapping(data.get("verdict")), mapping(data.get("counts"))
+        nodes = [NodeReport.from_dict(node, policy) for node in mappings_in(data.get("nodes"))]
+        mesh, replayed = data.get("mesh"), data.get("replay")
+        return cls(
+            _identity(data),
+            policy,
+            RunVerdict(
+                read_status(verdict.get("status")),
+                verdict.get("passed") is True,
+                _text(verdict.get("reason")),
+            ),
+            {
+                **{name: _count(counts.get(name)) for name in _COUNTS},
+                "nodes": _count(counts.get("nodes")) or len(nodes),
+            },
+            nodes,
+            _findings(data.get("findings")),
+            mesh if isinstance(mesh, dict) else None,
+            replayed if isinstance(replayed, dict) else None,
+            {name: value for name, value in data.items() if name not in _MEMBERS},
+        )
+
+
+#: Members of a run document that `RunReport` has fields for.
+_MEMBERS = (
+    "schema",
+    "schema_version",
+    "run_id",
+    "run",
+    "phase",
+    "started",
+    "finished",
+    "duration_seconds",
+    "check_mode",
+    "versions",
+    "policy",
+    "counts",
+    "verdict",
+    "findings",
+    "mesh",
+    "nodes",
+    "replay",
+)
+
+
+def _identity(data: Dict[str, Any]) -> RunIdentity:
+    versions, seconds = mapping(data.get("versions")), data.get("duration_seconds")
+    return RunIdentity(
+        _text(data.get("run_id")),
+        _text(data.get("phase")) or "run",
+        _text(data.get("started")),
+        _text(data.get("finished")),
+        _seconds(seconds),
+        bool(data.get("check_mode")),
+        _text(versions.get("collection")) or None,
+        _text(versions.get("ansible")) or None,
+        _text(data.get("run")) or None,
+    )
+
+
+def _seconds(value: Any) -> float:
+    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    return value if is_number and 0 <= value < 1e18 else 0.0
+
+
+def _findings(recorded: Any) -> List[CheckFinding]:
+    return [CheckFinding.from_dict(found) for found in mappings_in(recorded)]
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _count(value: Any) -> int:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
+
+
+#: The verdict on a host on which nothing was to be checked.
+NOTHING_TO_CHECK = NodeVerdict(SKIP, SKIPPED)

@@ -1,0 +1,63 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Names of hosts: sorted by their numbers, and folded into ranges. Pure."""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Iterable, List, Optional, Tuple
+
+
+def natural(name: str) -> List[Any]:
+    """Sort key under which gpu9 comes before gpu10."""
+    return [
+        (0, int(part), part) if part.isdecimal() else (1, 0, part) for part in _split(name) if part
+    ]
+
+
+def fold(names: Iterable[str]) -> List[str]:
+    """Names in natural order, consecutive numbers in one bracket:
+    ``["gpu[0001-0003].rack7", "login1"]``.
+    """
+    runs: List[Tuple[Optional[int], str, str]] = []
+    for name in sorted(names, key=natural):
+        place = _counting_part(runs[-1][2], name) if runs else None
+        if place is not None and runs[-1][0] in (None, place):
+            runs[-1] = (place, runs[-1][1], name)
+        else:
+            runs.append((None, name, name))
+    return [_bracket(*run) for run in runs]
+
+
+def fold_few(names: Iterable[str], most: int = 10) -> List[str]:
+    """Folded names for one sentence: the first of them and how many nodes there are in all."""
+    known = list(names)
+    folded = fold(known)
+    return (
+        folded if len(folded) <= most else folded[:most] + [f"and more, {len(known)} nodes in all"]
+    )
+
+
+def _counting_part(name: str, following: str) -> Optional[int]:
+    """Index of the part that is a number and grows by one from ``name`` to ``following``; None
+    where anything else differs.
+    """
+    parts, others = _split(name), _split(following)
+    different = [place for place, (part, other) in enumerate(zip(parts, others)) if part != other]
+    if len(parts) != len(others) or len(different) != 1 or different[0] % 2 == 0:
+        return None
+    digits = parts[different[0]]
+    return different[0] if others[different[0]] == f"{int(digits) + 1:0{len(digits)}d}" else None
+
+
+def _split(name: str) -> List[str]:
+    """Text and numbers of a name in turn, text first and last."""
+    return re.split(r"([0-9]+)", name)
+
+
+def _bracket(place: Optional[int], first: str, last: str) -> str:
+    if place is None:
+        return first
+    parts = _split(first)
+    parts[place] = f"[{parts[place]}-{_split(last)[place]}]"
+    return "".join(parts)

@@ -1,0 +1,43 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Text for a terminal: printable ASCII, wrapped to its width. Pure."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from typing import Iterable, List, NamedTuple, Optional
+
+#: Columns of a line, and the least that wrapped text gets whatever stands left of it.
+WIDTH = 120
+_LEAST_WIDTH = 60
+#: Characters of one message.
+MOST_TEXT = 400
+
+
+class Line(NamedTuple):
+    """A line for the terminal, and the status that it is about (for its colour); "" for none."""
+
+    text: str
+    status: str = ""
+
+
+def texts_of(lines: Iterable[Line]) -> List[str]:
+    """The lines without their statuses."""
+    return [line.text for line in lines]
+
+
+def plain(text: str, most: Optional[int] = MOST_TEXT) -> str:
+    """The text as one line of printable ASCII of at most ``most`` characters."""
+    text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
+    text = " ".join(text.split()).encode("ascii", "replace").decode("ascii")
+    text = re.sub(r"[\x00-\x1f\x7f]", "?", text)
+    return text if most is None or len(text) <= most else f"{text[: most - 4]} ..."
+
+
+def wrapped(left: str, text: str, indent: int) -> List[str]:
+    """Lines of the text after ``left``, further lines indented by ``indent`` columns."""
+    width = max(WIDTH, indent + _LEAST_WIDTH, len(left) + _LEAST_WIDTH)
+    return textwrap.wrap(
+        text, width, initial_indent=left, subsequent_indent=" " * indent, break_on_hyphens=False
+    ) or [left.rstrip()]

@@ -1,0 +1,158 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""The history of a node's checks: which results count, and which are fresh.
+
+The history concludes nothing. `judge_history` hands the results that count to the collection's one
+verdict, `judge_node`; the label, the metrics and the node condition read that verdict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+
+from _health.fleet.judging.policy import Policy
+from _health.fleet.judging.report import NodeVerdict
+from _health.fleet.judging.verdict import judge_node
+from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult
+from _health.node import registry
+from _health.node.framework.check import Options
+
+#: A check of each periodic pass is fresh for so many periods.
+FRESH_PERIODS = 2.0
+#: Findings by which a check was put off because a job uses the GPUs; other skips say that there is
+#: nothing to check.
+PUT_OFF = ("gpu_in_use", "jobs_on_node")
+#: The finding by which a check was put off because another check of this collection was running.
+#: The status of the check is unknown then, not skip.
+LOCKED = "locked"
+_BAD = (WARN, UNKNOWN, FAIL)
+
+
+class Remembered(NamedTuple):
+    """The result of one check that later passes have not replaced."""
+
+    #: The last result that told something; a put-off result where the check never told more.
+    result: CheckResult
+    #: DCGM's run level of the result, 0 for checks without levels.
+    level: int
+    #: End of the pass that gave the result, seconds since the epoch.
+    finished: float
+    #: Monotonic seconds of the last run of the check, whatever its result.
+    ran_at: float
+    #: Whether the check belongs to each periodic pass.
+    is_periodic: bool
+
+    @property
+    def counts(self) -> bool:
+        """False for a check that only ever waited for another check, and for an unknown result of
+        a check that is not periodic: the caller asked for a check that is not set up here, or left.
+        """
+        if self.result.status != UNKNOWN:
+            return True
+        return self.is_periodic and not is_put_off(self.result)
+
+
+class History:
+    """The remembered results of one node. ``periodic`` are the checks of each periodic pass."""
+
+    def __init__(self, periodic: Sequence[str], period_seconds: float) -> None:
+        self._periodic = tuple(periodic)
+        self._fresh_seconds = FRESH_PERIODS * period_seconds
+        self._remembered: Dict[str, Remembered] = {}
+
+    def note(
+        self,
+        results: Sequence[CheckResult],
+        options: Dict[str, Options],
+        finished: float,
+        ran_at: float,
+    ) -> None:
+        """Add the results of a pass that ended at ``finished`` (seconds since the epoch), which is
+        ``ran_at`` by the monotonic clock.
+        """
+        for result in results:
+            is_periodic = result.check in self._periodic
+            new = Remembered(
+                result, _level_of(result.check, options), finished, ran_at, is_periodic
+            )
+            old = self._remembered.get(result.check)
+            self._remembered[result.check] = _merged(old, new)
+
+    def counting(self) -> List[Remembered]:
+        """Return the remembered results that count, at most one for each check."""
+        return [one for one in self._remembered.values() if one.counts]
+
+    def missing(self, now: float) -> Tuple[str, ...]:
+        """Return the periodic checks that did not run lately, or that were put off each time.
+
+        ``now`` is in monotonic seconds.
+        """
+        return tuple(
+            name for name in self._periodic if not self._is_fresh(self._remembered.get(name), now)
+        )
+
+    def _is_fresh(self, remembered: Optional[Remembered], now: float) -> bool:
+        return (
+            remembered is not None
+            and not is_put_off(remembered.result)
+            and now - remembered.ran_at <= self._fresh_seconds
+        )
+
+
+def results_that_count(history: History) -> List[CheckResult]:
+    """Return the results by which the node is judged.
+
+    A bad result counts until the check itself passes: no skip, no lower level of DCGM and no age
+    replaces it.
+    """
+    return [one.result for one in history.counting()]
+
+
+def judge_history(history: History) -> Optional[NodeVerdict]:
+    """Return the verdict by the results that count; None while there are no such results."""
+    results = results_that_count(history)
+    return judge_node(results, Policy()) if results else None
+
+
+def is_put_off(result: CheckResult) -> bool:
+    """Return True if the check did not run because a job or another check was running."""
+    if result.status == UNKNOWN:
+        return {finding.code for finding in result.findings if finding.status == UNKNOWN} == {
+            LOCKED
+        }
+    return result.status == SKIP and any(finding.code in PUT_OFF for finding in result.findings)
+
+
+def _level_of(check: str, options: Dict[str, Options]) -> int:
+    return int(options.get(check, {}).get("level") or 1) if check == "dcgm_diag" else 0
+
+
+def _merged(old: Optional[Remembered], new: Remembered) -> Remembered:
+    """Return what is remembered of a check after a further result."""
+    if old is None:
+        return new
+    before, after = old.result.status, new.result.status
+    if after == UNKNOWN and before in (WARN, FAIL) and not new.is_periodic:
+        # No periodic pass would find the fault again.
+        return old._replace(ran_at=new.ran_at)
+    if _gpus_vanished(old.result, new.result):
+        summary = f"there is nothing to check any more, and there was: {new.result.summary}"
+        new = new._replace(result=replace(new.result, status=UNKNOWN, summary=summary))
+        after = UNKNOWN
+    is_hidden = is_put_off(new.result) or (before in _BAD and after == SKIP)
+    # A lower level of DCGM runs fewer tests: it cannot clear a failure.
+    is_lower = before in (WARN, FAIL) and new.level < old.level and after in (PASS, UNKNOWN)
+    return old._replace(ran_at=new.ran_at) if is_hidden or is_lower else new
+
+
+def _gpus_vanished(before: CheckResult, after: CheckResult) -> bool:
+    """Return True if a check of the GPUs found some before and finds none now: a lost base board
+    takes all of them along.
+    """
+    return (
+        after.check in registry.names_of_pass()
+        and after.status == SKIP
+        and not after.findings
+        and before.status == PASS
+    )

@@ -1,0 +1,41 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What the node's checks say to the node's mark: the verdict, in the words of the marks' rules."""
+
+from __future__ import annotations
+
+from typing import List, NamedTuple, Optional
+
+from _health.cluster.mark_states import status_of_fitness
+from _health.model import PASS, SKIP
+
+from .history import History, judge_history, results_that_count
+
+
+class MarkDecision(NamedTuple):
+    """``status`` is pass, warn, unknown or fail; ``reasons`` are the worst checks' summaries."""
+
+    status: str
+    reasons: List[str]
+
+
+def decide_mark(history: History, now: float) -> Optional[MarkDecision]:
+    """Return what to mark by the results that count, at ``now`` (monotonic seconds).
+
+    None leaves the mark as it is: there is no result, there is nothing to check, or the node is fit
+    but not all periodic checks are fresh, which a PASS takes.
+    """
+    verdict = judge_history(history)
+    if verdict is None:
+        return None
+    status = status_of_fitness(verdict.fit, [found.finding for found in verdict.findings])
+    if status == SKIP or (status == PASS and history.missing(now)):
+        return None
+    if status == PASS:
+        return MarkDecision(PASS, [])
+    reasons = [
+        f"{result.check}: {result.summary}"
+        for result in results_that_count(history)
+        if result.status == verdict.status
+    ]
+    return MarkDecision(status, reasons)
