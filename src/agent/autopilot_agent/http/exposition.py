@@ -21,6 +21,7 @@ from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.fleet.output.metrics import Sample
 from _health.model import STATUSES
+from _health.times import stamp_of
 from _health.fleet.judging.report import FIT
 
 from ..passes.deep import Deep
@@ -121,7 +122,7 @@ class Exposition(Collector):
         document = {
             "run_id": "",
             "phase": table.PHASE,
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(latest)),
+            "finished": stamp_of(latest),
             "policy": {},
             "findings": [],
             "nodes": [node],

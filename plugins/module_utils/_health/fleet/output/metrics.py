@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import datetime, timezone
 from typing import (
     Any,
     Dict,
@@ -30,6 +29,7 @@ from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, worst
 from ...lenient import mapping
 from ..judging.policy import apply_policy, policy_from
 from ..judging.report import FIT, FITNESS, UNFIT
+from ...times import parse_stamp
 
 SCHEMA = "autopilot.gpu/metrics"
 SCHEMA_VERSION = 1
@@ -476,7 +476,7 @@ def export_of(document: Dict[str, Any], complete: bool = True) -> Export:
     return Export(
         str(document["run_id"]),
         str(document["phase"]),
-        _epoch(document["finished"]),
+        parse_stamp(document["finished"]) or 0.0,
         complete,
         list(groups_of(document, True, complete)),
     )
@@ -486,7 +486,7 @@ def groups_of(
     document: Dict[str, Any], compatibility: bool = False, complete: bool = True
 ) -> Iterator[Group]:
     """The groups of a run document: one for each node, and that of the run at last."""
-    phase, finished = str(document["phase"]), _epoch(document["finished"])
+    phase, finished = str(document["phase"]), parse_stamp(document["finished"]) or 0.0
     policy = policy_from(document["policy"])
     cells = _cells(document)
     between = _between(document)
@@ -502,10 +502,6 @@ def groups_of(
             samples += _compatible(node, raw, cells.get(name, []))
         yield Group({"node": _text(name), "phase": phase}, _bounded(_distinct(samples)))
     yield Group({"phase": phase}, _run_samples(document, finished, complete))
-
-
-def _epoch(text: str) -> float:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
 
 
 def _rank(status: str) -> float:
