@@ -48,6 +48,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     options as _options,
     summary,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "host": {"type": "list", "elements": "str", "default": []},
@@ -190,7 +191,7 @@ def _judged(
         if name not in answered and name != _ALL
     ]
     now = time.time()
-    run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now))}-status"
+    run_id = f"{compact_stamp(now)}-status"
     run = identify_run(run_id, "status", began, now, False, ansible_version)
     report = judge_run(run, nodes, Policy())
     verdict, trouble = report.verdict, ""

@@ -76,6 +76,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 
 _VERDICT = "autopilot.gpu.verdict"
 _CAPTURE = "autopilot.gpu.usage_capture"
@@ -315,9 +316,9 @@ class CallbackModule(CallbackBase):
     def _export(self, found: dict[str, list[str]], complete: bool) -> metrics.Export:
         nodes = [_node(name, [json.loads(text) for text in texts]) for name, texts in found.items()]
         finished = time.time()
-        run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(finished))}-{self._phase}"
+        run_id = f"{compact_stamp(finished)}-{self._phase}"
         run = identify_run(run_id, self._phase, self._started, finished, False, ansible_version)
-        return metrics.export_of(judge_run(run, nodes, self._policy).to_dict(), complete)
+        return metrics.export_of(judge_run(run, nodes, self._policy), complete)
 
     def _say(self, said: _push.Report, complete: bool) -> None:
         settings = t.cast("_push.Settings", self._settings)
