@@ -14,6 +14,11 @@ from __future__ import annotations
 import statistics
 import typing as t
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    list_of,
+    mappings_in,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.network import (
     LATENCY_FACTOR,
     LATENCY_LEAST_MS,
@@ -23,9 +28,6 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.ne
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     bare,
     count,
-    listed,
-    mapping,
-    mappings,
     name_of,
     number,
     plural,
@@ -103,17 +105,17 @@ def heats_of(mesh: t.Any) -> list[Heat]:
     left out.
     """
     mesh = mapping(mesh)
-    hosts = [name_of(host) for host in listed(mesh.get("hosts"))]
-    plan = mapping(next(iter(listed(mesh.get("plans"))), None))
+    hosts = [name_of(host) for host in list_of(mesh.get("hosts"))]
+    plan = mapping(next(iter(list_of(mesh.get("plans"))), None))
     found = []
-    for matrix in mappings(mesh.get("matrices")):
+    for matrix in mappings_in(mesh.get("matrices")):
         if name_of(matrix.get("measure")) not in _TITLES:
             continue
         cells = _missed(mesh, matrix, hosts)
         cells.update(
             {
                 (cell[0], cell[1]): number(cell[2])
-                for cell in listed(matrix.get("cells"))
+                for cell in list_of(matrix.get("cells"))
                 if isinstance(cell, list)
                 and len(cell) >= 3
                 and all(count(place) is not None and place < len(hosts) for place in cell[:2])
@@ -121,7 +123,7 @@ def heats_of(mesh: t.Any) -> list[Heat]:
         )
         if cells:
             pairs = [(source, target, value) for (source, target), value in cells.items()]
-            found.append(_heat(matrix, pairs, hosts, plan, mappings(mesh.get("expected"))))
+            found.append(_heat(matrix, pairs, hosts, plan, mappings_in(mesh.get("expected"))))
     return found
 
 
@@ -133,7 +135,7 @@ def _missed(
     """
     places = {host: place for place, host in enumerate(hosts)}
     found: dict[tuple[int, int], float | None] = {}
-    for one in mappings(mesh.get("missed")):
+    for one in mappings_in(mesh.get("missed")):
         ends = [places.get(name_of(one.get(end))) for end in ("host", "partner")]
         if (
             one.get("check") == matrix.get("check")
@@ -237,8 +239,8 @@ def _bandwidth(
     own = {number(one.get("link_speed")): one for one in expected if one.get("plane") == plane}
     members = next(
         (
-            listed(one.get("members"))
-            for one in mappings(plan.get("planes"))
+            list_of(one.get("members"))
+            for one in mappings_in(plan.get("planes"))
             if one.get("name") == plane
         ),
         [],
@@ -368,7 +370,7 @@ def _shaped(
                 for row, host in enumerate(hosts)
             ],
         )
-    groups = [name_of(group) for group in listed(plan.get("groups"))]
+    groups = [name_of(group) for group in list_of(plan.get("groups"))]
     names = list(dict.fromkeys(groups))
     if len(groups) == len(hosts) and 1 < len(names) <= MOST_HOSTS and all(names):
         by = name_of(plan.get("group_by")) or "group"

@@ -20,6 +20,10 @@ import typing as t
 import jinja2
 from markupsafe import Markup
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
     runbook,
 )
@@ -33,8 +37,6 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words i
     as_json,
     count,
     duration,
-    mapping,
-    mappings,
     name_of,
     number,
     plural,
@@ -77,11 +79,11 @@ def html_of(document: dict[str, t.Any]) -> str:
         differs=[
             (title, _differing(found.get(key)))
             for key, title in _DIFFERS.items()
-            if mappings(found.get(key))
+            if mappings_in(found.get(key))
         ],
         runs=[_run(name, mapping(runs.get(name))) for name in plot.RUNS],
-        rows=[row for one in mappings(document.get("metrics")) for row in _rows(one)],
-        gpus=[_gpu(one) for one in mappings(document.get("gpus"))],
+        rows=[row for one in mappings_in(document.get("metrics")) for row in _rows(one)],
+        gpus=[_gpu(one) for one in mappings_in(document.get("gpus"))],
         findings=_findings(runs),
         plots=plot.plots_of(document.get("metrics")),
         compared=page._time(document.get("compared")),
@@ -118,7 +120,7 @@ def _template() -> jinja2.Template:
 def _differing(rows: t.Any) -> list[tuple[str, str, str]]:
     return [
         (name_of(row.get("name")), _value(row.get("a")), _value(row.get("b")))
-        for row in mappings(rows)
+        for row in mappings_in(rows)
     ]
 
 
@@ -129,7 +131,7 @@ def _value(value: t.Any) -> str:
 
 
 def _run(name: str, run: dict[t.Any, t.Any]) -> dict[str, t.Any]:
-    hosts = mappings(run.get("hosts"))
+    hosts = mappings_in(run.get("hosts"))
     kinds = sorted(
         {
             text_of(mapping(mapping(host.get("record")).get("platform")).get("kind"))
@@ -226,8 +228,8 @@ def _gpu(gpu: dict[t.Any, t.Any]) -> list[str]:
 def _findings(runs: dict[t.Any, t.Any]) -> list[_Finding]:
     found = []
     for name in plot.RUNS:
-        for host in mappings(mapping(runs.get(name)).get("hosts")):
-            for one in mappings(mapping(host.get("result")).get("findings")):
+        for host in mappings_in(mapping(runs.get(name)).get("hosts")):
+            for one in mappings_in(mapping(host.get("result")).get("findings")):
                 subject = Subject.from_dict(one.get("subject"))
                 where = "" if subject.kind == "node" else f"{subject}: "
                 code = name_of(one.get("code"))

@@ -5,9 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What the parts of the report page share: reading documents of any version, and figures in words.
-Pure.
-"""
+"""What the parts of the report page share: names, figures and evidence in words. Pure."""
 
 from __future__ import annotations
 
@@ -16,6 +14,11 @@ import re
 import typing as t
 
 from markupsafe import Markup
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
+)
 
 #: Characters of one text; the run document has all of it.
 MOST_TEXT = 2000
@@ -37,19 +40,6 @@ _SOURCES = {
 
 
 # ---- reading ----
-
-
-def mapping(value: t.Any) -> dict[t.Any, t.Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def listed(value: t.Any) -> list[t.Any]:
-    return value if isinstance(value, list) else []
-
-
-def mappings(value: t.Any) -> list[dict[t.Any, t.Any]]:
-    """The dictionaries of a list."""
-    return [one for one in listed(value) if isinstance(one, dict)]
 
 
 def text_of(value: t.Any) -> str:
@@ -200,13 +190,13 @@ def expectations_of(evidence: t.Any) -> list[str]:
         )
     if count(evidence.get("expected_gpus")) is not None:
         found.append(f"{plural(evidence['expected_gpus'], 'GPU')} (the inventory: expected_gpus)")
-    for pair in mappings(evidence.get("pairs")):
+    for pair in mappings_in(evidence.get("pairs")):
         if number(pair.get("expected_at_least")) is not None:
             found.append(
                 f"at least {quantity(pair['expected_at_least'], 'bits/s')} "
                 f"({source_words(pair.get('source'), pair.get('detail'))})"
             )
-    for one in mappings(evidence.get("outliers")):
+    for one in mappings_in(evidence.get("outliers")):
         if number(one.get("median")) is not None:
             peers = (
                 f"the median of {text_of(one.get('peers'))} peers, MAD "
@@ -248,7 +238,7 @@ def evidence_of(evidence: t.Any) -> list[Evidence]:
     evidence = mapping(evidence)
     shown = []
     for key, value in list(evidence.items())[:_MOST_KEYS]:
-        rows = mappings(value)
+        rows = mappings_in(value)
         if key == "expected" and isinstance(value, dict):
             continue
         if rows and len(rows) == len(value):
