@@ -317,7 +317,7 @@ class CallbackModule(CallbackBase):
         finished = time.time()
         run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(finished))}-{self._phase}"
         run = identify_run(run_id, self._phase, self._started, finished, False, ansible_version)
-        return metrics.export_of(judge_run(run, nodes, self._policy).to_dict(), complete)
+        return metrics.export_of(judge_run(run, nodes, self._policy), complete)
 
     def _say(self, said: _push.Report, complete: bool) -> None:
         settings = t.cast("_push.Settings", self._settings)

@@ -17,6 +17,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "plugins" / "module_utils"), str(Path(__file__).parent)]
 
 import marks  # noqa: E402
+from _health.fleet.judging.report import RunReport  # noqa: E402
 from _health.fleet.output import metrics  # noqa: E402
 from _health.knowledge import agent  # noqa: E402
 from _health.knowledge.findings import FINDINGS  # noqa: E402
@@ -360,7 +361,7 @@ def series(
     """Series of a fleet in which each node has two networks and was in a mesh of so many hosts:
     those of one node's group times the nodes, and the run's.
     """
-    node, run = metrics.groups_of(_document(gpus, most, hosts), compatibility)
+    node, run = metrics.groups_of(RunReport.from_dict(_document(gpus, most, hosts)), compatibility)
     return len(node.samples) * nodes + len(run.samples)
 
 

@@ -18,6 +18,9 @@ from servers import missing
 from alerting import PUSHED, RULES, alert_of, groups_of_rules, name_of, promtool, series_of
 from controller import ROOT, linked, write_inventory
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import agent
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
@@ -173,7 +176,8 @@ def test_every_code_fires_as_bad_as_it_is_and_clears(tmp_path, codes):
         for status, action in VARIANTS
     }
     bad, good = (
-        list(metrics.groups_of(document(nodes))) for nodes in (found, dict.fromkeys(found, []))
+        list(metrics.groups_of(RunReport.from_dict(document(nodes))))
+        for nodes in (found, dict.fromkeys(found, []))
     )
     at_once, later, cleared = [], [], []
     for name in map(name_of, codes):
@@ -232,8 +236,8 @@ def test_a_link_is_one_alert_though_both_its_ends_have_it(tmp_path):
     }
     nodes = {"gpu01": [], "gpu02": []}
     bad, good = (
-        list(metrics.groups_of(document(nodes, [link]))),
-        list(metrics.groups_of(document(nodes))),
+        list(metrics.groups_of(RunReport.from_dict(document(nodes, [link])))),
+        list(metrics.groups_of(RunReport.from_dict(document(nodes)))),
     )
     found = [
         (one, sample)

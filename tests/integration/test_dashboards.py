@@ -25,6 +25,9 @@ from faults import said_in
 
 from controller import ROOT, linked
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
@@ -291,7 +294,15 @@ def run_on_a_volume(base, url):
     }
     result = volume_claim.judge(seen, volume_claim.CHECK.defaults())
     document = run_world.document([NodeAnswer("claimed", [result])])
-    push([group for group in metrics.groups_of(document) if "node" in group.labels], base, url)
+    push(
+        [
+            group
+            for group in metrics.groups_of(RunReport.from_dict(document))
+            if "node" in group.labels
+        ],
+        base,
+        url,
+    )
 
 
 def run_on_a_job(base, url):
@@ -323,7 +334,15 @@ def run_on_a_job(base, url):
         for check in asked
     ]
     document = run_world.document([NodeAnswer("busy", results)])
-    push([group for group in metrics.groups_of(document) if "node" in group.labels], base, url)
+    push(
+        [
+            group
+            for group in metrics.groups_of(RunReport.from_dict(document))
+            if "node" in group.labels
+        ],
+        base,
+        url,
+    )
 
 
 def push(groups, base, url):

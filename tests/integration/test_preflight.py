@@ -220,7 +220,7 @@ def test_what_is_written_beside_the_document(mixed):
     assert all(stat.S_IMODE(path.stat().st_mode) == 0o644 for path in home.iterdir())
     export = metrics.from_json((home / "metrics.json").read_text(encoding="utf-8"))
     assert (
-        export == metrics.export_of(mixed.document)
+        export == metrics.export_of(RunReport.from_dict(mixed.document))
         and export.complete
         and export.run_id == mixed.document["run_id"]
     )

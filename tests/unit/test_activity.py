@@ -135,9 +135,7 @@ def test_a_stalled_job_names_its_nodes_and_reaches_their_metrics():
         and str(finding.subject) == "run"
     )
     assert judgement.verdict.passed and judgement.verdict.status == "warn"
-    groups = [
-        group for group in metrics.export_of(judgement.to_dict()).groups if "node" in group.labels
-    ]
+    groups = [group for group in metrics.export_of(judgement).groups if "node" in group.labels]
     assert (
         all(
             "stalled_collective" in {sample.labels.get("code") for sample in group.samples}

@@ -12,6 +12,7 @@ import json
 import math
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,12 +20,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
     identify_run,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     metrics,
-    document as report,
+    document as run_document,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.metrics import (
     COMPATIBILITY,
@@ -72,7 +74,7 @@ FINISHED = 1795230829.0
 def document(*nodes, policy=None, finished=FINISHED):
     chosen = policy_from(policy)
     run = identify_run("r1", "preflight", finished - 41, finished, False, "2.19.14")
-    return judge_run(run, nodes, chosen).to_dict()
+    return judge_run(run, nodes, chosen)
 
 
 def node(name, *results, **more):
@@ -417,7 +419,7 @@ def test_a_number_that_json_does_not_have_costs_no_document():
         },
     )
     made = document(odd)
-    text = report.to_json(made)
+    text = run_document.to_json(made.to_dict())
     assert json.loads(text)["nodes"][0]["readings"]["pcie_bandwidth"]["readings"] == {
         "a": [None, {"b": None, "c": 10**400}]
     }
@@ -429,12 +431,13 @@ def test_a_number_that_json_does_not_have_costs_no_document():
 
 def mesh(hosts=8, policy=None, **faults):
     names = run_world.names(hosts)
-    return run_world.document(
+    made = run_world.document(
         [run_world.node(name) for name in names],
         run_world.planned(names, rounds="all" if hosts <= 8 else 5),
         policy,
         **faults,
     )
+    return RunReport.from_dict(made)
 
 
 def test_figures_of_the_mesh():
@@ -479,7 +482,7 @@ def test_a_large_mesh_has_no_figures_of_pairs():
 
 def test_a_link_between_nodes_is_a_finding_of_both_and_makes_neither_unfit():
     made = mesh(links={("eth1", "gpu02", "gpu05"): 0.2})
-    assert [finding["code"] for finding in made["findings"]] == ["slow_link"]
+    assert [found.finding.code for found in made.findings] == ["slow_link"]
     for name in run_world.names(8):
         samples = group(made, name)
         found = [key for key in only(samples, "finding") if key[1] == "slow_link"]
@@ -502,7 +505,7 @@ def test_a_link_between_nodes_is_a_finding_of_both_and_makes_neither_unfit():
 
 def test_a_link_is_cleared_by_a_run_of_both_ends_and_of_nothing_else():
     bad, well = mesh(links={("eth1", "gpu02", "gpu05"): 0.2}), mesh()
-    well["finished"] = "2026-11-22T00:00:00Z"
+    well = replace(well, run=replace(well.run, finished="2026-11-22T00:00:00Z"))
     elsewhere = document(
         node("gpu02", CheckResult("gpu_count", "pass", "")), finished=FINISHED + 60
     )
@@ -543,7 +546,7 @@ def test_the_run():
         ("run_nodes", "unfit"): 0,
         ("run_nodes", "could_not_tell"): 1,
         ("run_nodes", "skipped"): 0,
-        ("run_info", "r1", made["versions"]["collection"]): 1,
+        ("run_info", "r1", made.run.collection): 1,
     }
     *_nodes, last = metrics.groups_of(made, complete=False)
     assert (
@@ -987,7 +990,7 @@ def test_the_predecessors_series_go_with_their_check(check):
         ],
         run_world.planned(names),
     )
-    samples = samples_of(made, "gpu01")
+    samples = samples_of(RunReport.from_dict(made), "gpu01")
     mine = [
         sample
         for sample in samples

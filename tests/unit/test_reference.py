@@ -13,6 +13,9 @@ from pathlib import Path
 
 import pytest
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
     FINDINGS,
@@ -70,7 +73,7 @@ def test_the_pages_name_all_metrics_and_codes():
 
 
 def test_series_are_counted_of_nodes_that_have_all_metrics(reference):
-    groups = list(metrics.groups_of(reference._document(8, True, 2), True))
+    groups = list(metrics.groups_of(RunReport.from_dict(reference._document(8, True, 2)), True))
     counted = {sample.metric for group in groups for sample in group.samples}
     assert {metric.name for metric in (*metrics.METRICS, metrics.COMPATIBILITY)} - counted == {
         "autopilot_retired_pages"

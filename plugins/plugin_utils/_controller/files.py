@@ -51,7 +51,7 @@ METRICS: File[RunReport] = File(
     "metrics",
     "metrics_file",
     "metrics.json",
-    lambda report: metrics.to_json(metrics.export_of(report.to_dict())),
+    lambda report: metrics.to_json(metrics.export_of(report)),
     seen=False,
 )
 PAGE: File[RunReport] = File("report", "page", "report.html", page.html_of)

@@ -21,7 +21,7 @@ from _health.fleet.output import metrics
 from _health.knowledge import agent as table
 from _health.fleet.output.metrics import Sample
 from _health.model import STATUSES
-from _health.fleet.judging.report import FIT
+from _health.fleet.judging.report import FIT, NodeReport
 
 from ..passes.deep import Deep
 from ..passes.engine import Engine, Pass
@@ -103,38 +103,17 @@ class Exposition(Collector):
 
     def _of_checks(self) -> List[Sample]:
         """What a run over this node alone would push, each check with its own time."""
-        known = self._history.counting()
-        verdict = judge_history(self._history)
+        counting, verdict = self._history.counting(), judge_history(self._history)
         if verdict is None:
             return []
-        latest = max(one.finished for one in known)
-        node = {
-            "name": self._node,
-            "status": verdict.status,
-            "fit": verdict.fit,
-            "facts": self._engine.node,
-            "fleet": [],
-            "readings": {},
-            "health": [one.result.to_dict() for one in known],
-            "findings": [one.to_dict() for one in verdict.findings],
-        }
-        document = {
-            "run_id": "",
-            "phase": table.PHASE,
-            "finished": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(latest)),
-            "policy": {},
-            "findings": [],
-            "nodes": [node],
-        }
-        times = {one.result.check: one.finished for one in known}
-        samples = [
-            _timed(sample, times)
-            for sample in next(metrics.groups_of(document, compatibility=True)).samples
-            if sample.metric != _SUCCESS
-        ]
-        return samples + (
-            [Sample(_SUCCESS, {}, self._last_success)] if self._last_success is not None else []
-        )
+        results = [one.result for one in counting]
+        times = {one.result.check: one.finished for one in counting}
+        node = NodeReport(self._node, verdict, results, facts=self._engine.node)
+        samples = metrics.node_samples(node, max(times.values()), compatibility=True)
+        kept = [_timed(sample, times) for sample in samples if sample.metric != _SUCCESS]
+        if self._last_success is not None:
+            kept.append(Sample(_SUCCESS, {}, self._last_success))
+        return kept
 
     def _own(self) -> List[Sample]:
         engine, marker = self._engine, self._marker

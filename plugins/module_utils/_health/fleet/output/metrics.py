@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From a run document to samples for Prometheus, in groups that are replaced as one. Pure.
+"""From a judged run to samples for Prometheus, in groups that are replaced as one. Pure.
 
 A node and phase is a group, so that a run over a few nodes replaces exactly what it found out about
 these. ``METRICS`` says what each metric means; ``docs/metrics.md`` is made from it.
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from datetime import datetime, timezone
+import sys
 from typing import (
     Any,
     Dict,
@@ -26,10 +26,9 @@ from typing import (
 )
 
 from ...node.checks import dcgm_diag
-from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Finding, worst
+from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Measurement, worst
 from ...lenient import mapping
-from ..judging.policy import apply_policy, policy_from
-from ..judging.report import FIT, FITNESS, UNFIT
+from ..judging.report import FIT, FITNESS, UNFIT, CheckFinding, NodeReport, RunReport
 
 SCHEMA = "autopilot.gpu/metrics"
 SCHEMA_VERSION = 1
@@ -468,44 +467,56 @@ _FLAGS = {
 }
 
 
-# ---- from a document to groups ----
+# ---- from a report to groups ----
 
 
-def export_of(document: Dict[str, Any], complete: bool = True) -> Export:
+def export_of(report: RunReport, complete: bool = True) -> Export:
     """All that a run has to push, with the compatibility metric."""
     return Export(
-        str(document["run_id"]),
-        str(document["phase"]),
-        _epoch(document["finished"]),
+        report.run.run_id,
+        report.run.phase,
+        report.run.finished_at,
         complete,
-        list(groups_of(document, True, complete)),
+        list(groups_of(report, True, complete)),
     )
 
 
 def groups_of(
-    document: Dict[str, Any], compatibility: bool = False, complete: bool = True
+    report: RunReport, compatibility: bool = False, complete: bool = True
 ) -> Iterator[Group]:
-    """The groups of a run document: one for each node, and that of the run at last."""
-    phase, finished = str(document["phase"]), _epoch(document["finished"])
-    policy = policy_from(document["policy"])
-    cells = _cells(document)
-    between = _between(document)
-    for node in document["nodes"]:
-        name = str(node["name"])
-        raw = [CheckResult.from_dict(one) for one in list(node["health"]) + list(node["fleet"])]
-        samples = _node_samples(node, finished)
-        samples += _check_samples(
-            apply_policy(raw, policy), cells.get(name, []), between.get(name, []), finished
+    """The groups of a run: one for each node, and that of the run at last."""
+    phase, finished = report.run.phase, report.run.finished_at
+    cells, between = _cells(report), _between(report)
+    for node in report.nodes:
+        samples = node_samples(
+            node, finished, cells.get(node.name, []), between.get(node.name, []), compatibility
         )
-        samples += _finding_samples(list(node["findings"]) + between.get(name, []))
-        if compatibility:
-            samples += _compatible(node, raw, cells.get(name, []))
-        yield Group({"node": _text(name), "phase": phase}, _bounded(_distinct(samples)))
-    yield Group({"phase": phase}, _run_samples(document, finished, complete))
+        yield Group({"node": _text(node.name), "phase": phase}, samples)
+    yield Group({"phase": phase}, _run_samples(report, complete))
 
 
-def _epoch(text: str) -> float:
-    return datetime.strptime(text, "%Y-%m-%dT%H:%M:%SZ").replace(tzinfo=timezone.utc).timestamp()
+#: A cell of a mesh's matrix: check, and its sample.
+MeshCell = Tuple[str, Sample]
+
+
+def node_samples(
+    node: NodeReport,
+    finished: float,
+    cells: Sequence[MeshCell] = (),
+    between: Sequence[CheckFinding] = (),
+    compatibility: bool = False,
+) -> List[Sample]:
+    """The samples of one judged node, each series once and not without end.
+
+    ``finished`` is when the run ended, in seconds since the epoch; ``cells`` are what the node
+    measured towards others, and ``between`` the findings about what lies between it and others.
+    """
+    samples = _fitness_samples(node, finished) + _gpu_samples(node)
+    samples += _check_samples(node.verdict.results, cells, between, finished)
+    samples += _finding_samples([*node.verdict.findings, *between])
+    if compatibility:
+        samples += _compatible(node, cells)
+    return _bounded(_distinct(samples))
 
 
 def _rank(status: str) -> float:
@@ -537,43 +548,38 @@ def _bounded(samples: Sequence[Sample]) -> List[Sample]:
     return kept
 
 
-def _node_samples(node: Dict[str, Any], finished: float) -> List[Sample]:
+def _fitness_samples(node: NodeReport, finished: float) -> List[Sample]:
     samples = [
-        Sample("autopilot_node_status", {}, _rank(node["status"])),
+        Sample("autopilot_node_status", {}, _rank(node.verdict.status)),
         Sample("autopilot_last_run_timestamp_seconds", {}, finished),
     ]
-    if node["fit"] in (FIT, UNFIT):
-        samples.append(Sample("autopilot_node_fit", {}, float(node["fit"] == FIT)))
-    if node["fit"] == FIT:
+    if node.verdict.fit in (FIT, UNFIT):
+        samples.append(Sample("autopilot_node_fit", {}, float(node.verdict.fit == FIT)))
+    if node.verdict.fit == FIT:
         samples.append(Sample("autopilot_last_success_timestamp_seconds", {}, finished))
-    for gpu in _gpus(node):
-        labels = {
-            "gpu": gpu.get("index"),
-            "uuid": gpu.get("uuid"),
-            "pci": gpu.get("pci"),
-            "model": gpu.get("name"),
-        }
-        samples.append(
-            Sample(
-                "autopilot_gpu_info", {name: _text(value) for name, value in labels.items()}, 1.0
-            )
-        )
     return samples
 
 
-def _gpus(node: Dict[str, Any]) -> List[Dict[str, Any]]:
-    gpus = mapping(node["facts"]).get("gpus")
-    return [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-
-
-#: A cell of a mesh's matrix: check, and its sample.
-_Cell = Tuple[str, Sample]
+def _gpu_samples(node: NodeReport) -> List[Sample]:
+    return [
+        Sample(
+            "autopilot_gpu_info",
+            {
+                "gpu": _text(gpu.get("index")),
+                "uuid": _text(gpu.get("uuid")),
+                "pci": _text(gpu.get("pci")),
+                "model": _text(gpu.get("name")),
+            },
+            1.0,
+        )
+        for gpu in node.gpus
+    ]
 
 
 def _check_samples(
     results: Sequence[CheckResult],
-    cells: Sequence[_Cell],
-    between: Sequence[Dict[str, Any]],
+    cells: Sequence[MeshCell],
+    between: Sequence[CheckFinding],
     finished: float,
 ) -> List[Sample]:
     """By check: status, time, and what it measured unless it could not tell."""
@@ -591,10 +597,10 @@ def _check_samples(
                 if result.check == check
                 for sample in _measured(result)
             ]
-            samples += [sample for own, sample in cells if own == check]
+            samples += [sample for measured_by, sample in cells if measured_by == check]
     # What is found between this node and others has its time too, so that the next run that has
     # both replaces it.
-    for check in {**statuses, **{str(one.get("check") or ""): [] for one in between}}:
+    for check in dict.fromkeys([*statuses, *(found.check for found in between)]):
         if check:
             samples.append(
                 Sample("autopilot_check_timestamp_seconds", {"check": _text(check)}, finished)
@@ -602,9 +608,16 @@ def _check_samples(
     return samples
 
 
+def _finite_measurements(result: CheckResult) -> List[Measurement]:
+    """The measurements that Prometheus can hold; a check may compute others from what a hostile
+    node sent.
+    """
+    return [one for one in result.measurements if abs(one.value) <= sys.float_info.max]
+
+
 def _measured(result: CheckResult) -> List[Sample]:
     samples = []
-    for measurement in result.measurements:
+    for measurement in _finite_measurements(result):
         metric = MEASURED.get((result.check, measurement.name, measurement.unit))
         # What a check that was called by hand says of each peer by address has other labels, and no
         # end.
@@ -619,11 +632,11 @@ def _measured(result: CheckResult) -> List[Sample]:
     return samples
 
 
-def _cells(document: Dict[str, Any]) -> Dict[str, List[_Cell]]:
+def _cells(report: RunReport) -> Dict[str, List[MeshCell]]:
     """What each node measured towards each other, in a mesh that is not too large for that."""
-    mesh = mapping(document.get("mesh"))
+    mesh = report.mesh or {}
     hosts = mesh.get("hosts") or []
-    found: Dict[str, List[_Cell]] = {}
+    found: Dict[str, List[MeshCell]] = {}
     for matrix in (mesh.get("matrices") or []) if len(hosts) <= MOST_MESH_HOSTS else []:
         known = _CELLS.get((matrix["check"], matrix["measure"], matrix["unit"]))
         for source, target, value in matrix["cells"] if known else []:
@@ -635,13 +648,13 @@ def _cells(document: Dict[str, Any]) -> Dict[str, List[_Cell]]:
     return found
 
 
-def _between(document: Dict[str, Any]) -> Dict[str, List[Dict[str, Any]]]:
+def _between(report: RunReport) -> Dict[str, List[CheckFinding]]:
     """Findings about what lies between nodes or is the job's, by the nodes in their evidence: a run
     that has both ends again replaces them.
     """
-    found: Dict[str, List[Dict[str, Any]]] = {}
-    for finding in document["findings"]:
-        pairs, nodes = (mapping(finding.get("evidence")).get(name) for name in ("pairs", "nodes"))
+    by_node: Dict[str, List[CheckFinding]] = {}
+    for found in report.findings:
+        pairs, nodes = (found.finding.evidence.get(name) for name in ("pairs", "nodes"))
         ends = (
             [str(pair[end]) for pair in pairs for end in ("from", "to") if end in mapping(pair)]
             if isinstance(pairs, list)
@@ -649,27 +662,22 @@ def _between(document: Dict[str, Any]) -> Dict[str, List[Dict[str, Any]]]:
         )
         ends += map(str, nodes) if isinstance(nodes, list) else []
         for name in dict.fromkeys(ends):
-            found.setdefault(name, []).append(finding)
-    return found
+            by_node.setdefault(name, []).append(found)
+    return by_node
 
 
-def _finding_samples(findings: Sequence[Dict[str, Any]]) -> List[Sample]:
+def _finding_samples(findings: Sequence[CheckFinding]) -> List[Sample]:
     samples = []
-    for one in findings:
-        finding = Finding.from_dict(one)
+    for check, finding in findings:
         if _rank(finding.status) >= _rank(WARN):
             labels = {
-                "check": str(one.get("check") or ""),
-                "code": finding.code,
+                "check": _text(check),
+                "code": _text(finding.code),
                 "status": finding.status,
                 "action": finding.action,
-                "subject": str(finding.subject),
+                "subject": _text(finding.subject),
             }
-            samples.append(
-                Sample(
-                    "autopilot_finding", {name: _text(value) for name, value in labels.items()}, 1.0
-                )
-            )
+            samples.append(Sample("autopilot_finding", labels, 1.0))
     return _worst_findings(samples)
 
 
@@ -687,20 +695,17 @@ def _rank_of_finding(sample: Sample) -> float:
     return _rank(sample.labels["status"]) if sample.labels["status"] in STATUSES else _rank(UNKNOWN)
 
 
-def _run_samples(document: Dict[str, Any], finished: float, complete: bool) -> List[Sample]:
-    verdict = document["verdict"]
-    info = {
-        "run_id": _text(document["run_id"]),
-        "version": _text(mapping(document["versions"]).get("collection")),
-    }
+def _run_samples(report: RunReport, complete: bool) -> List[Sample]:
+    run = report.run
+    info = {"run_id": _text(run.run_id), "version": _text(run.collection)}
     return [
-        Sample("autopilot_run_status", {}, _rank(verdict["status"])),
-        Sample("autopilot_run_passed", {}, float(verdict["passed"])),
+        Sample("autopilot_run_status", {}, _rank(report.verdict.status)),
+        Sample("autopilot_run_passed", {}, float(report.verdict.passed)),
         Sample("autopilot_run_complete", {}, float(complete)),
-        Sample(_RUN_TIMESTAMP, {}, finished),
-        Sample("autopilot_run_duration_seconds", {}, float(document["duration_seconds"])),
+        Sample(_RUN_TIMESTAMP, {}, run.finished_at),
+        Sample("autopilot_run_duration_seconds", {}, float(run.duration_seconds)),
         *(
-            Sample("autopilot_run_nodes", {"fit": fit}, float(document["counts"][fit]))
+            Sample("autopilot_run_nodes", {"fit": fit}, float(report.counts[fit]))
             for fit in FITNESS
         ),
         Sample("autopilot_run_info", info, 1.0),
@@ -710,18 +715,15 @@ def _run_samples(document: Dict[str, Any], finished: float, complete: bool) -> L
 # ---- the predecessor's metric ----
 
 
-def _compatible(
-    node: Dict[str, Any], results: Sequence[CheckResult], cells: Sequence[_Cell]
-) -> List[Sample]:
-    """The predecessor's values of what could be told; its ``iperf`` has none."""
-    gpus = _gpus(node)
-    models = {str(gpu.get("index")): str(gpu.get("name") or "") for gpu in gpus}
+def _compatible(node: NodeReport, cells: Sequence[MeshCell]) -> List[Sample]:
+    """The predecessor's values of what could be told, whatever the policy; its ``iperf`` has none."""
+    models = {str(gpu.get("index")): str(gpu.get("name") or "") for gpu in node.gpus}
     found: List[Tuple[str, str, float]] = []
-    for result in results:
+    for result in [*node.results, *node.fleet]:
         if result.check == "pcie_bandwidth" and result.status != UNKNOWN:
             found += [
                 ("pciebw", one.labels["gpu"], one.value / 1e9)
-                for one in result.measurements
+                for one in _finite_measurements(result)
                 if one.name == "pcie_bandwidth"
                 and one.labels.get("direction") == "host_to_device"
                 and one.labels.get("method") == "copy_engine"
@@ -741,7 +743,7 @@ def _compatible(
         elif result.check == "volume_claim":
             found.append(("pvc", "", float(result.status == "fail")))
     first = next(iter(models.values()), "")
-    same = {"cpumodel": _text(mapping(node["facts"]).get("cpu_model"))}
+    same = {"cpumodel": _text(node.facts.get("cpu_model"))}
     return [
         Sample(
             COMPATIBILITY.name,
@@ -775,16 +777,16 @@ def flags(result: CheckResult, gpus: Iterable[str]) -> List[Tuple[str, float]]:
     return [(index, float(index in bad)) for index in gpus if index in bad or index not in doubtful]
 
 
-def _diagnosed(node: Dict[str, Any], result: CheckResult) -> float:
+def _diagnosed(node: NodeReport, result: CheckResult) -> float:
     """1 where any result of DCGM's (first) run says fail; without its document, where the check
     does.
     """
-    readings = mapping(mapping(mapping(node["readings"]).get("dcgm_diag")).get("readings"))
+    readings = mapping(mapping(node.readings.get("dcgm_diag")).get("readings"))
     said = dcgm_diag.first_run_statuses(readings)
     return float("fail" in said if said else result.status == "fail")
 
 
-def _unreachable(cells: Sequence[_Cell]) -> List[Tuple[str, float]]:
+def _unreachable(cells: Sequence[MeshCell]) -> List[Tuple[str, float]]:
     """By peer 1 where all packets were lost on some plane."""
     lost: Dict[str, float] = {}
     for _check, sample in cells:
