@@ -15,9 +15,11 @@ import typing as t
 
 from markupsafe import Markup
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
     mapping,
-    mappings,
+    mappings_in,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     number,
     text_of,
 )
@@ -79,7 +81,7 @@ class Plot(t.NamedTuple):
 
 def plots_of(metrics: t.Any) -> list[Plot]:
     """A plot for each metric of a comparison's document that has values over time."""
-    return [plot for plot in (_plot(row) for row in mappings(metrics)) if plot is not None]
+    return [plot for plot in (_plot(row) for row in mappings_in(metrics)) if plot is not None]
 
 
 def _plot(row: dict[t.Any, t.Any]) -> Plot | None:
