@@ -15,7 +15,7 @@ import re
 import shlex
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
     NodeReport,
     RunReport,
@@ -67,10 +67,10 @@ def commands_of(report: RunReport) -> list[Command]:
         if node.status in (PASS, SKIP):
             continue
         found = {found.check for found in node.verdict.findings} or {""}
-        if found & set(checks.MESH):
+        if found & set(registry.names_on_mesh()):
             meshed.append(name)
-        if found - set(checks.MESH):
-            alone[name] = found - set(checks.MESH)
+        if found - set(registry.names_on_mesh()):
+            alone[name] = found - set(registry.names_on_mesh())
     commands = [_of_nodes(nodes, alone)] if alone else []
     suspects = list(dict.fromkeys(meshed + _between(report)))
     return commands + ([_of_mesh(report, nodes, suspects)] if suspects else [])
@@ -80,8 +80,8 @@ def _of_nodes(nodes: dict[str, NodeReport], alone: dict[str, set[str]]) -> Comma
     """The checks of the nodes themselves, by host what found something there."""
     wanted = set().union(*alone.values())
     names = (
-        [name for name in checks.NODE_CHECKS if name in wanted]
-        if wanted <= set(checks.NODE_CHECKS)
+        [name for name in registry.names_of_pass() if name in wanted]
+        if wanted <= set(registry.names_of_pass())
         else []
     )
     words = (
@@ -109,7 +109,9 @@ def _of_mesh(report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequen
         )
     plan = next(iter(mappings_in(mapping(report.mesh).get("plans"))), {})
     planned = list_of(plan.get("checks"))
-    names = [name for name in checks.MESH if name in planned] or list(checks.MESH)
+    names = [name for name in registry.names_on_mesh() if name in planned] or list(
+        registry.names_on_mesh()
+    )
     return _command(words, "--tags", [*suspects, *partners], {"mesh_checks": names})
 
 
