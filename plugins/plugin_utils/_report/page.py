@@ -22,21 +22,6 @@ import pathlib
 import typing as t
 
 import jinja2
-from markupsafe import Markup, escape
-
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
-    runbook,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
-    ACTIONS,
-    FAIL,
-    PASS,
-    SKIP,
-    STATUSES,
-    UNKNOWN,
-    WARN,
-    Finding,
-)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     Policy,
     is_planned,
@@ -50,10 +35,23 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     NodeReport,
     RunReport,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+    runbook,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
-    list_of,
     mapping,
     mappings_in,
+    sequence,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    ACTIONS,
+    FAIL,
+    PASS,
+    SKIP,
+    STATUSES,
+    UNKNOWN,
+    WARN,
+    Finding,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold, natural
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
@@ -73,6 +71,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words i
     shortened,
     text_of,
 )
+from markupsafe import Markup, escape
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -327,7 +326,7 @@ def _replay(replay: t.Optional[dict[str, t.Any]]) -> str:
     for check, nodes in mapping(replay.get("kept")).items():
         words += (
             f". As it was recorded, without readings to judge: {name_of(check)} on "
-            f"{_few(map(name_of, list_of(nodes)), 10)}"
+            f"{_few(map(name_of, sequence(nodes)), 10)}"
         )
     trouble = text_of(replay.get("mesh_trouble"))
     return words + (

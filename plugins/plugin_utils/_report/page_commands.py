@@ -15,15 +15,14 @@ import re
 import shlex
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
     NodeReport,
     RunReport,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
-    list_of,
     mapping,
     mappings_in,
+    sequence,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     FAIL,
@@ -32,6 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     UNKNOWN,
     WARN,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import text_of
 
 #: A host name that is itself and nothing else where Ansible expects a pattern.
@@ -108,7 +108,7 @@ def _of_mesh(report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequen
             "is"
         )
     plan = next(iter(mappings_in(mapping(report.mesh).get("plans"))), {})
-    planned = list_of(plan.get("checks"))
+    planned = sequence(plan.get("checks"))
     names = [name for name in registry.names_on_mesh() if name in planned] or list(
         registry.names_on_mesh()
     )
@@ -156,13 +156,13 @@ def _partners(
     report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequence[str]
 ) -> list[str]:
     """Healthy hosts of the mesh, those first that the suspects were measured with."""
-    members = [text_of(host) for host in list_of(mapping(report.mesh).get("hosts"))]
+    members = [text_of(host) for host in sequence(mapping(report.mesh).get("hosts"))]
     met = [
         text_of(host)
         for name in suspects
         if name in nodes
         for found in nodes[name].verdict.findings
-        for host in list_of(found.finding.evidence.get("partners"))
+        for host in sequence(found.finding.evidence.get("partners"))
     ]
     well = [
         host

@@ -14,22 +14,22 @@ from __future__ import annotations
 import statistics
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
-    mapping,
-    list_of,
-    mappings_in,
-)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.network import (
     LATENCY_FACTOR,
     LATENCY_LEAST_MS,
     LEAST_LOST,
     MAXIMUM_LOSS,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
+    number,
+    sequence,
+    whole_number,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     bare,
-    count,
     name_of,
-    number,
     plural,
     quantity,
     source_words,
@@ -105,8 +105,8 @@ def heats_of(mesh: t.Any) -> list[Heat]:
     left out.
     """
     mesh = mapping(mesh)
-    hosts = [name_of(host) for host in list_of(mesh.get("hosts"))]
-    plan = mapping(next(iter(list_of(mesh.get("plans"))), None))
+    hosts = [name_of(host) for host in sequence(mesh.get("hosts"))]
+    plan = mapping(next(iter(sequence(mesh.get("plans"))), None))
     found = []
     for matrix in mappings_in(mesh.get("matrices")):
         if name_of(matrix.get("measure")) not in _TITLES:
@@ -115,10 +115,12 @@ def heats_of(mesh: t.Any) -> list[Heat]:
         cells.update(
             {
                 (cell[0], cell[1]): number(cell[2])
-                for cell in list_of(matrix.get("cells"))
+                for cell in sequence(matrix.get("cells"))
                 if isinstance(cell, list)
                 and len(cell) >= 3
-                and all(count(place) is not None and place < len(hosts) for place in cell[:2])
+                and all(
+                    whole_number(place) is not None and place < len(hosts) for place in cell[:2]
+                )
             }
         )
         if cells:
@@ -239,7 +241,7 @@ def _bandwidth(
     own = {number(one.get("link_speed")): one for one in expected if one.get("plane") == plane}
     members = next(
         (
-            list_of(one.get("members"))
+            sequence(one.get("members"))
             for one in mappings_in(plan.get("planes"))
             if one.get("name") == plane
         ),
@@ -292,7 +294,7 @@ def _loss(plan: dict[str, t.Any]) -> tuple[_Judge, dict[str, str], list[str]]:
     options = mapping(mapping(plan.get("options")).get("ping_mesh"))
     given = number(options.get("maximum_loss"))
     most = MAXIMUM_LOSS if given is None else given
-    sent = count(options.get("count")) or 20
+    sent = whole_number(options.get("count")) or 20
 
     def judge(_source: int, _target: int, value: float) -> str:
         if value * 100 > most and round(value * sent) >= LEAST_LOST:
@@ -370,7 +372,7 @@ def _shaped(
                 for row, host in enumerate(hosts)
             ],
         )
-    groups = [name_of(group) for group in list_of(plan.get("groups"))]
+    groups = [name_of(group) for group in sequence(plan.get("groups"))]
     names = list(dict.fromkeys(groups))
     if len(groups) == len(hosts) and 1 < len(names) <= MOST_HOSTS and all(names):
         by = name_of(plan.get("group_by")) or "group"

@@ -17,21 +17,21 @@ import typing as t
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
     NodeReport,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
-    mapping,
-    mappings_in,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_bandwidth import (
-    DIRECTIONS,
-)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import (
     expected_bandwidth,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import short_pci
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
-    count,
-    name_of,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
     number,
+    whole_number,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import short_pci
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_bandwidth import (
+    DIRECTIONS,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+    name_of,
     plural,
     quantity,
     source_words,
@@ -185,7 +185,7 @@ def _said(node: NodeReport) -> dict[str, str]:
     """The worst finding of each GPU's link, as ``status code``."""
     found: dict[str, str] = {}
     for check, finding in node.verdict.findings:
-        index = count(finding.subject.index)
+        index = whole_number(finding.subject.index)
         if check == CHECK and index is not None:
             found.setdefault(str(index), f"{finding.status}: {finding.message}")
     return found
@@ -203,7 +203,9 @@ def _floor(gpu: dict[str, t.Any], model: str, minimum: float | None) -> Floor:
         )
     link = mapping(gpu.get("link"))
     row = (
-        expected_bandwidth(count(link.get("max_generation")), count(link.get("max_width")), model)
+        expected_bandwidth(
+            whole_number(link.get("max_generation")), whole_number(link.get("max_width")), model
+        )
         if link
         else None
     )

@@ -18,14 +18,14 @@ import functools
 import typing as t
 
 import jinja2
-from markupsafe import Markup
-
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+    runbook,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
     mapping,
     mappings_in,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
-    runbook,
+    number,
+    whole_number,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     STATUSES,
@@ -35,14 +35,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page, plot
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     as_json,
-    count,
     duration,
     name_of,
-    number,
     plural,
     seen,
     text_of,
 )
+from markupsafe import Markup
 
 _COLUMNS = ("mean", "p5", "p50", "p95", "max")
 
@@ -144,7 +143,7 @@ def _run(name: str, run: dict[t.Any, t.Any]) -> dict[str, t.Any]:
         "directory": text_of(run.get("directory")),
         "platform": ", ".join(kinds) or "not told",
         "nodes": plural(len(hosts), "node"),
-        "gpus": plural(sum(count(host.get("gpus")) or 0 for host in hosts), "GPU"),
+        "gpus": plural(sum(whole_number(host.get("gpus")) or 0 for host in hosts), "GPU"),
         "warm_up": duration(run.get("warm_up_seconds")),
         "took": duration(max((number(host.get("seconds")) or 0.0 for host in hosts), default=None)),
         "throughput": [
@@ -162,7 +161,7 @@ def _throughput(host: dict[t.Any, t.Any]) -> str:
     mean, median, values = (
         number(told.get("mean")),
         number(told.get("median")),
-        count(told.get("values")),
+        whole_number(told.get("values")),
     )
     return (
         f"{name_of(host.get('host'))}: mean {mean:.6g}, median {median:.6g} of {values}"

@@ -13,18 +13,17 @@ import json
 import re
 import typing as t
 
-from markupsafe import Markup
-
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
     mapping,
     mappings_in,
+    number,
+    whole_number,
 )
+from markupsafe import Markup
 
 #: Characters of one text; the run document has all of it.
 MOST_TEXT = 2000
 _MOST_NAME = 200
-#: Numbers from here on are no reading of anything.
-_LARGEST = 1e18
 
 #: Characters that are seen as nothing, or turn the text around them: controls, and marks of
 #: direction.
@@ -44,22 +43,6 @@ _SOURCES = {
 
 def text_of(value: t.Any) -> str:
     return value if isinstance(value, str) else "" if value is None else as_json(value)
-
-
-def number(value: t.Any) -> float | None:
-    """A number that arithmetic can be done with, as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if -_LARGEST < value < _LARGEST else None
-
-
-def count(value: t.Any) -> int | None:
-    """A whole number from 0."""
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
-        else None
-    )
 
 
 def name_of(value: t.Any) -> str:
@@ -188,7 +171,7 @@ def expectations_of(evidence: t.Any) -> list[str]:
             f"at least {quantity(expected['minimum'], expected.get('unit'))} "
             f"({source_words(expected.get('source'), expected.get('detail'))})"
         )
-    if count(evidence.get("expected_gpus")) is not None:
+    if whole_number(evidence.get("expected_gpus")) is not None:
         found.append(f"{plural(evidence['expected_gpus'], 'GPU')} (the inventory: expected_gpus)")
     for pair in mappings_in(evidence.get("pairs")):
         if number(pair.get("expected_at_least")) is not None:

@@ -13,16 +13,13 @@ from __future__ import annotations
 
 import typing as t
 
-from markupsafe import Markup
-
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
     mapping,
     mappings_in,
-)
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     number,
-    text_of,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import text_of
+from markupsafe import Markup
 
 WIDTH, HEIGHT = 960.0, 190.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 12.0, 8.0, 24.0
