@@ -21,6 +21,9 @@ import pytest
 
 from controller import ROOT, linked
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page as _page
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="needs selenium to drive a browser")
@@ -44,6 +47,10 @@ SCREENS = (
     ("phone", 360, 740, "light"),
     ("phone-dark", 360, 740, "dark"),
 )
+
+
+def html_of(document):
+    return _page.html_of(RunReport.from_dict(document))
 
 
 class Browser:
@@ -171,7 +178,7 @@ def written(directory, document):
     directory.mkdir(exist_ok=True)
     (directory / "run.json").write_text(json.dumps(document), encoding="utf-8")
     (directory / "summary.txt").write_text("the summary\n", encoding="utf-8")
-    (directory / "report.html").write_text(_page.html_of(document), encoding="utf-8")
+    (directory / "report.html").write_text(html_of(document), encoding="utf-8")
     return directory / "report.html"
 
 
@@ -259,7 +266,7 @@ def test_a_run_as_the_playbook_leaves_it(browser, tmp_path):
     )
     assert document, done.stdout
     page = next(tmp_path.glob("reports/*/run.json")).parent / "report.html"
-    assert page.read_text(encoding="utf-8") == _page.html_of(document)
+    assert page.read_text(encoding="utf-8") == html_of(document)
     looks_right(browser, page, "playbook", [SCREENS[1], SCREENS[2]])
     told = {card.get_attribute("id"): card.text for card in browser.all("details.card")}
     for node in document["nodes"]:
