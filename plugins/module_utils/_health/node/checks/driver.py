@@ -27,6 +27,7 @@ from typing import (
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import StatusText
 from ..system.host import Host
 from ...lenient import Unsigned, text
 from ...knowledge.gpus import NO_PROTECTION, model_of
@@ -559,4 +560,5 @@ CHECK = Check(
     measure=measure,
     judge=judge,
     readings=DriverReadings,
+    status_text=StatusText("[[ DRIVER ]]", "DRIVER", "Driver and firmware"),
 )
