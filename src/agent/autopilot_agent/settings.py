@@ -38,7 +38,7 @@ _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """Every setting with its meaning and unit; `from_environment` names the variables."""
 
     #: Names of this node, and of the namespace and pod the agent is in; the pod's name and address
@@ -94,7 +94,7 @@ class Settings:
     host_root: str
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> "Settings":
+    def from_environment(cls, environ: Mapping[str, str]) -> "AgentSettings":
         """Raises ValueError that names the variable, its value and what is accepted."""
         read = _Reader(environ)
         has_dcgmi = shutil.which("dcgmi", path=environ.get("PATH", "")) is not None
