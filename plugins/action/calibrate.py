@@ -19,6 +19,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     options as _options,
     summary,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import day_of
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "runs": {"type": "list", "elements": "path", "required": True},
@@ -62,7 +63,7 @@ class ActionModule(_once.Once):
         result: dict[str, t.Any],
     ) -> None:
         """A file for each model; one that says the same but for its date is left as it is."""
-        date = time.strftime("%Y-%m-%d", time.gmtime())
+        date = day_of(time.time())
         for model in dict.fromkeys(one.model for one in proposals):
             path = os.path.join(directory, calibration.file_name(model))
             text = calibration.variables_of(

@@ -14,7 +14,7 @@ from ansible import context
 from ansible.errors import AnsibleError
 from ansible.utils.display import Display
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
     translated,
 )
@@ -25,7 +25,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     options as _options,
 )
 
-PING, IPERF = checks.MESH
+PING, IPERF = registry.names_on_mesh()
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "checks": {"type": "list", "elements": "str", "default": []},
@@ -205,16 +205,18 @@ def settings_of(options: dict[str, t.Any]) -> plan.Settings:
     the mesh is asked for.
     """
     try:
-        names = {checks.name_of(name) for name in options["checks"]} or set(checks.MESH)
+        names = {registry.name_of(name) for name in options["checks"]} or set(
+            registry.names_on_mesh()
+        )
     except ValueError as error:
         raise ValueError(f"checks: {error}") from error
     given = _options.by_check(options["options"])
     of_checks, more = {}, {}
-    for name in checks.MESH:
+    for name in registry.names_on_mesh():
         of_checks[name], words = _options_of(name, given.get(name, {}))
         more.update(words)
     settings = plan.Settings(
-        checks=[name for name in checks.MESH if name in names],
+        checks=[name for name in registry.names_on_mesh() if name in names],
         rounds=more.get("rounds", _rounds(options["rounds"])),
         plane_class=more.get("plane"),
         together=options["together"],

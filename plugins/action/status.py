@@ -15,7 +15,7 @@ from ansible.plugins.action import ActionBase
 from ansible.release import __version__ as ansible_version
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
     not_checked,
@@ -48,6 +48,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     options as _options,
     summary,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "host": {"type": "list", "elements": "str", "default": []},
@@ -104,7 +105,7 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
     for name in options["check"]:
         if name != _ALL:
             try:
-                checks.name_of(name)
+                registry.name_of(name)
             except ValueError as error:
                 raise ValueError(f"check: {error}, and {_ALL}") from None
     for name, pattern, accepted in (
@@ -190,7 +191,7 @@ def _judged(
         if name not in answered and name != _ALL
     ]
     now = time.time()
-    run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(now))}-status"
+    run_id = f"{compact_stamp(now)}-status"
     run = identify_run(run_id, "status", began, now, False, ansible_version)
     report = judge_run(run, nodes, Policy())
     verdict, trouble = report.verdict, ""

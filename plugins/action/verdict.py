@@ -44,6 +44,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
     summary,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str", "default": "autopilot_checks"},
@@ -278,7 +279,7 @@ def _run_id(given: str | None) -> str | None:
 
 
 def _named(phase: str, finished: float) -> str:
-    return f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(finished))}-{phase}"
+    return f"{compact_stamp(finished)}-{phase}"
 
 
 def _directory(report_dir: str, run_id: str | None, phase: str, finished: float) -> str:

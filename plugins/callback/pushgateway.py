@@ -55,7 +55,7 @@ from ansible.plugins.callback import CallbackBase
 from ansible.release import __version__ as ansible_version
 from ansible.template import Templar
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
@@ -76,11 +76,12 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 
 _VERDICT = "autopilot.gpu.verdict"
 _CAPTURE = "autopilot.gpu.usage_capture"
 #: Modules that have `health` in what they return, unless something went wrong.
-_CHECKS = {f"autopilot.gpu.{name}" for name in (*checks.NAMES, "node_checks")}
+_CHECKS = {f"autopilot.gpu.{name}" for name in (*registry.NAMES, "node_checks")}
 _PHASES = ("preflight", "inflight", "postflight")
 #: What is kept of a result without `health`; the same as the verdict looks at.
 _KEPT = ("unreachable", "skipped", "msg", "module_stdout", "module_stderr")
@@ -315,7 +316,7 @@ class CallbackModule(CallbackBase):
     def _export(self, found: dict[str, list[str]], complete: bool) -> metrics.Export:
         nodes = [_node(name, [json.loads(text) for text in texts]) for name, texts in found.items()]
         finished = time.time()
-        run_id = f"{time.strftime('%Y%m%dT%H%M%S', time.gmtime(finished))}-{self._phase}"
+        run_id = f"{compact_stamp(finished)}-{self._phase}"
         run = identify_run(run_id, self._phase, self._started, finished, False, ansible_version)
         return metrics.export_of(judge_run(run, nodes, self._policy), complete)
 

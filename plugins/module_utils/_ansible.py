@@ -18,15 +18,12 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    ON_CLUSTER,
+    ON_MESH,
     Check,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     HostSettings,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
-    BESIDE_A_JOB,
-    CLUSTER,
-    MESH,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, overall
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
@@ -99,15 +96,22 @@ def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]
     return HostSettings(*(module.params[name] for name in HostSettings._fields))
 
 
-def left_out(asked: list[str], beside_job: bool) -> list[Outcome]:
+def left_out(asked: list[Check], beside_job: bool) -> list[Outcome]:
     """Outcomes of the checks that were named and do not run here."""
-    outcomes = [Outcome(not_run(name, _NOT_OF_A_HOST), {}, {}) for name in CLUSTER if name in asked]
-    disturbing = (
-        [name for name in dict.fromkeys(asked) if name not in BESIDE_A_JOB + MESH + CLUSTER]
-        if beside_job
-        else []
-    )
-    return outcomes + [Outcome(not_run(name, _NOT_BESIDE_A_JOB), {}, {}) for name in disturbing]
+    named = list({check.name: check for check in asked}.values())
+    outcomes = [
+        Outcome(not_run(check.name, _NOT_OF_A_HOST), {}, {})
+        for check in named
+        if check.place == ON_CLUSTER
+    ]
+    disturbing = [
+        check
+        for check in named
+        if beside_job and not check.beside_a_job and check.place not in (ON_MESH, ON_CLUSTER)
+    ]
+    return outcomes + [
+        Outcome(not_run(check.name, _NOT_BESIDE_A_JOB), {}, {}) for check in disturbing
+    ]
 
 
 def leave(module: AnsibleModule, result: dict[str, t.Any]) -> t.NoReturn:

@@ -24,6 +24,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.samplin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling.cgroup import (
     KINDS,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import stamp_of
 
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "name": {"type": "str", "required": True},
@@ -100,11 +101,7 @@ def _done(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
         return dict(_shown(directory, found["state"] != "none"), parts=[])
     daemon.stop(directory)
     collected = daemon.collect(directory)
-    told = dict(
-        found["record"],
-        collected=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
-        ended=collected.pop("ended"),
-    )
+    told = dict(found["record"], collected=stamp_of(time.time()), ended=collected.pop("ended"))
     if params["throughput_log"]:
         told["throughput"] = record.throughput(params["throughput_log"], params["throughput_regex"])
     return dict(_shown(directory, True), **collected, record=told)

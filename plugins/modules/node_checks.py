@@ -126,12 +126,12 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
-    QUIET,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import node_changes
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.registry import (
     beside_a_job,
     chosen,
+    find,
     name_of,
-    node_changes,
 )
 
 
@@ -168,14 +168,19 @@ def main() -> None:
                 msg=f"options.{name}: {value!r} is not accepted, give a dictionary of the "
                 "check's options"
             )
-    skipped = left_out(
-        [name_of(name) for name in module.params["checks"] or []], module.params["beside_job"]
-    )
-    quiet = QUIET if module.params["beside_job"] else {}
+    asked = [find(name) for name in module.params["checks"] or []]
+    skipped = left_out(asked, module.params["beside_job"])
     requests = [
         (
             check,
-            options_of(module, check, {**given.get(check.name, {}), **quiet.get(check.name, {})}),
+            options_of(
+                module,
+                check,
+                {
+                    **given.get(check.name, {}),
+                    **(check.quiet if module.params["beside_job"] else {}),
+                },
+            ),
         )
         for check in checks
     ]

@@ -24,7 +24,7 @@ PROGRAM = ROOT / "tests" / "tools" / "accuracy.py"
 sys.path.insert(0, str(PROGRAM.parent))
 import accuracy  # noqa: E402
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import PASSIVE  # noqa: E402
 
 #: Checks that find a fault only where they are told of something that is no part of a node: a
@@ -67,10 +67,14 @@ def test_every_check_is_put_to_the_test(whole):
     total = sum(row["scenarios"] for row in whole[1]["kinds"].values())
     assert {
         name: counted[name]["scenarios"]
-        for name in checks.NODE_CHECKS
-        if checks.load(name).intrusion == PASSIVE
-    } == {name: total for name in checks.NODE_CHECKS if checks.load(name).intrusion == PASSIVE}
-    assert {name for name in checks.NODE_CHECKS if not counted[name]["right"]} <= TOLD_WHERE_TO_LOOK
+        for name in registry.names_of_pass()
+        if registry.load(name).intrusion == PASSIVE
+    } == {
+        name: total for name in registry.names_of_pass() if registry.load(name).intrusion == PASSIVE
+    }
+    assert {
+        name for name in registry.names_of_pass() if not counted[name]["right"]
+    } <= TOLD_WHERE_TO_LOOK
 
 
 def test_the_readme_has_the_table_of_this_corpus(whole):

@@ -17,7 +17,7 @@ import time
 
 import agent_world
 import pytest
-from _health.node.checks import NODE_CHECKS
+from _health.node import registry
 from _health.model import CheckResult
 from autopilot_agent.passes.catalogue import RESERVING
 from autopilot_agent.passes.engine import MOST_WAITING, Busy, Engine, Stopped
@@ -125,8 +125,8 @@ def test_a_pass_says_of_the_node_what_the_checks_say(node, on):
             return await engine.run(list(engine.names), {"dcgm_diag": {"level": 1}}, "test"), engine
 
     done, engine = within(main())
-    assert list(statuses(done)) == list(NODE_CHECKS) and statuses(done) == {
-        **dict.fromkeys(NODE_CHECKS, "pass"),
+    assert list(statuses(done)) == list(registry.names_of_pass()) and statuses(done) == {
+        **dict.fromkeys(registry.names_of_pass(), "pass"),
         **NOTHING_HERE,
     }
     assert (done.verdict.status, done.verdict.fit) == ("pass", "fit")

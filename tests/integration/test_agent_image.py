@@ -176,13 +176,13 @@ def test_it_has_no_leftovers(built):
 CHECKS = """
 import json, os, sys
 import aiohttp, prometheus_client, pynvml, _health
-from _health.node import checks
+from _health.node import registry
 from _health.node.framework import runner
 from _health.node.system import fping, interfaces as network, iperf3
 from _health.node.framework.probe import HostSettings
 from _health.node.system.host import Host
 from _health.node.devices import ptx_generated as ptx
-check = checks.load("ping_mesh")
+check = registry.load("ping_mesh")
 told = runner.run([(check, dict(check.defaults(), targets=["127.0.0.1", "::1"], count=5))], HostSettings())[0].result.to_dict()
 try:
     open("/opt/autopilot/x", "w")

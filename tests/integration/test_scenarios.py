@@ -18,7 +18,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     judge_node,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import NODE_CHECKS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 
 SCENARIOS = Path(__file__).parents[1] / "sandbox" / "scenarios"
 #: Checks that ask each GPU something, in the order of the registry; and those that take the GPUs
@@ -140,7 +140,9 @@ def test_no_scenario_is_left_out():
 @pytest.mark.parametrize("scenario", TABLE)
 def test_a_pass_over_the_node_says(scenario, node, measure):
     built = node(scenario)
-    outcomes = measure.several(built, list(NODE_CHECKS), expected_gpus=built.scenario["gpus"])
+    outcomes = measure.several(
+        built, list(registry.names_of_pass()), expected_gpus=built.scenario["gpus"]
+    )
     results = [outcome.result for outcome in outcomes]
     found = [
         (result.check, one.code, one.status, one.subject.index, one.action)
@@ -151,9 +153,9 @@ def test_a_pass_over_the_node_says(scenario, node, measure):
     spared = [check for check, code, *_rest in found if code == "not_run"]
     found = [one for one in found if one[1] != "not_run"]
     fit = judge_node("node", results, Policy()).fit
-    assert [result.check for result in results] == list(NODE_CHECKS)
+    assert [result.check for result in results] == list(registry.names_of_pass())
     fitness, others, findings = TABLE[scenario]
-    expected = {**dict.fromkeys(NODE_CHECKS, "pass"), **NOTHING_HERE, **others}
+    expected = {**dict.fromkeys(registry.names_of_pass(), "pass"), **NOTHING_HERE, **others}
     assert (fit, {result.check: result.status for result in results}, found) == (
         fitness,
         expected,

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import PASSIVE
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "benchmark"))
@@ -22,7 +22,9 @@ import sampling  # noqa: E402
 
 #: Every check that reads only, also those that watch a job or compare with what was before it.
 READING = [
-    name for name in (*checks.NODE_CHECKS, *checks.DURING) if checks.load(name).intrusion == PASSIVE
+    name
+    for name in (*registry.names_of_pass(), "gpu_activity")
+    if registry.load(name).intrusion == PASSIVE
 ]
 MODELS = ("H100-80GB", "V100-32GB", "L40S", "B200")
 #: A job on every GPU, so that whatever looks closer at a busy GPU does.

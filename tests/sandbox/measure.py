@@ -13,7 +13,7 @@ from __future__ import annotations
 import json
 import sys
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     HostSettings,
@@ -21,7 +21,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
 
 request = json.loads(sys.argv[1])
 chosen = [
-    (checks.find(name), dict(checks.find(name).defaults(), **options))
+    (registry.find(name), dict(registry.find(name).defaults(), **options))
     for name, options in request["checks"]
 ]
 outcomes = runner.run(chosen, HostSettings(**request["settings"]), **request["how"])

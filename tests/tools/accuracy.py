@@ -43,7 +43,7 @@ CORPUS = ROOT / "tests" / "accuracy"
 sys.path.insert(0, str(ROOT / "tests" / "sandbox"))
 import node as sandbox  # noqa: E402
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import runner  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     Policy,
@@ -306,10 +306,10 @@ def examine(scenario: Scenario) -> List[Dict[str, Any]]:
         )
         chosen = [
             name
-            for name in checks.NODE_CHECKS
-            if checks.load(name).intrusion == PASSIVE or name in scenario.checks
+            for name in registry.names_of_pass()
+            if registry.load(name).intrusion == PASSIVE or name in scenario.checks
         ]
-        chosen += [name for name in checks.DURING if name in scenario.checks]
+        chosen += [name for name in ("gpu_activity",) if name in scenario.checks]
         settings = dict(
             expected_gpus=scenario.expected_gpus or built.scenario["gpus"] or None,
             nvml_library=built.library,
@@ -321,7 +321,7 @@ def examine(scenario: Scenario) -> List[Dict[str, Any]]:
             return _in_a_program(built, requests, settings)
         os.environ.update(built.environment)
         wanted = [
-            (checks.load(name), dict(checks.load(name).defaults(), **options))
+            (registry.load(name), dict(registry.load(name).defaults(), **options))
             for name, options in requests
         ]
         return [
@@ -426,8 +426,8 @@ def run(
     """
     import pynvml  # noqa: F401 - so that no scenario has to
 
-    for name in checks.NODE_CHECKS + checks.DURING:
-        checks.load(name)
+    for name in (*registry.names_of_pass(), "gpu_activity"):
+        registry.load(name)
     by_name = {scenario.name: scenario for scenario in scenarios}
     # Those that measure wait most of their time: for the GPUs to be idle, twice.
     measuring = [scenario for scenario in scenarios if scenario.checks]
@@ -504,7 +504,7 @@ class Tally:
     def to_dict(self) -> Dict[str, Any]:
         return {
             "kinds": self.kinds,
-            "checks": {name: self.checks[name] for name in checks.NAMES if name in self.checks},
+            "checks": {name: self.checks[name] for name in registry.NAMES if name in self.checks},
             "differences": self.differences,
         }
 

@@ -10,7 +10,7 @@ from urllib.parse import urlencode
 
 import pytest
 from hypothesis import given, strategies
-from _health.node import checks
+from _health.node import registry
 from autopilot_agent.fleet.query import Job, Query, Refused, for_peer
 from autopilot_agent.http.query_parser import ENDPOINTS, GONE, LEVELS, parse
 
@@ -174,8 +174,8 @@ names = strategies.from_regex(r"[a-z0-9]([-a-z0-9.]{0,20}[a-z0-9])?", fullmatch=
     strategies.builds(
         Query,
         checks=strategies.lists(
-            strategies.sampled_from(list(checks.NAMES)), min_size=1, unique=True
-        ).map(lambda chosen: tuple(name for name in checks.NAMES if name in chosen)),
+            strategies.sampled_from(list(registry.NAMES)), min_size=1, unique=True
+        ).map(lambda chosen: tuple(name for name in registry.NAMES if name in chosen)),
         pingnodes=strategies.lists(names, unique=True, max_size=5).map(tuple),
         options=strategies.just({}),
         hosts=strategies.just(("n1",)),

@@ -13,7 +13,7 @@ import sys
 
 import agent_world
 import pytest
-from _health.node import checks
+from _health.node import registry
 from autopilot_agent.settings import AgentSettings
 
 PYTHONPATH = f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent"
@@ -111,13 +111,13 @@ def test_n4_names_of_periodic_checks_are_words_and_not_sets_of_characters():
 
 def test_n11_all_is_a_value_of_periodic_checks(path):
     every = read(PERIODIC_CHECKS="all", PATH=path).periodic_checks
-    assert set(checks.NODE_CHECKS) - {"volume_claim"} <= set(every)
+    assert set(registry.names_of_pass()) - {"volume_claim"} <= set(every)
     assert "iperf3_pairs" not in every and "volume_claim" not in every
 
 
 def test_n9_all_has_a_claim_only_where_a_storage_class_is_named():
     every = read(PERIODIC_CHECKS="all", PVC_TEST_STORAGE_CLASS="fast").periodic_checks
-    assert ("volume_claim" in every) == ("volume_claim" in checks.NAMES)
+    assert ("volume_claim" in every) == ("volume_claim" in registry.NAMES)
     assert read(PVC_TEST_STORAGE_CLASS="").storage_class == ""
 
 

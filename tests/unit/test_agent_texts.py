@@ -16,7 +16,7 @@ from hypothesis import given, strategies
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import result  # noqa: E402
-from _health.node import checks  # noqa: E402
+from _health.node import registry  # noqa: E402
 from _health.model import STATUSES, CheckResult, Finding, Measurement, Subject, concluded  # noqa: E402
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm  # noqa: E402
 from autopilot_agent.fleet import node_row  # noqa: E402
@@ -87,7 +87,7 @@ def words(block):
 
 
 def test_every_check_has_its_words():
-    assert set(legacy_text.WORDS) == set(checks.NAMES) == set(FAILED)
+    assert set(legacy_text.WORDS) == set(registry.NAMES) == set(FAILED)
 
 
 #: Status -> the words in the node's block, and the node's status.
@@ -353,7 +353,7 @@ results_of_a_node = strategies.lists(
 def test_ok_is_said_only_of_nodes_that_are_fit_and_pass(results):
     block = legacy_text.row_text(node_row.judged("gpu01", results))
     # A host that is well says nothing of GPUs that no check has seen.
-    telling = [one for one in results if one.check not in checks.HOST] or results
+    telling = [one for one in results if one.check not in registry.names_of_host()] or results
     good = {one.status for one in results} <= {"pass", "skip"} and any(
         one.status == "pass" for one in telling
     )

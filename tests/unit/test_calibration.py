@@ -28,7 +28,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     calibration,
     verdict,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.calibration import (
     Gathered,
     propose,
@@ -303,7 +303,7 @@ def test_every_target_is_an_option_of_its_check():
     assert [
         target
         for target in calibration.TARGETS
-        if target.option not in checks.load(target.check).options
+        if target.option not in registry.load(target.check).options
     ] == []
 
 

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from interpreters import interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -44,10 +44,10 @@ sys.meta_path.insert(0, Unimportable())
 sys.path.insert(0, sys.argv[1])
 for name in json.load(sys.stdin):
     importlib.import_module(name)
-from _health.node import checks
+from _health.node import registry
 from _health.node.framework import runner
 from _health.node.framework.probe import HostSettings
-requests = [(check, check.defaults()) for check in checks.chosen([])]
+requests = [(check, check.defaults()) for check in registry.chosen([])]
 outcomes = runner.run(requests, HostSettings(host_root=sys.argv[2]))
 print(json.dumps([[outcome.result.check, outcome.result.status] for outcome in outcomes]))
 """
@@ -69,7 +69,7 @@ def test_the_core_is_importable_and_runs_without_ansible(version, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     told = dict(json.loads(done.stdout))
-    assert list(told) == list(checks.NODE_CHECKS)
+    assert list(told) == list(registry.names_of_pass())
     # The clock is this machine's own, and a host without memory was not read.
     assert {
         name: status for name, status in told.items() if status != "skip" and name != "clock_sync"
@@ -118,47 +118,47 @@ def test_every_check_is_registered():
         for path in (CORE / "node" / "checks").glob("*.py")
         if not path.name.startswith("_")
     }
-    assert set(checks.NAMES) == files
-    assert [checks.load(name).name for name in checks.NAMES] == list(checks.NAMES)
+    assert set(registry.NAMES) == files
+    assert [registry.load(name).name for name in registry.NAMES] == list(registry.NAMES)
 
 
 def test_every_name_and_alias_is_found_and_means_one_check():
-    names = [given for name, short in checks.NAMES.items() for given in (name, *short)]
+    names = [given for name, short in registry.short_names().items() for given in (name, *short)]
     assert len(names) == len(set(names))
     assert all(
-        checks.find(given).name == name
-        for name, short in checks.NAMES.items()
+        registry.find(given).name == name
+        for name, short in registry.short_names().items()
         for given in (name, *short)
     )
 
 
 def test_checks_are_chosen_once_and_in_the_order_of_a_pass():
-    assert [check.name for check in checks.chosen(["dcgm", "remapped", "remapped_rows"])] == [
+    assert [check.name for check in registry.chosen(["dcgm", "remapped", "remapped_rows"])] == [
         "remapped_rows",
         "dcgm_diag",
     ]
-    assert [check.name for check in checks.chosen([])] == list(checks.NODE_CHECKS)
+    assert [check.name for check in registry.chosen([])] == list(registry.names_of_pass())
 
 
 def test_checks_of_the_mesh_and_of_the_cluster_are_passed_over_in_a_pass_over_one_node():
-    assert [check.name for check in checks.chosen(["ping", "remapped", "iperf3_pairs", "pvc"])] == [
-        "remapped_rows"
-    ]
-    assert checks.chosen(["ping"]) == checks.chosen(["pvc"]) == []
+    assert [
+        check.name for check in registry.chosen(["ping", "remapped", "iperf3_pairs", "pvc"])
+    ] == ["remapped_rows"]
+    assert registry.chosen(["ping"]) == registry.chosen(["pvc"]) == []
     assert {
-        *checks.MESH,
-        *checks.CLUSTER,
-        *checks.NODE_CHECKS,
-        *checks.DURING,
-        *checks.AFTER,
-    } >= set(checks.NAMES)
+        *registry.names_on_mesh(),
+        *registry.names_on_cluster(),
+        *registry.names_of_pass(),
+        "gpu_activity",
+        "node_changes",
+    } >= set(registry.NAMES)
 
 
 def test_a_name_that_is_no_check_is_refused_with_those_that_are():
     with pytest.raises(ValueError, match="'gpu_counts' is not a check; accepted are: gpu_count"):
-        checks.find("gpu_counts")
+        registry.find("gpu_counts")
 
 
-@pytest.mark.parametrize("name", [name for name in checks.NAMES if name not in checks.AFTER])
+@pytest.mark.parametrize("name", [name for name in registry.NAMES if name != "node_changes"])
 def test_a_check_has_a_module_of_its_name(name):
     assert (ROOT / "plugins" / "modules" / f"{name}.py").exists()

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_activity import (
     judge,
     judge_gpu,
@@ -435,13 +435,13 @@ def test_options_that_mean_something_are_taken(options):
 
 
 def test_it_runs_when_it_is_named_only():
-    assert "gpu_activity" not in [check.name for check in checks.chosen([])]
-    assert [check.name for check in checks.chosen(["gpu_activity", "gpu_count"])] == [
+    assert "gpu_activity" not in [check.name for check in registry.chosen([])]
+    assert [check.name for check in registry.chosen(["gpu_activity", "gpu_count"])] == [
         "gpu_count",
         "gpu_activity",
     ]
 
 
 def test_what_runs_beside_a_job_is_passive():
-    assert {"gpu_activity", "gpu_power", "remapped_rows"} <= set(checks.BESIDE_A_JOB)
-    assert {checks.load(name).intrusion for name in checks.BESIDE_A_JOB} == {"passive"}
+    assert {"gpu_activity", "gpu_power", "remapped_rows"} <= set(registry.names_beside_a_job())
+    assert {registry.load(name).intrusion for name in registry.names_beside_a_job()} == {"passive"}

@@ -23,7 +23,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     RunReport,
     identify_run,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     metrics,
     document as run_document,
@@ -119,7 +119,7 @@ def test_the_table_is_sound():
         assert (
             metric.name.startswith("autopilot_")
             and metric.help.endswith(".")
-            and metric.check in ("", *checks.NAMES, "gpu_usage")
+            and metric.check in ("", *registry.NAMES, "gpu_usage")
         )
         assert not set(metric.labels) & {"node", "phase", "job", "instance"}, "labels of the group"
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from ansible.errors import AnsibleFilterError
 
 from ansible_collections.autopilot.gpu.plugins.filter.nhc_conf import nhc_conf
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks, nhc
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry, nhc
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import options as _options
 
 #: A file as Azure has it for eight GPUs of a kind, some lines of LBNL's NHC, and lines for some
@@ -94,7 +94,7 @@ def test_every_option_is_one_of_its_check_and_is_accepted():
     """Whatever the file says, the checks take it."""
     for host in (None, "gpu01"):
         taken = nhc.read(FILE, host)
-        assert [checks.name_of(name) for name in taken.checks] == taken.checks
+        assert [registry.name_of(name) for name in taken.checks] == taken.checks
         for name, options in taken.options.items():
             _options.of_check(name, options)
 

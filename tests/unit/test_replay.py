@@ -49,7 +49,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (
     conclude,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
 )  # noqa: E402
@@ -136,7 +136,7 @@ def measured(name, rates, **options):
         "after": {"locked_by": None, "looks": [look]},
     }
     own = {"minimum": None, "concurrent": False, "force": False, **options}
-    result = conclude(checks.load("pcie_bandwidth"), own, readings)
+    result = conclude(registry.load("pcie_bandwidth"), own, readings)
     facts = {"gpus": [{key: one[key] for key in IDENTITY} for one in gpus]}
     return NodeAnswer(
         name, [result], facts, {"pcie_bandwidth": {"options": own, "readings": readings}}

@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health import model
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
     PREDECESSOR,
@@ -185,12 +185,12 @@ def named(cells):
 def test_the_readme_has_the_words_of_the_code():
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
     assert named(rows("README.md", "### What a status means")) == list(model.STATUSES)
-    assert named(rows("README.md", "## The checks")) == list(checks.NAMES)
+    assert named(rows("README.md", "## The checks")) == list(registry.NAMES)
     assert named(rows("README.md", "### Options of every check")) == list(COMMON_OPTIONS)
     assert named(
         [readme[readme.index("Each finding carries one next step:") :].split("\n\n")[0]]
     ) == list(model.ACTIONS)
-    short = [name for names in checks.NAMES.values() for name in names]
+    short = [name for names in registry.short_names().values() for name in names]
     assert set(named(rows("README.md", "### Coming from IBM Autopilot"))) & set(short) == set(short)
 
 

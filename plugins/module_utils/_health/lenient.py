@@ -1,20 +1,231 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Parts of readings and documents that may be anything: what is not of its kind is empty."""
+"""Typed values from untrusted input: readings of a node, answers of an API, documents on disk.
+
+The small readers give one value: a value of the wrong type reads as empty or as None. `decode` gives
+a whole `TypedDict`. Nothing here raises for any JSON value.
+"""
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from functools import lru_cache
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    List,
+    Literal,
+    NewType,
+    Optional,
+    Tuple,
+    Type,
+    TypeVar,
+    Union,
+    get_args,
+    get_origin,
+    get_type_hints,
+)
+
+#: A whole number of at most 64 bits that is not negative, as counters have it: a type for fields of a
+#: `TypedDict`.
+Unsigned = NewType("Unsigned", int)
+
+#: Bounds of what is accepted. Sums and products of numbers below `LARGEST` stay finite; a longer text
+#: is cut, of a longer list or mapping the first items are taken, a deeper value is of the wrong type.
+LARGEST = 1e30
+LARGEST_WHOLE = 1 << 64
+MOST_CHARACTERS = 1 << 16
+MOST_ITEMS = 1 << 16
+MOST_DEPTH = 32
+
+T = TypeVar("T")
+#: Reads a value at a depth; `_WRONG` for a value of the wrong type.
+Reader = Callable[[Any, int], Any]
+_WRONG = object()
+
+
+# ---- single values ----
 
 
 def mapping(value: Any) -> Dict[str, Any]:
+    """The mapping; {} for anything else."""
     return value if isinstance(value, dict) else {}
 
 
-def list_of(value: Any) -> List[Any]:
+def sequence(value: Any) -> List[Any]:
+    """The list; [] for anything else."""
     return value if isinstance(value, list) else []
 
 
 def mappings_in(value: Any) -> List[Dict[str, Any]]:
-    """Those of a list that are mappings."""
-    return [one for one in list_of(value) if isinstance(one, dict)]
+    """The mappings of a list, without its other items; [] for anything but a list."""
+    return [item for item in sequence(value) if isinstance(item, dict)]
+
+
+def text(value: Any) -> str:
+    """The text; "" for anything else."""
+    return value if isinstance(value, str) else ""
+
+
+def number(value: Any, least: float = -LARGEST, most: float = LARGEST) -> Optional[float]:
+    """A finite number from ``least`` to ``most``; None for anything else, also for true and false."""
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if least <= value <= most else None
+
+
+def whole_number(value: Any, least: int = 0, most: int = LARGEST_WHOLE - 1) -> Optional[int]:
+    """An integer from ``least`` to ``most``; None for anything else, also for 1.0 and true."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value if least <= value <= most else None
+
+
+def positive(value: Any) -> Optional[float]:
+    """A finite number greater than 0; None for anything else."""
+    found = number(value)
+    return found if found is not None and found > 0 else None
+
+
+def flag(value: Any) -> bool:
+    """True for true, False for anything else."""
+    return value is True
+
+
+# ---- whole readings ----
+
+
+def decode(kind: Type[T], value: Any) -> T:
+    """A `TypedDict` of the class ``kind`` from any value; ``dict`` as ``kind`` takes any mapping.
+
+    A field of the wrong type is left out, as is an unknown key. A nested `TypedDict` that is declared
+    total is of the wrong type when one of its fields is. A list or mapping loses its items of the
+    wrong type; a list of optional items has None in their place. ``int`` and ``float`` take no
+    booleans, ``int`` takes no floats, `Unsigned` takes no negative numbers, ``Any`` takes everything.
+    """
+    if kind is dict:
+        return mapping(value)  # type: ignore[return-value]
+    found: Any = {}
+    for name, read in _fields(kind).items():  # type: ignore[arg-type]
+        if name in mapping(value):
+            field = read(value[name], 1)
+            if field is not _WRONG:
+                found[name] = field
+    return found  # type: ignore[no-any-return]
+
+
+@lru_cache(maxsize=None)
+def _fields(kind: Any) -> Dict[str, Reader]:
+    """How to read each field of a `TypedDict`."""
+    return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
+
+
+def _reader(hint: Any) -> Reader:
+    """How to read a value of the type ``hint``; raises TypeError for a type that JSON has no value of."""
+    origin, parameters = get_origin(hint), get_args(hint)
+    if hint in _SIMPLE:
+        return _SIMPLE[hint]
+    if isinstance(hint, type) and hasattr(hint, "__total__"):
+        return lambda value, depth: _read_fields(hint, value, depth)
+    if origin is Union or type(hint).__name__ == "UnionType":
+        return _union_reader([_reader(parameter) for parameter in parameters])
+    if origin is Literal:
+        return lambda value, depth: _read_literal(parameters, value)
+    if origin is list:
+        missing = None if type(None) in get_args(parameters[0]) else _WRONG
+        return _list_reader(_reader(parameters[0]), missing)
+    if origin is dict and parameters[0] is str:
+        return _dict_reader(_reader(parameters[1]))
+    raise TypeError(f"a reading cannot be declared as {hint!r}")
+
+
+def _read_fields(kind: Any, value: Any, depth: int) -> Any:
+    if not isinstance(value, dict) or depth > MOST_DEPTH:
+        return _WRONG
+    found = {}
+    for name, read in _fields(kind).items():
+        field = read(value[name], depth + 1) if name in value else _WRONG
+        if field is not _WRONG:
+            found[name] = field
+        elif kind.__total__:
+            return _WRONG
+    return found
+
+
+def _union_reader(readers: List[Reader]) -> Reader:
+    def read(value: Any, depth: int) -> Any:
+        found = (reader(value, depth) for reader in readers)
+        return next((item for item in found if item is not _WRONG), _WRONG)
+
+    return read
+
+
+def _list_reader(reader: Reader, missing: Any) -> Reader:
+    def read(value: Any, depth: int) -> Any:
+        if not isinstance(value, (list, tuple)) or depth > MOST_DEPTH:
+            return _WRONG
+        items = [reader(item, depth + 1) for item in value[:MOST_ITEMS]]
+        items = [missing if item is _WRONG else item for item in items]
+        return [item for item in items if item is not _WRONG]
+
+    return read
+
+
+def _dict_reader(reader: Reader) -> Reader:
+    def read(value: Any, depth: int) -> Any:
+        if not isinstance(value, dict) or depth > MOST_DEPTH:
+            return _WRONG
+        keys = [key for key in list(value)[:MOST_ITEMS] if isinstance(key, str)]
+        items = {key: reader(value[key], depth + 1) for key in keys}
+        return {key: item for key, item in items.items() if item is not _WRONG}
+
+    return read
+
+
+def _read_literal(accepted: Tuple[Any, ...], value: Any) -> Any:
+    # True == 1, so the type is compared too.
+    if any(type(value) is type(word) and value == word for word in accepted):
+        return value
+    return _WRONG
+
+
+def _read_none(value: Any, depth: int) -> Any:
+    return None if value is None else _WRONG
+
+
+def _read_text(value: Any, depth: int) -> Any:
+    return value[:MOST_CHARACTERS] if isinstance(value, str) else _WRONG
+
+
+def _read_flag(value: Any, depth: int) -> Any:
+    return value if isinstance(value, bool) else _WRONG
+
+
+def _read_whole(value: Any, depth: int) -> Any:
+    return _WRONG if whole_number(value, -LARGEST_WHOLE) is None else value
+
+
+def _read_count(value: Any, depth: int) -> Any:
+    return _WRONG if whole_number(value) is None else value
+
+
+def _read_number(value: Any, depth: int) -> Any:
+    # An integer stays one: evidence shows 5, not 5.0.
+    return _WRONG if number(value) is None else value
+
+
+def _read_mapping(value: Any, depth: int) -> Any:
+    return value if isinstance(value, dict) else _WRONG
+
+
+_SIMPLE: Dict[Any, Reader] = {
+    Any: lambda value, depth: value,
+    type(None): _read_none,
+    str: _read_text,
+    bool: _read_flag,
+    int: _read_whole,
+    Unsigned: _read_count,
+    float: _read_number,
+    dict: _read_mapping,
+    Dict[str, Any]: _read_mapping,
+}

@@ -16,7 +16,7 @@ import typing as t
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _ansible
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts
 
 
@@ -51,7 +51,7 @@ def validated(spec: dict[str, dict[str, t.Any]], given: t.Mapping[str, t.Any]) -
 def by_check(given: dict[str, t.Any]) -> dict[str, t.Any]:
     """The options by the checks' own names; raises ValueError for a name that is no check's."""
     try:
-        return {checks.name_of(name): value for name, value in given.items()}
+        return {registry.name_of(name): value for name, value in given.items()}
     except ValueError as error:
         raise ValueError(f"options: {error}") from error
 
@@ -64,7 +64,7 @@ def of_check(name: str, given: t.Any) -> dict[str, t.Any]:
         raise ValueError(
             f"options.{name}: {given!r} is not accepted, give a dictionary of the check's options"
         )
-    check = checks.load(name)
+    check = registry.load(name)
     options = _ansible.options_of(_Refusing(), check, given)  # type: ignore[arg-type]
     try:
         check.refuse(options)

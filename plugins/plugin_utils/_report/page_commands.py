@@ -15,7 +15,7 @@ import re
 import shlex
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import checks
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     listed,
     mapping,
@@ -62,16 +62,16 @@ def commands_of(document: t.Any) -> list[Command]:
         found = {text_of(finding.get("check")) for finding in mappings(node.get("findings"))} or {
             ""
         }
-        if found & set(checks.MESH):
+        if found & set(registry.names_on_mesh()):
             meshed.append(name)
-        if found - set(checks.MESH):
-            alone[name] = found - set(checks.MESH)
+        if found - set(registry.names_on_mesh()):
+            alone[name] = found - set(registry.names_on_mesh())
     commands = []
     if alone:
         wanted = set().union(*alone.values())
         names = (
-            [name for name in checks.NODE_CHECKS if name in wanted]
-            if wanted <= set(checks.NODE_CHECKS)
+            [name for name in registry.names_of_pass() if name in wanted]
+            if wanted <= set(registry.names_of_pass())
             else []
         )
         words = (
@@ -103,7 +103,9 @@ def commands_of(document: t.Any) -> list[Command]:
         planned = mapping(next(iter(mappings(mapping(document.get("mesh")).get("plans"))), {})).get(
             "checks"
         )
-        names = [name for name in checks.MESH if name in listed(planned)] or list(checks.MESH)
+        names = [name for name in registry.names_on_mesh() if name in listed(planned)] or list(
+            registry.names_on_mesh()
+        )
         commands.append(_command(words, "--tags", suspects + partners, {"mesh_checks": names}))
     return commands
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 import json
 import logging
 import sys
-import time
+
+from _health.times import stamp_of
 
 #: Characters of one value; what a check says is in the answer and the metrics.
 _MOST = 1000
@@ -16,7 +17,7 @@ _MOST = 1000
 class _Lines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         line = {
-            "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(record.created)),
+            "time": stamp_of(record.created),
             "level": record.levelname.lower(),
             "message": record.getMessage()[:_MOST],
             **{

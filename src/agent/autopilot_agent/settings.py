@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass
 from typing import Callable, Mapping, Optional, Sequence, Tuple, TypeVar
 
-from _health.node import checks
+from _health.node import registry
 from _health.cluster import mark_states
 from _health.cluster.agents_without_dcgm import LEFT_OUT
 
@@ -56,7 +56,7 @@ class AgentSettings:
     #: `_health.cluster.agents_without_dcgm.LEFT_OUT`).
     has_dcgmi: bool
     left_out: Tuple[str, ...]
-    #: Names of checks (keys of `_health.node.checks.NAMES`) of each periodic pass.
+    #: Names of checks (`_health.node.registry.NAMES`) of each periodic pass.
     periodic_checks: Tuple[str, ...]
     #: Seconds between periodic passes, and between deep diagnostics (0: never).
     repeat_seconds: float
@@ -314,7 +314,7 @@ def _left_out(periodic: Sequence[str], invasive_seconds: str) -> Tuple[str, ...]
 
 
 def _names_diagnostic(words: Sequence[str]) -> bool:
-    return bool({_DIAGNOSTIC, *checks.NAMES[_DIAGNOSTIC]} & set(words))
+    return bool({_DIAGNOSTIC, *registry.load(_DIAGNOSTIC).short_names} & set(words))
 
 
 def _periodic(text: str, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]:
@@ -322,14 +322,14 @@ def _periodic(text: str, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]
     that the agent is set up for.
     """
     given = [word.strip() for word in text.split(",") if word.strip()]
-    possible = [name for name in checks.NAMES if name not in _NOT_PERIODIC]
+    possible = [name for name in registry.NAMES if name not in _NOT_PERIODIC]
     if ALL in given:
         without = {
             _CLAIM: not storage_class,
             _DIAGNOSTIC: not has_dcgmi and not _names_diagnostic(given),
         }
         return tuple(name for name in possible if not without.get(name))
-    wanted = {checks.name_of(word) for word in given}
+    wanted = {registry.name_of(word) for word in given}
     for name in _NOT_PERIODIC:
         if name in wanted:
             raise ValueError(

@@ -11,7 +11,7 @@ import re
 from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 
 from ..knowledge.dcgm import BUILD_ARGUMENTS
-from ..lenient import list_of, mapping
+from ..lenient import sequence, mapping
 
 #: What the defaults leave out where dcgmi is missing -> its name in a sentence.
 LEFT_OUT = {
@@ -54,7 +54,7 @@ def _agent_in(pod: Mapping[str, Any]) -> Optional[AgentWithoutDcgm]:
         or mapping(pod.get("metadata")).get("deletionTimestamp")
     ):
         return None
-    for status in map(mapping, list_of(mapping(pod.get("status")).get("initContainerStatuses"))):
+    for status in map(mapping, sequence(mapping(pod.get("status")).get("initContainerStatuses"))):
         message = mapping(mapping(status.get("state")).get("terminated")).get("message")
         if (
             status.get("name") == CONTAINER
@@ -80,14 +80,14 @@ def agent_in_answer(node: str, answer: Mapping[str, Any]) -> Optional[AgentWitho
     report = mapping(answer.get("without_dcgm"))
     return (
         AgentWithoutDcgm(node, known_in(report.get("left_out")))
-        if node in list_of(report.get("nodes"))
+        if node in sequence(report.get("nodes"))
         else None
     )
 
 
 def known_in(left_out: Any) -> Tuple[str, ...]:
     """Return the keys of `LEFT_OUT` that a list contains; a value of another type contains no key."""
-    given = list_of(left_out)
+    given = sequence(left_out)
     return tuple(key for key in LEFT_OUT if key in given)
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from datetime import datetime, timezone
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from .claim_objects import LABELS, LIFETIME, Plan, claim_of, pod_of
@@ -29,6 +28,7 @@ from .client import (
     path_of,
 )
 from ..knowledge.cluster import CONTAINER, SELECTOR, keeps_volumes
+from ..times import parse_stamp
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 #: Seconds by which the clocks of those who try may differ from the API server's.
@@ -377,14 +377,12 @@ def leftovers(namespace: str, now: float) -> Procedure[List[str]]:
 
 def _is_left(one: Dict[str, Any], now: float) -> bool:
     metadata = one.get("metadata") or {}
+    made = parse_stamp(metadata.get("creationTimestamp"))
     try:
-        made = (
-            datetime.strptime(str(metadata.get("creationTimestamp")), "%Y-%m-%dT%H:%M:%SZ")
-            .replace(tzinfo=timezone.utc)
-            .timestamp()
-        )
         lifetime = float((metadata.get("annotations") or {}).get(LIFETIME, ""))
     except ValueError:
+        return False
+    if made is None:
         return False
     return not metadata.get("deletionTimestamp") and now > made + lifetime + _SKEW
 

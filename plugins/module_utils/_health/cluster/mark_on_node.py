@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import json
 import math
-from calendar import timegm
-from time import gmtime, strftime, strptime
 from typing import Any, Dict, List, NamedTuple, Optional
 
 from ..knowledge.marks import (
@@ -38,13 +36,13 @@ from .mark_states import (
     step,
 )
 from ..lenient import mapping
+from ..times import format_utc, parse_stamp, stamp_of
 
 #: Characters of a reason, of the tests and of a name that are written down; all annotations of a
 #: node together have 256 KiB.
 MOST_REASON, MOST_TESTS, MOST_NAME = 300, 2000, 100
 #: Seconds after which a pass without news says in the condition that somebody still looks.
 HEARTBEAT = 1800.0
-_TIME = "%Y-%m-%dT%H:%M:%SZ"
 _BY_HAND = "the label was set by hand"
 
 
@@ -100,21 +98,6 @@ def _metadata(node: Dict[str, Any], part: str) -> Dict[str, Any]:
     return mapping(mapping(node.get("metadata")).get(part))
 
 
-def _time(text: Any) -> Optional[float]:
-    try:
-        return float(timegm(strptime(text, _TIME)))
-    except (TypeError, ValueError, OverflowError):
-        return None
-
-
-def written(seconds: float) -> str:
-    """A time as Kubernetes writes it, "" for what is none."""
-    try:
-        return strftime(_TIME, gmtime(seconds))
-    except (OverflowError, OSError, ValueError):
-        return ""
-
-
 def mark_of(value: Any) -> str:
     """The mark that a label's value means; a word that nobody knows means none."""
     word = _text(value).strip().upper()
@@ -131,7 +114,7 @@ def _record(node: Dict[str, Any], rules: Rules) -> Dict[str, Any]:
 def _test(given: Any) -> Optional[Test]:
     if not isinstance(given, dict):
         return None
-    until = _time(given.get("until"))
+    until = parse_stamp(given.get("until"))
     base, seen = (mark_of(given.get(name)) for name in ("base", "seen"))
     return Test(
         _text(given.get("id")),
@@ -161,7 +144,7 @@ def read(node: Dict[str, Any], rules: Rules, now: float) -> State:
             reason,
             by,
             run,
-            _time(record.get("since")),
+            parse_stamp(record.get("since")),
             _test(record.get("test")),
             cordoned,
             failed,
@@ -237,7 +220,7 @@ def decide(
     if isinstance(event, TestingEnded) and event.outcome != "unknown":
         key = result_key(rules, event.level)
         word = "PASS" if event.outcome == "pass" else "ERR"
-        labels[key] = strftime(f"{word}_%Y-%m-%d_%H.%M.%SUTC", gmtime(now))
+        labels[key] = format_utc(now, f"{word}_%Y-%m-%d_%H.%M.%SUTC")
         annotations[f"{key}.output"] = ",".join(event.tests)[:MOST_TESTS] or None
     elif gone:
         for key in written_labels(rules)[1:]:
@@ -266,7 +249,7 @@ def _recorded(state: State) -> Optional[str]:
     """The record of a state, None where there is nothing to remember."""
     if state == State(state.mark) or (state.mark == NONE and state.test is None):
         return None
-    since = written(state.since) if state.since is not None else ""
+    since = stamp_of(state.since) if state.since is not None else ""
     record: Dict[str, Any] = dict(
         mark=state.mark,
         since=since,
@@ -277,7 +260,7 @@ def _recorded(state: State) -> Optional[str]:
     if state.test is not None:
         record["test"] = dict(
             state.test._asdict(),
-            until=written(state.test.until) if math.isfinite(state.test.until) else "",
+            until=stamp_of(state.test.until) if math.isfinite(state.test.until) else "",
         )
     if state.cordoned is not None:
         record["cordoned"] = state.cordoned
@@ -340,15 +323,15 @@ def _condition(node: Dict[str, Any], state: State, rules: Rules, now: float, bea
     }
     known = present or {}
     turns = any(_text(known.get(name)) != value for name, value in told.items())
-    beat = _time(known.get("lastHeartbeatTime"))
+    beat = parse_stamp(known.get("lastHeartbeatTime"))
     if not turns and not (beats and (beat is None or abs(now - beat) >= HEARTBEAT)):
         return None, False
     since = known.get("lastTransitionTime") if known.get("status") == status else None
     whole = dict(
         told,
         type=CONDITION,
-        lastHeartbeatTime=written(now),
-        lastTransitionTime=since or written(now),
+        lastHeartbeatTime=stamp_of(now),
+        lastTransitionTime=since or stamp_of(now),
     )
     return {"status": {"conditions": [whole]}}, turns
 

@@ -32,7 +32,8 @@ from .client import (
     path_of,
 )
 from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, refuse
-from .mark_on_node import Decision, decide, mark_of, shown, written
+from .mark_on_node import Decision, decide, mark_of, shown
+from ..times import stamp_of
 
 NODES = "api/v1/nodes"
 #: The Lease in the namespace of the rules, and its annotation with the places: node -> wall-clock
@@ -334,7 +335,7 @@ def _forget(rules: Rules, clock: Callable[[], float]) -> Procedure[None]:
 
 def _report(name: str, words: str, clock: Callable[[], float]) -> Procedure[None]:
     """An event that `kubectl describe node` shows; nothing depends on it."""
-    stamp = written(clock())
+    stamp = stamp_of(clock())
     # The uid is the name, as kubelets have it.
     about = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
     body = {

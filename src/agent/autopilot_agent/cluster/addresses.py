@@ -13,7 +13,7 @@ import ipaddress
 import json
 from typing import Any, Dict, List, NamedTuple, Optional
 
-from _health.lenient import list_of, mapping
+from _health.lenient import sequence, mapping
 
 #: Written by the multi-network plugin (Kubernetes Network Custom Resource Definition De-facto
 #: Standard, 4.1.2).
@@ -55,7 +55,9 @@ def addresses_of(item: Any) -> Dict[str, List[str]]:
     found = _announced(mapping(metadata.get("annotations")).get(NETWORK_STATUS))
     if found:
         return found
-    own = [mapping(one).get("ip") for one in list_of(status.get("podIPs"))] or [status.get("podIP")]
+    own = [mapping(one).get("ip") for one in sequence(status.get("podIPs"))] or [
+        status.get("podIP")
+    ]
     usable = _usable(own)
     return {POD_INTERFACE: usable} if usable else {}
 
@@ -66,12 +68,12 @@ def _announced(annotation: Any) -> Dict[str, List[str]]:
     except ValueError:
         return {}
     found: Dict[str, List[str]] = {}
-    for network in map(mapping, list_of(networks)):
+    for network in map(mapping, sequence(networks)):
         # The default network may be announced without its interface.
         name = network.get("interface") or (
             POD_INTERFACE if network.get("default") is True else None
         )
-        usable = _usable(list_of(network.get("ips")))
+        usable = _usable(sequence(network.get("ips")))
         if isinstance(name, str) and usable and len(found) < MOST_INTERFACES:
             found.setdefault(name, usable)
     return found

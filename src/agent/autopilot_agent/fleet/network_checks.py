@@ -14,7 +14,7 @@ import asyncio
 import random
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
-from _health.node import checks
+from _health.node import registry
 from _health.node.framework import runner
 from _health.node.framework.check import Check, Options
 from _health.node.framework.probe import HostSettings
@@ -90,7 +90,7 @@ class Network:
         return (
             2 * _READING
             + worker_client.START
-            + self._deadline(checks.load(PING), {"targets": ["127.0.0.1"] * self._most(options)})
+            + self._deadline(registry.load(PING), {"targets": ["127.0.0.1"] * self._most(options)})
             + 5.0
         )
 
@@ -98,7 +98,7 @@ class Network:
         """Ping all addresses of the peers that are named (``peers``), or of the next ones in the
         ring.
         """
-        check = checks.load(PING)
+        check = registry.load(PING)
         found = await self._look(options, PEERS)
         if isinstance(found, CheckResult):
             return found
@@ -149,14 +149,14 @@ class Network:
         count = len(options.get("peers") or [""])
         asked = {**options, "peers": ["127.0.0.1"] * _OF_PEER}
         return 2 * _READING + count * (
-            ANSWER + worker_client.START + self._deadline(checks.load(IPERF), asked) + 5.0
+            ANSWER + worker_client.START + self._deadline(registry.load(IPERF), asked) + 5.0
         )
 
     async def iperf(self, options: Options, run_id: str) -> CheckResult:
         """Measure both directions with the peers that are named, or with the next one in the ring:
         one after the other, one address at a time.
         """
-        check = checks.load(IPERF)
+        check = registry.load(IPERF)
         check.refuse({name: value for name, value in options.items() if name in check.options})
         found = await self._look(options, 1)
         if isinstance(found, CheckResult):

@@ -11,7 +11,7 @@ import time
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Tuple
 
 from _health.cluster.client import Procedure, Unavailable, items, path_of
-from _health.lenient import list_of, mapping
+from _health.lenient import sequence, mapping
 
 from .query import Query, Refused
 
@@ -140,11 +140,11 @@ def _some(found: Iterable[str], words: str) -> List[str]:
 
 
 def _agents(endpoint_slice: Dict[str, Any]) -> List[Agent]:
-    ports = [mapping(one).get("port") for one in list_of(endpoint_slice.get("ports"))]
+    ports = [mapping(one).get("port") for one in sequence(endpoint_slice.get("ports"))]
     port = next((one for one in ports if isinstance(one, int) and 0 < one < 65536), None)
     found = []
-    for endpoint in map(mapping, list_of(endpoint_slice.get("endpoints"))):
-        node, addresses = endpoint.get("nodeName"), list_of(endpoint.get("addresses"))
+    for endpoint in map(mapping, sequence(endpoint_slice.get("endpoints"))):
+        node, addresses = endpoint.get("nodeName"), sequence(endpoint.get("addresses"))
         if isinstance(node, str) and node and addresses and isinstance(addresses[0], str) and port:
             # Absent means that it is not known, which counts as ready (EndpointConditions in the
             # API's reference).

@@ -13,7 +13,7 @@ import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
 from urllib.parse import parse_qsl
 
-from _health.node import checks
+from _health.node import registry
 
 from ..fleet.query import Job, Query, Refused
 
@@ -83,14 +83,15 @@ def parse(
     given: str,
     periodic: Sequence[str],
     accept: str = "",
-    names: Mapping[str, Sequence[str]] = checks.NAMES,
+    names: Optional[Mapping[str, Sequence[str]]] = None,
 ) -> Query:
     """The query behind a path and its parameters (a query string, or a form); ``periodic`` are the
-    checks that ``all`` stands for, and ``names`` those that there are, each with its short names.
-    Raises `Refused`.
+    checks that ``all`` stands for, and ``names`` those that there are, each with its short names
+    (all of the registry when not given). Raises `Refused`.
     """
     if path in GONE:
         raise Refused(GONE[path][1], GONE[path][0])
+    names = registry.short_names() if names is None else names
     endpoint = ENDPOINTS.get(path)
     if endpoint is None:
         raise Refused(f"{path[:80]} is not a path here; accepted are {', '.join(ENDPOINTS)}", 404)
@@ -244,7 +245,7 @@ def _iperf(values: Dict[str, str]) -> Dict[str, Any]:
         elif value and name != "cleanup":
             found[name] = _whole(name, value, 1, 65535)
     try:
-        checks.load("iperf3_pairs").refuse(found)
+        registry.load("iperf3_pairs").refuse(found)
     except ValueError as error:
         raise Refused(str(error)) from None
     return found

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Awaitable, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from _health.node import checks
+from _health.node import registry
 from _health.node.framework import runner
 from _health.node.framework.check import Check, Options
 from _health.node.framework.probe import HostSettings
@@ -51,7 +51,7 @@ class Catalogue:
         has a few seconds to clean up.
         """
         self.registered[name] = Registered(
-            run, seconds, tuple(aliases) or checks.NAMES.get(name, ())
+            run, seconds, tuple(aliases) or registry.short_names().get(name, ())
         )
 
     @property
@@ -59,8 +59,8 @@ class Catalogue:
         """The checks that this agent can run, each with its short names, in the order of a pass."""
         known = {
             name: short
-            for name, short in checks.NAMES.items()
-            if name in self.registered or name in checks.NODE_CHECKS
+            for name, short in registry.short_names().items()
+            if name in self.registered or name in registry.names_of_pass()
         }
         return {**known, **{name: one.aliases for name, one in self.registered.items()}}
 
@@ -87,7 +87,7 @@ class Catalogue:
         """
         if name in self.registered:
             return dict(given or {})
-        check = checks.load(name)
+        check = registry.load(name)
         options = dict(
             check.defaults(),
             **({"minimum": self.settings.pcie_minimum} if name == "pcie_bandwidth" else {}),
@@ -129,7 +129,7 @@ class Catalogue:
 
     def worker_seconds(self, wanted: Dict[str, Options]) -> float:
         loaded: List[Tuple[Check, Options]] = [
-            (checks.load(name), options) for name, options in wanted.items()
+            (registry.load(name), options) for name, options in wanted.items()
         ]
         seconds = {
             check.name: runner.deadline(check, options, self.check_settings)

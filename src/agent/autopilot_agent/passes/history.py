@@ -15,7 +15,7 @@ from _health.fleet.judging.policy import Policy
 from _health.fleet.judging.report import NodeVerdict
 from _health.fleet.judging.verdict import judge_node
 from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult
-from _health.node.checks import NODE_CHECKS
+from _health.node import registry
 from _health.node.framework.check import Options
 
 #: A check of each periodic pass is fresh for so many periods.
@@ -151,7 +151,7 @@ def _gpus_vanished(before: CheckResult, after: CheckResult) -> bool:
     takes all of them along.
     """
     return (
-        after.check in NODE_CHECKS
+        after.check in registry.names_of_pass()
         and after.status == SKIP
         and not after.findings
         and before.status == PASS

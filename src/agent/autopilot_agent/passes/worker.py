@@ -19,7 +19,7 @@ import sys
 import time
 from typing import Any, Dict, List
 
-from _health.node import checks
+from _health.node import registry
 from _health.node.framework import busy_gate, runner
 from _health.node.framework.check import Check, Options, Readings
 from _health.node.framework.probe import Probe, HostSettings
@@ -54,7 +54,7 @@ def run(request: Dict[str, Any]) -> None:
     if request.get("idle"):
         _say({"result": runner.run([(IDLE, {})], settings)[0].result.to_dict()})
         return
-    wanted = [(checks.load(name), options) for name, options in request["checks"]]
+    wanted = [(registry.load(name), options) for name, options in request["checks"]]
     passive = [one for one in wanted if one[0].intrusion == PASSIVE]
     outcomes: List[runner.Outcome] = []
     for some in [passive] * bool(passive) + [

@@ -10,12 +10,12 @@ history, which the caller keeps.
 
 from __future__ import annotations
 
-from datetime import datetime, timezone
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from ...model import FAIL, STATUSES, WARN, Finding
 from ...lenient import mapping, mappings_in
 from ...node_names import natural
+from ...times import parse_stamp
 
 CONTINUE, WARN_OWNER, SUSPEND, STOP = "continue", "warn_owner", "suspend", "stop"
 #: From the mildest to the most drastic.
@@ -149,7 +149,7 @@ def decide(
     does not count.
     """
     passes = [one for one in history if isinstance(one, dict)] if isinstance(history, list) else []
-    run, finished = str(document.get("run_id")), _epoch(document.get("finished"))
+    run, finished = str(document.get("run_id")), parse_stamp(document.get("finished"))
     # Who decides twice about one pass has still seen it once.
     earlier = [one for one in passes if one.get("run_id") != run]
     facts = []
@@ -247,17 +247,6 @@ def _pause(passes: Sequence[Dict[str, Any]], finished: Optional[float]) -> Optio
         and finished - moment > LONGEST_GAP
         else None
     )
-
-
-def _epoch(text: Any) -> Optional[float]:
-    try:
-        return (
-            datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ")
-            .replace(tzinfo=timezone.utc)
-            .timestamp()
-        )
-    except ValueError:
-        return None
 
 
 def _reason(facts: List[Fact], policy: Policy, pause: Optional[float]) -> str:

@@ -9,15 +9,16 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tup
 
 from .node_answer import NodeAnswer
 from .policy import Policy
-from .report import RunReport, utc
+from .report import RunReport
 from .verdict import MeshRecord, judge_run
 from ... import VERSION
-from ...lenient import list_of, mapping
+from ...lenient import sequence, mapping
 from ...model import SKIP, CheckResult
-from ...node import checks
+from ...node import registry
 from ...node.checks import node_changes
 from ...node.framework.conclude import conclude
 from ..mesh import judge as mesh_judge
+from ...times import stamp_of
 
 #: Options by check, validated.
 Options = Mapping[str, Mapping[str, Any]]
@@ -44,7 +45,7 @@ def replay(before: RunReport, policy: Policy, options: Optional[Options] = None)
     """
     laid_over = options or {}
     answers = [node.answer() for node in before.nodes if node.name]
-    plans = [_planned_with(plan, laid_over) for plan in list_of(mapping(before.mesh).get("plans"))]
+    plans = [_planned_with(plan, laid_over) for plan in sequence(mapping(before.mesh).get("plans"))]
     mesh_trouble = "what the nodes collected is not in the document" if plans else ""
     if plans and (before.run.check_mode or any(answer.mesh for answer in answers)):
         own = [
@@ -73,7 +74,7 @@ def name_replay(again: Replay, options: Mapping[str, Any], now: float) -> RunRep
     run = again.report.run
     record = {
         "of": run.run_id,
-        "judged": utc(now),
+        "judged": stamp_of(now),
         "collection": VERSION,
         "options": dict(options),
         "kept": again.kept,
@@ -127,21 +128,21 @@ def _complete_record(check: str, readings: Mapping[str, Any]) -> Any:
     not in it.
     """
     recorded = mapping(readings.get(check))
-    if check not in checks.AFTER or not _can_be_judged(check, recorded):
+    if check != node_changes.NAME or not _can_be_judged(check, recorded):
         return readings.get(check)
     others = {name: mapping(one).get("readings") for name, one in readings.items() if name != check}
     return dict(recorded, readings=node_changes.completed(recorded["readings"], others))
 
 
 def _can_be_judged(check: str, recorded: Any) -> bool:
-    return check in checks.NAMES and bool(mapping(mapping(recorded).get("readings")))
+    return check in registry.NAMES and bool(mapping(mapping(recorded).get("readings")))
 
 
 def _judge_result_again(result: CheckResult, recorded: Any) -> CheckResult:
     if not _can_be_judged(result.check, recorded):
         return result
     again = conclude(
-        checks.load(result.check), mapping(recorded.get("options")), recorded["readings"]
+        registry.load(result.check), mapping(recorded.get("options")), recorded["readings"]
     )
     return CheckResult(
         again.check,

@@ -9,16 +9,15 @@ type reads as empty, and nothing raises.
 
 from __future__ import annotations
 
-import calendar
-import time
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .node_answer import NodeAnswer
 from .policy import Policy, apply_policy, policy_as_far_as_valid
 from ... import VERSION
-from ...lenient import list_of, mapping, mappings_in
+from ...lenient import sequence, mapping, mappings_in
 from ...model import SKIP, CheckResult, Finding, read_action, read_status
+from ...times import parse_stamp, stamp_of
 
 SCHEMA = "autopilot.gpu/run"
 SCHEMA_VERSION = 1
@@ -26,8 +25,6 @@ SCHEMA_VERSION = 1
 FIT, UNFIT, COULD_NOT_TELL, SKIPPED = "fit", "unfit", "could_not_tell", "skipped"
 FITNESS = (FIT, UNFIT, COULD_NOT_TELL, SKIPPED)
 _COUNTS = ("nodes", *FITNESS, "partial")
-
-_UTC = "%Y-%m-%dT%H:%M:%SZ"
 
 
 class CheckFinding(NamedTuple):
@@ -120,7 +117,7 @@ class NodeReport:
         """The node as recorded; its results are those of the policy that it was judged by."""
         data = mapping(data)
         results, fleet = (
-            [CheckResult.from_dict(result) for result in list_of(data.get(key))]
+            [CheckResult.from_dict(result) for result in sequence(data.get(key))]
             for key in ("health", "fleet")
         )
         fit, trouble = data.get("fit"), data.get("trouble")
@@ -131,7 +128,7 @@ class NodeReport:
             _findings(data.get("findings")),
             [
                 read_action(action)
-                for action in list_of(data.get("actions"))
+                for action in sequence(data.get("actions"))
                 if isinstance(action, str)
             ],
             apply_policy(results + fleet, policy),
@@ -145,7 +142,7 @@ class NodeReport:
             mapping(data.get("readings")),
             Finding.from_dict(trouble) if isinstance(trouble, dict) else None,
             str(data["skipped"]) if data.get("skipped") else None,
-            tuple(part if isinstance(part, dict) else None for part in list_of(data.get("mesh"))),
+            tuple(part if isinstance(part, dict) else None for part in sequence(data.get("mesh"))),
         )
 
 
@@ -168,7 +165,7 @@ class RunIdentity:
     @property
     def finished_at(self) -> float:
         """Seconds since the epoch; 0 where the document has no such time."""
-        return seconds_of(self.finished)
+        return parse_stamp(self.finished) or 0.0
 
 
 def identify_run(
@@ -183,21 +180,16 @@ def identify_run(
     """The identity of a run of this version; times in seconds since the epoch."""
     duration = round(max(0.0, finished - started), 3)
     return RunIdentity(
-        run_id, phase, utc(started), utc(finished), duration, check_mode, VERSION, ansible, job
+        run_id,
+        phase,
+        stamp_of(started),
+        stamp_of(finished),
+        duration,
+        check_mode,
+        VERSION,
+        ansible,
+        job,
     )
-
-
-def utc(seconds: float) -> str:
-    """The time as a document has it, such as ``2026-11-21T03:12:00Z``."""
-    return time.strftime(_UTC, time.gmtime(seconds))
-
-
-def seconds_of(stamp: str) -> float:
-    """Seconds since the epoch of a document's time; 0 for anything else."""
-    try:
-        return float(calendar.timegm(time.strptime(stamp, _UTC)))
-    except ValueError:
-        return 0.0
 
 
 class RunVerdict(NamedTuple):

@@ -30,7 +30,7 @@ from .report import (
     RunReport,
     RunVerdict,
 )
-from ...node.checks import HOST
+from ...node import registry
 from ..mesh import judge as mesh_judge
 from ..mesh.plan import describe
 from ...model import (
@@ -87,7 +87,9 @@ def _fitness(results: Sequence[CheckResult], status: str, policy: Policy) -> str
     if status == UNKNOWN:
         return COULD_NOT_TELL
     # A healthy host says nothing about GPUs that no check has seen.
-    telling = [result for result in results if result.check not in HOST] or results
+    telling = [
+        result for result in results if result.check not in registry.names_of_host()
+    ] or results
     # A check that skipped some GPUs and measured the others has checked the node.
     skipped = all(result.status == SKIP and not result.measurements for result in telling)
     return SKIPPED if skipped else FIT

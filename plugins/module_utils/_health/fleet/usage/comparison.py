@@ -6,13 +6,13 @@ first, and every figure after it.
 
 from __future__ import annotations
 
-import time
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .comparability import comparability
 from .figures import Series, buckets, difference, episodes, figures, of_episodes, rounded, warm_up
 from .judge import judge
 from .reading import METRICS, NAN, Capture, Metric
+from ...times import stamp_of
 
 SCHEMA = "autopilot.gpu/usage-comparison"
 SCHEMA_VERSION = 1
@@ -44,7 +44,7 @@ def compare(
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
-        "compared": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(now)),
+        "compared": stamp_of(now),
         "comparability": found,
         "runs": {
             name: _run(directory, captures, steady[name], rules)

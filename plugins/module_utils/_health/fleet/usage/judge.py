@@ -24,7 +24,7 @@ from ...model import (
     Subject,
     concluded,
 )
-from ...lenient import list_of, mapping
+from ...lenient import sequence, mapping
 from .figures import IDLE, Episode, Series, episodes, figures, warm_up
 from .reading import NAN, Capture, number
 
@@ -58,7 +58,7 @@ class _Gpu:
         known: Dict[str, Any] = next(
             (
                 gpu
-                for gpu in list_of(mapping(capture.record.get("gpus")).get("list"))
+                for gpu in sequence(mapping(capture.record.get("gpus")).get("list"))
                 if mapping(gpu).get("uuid") == uuid
             ),
             {},
@@ -339,7 +339,7 @@ def _visible(capture: Capture) -> List[Finding]:
     """
     requested = number(mapping(capture.record.get("declared")).get("gpus"))
     variables = mapping(mapping(capture.record.get("job")).get("visible"))
-    listed = list_of(mapping(capture.record.get("gpus")).get("list"))
+    listed = sequence(mapping(capture.record.get("gpus")).get("list"))
     shown, by = visible(variables, len(listed) or len(capture.gpus))
     if math.isnan(requested) or shown is None or shown <= requested:
         return []
@@ -377,7 +377,7 @@ def _presence(capture: Capture, expected_gpus: Optional[int]) -> List[Finding]:
         # By the same function as the check beside a running job.
         found += gpu_activity.judge_gpu(gpu_activity.Series(gpu, [], [], list(probes)))
     driver = mapping(capture.record.get("gpus"))
-    listed = list_of(driver.get("list")) if not driver.get("error") else []
+    listed = sequence(driver.get("list")) if not driver.get("error") else []
     if expected_gpus and listed and len(listed) < expected_gpus:
         message = f"the driver lists {len(listed)} GPUs, expected {expected_gpus} (expected_gpus)"
         found.append(

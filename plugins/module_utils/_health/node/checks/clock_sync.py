@@ -363,6 +363,7 @@ OPTIONS: Dict[str, Dict[str, Any]] = {
 NAME = "clock_sync"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="is the clock synchronised, and how far is it off",
     intrusion=PASSIVE,
     measure=measure,

@@ -656,6 +656,7 @@ def _skipped(results: List[dcgm_report.Result]) -> List[str]:
 NAME = "dcgm_diag"
 CHECK = Check(
     name=NAME,
+    short_names=("dcgm",),
     purpose="NVIDIA's own diagnostic, dcgmi diag, at a level or by named tests",
     intrusion=INVASIVE,
     measure=measure,

@@ -517,6 +517,7 @@ def _summary(readings: Readings, gpus: List[Dict[str, Any]]) -> str:
 NAME = "driver"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="do driver, libraries and firmware go together, and runs what the GPUs need: "
     "persistence, fabric manager",
     intrusion=PASSIVE,

@@ -384,6 +384,7 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
 NAME = "ecc_errors"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="which memory errors has each GPU counted, corrected and uncorrectable, since its "
     "last reset and in its life",
     intrusion=PASSIVE,

@@ -484,6 +484,7 @@ OPTIONS: Dict[str, Dict[str, Any]] = {
 NAME = "ethernet"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="are the Ethernet interfaces up, at their speed and free of errors",
     intrusion=PASSIVE,
     measure=measure,

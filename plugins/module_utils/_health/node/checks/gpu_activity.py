@@ -15,7 +15,7 @@ import time
 from statistics import mean
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
-from ..framework.check import Check, Options, Readings
+from ..framework.check import WHEN_NAMED, Check, Options, Readings
 from ..framework.probe import Probe
 from ..devices.clock_events import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SLOWDOWNS, SW_THERMAL
 from ...knowledge.gpus import are_contained
@@ -34,7 +34,7 @@ from ...model import (
     gpu_subject,
 )
 from ..sampling import gpus as sampling
-from ...lenient import list_of, mapping
+from ...lenient import sequence, mapping
 from ..framework.driver_findings import driver_finding, read_gpus
 
 #: Samples of one measurement at most: what is kept of each has some 400 bytes a GPU.
@@ -177,8 +177,8 @@ class Series(NamedTuple):
 def judge(readings: Readings, options: Options) -> CheckResult:
     readings = mapping(readings)
     samples = readings.get("samples")
-    known = [gpu for gpu in list_of(readings.get("gpus")) if isinstance(gpu, dict)]
-    series = series_of(list_of(samples), known)
+    known = [gpu for gpu in sequence(readings.get("gpus")) if isinstance(gpu, dict)]
+    series = series_of(sequence(samples), known)
     findings: List[Finding] = []
     measured: List[Measurement] = []
     # What hung or crashed is its own reason.
@@ -434,7 +434,7 @@ def _idle(series: Series, subject: Subject) -> List[Finding]:
     longest, since = 0.0, None
     for moment, value in zip(series.times, series.values):
         busy = number(value.get("utilization"))
-        if busy is None or busy >= IDLE or not list_of(value.get("processes")):
+        if busy is None or busy >= IDLE or not sequence(value.get("processes")):
             since = None
             continue
         since = moment if since is None else since
@@ -443,7 +443,7 @@ def _idle(series: Series, subject: Subject) -> List[Finding]:
     # lasts, and in full.
     if longest < IDLE_WARN_SECONDS or (longest < IDLE_FAIL_SECONDS and longest < series.seconds):
         return []
-    last = [one for one in (list_of(value.get("processes")) for value in series.values) if one][-1]
+    last = [one for one in (sequence(value.get("processes")) for value in series.values) if one][-1]
     message = (
         f"held by {len(last)} process{'es' if len(last) > 1 else ''} and idle (below "
         f"{IDLE:.0f} %) for {span(longest)}"
@@ -590,6 +590,8 @@ def refuse(options: Options) -> None:
 NAME = "gpu_activity"
 CHECK = Check(
     name=NAME,
+    runs=WHEN_NAMED,
+    beside_a_job=True,
     purpose="what the GPUs do beside a job for a window of seconds",
     intrusion=PASSIVE,
     measure=measure,

@@ -154,6 +154,7 @@ def _all_there(gpus: List[Dict[str, Any]]) -> str:
 NAME = "gpu_count"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="are all GPUs there, by NVML, PCI bus and inventory",
     intrusion=PASSIVE,
     measure=measure,

@@ -298,6 +298,7 @@ def deadline(options: Options, gpus: int) -> float:
 
 CHECK = Check(
     name=NAME,
+    short_names=("gpumem",),
     purpose="do memory and cores of each GPU do what their model should, with right results",
     intrusion=LIGHT,
     measure=measure,

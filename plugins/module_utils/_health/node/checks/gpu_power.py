@@ -389,6 +389,8 @@ def _watts(milliwatts: int) -> str:
 NAME = "gpu_power"
 CHECK = Check(
     name=NAME,
+    short_names=("gpupower",),
+    beside_a_job=True,
     purpose="is a GPU slowed down by heat or power, or limited below its defaults",
     intrusion=PASSIVE,
     measure=measure,

@@ -355,6 +355,7 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
 NAME = "gpu_processes"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="who holds the GPUs, and does anything hold them that no longer should",
     intrusion=PASSIVE,
     measure=measure,

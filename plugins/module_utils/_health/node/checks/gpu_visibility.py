@@ -393,6 +393,7 @@ def _is(gpu: Dict[str, Any], name: str) -> bool:
 
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="does this container have the GPUs that it was given",
     intrusion=PASSIVE,
     measure=measure,

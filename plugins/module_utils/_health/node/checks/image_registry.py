@@ -32,6 +32,7 @@ from ...model import (
     Subject,
     concluded,
 )
+from ...times import day_of
 
 NAME = "image_registry"
 #: Images that are looked up at once; each has a process of its own.
@@ -221,7 +222,7 @@ def _expiring(images: List[Dict[str, Any]], now: Any) -> List[Finding]:
         days = (expires - now) / _DAY if _number(now) is not None else EXPIRY_DAYS
         if 0 <= days < EXPIRY_DAYS:
             message = (
-                f"its certificate ends in {days:.0f} days, on {_date(expires)}; no image "
+                f"its certificate ends in {days:.0f} days, on {day_of(expires)}; no image "
                 "can be pulled from it then"
             )
             subject = Subject("registry", name=registry)
@@ -248,7 +249,7 @@ def _healthy(images: List[Dict[str, Any]]) -> str:
     parts = [f"{len(images)} image{'s' if len(images) > 1 else ''} at {', '.join(registries)}"]
     ends = [expires for expires in map(_expiry, images) if expires is not None]
     if ends:
-        parts.append(f"certificates until {_date(min(ends))}")
+        parts.append(f"certificates until {day_of(min(ends))}")
     if any(image.get("plain") for image in images):
         parts.append("without TLS")
     slowest = max((_number(image.get("seconds")) or 0.0 for image in images), default=0.0)
@@ -275,10 +276,6 @@ def _number(value: Any) -> Any:
         if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
         else None
     )
-
-
-def _date(seconds: float) -> str:
-    return time.strftime("%Y-%m-%d", time.gmtime(seconds))
 
 
 def refuse(options: Options) -> None:

@@ -558,6 +558,7 @@ OPTIONS: Dict[str, Dict[str, Any]] = {
 NAME = "infiniband"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="are the InfiniBand and RoCE ports up, fast and free of errors",
     intrusion=PASSIVE,
     measure=measure,

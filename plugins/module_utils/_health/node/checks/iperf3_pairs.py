@@ -14,7 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..system import fping, iperf3, interfaces, programs
 from ..framework import busy_gate
-from ..framework.check import Check, Options, Readings
+from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.network import CPU_LIMIT, LINK_SHARE
 from ...model import (
@@ -422,6 +422,8 @@ def _measurements(address: str, reading: Dict[str, Any]) -> List[Measurement]:
 
 CHECK = Check(
     name=NAME,
+    short_names=("iperf",),
+    place=ON_MESH,
     purpose="what TCP carries between the nodes, each direction by itself",
     intrusion=LIGHT,
     measure=measure,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Dict, List, Mapping, Tuple
 
-from ..framework.check import Check, Options, Readings
+from ..framework.check import AFTER_A_JOB, Check, Options, Readings
 from ..framework.probe import Probe
 from ..snapshots.difference import changes
 from ..snapshots.difference.between import JOB, named
@@ -155,6 +155,8 @@ def _judge_kept(kept: Dict[str, Any]) -> CheckResult:
 
 CHECK = Check(
     name=NAME,
+    runs=AFTER_A_JOB,
+    beside_a_job=True,
     purpose="what changed since a snapshot of the node was kept",
     intrusion=PASSIVE,
     measure=measure,

@@ -601,6 +601,7 @@ def _number(values: Any, key: str) -> Optional[int]:
 
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="are the NVLinks up that each GPU should have, and has it joined the fabric",
     intrusion=PASSIVE,
     measure=measure,

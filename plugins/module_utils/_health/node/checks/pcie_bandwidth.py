@@ -542,6 +542,7 @@ def deadline(options: Options, gpus: int) -> float:
 
 CHECK = Check(
     name=NAME,
+    short_names=("pciebw",),
     purpose="does each GPU's link to the host carry what its class should",
     intrusion=LIGHT,
     measure=measure,

@@ -29,7 +29,7 @@ from ...model import (
     Subject,
     short_pci,
 )
-from ...lenient import list_of, mapping
+from ...lenient import sequence, mapping
 from ..framework.driver_findings import (
     judge_gpus,
     listed_gpus,
@@ -309,7 +309,7 @@ def _bridge_findings(gpus: List[Dict[str, Any]]) -> List[Finding]:
     pairs: Dict[str, Tuple[Dict[str, Any], Dict[str, Any], List[Dict[str, Any]]]] = {}
     seen: Dict[str, Tuple[Dict[str, Any], List[Dict[str, Any]]]] = {}
     for gpu in gpus:
-        above = [bridge for bridge in list_of(gpu.get("bridges")) if isinstance(bridge, dict)]
+        above = [bridge for bridge in sequence(gpu.get("bridges")) if isinstance(bridge, dict)]
         for bridge in above:
             seen.setdefault(str(bridge.get("pci")), (bridge, []))[1].append(gpu)
         # From the GPU up: its port, then pairs of a switch's upper end and the port that this is
@@ -400,7 +400,7 @@ def _gpus(gpus: List[Dict[str, Any]]) -> str:
 
 def _port(gpu: Dict[str, Any]) -> Dict[str, Any]:
     """The port that the GPU is plugged into, empty where it is not seen."""
-    above = list_of(gpu.get("bridges"))
+    above = sequence(gpu.get("bridges"))
     return mapping(above[-1]) if above else {}
 
 
@@ -427,6 +427,7 @@ def _positive(value: Any) -> Optional[float]:
 
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="are the PCIe links of the GPUs and above them as wide as they can be, and free of "
     "errors",
     intrusion=PASSIVE,

@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Tuple
 
 from ..system import fping, interfaces, programs
-from ..framework.check import Check, Options, Readings
+from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.network import LEAST_LOST, MAXIMUM_LOSS
 from ...model import FAIL, LIGHT, UNKNOWN, CheckResult, Finding, Measurement, concluded
@@ -315,6 +315,8 @@ def _healthy(small: Dict[str, Dict[str, Any]]) -> str:
 
 CHECK = Check(
     name=NAME,
+    short_names=("ping",),
+    place=ON_MESH,
     purpose="do pings of all sizes get through between the nodes, and how fast",
     intrusion=LIGHT,
     measure=measure,

@@ -444,6 +444,8 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
 NAME = "remapped_rows"
 CHECK = Check(
     name=NAME,
+    short_names=("remapped",),
+    beside_a_job=True,
     purpose="is the memory of each GPU sound: remapped rows, retired pages, repairs that wait "
     "for a reset",
     intrusion=PASSIVE,

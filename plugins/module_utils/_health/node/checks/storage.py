@@ -805,6 +805,7 @@ OPTIONS: Dict[str, Dict[str, Any]] = {
 NAME = "storage"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="do the file systems answer, is there room, and are the disks well",
     intrusion=PASSIVE,
     measure=measure,

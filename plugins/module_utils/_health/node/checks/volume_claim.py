@@ -14,7 +14,7 @@ import re
 from dataclasses import replace
 from typing import Any, Dict, List, Optional
 
-from ..framework.check import Check, Options, Readings
+from ..framework.check import ON_CLUSTER, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.cluster import NAMESPACE, REMOVAL, WRITTEN, keeps_volumes
 from ...model import (
@@ -361,6 +361,8 @@ def _measurements(readings: Readings) -> List[Measurement]:
 
 CHECK = Check(
     name=NAME,
+    short_names=("pvc",),
+    place=ON_CLUSTER,
     purpose="does a storage class give volumes that can be used",
     intrusion=LIGHT,
     measure=measure,

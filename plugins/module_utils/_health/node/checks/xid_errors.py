@@ -715,6 +715,7 @@ def _number(value: Any) -> Optional[float]:
 NAME = "xid_errors"
 CHECK = Check(
     name=NAME,
+    beside_a_job=True,
     purpose="which errors did the driver log of GPUs and switches since boot, and what is to "
     "be done about their cause",
     intrusion=PASSIVE,

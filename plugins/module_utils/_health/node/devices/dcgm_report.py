@@ -14,7 +14,7 @@ import re
 from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
 
 from ...knowledge import dcgm as knowledge
-from ...lenient import list_of, mapping
+from ...lenient import sequence, mapping
 
 #: The key of a diagnostic's document in DCGM 4, and in DCGM 2 and 3.
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -87,7 +87,7 @@ class _Reader:
         }
 
     def read(self, document: Dict[str, Any]) -> None:
-        for iteration in list_of(document.get("iterations")):
+        for iteration in sequence(document.get("iterations")):
             if isinstance(iteration, dict):
                 self.read(iteration)
         for root in _ROOTS:
@@ -104,8 +104,8 @@ class _Reader:
                 self.report["errors"].append(
                     _short(body["runtime_error"]) or "an error without words"
                 )
-            for category in list_of(body.get("test_categories")):
-                for test in list_of(mapping(category).get("tests")):
+            for category in sequence(body.get("test_categories")):
+                for test in sequence(mapping(category).get("tests")):
                     self._read_test(mapping(test))
 
     def _read_header(self, header: Dict[str, Any]) -> None:
@@ -113,7 +113,7 @@ class _Reader:
             if isinstance(header.get(key), str):
                 self.report[name] = header[key][:_TEXT]
         devices, serials = (
-            list_of(header.get("GPU Device IDs")),
+            sequence(header.get("GPU Device IDs")),
             mapping(header.get("GPU Device Serials")),
         )
         if devices:
@@ -125,10 +125,10 @@ class _Reader:
             }
 
     def _read_entities(self, groups: Any) -> None:
-        for group in list_of(groups):
+        for group in sequence(groups):
             if not _is_gpu(mapping(group)):
                 continue
-            for entity in map(mapping, list_of(mapping(group).get("entities"))):
+            for entity in map(mapping, sequence(mapping(group).get("entities"))):
                 number = _whole(entity.get("entity_id"))
                 if number is None:
                     continue
@@ -141,7 +141,7 @@ class _Reader:
         if not title:
             return
         before = len(self.report["results"])
-        for result in list_of(test.get("results")):
+        for result in sequence(test.get("results")):
             if isinstance(result, dict):  # DCGM 2 and 3 leave null where a GPU did not run
                 for gpu, entity in _about(result):
                     self._add(title, gpu, entity, result)
@@ -270,8 +270,8 @@ class Fault(NamedTuple):
 def results(report: Any) -> List[Result]:
     """The results of a report; what is not understood in it is passed over."""
     found = []
-    for row in map(mapping, list_of(mapping(report).get("results"))):
-        warnings = [mapping(warning) for warning in list_of(row.get("warnings"))]
+    for row in map(mapping, sequence(mapping(report).get("results"))):
+        warnings = [mapping(warning) for warning in sequence(row.get("warnings"))]
         entity = row.get("entity") if isinstance(row.get("entity"), str) else None
         test, title, status = (_short(row.get(key)) for key in ("test", "title", "status"))
         found.append(Result(test, title or test, _whole(row.get("gpu")), entity, status, warnings))

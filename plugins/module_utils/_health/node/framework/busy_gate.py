@@ -31,6 +31,7 @@ from ..system.host import Host
 from ...model import NODE, SKIP, UNKNOWN, Finding, Subject, gpu_subject
 from ..devices.gpu_holders import IDLE_MEMORY, first_of, foreign
 from ...lenient import mappings_in
+from ...times import stamp_of
 
 #: Seconds between the looks: longer than the window over which the driver averages utilisation (at
 #: most 1 s, NVML API reference).
@@ -365,9 +366,7 @@ def _locked(locked_by: Dict[str, Any]) -> Finding:
         return Finding("use_unknown", UNKNOWN, message, "fix_configuration", NODE, locked_by)
     since = locked_by.get("since")
     when = (
-        f", since {time.strftime('%Y-%m-%dT%H:%M:%SZ', time.gmtime(since))}"
-        if isinstance(since, int) and 0 < since < _END_OF_TIME
-        else ""
+        f", since {stamp_of(since)}" if isinstance(since, int) and 0 < since < _END_OF_TIME else ""
     )
     return Finding(
         "locked",

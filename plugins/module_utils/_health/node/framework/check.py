@@ -6,13 +6,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple
+from typing import Any, Callable, Dict, NamedTuple, Tuple
 
 from ...model import CheckResult
 from .probe import Probe
 
 Readings = Dict[str, Any]
 Options = Dict[str, Any]
+
+#: Where a check runs: on a node by itself, on two nodes of a mesh that the role `mesh` plans, or
+#: where the cluster's API server can be asked.
+ON_NODE, ON_MESH, ON_CLUSTER = "node", "mesh", "cluster"
+#: When a pass over a node runs a check: unless told otherwise, when it is named (it watches a
+#: running job for seconds), or by comparing the pass with what was read before it.
+WITH_EVERY_PASS, WHEN_NAMED, AFTER_A_JOB = "every pass", "when named", "after a job"
 
 
 class Check(NamedTuple):
@@ -41,6 +48,15 @@ class Check(NamedTuple):
     grace: float = 1.0
     #: Whether it is about GPUs; others also run where there is none.
     gpu: bool = True
+    #: Names that operators know it by, also that of IBM Autopilot.
+    short_names: Tuple[str, ...] = ()
+    place: str = ON_NODE
+    runs: str = WITH_EVERY_PASS
+    #: Whether it may run beside a job: it only reads, and neither talks to servers of others nor
+    #: mounts anything.
+    beside_a_job: bool = False
+    #: Options with which it disturbs no job, whatever was asked for.
+    quiet: Options = {}
 
     def defaults(self) -> Options:
         return {name: spec.get("default") for name, spec in self.options.items()}

@@ -12,13 +12,13 @@ import contextlib
 import os
 import re
 import socket
-import time
 from typing import Any, Dict, List, Optional, Set
 
 from ..system.bounded import Report, call
 from ..system.host import Host
 from ..devices.nvml import DriverError, Nvml
 from .cgroup import Group, NoGroup, pod_of
+from ...times import stamp_of
 
 SCHEMA = "autopilot.gpu/usage-record"
 SCHEMA_VERSION = 1
@@ -51,7 +51,7 @@ def gather(settings: Dict[str, Any], declared: Dict[str, Any], taken: float) -> 
         "schema_version": SCHEMA_VERSION,
         "name": settings["name"],
         "hostname": socket.gethostname(),
-        "started": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(taken)),
+        "started": stamp_of(taken),
         "platform": _platform(host, job, environment),
         "node": _node(host),
         "gpus": _gpus(settings, host),

@@ -16,13 +16,13 @@ import json
 import os
 import re
 import time
-from datetime import datetime, timezone
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 from urllib.parse import quote
 
 from ..system.bounded import Report, call
 from ..system.atomic_file import UNFINISHED, write
 from ..system.host import Host
+from ...times import stamp_of
 
 SCHEMA = "autopilot.gpu/snapshot"
 SCHEMA_VERSION = 1
@@ -101,12 +101,11 @@ def refuse_run(name: Any) -> str:
 
 def header(run: str, host: Host, now: Optional[float] = None) -> Dict[str, Any]:
     """A snapshot without its GPUs and readings: what is read of the node itself."""
-    taken = datetime.fromtimestamp(time.time() if now is None else now, timezone.utc)
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
         "run": run,
-        "taken": taken.strftime("%Y-%m-%dT%H:%M:%SZ"),
+        "taken": stamp_of(time.time() if now is None else now),
         "uptime_seconds": host.uptime(),
         "boot_id": host.boot_id(),
         "driver_loaded": _driver_loaded(host),

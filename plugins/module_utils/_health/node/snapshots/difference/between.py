@@ -11,11 +11,11 @@ driver and every reset of the GPU, those of the kernel with every boot, and thos
 
 from __future__ import annotations
 
-from datetime import datetime
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ....model import Subject, gpu_subject
 from ....lenient import mapping, mappings_in
+from ....times import parse_stamp
 
 Readings = Dict[str, Any]
 
@@ -200,7 +200,7 @@ class Between:
         )
         if self.same_boot and old is not None and new is not None and new >= old:
             return new - old
-        taken = [_time(one.get("taken")) for one in (self.before, self.after)]
+        taken = [parse_stamp(one.get("taken")) for one in (self.before, self.after)]
         if taken[0] is None or taken[1] is None or taken[1] < taken[0]:
             return None
         return taken[1] - taken[0]
@@ -227,13 +227,6 @@ def _by_uuid(found: Mapping[str, Any]) -> Dict[str, Readings]:
         for gpu in mappings_in(found.get("gpus"))
         if isinstance(gpu.get("uuid"), str) and not gpu.get("error")
     }
-
-
-def _time(text: Any) -> Optional[float]:
-    try:
-        return datetime.strptime(str(text), "%Y-%m-%dT%H:%M:%SZ").timestamp()
-    except ValueError:
-        return None
 
 
 Counter = Tuple[Any, Any, int]
