@@ -10,6 +10,9 @@ import typing as t
 from pathlib import Path
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import calibration
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import document
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
@@ -105,7 +108,7 @@ def _gather(given: list[str], gathered: calibration.Gathered) -> list[str]:
                 unread.append(f"{one} {error}")
     # Once more, one at a time: a year of runs of a large fleet is more than fits into memory.
     for _age, path in sorted(set(ages), reverse=True):
-        gathered.add(_document(Path(path)))
+        gathered.add(RunReport.from_dict(_document(Path(path))))
     return unread
 
 

@@ -15,6 +15,9 @@ from ansible.errors import AnsibleError
 from ansible.module_utils.common.parameters import remove_values
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging import (
     job_decision,
@@ -118,7 +121,7 @@ def _secrets(given: dict[str, t.Any]) -> set[str]:
 def _validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
     """The options; raises ValueError that names the option, its value and what is accepted."""
     options = _options.validated(_OPTIONS, given)
-    options["decisions"] = job_decision.policy_from(options["policy"])
+    options["decisions"] = job_decision.job_policy_from(options["policy"])
     _notify.refuse(options["notify"])
     acts = [name for name in _ACTS if options["act"].get(name)]
     if len(acts) > 1:
@@ -151,10 +154,11 @@ def _done(options: dict[str, t.Any], dry: bool, write_down: bool) -> dict[str, t
             f"report: {options['report']} is no run document, give the path that the module "
             "verdict returns as report"
         )
+    report = RunReport.from_dict(document)
     if not (options["history"] and write_down):
-        return _decided(options, document, dry, False)
+        return _decided(options, report, dry, False)
     with _alone(options["history"], options["timeout"]):
-        return _decided(options, document, dry, True)
+        return _decided(options, report, dry, True)
 
 
 @contextlib.contextmanager
@@ -182,14 +186,14 @@ def _alone(history: str, seconds: float) -> t.Iterator[None]:
 
 
 def _decided(
-    options: dict[str, t.Any], document: dict[str, t.Any], dry: bool, write_down: bool
+    options: dict[str, t.Any], report: RunReport, dry: bool, write_down: bool
 ) -> dict[str, t.Any]:
     history = (
         _read(options["history"], "history")
         if options["history"] and os.path.exists(options["history"])
         else None
     )
-    decision = job_decision.decide(document, options["decisions"], history, options["hosts"])
+    decision = job_decision.decide(report, options["decisions"], history, options["hosts"])
     result: dict[str, t.Any] = {
         "changed": False,
         "job": options["job"],
@@ -204,7 +208,7 @@ def _decided(
     troubles = []
     if decision.decision in (job_decision.SUSPEND, job_decision.STOP):
         try:
-            done = _act(options, document, decision, dry)
+            done = _act(options, report, decision, dry)
             result["changed"] = done.changed and not dry
             result["planned" if dry else "acted"] = [done.words] if dry else done.words
             decision.history[-1]["acted"] = "" if dry else decision.decision
@@ -220,7 +224,7 @@ def _decided(
     elif decision.news:
         said = _notify.tell(
             options["notify"],
-            _message(options["job"], document, decision, result["acted"], troubles),
+            _message(options["job"], report, decision, result["acted"], troubles),
             options["timeout"],
         )
         result["notified"] = [name for name, trouble in said.items() if not trouble]
@@ -258,10 +262,7 @@ def _read(path: str, option: str) -> t.Any:
 
 
 def _act(
-    options: dict[str, t.Any],
-    document: dict[str, t.Any],
-    decision: job_decision.Decision,
-    dry: bool,
+    options: dict[str, t.Any], report: RunReport, decision: job_decision.JobDecision, dry: bool
 ) -> jobs.Done:
     """Raises _Trouble."""
     act, verb = options["act"], decision.decision
@@ -282,7 +283,7 @@ def _act(
                 return jobs.Done(False, f"{act['command'][0]} was run for this before")
             if dry:
                 return jobs.Done(True, f"would run {act['command'][0]}")
-            told = json.dumps(_document(options["job"], document, decision)).encode()
+            told = json.dumps(_document(options["job"], report, decision)).encode()
             said = _program(act["command"], options["timeout"], told)
             return jobs.Done(
                 True,
@@ -340,16 +341,14 @@ def _program(command: list[str], seconds: float, given: bytes = b"") -> str:
 # ---- telling ----
 
 
-def _document(
-    job: str, document: dict[str, t.Any], decision: job_decision.Decision
-) -> dict[str, t.Any]:
+def _document(job: str, report: RunReport, decision: job_decision.JobDecision) -> dict[str, t.Any]:
     """What programs are told: the decision and the facts that led to it."""
     return {
         "schema": "autopilot.gpu/decision",
         "schema_version": 1,
         "job": job,
-        "run_id": document.get("run_id"),
-        "finished": document.get("finished"),
+        "run_id": report.run.run_id,
+        "finished": report.run.finished,
         "decision": decision.decision,
         "reason": decision.reason,
         "facts": [one.to_dict() for one in decision.facts],
@@ -357,11 +356,7 @@ def _document(
 
 
 def _message(
-    job: str,
-    document: dict[str, t.Any],
-    decision: job_decision.Decision,
-    acted: str,
-    troubles: list[str],
+    job: str, report: RunReport, decision: job_decision.JobDecision, acted: str, troubles: list[str]
 ) -> _notify.Message:
     word = {
         job_decision.WARN_OWNER: "look at it",
@@ -381,5 +376,5 @@ def _message(
     lines += [f"done: {acted}"] if acted else []
     lines += [f"not done: {one}" for one in troubles]
     title = f"autopilot: {'job ' + job if job else 'a job'}: {word}"
-    told = dict(_document(job, document, decision), acted=acted, troubles=list(troubles))
-    return _notify.Message(" ".join(title.split()), [*lines, f"run {document.get('run_id')}"], told)
+    told = dict(_document(job, report, decision), acted=acted, troubles=list(troubles))
+    return _notify.Message(" ".join(title.split()), [*lines, f"run {report.run.run_id}"], told)

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from run_world import MODEL, node
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
     identify_run,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
@@ -54,7 +55,7 @@ def fleet(shares, gpus=8, **more):
 def proposed(*documents, newest=3):
     gathered = Gathered(newest)
     for one in documents:
-        gathered.add(one)
+        gathered.add(RunReport.from_dict(one))
     return propose(gathered), gathered
 
 
@@ -338,5 +339,5 @@ def test_one_kind_that_scatters_as_measurements_do_is_not_taken_for_two(seed):
 )
 def test_any_document_is_read(garbled):
     gathered = Gathered(3)
-    gathered.add(garbled)
+    gathered.add(RunReport.from_dict(garbled))
     assert propose(gathered) == []

@@ -12,10 +12,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.job_decision import (
-    Policy,
+    JobPolicy,
     decide,
-    policy_from,
+    job_policy_from,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.durations import seconds_of
 
@@ -43,12 +46,13 @@ def finding(code, status, index=3, **more):
 def document(turn=0, run=(), minutes=5, **nodes):
     """A run document: findings by node, five minutes after the one before."""
     finished = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(START + 60 * minutes * turn))
-    return {
+    made = {
         "run_id": f"run{turn}",
         "finished": finished,
         "findings": list(run),
         "nodes": [{"name": name, "findings": found} for name, found in nodes.items()],
     }
+    return RunReport.from_dict(made)
 
 
 def decisions(policy, *documents, hosts=None):
@@ -66,30 +70,30 @@ LOST, HOT, WARNED, UNKNOWN = (
     finding("straggler", "warn", None),
     finding("hung", "unknown"),
 )
-SUSPEND = Policy(on_fail="suspend")
+SUSPEND = JobPolicy(on_fail="suspend")
 
 
 @pytest.mark.parametrize(
     "policy, found, decision",
     [
-        (Policy(), [], "continue"),
-        (Policy(), [LOST], "warn_owner"),
-        (Policy(), [WARNED], "continue"),
-        (Policy(), [UNKNOWN], "continue"),
+        (JobPolicy(), [], "continue"),
+        (JobPolicy(), [LOST], "warn_owner"),
+        (JobPolicy(), [WARNED], "continue"),
+        (JobPolicy(), [UNKNOWN], "continue"),
         (
-            Policy(on_fail="stop", on_warn="stop", codes={"hung": "stop"}, passes=1),
+            JobPolicy(on_fail="stop", on_warn="stop", codes={"hung": "stop"}, passes=1),
             [UNKNOWN],
             "continue",
         ),
-        (Policy(on_warn="warn_owner"), [WARNED], "warn_owner"),
-        (Policy(on_fail="continue"), [LOST], "continue"),
-        (Policy(on_fail="suspend", passes=1), [LOST], "suspend"),
-        (Policy(on_fail="stop", passes=1), [LOST], "stop"),
-        (Policy(codes={"gpu_lost": "suspend"}, passes=1), [LOST, HOT], "suspend"),
-        (Policy(codes={"gpu_lost": "continue"}), [LOST], "continue"),
-        (Policy(codes={"straggler": "suspend"}, passes=1), [WARNED], "suspend"),
+        (JobPolicy(on_warn="warn_owner"), [WARNED], "warn_owner"),
+        (JobPolicy(on_fail="continue"), [LOST], "continue"),
+        (JobPolicy(on_fail="suspend", passes=1), [LOST], "suspend"),
+        (JobPolicy(on_fail="stop", passes=1), [LOST], "stop"),
+        (JobPolicy(codes={"gpu_lost": "suspend"}, passes=1), [LOST, HOT], "suspend"),
+        (JobPolicy(codes={"gpu_lost": "continue"}), [LOST], "continue"),
+        (JobPolicy(codes={"straggler": "suspend"}, passes=1), [WARNED], "suspend"),
         (SUSPEND, [LOST], "warn_owner"),
-        (Policy(), ["nonsense", None, finding("x", "splendid"), {}], "continue"),
+        (JobPolicy(), ["nonsense", None, finding("x", "splendid"), {}], "continue"),
     ],
 )
 def test_one_pass(policy, found, decision):
@@ -180,12 +184,12 @@ def test_passes_that_are_too_far_apart_are_said_to_be():
 
 def test_only_the_nodes_of_the_job_count():
     run = document(0, gpu07=[], gpu08=[LOST])
-    assert decide(run, Policy(), hosts=["gpu07"]).decision == "continue"
-    assert decide(run, Policy(), hosts=["gpu07", "gpu08"]).decision == "warn_owner"
+    assert decide(run, JobPolicy(), hosts=["gpu07"]).decision == "continue"
+    assert decide(run, JobPolicy(), hosts=["gpu07", "gpu08"]).decision == "warn_owner"
     with pytest.raises(
         ValueError, match="^hosts: 'gpu09' is not in the run, which has gpu07, gpu08$"
     ):
-        decide(run, Policy(), hosts=["gpu09"])
+        decide(run, JobPolicy(), hosts=["gpu09"])
 
 
 def test_findings_of_the_run_count_where_the_job_has_one_of_its_nodes():
@@ -196,7 +200,7 @@ def test_findings_of_the_run_count_where_the_job_has_one_of_its_nodes():
         evidence={"nodes": ["gpu07", "gpu08"]},
         subject={"kind": "run"},
     )
-    policy = Policy(codes={"stalled_collective": "warn_owner"})
+    policy = JobPolicy(codes={"stalled_collective": "warn_owner"})
     run = document(0, [stalled], gpu07=[], gpu08=[], gpu09=[])
     assert [
         decide(run, policy, hosts=hosts).decision for hosts in (None, ["gpu08"], ["gpu09"])
@@ -205,18 +209,18 @@ def test_findings_of_the_run_count_where_the_job_has_one_of_its_nodes():
 
 
 def test_news_are_news_until_somebody_was_told():
-    first = decide(document(0, gpu07=[LOST]), Policy())
+    first = decide(document(0, gpu07=[LOST]), JobPolicy())
     assert first.news and first.history[-1]["told"] is False
-    again = decide(document(1, gpu07=[LOST]), Policy(), first.history)
+    again = decide(document(1, gpu07=[LOST]), JobPolicy(), first.history)
     assert again.news
     again.history[-1]["told"] = True
-    known = decide(document(2, gpu07=[LOST]), Policy(), again.history)
+    known = decide(document(2, gpu07=[LOST]), JobPolicy(), again.history)
     assert not known.news and known.history[-1]["told"] is True
-    assert decide(document(3, gpu07=[LOST, HOT]), Policy(), known.history).news
+    assert decide(document(3, gpu07=[LOST, HOT]), JobPolicy(), known.history).news
     assert decide(document(3, gpu07=[LOST]), SUSPEND, known.history).news
-    well = decide(document(3, gpu07=[]), Policy(), known.history)
+    well = decide(document(3, gpu07=[]), JobPolicy(), known.history)
     assert not well.news
-    assert decide(document(4, gpu07=[LOST]), Policy(), well.history).news
+    assert decide(document(4, gpu07=[LOST]), JobPolicy(), well.history).news
 
 
 def test_a_history_does_not_grow_for_ever():
@@ -245,15 +249,15 @@ def test_a_history_does_not_grow_for_ever():
 )
 def test_a_wrong_policy_is_refused_by_name(given_policy, named):
     with pytest.raises(ValueError) as refused:
-        policy_from(given_policy)
+        job_policy_from(given_policy)
     assert str(refused.value).startswith(named)
 
 
 def test_a_policy_is_read():
-    assert policy_from(None) == Policy() == policy_from({"on_fail": None})
-    assert policy_from(
+    assert job_policy_from(None) == JobPolicy() == job_policy_from({"on_fail": None})
+    assert job_policy_from(
         {"on_fail": "stop", "passes": "3", "codes": {"gpu_lost": "suspend"}}
-    ) == Policy("stop", "continue", {"gpu_lost": "suspend"}, 3)
+    ) == JobPolicy("stop", "continue", {"gpu_lost": "suspend"}, 3)
 
 
 ANYTHING = st.recursive(
@@ -292,8 +296,7 @@ ANYTHING = st.recursive(
 def test_whatever_stands_in_a_history_or_a_document_suspends_nothing(garbage):
     assert decide(document(0, gpu07=[LOST]), SUSPEND, garbage).decision == "warn_owner"
     assert decide(
-        garbage if isinstance(garbage, dict) else {},
-        Policy(on_fail="stop", on_warn="stop", passes=1),
+        RunReport.from_dict(garbage), JobPolicy(on_fail="stop", on_warn="stop", passes=1)
     ).decision in ("continue", "stop")
 
 

@@ -8,7 +8,6 @@ import copy
 import json
 import re
 import shlex
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -17,6 +16,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page as _page,
     page_commands,
@@ -25,7 +27,6 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page_words,
 )
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 import run_world  # noqa: E402
 
 HERE = Path(_page.__file__).parent
@@ -34,6 +35,18 @@ FAULTS = dict(
     loss={("eth1", "gpu02", "gpu06"): 0.2, ("eth1", "gpu06", "gpu02"): 0.2},
     dead=frozenset({"gpu05"}),
 )
+
+
+def html_of(document):
+    return _page.html_of(RunReport.from_dict(document))
+
+
+def charts_of(nodes, anchors):
+    return page_links.charts_of(RunReport.from_dict({"nodes": nodes}).nodes, anchors)
+
+
+def commands_of(document):
+    return page_commands.commands_of(RunReport.from_dict(document))
 
 
 @pytest.fixture(scope="module")
@@ -67,7 +80,7 @@ class Reader(HTMLParser):
 
 
 def read(document):
-    return Reader(_page.html_of(document))
+    return Reader(html_of(document))
 
 
 # ---- what it says ----
@@ -148,7 +161,7 @@ def test_what_is_said_of_several_gpus_is_said_once():
         text.count("was read in part") == 1
         and "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7" in text
     )
-    card = _page.html_of(document).partition('id="nodes"')[0]
+    card = html_of(document).partition('id="nodes"')[0]
     assert card.count("<bdi>was not read</bdi>") == 1 and card.count("seconds") == 9
 
 
@@ -222,9 +235,7 @@ def test_an_unknown_word_is_no_better_than_unknown(mixed):
     well = next(node for node in changed["nodes"] if node["name"] == "gpu01")
     well.update(status="splendid", fit="magnificent")
     row = next(
-        row
-        for row in re.findall(r"<tr data-status.*?</tr>", _page.html_of(changed))
-        if ">gpu01<" in row
+        row for row in re.findall(r"<tr data-status.*?</tr>", html_of(changed)) if ">gpu01<" in row
     )
     assert 'data-status="unknown"' in row and "could not tell" in row
 
@@ -303,7 +314,7 @@ def test_trouble_is_said_where_a_document_has_no_findings(mixed):
     ],
 )
 def test_a_page_of_anything(document):
-    assert _page.html_of(document).startswith("<!DOCTYPE html>")
+    assert html_of(document).startswith("<!DOCTYPE html>")
 
 
 def test_parts_that_are_missing_are_left_out():
@@ -315,7 +326,7 @@ def test_parts_that_are_missing_are_left_out():
     ]
     assert len(chosen) >= 500
     for path in chosen[::3]:
-        _page.html_of(without(SMALL, path))
+        html_of(without(SMALL, path))
 
 
 def paths(value, path=()):
@@ -359,7 +370,7 @@ def test_parts_that_are_something_else_do_no_harm(data):
         for key in found[:-1]:
             place = place[key]
         place[found[-1]] = data.draw(JUNK)
-    assert _page.html_of(document).startswith("<!DOCTYPE html>")
+    assert html_of(document).startswith("<!DOCTYPE html>")
 
 
 SMALL = run_world.document(
@@ -414,7 +425,7 @@ def test_what_turns_text_around_is_spelt_out_in_the_words_about_a_code_too(mixed
         "message": "is bad",
         "check": "gpu_count",
     }
-    page = _page.html_of({**mixed, "nodes": [dict(mixed["nodes"][1], findings=[finding])]})
+    page = html_of({**mixed, "nodes": [dict(mixed["nodes"][1], findings=[finding])]})
     assert (
         "The check \\u202e\\u0007gpu says fail" in page
         and "\u202e" not in page
@@ -459,7 +470,7 @@ def test_no_string_of_a_document_becomes_markup(mixed, text):
             else value
         )
 
-    plain, dirty = read(mixed), Reader(_page.html_of(shaped(mixed)))
+    plain, dirty = read(mixed), Reader(html_of(shaped(mixed)))
     assert {tag for tag, _attributes in dirty.elements} <= {
         tag for tag, _attributes in plain.elements
     }
@@ -483,15 +494,15 @@ def test_no_string_of_a_document_becomes_markup(mixed, text):
 
 def test_a_document_of_nothing_but_poison_is_a_page(mixed):
     for text in HOSTILE:
-        assert _page.html_of(poisoned(mixed, text)).startswith("<!DOCTYPE html>")
+        assert html_of(poisoned(mixed, text)).startswith("<!DOCTYPE html>")
 
 
 def test_the_page_can_be_written(mixed):
-    _page.html_of(poisoned(mixed, "\ud800\udfff\x00")).encode("utf-8")
+    html_of(poisoned(mixed, "\ud800\udfff\x00")).encode("utf-8")
 
 
 def test_nothing_is_fetched(mixed):
-    page = _page.html_of(mixed)
+    page = html_of(mixed)
     links = [
         value
         for _tag, attributes in read(mixed).elements
@@ -658,7 +669,7 @@ def test_what_a_map_has_rows_for(hosts, racks, shape, rows):
 
 
 def test_the_links_of_few_gpus_have_a_row_each(mixed):
-    [chart] = page_links.charts_of(mixed["nodes"], {"gpu02": "node-0"})
+    [chart] = charts_of(mixed["nodes"], {"gpu02": "node-0"})
     assert (
         len(chart.rows) == 48
         and not chart.distributions
@@ -677,7 +688,7 @@ def test_the_links_of_many_gpus_are_a_distribution_that_names_who_stands_out():
     nodes = run_world.document(
         [run_world.node(f"gpu{number}", slow=3 if number == 11 else None) for number in range(20)]
     )["nodes"]
-    [chart] = page_links.charts_of(nodes, {})
+    [chart] = charts_of(nodes, {})
     assert [one.gpus for one in chart.distributions] == [160, 160] and [
         (gpu.node, gpu.label) for gpu in chart.rows
     ] == [("gpu11", "GPU 3 (48:00.0)")]
@@ -697,16 +708,14 @@ def test_the_links_of_many_gpus_are_a_distribution_that_names_who_stands_out():
 
 
 def test_a_link_that_warns_is_low_too():
-    [chart] = page_links.charts_of(
-        run_world.document([run_world.node("gpu01", share=0.9)])["nodes"], {}
-    )
+    [chart] = charts_of(run_world.document([run_world.node("gpu01", share=0.9)])["nodes"], {})
     assert all(46 < float(one.text) < 51 and one.is_low for gpu in chart.rows for one in gpu.bars)
 
 
 def test_the_operators_minimum_is_what_is_expected():
     document = run_world.document([run_world.node("gpu01")])
     document["nodes"][0]["readings"]["pcie_bandwidth"]["options"]["minimum"] = 60
-    [chart] = page_links.charts_of(document["nodes"], {})
+    [chart] = charts_of(document["nodes"], {})
     assert chart.expected == "at least 60 GB/s each way (set by the operator: minimum)" and all(
         one.is_low for gpu in chart.rows for one in gpu.bars
     )
@@ -716,7 +725,7 @@ def test_the_operators_minimum_is_what_is_expected():
 
 
 def test_the_commands_name_the_bad_nodes_their_checks_and_partners(mixed):
-    alone, network = (shlex.split(command.line) for command in page_commands.commands_of(mixed))
+    alone, network = (shlex.split(command.line) for command in commands_of(mixed))
     assert alone[:5] == [
         "ansible-playbook",
         "-i",
@@ -736,17 +745,17 @@ def test_the_commands_name_the_bad_nodes_their_checks_and_partners(mixed):
 def test_what_was_mended_is_measured_before_it_gets_a_job(mixed, phase):
     found = {
         re.search(r" autopilot\.gpu\.(\w+) ", command.line).group(1)
-        for command in page_commands.commands_of({**mixed, "phase": phase})
+        for command in commands_of({**mixed, "phase": phase})
     }
     assert found == {"preflight"} and (HERE.parents[2] / "playbooks/preflight.yml").is_file()
 
 
 def test_a_command_names_checks_only_where_all_that_is_bad_has_one():
     document = run_world.document([run_world.node("gpu01"), run_world.node("gpu02", slow=1)])
-    [command] = page_commands.commands_of(document)
+    [command] = commands_of(document)
     assert json.loads(shlex.split(command.line)[-1]) == {"checks_list": ["pcie_bandwidth"]}
     assert command.line.endswith("""-e '{"checks_list": ["pcie_bandwidth"]}'""")
-    [command] = page_commands.commands_of(
+    [command] = commands_of(
         run_world.document([run_world.node("gpu02", slow=1), run_world.away("gpu03")])
     )
     assert "checks_list" not in command.line and "--limit gpu02,gpu03" in command.line
@@ -762,7 +771,7 @@ def test_partners_are_first_those_that_a_suspect_was_measured_with():
     nodes = [{"name": f"gpu{number}", "status": "pass"} for number in range(1, 10)] + [
         {"name": "bad", "status": "fail", "findings": [finding]}
     ]
-    (command,) = page_commands.commands_of(
+    (command,) = commands_of(
         {"nodes": nodes, "phase": "preflight", "mesh": {"hosts": [node["name"] for node in nodes]}}
     )
     assert "--limit bad,gpu9,gpu8,gpu1,gpu2,gpu3 " in command.line
@@ -777,7 +786,7 @@ def test_what_is_below_the_fleet_is_measured_beside_healthy_nodes_again(slow, le
     nodes.append(run_world.bare("login1"))
     document = run_world.document(nodes)
     assert {node["status"] for node in document["nodes"][:slow]} == {"warn"}
-    (command,) = page_commands.commands_of(document)
+    (command,) = commands_of(document)
     words = shlex.split(command.line)
     limit = words[words.index("--limit") + 1].split(",")
     assert (
@@ -821,7 +830,7 @@ def test_what_is_below_the_fleet_is_measured_beside_healthy_nodes_again(slow, le
 )
 def test_a_name_that_is_a_pattern_or_worse_is_not_put_into_a_command(name, pattern):
     nodes = [{"name": name, "status": "fail"}, {"name": "gpu1", "status": "pass"}]
-    commands = page_commands.commands_of({"nodes": nodes, "phase": "preflight; reboot"})
+    commands = commands_of({"nodes": nodes, "phase": "preflight; reboot"})
     for command in commands:
         words = [
             "ansible-playbook",

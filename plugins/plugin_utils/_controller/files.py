@@ -54,9 +54,7 @@ METRICS: File[RunReport] = File(
     lambda report: metrics.to_json(metrics.export_of(report)),
     seen=False,
 )
-PAGE: File[RunReport] = File(
-    "report", "page", "report.html", lambda report: page.html_of(report.to_dict())
-)
+PAGE: File[RunReport] = File("report", "page", "report.html", page.html_of)
 
 
 def write_down(

@@ -5,10 +5,10 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""A run document as one HTML page: the verdict first, then what is wrong and what to do, then
+"""The report of a run as one HTML page: the verdict first, then what is wrong and what to do, then
 everything else. Pure.
 
-The page needs nothing but itself. All that a document says is hostile input: it is escaped wherever
+The page needs nothing but itself. All that a report says is hostile input: it is escaped wherever
 it stands, no script reads it, and the page's policy (CSP) lets only the styles and the script run
 that this file put there, by their hashes.
 """
@@ -22,10 +22,26 @@ import pathlib
 import typing as t
 
 import jinja2
-from markupsafe import Markup, escape
-
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+    is_planned,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    COULD_NOT_TELL,
+    FIT,
+    SKIPPED,
+    UNFIT,
+    CheckFinding,
+    NodeReport,
+    RunReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
     runbook,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
+    sequence,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     ACTIONS,
@@ -35,12 +51,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     STATUSES,
     UNKNOWN,
     WARN,
-    Subject,
-    read_action,
-    read_status,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
-    WOULD_RUN,
+    Finding,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold, natural
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
@@ -50,13 +61,9 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     Evidence,
-    count,
     duration,
     evidence_of,
     expectations_of,
-    listed,
-    mapping,
-    mappings,
     name_of,
     plural,
     seen,
@@ -64,6 +71,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words i
     shortened,
     text_of,
 )
+from markupsafe import Markup, escape
 
 _HERE = pathlib.Path(__file__).parent
 
@@ -163,16 +171,13 @@ class _Group(t.NamedTuple):
     lines: list[str]
 
 
-def html_of(document: dict[str, t.Any]) -> str:
-    """The page of a run document of any version; what it lacks is left out, and nothing in it
-    raises.
-    """
-    document = mapping(document)
+def html_of(report: RunReport) -> str:
+    """The page of a run; what its document lacked is left out."""
     style, script = _file("page.css"), _file("page.js")
-    passed = mapping(document.get("verdict")).get("passed") is True
+    passed = report.verdict.passed
     text = _template().render(
-        **_of_run(document),
-        **_of_nodes(document),
+        **_of_run(report),
+        **_of_nodes(report),
         passed=passed,
         icon=_icon(passed),
         style=Markup(style),
@@ -186,37 +191,34 @@ def html_of(document: dict[str, t.Any]) -> str:
     return text.lstrip().encode("utf-8", "replace").decode("utf-8")
 
 
-def _of_run(document: dict[t.Any, t.Any]) -> dict[str, t.Any]:
+def _of_run(report: RunReport) -> dict[str, t.Any]:
     """What the page says of the run as a whole."""
+    run = report.run
+    between = sorted(report.findings, key=lambda found: -STATUSES.index(found.finding.status))
     return {
-        "run_id": name_of(document.get("run_id")) or "unknown run",
-        "phase": name_of(document.get("phase")) or "run",
-        "reason": text_of(mapping(document.get("verdict")).get("reason"))
-        or "the document does not tell the verdict",
-        "check_mode": document.get("check_mode") is True,
-        "replay": _replay(document.get("replay")),
-        "policy": _policy(document.get("policy")),
-        "finished": _time(document.get("finished")),
-        "took": duration(document.get("duration_seconds")),
-        "counts": _counts(document),
-        "versions": {
-            name_of(key): text_of(value) for key, value in mapping(document.get("versions")).items()
-        },
-        "findings": [
-            _finding([one]) for one in sorted(mappings(document.get("findings")), key=_badness)
-        ],
-        "missed": _missed(document.get("mesh")),
-        "heats": page_heat.heats_of(document.get("mesh")),
-        "commands": page_commands.commands_of(document),
+        "run_id": name_of(run.run_id) or "unknown run",
+        "phase": name_of(run.phase),
+        "reason": report.verdict.reason or "the document does not tell the verdict",
+        "check_mode": run.check_mode,
+        "replay": _replay(report.replay),
+        "policy": _policy(report.policy),
+        "finished": _time(run.finished),
+        "took": duration(run.duration_seconds),
+        "counts": _counts(report.counts),
+        "versions": {"collection": run.collection or "", "ansible": run.ansible or ""},
+        "findings": [_finding([found]) for found in between],
+        "missed": _missed(report.mesh),
+        "heats": page_heat.heats_of(report.mesh),
+        "commands": page_commands.commands_of(report),
     }
 
 
-def _of_nodes(document: dict[t.Any, t.Any]) -> dict[str, t.Any]:
+def _of_nodes(report: RunReport) -> dict[str, t.Any]:
     """What the page says of the nodes, the worst first."""
-    nodes = sorted(mappings(document.get("nodes")), key=_order)
-    bad = [node for node in nodes if _status(node) in _BAD]
+    nodes = sorted(report.nodes, key=_order)
+    bad = [node for node in nodes if node.status in _BAD]
     shown = bad[:_MOST_CARDS]
-    anchors = {name_of(node.get("name")): f"node-{place}" for place, node in enumerate(shown)}
+    anchors = {name_of(node.name): f"node-{place}" for place, node in enumerate(shown)}
     codes, more_codes = _codes(bad) if len(bad) > _OPEN_CARDS else ([], 0)
     return {
         "cards": [_card(node, place) for place, node in enumerate(shown)],
@@ -228,7 +230,7 @@ def _of_nodes(document: dict[t.Any, t.Any]) -> dict[str, t.Any]:
         "rows": [_row(node, anchors) for node in nodes[:_MOST_ROWS]],
         "nodes": len(nodes),
         "charts": page_links.charts_of(nodes, anchors),
-        "short": short_names(name_of(node.get("name")) for node in nodes),
+        "short": short_names(name_of(node.name) for node in nodes),
     }
 
 
@@ -271,74 +273,60 @@ def _icon(passed: bool) -> str:
 # ---- the run ----
 
 
-def _status(recorded: dict[str, t.Any]) -> str:
-    return read_status(recorded.get("status"))
+def _order(node: NodeReport) -> t.Any:
+    return -STATUSES.index(node.status), natural(name_of(node.name))
 
 
-def _badness(recorded: dict[str, t.Any]) -> int:
-    return -STATUSES.index(_status(recorded))
-
-
-def _order(node: dict[str, t.Any]) -> t.Any:
-    return _badness(node), natural(name_of(node.get("name")))
-
-
-def _counts(document: dict[str, t.Any]) -> list[tuple[str, int, str]]:
+def _counts(counts: dict[str, int]) -> list[tuple[str, int, str]]:
     """Word, number and status of each kind of node there is."""
-    counts = mapping(document.get("counts"))
     kinds = (
-        ("unfit", FAIL, "unfit"),
-        ("could_not_tell", UNKNOWN, "could not tell"),
-        ("fit", PASS, "fit"),
-        ("skipped", SKIP, "skipped"),
+        ("unfit", UNFIT, FAIL),
+        ("could not tell", COULD_NOT_TELL, UNKNOWN),
+        ("fit", FIT, PASS),
+        ("skipped", SKIPPED, SKIP),
     )
-    found = [(words, count(counts.get(key)) or 0, status) for key, status, words in kinds]
-    partial = count(counts.get("partial"))
+    found = [(words, counts[fit], status) for words, fit, status in kinds if counts[fit]]
+    partial = counts["partial"]
     return (
-        [("nodes", count(counts.get("nodes")) or len(mappings(document.get("nodes"))), "")]
-        + [one for one in found if one[1]]
+        [("nodes", counts["nodes"], "")]
+        + found
         + ([("fit, not fully checked", partial, WARN)] if partial else [])
     )
 
 
-def _time(value: t.Any) -> str:
+def _time(stamp: str) -> str:
     """A time of the document as people read it."""
-    words = text_of(value)
     return (
-        f"{words[:10]} {words[11:19]} UTC"
-        if len(words) == 20 and words.endswith("Z")
-        else words or "unknown"
+        f"{stamp[:10]} {stamp[11:19]} UTC"
+        if len(stamp) == 20 and stamp.endswith("Z")
+        else stamp or "unknown"
     )
 
 
-def _policy(policy: t.Any) -> str:
-    policy = mapping(policy)
-    if not policy:
-        return "not recorded"
+def _policy(policy: Policy) -> str:
     words = [
-        f"{text_of(policy.get('max_unfit'))} unfit and {text_of(policy.get('max_unknown'))} "
-        "undecided nodes are tolerated"
+        f"{policy.max_unfit} unfit and {policy.max_unknown} undecided nodes are tolerated",
+        f"what makes a node unfit: {', '.join(policy.unfit)}",
     ]
-    unfit = [text_of(status) for status in listed(policy.get("unfit"))]
-    words.append(f"what makes a node unfit: {', '.join(unfit)}")
-    lenient = [text_of(code) for code in listed(policy.get("warn_only"))]
-    return "; ".join(words + ([f"a warning at most: {', '.join(lenient)}"] if lenient else []))
+    if policy.warn_only:
+        words.append(f"a warning at most: {', '.join(policy.warn_only)}")
+    return "; ".join(words)
 
 
-def _replay(replay: t.Any) -> str:
+def _replay(replay: t.Optional[dict[str, t.Any]]) -> str:
     """Of what run a replay is, empty where the document is of a run itself."""
-    if not isinstance(replay, dict):
+    if not replay:
         return ""
     options = mapping(replay.get("options"))
     words = (
         f"What run {name_of(replay.get('of'))} had read, judged again at "
-        f"{_time(replay.get('judged'))}; nothing was measured anew"
+        f"{_time(text_of(replay.get('judged')))}; nothing was measured anew"
     )
     words += f". Options in place of its own: {text_of(options)}" if options else ""
     for check, nodes in mapping(replay.get("kept")).items():
         words += (
             f". As it was recorded, without readings to judge: {name_of(check)} on "
-            f"{_few(map(name_of, listed(nodes)), 10)}"
+            f"{_few(map(name_of, sequence(nodes)), 10)}"
         )
     trouble = text_of(replay.get("mesh_trouble"))
     return words + (
@@ -349,24 +337,18 @@ def _replay(replay: t.Any) -> str:
 # ---- nodes that are not healthy ----
 
 
-def _card(node: dict[str, t.Any], place: int) -> _Card:
-    findings = mappings(node.get("findings"))
-    facts = mapping(node.get("facts"))
-    trouble = node.get("trouble")
-    if not findings and isinstance(trouble, dict):
-        findings = [trouble]
-    driver = text_of(facts.get("driver_version"))
+def _card(node: NodeReport, place: int) -> _Card:
+    findings = node.verdict.findings
+    if not findings and node.trouble:
+        findings = [CheckFinding("", node.trouble)]
+    driver = text_of(node.facts.get("driver_version"))
     most = _MOST_FINDINGS if place < _WHOLE_CARDS else _MOST_LATER
-    actions = [
-        _NEXT[read_action(action)]
-        for action in listed(node.get("actions"))
-        if isinstance(action, str)
-    ]
+    actions = [_NEXT[action] for action in node.verdict.actions]
     shown, more = _findings(findings, most)
     return _Card(
         f"node-{place}",
-        name_of(node.get("name")) or "(no name)",
-        _status(node),
+        name_of(node.name) or "(no name)",
+        node.status,
         _fitness(node),
         _gpus(node),
         f"driver {driver}" if driver else "",
@@ -377,55 +359,49 @@ def _card(node: dict[str, t.Any], place: int) -> _Card:
     )
 
 
-def _findings(recorded: t.Sequence[dict[str, t.Any]], most: int) -> tuple[list[_Finding], int]:
+def _findings(recorded: t.Sequence[CheckFinding], most: int) -> tuple[list[_Finding], int]:
     """The findings in their order, those that say the same of several subjects once, and how many
     are left out.
     """
-    alike: dict[tuple[str, ...], list[dict[str, t.Any]]] = {}
-    for one in recorded:
-        said = (
-            _status(one),
-            name_of(one.get("code")),
-            name_of(one.get("check")),
-            text_of(one.get("message")),
-            read_action(one.get("action", "none")),
-        )
-        alike.setdefault(said, []).append(one)
+    alike: dict[tuple[str, ...], list[CheckFinding]] = {}
+    for found in recorded:
+        finding = found.finding
+        same = (finding.status, finding.code, found.check, finding.message, finding.action)
+        alike.setdefault(same, []).append(found)
     groups = list(alike.values())
     return [_finding(group) for group in groups[:most]], sum(len(group) for group in groups[most:])
 
 
-def _finding(alike: t.Sequence[dict[str, t.Any]]) -> _Finding:
-    first = alike[0]
-    subjects = [_subject(one) for one in alike]
-    code = name_of(first.get("code")) or "unknown"
+def _finding(alike: t.Sequence[CheckFinding]) -> _Finding:
+    check, first = alike[0]
+    subjects = [_subject(found.finding) for found in alike]
+    code = name_of(first.code)
     entry = runbook(code)
     if len(alike) == 1:
-        evidence = evidence_of(first.get("evidence"))
+        evidence = evidence_of(first.evidence)
     else:
         evidence = [
-            Evidence(subject or "node", shortened(one["evidence"]))
-            for subject, one in zip(subjects, alike)
-            if mapping(one.get("evidence"))
+            Evidence(subject or "node", shortened(found.finding.evidence))
+            for subject, found in zip(subjects, alike)
+            if found.finding.evidence
         ]
     return _Finding(
-        _status(first),
+        first.status,
         code,
-        name_of(first.get("check")),
+        name_of(check),
         ", ".join(dict.fromkeys(filter(None, subjects))),
-        text_of(first.get("message")),
-        _NEXT[read_action(first.get("action", "none"))],
+        first.message,
+        _NEXT[first.action],
         _worded(entry.next),
         _worded(entry.meaning),
-        expectations_of(first.get("evidence")),
+        expectations_of(first.evidence),
         evidence,
     )
 
 
-def _subject(finding: dict[str, t.Any]) -> str:
+def _subject(finding: Finding) -> str:
     """What the finding is about, empty for the node as a whole."""
-    subject = Subject.from_dict(finding.get("subject"))
-    return "" if subject.kind == "node" else name_of(str(subject))
+    return "" if finding.subject.kind == "node" else name_of(str(finding.subject))
 
 
 def _worded(words: str) -> Markup:
@@ -439,28 +415,26 @@ def _worded(words: str) -> Markup:
     )
 
 
-def _fitness(node: dict[str, t.Any]) -> str:
-    fit = node.get("fit")
-    words = _FITNESS.get(fit if isinstance(fit, str) else "", "could not tell")
-    return f"{words}, not fully checked" if node.get("partial") is True else words
+def _fitness(node: NodeReport) -> str:
+    words = _FITNESS[node.verdict.fit]
+    return f"{words}, not fully checked" if node.verdict.partial else words
 
 
-def _gpus(node: dict[str, t.Any]) -> str:
+def _gpus(node: NodeReport) -> str:
     """How many GPUs of which model."""
-    names = [name_of(gpu.get("name")) for gpu in mappings(mapping(node.get("facts")).get("gpus"))]
+    names = [name_of(gpu.get("name")) for gpu in node.gpus]
     return " and ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(sorted(names)))
 
 
-def _codes(bad: t.Sequence[dict[str, t.Any]]) -> tuple[list[_Code], int]:
+def _codes(bad: t.Sequence[NodeReport]) -> tuple[list[_Code], int]:
     """The findings of all nodes by what they are, the worst and most frequent first, and how many
     kinds are left out.
     """
     nodes: dict[tuple[str, str], dict[str, None]] = {}
     for node in bad:
-        for finding in mappings(node.get("findings")):
-            nodes.setdefault((_status(finding), name_of(finding.get("code"))), {})[
-                name_of(node.get("name"))
-            ] = None
+        for found in node.verdict.findings:
+            key = (found.finding.status, name_of(found.finding.code))
+            nodes.setdefault(key, {})[name_of(node.name)] = None
     ranked = sorted(
         nodes.items(), key=lambda item: (-STATUSES.index(item[0][0]), -len(item[1]), item[0][1])
     )
@@ -481,24 +455,17 @@ def _few(names: t.Iterable[str], most: int = 30) -> str:
 # ---- the others ----
 
 
-def _results(node: dict[str, t.Any]) -> list[dict[str, t.Any]]:
-    return mappings(node.get("health"))
-
-
-def _skipped(nodes: t.Sequence[dict[str, t.Any]]) -> list[_Group]:
+def _skipped(nodes: t.Sequence[NodeReport]) -> list[_Group]:
     """What was not run and why, with the nodes that it was not run on; the same reason once."""
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for node in nodes:
-        name = name_of(node.get("name"))
-        if node.get("skipped"):
-            reasons.setdefault(("", text_of(node["skipped"])), {})[name] = None
-        for result in _results(node):
-            if _status(result) == SKIP:
-                planned = any(
-                    finding.get("code") == WOULD_RUN for finding in mappings(result.get("findings"))
-                )
-                words = f"{text_of(result.get('summary'))}{' (check mode)' if planned else ''}"
-                reasons.setdefault((name_of(result.get("check")), words), {})[name] = None
+        name = name_of(node.name)
+        if node.skipped:
+            reasons.setdefault(("", node.skipped), {})[name] = None
+        for result in node.results:
+            if result.status == SKIP:
+                words = f"{result.summary}{' (check mode)' if is_planned(result) else ''}"
+                reasons.setdefault((name_of(result.check), words), {})[name] = None
     by_reason: dict[tuple[str, tuple[str, ...]], list[str]] = {}
     for (check, words), names in reasons.items():
         by_reason.setdefault((words, tuple(names)), []).append(check)
@@ -524,10 +491,10 @@ def _cut(groups: list[_Group]) -> list[_Group]:
     ]
 
 
-def _missed(mesh: t.Any) -> list[_Group]:
+def _missed(mesh: t.Optional[dict[str, t.Any]]) -> list[_Group]:
     """Measurements between nodes that were planned and did not take place, by their reason."""
     reasons: dict[str, list[str]] = {}
-    for one in mappings(mapping(mesh).get("missed")):
+    for one in mappings_in(mapping(mesh).get("missed")):
         words = (
             f"{name_of(one.get('check'))} on {name_of(one.get('plane'))}: "
             f"{text_of(one.get('message'))}"
@@ -546,9 +513,9 @@ def _missed(mesh: t.Any) -> list[_Group]:
     return _cut(sorted(groups, key=lambda group: -group.nodes))
 
 
-def _healthy(nodes: t.Sequence[dict[str, t.Any]]) -> list[_Group]:
+def _healthy(nodes: t.Sequence[NodeReport]) -> list[_Group]:
     """The healthy nodes: what is the same of all of them once, and what is not where they are few."""
-    said = {name_of(node.get("name")): _good_words(node) for node in nodes if _status(node) == PASS}
+    said = {name_of(node.name): _good_words(node) for node in nodes if node.status == PASS}
     if not said:
         return []
     few = len(said) <= _MOST_HEALTHY
@@ -574,41 +541,34 @@ def _healthy(nodes: t.Sequence[dict[str, t.Any]]) -> list[_Group]:
     return _cut([_Group(_few(names), len(names), list(lines)) for lines, names in several.items()])
 
 
-def _good_words(node: dict[str, t.Any]) -> tuple[str, ...]:
+def _good_words(node: NodeReport) -> tuple[str, ...]:
     """The GPUs of a healthy node, and what each check that passed says."""
     passed = [
-        result
-        for result in _results(node)
-        if _status(result) == PASS and result.get("check") != "gpu_count"
+        result for result in node.results if result.status == PASS and result.check != "gpu_count"
     ]
     return (
         _gpus(node) or "no GPUs known",
-        *(f"{name_of(one.get('check'))}: {text_of(one.get('summary'))}" for one in passed),
+        *(f"{name_of(result.check)}: {result.summary}" for result in passed),
     )
 
 
-def _row(node: dict[str, t.Any], anchors: t.Mapping[str, str]) -> _Row:
-    findings = mappings(node.get("findings"))
-    status = _status(node)
+def _row(node: NodeReport, anchors: t.Mapping[str, str]) -> _Row:
+    findings = node.verdict.findings
     first = ""
     if findings:
-        first = ": ".join(
-            filter(None, (_subject(findings[0]), text_of(findings[0].get("message"))))
+        finding = findings[0].finding
+        first = ": ".join(filter(None, (_subject(finding), finding.message)))
+    elif node.status == SKIP:
+        first = node.skipped or next(
+            (result.summary for result in node.results if result.status == SKIP), ""
         )
-    elif status == SKIP:
-        first = text_of(node.get("skipped")) or next(
-            (text_of(one.get("summary")) for one in _results(node) if _status(one) == SKIP), ""
-        )
-    actions = [
-        read_action(action) for action in listed(node.get("actions")) if isinstance(action, str)
-    ]
-    urgency = max([ACTIONS.index(action) for action in actions], default=0)
-    name = name_of(node.get("name"))
+    urgency = max([ACTIONS.index(action) for action in node.verdict.actions], default=0)
+    name = name_of(node.name)
     return _Row(
         name,
-        anchors.get(name, "") if status in _BAD else "",
-        status,
-        STATUSES.index(status),
+        anchors.get(name, "") if node.status in _BAD else "",
+        node.status,
+        STATUSES.index(node.status),
         _fitness(node),
         _gpus(node),
         len(findings),

@@ -15,13 +15,24 @@ import re
 import shlex
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
-    listed,
-    mapping,
-    mappings,
-    text_of,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    NodeReport,
+    RunReport,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
+    sequence,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    FAIL,
+    PASS,
+    SKIP,
+    UNKNOWN,
+    WARN,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import text_of
 
 #: A host name that is itself and nothing else where Ansible expects a pattern.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
@@ -45,78 +56,72 @@ class Command(t.NamedTuple):
     left_out: list[str]
 
 
-def commands_of(document: t.Any) -> list[Command]:
+def commands_of(report: RunReport) -> list[Command]:
     """What to run once the bad part is mended: the checks of the nodes themselves, and those
     between nodes with healthy partners.
     """
-    document = mapping(document)
-    nodes = {
-        text_of(node.get("name")): node
-        for node in mappings(document.get("nodes"))
-        if node.get("name")
-    }
-    bad = {name: node for name, node in nodes.items() if node.get("status") not in ("pass", "skip")}
+    nodes = {node.name: node for node in report.nodes if node.name}
     alone: dict[str, set[str]] = {}
     meshed: list[str] = []
-    for name, node in bad.items():
-        found = {text_of(finding.get("check")) for finding in mappings(node.get("findings"))} or {
-            ""
-        }
+    for name, node in nodes.items():
+        if node.status in (PASS, SKIP):
+            continue
+        found = {found.check for found in node.verdict.findings} or {""}
         if found & set(registry.names_on_mesh()):
             meshed.append(name)
         if found - set(registry.names_on_mesh()):
             alone[name] = found - set(registry.names_on_mesh())
-    commands = []
-    if alone:
-        wanted = set().union(*alone.values())
-        names = (
-            [name for name in registry.names_of_pass() if name in wanted]
-            if wanted <= set(registry.names_of_pass())
-            else []
-        )
-        words = (
-            f"{'The checks that found something' if names else 'All checks of a node'}, on "
-            "the nodes that need attention"
-        )
-        peers = _peers(nodes, list(alone))
-        if peers:
-            words += (
-                f", with {len(peers)} healthy nodes of the kind, without which nothing "
-                "can be below the fleet"
-            )
-        commands.append(
-            _command(
-                words, "--skip-tags", list(alone) + peers, {"checks_list": names} if names else {}
-            )
-        )
-    between = _between(document)
-    if meshed or between:
-        suspects = list(dict.fromkeys(meshed + between))
-        partners = _partners(document, nodes, suspects)
-        words = "The network between the nodes that need attention or stand at a bad link or path"
-        if partners:
-            words += (
-                f", with {len(partners)} healthy nodes as partners "
-                f"({', '.join(partners)}), without which it cannot be told whose fault it "
-                "is"
-            )
-        planned = mapping(next(iter(mappings(mapping(document.get("mesh")).get("plans"))), {})).get(
-            "checks"
-        )
-        names = [name for name in registry.names_on_mesh() if name in listed(planned)] or list(
-            registry.names_on_mesh()
-        )
-        commands.append(_command(words, "--tags", suspects + partners, {"mesh_checks": names}))
-    return commands
+    commands = [_of_nodes(nodes, alone)] if alone else []
+    suspects = list(dict.fromkeys(meshed + _between(report)))
+    return commands + ([_of_mesh(report, nodes, suspects)] if suspects else [])
 
 
-def _between(document: dict[str, t.Any]) -> list[str]:
+def _of_nodes(nodes: dict[str, NodeReport], alone: dict[str, set[str]]) -> Command:
+    """The checks of the nodes themselves, by host what found something there."""
+    wanted = set().union(*alone.values())
+    names = (
+        [name for name in registry.names_of_pass() if name in wanted]
+        if wanted <= set(registry.names_of_pass())
+        else []
+    )
+    words = (
+        f"{'The checks that found something' if names else 'All checks of a node'}, on "
+        "the nodes that need attention"
+    )
+    peers = _peers(nodes, list(alone))
+    if peers:
+        words += (
+            f", with {len(peers)} healthy nodes of the kind, without which nothing "
+            "can be below the fleet"
+        )
+    variables = {"checks_list": names} if names else {}
+    return _command(words, "--skip-tags", list(alone) + peers, variables)
+
+
+def _of_mesh(report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequence[str]) -> Command:
+    partners = _partners(report, nodes, suspects)
+    words = "The network between the nodes that need attention or stand at a bad link or path"
+    if partners:
+        words += (
+            f", with {len(partners)} healthy nodes as partners "
+            f"({', '.join(partners)}), without which it cannot be told whose fault it "
+            "is"
+        )
+    plan = next(iter(mappings_in(mapping(report.mesh).get("plans"))), {})
+    planned = sequence(plan.get("checks"))
+    names = [name for name in registry.names_on_mesh() if name in planned] or list(
+        registry.names_on_mesh()
+    )
+    return _command(words, "--tags", [*suspects, *partners], {"mesh_checks": names})
+
+
+def _between(report: RunReport) -> list[str]:
     """The hosts at the ends of bad links and paths."""
     pairs = [
         pair
-        for finding in mappings(document.get("findings"))
-        if finding.get("status") in ("warn", "unknown", "fail")
-        for pair in mappings(mapping(finding.get("evidence")).get("pairs"))
+        for found in report.findings
+        if found.finding.status in (WARN, UNKNOWN, FAIL)
+        for pair in mappings_in(found.finding.evidence.get("pairs"))
     ]
     return list(
         dict.fromkeys(
@@ -125,49 +130,44 @@ def _between(document: dict[str, t.Any]) -> list[str]:
     )
 
 
-def _peers(nodes: dict[str, t.Any], suspects: t.Sequence[str]) -> list[str]:
+def _peers(nodes: dict[str, NodeReport], suspects: t.Sequence[str]) -> list[str]:
     """Healthy hosts with the GPUs of those suspects that are below the fleet: by themselves these
     would pass.
     """
     below = [
         name
         for name in suspects
-        if any(
-            finding.get("code") == _COMPARED for finding in mappings(nodes[name].get("findings"))
-        )
+        if any(found.finding.code == _COMPARED for found in nodes[name].verdict.findings)
     ]
     models = {model for name in below for model in _models(nodes[name])}
     well = [
         name
         for name, node in nodes.items()
-        if node.get("status") == "pass" and models & _models(node) and _pattern(name)
+        if node.status == PASS and models & _models(node) and _pattern(name)
     ]
     return well[: max(_PARTNERS, _PEERS_EACH * len(below))] if below else []
 
 
-def _models(node: dict[str, t.Any]) -> set[str]:
-    return {
-        text_of(gpu.get("name"))
-        for gpu in mappings(mapping(node.get("facts")).get("gpus"))
-        if gpu.get("name")
-    }
+def _models(node: NodeReport) -> set[str]:
+    return {text_of(gpu.get("name")) for gpu in node.gpus if gpu.get("name")}
 
 
 def _partners(
-    document: dict[str, t.Any], nodes: dict[str, t.Any], suspects: t.Sequence[str]
+    report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequence[str]
 ) -> list[str]:
     """Healthy hosts of the mesh, those first that the suspects were measured with."""
-    members = [text_of(host) for host in listed(mapping(document.get("mesh")).get("hosts"))]
+    members = [text_of(host) for host in sequence(mapping(report.mesh).get("hosts"))]
     met = [
         text_of(host)
         for name in suspects
-        for finding in mappings(mapping(nodes.get(name)).get("findings"))
-        for host in listed(mapping(finding.get("evidence")).get("partners"))
+        if name in nodes
+        for found in nodes[name].verdict.findings
+        for host in sequence(found.finding.evidence.get("partners"))
     ]
     well = [
         host
         for host in dict.fromkeys(met + members)
-        if mapping(nodes.get(host)).get("status") == "pass" and host not in suspects
+        if host in nodes and nodes[host].status == PASS and host not in suspects
     ]
     return [host for host in well if _pattern(host)][:_PARTNERS]
 

@@ -20,14 +20,16 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.ne
     LEAST_LOST,
     MAXIMUM_LOSS,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
+    number,
+    sequence,
+    whole_number,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     bare,
-    count,
-    listed,
-    mapping,
-    mappings,
     name_of,
-    number,
     plural,
     quantity,
     source_words,
@@ -103,25 +105,27 @@ def heats_of(mesh: t.Any) -> list[Heat]:
     left out.
     """
     mesh = mapping(mesh)
-    hosts = [name_of(host) for host in listed(mesh.get("hosts"))]
-    plan = mapping(next(iter(listed(mesh.get("plans"))), None))
+    hosts = [name_of(host) for host in sequence(mesh.get("hosts"))]
+    plan = mapping(next(iter(sequence(mesh.get("plans"))), None))
     found = []
-    for matrix in mappings(mesh.get("matrices")):
+    for matrix in mappings_in(mesh.get("matrices")):
         if name_of(matrix.get("measure")) not in _TITLES:
             continue
         cells = _missed(mesh, matrix, hosts)
         cells.update(
             {
                 (cell[0], cell[1]): number(cell[2])
-                for cell in listed(matrix.get("cells"))
+                for cell in sequence(matrix.get("cells"))
                 if isinstance(cell, list)
                 and len(cell) >= 3
-                and all(count(place) is not None and place < len(hosts) for place in cell[:2])
+                and all(
+                    whole_number(place) is not None and place < len(hosts) for place in cell[:2]
+                )
             }
         )
         if cells:
             pairs = [(source, target, value) for (source, target), value in cells.items()]
-            found.append(_heat(matrix, pairs, hosts, plan, mappings(mesh.get("expected"))))
+            found.append(_heat(matrix, pairs, hosts, plan, mappings_in(mesh.get("expected"))))
     return found
 
 
@@ -133,7 +137,7 @@ def _missed(
     """
     places = {host: place for place, host in enumerate(hosts)}
     found: dict[tuple[int, int], float | None] = {}
-    for one in mappings(mesh.get("missed")):
+    for one in mappings_in(mesh.get("missed")):
         ends = [places.get(name_of(one.get(end))) for end in ("host", "partner")]
         if (
             one.get("check") == matrix.get("check")
@@ -237,8 +241,8 @@ def _bandwidth(
     own = {number(one.get("link_speed")): one for one in expected if one.get("plane") == plane}
     members = next(
         (
-            listed(one.get("members"))
-            for one in mappings(plan.get("planes"))
+            sequence(one.get("members"))
+            for one in mappings_in(plan.get("planes"))
             if one.get("name") == plane
         ),
         [],
@@ -290,7 +294,7 @@ def _loss(plan: dict[str, t.Any]) -> tuple[_Judge, dict[str, str], list[str]]:
     options = mapping(mapping(plan.get("options")).get("ping_mesh"))
     given = number(options.get("maximum_loss"))
     most = MAXIMUM_LOSS if given is None else given
-    sent = count(options.get("count")) or 20
+    sent = whole_number(options.get("count")) or 20
 
     def judge(_source: int, _target: int, value: float) -> str:
         if value * 100 > most and round(value * sent) >= LEAST_LOST:
@@ -368,7 +372,7 @@ def _shaped(
                 for row, host in enumerate(hosts)
             ],
         )
-    groups = [name_of(group) for group in listed(plan.get("groups"))]
+    groups = [name_of(group) for group in sequence(plan.get("groups"))]
     names = list(dict.fromkeys(groups))
     if len(groups) == len(hosts) and 1 < len(names) <= MOST_HOSTS and all(names):
         by = name_of(plan.get("group_by")) or "group"

@@ -14,23 +14,27 @@ from __future__ import annotations
 import statistics
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_bandwidth import (
-    DIRECTIONS,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    NodeReport,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.links import (
     expected_bandwidth,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import short_pci
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
-    count,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
     mapping,
-    mappings,
-    name_of,
+    mappings_in,
     number,
+    whole_number,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import short_pci
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_bandwidth import (
+    DIRECTIONS,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+    name_of,
     plural,
     quantity,
     source_words,
-    text_of,
 )
 
 CHECK = "pcie_bandwidth"
@@ -121,31 +125,32 @@ class _Link(t.NamedTuple):
     said: str
 
 
-def charts_of(nodes: t.Any, anchors: t.Mapping[str, str]) -> list[Chart]:
-    """A chart for each kind of link in the run document's ``nodes``; ``anchors`` are the places of
-    the nodes' details by name.
+def charts_of(nodes: t.Sequence[NodeReport], anchors: t.Mapping[str, str]) -> list[Chart]:
+    """A chart for each kind of link of the nodes; ``anchors`` are the places of their details by
+    name.
     """
     kinds: dict[tuple[str, Floor], list[_Link]] = {}
-    for node in mappings(nodes):
+    for node in nodes:
         for kind, link in _links(node, anchors):
             kinds.setdefault(kind, []).append(link)
     return [_chart(model, floor, links) for (model, floor), links in kinds.items()]
 
 
 def _links(
-    node: dict[str, t.Any], anchors: t.Mapping[str, str]
+    node: NodeReport, anchors: t.Mapping[str, str]
 ) -> t.Iterator[tuple[tuple[str, Floor], _Link]]:
     rates = _rates(node)
     if not rates:
         return
-    taken = mapping(mapping(node.get("readings")).get(CHECK))
+    taken = mapping(node.readings.get(CHECK))
     readings = {
-        str(gpu.get("index")): gpu for gpu in mappings(mapping(taken.get("readings")).get("gpus"))
+        str(gpu.get("index")): gpu
+        for gpu in mappings_in(mapping(taken.get("readings")).get("gpus"))
     }
     minimum = number(mapping(taken.get("options")).get("minimum"))
-    known = {str(gpu.get("index")): gpu for gpu in mappings(mapping(node.get("facts")).get("gpus"))}
+    known = {str(gpu.get("index")): gpu for gpu in node.gpus}
     said = _said(node)
-    name = name_of(node.get("name"))
+    name = name_of(node.name)
     for index, own in rates.items():
         gpu = readings.get(index) or known.get(index) or {}
         model = (
@@ -160,14 +165,14 @@ def _links(
         )
 
 
-def _rates(node: dict[str, t.Any]) -> dict[str, dict[str, float]]:
+def _rates(node: NodeReport) -> dict[str, dict[str, float]]:
     """bytes/s by the copy engine: {GPU: {direction: rate}}."""
     found: dict[str, dict[str, float]] = {}
-    for result in mappings(node.get("health")):
-        for one in mappings(result.get("measurements")) if result.get("check") == CHECK else []:
-            labels, value = mapping(one.get("labels")), number(one.get("value"))
+    for result in node.results:
+        for measured in result.measurements if result.check == CHECK else []:
+            labels, value = measured.labels, number(measured.value)
             known = (
-                one.get("name") == CHECK
+                measured.name == CHECK
                 and labels.get("method") == "copy_engine"
                 and labels.get("direction") in DIRECTIONS
             )
@@ -176,15 +181,13 @@ def _rates(node: dict[str, t.Any]) -> dict[str, dict[str, float]]:
     return found
 
 
-def _said(node: dict[str, t.Any]) -> dict[str, str]:
+def _said(node: NodeReport) -> dict[str, str]:
     """The worst finding of each GPU's link, as ``status code``."""
     found: dict[str, str] = {}
-    for finding in mappings(node.get("findings")):
-        index = count(mapping(finding.get("subject")).get("index"))
-        if finding.get("check") == CHECK and index is not None:
-            found.setdefault(
-                str(index), f"{text_of(finding.get('status'))}: {text_of(finding.get('message'))}"
-            )
+    for check, finding in node.verdict.findings:
+        index = whole_number(finding.subject.index)
+        if check == CHECK and index is not None:
+            found.setdefault(str(index), f"{finding.status}: {finding.message}")
     return found
 
 
@@ -200,7 +203,9 @@ def _floor(gpu: dict[str, t.Any], model: str, minimum: float | None) -> Floor:
         )
     link = mapping(gpu.get("link"))
     row = (
-        expected_bandwidth(count(link.get("max_generation")), count(link.get("max_width")), model)
+        expected_bandwidth(
+            whole_number(link.get("max_generation")), whole_number(link.get("max_width")), model
+        )
         if link
         else None
     )

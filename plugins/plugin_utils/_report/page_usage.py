@@ -18,10 +18,14 @@ import functools
 import typing as t
 
 import jinja2
-from markupsafe import Markup
-
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
     runbook,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
+    number,
+    whole_number,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     STATUSES,
@@ -31,16 +35,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page, plot
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
     as_json,
-    count,
     duration,
-    mapping,
-    mappings,
     name_of,
-    number,
     plural,
     seen,
     text_of,
 )
+from markupsafe import Markup
 
 _COLUMNS = ("mean", "p5", "p50", "p95", "max")
 
@@ -77,11 +78,11 @@ def html_of(document: dict[str, t.Any]) -> str:
         differs=[
             (title, _differing(found.get(key)))
             for key, title in _DIFFERS.items()
-            if mappings(found.get(key))
+            if mappings_in(found.get(key))
         ],
         runs=[_run(name, mapping(runs.get(name))) for name in plot.RUNS],
-        rows=[row for one in mappings(document.get("metrics")) for row in _rows(one)],
-        gpus=[_gpu(one) for one in mappings(document.get("gpus"))],
+        rows=[row for one in mappings_in(document.get("metrics")) for row in _rows(one)],
+        gpus=[_gpu(one) for one in mappings_in(document.get("gpus"))],
         findings=_findings(runs),
         plots=plot.plots_of(document.get("metrics")),
         compared=page._time(document.get("compared")),
@@ -118,7 +119,7 @@ def _template() -> jinja2.Template:
 def _differing(rows: t.Any) -> list[tuple[str, str, str]]:
     return [
         (name_of(row.get("name")), _value(row.get("a")), _value(row.get("b")))
-        for row in mappings(rows)
+        for row in mappings_in(rows)
     ]
 
 
@@ -129,7 +130,7 @@ def _value(value: t.Any) -> str:
 
 
 def _run(name: str, run: dict[t.Any, t.Any]) -> dict[str, t.Any]:
-    hosts = mappings(run.get("hosts"))
+    hosts = mappings_in(run.get("hosts"))
     kinds = sorted(
         {
             text_of(mapping(mapping(host.get("record")).get("platform")).get("kind"))
@@ -142,7 +143,7 @@ def _run(name: str, run: dict[t.Any, t.Any]) -> dict[str, t.Any]:
         "directory": text_of(run.get("directory")),
         "platform": ", ".join(kinds) or "not told",
         "nodes": plural(len(hosts), "node"),
-        "gpus": plural(sum(count(host.get("gpus")) or 0 for host in hosts), "GPU"),
+        "gpus": plural(sum(whole_number(host.get("gpus")) or 0 for host in hosts), "GPU"),
         "warm_up": duration(run.get("warm_up_seconds")),
         "took": duration(max((number(host.get("seconds")) or 0.0 for host in hosts), default=None)),
         "throughput": [
@@ -160,7 +161,7 @@ def _throughput(host: dict[t.Any, t.Any]) -> str:
     mean, median, values = (
         number(told.get("mean")),
         number(told.get("median")),
-        count(told.get("values")),
+        whole_number(told.get("values")),
     )
     return (
         f"{name_of(host.get('host'))}: mean {mean:.6g}, median {median:.6g} of {values}"
@@ -226,8 +227,8 @@ def _gpu(gpu: dict[t.Any, t.Any]) -> list[str]:
 def _findings(runs: dict[t.Any, t.Any]) -> list[_Finding]:
     found = []
     for name in plot.RUNS:
-        for host in mappings(mapping(runs.get(name)).get("hosts")):
-            for one in mappings(mapping(host.get("result")).get("findings")):
+        for host in mappings_in(mapping(runs.get(name)).get("hosts")):
+            for one in mappings_in(mapping(host.get("result")).get("findings")):
                 subject = Subject.from_dict(one.get("subject"))
                 where = "" if subject.kind == "node" else f"{subject}: "
                 code = name_of(one.get("code"))

@@ -5,9 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What the parts of the report page share: reading documents of any version, and figures in words.
-Pure.
-"""
+"""What the parts of the report page share: names, figures and evidence in words. Pure."""
 
 from __future__ import annotations
 
@@ -15,13 +13,17 @@ import json
 import re
 import typing as t
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    mapping,
+    mappings_in,
+    number,
+    whole_number,
+)
 from markupsafe import Markup
 
 #: Characters of one text; the run document has all of it.
 MOST_TEXT = 2000
 _MOST_NAME = 200
-#: Numbers from here on are no reading of anything.
-_LARGEST = 1e18
 
 #: Characters that are seen as nothing, or turn the text around them: controls, and marks of
 #: direction.
@@ -39,37 +41,8 @@ _SOURCES = {
 # ---- reading ----
 
 
-def mapping(value: t.Any) -> dict[t.Any, t.Any]:
-    return value if isinstance(value, dict) else {}
-
-
-def listed(value: t.Any) -> list[t.Any]:
-    return value if isinstance(value, list) else []
-
-
-def mappings(value: t.Any) -> list[dict[t.Any, t.Any]]:
-    """The dictionaries of a list."""
-    return [one for one in listed(value) if isinstance(one, dict)]
-
-
 def text_of(value: t.Any) -> str:
     return value if isinstance(value, str) else "" if value is None else as_json(value)
-
-
-def number(value: t.Any) -> float | None:
-    """A number that arithmetic can be done with, as a float; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    return float(value) if -_LARGEST < value < _LARGEST else None
-
-
-def count(value: t.Any) -> int | None:
-    """A whole number from 0."""
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < _LARGEST
-        else None
-    )
 
 
 def name_of(value: t.Any) -> str:
@@ -198,15 +171,15 @@ def expectations_of(evidence: t.Any) -> list[str]:
             f"at least {quantity(expected['minimum'], expected.get('unit'))} "
             f"({source_words(expected.get('source'), expected.get('detail'))})"
         )
-    if count(evidence.get("expected_gpus")) is not None:
+    if whole_number(evidence.get("expected_gpus")) is not None:
         found.append(f"{plural(evidence['expected_gpus'], 'GPU')} (the inventory: expected_gpus)")
-    for pair in mappings(evidence.get("pairs")):
+    for pair in mappings_in(evidence.get("pairs")):
         if number(pair.get("expected_at_least")) is not None:
             found.append(
                 f"at least {quantity(pair['expected_at_least'], 'bits/s')} "
                 f"({source_words(pair.get('source'), pair.get('detail'))})"
             )
-    for one in mappings(evidence.get("outliers")):
+    for one in mappings_in(evidence.get("outliers")):
         if number(one.get("median")) is not None:
             peers = (
                 f"the median of {text_of(one.get('peers'))} peers, MAD "
@@ -248,7 +221,7 @@ def evidence_of(evidence: t.Any) -> list[Evidence]:
     evidence = mapping(evidence)
     shown = []
     for key, value in list(evidence.items())[:_MOST_KEYS]:
-        rows = mappings(value)
+        rows = mappings_in(value)
         if key == "expected" and isinstance(value, dict):
             continue
         if rows and len(rows) == len(value):

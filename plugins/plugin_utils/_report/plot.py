@@ -13,14 +13,13 @@ from __future__ import annotations
 
 import typing as t
 
-from markupsafe import Markup
-
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
     mapping,
-    mappings,
+    mappings_in,
     number,
-    text_of,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import text_of
+from markupsafe import Markup
 
 WIDTH, HEIGHT = 960.0, 190.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 12.0, 8.0, 24.0
@@ -79,7 +78,7 @@ class Plot(t.NamedTuple):
 
 def plots_of(metrics: t.Any) -> list[Plot]:
     """A plot for each metric of a comparison's document that has values over time."""
-    return [plot for plot in (_plot(row) for row in mappings(metrics)) if plot is not None]
+    return [plot for plot in (_plot(row) for row in mappings_in(metrics)) if plot is not None]
 
 
 def _plot(row: dict[t.Any, t.Any]) -> Plot | None:

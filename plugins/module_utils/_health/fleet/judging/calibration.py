@@ -24,7 +24,7 @@ from ...lenient import mapping, mappings_in
 from ...node_names import fold
 from ...text import plain
 from .fleet_statistics import LEAST_SHARE, MINIMUM_NODES
-from .report import UNFIT
+from .report import UNFIT, NodeReport, RunReport
 
 #: Part of the median that a floor is. A judgement: healthy GPUs of a node lie within 3 %
 #: (nvbandwidth's issue 24), runs of one within 1 %, and the mildest fault of a link, a lost
@@ -114,7 +114,9 @@ TARGETS: Tuple[Target, ...] = (
 )
 
 
-class Value(NamedTuple):
+class GpuRate(NamedTuple):
+    """What a run measured on a GPU of a node."""
+
     node: str
     gpu: str
     value: float
@@ -183,58 +185,47 @@ class Gathered:
         self._runs = runs
         self._seen: Dict[Tuple[str, Target], int] = {}
         #: Model and target -> class -> labels -> values.
-        self.values: Dict[Tuple[str, Target], Dict[str, Dict[str, List[Value]]]] = {}
+        self.values: Dict[Tuple[str, Target], Dict[str, Dict[str, List[GpuRate]]]] = {}
         self.tables: Dict[Tuple[str, Target, str], Tuple[Optional[float], str]] = {}
         #: Why results were not taken -> how many.
         self.left_out: Dict[str, int] = {}
         self.documents: List[str] = []
 
-    def add(self, document: Mapping[str, Any]) -> None:
-        if document.get("check_mode") or mapping(document.get("replay")):
+    def add(self, report: RunReport) -> None:
+        if report.run.check_mode or report.replay:
             self._leave("documents of runs in check mode, or of replays")
             return
-        run = str(document.get("run_id"))
+        run = report.run.run_id
         if run in self.documents:
             self._leave("documents of a run that was read already")
             return
         self.documents.append(run)
-        nodes = document.get("nodes")
-        for node in nodes if isinstance(nodes, list) else []:
-            if isinstance(node, dict):
-                self._add_node(node, run)
+        for node in report.nodes:
+            self._add_node(node, run)
 
     def _leave(self, why: str) -> None:
         self.left_out[why] = self.left_out.get(why, 0) + 1
 
-    def _add_node(self, node: Mapping[str, Any], run: str) -> None:
-        name = str(node.get("name"))
-        health = node.get("health")
-        results = [
-            CheckResult.from_dict(result) for result in (health if isinstance(health, list) else [])
-        ]
+    def _add_node(self, node: NodeReport, run: str) -> None:
         for target in TARGETS:
-            for result in results:
+            key = (node.name, target)
+            for result in node.results:
                 if result.check != target.check or not result.measurements:
                     continue
-                if self._seen.get((name, target), 0) >= self._runs:
+                if self._seen.get(key, 0) >= self._runs:
                     self._leave(f"results beyond the newest {self._runs} of a node")
-                elif node.get("fit") == UNFIT:
+                elif node.verdict.fit == UNFIT:
                     self._leave("results of nodes that were unfit")
                 elif result.status != PASS:
                     self._leave("results that were no pass")
                 else:
-                    self._seen[(name, target)] = self._seen.get((name, target), 0) + 1
-                    self._add_result(node, name, target, result, run)
+                    self._seen[key] = self._seen.get(key, 0) + 1
+                    self._add_result(node, target, result, run)
 
-    def _add_result(
-        self, node: Mapping[str, Any], name: str, target: Target, result: CheckResult, run: str
-    ) -> None:
-        read = mapping(mapping(mapping(node.get("readings")).get(target.check)).get("readings"))
+    def _add_result(self, node: NodeReport, target: Target, result: CheckResult, run: str) -> None:
+        read = mapping(mapping(node.readings.get(target.check)).get("readings"))
         gpus = {str(gpu.get("index")): gpu for gpu in mappings_in(read.get("gpus"))}
-        models = {
-            str(gpu.get("index")): gpu.get("name")
-            for gpu in mappings_in(mapping(node.get("facts")).get("gpus"))
-        }
+        models = {str(gpu.get("index")): gpu.get("name") for gpu in node.gpus}
         for measured in result.measurements:
             labels = dict(measured.labels)
             gpu = labels.pop("gpu", "")
@@ -252,7 +243,7 @@ class Gathered:
             by_labels = self.values.setdefault((model, target), {}).setdefault(kind, {})
             by_labels.setdefault(
                 ", ".join(value for _key, value in sorted(labels.items())), []
-            ).append(Value(name, gpu, measured.value, run))
+            ).append(GpuRate(node.name, gpu, measured.value, run))
 
 
 def propose(gathered: Gathered) -> List[Proposal]:
@@ -302,7 +293,7 @@ def propose(gathered: Gathered) -> List[Proposal]:
     return found
 
 
-def _spread(values: Sequence[Value], labels: str, target: Target) -> Spread:
+def _spread(values: Sequence[GpuRate], labels: str, target: Target) -> Spread:
     ranked = sorted(values, key=lambda one: one.value)
     numbers = [one.value / target.scale for one in ranked]
     nodes = {one.node for one in ranked}

@@ -10,10 +10,10 @@ history, which the caller keeps.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...model import FAIL, STATUSES, WARN, Finding
-from ...lenient import mapping, mappings_in
+from .report import RunReport
 from ...node_names import natural
 from ...times import parse_stamp
 
@@ -29,8 +29,8 @@ _MOST_PASSES = 50
 _MOST_WORDS = 5
 
 
-class Policy(NamedTuple):
-    """What follows from what was found. Read it from what a user wrote with `policy_from`."""
+class JobPolicy(NamedTuple):
+    """What follows from what was found. Read it from what a user wrote with `job_policy_from`."""
 
     on_fail: str = WARN_OWNER
     on_warn: str = CONTINUE
@@ -43,17 +43,17 @@ class Policy(NamedTuple):
         return dict(self._asdict(), codes=dict(self.codes))
 
 
-def policy_from(given: Any, option: str = "policy") -> Policy:
+def job_policy_from(given: Any, option: str = "policy") -> JobPolicy:
     """The policy a user wrote; raises ValueError that names the option, its value and what is
     accepted.
     """
     given = {} if given is None else given
     if not isinstance(given, dict):
-        raise _refused(option, given, f"a dictionary with any of {', '.join(Policy._fields)}")
+        raise _refused(option, given, f"a dictionary with any of {', '.join(JobPolicy._fields)}")
     for name in given:
-        if name not in Policy._fields:
+        if name not in JobPolicy._fields:
             raise ValueError(
-                f"{option}.{name} does not exist; accepted are {', '.join(Policy._fields)}"
+                f"{option}.{name} does not exist; accepted are {', '.join(JobPolicy._fields)}"
             )
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in ("on_fail", "on_warn"):
@@ -80,7 +80,7 @@ def policy_from(given: Any, option: str = "policy") -> Policy:
         raise _refused(f"{option}.passes", passes, f"a number of passes from 1 to {_MOST_PASSES}")
     if "passes" in chosen:
         chosen["passes"] = int(passes)
-    return Policy(**chosen)
+    return JobPolicy(**chosen)
 
 
 def _refused(option: str, value: Any, accepted: str) -> ValueError:
@@ -121,7 +121,7 @@ class Fact(NamedTuple):
         )
 
 
-class Decision(NamedTuple):
+class JobDecision(NamedTuple):
     """What becomes of the job and why; ``history`` is to be kept for the next pass."""
 
     decision: str
@@ -137,23 +137,20 @@ class Decision(NamedTuple):
 
 
 def decide(
-    document: Dict[str, Any],
-    policy: Policy,
-    history: Any = None,
-    hosts: Optional[Iterable[str]] = None,
-) -> Decision:
-    """Decide by a run document. ``hosts`` are the nodes of the job, all of the run's where not
+    report: RunReport, policy: JobPolicy, history: Any = None, hosts: Optional[Iterable[str]] = None
+) -> JobDecision:
+    """Decide by a judged run. ``hosts`` are the nodes of the job, all of the run's where not
     given; raises ValueError for one that is not in the run.
 
     ``history`` is that of the decision before (None: there was none); what in it is not understood
     does not count.
     """
     passes = [one for one in history if isinstance(one, dict)] if isinstance(history, list) else []
-    run, finished = str(document.get("run_id")), parse_stamp(document.get("finished"))
+    run, finished = report.run.run_id, parse_stamp(report.run.finished)
     # Who decides twice about one pass has still seen it once.
     earlier = [one for one in passes if one.get("run_id") != run]
     facts = []
-    for node, check, finding in _found(document, hosts):
+    for node, check, finding in _found(report, hosts):
         wanted = policy.codes.get(
             finding.code, policy.on_fail if finding.status == FAIL else policy.on_warn
         )
@@ -179,21 +176,16 @@ def decide(
     kept = (earlier + [dict(now, run_id=run, finished=finished, told=not news, acted=acted)])[
         -_MOST_PASSES:
     ]
-    return Decision(
+    return JobDecision(
         decision, _reason(facts, policy, _pause(earlier, finished)), facts, kept, news, acted
     )
 
 
-def _found(document: Dict[str, Any], hosts: Optional[Iterable[str]]) -> List[Any]:
+def _found(report: RunReport, hosts: Optional[Iterable[str]]) -> List[Tuple[str, str, Finding]]:
     """Findings that can count as (node, check, finding), those of the run where one of its nodes is
     of the job.
     """
-    rows = document.get("nodes")
-    by_name = (
-        {str(row.get("name")): row for row in rows if isinstance(row, dict)}
-        if isinstance(rows, list)
-        else {}
-    )
+    by_name = {node.name: node for node in report.nodes}
     names = list(by_name) if hosts is None else [str(name) for name in hosts]
     for name in names:
         if name not in by_name:
@@ -201,13 +193,16 @@ def _found(document: Dict[str, Any], hosts: Optional[Iterable[str]]) -> List[Any
                 f"hosts: {name!r} is not in the run, which has "
                 f"{', '.join(sorted(by_name, key=natural)[:20]) or 'no nodes'}"
             )
-    found = [(name, one) for name in names for one in mappings_in(by_name[name].get("findings"))]
-    for one in mappings_in(document.get("findings")):
-        of = mapping(one.get("evidence")).get("nodes")
-        if hosts is None or (isinstance(of, list) and set(map(str, of)) & set(names)):
-            found.append(("", one))
-    read = [(node, str(one.get("check") or ""), Finding.from_dict(one)) for node, one in found]
-    return [row for row in read if row[2].status in (WARN, FAIL)]
+    found = [(name, each) for name in names for each in by_name[name].verdict.findings]
+    for each in report.findings:
+        nodes = each.finding.evidence.get("nodes")
+        if hosts is None or (isinstance(nodes, list) and set(map(str, nodes)) & set(names)):
+            found.append(("", each))
+    return [
+        (node, each.check, each.finding)
+        for node, each in found
+        if each.finding.status in (WARN, FAIL)
+    ]
 
 
 def _key(node: str, finding: Finding) -> List[str]:
@@ -249,7 +244,7 @@ def _pause(passes: Sequence[Dict[str, Any]], finished: Optional[float]) -> Optio
     )
 
 
-def _reason(facts: List[Fact], policy: Policy, pause: Optional[float]) -> str:
+def _reason(facts: List[Fact], policy: JobPolicy, pause: Optional[float]) -> str:
     """The facts in a sentence, those that carry the decision first."""
     if not facts:
         return "nothing was found that decides about the job"

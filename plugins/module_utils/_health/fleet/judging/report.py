@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 from .node_answer import NodeAnswer
 from .policy import Policy, apply_policy, policy_as_far_as_valid
 from ... import VERSION
-from ...lenient import sequence, mapping, mappings_in
+from ...lenient import mapping, mappings_in, number, sequence, text, whole_number
 from ...model import SKIP, CheckResult, Finding, read_action, read_status
 from ...times import parse_stamp, stamp_of
 
@@ -38,7 +38,7 @@ class CheckFinding(NamedTuple):
 
     @classmethod
     def from_dict(cls, data: Any) -> "CheckFinding":
-        return cls(_text(mapping(data).get("check")), Finding.from_dict(data))
+        return cls(text(mapping(data).get("check")), Finding.from_dict(data))
 
 
 @dataclass(frozen=True)
@@ -266,11 +266,11 @@ class RunReport:
             RunVerdict(
                 read_status(verdict.get("status")),
                 verdict.get("passed") is True,
-                _text(verdict.get("reason")),
+                text(verdict.get("reason")),
             ),
             {
-                **{name: _count(counts.get(name)) for name in _COUNTS},
-                "nodes": _count(counts.get("nodes")) or len(nodes),
+                **{name: (whole_number(counts.get(name)) or 0) for name in _COUNTS},
+                "nodes": (whole_number(counts.get("nodes")) or 0) or len(nodes),
             },
             nodes,
             _findings(data.get("findings")),
@@ -303,35 +303,22 @@ _MEMBERS = (
 
 
 def _identity(data: Dict[str, Any]) -> RunIdentity:
-    versions, seconds = mapping(data.get("versions")), data.get("duration_seconds")
+    versions = mapping(data.get("versions"))
     return RunIdentity(
-        _text(data.get("run_id")),
-        _text(data.get("phase")) or "run",
-        _text(data.get("started")),
-        _text(data.get("finished")),
-        _seconds(seconds),
+        text(data.get("run_id")),
+        text(data.get("phase")) or "run",
+        text(data.get("started")),
+        text(data.get("finished")),
+        number(data.get("duration_seconds"), 0) or 0.0,
         bool(data.get("check_mode")),
-        _text(versions.get("collection")) or None,
-        _text(versions.get("ansible")) or None,
-        _text(data.get("run")) or None,
+        text(versions.get("collection")) or None,
+        text(versions.get("ansible")) or None,
+        text(data.get("run")) or None,
     )
-
-
-def _seconds(value: Any) -> float:
-    is_number = isinstance(value, (int, float)) and not isinstance(value, bool)
-    return value if is_number and 0 <= value < 1e18 else 0.0
 
 
 def _findings(recorded: Any) -> List[CheckFinding]:
     return [CheckFinding.from_dict(found) for found in mappings_in(recorded)]
-
-
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
-
-
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else 0
 
 
 #: The verdict on a host on which nothing was to be checked.

@@ -27,7 +27,7 @@ def read(text: str) -> Dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ValueError(f"it is not JSON: {error}") from None
     schema = document.get("schema") if isinstance(document, dict) else None
-    if schema != SCHEMA:
+    if not isinstance(document, dict) or schema != SCHEMA:
         raise ValueError(
             f"its schema is {schema!r} and not {SCHEMA!r}"
             if schema
