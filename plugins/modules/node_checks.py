@@ -111,6 +111,10 @@ readings:
   description: The options and raw readings by check.
   type: dict
   returned: when O(readings=true)
+started:
+  description: When the checks were started, in seconds since the epoch by the controller's clock.
+  type: float
+  returned: when the node was reached
 """
 
 from ansible.module_utils.basic import AnsibleModule
