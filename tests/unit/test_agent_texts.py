@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import result  # noqa: E402
 from _health.node import registry  # noqa: E402
 from _health.model import STATUSES, CheckResult, Finding, Measurement, Subject, concluded  # noqa: E402

@@ -38,6 +38,16 @@ MOST_CHARACTERS = 1 << 16
 MOST_ITEMS = 1 << 16
 MOST_DEPTH = 32
 
+_TYPE_NAMES = {
+    "Any": Any,
+    "Dict": Dict,
+    "List": List,
+    "Literal": Literal,
+    "Optional": Optional,
+    "Union": Union,
+    "Unsigned": Unsigned,
+}
+
 T = TypeVar("T")
 #: Reads a value at a depth; `_WRONG` for a value of the wrong type.
 Reader = Callable[[Any, int], Any]
@@ -117,7 +127,9 @@ def decode(kind: Type[T], value: Any) -> T:
 @lru_cache(maxsize=None)
 def _fields(kind: Any) -> Dict[str, Reader]:
     """How to read each field of a `TypedDict`."""
-    return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
+    # Python 3.8 resolves an inherited field's type in the module of the class that inherits it.
+    hints = get_type_hints(kind, localns=_TYPE_NAMES)
+    return {name: _reader(hint) for name, hint in hints.items()}
 
 
 def _reader(hint: Any) -> Reader:

@@ -263,7 +263,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         findings = _judge_absence(readings, options, gpus)
     return judge_gpus(
         NAME,
-        readings,
+        gpus,
         lambda gpu, subject: ([], []),
         lambda found: _clean(readings, runs, what),
         findings,

@@ -188,7 +188,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             )
         return [], _measurements(gpu, pairs)
 
-    result = judge_gpus(NAME, readings, judge_gpu, lambda _gpus: "", found)
+    result = judge_gpus(NAME, gpus, judge_gpu, lambda _gpus: "", found)
     return concluded(
         NAME,
         result.findings + lost_meanwhile(gpus, readings.get("after")),

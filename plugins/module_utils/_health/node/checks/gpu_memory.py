@@ -144,7 +144,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         return found, _measurements(gpu)
 
     result = judge_gpus(
-        NAME, readings, judge_gpu, lambda _gpus: "", gates.findings + node_findings(gpus)
+        NAME, gpus, judge_gpu, lambda _gpus: "", gates.findings + node_findings(gpus)
     )
     lost = lost_meanwhile(gpus, readings.get("after"))
     return concluded(NAME, result.findings + lost, _healthy(gpus), result.measurements)

@@ -128,7 +128,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     gpus = listed_gpus(readings)
     more = _judge_mps(mappings_in(readings.get("mps")), gpus, strict) + _not_listed(gpus)
     return judge_gpus(
-        NAME, readings, lambda gpu, subject: _judge_gpu(gpu, subject, scope, strict), _summary, more
+        NAME, gpus, lambda gpu, subject: _judge_gpu(gpu, subject, scope, strict), _summary, more
     )
 
 

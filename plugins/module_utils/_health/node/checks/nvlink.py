@@ -242,7 +242,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         )
         return found, _measurements(gpu, links)
 
-    return judge_gpus(NAME, readings, judge_gpu, _summary, node)
+    return judge_gpus(NAME, gpus, judge_gpu, _summary, node)
 
 
 def _node_findings(

@@ -166,7 +166,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             found.append(Finding("not_measured", UNKNOWN, "was not measured", "watch", subject))
         return found, _measurements(gpu, rates[gpu["number"]])
 
-    result = judge_gpus(NAME, dict(readings, gpus=numbered), judge_gpu, lambda _gpus: "", findings)
+    result = judge_gpus(NAME, numbered, judge_gpu, lambda _gpus: "", findings)
     together_findings, together_measurements = _judge_together(readings.get("concurrent"), gpus)
     lost = lost_meanwhile(gpus, readings.get("after"))
     return concluded(

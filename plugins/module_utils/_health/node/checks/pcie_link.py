@@ -143,7 +143,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             Measurement("pcie_replays", replays, "replays", {"gpu": str(gpu.get("index"))})
         ] if replays is not None else []
 
-    return judge_gpus(NAME, readings, judge_gpu, _summary, _bridge_findings(gpus))
+    return judge_gpus(NAME, listed_gpus(readings), judge_gpu, _summary, _bridge_findings(gpus))
 
 
 def _width_findings(

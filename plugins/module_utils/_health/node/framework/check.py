@@ -36,7 +36,7 @@ class Check(NamedTuple):
     purpose: str
     intrusion: str
     measure: Callable[[Probe], Readings]
-    judge: Callable[[Readings, Options], CheckResult]
+    judge: Callable[[Any, Options], CheckResult]
     #: The check's own options as an Ansible argument spec.
     options: Dict[str, Dict[str, Any]] = {}
     #: Seconds it may take, from its options and the number of GPUs (8 when that is not known).
@@ -48,6 +48,9 @@ class Check(NamedTuple):
     grace: float = 1.0
     #: Whether it is about GPUs; others also run where there is none.
     gpu: bool = True
+    #: The `TypedDict` of what `measure` returns; `conclude` decodes the readings of a node with it before
+    #: `judge` takes them.
+    readings: Any = dict
     #: Names that operators know it by, also that of IBM Autopilot.
     short_names: Tuple[str, ...] = ()
     place: str = ON_NODE
