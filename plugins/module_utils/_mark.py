@@ -32,12 +32,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     ApiError,
     NotFound,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
-    Policy,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
-    NodeReport,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import read_status
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import connected
 
 #: What to tell a node. Documented in the module node_mark.
@@ -138,21 +133,25 @@ def _event(params: dict[str, t.Any], by: str) -> tuple[mark_states.Event, str]:
 
 
 def _judged(path: str, host: str, reason: str) -> tuple[mark_states.Event, str]:
-    """The event of a host in a run document, and the name of the run. Raises ValueError."""
+    """What a run document says of a host. Raises ValueError."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
-        # Only this host's row is decoded: a large fleet marks its nodes one by one.
-        rows = [row for row in document["nodes"] if row["name"] == host]
+        found = {
+            row["name"]: (
+                row.get("status"),
+                [str(one.get("message", "")) for one in row.get("findings", [])],
+            )
+            for row in document["nodes"]
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"report: {path} is no run document: {error}") from None
-    if not rows:
+    if host not in found:
         raise ValueError(f"host: {host} is not in {path}")
-    verdict = NodeReport.from_dict(rows[-1], Policy()).verdict
-    messages = [found.finding.message for found in verdict.findings[:_MOST_FINDINGS]]
-    return mark_states.Checked(verdict.status, reason or "; ".join(messages)), str(
-        document.get("run_id", "")
-    )
+    status, messages = found[host]
+    return mark_states.Checked(
+        read_status(status), reason or "; ".join(messages[:_MOST_FINDINGS])
+    ), str(document.get("run_id", ""))
 
 
 def _writer() -> str:

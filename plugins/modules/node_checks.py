@@ -92,8 +92,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description: The worst status of all checks, one of V(pass), V(skip), V(warn), V(unknown),
-    V(fail).
+  description: The worst status of the checks, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
   type: str
   returned: always
   sample: pass
