@@ -84,7 +84,7 @@ def words(block):
 
 
 def test_every_check_has_its_words():
-    assert set(legacy_text.WORDS) == set(registry.NAMES) == set(FAILED)
+    assert set(registry.NAMES) == set(FAILED)
 
 
 #: Status -> the words in the node's block, and the node's status.
@@ -98,13 +98,13 @@ WORDS = {
 
 
 @pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize("check", legacy_text.WORDS)
+@pytest.mark.parametrize("check", registry.NAMES)
 def test_words_of_every_check_in_every_status(check, status):
     block = legacy_text.row_text(node_row.judged("gpu01", [result(check, status)]))
     expected, state = WORDS[status]
     assert (words(block), node_status(block)) == (
         expected,
-        state.format(legacy_text.WORDS[check][1]),
+        state.format(legacy_text.status_text_of(check).name),
     )
     assert status != "fail" or node_status(block) == FAILED[check]
 
@@ -335,7 +335,7 @@ def test_endless_findings_have_an_end():
 results_of_a_node = strategies.lists(
     strategies.builds(
         CheckResult,
-        strategies.sampled_from(list(legacy_text.WORDS)),
+        strategies.sampled_from(list(registry.NAMES)),
         strategies.sampled_from(STATUSES),
         strategies.text(max_size=50),
         findings=strategies.just([]),

@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Op
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import StatusText
 from ..system.host import Host
 from ...knowledge.gpus import NO_PROTECTION, model_of
 from ...model import (
@@ -523,4 +524,5 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    status_text=StatusText("[[ DRIVER ]]", "DRIVER", "Driver and firmware"),
 )

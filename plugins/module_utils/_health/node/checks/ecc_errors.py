@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...lenient import Unsigned
 from ...knowledge.gpus import NO_PROTECTION, are_contained, model_of
 from ...model import (
@@ -403,4 +404,14 @@ CHECK = Check(
         "sram_corrected_limit": {"type": "int", "default": SRAM_CORRECTED},
         "dram_corrected_limit": {"type": "int", "default": DRAM_CORRECTED},
     },
+    metrics=(
+        CheckMetric(
+            "ecc_errors",
+            "errors",
+            "autopilot_ecc_errors",
+            "Memory errors: volatile since the GPU's last reset, aggregate in its life.",
+            ("gpu", "counter", "kind"),
+        ),
+    ),
+    status_text=StatusText("[[ ECC ERRORS ]]", "ECC ERRORS", "ECC errors"),
 )

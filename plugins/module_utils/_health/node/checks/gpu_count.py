@@ -9,6 +9,7 @@ from typing import Any, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...model import (
     FAIL,
     PASSIVE,
@@ -166,5 +167,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    metrics=(CheckMetric("gpu_count", "gpus", "autopilot_gpus", "GPUs that the driver shows."),),
+    status_text=StatusText("[[ GPU COUNT ]]", "GPU COUNT", "GPU count"),
     readings=CountReadings,
 )

@@ -18,6 +18,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..devices import clock_events
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..devices.clock_events import (
     HOT_SHARE,
     HW_SLOWDOWN,
@@ -395,4 +396,23 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    metrics=(
+        CheckMetric(
+            "power_limit",
+            "watts",
+            "autopilot_power_limit_watts",
+            "Power limit that is enforced.",
+            ("gpu",),
+        ),
+        CheckMetric(
+            "clocks_held_back",
+            "seconds",
+            "autopilot_clocks_held_back_seconds",
+            "Time since the driver was loaded for which the clocks were held back.",
+            ("gpu", "cause"),
+        ),
+    ),
+    status_text=StatusText("[GPU POWER]", "GPU POWER", "GPU Power Measurement test"),
+    predecessor_label="power-slowdown",
+    predecessor_flags=("hw_slowdown", "hw_thermal_slowdown", "power_brake"),
 )

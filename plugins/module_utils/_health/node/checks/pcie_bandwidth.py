@@ -17,6 +17,7 @@ from ..devices import pcie_state
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth, over_pcie
 from ...model import (
     FAIL,
@@ -554,4 +555,22 @@ CHECK = Check(
         "concurrent": {"type": "bool", "default": False},
         "force": {"type": "bool", "default": False},
     },
+    metrics=(
+        CheckMetric(
+            "pcie_bandwidth",
+            "bytes/s",
+            "autopilot_pcie_bandwidth_bytes_per_second",
+            "Bandwidth between host and GPU, one GPU at a time.",
+            ("gpu", "direction", "method"),
+        ),
+        CheckMetric(
+            "pcie_bandwidth_concurrent",
+            "bytes/s",
+            "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
+            "Bandwidth between host and GPU, all GPUs at once.",
+            ("gpu", "direction", "method"),
+        ),
+    ),
+    status_text=StatusText("[[ PCIEBW ]]", "PCIE", "Requesting pcie test"),
+    predecessor_label="pciebw",
 )

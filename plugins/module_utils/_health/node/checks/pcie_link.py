@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..devices import pcie_state
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GENERATIONS, over_pcie, replays_per_minute
 from ...model import (
     FAIL,
@@ -433,4 +434,14 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    metrics=(
+        CheckMetric(
+            "pcie_replays",
+            "replays",
+            "autopilot_pcie_replays",
+            "Packets that the PCIe link has sent again since the driver was loaded.",
+            ("gpu",),
+        ),
+    ),
+    status_text=StatusText("[[ LINK WIDTH ]]", "LINK WIDTH", "PCIe links"),
 )

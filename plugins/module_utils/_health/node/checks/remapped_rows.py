@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict, Union,
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...lenient import Unsigned
 from ...knowledge.gpus import NO_PROTECTION, PAGE_RETIREMENT, model_of, recovery_action
 from ...model import (
@@ -482,4 +483,25 @@ CHECK = Check(
     judge=judge,
     readings=RowsReadings,
     options={"require_clean": {"type": "bool", "default": False}},
+    metrics=(
+        CheckMetric(
+            "remapped_rows",
+            "rows",
+            "autopilot_remapped_rows",
+            "Memory rows remapped in the life of the GPU.",
+            ("gpu", "cause"),
+        ),
+        CheckMetric(
+            "retired_pages",
+            "pages",
+            "autopilot_retired_pages",
+            "Memory pages retired in the life of the GPU; GPUs without row remapping.",
+            ("gpu", "cause"),
+        ),
+    ),
+    status_text=StatusText(
+        "[[ REMAPPED ROWS ]]", "REMAPPED ROWS", "Requesting Remapped Rows check on all GPUs"
+    ),
+    predecessor_label="remapped",
+    predecessor_flags=("row_remap_pending",),
 )

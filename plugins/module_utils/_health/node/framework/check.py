@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from ...model import CheckResult
+from .check_texts import CheckMetric, PairMetric, StatusText
 from .probe import Probe
 
 Readings = Dict[str, Any]
@@ -60,6 +61,16 @@ class Check(NamedTuple):
     beside_a_job: bool = False
     #: Options with which it disturbs no job, whatever was asked for.
     quiet: Options = {}
+    #: The metrics that its measurements become.
+    metrics: Tuple[CheckMetric, ...] = ()
+    #: The metrics that its measures between two nodes of a mesh become.
+    pair_metrics: Tuple[PairMetric, ...] = ()
+    #: How `/status` writes it; None: by its name.
+    status_text: Optional[StatusText] = None
+    #: Value of the label `health` in IBM Autopilot's metric; "" where IBM Autopilot has no such check.
+    predecessor_label: str = ""
+    #: Codes of findings for which IBM Autopilot's metric is 1, by GPU.
+    predecessor_flags: Tuple[str, ...] = ()
 
     def defaults(self) -> Options:
         return {name: spec.get("default") for name, spec in self.options.items()}
