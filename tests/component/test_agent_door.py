@@ -372,18 +372,18 @@ def test_who_drips_is_cut_off_and_others_are_served_meanwhile():
             return await answer
 
     async def flood():
-        guards = connection_limits.Guards(head_seconds=2.0)
-        async with Agent(settings(), HEALTHY, guards=guards) as agent:
+        limits = connection_limits.ConnectionLimits(head_seconds=2.0)
+        async with Agent(settings(), HEALTHY, limits=limits) as agent:
             dripping = [
                 asyncio.ensure_future(drip(agent.listening.port, f"127.0.0.{2 + number % 4}"))
                 for number in range(240)
             ]
-            while len(guards.served) < 230:
+            while len(limits.served) < 230:
                 await asyncio.sleep(0.05)
             served = [(await agent.get("/healthz"))[0], (await agent.get("/remapped"))[0]]
             meanwhile = sum(not one.done() for one in dripping)
             answers = await asyncio.gather(*dripping)
-            while guards.served or guards.told:
+            while limits.served or limits.told:
                 await asyncio.sleep(0.05)
             return served, meanwhile, answers, (await agent.get("/remapped"))[0]
 
@@ -426,12 +426,12 @@ def test_a_flood_stacks_nothing_up(connections, monkeypatch):
         async with Agent(
             settings(),
             {"gpu_count": slow},
-            guards=connection_limits.Guards(connections, connections),
+            limits=connection_limits.ConnectionLimits(connections, connections),
         ) as agent:
             answers = await asyncio.gather(
                 *(agent.get("/status?host=gpu01&check=gpu_count") for _one in range(500))
             )
-            while agent.guards.served or agent.guards.told:
+            while agent.limits.served or agent.limits.told:
                 await asyncio.sleep(0.05)
             return (
                 answers,

@@ -21,7 +21,7 @@ from _health.node import registry
 from _health.model import CheckResult
 from autopilot_agent.passes.catalogue import RESERVING
 from autopilot_agent.passes.engine import MOST_WAITING, Busy, Engine, Stopped
-from autopilot_agent.settings import Settings
+from autopilot_agent.settings import AgentSettings
 from node import NOTHING_HERE, processes_of
 
 #: Seconds a check has where the test wants one to hang, and after which a test gives up.
@@ -38,10 +38,10 @@ HANG = {
 PROGRAM = """
 import asyncio, os
 from autopilot_agent.passes.engine import Engine
-from autopilot_agent.settings import Settings
+from autopilot_agent.settings import AgentSettings
 
 async def main():
-    engine = Engine(Settings.from_environment(os.environ), timeout=60.0)
+    engine = Engine(AgentSettings.from_environment(os.environ), timeout=60.0)
     await engine.start()
     await engine.run(who="test")
 
@@ -51,7 +51,7 @@ asyncio.run(main())
 
 @pytest.fixture
 def on(monkeypatch):
-    """``on(node, checks) -> Settings``: the environment that an agent has in a container on the
+    """``on(node, checks) -> AgentSettings``: the environment that an agent has in a container on the
     node, and its settings.
     """
     nodes = []
@@ -70,7 +70,7 @@ def on(monkeypatch):
         path = f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent"
         for name, value in {**built.environment, **given, "PYTHONPATH": path}.items():
             monkeypatch.setenv(name, value)
-        return Settings.from_environment(os.environ)
+        return AgentSettings.from_environment(os.environ)
 
     yield prepare
     for built in nodes:

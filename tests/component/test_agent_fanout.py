@@ -24,7 +24,7 @@ from _health.cluster.client import Unavailable  # noqa: E402
 from autopilot_agent.fleet import fanout  # noqa: E402
 from autopilot_agent.cluster.kube import Kube  # noqa: E402
 from autopilot_agent.fleet.peers import Peers, ring  # noqa: E402
-from autopilot_agent.http.query import Query  # noqa: E402
+from autopilot_agent.fleet.query import Query  # noqa: E402
 
 CHECKS = {
     check: result(check)

@@ -16,7 +16,8 @@ import pytest
 
 from agent_world import Agent, NoDeep, result, settings  # noqa: E402
 from autopilot_agent.http import access, http_api  # noqa: E402
-from autopilot_agent.http.access import AGENTS, PEER_HEADER, Access, Denied  # noqa: E402
+from autopilot_agent.fleet.agent_token import PEER_HEADER  # noqa: E402
+from autopilot_agent.http.access import AGENTS, Access, Denied  # noqa: E402
 from autopilot_agent.cluster.kube import Kube  # noqa: E402
 from autopilot_agent.http.limits import TooMany  # noqa: E402
 

@@ -24,7 +24,7 @@ from autopilot_agent.passes.deep import Deep
 from autopilot_agent.passes.engine import Engine
 from autopilot_agent.cluster.kube import Kube
 from autopilot_agent.cluster.marker import Marker
-from autopilot_agent.settings import Settings
+from autopilot_agent.settings import AgentSettings
 from node import processes_of
 
 PATIENCE = 120.0
@@ -203,7 +203,7 @@ def agent(place, node, monkeypatch):
         path = f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent"
         for name, value in {**built.environment, **given, "PYTHONPATH": path}.items():
             monkeypatch.setenv(name, value)
-        settings = Settings.from_environment(os.environ)
+        settings = AgentSettings.from_environment(os.environ)
         spec = {"nodeName": place.node, "containers": [{"name": "agent", "image": "agent:1"}]}
         own = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": place.agent}, "spec": spec}
         async with place.kube() as kube, place.kube("kubelet") as admin:

@@ -8,7 +8,7 @@ import asyncio
 
 from autopilot_agent.cluster.kube import Kube
 from autopilot_agent.fleet.peers import Peers
-from autopilot_agent.http.query import Job, Query
+from autopilot_agent.fleet.query import Job, Query
 
 
 def test_real_objects_of_a_real_api_server(lab, monkeypatch):

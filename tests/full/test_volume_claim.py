@@ -22,9 +22,9 @@ import pytest
 import images_with_python
 from lab import wait_until
 
-from autopilot_agent.cluster.claim import Claimer  # noqa: E402
+from autopilot_agent.passes.volume_claim import Claimer  # noqa: E402
 from autopilot_agent.cluster.kube import Kube  # noqa: E402
-from autopilot_agent.settings import Settings  # noqa: E402
+from autopilot_agent.settings import AgentSettings  # noqa: E402
 
 #: Ansible on this very machine.
 HERE = ("-c", "local", "-e", f"ansible_python_interpreter={sys.executable}")
@@ -446,7 +446,7 @@ async def claimer(place, tmp_path, storage_class, node="node-a", pod=""):
         )
     token = tmp_path / "token"
     token.write_text(place.lab.token(place.name, "agent"), encoding="ascii")
-    settings = Settings.from_environment(
+    settings = AgentSettings.from_environment(
         {
             "NODE_NAME": node,
             "NAMESPACE": place.name,

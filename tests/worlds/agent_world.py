@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""An agent's door in this process, over real HTTP and with the real engine. What its checks say
+"""An agent's HTTP API in this process, over real HTTP and with the real engine. What its checks say
 comes from the test, by `Engine.register`.
 """
 
@@ -22,7 +22,7 @@ from autopilot_agent.http import http_api  # noqa: E402
 from autopilot_agent.passes import worker_client  # noqa: E402
 from autopilot_agent.passes.engine import Engine  # noqa: E402
 from autopilot_agent.cluster.kube import Kube  # noqa: E402
-from autopilot_agent.settings import Settings  # noqa: E402
+from autopilot_agent.settings import AgentSettings  # noqa: E402
 
 #: No API server listens there.
 NOBODY = "http://127.0.0.1:9"
@@ -43,7 +43,7 @@ def settings(**variables):
         "AUTOPILOT_API_CA": "",
         "PERIODIC_CHECKS": "gpu_count,remapped_rows",
     }
-    return Settings.from_environment({**given, **variables})
+    return AgentSettings.from_environment({**given, **variables})
 
 
 def result(check, status="pass", message="all is well", code="something", measurements=()):
@@ -89,15 +89,15 @@ class NoDeep:
 
 
 class Agent:
-    """A running door; ``says`` is by check a result, or a coroutine function that returns one."""
+    """A running HTTP API; ``says`` is by check a result, or a coroutine function that returns one."""
 
     def __init__(
-        self, chosen, says=(), kube=None, deep=None, command=worker_client.COMMAND, guards=None
+        self, chosen, says=(), kube=None, deep=None, command=worker_client.COMMAND, limits=None
     ):
         self.settings = chosen
         self.kube = kube or Kube(chosen.api_server, chosen.api_ca, chosen.api_token_file)
         self.engine = Engine(chosen, command)
-        self.guards = guards
+        self.limits = limits
         self.exposition, self.deep = Counted(), deep or NoDeep()
         #: Options of each run of a check.
         self.runs = []
@@ -127,7 +127,7 @@ class Agent:
         app = http_api.make_app(
             self.settings, self.engine, self.deep, self.kube, lambda: None, self.exposition
         )
-        self.listening = await http_api.serve(app, "127.0.0.1", 0, self.guards)
+        self.listening = await http_api.serve(app, "127.0.0.1", 0, self.limits)
         return self
 
     async def __aexit__(self, *_error):

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""An iperf3 server for another agent: on demand, on a node whose GPUs nobody uses, and with a
-lifetime of its own.
+"""Start an iperf3 server for another agent: on request, on a node whose GPUs are idle, and for a
+limited time.
 """
 
 from __future__ import annotations
@@ -12,102 +12,35 @@ import json
 import os
 import signal
 import sys
-from typing import TYPE_CHECKING, Any, Dict, Optional, Tuple
+from typing import Any, Dict, Optional, Tuple
 
-import aiohttp
 from aiohttp import web
 
 from _health.node.checks.iperf3_pairs import LEAST_PORT, port_range
 from _health.model import PASS, SKIP
 
-from .access import PEER_HEADER, Access
+from ..fleet.agent_token import PEER_HEADER
+from ..fleet.iperf_requests import LONGEST, PATH
+from ..passes.engine import Engine
+from .access import Access
 
-if TYPE_CHECKING:
-    from ..passes.engine import Engine
-    from ..fleet.peers import Agent
-
-PATH = "/peer/iperf3"
 COMMAND = (sys.executable, "-m", "autopilot_agent.fleet.iperf_server")
-#: Seconds for the other agent's answer: it looks twice whether its GPUs are idle, and starts two
-#: programs.
-ANSWER = 90.0
-#: Seconds until a server must listen, and that one lives at most.
-_STARTING, _LONGEST = 30.0, 900.0
+#: Seconds until a server must listen.
+_STARTING = 30.0
 #: Servers at once on one node.
 _MOST = 4
-_MOST_BYTES = 64 << 10
 #: Seconds for what a server takes to end.
 _FAREWELL = 3.0
 
 
-class Refused(Exception):
-    """There is no server, and why."""
+class IperfServers:
+    """The iperf3 servers of this node."""
 
-
-# ---- the one who asks ----
-
-
-class Asking:
-    """Asks other agents for a server."""
-
-    def __init__(self, node: str, token_file: str) -> None:
-        self._node = node
-        self._access = Access(None, "", "", token_file)
-
-    async def server(self, agent: "Agent", seconds: float, startport: Optional[int] = None) -> int:
-        """The port of a server on the agent's node that lives for so many seconds. Raises
-        `Refused`.
-        """
-        headers = {PEER_HEADER: self._node}
-        form = {
-            "seconds": f"{min(seconds, _LONGEST):.0f}",
-            **({"startport": str(startport)} if startport else {}),
-        }
-        try:
-            token = self._access.own_token()
-            headers.update({"Authorization": f"Bearer {token}"} if token else {})
-            async with aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=ANSWER)
-            ) as session:
-                async with session.post(
-                    f"http://{agent.endpoint}{PATH}",
-                    data=form,
-                    headers=headers,
-                    allow_redirects=False,
-                ) as response:
-                    said = (
-                        (await response.content.read(_MOST_BYTES))
-                        .decode("utf-8", "replace")
-                        .strip()
-                    )
-                    status = response.status
-            answer = json.loads(said) if status == 200 else {}
-        except TimeoutError:
-            raise Refused(f"its agent gave no answer within {ANSWER:.0f} s") from None
-        except (aiohttp.ClientError, OSError, ValueError) as error:
-            raise Refused(
-                "its agent's answer is not understood: "
-                f"{' '.join(str(error).split()) or type(error).__name__}"
-            ) from None
-        port = answer.get("port") if isinstance(answer, dict) else None
-        if status != 200:
-            raise Refused(said[:300] or f"HTTP {status}")
-        if not isinstance(port, int) or not LEAST_PORT <= port <= 65535:
-            raise Refused("its agent names no port")
-        return port
-
-
-# ---- the one who is asked ----
-
-
-class Servers:
-    """The servers of this node."""
-
-    def __init__(self, access: Access, engine: "Engine") -> None:
+    def __init__(self, access: Access, engine: Engine) -> None:
         self._access = access
         self._engine = engine
         self._lock = asyncio.Lock()
-        self._held: Dict[int, "asyncio.Future[int]"] = {}
+        self._running: Dict[int, "asyncio.Future[int]"] = {}
 
     def add_to(self, app: web.Application) -> None:
         """Answer there, until the application ends."""
@@ -115,10 +48,10 @@ class Servers:
         app.on_cleanup.append(self._close)
 
     async def _close(self, _app: web.Application) -> None:
-        for pid in self._held:
+        for pid in self._running:
             _end(pid)
-        if self._held:
-            await asyncio.wait(set(self._held.values()), timeout=_FAREWELL)
+        if self._running:
+            await asyncio.wait(set(self._running.values()), timeout=_FAREWELL)
 
     async def answer(self, request: web.Request) -> web.Response:
         """A server for another agent, or 409 with the reason why there is none now."""
@@ -146,7 +79,7 @@ class Servers:
 
     async def _refusal(self) -> Optional[str]:
         """Why this node may not be disturbed."""
-        if len(self._held) >= _MOST:
+        if len(self._running) >= _MOST:
             return f"{_MOST} iperf3 servers run here already"
         if self._engine.running:
             return f"checks run here: {', '.join(self._engine.running)}"
@@ -165,8 +98,10 @@ class Servers:
             stderr=asyncio.subprocess.DEVNULL,
             start_new_session=True,
         )
-        self._held[process.pid] = asyncio.ensure_future(process.wait())
-        self._held[process.pid].add_done_callback(lambda _ended: self._held.pop(process.pid, None))
+        self._running[process.pid] = asyncio.ensure_future(process.wait())
+        self._running[process.pid].add_done_callback(
+            lambda _ended: self._running.pop(process.pid, None)
+        )
         assert process.stdin and process.stdout
         try:
             async with asyncio.timeout(_STARTING):
@@ -192,11 +127,11 @@ class Servers:
 def _asked(form: Dict[str, Any]) -> Tuple[float, Tuple[int, int]]:
     try:
         seconds, start = float(form.get("seconds", "")), form.get("startport")
-        if not 1 <= seconds <= _LONGEST:
+        if not 1 <= seconds <= LONGEST:
             raise ValueError
     except (TypeError, ValueError):
         raise ValueError(
-            f"seconds: {form.get('seconds')!r} is not accepted, give 1 to {_LONGEST:.0f}"
+            f"seconds: {form.get('seconds')!r} is not accepted, give 1 to {LONGEST:.0f}"
         ) from None
     first, last = port_range(None)
     if start is None:

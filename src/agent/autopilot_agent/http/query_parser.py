@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks for, from its path and parameters; what is not understood is refused with
-what is accepted. Pure.
+"""Parse the path and the parameters of a request; an invalid one is refused with what is accepted.
+Pure.
 
 The parameters are the predecessor's of all its years, with its defaults. ``host``, ``job`` and
 ``nodelabel`` are united.
@@ -11,9 +11,11 @@ from __future__ import annotations
 
 import re
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Tuple
-from urllib.parse import parse_qsl, urlencode
+from urllib.parse import parse_qsl
 
 from _health.node import registry
+
+from ..fleet.query import Job, Query, Refused
 
 #: Parameters of one request at most, and host names in one list.
 MOST_PARAMETERS = 64
@@ -40,14 +42,6 @@ _NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
 _LABEL = re.compile(
     r"(?:[a-z0-9][-a-z0-9.]{0,252}/)?[A-Za-z0-9][-A-Za-z0-9_.]{0,62}==?(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?"
 )
-
-
-class Refused(Exception):
-    """A request that is not carried out: the HTTP status, and words that say what is accepted."""
-
-    def __init__(self, words: str, status: int = 400) -> None:
-        super().__init__(words)
-        self.status = status
 
 
 class Endpoint(NamedTuple):
@@ -82,45 +76,6 @@ GONE: Dict[str, Tuple[int, str]] = {
     "/iperfstopservers": (410, _BY_ITSELF),
     "/iperfclients": (410, _BY_ITSELF),
 }
-
-
-class Job(NamedTuple):
-    """Pods of one namespace by their labels."""
-
-    namespace: str
-    selector: str
-
-    def __str__(self) -> str:
-        return f"{self.namespace}:{self.selector}"
-
-
-class Query(NamedTuple):
-    """A request as it was understood."""
-
-    #: Names of checks in the registry's order.
-    checks: Tuple[str, ...] = ()
-    #: Options by check, those that were given.
-    options: Dict[str, Dict[str, Any]] = {}
-    #: Nodes by name; with `job` and `nodelabel` they are united, and all three empty is every node.
-    hosts: Tuple[str, ...] = ()
-    job: Optional[Job] = None
-    nodelabel: str = ""
-    #: Agents asked at once; 0 is the agent's own limit.
-    batch: int = 0
-    #: Whom to ping; empty for the agent's own choice.
-    pingnodes: Tuple[str, ...] = ()
-    json: bool = False
-
-    @property
-    def everyone(self) -> bool:
-        return not (self.hosts or self.job or self.nodelabel)
-
-    @property
-    def diagnostic(self) -> bool:
-        """Whether it takes the GPUs or loads the network: dcgm above the first level, and iperf."""
-        return (
-            "iperf3_pairs" in self.checks or self.options.get("dcgm_diag", {}).get("level", 1) > 1
-        )
 
 
 def parse(
@@ -167,17 +122,6 @@ def parse(
         batch=_whole("batch", values.get("batch", ""), 0, 1000000) or 0,
         pingnodes=pingnodes,
     )
-
-
-def for_peer(query: Query, node: str) -> str:
-    """The form that asks another agent for its own node's part."""
-    asked = [("host", node), ("check", ",".join(query.checks)), ("format", "json")]
-    if "dcgm_diag" in query.options:
-        asked.append(("r", str(query.options["dcgm_diag"]["level"])))
-    asked += [(name, str(value)) for name, value in query.options.get("iperf3_pairs", {}).items()]
-    if query.pingnodes:
-        asked.append(("pingnodes", ",".join(query.pingnodes)))
-    return urlencode(asked)
 
 
 def _values(path: str, given: str, accepted: Sequence[str]) -> Dict[str, str]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import time
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from _health.cluster import claim_procedures
 from _health.node.framework.conclude import conclude
@@ -18,17 +18,15 @@ from _health.node.checks.volume_claim import CHECK, SECONDS
 from _health.knowledge.cluster import REMOVAL
 from _health.model import CheckResult
 
-from .kube import Kube
-from ..settings import Settings
-
-if TYPE_CHECKING:
-    from ..passes.engine import Engine
+from ..cluster.kube import Kube
+from ..settings import AgentSettings
+from .engine import Engine
 
 #: Seconds beyond its own time that a request under way may take.
 _SLACK = 15.0
 
 
-def register(engine: Engine, settings: Settings, kube: Kube) -> None:
+def register(engine: Engine, settings: AgentSettings, kube: Kube) -> None:
     """Let the engine run the check."""
     engine.register(
         CHECK.name, Claimer(kube, settings).run, lambda options: SECONDS + REMOVAL + 2 * _SLACK
@@ -38,7 +36,7 @@ def register(engine: Engine, settings: Settings, kube: Kube) -> None:
 class Claimer:
     """Tries a claim of the storage class that the agent was told."""
 
-    def __init__(self, kube: Kube, settings: Settings) -> None:
+    def __init__(self, kube: Kube, settings: AgentSettings) -> None:
         self._kube = kube
         self._settings = settings
 
