@@ -28,7 +28,7 @@ ARGS ?=
 # The bad part of `make demo`; `make demo ARGS=--help` lists them.
 DEMO_FAULT ?= slow_sender
 
-.PHONY: help as-root setup setup-run preflight demo test test-full accuracy dist clean $(GATES) $(GATES_FULL) $(GATES_ASIDE_FULL)
+.PHONY: help generated as-root setup setup-run preflight demo test test-full accuracy dist clean $(GATES) $(GATES_FULL) $(GATES_ASIDE_FULL)
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -51,6 +51,12 @@ preflight: setup-run
 ## make demo              a cluster of network namespaces on this machine, with one bad part, diagnosed; needs root, cleans up (DEMO_FAULT=mtu, path, ...)
 demo: as-root setup-run
 	@python tests/tools/demo.py --fault $(DEMO_FAULT) $(ARGS)
+
+## make generated         write what is made from the core: reference pages, alert rules, dashboards
+generated: setup-run
+	@$(MAKE) -C src/docs
+	@$(MAKE) -C src/monitoring
+	@$(MAKE) -C src/grafana
 
 ## make test              what has to hold before a change lands, in a quarter of an hour at most
 test: setup

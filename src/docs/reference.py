@@ -20,7 +20,7 @@ import marks  # noqa: E402
 from _health.fleet.judging.report import RunReport  # noqa: E402
 from _health.fleet.output import metrics  # noqa: E402
 from _health.knowledge import agent  # noqa: E402
-from _health.knowledge.findings import FINDINGS  # noqa: E402
+from _health.fleet.output.runbook import FINDINGS  # noqa: E402
 from _health.fleet.output.metrics import (
     COMPATIBILITY,
     METRICS,
@@ -44,7 +44,7 @@ _UNITS = (
     ("_per_second", "1/s"),
 )
 
-METRICS_PAGE = """<!-- Made by `make -C src/docs` from the table in plugins/module_utils/_health/fleet/output/metrics.py; do not edit. -->
+METRICS_PAGE = """<!-- Made by `make -C src/docs` from the records of the checks and the tables in plugins/module_utils/_health/fleet/output/metrics.py; do not edit. -->
 
 # Metrics
 
@@ -124,7 +124,7 @@ more, and of a check that was put off since the GPUs are in use the earlier news
 The verdict writes `metrics.json` beside the run document, with the groups of the run, one in each line. That is what the callback pushes.
 """
 
-FINDINGS_PAGE = """<!-- Made by `make -C src/docs` from the tables in plugins/module_utils/_health/knowledge/findings; do not edit. -->
+FINDINGS_PAGE = """<!-- Made by `make -C src/docs` from the records of the checks and the tables in plugins/module_utils/_health/knowledge/findings; do not edit. -->
 
 # Findings
 

@@ -7,7 +7,7 @@ node marks.
     alerts.py --check    fail (exit 1) when what is in the role differs
 
 There is an alert for each code of a finding, so that a code can be silenced or routed by name. What
-it means and what to do next stands in one place, `knowledge/findings`. How bad it is does not
+it means and what to do next stands in one place, `fleet/output/runbook`. How bad it is does not
 depend on the code but on what the finding says:
 
     critical   fail, and the node must be drained, rebooted or given a new part; or the node could not be reached
@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "plugins" / "module_utils"))
 
 from _health.knowledge.agent import NODE_MARK  # noqa: E402
-from _health.knowledge.findings import FINDINGS  # noqa: E402
+from _health.fleet.output.runbook import FINDINGS  # noqa: E402
 from _health.knowledge.marks import MARKS  # noqa: E402
 from _health.model import FAIL, NODE, SKIP, STATUSES, UNKNOWN, WARN  # noqa: E402
 

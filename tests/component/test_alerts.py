@@ -23,7 +23,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import agent
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     FINDINGS,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.metrics import (

@@ -16,7 +16,7 @@ from servers import Alertmanager, Webhook, eventually, missing
 from controller import ROOT, write_inventory
 from stack import PROGRAMS, Stack, stays
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     FINDINGS,
 )
 

@@ -17,7 +17,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     RunReport,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     FINDINGS,
 )
 

@@ -13,7 +13,7 @@ import yaml
 
 from controller import ROOT
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     FINDINGS,
 )
 

@@ -35,7 +35,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     NodeReport,
     RunReport,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     runbook,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (

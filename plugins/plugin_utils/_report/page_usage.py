@@ -18,7 +18,7 @@ import functools
 import typing as t
 
 import jinja2
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     runbook,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (

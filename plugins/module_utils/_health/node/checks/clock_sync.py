@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ..system import programs
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult, Finding, Measurement, concluded
@@ -380,4 +381,26 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ CLOCK ]]", "CLOCK", "Clock"),
+    findings={
+        "clock_not_told": FindingText(
+            "The daemon that keeps the clock could not be asked, and the kernel does not vouch for "
+            "the clock.",
+            "Run its program by hand (`chronyc tracking`, `timedatectl timesync-status`, `ntpq -c "
+            "rv`), and install it where it is missing.",
+        ),
+        "clock_not_synchronised": FindingText(
+            "Nobody keeps the clock of the host, so its logs and its certificates' times drift.",
+            "Start chrony or systemd-timesyncd; where one runs, see that it reaches its servers "
+            "(`chronyc sources`).",
+        ),
+        "clock_is_off": FindingText(
+            "The clock is further off than allowed.",
+            "Look at the daemon's servers (`chronyc sources -v`); `chronyc makestep` sets the "
+            "clock at once, best between jobs.",
+        ),
+        "clock_not_updated": FindingText(
+            "The daemon that keeps the clock has not heard of a server for a day.",
+            "See that the host reaches its time servers (UDP port 123).",
+        ),
+    },
 )

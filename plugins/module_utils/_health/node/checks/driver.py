@@ -27,6 +27,7 @@ from typing import (
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import StatusText
 from ..system.host import Host
 from ...lenient import Unsigned, text
@@ -561,4 +562,40 @@ CHECK = Check(
     judge=judge,
     readings=DriverReadings,
     status_text=StatusText("[[ DRIVER ]]", "DRIVER", "Driver and firmware"),
+    findings={
+        "driver_versions_differ": FindingText(
+            "Parts of the driver are of different versions, as after an update without a reboot.",
+            "Reboot the node when it is free, or load the module anew; remove what is left of the "
+            "other version.",
+        ),
+        "gpu_differs": FindingText(
+            "A GPU has another firmware or mode than others of its model in the node.",
+            "Bring it to the version and mode of the others when the node is free.",
+        ),
+        "persistence_off": FindingText(
+            "Persistence mode is off, so that the driver lets go of GPUs that nobody uses.",
+            "Start `nvidia-persistenced`, and enable it for the next boot.",
+        ),
+        "compute_prohibited": FindingText(
+            "The GPU's compute mode refuses every CUDA program.",
+            "Set it back with `nvidia-smi -i <gpu> -c 0`.",
+        ),
+        "compute_exclusive": FindingText(
+            "The GPU's compute mode lets one program at a time use it.",
+            "Nothing is wrong where it is meant so.",
+        ),
+        "mig_mode_pending": FindingText(
+            "MIG will be switched on or off by the next reset of the GPU.",
+            "Reset it when its jobs are gone, or set it back with `nvidia-smi -i <gpu> -mig`.",
+        ),
+        "fabric_manager_not_running": FindingText(
+            "The node has NVSwitches and the fabric manager does not run.",
+            "Start `nvidia-fabricmanager` and look at /var/log/fabricmanager.log. Its version must "
+            "be that of the driver.",
+        ),
+        "fabric_manager_differs": FindingText(
+            "The fabric manager is of another version than the driver.",
+            "Install the fabric manager of the driver's version and start it again.",
+        ),
+    },
 )

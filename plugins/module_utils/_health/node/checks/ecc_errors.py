@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText, RESET
 from ..framework.check_texts import CheckMetric, StatusText
 from ...lenient import Unsigned
 from ...knowledge.gpus import NO_PROTECTION, are_contained, model_of
@@ -414,4 +415,27 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ ECC ERRORS ]]", "ECC ERRORS", "ECC errors"),
+    findings={
+        "uncorrectable_ecc_errors": FindingText(
+            "The GPU met uncorrectable memory errors since its last reset.",
+            RESET + " Replace it if they come again, or if errors of its SRAM do.",
+        ),
+        "many_corrected_ecc_errors": FindingText(
+            "The GPU corrected far more memory errors than others do.",
+            "Look at its temperature, and whether the count grows; run NVIDIA's field diagnostic "
+            "when the node is free.",
+        ),
+        "past_ecc_errors": FindingText(
+            "The GPU met uncorrectable memory errors in its life, none since its last reset.",
+            "Nothing is to be done; compare with other runs.",
+        ),
+        "ecc_mode_pending": FindingText(
+            "ECC will be switched on or off by the next reset of the GPU.",
+            "Reset it when its jobs are gone, or set it back with `nvidia-smi -i <gpu> -e`.",
+        ),
+        "no_ecc": FindingText(
+            "GPUs of this model have no ECC, so that they count no memory errors.",
+            "Nothing is to be done; memory errors show as wrong results only.",
+        ),
+    },
 )

@@ -9,6 +9,7 @@ from typing import Any, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...model import (
     FAIL,
@@ -170,4 +171,19 @@ CHECK = Check(
     metrics=(CheckMetric("gpu_count", "gpus", "autopilot_gpus", "GPUs that the driver shows."),),
     status_text=StatusText("[[ GPU COUNT ]]", "GPU COUNT", "GPU count"),
     readings=CountReadings,
+    findings={
+        "more_gpus_than_expected": FindingText(
+            "The node has more GPUs than the inventory expects.",
+            "Correct `expected_gpus` in the inventory.",
+        ),
+        "gpu_not_in_nvml": FindingText(
+            "A GPU is on the PCI bus and the driver does not use it.",
+            "Look for its address with `dmesg | grep -i nvrm`; reboot the node, or unbind the "
+            "other kernel driver that holds it.",
+        ),
+        "gpu_off_the_bus": FindingText(
+            "The driver still lists a GPU that is no longer on the PCI bus.",
+            "Drain the node and power-cycle it; if the GPU is gone again, reseat or replace it.",
+        ),
+    },
 )

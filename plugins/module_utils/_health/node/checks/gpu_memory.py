@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import DIAGNOSTIC, FindingText, IF_FAIL
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GB
 from ...knowledge.memory import memory_bandwidth_of
@@ -323,4 +324,23 @@ CHECK = Check(
     ),
     status_text=StatusText("[[ GPU-MEM ]]", "GPU MEM Test", "GPU memory test"),
     predecessor_label="gpumem",
+    findings={
+        "compute_wrong": FindingText(
+            "The GPU computed wrong results and gave no error.",
+            f"Let no job start here: {DIAGNOSTIC}.",
+        ),
+        "low_memory_bandwidth": FindingText(
+            "The GPU's memory is slower than its model's, or than that of others of its model.",
+            f"{IF_FAIL}; look at its memory clock and at what holds its clocks back (`nvidia-smi "
+            "-q -d CLOCK,PERFORMANCE`), then run NVIDIA's field diagnostic.",
+        ),
+        "low_compute_rate": FindingText(
+            "The GPU computes slower than others of its model in the node.",
+            "Compare clocks, power limits and temperatures (`nvidia-smi -q -d "
+            "CLOCK,POWER,TEMPERATURE`); watch whether it stays.",
+        ),
+        "kernels_not_for_gpu": FindingText(
+            "The GPU is older than our kernels.", "Nothing is wrong. Use DCGM's diagnostic for it."
+        ),
+    },
 )

@@ -18,6 +18,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 from ..devices import clock_events
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..devices.clock_events import (
     HOT_SHARE,
@@ -427,4 +428,33 @@ CHECK = Check(
     status_text=StatusText("[GPU POWER]", "GPU POWER", "GPU Power Measurement test"),
     predecessor_label="power-slowdown",
     predecessor_flags=("hw_slowdown", "hw_thermal_slowdown", "power_brake"),
+    findings={
+        "was_slowed_by_heat": FindingText(
+            "Heat held the GPU's clocks back for a good part of the time since boot.",
+            "Look at fans, air filters and the temperature at the inlet.",
+        ),
+        "clock_reason_not_known": FindingText(
+            "The GPU gives a reason for its clocks that this collection does not know.",
+            "Look at `nvidia-smi -q -d PERFORMANCE`; report it with the run document.",
+        ),
+        "power_limit_lowered": FindingText(
+            "The power limit is below the GPU's default, so that it is slower than it can be.",
+            "Set it back with `nvidia-smi -i <gpu> -pl <watts>`, or leave it if it is meant so: it "
+            "makes no node unfit.",
+        ),
+        "application_clock_lowered": FindingText(
+            "The application clocks are below the GPU's defaults.",
+            "Set them back with `nvidia-smi -i <gpu> -rac`.",
+        ),
+        "violations_not_reported": FindingText(
+            "The GPU does not count for how long its clocks were held back.",
+            "Nothing is to be done.",
+        ),
+        "power_limit_not_reported": FindingText(
+            "The GPU does not report its power limit.", "Nothing is to be done."
+        ),
+        "clocks_not_reported": FindingText(
+            "The GPU has no application clocks.", "Nothing is to be done."
+        ),
+    },
 )

@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import AGAIN, FindingText, RESET
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.gpus import shares_memory
 from ...model import FAIL, PASS, PASSIVE, WARN, CheckResult, Finding, Measurement, NODE, Subject
@@ -372,4 +373,37 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ GPU PROCESSES ]]", "GPU PROCESSES", "Processes that hold GPUs"),
+    findings={
+        "gpu_held": FindingText(
+            "Processes have a context on the GPU, or its device open.",
+            "Nothing is wrong if a job is to run there; end them where it is to be idle.",
+        ),
+        "unkillable_process": FindingText(
+            "A process that holds the GPU was killed and does not end, since it is stuck in the kernel.",
+            "Drain the node and reboot it; only that ends the process. Look at the kernel's log "
+            "for what it waits for.",
+        ),
+        "zombie_process": FindingText(
+            "A process has ended and a thread or child of it still holds the GPU.",
+            "Find it with `ps -eLf` and end it; reboot the node when it is free if that fails.",
+        ),
+        "process_waits": FindingText(
+            "A process that holds the GPU waits in the kernel.",
+            f"Nothing is wrong if it waits for storage. {AGAIN} if its job does not go on.",
+        ),
+        "stale_context": FindingText(
+            "The driver keeps the context of a process that is no more.", RESET
+        ),
+        "memory_without_process": FindingText(
+            "Memory of the GPU is in use and no process is to be seen that holds it.", RESET
+        ),
+        "mps_without_clients": FindingText(
+            "An MPS server holds GPUs and has no clients.",
+            "End it with `echo quit | nvidia-cuda-mps-control` where MPS is not meant to be there.",
+        ),
+        "processes_not_listed": FindingText(
+            "The driver does not list the processes of the GPU.",
+            "Nothing is to be done; who has it open is read from /proc.",
+        ),
+    },
 )

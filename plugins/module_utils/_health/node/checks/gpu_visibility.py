@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import (
@@ -408,4 +409,26 @@ CHECK = Check(
     status_text=StatusText(
         "[[ GPU VISIBILITY ]]", "GPU VISIBILITY", "GPUs visible in the container"
     ),
+    findings={
+        "gpu_env_missing": FindingText(
+            "A container has no GPU because none was asked for, or lacks the driver's compute part.",
+            "In a pod, set a limit of `nvidia.com/gpu` and the runtime class of NVIDIA's container "
+            "runtime; elsewhere `NVIDIA_VISIBLE_DEVICES`, and "
+            "`NVIDIA_DRIVER_CAPABILITIES` with `compute,utility`.",
+        ),
+        "gpu_device_missing": FindingText(
+            "A container has GPUs and lacks a device file that CUDA needs.",
+            "Run `nvidia-modprobe -u` on the host and start the container anew; look which device "
+            "files its runtime gives it.",
+        ),
+        "gpu_driver_too_old": FindingText(
+            "The image of a container asks for a newer driver or GPU than there is.",
+            "Upgrade the driver, or take an image for an older CUDA. If it is known to work here, "
+            "set `NVIDIA_DISABLE_REQUIRE=1`.",
+        ),
+        "gpu_requirement_not_told": FindingText(
+            "What an image asks of the driver could not be compared.",
+            "Nothing is to be done unless CUDA programs fail there.",
+        ),
+    },
 )

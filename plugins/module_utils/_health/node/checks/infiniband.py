@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import CABLE, FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import (
@@ -577,4 +578,50 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ INFINIBAND ]]", "INFINIBAND", "InfiniBand ports"),
+    findings={
+        "port_missing": FindingText(
+            "The host does not have an InfiniBand port that its options name.",
+            "Look at `ls /sys/class/infiniband` and `lspci`: a card that is there and has no port "
+            "lacks its driver, or its ports have other names; one that "
+            "is not there is to be reseated.",
+        ),
+        "ports_missing": FindingText(
+            "Fewer InfiniBand or RoCE ports are up, or as fast as wanted, than the option expects.",
+            f"{CABLE}; the finding names the ports that are not so.",
+        ),
+        "port_down": FindingText(
+            "An InfiniBand or RoCE port that the options want up is down.",
+            f"{CABLE}; `ibstat` and `ip link` say whether it was switched off.",
+        ),
+        "port_slow": FindingText(
+            "An InfiniBand or RoCE port runs below the rate that the options want.",
+            f"{CABLE}; a link that lost lanes often comes back by reseating.",
+        ),
+        "port_not_active": FindingText(
+            "An InfiniBand port has a link to its switch, but the subnet manager has not set it up.",
+            "Look at the subnet manager (`sminfo` from a node that works) and at what it says "
+            "about this port.",
+        ),
+        "port_down_unlike_others": FindingText(
+            "An InfiniBand or RoCE port is down where most ports of the same board are up.",
+            f"If it is meant to be up: {CABLE[0].lower() + CABLE[1:]}. If not, name the ports that "
+            "count in the option `ports`.",
+        ),
+        "port_slower_than_others": FindingText(
+            "An InfiniBand or RoCE port runs below most ports of the same board.",
+            f"{CABLE}, and at the settings of both ends.",
+        ),
+        "port_flaps": FindingText(
+            "The link of an InfiniBand or RoCE port went down again and again.",
+            f"{CABLE}; if it goes on, take the node out before its next job.",
+        ),
+        "port_errors": FindingText(
+            "An InfiniBand or RoCE port counts more errors than a sound link.",
+            f"{CABLE}; clean or replace it, clear the counters with `perfquery -R`.",
+        ),
+        "port_firmware_differs": FindingText(
+            "Network cards of one board run different firmware.",
+            "Bring them to one version with the vendor's tool (`mlxfwmanager`), and reset the cards.",
+        ),
+    },
 )

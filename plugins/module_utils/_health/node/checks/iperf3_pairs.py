@@ -16,6 +16,7 @@ from ..system import fping, iperf3, interfaces, programs
 from ..framework import busy_gate
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, PairMetric, StatusText
 from ...knowledge.network import CPU_LIMIT, LINK_SHARE
 from ...model import (
@@ -460,4 +461,10 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[IPERF]", "IPERF", "Running iperf3"),
+    findings={
+        "slow_pair": FindingText(
+            "TCP carries less to or from a peer than expected.",
+            "Run the mesh (`--tags mesh`), which tells whose end it is.",
+        )
+    },
 )

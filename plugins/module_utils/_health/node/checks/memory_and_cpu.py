@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host, cpus_in, leading_number
 from ...model import (
@@ -619,4 +620,56 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ HOST MEMORY ]]", "HOST MEMORY", "Memory and CPUs"),
+    findings={
+        "memory_uncorrected": FindingText(
+            "The host's memory had errors that could not be corrected; who had data there has "
+            "wrong data or was killed.",
+            "Take the work off the node and reboot it, so that the firmware can repair the module; "
+            "replace the module that the finding names if they return.",
+        ),
+        "memory_corrected": FindingText(
+            "The host's memory has many errors that could still be corrected.",
+            "Plan to replace the module that the finding names (`ras-mc-ctl --error-count`).",
+        ),
+        "memory_missing": FindingText(
+            "The host has less memory than the option expects.",
+            "Look at the firmware's list of modules (`dmidecode -t memory`): one was disabled or "
+            "has failed.",
+        ),
+        "swap_on": FindingText(
+            "The host has more swap space than the option allows.",
+            "Switch it off (`swapoff -a`), and take it out of /etc/fstab.",
+        ),
+        "cpus_missing": FindingText(
+            "Fewer processors run than the option expects.",
+            "Look at `lscpu`, at the firmware's settings (multithreading, sockets) and at the "
+            "kernel's parameters.",
+        ),
+        "more_cpus_than_expected": FindingText(
+            "More processors run than the option expects.",
+            "Correct the option, or switch multithreading off if that was meant.",
+        ),
+        "cpus_offline": FindingText(
+            "Processors are there and switched off.",
+            "Switch them on (`chcpu -e <list>`); the kernel's log says whether it did it for errors.",
+        ),
+        "numa_node_without_memory": FindingText(
+            "A NUMA node with processors has no memory of its own, so that these work on another "
+            "node's.",
+            "Look at `dmidecode -t memory` and `numactl -H`.",
+        ),
+        "numa_memory_uneven": FindingText(
+            "NUMA nodes differ in their memory.",
+            "Look at `dmidecode -t memory` for a module that is missing; if it is meant so, "
+            "nothing is wrong.",
+        ),
+        "governor_differs": FindingText(
+            "Processors are not governed as the option wants.",
+            "Set it with `cpupower frequency-set -g <governor>`, and make it last (a profile of tuned).",
+        ),
+        "memory_bandwidth_not_measured": FindingText(
+            "The bandwidth of the host's memory was asked for and not measured.",
+            "Measure while nothing runs on the host; its message says what was in the way.",
+        ),
+    },
 )

@@ -21,6 +21,7 @@ from ..system import nfs
 from ..system.bounded import Child, end, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...model import (
     FAIL,
@@ -377,4 +378,16 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ NFS ]]", "NFS", "NFS mounts"),
+    findings={
+        "nfs_not_mounted": FindingText(
+            "The NFS export that jobs need is not mounted where they look for it.",
+            "Mount it (`mount <mount point>`), and look why it was not: /etc/fstab, the "
+            "automounter, `dmesg`.",
+        ),
+        "nfs_mount_error": FindingText(
+            "An NFS mount answers with an error, or was not looked at.",
+            "If its file handle is stale, unmount and mount it again; otherwise look at the "
+            "export's rights and at the server's log.",
+        ),
+    },
 )

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 from ..framework.check import AFTER_A_JOB, Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import StatusText
 from ..snapshots.difference import changes
 from ..snapshots.difference.between import JOB, named
@@ -167,4 +168,18 @@ CHECK = Check(
         "phase": {"type": "str", "default": "postflight", "choices": ["inflight", "postflight"]}
     },
     status_text=StatusText("[[ NODE CHANGES ]]", "NODE CHANGES", "What changed on the node"),
+    findings={
+        "no_baseline": FindingText(
+            "There is no snapshot of that run, neither on the node nor on the controller, so it "
+            "cannot be told what changed.",
+            "Run the preflight with the same `run` before the job. What the other checks say of "
+            "the node as it is now holds all the same.",
+        ),
+        "snapshot_not_kept": FindingText(
+            "The node could not keep its snapshot; a postflight can only use the copy of the "
+            "controller that ran the preflight.",
+            "Look at the directory that the finding names: whether its disk is full, is read-only "
+            "or does not answer.",
+        ),
+    },
 )

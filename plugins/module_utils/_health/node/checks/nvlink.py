@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import AGAIN, FindingText, IF_FAIL
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.nvlinks import BRIDGED, NONE, SWITCHED, WIRED, Links, nvlinks_of
 from ...model import (
@@ -619,4 +620,56 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ NVLINK ]]", "NVLINK", "NVLinks and fabric"),
+    findings={
+        "nvlink_down": FindingText(
+            "Fewer NVLinks are active than the GPU has, or than others of its model.",
+            f"{IF_FAIL} and reset the GPUs of its board; if they stay down (`nvidia-smi nvlink "
+            "-s`), look at Xid 74, the bridge or baseboard, and the NVSwitch.",
+        ),
+        "nvlinks_inactive": FindingText(
+            "No NVLink of any GPU is active, though GPUs of this model always have them.",
+            "Look at `systemctl status nvidia-fabricmanager` and `nvidia-smi nvlink -s`; its "
+            "version must be the driver's. Then reset all GPUs or reboot.",
+        ),
+        "nvlinks_off_for_mig": FindingText(
+            "MIG is on and the GPU's NVLinks are down, as they are on A100.",
+            "Nothing is to be done.",
+        ),
+        "nvlinks_not_known": FindingText(
+            "The GPU has NVLinks that are not active, and how many it should have is not known for "
+            "its model.",
+            "Compare with `nvidia-smi nvlink -s` on a node of the same make that works.",
+        ),
+        "nvlink_speed": FindingText(
+            "NVLinks are up and run slower than their generation does.",
+            "Reset the GPU once it is idle and look again; watch its errors.",
+        ),
+        "nvlink_errors": FindingText(
+            "NVLinks have counted errors since the driver was loaded, and sent the data again.",
+            "Nothing, as long as they do not grow.",
+        ),
+        "fabric_degraded": FindingText(
+            "The NVSwitch fabric says that the GPU has less than its full bandwidth, or no healthy "
+            "route.",
+            f"{IF_FAIL}; look at `nvidia-smi -q -i <gpu>` under Fabric, at SXids in `dmesg` and at "
+            "the fabric manager's log.",
+        ),
+        "fabric_recovering": FindingText(
+            "The NVSwitch fabric repairs routes of the GPU.",
+            f"{AGAIN} in a minute; if it stays, look at the fabric manager's log.",
+        ),
+        "fabric_limited": FindingText(
+            "The NVSwitch fabric has limited capacity for the GPU.",
+            "Look under Fabric in `nvidia-smi -q` and at the fabric manager's log.",
+        ),
+        "fabric_misconfigured": FindingText(
+            "The NVSwitch fabric says that the GPU is not configured right.",
+            "Look at `nvidia-smi -q -i <gpu>` under Fabric for the reason, and at partitions and "
+            "firmware of the fabric manager.",
+        ),
+        "fabric_not_known": FindingText(
+            "The GPU's fabric is in a state that this version does not know.",
+            "Look at `nvidia-smi -q -i <gpu>` under Fabric; report it with the run document.",
+        ),
+    },
 )

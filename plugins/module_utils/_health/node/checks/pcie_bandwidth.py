@@ -17,6 +17,7 @@ from ..devices import pcie_state
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import AGAIN, DIAGNOSTIC, FindingText, IF_FAIL
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth, over_pcie
 from ...model import (
@@ -582,4 +583,26 @@ CHECK = Check(
     ),
     status_text=StatusText("[[ PCIEBW ]]", "PCIE", "Requesting pcie test"),
     predecessor_label="pciebw",
+    findings={
+        "low_bandwidth": FindingText(
+            "Copies between host and GPU are slower than the link or its peers promise.",
+            f"{IF_FAIL}; look at the link with `nvidia-smi -q -i <gpu>` and `lspci -vvs "
+            "<address>`, reseat the card, then look at riser and slot.",
+        ),
+        "low_concurrent_bandwidth": FindingText(
+            "With all GPUs copying at once this one gets less than the others.",
+            "Compare the wiring (`nvidia-smi topo -m`) and the NUMA settings with a good node; if "
+            "others of the kind do the same, it is how the node is built.",
+        ),
+        "data_corrupted": FindingText(
+            "Data came back from the GPU changed.", f"Let no job start here: {DIAGNOSTIC}."
+        ),
+        "not_measured_together": FindingText(
+            "The GPUs were not measured all at once.", f"{AGAIN} with more time (`timeout`)."
+        ),
+        "kernel_not_run": FindingText(
+            "The driver did not take our copy kernel; the copy engines were measured all the same.",
+            "Nothing is to be done.",
+        ),
+    },
 )

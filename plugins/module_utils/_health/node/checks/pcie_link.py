@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..devices import pcie_state
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GENERATIONS, over_pcie, replays_per_minute
 from ...model import (
@@ -438,4 +439,28 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ LINK WIDTH ]]", "LINK WIDTH", "PCIe links"),
+    findings={
+        "bridge_link": FindingText(
+            "A link between two PCIe bridges above the GPUs has fewer lanes, or a lower speed, "
+            "than both ends can.",
+            "Look with `lspci -vvs <address>` at LnkCap and LnkSta of both ends, then at riser, "
+            "cable and switch board; all GPUs below share it.",
+        ),
+        "pcie_replays": FindingText(
+            "The PCIe link has sent packets again because they arrived damaged.",
+            "Nothing, if it is a pass. If it is a warning, reseat the card, then try another riser "
+            "or slot; a bandwidth check shows what it costs.",
+        ),
+        "pcie_corrected_errors": FindingText(
+            "The PCIe device reports errors right now that were corrected, more than its error "
+            "rate allows.",
+            "Watch whether it lasts (`aer_dev_correctable` in its directory of "
+            "/sys/bus/pci/devices); if it does, reseat the card, then try another slot.",
+        ),
+        "pcie_fatal_errors": FindingText(
+            "A PCIe device reported fatal errors since boot.",
+            "Look for them with `dmesg | grep -i aer`; if they come again, reseat the card, then "
+            "try another riser or slot.",
+        ),
+    },
 )

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..system import fping, interfaces, programs
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, PairMetric, StatusText
 from ...knowledge.network import LEAST_LOST, MAXIMUM_LOSS
 from ...model import FAIL, LIGHT, UNKNOWN, CheckResult, Finding, Measurement, concluded
@@ -365,4 +366,10 @@ CHECK = Check(
     ),
     status_text=StatusText("[PING]", "PING", "Ping test"),
     predecessor_label="ping",
+    findings={
+        "no_answer": FindingText(
+            "No ping came back from a peer.",
+            "Run the mesh (`--tags mesh`), which tells whose end it is.",
+        )
+    },
 )

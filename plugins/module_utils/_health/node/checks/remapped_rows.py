@@ -14,6 +14,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict, Union,
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import DIAGNOSTIC, FindingText, RESET
 from ..framework.check_texts import CheckMetric, StatusText
 from ...lenient import Unsigned
 from ...knowledge.gpus import NO_PROTECTION, PAGE_RETIREMENT, model_of, recovery_action
@@ -504,4 +505,31 @@ CHECK = Check(
     ),
     predecessor_label="remapped",
     predecessor_flags=("row_remap_pending",),
+    findings={
+        "row_remap_limit": FindingText(
+            "The GPU has remapped as many rows for uncorrectable errors as it can.",
+            f"Replace the GPU: {DIAGNOSTIC}.",
+        ),
+        "no_spare_rows": FindingText(
+            "A memory bank has no spare row left; the next uncorrectable error there cannot be "
+            "repaired.",
+            "Plan the GPU's replacement.",
+        ),
+        "few_spare_rows": FindingText(
+            "A memory bank has few spare rows left.", "Nothing yet; watch it."
+        ),
+        "retired_pages_limit": FindingText(
+            "The GPU has retired as many memory pages as it may.",
+            "Drain the node and replace the GPU.",
+        ),
+        "repair_pending": FindingText("A repair of the GPU's memory waits for a reset.", RESET),
+        "recovery_action": FindingText(
+            "The driver asks for a recovery: a reset, a reboot or to end work.",
+            "Do what the finding says, then check again.",
+        ),
+        "not_readable_with_mig": FindingText(
+            "Remapped rows cannot be read while MIG is on.",
+            "Read them with the MIG instances destroyed, or through DCGM.",
+        ),
+    },
 )

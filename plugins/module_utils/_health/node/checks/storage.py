@@ -28,6 +28,7 @@ from ..system import programs
 from ..system.bounded import Child, Report, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import (
@@ -824,4 +825,66 @@ CHECK = Check(
         ),
     ),
     status_text=StatusText("[[ STORAGE ]]", "STORAGE", "Mounts and disks"),
+    findings={
+        "mount_missing": FindingText(
+            "Nothing is mounted at a path that the options name.",
+            "Mount it (`systemctl status <unit>.mount`, `mount <path>`), or take it out of the option.",
+        ),
+        "mount_broken": FindingText(
+            "A mounted file system answers with an error: its server, its daemon or its disk is gone.",
+            "Look at `dmesg`, then unmount it and mount it again; if that fails, look at its "
+            "server or its disk.",
+        ),
+        "mount_not_read": FindingText(
+            "A file system could not be asked for its figures.",
+            "Run the check as root; its message has the error.",
+        ),
+        "mounts_closed": FindingText(
+            "The user that the check runs as may not look at some file systems.",
+            "Run the check as root if they matter.",
+        ),
+        "mount_became_read_only": FindingText(
+            "A file system has become read-only while it was mounted, as the kernel does after "
+            "errors of the disk.",
+            "Look at `dmesg` and at the disk's health; take the work off the node, check the file "
+            "system (`fsck`), and replace the disk if it has errors.",
+        ),
+        "mount_read_only": FindingText(
+            "A file system that is to be written to is mounted read-only.",
+            "Mount it for writing (`mount -o remount,rw <path>`), and correct its line in /etc/fstab.",
+        ),
+        "mount_full": FindingText(
+            "A file system has little or no room left.",
+            "Find what fills it (`du -x -d 2 <path>`), and delete it or move it away.",
+        ),
+        "mount_out_of_inodes": FindingText(
+            "A file system can hold few or no further files.",
+            "Find who makes so many (`du --inodes -x -d 2 <path>`), and delete them.",
+        ),
+        "disk_dead": FindingText(
+            "The kernel has given a disk up.",
+            "Look at `dmesg`; reseat the disk, and replace it if it does not come back.",
+        ),
+        "disk_not_answering": FindingText(
+            "A disk did not answer the question for its health in time.",
+            "Look at `dmesg` for its timeouts and resets; watch it.",
+        ),
+        "disk_warning": FindingText(
+            "An NVMe disk warns of itself.",
+            "Save what is on it and replace it where it is failing; where it is too hot, look at "
+            "the cooling.",
+        ),
+        "disk_worn": FindingText(
+            "An NVMe disk has written more than its maker guarantees.",
+            "Plan to replace it; it may go on for long.",
+        ),
+        "disk_media_errors": FindingText(
+            "An NVMe disk could not give data back that it had taken.",
+            "Watch whether it grows (`nvme smart-log`); replace the disk if it does.",
+        ),
+        "disks_missing": FindingText(
+            "Fewer NVMe disks are there than the option expects.",
+            "Look at `lspci` and `nvme list`; reseat or replace the one that is missing.",
+        ),
+    },
 )

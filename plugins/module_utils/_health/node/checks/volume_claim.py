@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional
 
 from ..framework.check import ON_CLUSTER, Check, Options, Readings
 from ..framework.probe import Probe
+from ...knowledge.finding_text import AGAIN, FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.cluster import NAMESPACE, REMOVAL, WRITTEN, keeps_volumes
 from ...model import (
@@ -400,4 +401,97 @@ CHECK = Check(
         "[PVC Create-Delete]", "PVC Create-Delete Test", "PVC create-delete test"
     ),
     predecessor_label="pvc",
+    findings={
+        "claim_not_tried": FindingText(
+            "No volume claim was tried, or the try was broken off.",
+            f"{AGAIN}; it is asked of the cluster, by the agent or the module.",
+        ),
+        "storage_class_missing": FindingText(
+            "No storage class was named, so that there was nothing to claim.",
+            "Name one that jobs use (`storage_class`; for the agent PVC_TEST_STORAGE_CLASS), or "
+            "leave `volume_claim` out.",
+        ),
+        "storage_class_not_found": FindingText(
+            "The cluster has no storage class of that name.",
+            "Correct the name; `kubectl get storageclasses` lists them.",
+        ),
+        "storage_class_retains": FindingText(
+            "Volumes of the storage class outlive their claims, so that every try would leave one "
+            "behind.",
+            "Name a class of the same storage with `reclaimPolicy: Delete`.",
+        ),
+        "claim_without_image": FindingText(
+            "There is no image for the pod that uses the claim.",
+            "Install the agent in the namespace, or name an image with Python (`image`).",
+        ),
+        "volume_quota_exceeded": FindingText(
+            "The quota of the namespace leaves no room for the claim.",
+            "Delete claims that nobody needs, or raise the quota; the finding has what was asked "
+            "for, used and allowed.",
+        ),
+        "claim_forbidden": FindingText(
+            "Whoever tried the claim may not make it.",
+            "Grant `create` on what the finding names in that namespace; the role agent does it.",
+        ),
+        "claim_refused": FindingText(
+            "The API server did not take the claim or its pod.",
+            "The finding has its words: a policy, a quota for pods, or an option.",
+        ),
+        "api_not_answering": FindingText(
+            "The API server did not answer, or refused to say what was needed.",
+            f"{AGAIN}; the finding has the error.",
+        ),
+        "claim_removed": FindingText(
+            "Claim or pod vanished while they were watched.",
+            f"{AGAIN}; somebody, or a policy, deletes them in this namespace.",
+        ),
+        "claim_not_bound": FindingText(
+            "The claim got no volume in time.",
+            "Look at the provisioner of the storage class: its pods, their logs, and the space it "
+            "has; the finding has the last event.",
+        ),
+        "claim_pod_not_scheduled": FindingText(
+            "No node was found for the pod that uses the claim, and not for want of a volume.",
+            "The finding has the scheduler's words: taints, resources, or a node that is not ready.",
+        ),
+        "claim_pod_not_started": FindingText(
+            "The node did not start the pod that uses the claim, and not for want of the volume.",
+            "The finding has the kubelet's words: the image, the pod network, or nothing at all "
+            "where the kubelet is away.",
+        ),
+        "claim_pod_died": FindingText(
+            "The pod ended before it could say anything of the volume.",
+            "The finding has how it ended; its image needs `python3`.",
+        ),
+        "claim_too_late": FindingText(
+            "The volume came so late that there was no time to use it.",
+            "Give it more time (`timeout`).",
+        ),
+        "volume_mount_timeout": FindingText(
+            "The volume could not be attached or mounted on the node in time.",
+            "The finding has the kubelet's words. Look whether other nodes mount it: if so at this "
+            "node's driver pod, else at the storage itself.",
+        ),
+        "volume_not_writable": FindingText(
+            "The user of the pod may not write to a new volume.",
+            "Let the pod have the user or group that jobs have (the agent's security context), or "
+            "correct the rights the storage gives.",
+        ),
+        "volume_io_failed": FindingText(
+            "Writing to the volume or reading from it failed.",
+            "The finding has the step and the error; look at the storage and its space.",
+        ),
+        "volume_io_hung": FindingText(
+            "A few megabytes could not be written and read back in time.",
+            "Look at the storage, and at `dmesg` on the node for hung tasks.",
+        ),
+        "volume_data_differs": FindingText(
+            "What was read back is not what was written.",
+            "Let nobody use the storage until it is understood.",
+        ),
+        "claim_left_behind": FindingText(
+            "The claim or its pod could not be removed in time.",
+            "It goes with a later run; if not, delete it and look what holds it.",
+        ),
+    },
 )

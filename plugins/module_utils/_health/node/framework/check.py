@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
+from ...knowledge.finding_text import FindingText
 from ...model import CheckResult
 from .check_texts import CheckMetric, PairMetric, StatusText
 from .probe import Probe
@@ -61,6 +62,8 @@ class Check(NamedTuple):
     beside_a_job: bool = False
     #: Options with which it disturbs no job, whatever was asked for.
     quiet: Options = {}
+    #: Meaning and next step of each code that this check alone gives a finding.
+    findings: Dict[str, FindingText] = {}
     #: The metrics that its measurements become.
     metrics: Tuple[CheckMetric, ...] = ()
     #: The metrics that its measures between two nodes of a mesh become.

@@ -7,7 +7,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 
-class Entry(NamedTuple):
+class FindingText(NamedTuple):
     """A sentence on what it means, and one or two on what to do."""
 
     meaning: str
