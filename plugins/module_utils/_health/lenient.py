@@ -21,6 +21,7 @@ from typing import (
     Type,
     TypeVar,
     Union,
+    cast,
     get_args,
     get_origin,
     get_type_hints,
@@ -114,14 +115,14 @@ def decode(kind: Type[T], value: Any) -> T:
     booleans, ``int`` takes no floats, `Unsigned` takes no negative numbers, ``Any`` takes everything.
     """
     if kind is dict:
-        return mapping(value)  # type: ignore[return-value]
+        return cast(T, mapping(value))
     found: Any = {}
-    for name, read in _fields(kind).items():  # type: ignore[arg-type]
+    for name, read in _fields(cast(Any, kind)).items():
         if name in mapping(value):
             field = read(value[name], 1)
             if field is not _WRONG:
                 found[name] = field
-    return found  # type: ignore[no-any-return]
+    return cast(T, found)
 
 
 @lru_cache(maxsize=None)

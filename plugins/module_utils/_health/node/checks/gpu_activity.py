@@ -10,7 +10,6 @@ back by the power cap are normal under load and are no finding.
 
 from __future__ import annotations
 
-import math
 import time
 from statistics import mean
 from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
@@ -36,7 +35,7 @@ from ...model import (
     gpu_subject,
 )
 from ..sampling import gpus as sampling
-from ...lenient import sequence, mapping
+from ...lenient import mapping, number, sequence
 from ..framework.driver_findings import driver_finding, read_gpus
 
 #: Samples of one measurement at most: what is kept of each has some 400 bytes a GPU.
@@ -561,18 +560,6 @@ def _range(values: List[float]) -> str:
 
 def span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
-
-
-def number(value: Any) -> Optional[float]:
-    """A number that is finite and no truth value."""
-    if (
-        isinstance(value, bool)
-        or not isinstance(value, (int, float))
-        or abs(value) > 1e300
-        or math.isnan(value)
-    ):
-        return None
-    return float(value)
 
 
 def refuse(options: Options) -> None:

@@ -40,7 +40,7 @@ from ...model import (
     worst,
 )
 from ..devices.nvlink_state import links_of
-from ...lenient import mapping
+from ...lenient import mapping, positive, whole_number
 from ..framework.cuda_findings import (
     ENOUGH_PEERS,
     GRACE,
@@ -48,13 +48,11 @@ from ..framework.cuda_findings import (
     PEER_WARN,
     STOP_SECONDS,
     Gate,
-    count,
     cuda_finding,
     doubted,
     in_turn,
     lost_meanwhile,
     middle,
-    positive,
 )
 from ..framework.driver_findings import judge_gpus, listed_gpus, mishap_findings, read_parts
 
@@ -425,7 +423,7 @@ def _data_findings(pairs: List[_Pair]) -> List[Finding]:
     found = []
     unproven = []
     for pair in pairs:
-        wrong = count(pair.verified.get("wrong_blocks"), least=0)
+        wrong = whole_number(pair.verified.get("wrong_blocks"))
         if pair.rate is not None and wrong is None:
             unproven.append(str(pair))
         if wrong:

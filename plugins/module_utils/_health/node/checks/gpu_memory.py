@@ -36,7 +36,7 @@ from ...model import (
     concluded,
     worst,
 )
-from ...lenient import mapping
+from ...lenient import mapping, positive, whole_number
 from ..framework.cuda_findings import (
     ENOUGH_PEERS,
     GRACE,
@@ -44,14 +44,12 @@ from ..framework.cuda_findings import (
     PEER_FAIL,
     PEER_WARN,
     Gate,
-    count,
     cuda_finding,
     doubted,
     in_turn,
     lost_meanwhile,
     middle,
     node_findings,
-    positive,
 )
 from ..framework.driver_findings import judge_gpus, listed_gpus, mishap_findings
 
@@ -111,7 +109,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
         if gates.explains(gpu, subject):
             return [], []
-        capability = count(gpu.get("capability"))
+        capability = whole_number(gpu.get("capability"), 1)
         if capability and capability < OLDEST:
             message = (
                 f"was not measured: its compute capability is {capability}, our kernels "
@@ -157,14 +155,14 @@ def _result_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
     known = {
         name: mapping(verified.get(name))
         for name in RATES
-        if count(mapping(verified.get(name)).get("wrong"), least=0) is not None
+        if whole_number(mapping(verified.get(name)).get("wrong")) is not None
     }
     wrong = [name for name, value in known.items() if value["wrong"]]
     if wrong:
         first = known[wrong[0]].get("first_wrong")
         where = (
             f", first wrong byte {first} of {known[wrong[0]].get('size')}"
-            if count(first, least=0) is not None
+            if whole_number(first) is not None
             else ""
         )
         message = (

@@ -41,6 +41,7 @@ from ..framework.driver_findings import (
     read_parts,
     unread_findings,
 )
+from ...lenient import mapping, whole_number
 
 NAME = "nvlink"
 #: Seconds between the two looks at error counters that are not zero.
@@ -306,7 +307,7 @@ def _fabric_findings(gpu: Dict[str, Any], subject: Subject, starting: bool) -> L
     whatever their driver says of it.
     """
     fabric = gpu.get("fabric")
-    state = _number(fabric, "state")
+    state = whole_number(mapping(fabric).get("state"))
     if not isinstance(fabric, dict) or not state or _kind(gpu) not in (SWITCHED, None):
         return []
     if state in _STATES:
@@ -337,14 +338,14 @@ def _fabric_findings(gpu: Dict[str, Any], subject: Subject, starting: bool) -> L
                 fabric,
             )
         ]
-    if _number(fabric, "status"):
+    if whole_number(mapping(fabric).get("status")):
         message = (
             "its registration with the NVSwitch fabric ended with NVML error "
             f"{fabric['status']}; look at nv-fabricmanager's log"
         )
         return [Finding("fabric_not_ready", FAIL, message, "fix_configuration", subject, fabric)]
     found: Dict[str, Finding] = {}
-    mask = _number(fabric, "health_mask") or 0
+    mask = whole_number(mapping(fabric).get("health_mask")) or 0
     for shift, width, bad, code, status, action, message in _HEALTH:
         value = mask >> shift & width
         if value in bad:
@@ -354,7 +355,7 @@ def _fabric_findings(gpu: Dict[str, Any], subject: Subject, starting: bool) -> L
             )
     mask_says = bool(found)
     for summary, code, status, action, message in _SUMMARIES:
-        if not mask_says and summary == _number(fabric, "health_summary"):
+        if not mask_says and summary == whole_number(mapping(fabric).get("health_summary")):
             found[code] = Finding(code, status, message, action, subject, fabric)
     return list(found.values())
 
@@ -452,7 +453,7 @@ def _speed_findings(
     speeds = {
         link.get("link"): speed
         for link in links
-        for speed in [_number(link, "speed_mbps")]
+        for speed in [whole_number(mapping(link).get("speed_mbps"))]
         if speed and link.get("active")
     }
     if not speeds:
@@ -519,7 +520,10 @@ def _measurements(gpu: Dict[str, Any], links: List[Dict[str, Any]]) -> List[Meas
     measured = [Measurement("nvlinks_active", _active(gpu), "links", label)]
     for kind in COUNTERS:
         values = [
-            value for errors in counted for value in [_number(errors, kind)] if value is not None
+            value
+            for errors in counted
+            for value in [whole_number(mapping(errors).get(kind))]
+            if value is not None
         ]
         if values:
             measured.append(
@@ -536,7 +540,7 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
     counts = sorted({_active(gpu) for gpu in linked})
     versions = sorted(
         {
-            _VERSIONS.get(_number(link, "version") or 0, "")
+            _VERSIONS.get(whole_number(mapping(link).get("version")) or 0, "")
             for gpu in linked
             for link in _listed(gpu) or []
             if link.get("active")
@@ -549,7 +553,7 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
         + (f" {'/'.join(versions)}" if versions else "")
         + " up"
     ]
-    if any(_number(gpu.get("fabric"), "state") == _COMPLETED for gpu in linked):
+    if any(whole_number(mapping(gpu.get("fabric")).get("state")) == _COMPLETED for gpu in linked):
         parts.append("fabric completed")
     return ", ".join(parts)
 
@@ -574,7 +578,11 @@ def _active(gpu: Dict[str, Any]) -> int:
 
 def _counts(errors: Any) -> Dict[str, int]:
     """Kinds with a count above zero."""
-    known = {kind: _number(errors, kind) for kind in COUNTERS} if isinstance(errors, dict) else {}
+    known = (
+        {kind: whole_number(mapping(errors).get(kind)) for kind in COUNTERS}
+        if isinstance(errors, dict)
+        else {}
+    )
     return {kind: count for kind, count in known.items() if count}
 
 
@@ -590,15 +598,6 @@ def _spelt(several: Iterable[Dict[str, int]]) -> str:
 
 def _listing(links: Iterable[Any]) -> str:
     return ", ".join(str(link) for link in links)
-
-
-def _number(values: Any, key: str) -> Optional[int]:
-    value = values.get(key) if isinstance(values, dict) else None
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
-        else None
-    )
 
 
 CHECK = Check(

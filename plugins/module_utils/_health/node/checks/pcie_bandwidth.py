@@ -36,7 +36,7 @@ from ...model import (
     gpu_subject,
     worst,
 )
-from ...lenient import mapping
+from ...lenient import mapping, positive, whole_number
 from ..framework.cuda_findings import (
     ENOUGH_PEERS,
     GPU_SECONDS,
@@ -47,14 +47,12 @@ from ..framework.cuda_findings import (
     PEER_WARN,
     STOP_SECONDS,
     Gate,
-    count,
     cuda_finding,
     doubted,
     in_turn,
     lost_meanwhile,
     middle,
     node_findings,
-    positive,
     whole,
 )
 from ..framework.driver_findings import judge_gpus, listed_gpus, mishap_findings
@@ -201,7 +199,7 @@ def _data_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
     verified = {
         method: value
         for method, value in mapping(gpu.get("verified")).items()
-        if count(mapping(value).get("wrong_blocks"), least=0) is not None
+        if whole_number(mapping(value).get("wrong_blocks")) is not None
     }
     wrong = {method: value for method, value in verified.items() if value["wrong_blocks"]}
     if wrong:
@@ -235,15 +233,18 @@ def _link_findings(gpu: Dict[str, Any], subject: Subject, bandwidth: str) -> Lis
     if not over_pcie(gpu.get("name")):
         return []
     found = []
-    generation, width = count(link.get("max_generation")), count(link.get("max_width"))
+    generation, width = (
+        whole_number(link.get("max_generation"), 1),
+        whole_number(link.get("max_width"), 1),
+    )
     status = WARN if bandwidth == PASS and all(_rates(gpu).values()) else FAIL
     action = "drain_node" if status == FAIL else "watch"
     # Lanes do not go to sleep before PCIe 6.0, so that a narrow link at rest is narrow; the speed
     # does on every link.
-    actual_width = count(link.get("width")) or (
-        count(link.get("idle_width")) if generation and generation < 6 else None
+    actual_width = whole_number(link.get("width"), 1) or (
+        whole_number(link.get("idle_width"), 1) if generation and generation < 6 else None
     )
-    actual_generation = count(link.get("generation"))
+    actual_generation = whole_number(link.get("generation"), 1)
     if width and actual_width and actual_width < width:
         found.append(
             Finding(
@@ -261,7 +262,7 @@ def _link_findings(gpu: Dict[str, Any], subject: Subject, bandwidth: str) -> Lis
             "load; reseat the card"
         )
         found.append(Finding("link_speed", status, words, action, subject, link))
-    capable = count(link.get("gpu_max_generation"))
+    capable = whole_number(link.get("gpu_max_generation"), 1)
     if generation and capable and capable > generation:
         found.append(
             Finding(
@@ -292,7 +293,9 @@ def _bandwidth_findings(
         None
         if minimum
         else expected_bandwidth(
-            count(link.get("max_generation")), count(link.get("max_width")), gpu.get("name")
+            whole_number(link.get("max_generation"), 1),
+            whole_number(link.get("max_width"), 1),
+            gpu.get("name"),
         )
     )
     peers = [
@@ -522,7 +525,11 @@ def _median(transfer: Dict[str, Any]) -> Optional[float]:
 
 def _kind(gpu: Dict[str, Any]) -> Tuple[Any, ...]:
     link = mapping(gpu.get("link"))
-    return (str(gpu.get("name")), count(link.get("max_generation")), count(link.get("max_width")))
+    return (
+        str(gpu.get("name")),
+        whole_number(link.get("max_generation"), 1),
+        whole_number(link.get("max_width"), 1),
+    )
 
 
 def _is_local(gpu: Dict[str, Any]) -> bool:
@@ -531,7 +538,9 @@ def _is_local(gpu: Dict[str, Any]) -> bool:
     """
     numa = mapping(gpu.get("numa"))
     return (
-        numa.get("node") is None or bool(count(numa.get("cpus"))) or numa.get("memory") is not None
+        numa.get("node") is None
+        or bool(whole_number(numa.get("cpus"), 1))
+        or numa.get("memory") is not None
     )
 
 

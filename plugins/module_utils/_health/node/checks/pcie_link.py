@@ -31,7 +31,7 @@ from ...model import (
     Subject,
     short_pci,
 )
-from ...lenient import sequence, mapping
+from ...lenient import mapping, positive, sequence, whole_number
 from ..framework.driver_findings import (
     judge_gpus,
     listed_gpus,
@@ -131,7 +131,7 @@ def _read(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
 def judge(readings: Readings, options: Options) -> CheckResult:
     readings = readings if isinstance(readings, dict) else {}
     gpus = [gpu for gpu in listed_gpus(readings) if not gpu.get("error")]
-    uptime, seconds = (_positive(readings.get(key)) for key in ("uptime_seconds", "looked_seconds"))
+    uptime, seconds = (positive(readings.get(key)) for key in ("uptime_seconds", "looked_seconds"))
 
     def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
         found = (
@@ -140,7 +140,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             + _replay_findings(gpu, subject, uptime, seconds)
         )
         found += _aer_findings(gpu.get("aer"), "its PCIe device", subject)
-        replays = _count(gpu.get("replays"), least=0)
+        replays = whole_number(gpu.get("replays"))
         return found, [
             Measurement("pcie_replays", replays, "replays", {"gpu": str(gpu.get("index"))})
         ] if replays is not None else []
@@ -157,7 +157,7 @@ def _width_findings(
     link = mapping(gpu.get("link"))
     if not over_pcie(gpu.get("name")):
         return []
-    width, most = _count(link.get("width")), _count(link.get("max_width"))
+    width, most = whole_number(link.get("width"), 1), whole_number(link.get("max_width"), 1)
     if width is None or most is None:
         return unread_findings(
             gpu,
@@ -165,21 +165,21 @@ def _width_findings(
             [name for name, value in (("width", width), ("max_width", most)) if value is None],
         )
     port = _port(gpu)
-    allowed = min(most, _count(port.get("max_link_width")) or most)
+    allowed = min(most, whole_number(port.get("max_link_width"), 1) or most)
     if width >= allowed:
         return []
     words = f"link is up at x{width} instead of x{allowed}"
     evidence = {"link": link, "port": port}
     alike = [other for other in gpus if other.get("name") == gpu.get("name")]
     if len(alike) > 1 and all(
-        _count(mapping(other.get("link")).get("width")) == width for other in alike
+        whole_number(mapping(other.get("link")).get("width"), 1) == width for other in alike
     ):
         message = (
             f"{words}, like all {len(alike)} GPUs of its model here, so that the board "
             "may be wired so; compare with other nodes of its make"
         )
         return [Finding("link_width", WARN, message, "watch", subject, evidence)]
-    if _count(port.get("current_link_width")) != width:
+    if whole_number(port.get("current_link_width"), 1) != width:
         message = (
             f"{words}, but the port above it is not seen to agree; in a virtual machine "
             "the host may give it no more"
@@ -202,12 +202,18 @@ def _slot_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
     link = mapping(gpu.get("link"))
     if not over_pcie(gpu.get("name")):
         return []
-    capable, allowed = _count(link.get("gpu_max_generation")), _count(link.get("max_generation"))
-    lanes = _count(link.get("gpu_max_width"))
+    capable, allowed = (
+        whole_number(link.get("gpu_max_generation"), 1),
+        whole_number(link.get("max_generation"), 1),
+    )
+    lanes = whole_number(link.get("gpu_max_width"), 1)
     slot_lanes = min(
         (
             one
-            for one in (_count(link.get("max_width")), _count(_port(gpu).get("max_link_width")))
+            for one in (
+                whole_number(link.get("max_width"), 1),
+                whole_number(_port(gpu).get("max_link_width"), 1),
+            )
             if one
         ),
         default=None,
@@ -245,10 +251,13 @@ def _replay_findings(
     allows a link of its class.
     """
     link = mapping(gpu.get("link"))
-    generation, width = _count(link.get("max_generation")), _count(link.get("max_width"))
-    replays = _count(gpu.get("replays"), least=0)
+    generation, width = (
+        whole_number(link.get("max_generation"), 1),
+        whole_number(link.get("max_width"), 1),
+    )
+    replays = whole_number(gpu.get("replays"))
     per_minute = replays_per_minute(generation or 3, width or 16)
-    reported = _count(gpu.get("aer_meanwhile"))
+    reported = whole_number(gpu.get("aer_meanwhile"), 1)
     found = []
     if reported and seconds and reported > _BY_CHANCE + per_minute * seconds / 60:
         message = (
@@ -267,7 +276,7 @@ def _replay_findings(
         )
     if not replays:
         return found
-    meanwhile = _count(gpu.get("replays_meanwhile"), least=0) or 0
+    meanwhile = whole_number(gpu.get("replays_meanwhile")) or 0
     evidence = {
         "replays": replays,
         "replays_meanwhile": meanwhile,
@@ -294,7 +303,7 @@ def _aer_findings(counts: Any, whose: str, subject: Subject) -> List[Finding]:
     """Errors since boot. Fatal ones ended a transfer for good; those at boot (unsupported requests)
     are among the non-fatal.
     """
-    fatal = _count(mapping(counts).get("fatal"))
+    fatal = whole_number(mapping(counts).get("fatal"), 1)
     if fatal:
         message = (
             f"{whose} has reported {fatal} fatal PCIe error{'s' if fatal > 1 else ''} "
@@ -353,7 +362,7 @@ def _lack(upper: Dict[str, Any], lower: Dict[str, Any]) -> str:
     """
     values = {}
     for key in ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed"):
-        values[key] = [_positive(end.get(key)) for end in (upper, lower)]
+        values[key] = [positive(end.get(key)) for end in (upper, lower)]
     widths, speeds = values["current_link_width"], values["current_link_speed"]
     most, fastest = values["max_link_width"], values["max_link_speed"]
     if None in widths + most or widths[0] != widths[1]:
@@ -387,7 +396,8 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
     resting = sum(
         1
         for link in links
-        if (_count(link.get("generation")) or 0) < (_count(link.get("max_generation")) or 0)
+        if (whole_number(link.get("generation"), 1) or 0)
+        < (whole_number(link.get("max_generation"), 1) or 0)
     )
     rest = f", {resting} at rest in a lower generation" if resting else ""
     return (
@@ -409,22 +419,6 @@ def _port(gpu: Dict[str, Any]) -> Dict[str, Any]:
 def _name(bridge: Dict[str, Any]) -> str:
     pci = bridge.get("pci")
     return short_pci(pci) if isinstance(pci, str) else "?"
-
-
-def _count(value: Any, least: int = 1) -> Optional[int]:
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and least <= value < 1 << 64
-        else None
-    )
-
-
-def _positive(value: Any) -> Optional[float]:
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e15
-        else None
-    )
 
 
 CHECK = Check(

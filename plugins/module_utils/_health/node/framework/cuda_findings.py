@@ -242,18 +242,3 @@ def middle(numbers: Iterable[float]) -> float:
     """The median. The module statistics costs more to load than the passive checks take."""
     ranked = sorted(numbers)
     return (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2
-
-
-def count(value: Any, least: int = 1) -> Optional[int]:
-    return (
-        value if isinstance(value, int) and not isinstance(value, bool) and value >= least else None
-    )
-
-
-def positive(value: Any) -> Optional[float]:
-    """A number greater than zero that arithmetic can be done with."""
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 < value < 1e18
-        else None
-    )
