@@ -18,8 +18,6 @@ from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
-    ON_CLUSTER,
-    ON_MESH,
     Check,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
@@ -96,21 +94,11 @@ def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]
     return HostSettings(*(module.params[name] for name in HostSettings._fields))
 
 
-def left_out(asked: list[Check], beside_job: bool) -> list[Outcome]:
+def left_out(not_of_a_host: list[str], disturbing: list[str]) -> list[Outcome]:
     """Outcomes of the checks that were named and do not run here."""
-    named = list({check.name: check for check in asked}.values())
-    outcomes = [
-        Outcome(not_run(check.name, _NOT_OF_A_HOST), {}, {})
-        for check in named
-        if check.place == ON_CLUSTER
-    ]
-    disturbing = [
-        check
-        for check in named
-        if beside_job and not check.beside_a_job and check.place not in (ON_MESH, ON_CLUSTER)
-    ]
-    return outcomes + [
-        Outcome(not_run(check.name, _NOT_BESIDE_A_JOB), {}, {}) for check in disturbing
+    return [
+        *(Outcome(not_run(name, _NOT_OF_A_HOST), {}, {}) for name in not_of_a_host),
+        *(Outcome(not_run(name, _NOT_BESIDE_A_JOB), {}, {}) for name in disturbing),
     ]
 
 

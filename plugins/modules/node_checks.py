@@ -131,10 +131,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import node_changes
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.registry import (
+    ELSEWHERE,
     beside_a_job,
     chosen,
-    find,
     name_of,
+    names_beside_a_job,
 )
 
 
@@ -169,8 +170,12 @@ def main() -> None:
                 msg=f"options.{name}: {value!r} is not accepted, give a dictionary of the "
                 "check's options"
             )
-    asked = [find(name) for name in module.params["checks"] or []]
-    skipped = left_out(asked, module.params["beside_job"])
+    asked = list(dict.fromkeys(name_of(name) for name in module.params["checks"] or []))
+    quiet = names_beside_a_job() if module.params["beside_job"] else tuple(asked)
+    skipped = left_out(
+        [name for name in asked if name == "volume_claim"],
+        [name for name in asked if name not in (*quiet, *ELSEWHERE)],
+    )
     for check in checks if module.params["beside_job"] else []:
         given[check.name] = {**given.get(check.name, {}), **check.quiet}
     requests = [(check, options_of(module, check, given.get(check.name, {}))) for check in checks]

@@ -123,7 +123,11 @@ def test_every_check_is_registered():
 
 
 def test_every_name_and_alias_is_found_and_means_one_check():
-    names = [given for name, short in registry.short_names().items() for given in (name, *short)]
+    records = {check.name: check.short_names for check in registry.every()}
+    assert registry.short_names() == records, (
+        "names of checks that run elsewhere stand in the registry"
+    )
+    names = [given for name, short in records.items() for given in (name, *short)]
     assert len(names) == len(set(names))
     assert all(
         registry.find(given).name == name

@@ -12,7 +12,7 @@ import functools
 import importlib
 from typing import Dict, Iterable, List, Tuple
 
-from .framework.check import AFTER_A_JOB, ON_CLUSTER, ON_MESH, ON_NODE, WITH_EVERY_PASS, Check
+from .framework.check import AFTER_A_JOB, ON_CLUSTER, ON_MESH, WITH_EVERY_PASS, Check
 
 
 def _registered() -> None:
@@ -44,14 +44,19 @@ def _registered() -> None:
         dcgm_diag,
         gpu_activity,
         node_changes,
-        ping_mesh,
-        iperf3_pairs,
-        volume_claim,
     )
 
 
+#: What no node runs by itself (ON_MESH, ON_CLUSTER), with its short names: a task that runs the
+#: checks of a node does not carry these.
+ELSEWHERE: Dict[str, Tuple[str, ...]] = {
+    "ping_mesh": ("ping",),
+    "iperf3_pairs": ("iperf",),
+    "volume_claim": ("pvc",),
+}
+_OF_NODE: Tuple[str, ...] = _registered.__code__.co_varnames
 #: The names of all checks, in the order of a pass.
-NAMES: Tuple[str, ...] = _registered.__code__.co_varnames
+NAMES: Tuple[str, ...] = (*_OF_NODE, *ELSEWHERE)
 
 
 def load(name: str) -> Check:
@@ -64,20 +69,26 @@ def load(name: str) -> Check:
 
 @functools.lru_cache(maxsize=None)
 def every() -> Tuple[Check, ...]:
-    """All checks, in the order of a pass."""
-    return tuple(load(name) for name in NAMES)
+    """All checks, in the order of a pass; not for a node, which may not have all of them."""
+    return (*of_node(), *(load(name) for name in ELSEWHERE))
+
+
+@functools.lru_cache(maxsize=None)
+def of_node() -> Tuple[Check, ...]:
+    """The checks that a node runs by itself, in the order of a pass."""
+    return tuple(load(name) for name in _OF_NODE)
 
 
 def name_of(given: str) -> str:
     """The name behind a name or short name; raises ValueError that says what is accepted."""
     if given in NAMES:
         return given
-    for check in every():
-        if given in check.short_names:
-            return check.name
+    short_names_of = short_names()
+    for name, short in short_names_of.items():
+        if given in short:
+            return name
     accepted = ", ".join(
-        check.name + (f" ({', '.join(check.short_names)})" if check.short_names else "")
-        for check in every()
+        name + (f" ({', '.join(short)})" if short else "") for name, short in short_names_of.items()
     )
     raise ValueError(f"{given!r} is not a check; accepted are: {accepted}")
 
@@ -99,22 +110,22 @@ def names_on_cluster() -> Tuple[str, ...]:
 
 def short_names() -> Dict[str, Tuple[str, ...]]:
     """Each check's short names, in the order of a pass."""
-    return {check.name: check.short_names for check in every()}
+    return {**{check.name: check.short_names for check in of_node()}, **ELSEWHERE}
 
 
 def names_of_pass() -> Tuple[str, ...]:
     """What a pass over one node runs unless told otherwise."""
-    return tuple(check.name for check in every() if _is_in_every_pass(check))
+    return tuple(check.name for check in of_node() if _is_in_every_pass(check))
 
 
 def names_beside_a_job() -> Tuple[str, ...]:
     """What may run beside a job, all of it passive."""
-    return tuple(check.name for check in every() if check.beside_a_job)
+    return tuple(check.name for check in of_node() if check.beside_a_job)
 
 
 def names_of_host() -> Tuple[str, ...]:
     """What a pass finds out of the host around the GPUs: by itself it makes no GPU node fit."""
-    return tuple(check.name for check in every() if not check.gpu and _is_in_every_pass(check))
+    return tuple(check.name for check in of_node() if not check.gpu and _is_in_every_pass(check))
 
 
 def chosen(names: Iterable[str]) -> List[Check]:
@@ -126,9 +137,9 @@ def chosen(names: Iterable[str]) -> List[Check]:
     """
     wanted = {name_of(name) for name in names}
     if not wanted:
-        return [check for check in every() if _is_in_every_pass(check)]
-    named = [load(name) for name in NAMES if name in wanted]
-    return [check for check in named if check.place == ON_NODE and check.runs != AFTER_A_JOB]
+        return [check for check in of_node() if _is_in_every_pass(check)]
+    named = [load(name) for name in _OF_NODE if name in wanted]
+    return [check for check in named if check.runs != AFTER_A_JOB]
 
 
 def beside_a_job(names: Iterable[str]) -> List[Check]:
@@ -136,10 +147,10 @@ def beside_a_job(names: Iterable[str]) -> List[Check]:
     wanted = {name_of(name) for name in names}
     return [
         check
-        for check in ([load(name) for name in NAMES if name in wanted] if wanted else every())
+        for check in ([load(name) for name in _OF_NODE if name in wanted] if wanted else of_node())
         if check.beside_a_job and check.runs != AFTER_A_JOB
     ]
 
 
 def _is_in_every_pass(check: Check) -> bool:
-    return check.place == ON_NODE and check.runs == WITH_EVERY_PASS
+    return check.runs == WITH_EVERY_PASS

@@ -29,19 +29,7 @@ from ...model import STATUSES
 from ...node import registry
 
 #: The tables of codes that several checks share or that belong to no check, by subject.
-SHARED = (
-    node,
-    activity,
-    gpu,
-    errors,
-    links,
-    dcgm,
-    network,
-    host,
-    changes,
-    cluster,
-    usage,
-)
+SHARED = (node, activity, gpu, errors, links, dcgm, network, host, changes, cluster, usage)
 #: Code -> its text: the shared tables, and each check's own from its record.
 FINDINGS: Dict[str, FindingText] = {
     **{code: text for table in SHARED for code, text in table.FINDINGS.items()},

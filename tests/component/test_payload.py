@@ -1,0 +1,77 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a task carries to a node: the parts of the core that its module needs, and no more."""
+
+from __future__ import annotations
+
+import base64
+import io
+import re
+import zipfile
+
+import pytest
+from ansible.executor import module_common
+from ansible.parsing.dataloader import DataLoader
+from ansible.template import Templar
+
+from controller import ROOT
+
+CORE = "ansible_collections/autopilot/gpu/plugins/module_utils/_health/"
+
+
+def payload(module):
+    """The size of a module as it is sent, in KiB, and the modules of the core in it."""
+    built = module_common.modify_module(
+        module_name=f"autopilot.gpu.{module}",
+        module_path=str(ROOT / f"plugins/modules/{module}.py"),
+        module_args={},
+        templar=Templar(loader=DataLoader(), variables={}),
+        task_vars={"ansible_python_interpreter": "/usr/bin/python3"},
+        module_compression="ZIP_DEFLATED",
+    )
+    packed = max(re.findall(rb"[A-Za-z0-9+/=]{2000,}", built.b_module_data), key=len)
+    with zipfile.ZipFile(io.BytesIO(base64.b64decode(packed))) as archive:
+        names = [name[len(CORE) : -3] for name in archive.namelist() if name.startswith(CORE)]
+    return len(built.b_module_data) / 1024, {
+        name.replace("/", ".") for name in names if not name.endswith("__init__")
+    }
+
+
+@pytest.mark.parametrize(
+    "module, most",
+    [
+        # Of every check of a node at commit 7a89140, before the rooms.
+        ("node_checks", 579),
+        ("mesh_facts", 300),
+        ("mesh_run", 300),
+        ("usage_capture", 300),
+        ("gpu_count", 250),
+        ("ping_mesh", 250),
+    ],
+)
+def test_a_task_is_small(module, most):
+    size, carried = payload(module)
+    assert size <= most
+    assert not [name for name in carried if name.startswith(("fleet.", "cluster."))]
+
+
+@pytest.mark.parametrize(
+    "module, checks",
+    [
+        ("mesh_run", set()),
+        # Whose judging of the GPUs in use it shares.
+        ("mesh_facts", {"iperf3_pairs"}),
+        ("usage_capture", set()),
+        ("gpu_count", {"gpu_count"}),
+    ],
+)
+def test_a_task_carries_no_checks_but_its_own(module, checks):
+    _size, carried = payload(module)
+    prefix = "node.checks."
+    assert {name[len(prefix) :] for name in carried if name.startswith(prefix)} == checks
+
+
+def test_the_checks_of_a_node_come_without_those_of_the_mesh_and_the_cluster():
+    _size, carried = payload("node_checks")
+    assert not carried & {"node.checks.ping_mesh", "node.system.iperf3", "node.checks.volume_claim"}
+    assert {"node.checks.gpu_count", "node.registry"} <= carried
