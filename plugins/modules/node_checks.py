@@ -139,22 +139,20 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.registr
 
 
 def main() -> None:
-    module = AnsibleModule(
-        argument_spec={
-            **COMMON_OPTIONS,
-            "checks": {"type": "list", "elements": "str"},
-            "options": {"type": "dict", "default": {}},
-            "stop_on_fail": {"type": "bool", "default": True},
-            "beside_job": {"type": "bool", "default": False},
-            "run": {"type": "str"},
-            "snapshot": {"type": "str", "default": "none", "choices": ["none", "keep", "compare"]},
-            "report_dir": {"type": "path"},
-            "baseline": {"type": "dict"},
-            "release_seconds": {"type": "float", "default": 30},
-            **VIRTUALENV_OPTIONS,
-        },
-        supports_check_mode=True,
-    )
+    argument_spec = {
+        **COMMON_OPTIONS,
+        "checks": {"type": "list", "elements": "str"},
+        "options": {"type": "dict", "default": {}},
+        "stop_on_fail": {"type": "bool", "default": True},
+        "beside_job": {"type": "bool", "default": False},
+        "run": {"type": "str"},
+        "snapshot": {"type": "str", "default": "none", "choices": ["none", "keep", "compare"]},
+        "report_dir": {"type": "path"},
+        "baseline": {"type": "dict"},
+        "release_seconds": {"type": "float", "default": 30},
+        **VIRTUALENV_OPTIONS,
+    }
+    module = AnsibleModule(argument_spec=argument_spec, supports_check_mode=True)
     what = "checks, options: "
     try:
         checks = (beside_a_job if module.params["beside_job"] else chosen)(
@@ -173,20 +171,9 @@ def main() -> None:
             )
     asked = [find(name) for name in module.params["checks"] or []]
     skipped = left_out(asked, module.params["beside_job"])
-    requests = [
-        (
-            check,
-            options_of(
-                module,
-                check,
-                {
-                    **given.get(check.name, {}),
-                    **(check.quiet if module.params["beside_job"] else {}),
-                },
-            ),
-        )
-        for check in checks
-    ]
+    for check in checks if module.params["beside_job"] else []:
+        given[check.name] = {**given.get(check.name, {}), **check.quiet}
+    requests = [(check, options_of(module, check, given.get(check.name, {}))) for check in checks]
     settings = accepted(module, requests)
     phase = {"phase": "inflight"} if module.params["beside_job"] else {}
     of_changes = options_of(

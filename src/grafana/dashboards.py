@@ -385,22 +385,18 @@ def findings(title: str, selected: str, with_node: bool = True) -> Panel:
 # ---- the fleet ----
 
 
-def fleet() -> dashboard.Dashboard:
-    hours = HOURS_UNCHECKED[0]
-    unchecked = (
-        dashboard.CustomVariable("unchecked")
-        .label("Not checked for")
-        .values(",".join(f"{one} h : {one * 3600}" for one in HOURS_UNCHECKED))
-    )
-    unchecked = unchecked.current(model.VariableOption(True, f"{hours} h", str(hours * 3600)))
-    # A node counts once, by the worst that the phases say of it: unfit, then no verdict, then fit.
-    unfit = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 0"
-    undecided = (
-        f"max by ({ANY_PHASE}) ({LAST_RUN}{{{RUNS}}} unless on (job, {BY_NODE}) "
-        f"autopilot_node_fit{{{RUNS}}}) unless ({unfit})"
-    )
-    fit = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 1 unless ({undecided})"
-    not_lately = f"time() - {LAST_RUN}{{{RUNS}}} > $unchecked"
+# A node counts once, by the worst that the phases say of it: unfit, then no verdict, then fit.
+UNFIT = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 0"
+UNDECIDED = (
+    f"max by ({ANY_PHASE}) ({LAST_RUN}{{{RUNS}}} unless on (job, {BY_NODE}) "
+    f"autopilot_node_fit{{{RUNS}}}) unless ({UNFIT})"
+)
+FIT_ALONE = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 1 unless ({UNDECIDED})"
+NOT_LATELY = f"time() - {LAST_RUN}{{{RUNS}}} > $unchecked"
+
+
+def _nodes_table() -> Panel:
+    """All nodes, the worst first."""
     nodes = rows(
         "Nodes",
         "All nodes, the worst first. Changes: how often the status became another one within "
@@ -427,23 +423,174 @@ def fleet() -> dashboard.Dashboard:
         falling=True,
     )
     nodes = column(column(nodes, "status", mappings=BY_NUMBER), "fit", mappings=FIT)
-    nodes = linked(
+    return linked(
         column(
             column(nodes, "last checked", unit="dateTimeFromNow"),
             "last found fit",
             unit="dateTimeFromNow",
         )
     )
-    old = rows(
+
+
+def _unchecked_table() -> Panel:
+    """Nodes without a run for as long as chosen."""
+    return rows(
         "Not checked lately",
         "Nodes without a run for as long as chosen above; what is known of them is that old.",
-        [f"max by ({BY_NODE}) ({not_lately})"],
+        [f"max by ({BY_NODE}) ({NOT_LATELY})"],
         {**named("cluster", "node", "phase"), "Value": "for"},
         "for",
         12,
         9,
         falling=True,
     )
+
+
+def _fleet_now() -> List[Any]:
+    """How many nodes are fit, unfit and undecided."""
+    return [
+        number("Unfit", "Nodes that are not fit to run, by any phase chosen above.", UNFIT, "red"),
+        number(
+            "No verdict",
+            "Nodes that could not be reached or not be judged, and those with nothing to "
+            "check: neither healthy nor bad.",
+            UNDECIDED,
+            "purple",
+        ),
+        number(
+            "Warnings",
+            "Nodes that are worth a look.",
+            f"max by ({ANY_PHASE}) (autopilot_node_status{{{RUNS}}}) == 2",
+            "yellow",
+        ),
+        number(
+            "Fit", "Nodes that are fit to run, by every phase chosen above.", FIT_ALONE, "green"
+        ),
+        number(
+            "Not checked lately",
+            "Nodes without a run for as long as chosen above.",
+            NOT_LATELY,
+            "orange",
+        ),
+        words(
+            "Last run ended",
+            "How long ago, by phase.",
+            f"time() - max by (cluster, phase) (autopilot_run_timestamp_seconds{{{RUNS}}})",
+            "{{cluster}} {{phase}}",
+            4,
+            unit="s",
+        ),
+        words(
+            "Last run",
+            "Whether it met its policy, by phase.",
+            f"min by (cluster, phase) (autopilot_run_passed{{{RUNS}}})",
+            "{{cluster}} {{phase}}",
+            12,
+            PASSED,
+        ),
+        words(
+            "Last run came to its end",
+            "One that was broken off has not seen all nodes.",
+            f"min by (cluster, phase) (autopilot_run_complete{{{RUNS}}})",
+            "{{cluster}} {{phase}}",
+            12,
+            COMPLETE,
+        ),
+    ]
+
+
+def _fleet_findings() -> List[Any]:
+    """Who is bad, what, since when."""
+    return [
+        findings("Findings", RUNS),
+        _nodes_table(),
+        linked(column(_unchecked_table(), "for", unit="s")),
+        bars(
+            "Slowest GPUs",
+            "The ten with the least bandwidth between host and GPU, the slower direction.",
+            f"bottomk(10, min by ({BY_NODE}, gpu) "
+            f'(autopilot_pcie_bandwidth_bytes_per_second{{{RUNS}, method="copy_engine"}}))',
+            "{{node}} GPU {{gpu}} {{phase}}",
+            "Bps",
+            12,
+        ),
+    ]
+
+
+def _fleet_history() -> List[Any]:
+    """How the fleet was over time."""
+    return [
+        coloured(
+            lines(
+                "Nodes",
+                "All nodes by what the last run said of each.",
+                [
+                    query(f"count({UNFIT})", "unfit"),
+                    query(f"count({UNDECIDED})", "no verdict"),
+                    query(f"count({FIT_ALONE})", "fit"),
+                ],
+                stacked=True,
+            ),
+            {"unfit": "red", "no verdict": "purple", "fit": "green"},
+        ),
+        lines(
+            "Nodes of the last run",
+            "As the last run of each phase counted them.",
+            [query(f"sum by (phase, fit) (autopilot_run_nodes{{{RUNS}}})", "{{fit}} {{phase}}")],
+        ),
+        lines(
+            "Findings",
+            "From warn up, by code.",
+            [query(f"count by (code) (autopilot_finding{{{RUNS}}})", "{{code}}")],
+            stacked=True,
+        ),
+        lines(
+            "Checks that fail or cannot tell",
+            "Nodes by check.",
+            [
+                query(
+                    f"count by (check) (autopilot_check_status{{{RUNS}}} == 4)", "{{check}} fail"
+                ),
+                query(
+                    f"count by (check) (autopilot_check_status{{{RUNS}}} == 3)", "{{check}} unknown"
+                ),
+            ],
+        ),
+        lines(
+            "How long a run takes",
+            "By phase.",
+            [
+                query(
+                    f"max by (cluster, phase) (autopilot_run_duration_seconds{{{RUNS}}})",
+                    "{{cluster}} {{phase}}",
+                )
+            ],
+            unit="s",
+        ),
+    ]
+
+
+def _run_history() -> List[Any]:
+    """How the runs went."""
+    return [
+        timeline(
+            "Runs",
+            "The worst that the runs of each phase found, of nodes and of what lies between them.",
+            f"max by (cluster, phase) (autopilot_run_status{{{RUNS}}})",
+            "{{cluster}} {{phase}}",
+            12,
+        )
+    ]
+
+
+def fleet() -> dashboard.Dashboard:
+    hours = HOURS_UNCHECKED[0]
+    unchecked = (
+        dashboard.CustomVariable("unchecked")
+        .label("Not checked for")
+        .values(",".join(f"{one} h : {one * 3600}" for one in HOURS_UNCHECKED))
+    )
+    unchecked = unchecked.current(model.VariableOption(True, f"{hours} h", str(hours * 3600)))
     return page(
         "fleet",
         "GPU health: fleet",
@@ -452,128 +599,12 @@ def fleet() -> dashboard.Dashboard:
         [unchecked],
         [
             "Now",
-            number(
-                "Unfit", "Nodes that are not fit to run, by any phase chosen above.", unfit, "red"
-            ),
-            number(
-                "No verdict",
-                "Nodes that could not be reached or not be judged, and those with nothing to "
-                "check: neither healthy nor bad.",
-                undecided,
-                "purple",
-            ),
-            number(
-                "Warnings",
-                "Nodes that are worth a look.",
-                f"max by ({ANY_PHASE}) (autopilot_node_status{{{RUNS}}}) == 2",
-                "yellow",
-            ),
-            number("Fit", "Nodes that are fit to run, by every phase chosen above.", fit, "green"),
-            number(
-                "Not checked lately",
-                "Nodes without a run for as long as chosen above.",
-                not_lately,
-                "orange",
-            ),
-            words(
-                "Last run ended",
-                "How long ago, by phase.",
-                f"time() - max by (cluster, phase) (autopilot_run_timestamp_seconds{{{RUNS}}})",
-                "{{cluster}} {{phase}}",
-                4,
-                unit="s",
-            ),
-            words(
-                "Last run",
-                "Whether it met its policy, by phase.",
-                f"min by (cluster, phase) (autopilot_run_passed{{{RUNS}}})",
-                "{{cluster}} {{phase}}",
-                12,
-                PASSED,
-            ),
-            words(
-                "Last run came to its end",
-                "One that was broken off has not seen all nodes.",
-                f"min by (cluster, phase) (autopilot_run_complete{{{RUNS}}})",
-                "{{cluster}} {{phase}}",
-                12,
-                COMPLETE,
-            ),
+            *_fleet_now(),
             "Who is bad, what, since when",
-            findings("Findings", RUNS),
-            nodes,
-            linked(column(old, "for", unit="s")),
-            bars(
-                "Slowest GPUs",
-                "The ten with the least bandwidth between host and GPU, the slower direction.",
-                f"bottomk(10, min by ({BY_NODE}, gpu) "
-                f'(autopilot_pcie_bandwidth_bytes_per_second{{{RUNS}, method="copy_engine"}}))',
-                "{{node}} GPU {{gpu}} {{phase}}",
-                "Bps",
-                12,
-            ),
+            *_fleet_findings(),
             "History",
-            coloured(
-                lines(
-                    "Nodes",
-                    "All nodes by what the last run said of each.",
-                    [
-                        query(f"count({unfit})", "unfit"),
-                        query(f"count({undecided})", "no verdict"),
-                        query(f"count({fit})", "fit"),
-                    ],
-                    stacked=True,
-                ),
-                {"unfit": "red", "no verdict": "purple", "fit": "green"},
-            ),
-            lines(
-                "Nodes of the last run",
-                "As the last run of each phase counted them.",
-                [
-                    query(
-                        f"sum by (phase, fit) (autopilot_run_nodes{{{RUNS}}})", "{{fit}} {{phase}}"
-                    )
-                ],
-            ),
-            lines(
-                "Findings",
-                "From warn up, by code.",
-                [query(f"count by (code) (autopilot_finding{{{RUNS}}})", "{{code}}")],
-                stacked=True,
-            ),
-            lines(
-                "Checks that fail or cannot tell",
-                "Nodes by check.",
-                [
-                    query(
-                        f"count by (check) (autopilot_check_status{{{RUNS}}} == 4)",
-                        "{{check}} fail",
-                    ),
-                    query(
-                        f"count by (check) (autopilot_check_status{{{RUNS}}} == 3)",
-                        "{{check}} unknown",
-                    ),
-                ],
-            ),
-            lines(
-                "How long a run takes",
-                "By phase.",
-                [
-                    query(
-                        f"max by (cluster, phase) (autopilot_run_duration_seconds{{{RUNS}}})",
-                        "{{cluster}} {{phase}}",
-                    )
-                ],
-                unit="s",
-            ),
-            timeline(
-                "Runs",
-                "The worst that the runs of each phase found, of nodes and of what lies "
-                "between them.",
-                f"max by (cluster, phase) (autopilot_run_status{{{RUNS}}})",
-                "{{cluster}} {{phase}}",
-                12,
-            ),
+            *_fleet_history(),
+            *_run_history(),
         ],
     )
 
@@ -581,11 +612,13 @@ def fleet() -> dashboard.Dashboard:
 # ---- one node ----
 
 
-def node() -> dashboard.Dashboard:
-    which = variable(
-        "node", "Node", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}', several=False
-    )
-    checks = rows(
+COPIED = f'autopilot_pcie_bandwidth_bytes_per_second{{{NODE}, method="copy_engine"}}'
+GPU_LEGEND = "GPU {{gpu}}"
+
+
+def _checks_table() -> Panel:
+    """Each check's status."""
+    return rows(
         "Checks",
         "Each check's status, and the run that it is of.",
         [
@@ -598,13 +631,16 @@ def node() -> dashboard.Dashboard:
         9,
         falling=True,
     )
-    copied = f'autopilot_pcie_bandwidth_bytes_per_second{{{NODE}, method="copy_engine"}}'
-    gpus = rows(
+
+
+def _gpus_table() -> Panel:
+    """What each GPU is, and what was measured last."""
+    return rows(
         "Each GPU",
         "What it is, and what was measured last; of the bandwidths the lowest.",
         [
             f"max by (phase, gpu, uuid, pci, model) (autopilot_gpu_info{{{NODE}}})",
-            f"min by (phase, gpu) ({copied})",
+            f"min by (phase, gpu) ({COPIED})",
             f"max by (phase, gpu) (autopilot_power_limit_watts{{{NODE}}})",
             f"sum by (phase, gpu) (autopilot_remapped_rows{{{NODE}}})",
         ],
@@ -619,7 +655,549 @@ def node() -> dashboard.Dashboard:
         20,
         10,
     )
-    gpu = "GPU {{gpu}}"
+
+
+def _node_now() -> List[Any]:
+    """The verdict on the node."""
+    return [
+        words(
+            "Status",
+            "The worst of its checks, by the policy.",
+            f"max by (phase) (autopilot_node_status{{{NODE}}})",
+            "{{phase}}",
+            6,
+            BY_NUMBER,
+        ),
+        words(
+            "Fit to run",
+            "Of each phase by the last run that could tell.",
+            f"min by (phase) (autopilot_node_fit{{{NODE}}})",
+            "{{phase}}",
+            6,
+            FIT,
+        ).no_value("could not tell"),
+        words(
+            "Last checked",
+            "How long ago the last run ended that had the node.",
+            f"time() - max by (phase) ({LAST_RUN}{{{NODE}}})",
+            "{{phase}}",
+            6,
+            unit="s",
+        ),
+        words(
+            "Last found fit",
+            "How long ago the last run ended that found it fit.",
+            f"time() - max by (phase) (autopilot_last_success_timestamp_seconds{{{NODE}}})",
+            "{{phase}}",
+            6,
+            unit="s",
+        ).no_value("never"),
+        findings("Findings", NODE, with_node=False),
+    ]
+
+
+def _node_checks() -> List[Any]:
+    """The status of each check."""
+    return [
+        timeline(
+            "Status of each check",
+            "As of the last run that had it.",
+            f"max by (check, phase) (autopilot_check_status{{{NODE}}})",
+            "{{check}} {{phase}}",
+            16,
+        ),
+        column(
+            column(_checks_table(), "status", mappings=BY_NUMBER), "as of", unit="dateTimeFromNow"
+        ),
+    ]
+
+
+def _gpu_overview() -> List[Any]:
+    """What the GPUs are, and their links to the host."""
+    return [
+        words(
+            "GPUs",
+            "How many the driver shows.",
+            f"max by (phase) (autopilot_gpus{{{NODE}}})",
+            "{{phase}}",
+            4,
+        ),
+        column(column(_gpus_table(), "bandwidth", unit="Bps"), "power limit", unit="watt"),
+        lines(
+            "Bandwidth between host and GPU",
+            "By the copy engines, one GPU at a time. It should not fall from run to run.",
+            [
+                query(
+                    f"max by (phase, gpu, direction) ({COPIED})",
+                    GPU_LEGEND + " {{direction}} {{phase}}",
+                )
+            ],
+            "Bps",
+        ),
+        lines(
+            "Bandwidth, all GPUs at once",
+            "Only where the option concurrent of pcie_bandwidth is on.",
+            [
+                query(
+                    "max by (phase, gpu, direction) "
+                    f"(autopilot_pcie_bandwidth_concurrent_bytes_per_second{{{NODE}}})",
+                    GPU_LEGEND + " {{direction}} {{phase}}",
+                )
+            ],
+            "Bps",
+        ),
+    ]
+
+
+def _gpu_power() -> List[Any]:
+    """Power, clocks and spare memory of the GPUs."""
+    return [
+        lines(
+            "Power limit",
+            "The limit that is enforced; a lowered one is a finding.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_power_limit_watts{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            "watt",
+        ),
+        lines(
+            "Clocks held back",
+            "Time since the driver was loaded for which clocks were held back, by cause.",
+            [
+                query(
+                    f"max by (phase, gpu, cause) (autopilot_clocks_held_back_seconds{{{NODE}}})",
+                    GPU_LEGEND + " {{cause}} {{phase}}",
+                )
+            ],
+            "s",
+        ),
+        lines(
+            "Remapped rows and retired pages",
+            "In the life of each GPU, by cause; older GPUs retire pages.",
+            [
+                query(
+                    f"max by (phase, gpu, cause) (autopilot_remapped_rows{{{NODE}}})",
+                    GPU_LEGEND + " {{cause}} rows {{phase}}",
+                ),
+                query(
+                    f"max by (phase, gpu, cause) (autopilot_retired_pages{{{NODE}}})",
+                    GPU_LEGEND + " {{cause}} pages {{phase}}",
+                ),
+            ],
+        ),
+        timeline(
+            "Status of the node",
+            "The worst of its checks, by phase.",
+            f"max by (phase) (autopilot_node_status{{{NODE}}})",
+            "{{phase}}",
+            12,
+        ),
+    ]
+
+
+def _gpu_errors() -> List[Any]:
+    """What the GPUs count as errors."""
+    return [
+        lines(
+            "Memory errors of GPUs",
+            "Volatile since the GPU's last reset, aggregate in its life.",
+            [
+                query(
+                    f"max by (phase, gpu, counter, kind) (autopilot_ecc_errors{{{NODE}}})",
+                    GPU_LEGEND + " {{counter}} {{kind}} {{phase}}",
+                )
+            ],
+            span=8,
+        ),
+        lines(
+            "Xids",
+            "Errors that the driver logged since boot, also those that are over.",
+            [
+                query(
+                    f"max by (phase, gpu, xid) (autopilot_xid_errors{{{NODE}}})",
+                    GPU_LEGEND + " Xid {{xid}} {{phase}}",
+                )
+            ],
+            span=8,
+        ),
+        lines(
+            "Memory in use",
+            "Beyond the driver's reserve.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_gpu_memory_used_bytes{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            "bytes",
+            8,
+        ),
+    ]
+
+
+def _gpu_links() -> List[Any]:
+    """NVLinks and PCIe of the GPUs."""
+    return [
+        lines(
+            "NVLinks up",
+            "They should not become fewer.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_nvlinks_active{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            span=8,
+        ),
+        lines(
+            "Errors of NVLinks",
+            "Since the driver was loaded.",
+            [
+                query(
+                    f"max by (phase, gpu, kind) (autopilot_nvlink_errors{{{NODE}}})",
+                    GPU_LEGEND + " {{kind}} {{phase}}",
+                )
+            ],
+            span=8,
+        ),
+        lines(
+            "PCIe replays",
+            "Packets that were sent again since the driver was loaded.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_pcie_replays{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            span=8,
+        ),
+    ]
+
+
+def _gpu_rates() -> List[Any]:
+    """What memory, cores and links of the GPUs do."""
+    return [
+        lines(
+            "Memory bandwidth",
+            "By our triad kernel.",
+            [
+                query(
+                    "max by (phase, gpu) "
+                    f"(autopilot_gpu_memory_bandwidth_bytes_per_second{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            "Bps",
+            8,
+        ),
+        lines(
+            "Arithmetic",
+            "By our kernels: it compares GPUs of a model, and one with itself.",
+            [
+                query(
+                    "max by (phase, gpu, kind) "
+                    f"(autopilot_gpu_compute_operations_per_second{{{NODE}}})",
+                    GPU_LEGEND + " {{kind}} {{phase}}",
+                )
+            ],
+            "flops",
+            8,
+        ),
+        lines(
+            "Bandwidth between GPUs",
+            "The slowest direction of each GPU's copies to the others.",
+            [
+                query(
+                    "max by (phase, gpu, kind) "
+                    f"(autopilot_gpu_link_bandwidth_bytes_per_second{{{NODE}}})",
+                    GPU_LEGEND + " {{kind}} {{phase}}",
+                )
+            ],
+            "Bps",
+            8,
+        ),
+    ]
+
+
+def _job_activity() -> List[Any]:
+    """What the GPUs do beside a job."""
+    return [
+        lines(
+            "Utilization while watched",
+            "Over each look at a running job.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_activity_utilization_ratio{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            "percentunit",
+            8,
+        ),
+        lines(
+            "Power while watched",
+            "Over each look at a running job.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_activity_power_watts{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            "watt",
+            8,
+        ),
+        lines(
+            "Clocks while watched",
+            "Of the multiprocessors, over each look at a running job.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_activity_sm_clock_hertz{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            "hertz",
+            8,
+        ),
+    ]
+
+
+def _job_usage() -> List[Any]:
+    """What a capture of a job says, and what watching costs."""
+    return [
+        lines(
+            "Captured usage",
+            "Share of the time in which a kernel ran, and in which none did.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_gpu_usage_mean_ratio{{{NODE}}})",
+                    GPU_LEGEND + " mean {{phase}}",
+                ),
+                query(
+                    f"max by (phase, gpu) (autopilot_gpu_usage_median_ratio{{{NODE}}})",
+                    GPU_LEGEND + " median {{phase}}",
+                ),
+                query(
+                    f"max by (phase, gpu) (autopilot_gpu_usage_idle_ratio{{{NODE}}})",
+                    GPU_LEGEND + " idle {{phase}}",
+                ),
+                query(
+                    f"max by (phase, gpu) (autopilot_gpu_usage_memory_occupied_ratio{{{NODE}}})",
+                    GPU_LEGEND + " memory {{phase}}",
+                ),
+            ],
+            "percentunit",
+            8,
+        ),
+        lines(
+            "Idle episodes",
+            "Times in a capture in which a GPU waited.",
+            [
+                query(
+                    f"max by (phase, gpu) (autopilot_gpu_usage_idle_episodes{{{NODE}}})",
+                    GPU_LEGEND + " {{phase}}",
+                )
+            ],
+            span=8,
+        ),
+    ]
+
+
+def _watching_cost() -> List[Any]:
+    """What watching a job costs."""
+    return [
+        lines(
+            "What watching costs",
+            "Of one core, over each look at a running job.",
+            [
+                query(
+                    f"max by (phase) (autopilot_activity_sampling_cpu_ratio{{{NODE}}})",
+                    "core {{phase}}",
+                )
+            ],
+            "percentunit",
+            4,
+        ),
+        lines(
+            "Memory that watching takes",
+            "Of the process that looks.",
+            [
+                query(
+                    f"max by (phase) (autopilot_activity_sampling_memory_bytes{{{NODE}}})",
+                    "{{phase}}",
+                )
+            ],
+            "bytes",
+            4,
+        ),
+    ]
+
+
+def _host_panels() -> List[Any]:
+    """The host around the GPUs."""
+    return [
+        lines(
+            "Memory errors of the host",
+            "Since boot.",
+            [
+                query(
+                    f"max by (phase, kind) (autopilot_memory_errors{{{NODE}}})",
+                    "{{kind}} {{phase}}",
+                )
+            ],
+            span=8,
+        ),
+        lines(
+            "Memory bandwidth of the host",
+            "Only where the option stream of memory_and_cpu is on.",
+            [
+                query(
+                    "max by (phase, numa) "
+                    f"(autopilot_host_memory_bandwidth_bytes_per_second{{{NODE}}})",
+                    "NUMA node {{numa}} {{phase}}",
+                )
+            ],
+            "Bps",
+            8,
+        ),
+        lines(
+            "Clock offset",
+            "By the daemon that keeps the clock.",
+            [query(f"max by (phase) (autopilot_clock_offset_seconds{{{NODE}}})", "{{phase}}")],
+            "s",
+            8,
+        ),
+        words(
+            "GPUs that a container was given",
+            "Only of checks in containers.",
+            f"max by (phase) (autopilot_gpus_visible{{{NODE}}})",
+            "{{phase}}",
+            4,
+        ),
+    ]
+
+
+def _network_services() -> List[Any]:
+    """Ports, and servers that jobs need."""
+    return [
+        lines(
+            "Ports of InfiniBand and RoCE",
+            "1 up, 0 down.",
+            [
+                query(
+                    f"max by (phase, port) (autopilot_infiniband_port_active{{{NODE}}})",
+                    "{{port}} {{phase}}",
+                )
+            ],
+            span=8,
+        ),
+        lines(
+            "Image registries",
+            "Time until the registry told of the slowest of its images.",
+            [
+                query(
+                    f"max by (phase, registry) (autopilot_image_lookup_seconds{{{NODE}}})",
+                    "{{registry}} {{phase}}",
+                )
+            ],
+            "s",
+            8,
+        ),
+        lines(
+            "NFS servers",
+            "Time until the server answered a call that does nothing.",
+            [
+                query(
+                    f"max by (phase, server) (autopilot_nfs_answer_seconds{{{NODE}}})",
+                    "{{server}} {{phase}}",
+                )
+            ],
+            "s",
+            8,
+        ),
+    ]
+
+
+def _network_mesh() -> List[Any]:
+    """What the mesh measured."""
+    return [
+        lines(
+            "TCP bandwidth",
+            "The median over the node's partners, each way.",
+            [
+                query(
+                    "max by (phase, plane, direction) "
+                    f"(autopilot_pair_bandwidth_bytes_per_second{{{NODE}}})",
+                    "{{plane}} {{direction}} {{phase}}",
+                )
+            ],
+            "Bps",
+            8,
+        ),
+        lines(
+            "Pings lost",
+            "The share of the node's pings that were lost, over all peers.",
+            [
+                query(
+                    f"max by (phase, plane) (autopilot_ping_loss_ratio{{{NODE}}})",
+                    "{{plane}} {{phase}}",
+                )
+            ],
+            "percentunit",
+            8,
+        ),
+        lines(
+            "Round trips",
+            "The median of the node's pings, over all peers.",
+            [
+                query(
+                    f"max by (phase, plane) (autopilot_ping_round_trip_seconds{{{NODE}}})",
+                    "{{plane}} {{phase}}",
+                )
+            ],
+            "s",
+            8,
+        ),
+    ]
+
+
+def _storage_panels() -> List[Any]:
+    """File systems and volume claims."""
+    return [
+        lines(
+            "Free space",
+            "Part of each file system that users can still fill.",
+            [
+                query(
+                    f"min by (phase, path) (autopilot_filesystem_free_ratio{{{NODE}}})",
+                    "{{path}} {{phase}}",
+                )
+            ],
+            "percentunit",
+        ),
+        lines(
+            "Volume claim",
+            "Until a new claim was bound, and until its volume was mounted and could be "
+            "written to.",
+            [
+                query(
+                    f"max by (phase) (autopilot_volume_bound_seconds{{{NODE}}})", "bound {{phase}}"
+                ),
+                query(
+                    f"max by (phase) (autopilot_volume_ready_seconds{{{NODE}}})", "ready {{phase}}"
+                ),
+            ],
+            "s",
+        ),
+    ]
+
+
+def node() -> dashboard.Dashboard:
+    which = variable(
+        "node", "Node", f'{LAST_RUN}{{job="$job", cluster=~"$cluster"}}', several=False
+    )
     return page(
         "node",
         "GPU health: node",
@@ -627,465 +1205,26 @@ def node() -> dashboard.Dashboard:
         [which],
         [
             "$node now",
-            words(
-                "Status",
-                "The worst of its checks, by the policy.",
-                f"max by (phase) (autopilot_node_status{{{NODE}}})",
-                "{{phase}}",
-                6,
-                BY_NUMBER,
-            ),
-            words(
-                "Fit to run",
-                "Of each phase by the last run that could tell.",
-                f"min by (phase) (autopilot_node_fit{{{NODE}}})",
-                "{{phase}}",
-                6,
-                FIT,
-            ).no_value("could not tell"),
-            words(
-                "Last checked",
-                "How long ago the last run ended that had the node.",
-                f"time() - max by (phase) ({LAST_RUN}{{{NODE}}})",
-                "{{phase}}",
-                6,
-                unit="s",
-            ),
-            words(
-                "Last found fit",
-                "How long ago the last run ended that found it fit.",
-                f"time() - max by (phase) (autopilot_last_success_timestamp_seconds{{{NODE}}})",
-                "{{phase}}",
-                6,
-                unit="s",
-            ).no_value("never"),
-            findings("Findings", NODE, with_node=False),
+            *_node_now(),
             "Checks",
-            timeline(
-                "Status of each check",
-                "As of the last run that had it.",
-                f"max by (check, phase) (autopilot_check_status{{{NODE}}})",
-                "{{check}} {{phase}}",
-                16,
-            ),
-            column(column(checks, "status", mappings=BY_NUMBER), "as of", unit="dateTimeFromNow"),
+            *_node_checks(),
             "GPUs",
-            words(
-                "GPUs",
-                "How many the driver shows.",
-                f"max by (phase) (autopilot_gpus{{{NODE}}})",
-                "{{phase}}",
-                4,
-            ),
-            column(column(gpus, "bandwidth", unit="Bps"), "power limit", unit="watt"),
-            lines(
-                "Bandwidth between host and GPU",
-                "By the copy engines, one GPU at a time. It should not fall from run to run.",
-                [
-                    query(
-                        f"max by (phase, gpu, direction) ({copied})",
-                        gpu + " {{direction}} {{phase}}",
-                    )
-                ],
-                "Bps",
-            ),
-            lines(
-                "Bandwidth, all GPUs at once",
-                "Only where the option concurrent of pcie_bandwidth is on.",
-                [
-                    query(
-                        "max by (phase, gpu, direction) "
-                        f"(autopilot_pcie_bandwidth_concurrent_bytes_per_second{{{NODE}}})",
-                        gpu + " {{direction}} {{phase}}",
-                    )
-                ],
-                "Bps",
-            ),
-            lines(
-                "Power limit",
-                "The limit that is enforced; a lowered one is a finding.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_power_limit_watts{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                "watt",
-            ),
-            lines(
-                "Clocks held back",
-                "Time since the driver was loaded for which clocks were held back, by cause.",
-                [
-                    query(
-                        f"max by (phase, gpu, cause) (autopilot_clocks_held_back_seconds{{{NODE}}})",
-                        gpu + " {{cause}} {{phase}}",
-                    )
-                ],
-                "s",
-            ),
-            lines(
-                "Remapped rows and retired pages",
-                "In the life of each GPU, by cause; older GPUs retire pages.",
-                [
-                    query(
-                        f"max by (phase, gpu, cause) (autopilot_remapped_rows{{{NODE}}})",
-                        gpu + " {{cause}} rows {{phase}}",
-                    ),
-                    query(
-                        f"max by (phase, gpu, cause) (autopilot_retired_pages{{{NODE}}})",
-                        gpu + " {{cause}} pages {{phase}}",
-                    ),
-                ],
-            ),
-            timeline(
-                "Status of the node",
-                "The worst of its checks, by phase.",
-                f"max by (phase) (autopilot_node_status{{{NODE}}})",
-                "{{phase}}",
-                12,
-            ),
-            lines(
-                "Memory errors of GPUs",
-                "Volatile since the GPU's last reset, aggregate in its life.",
-                [
-                    query(
-                        f"max by (phase, gpu, counter, kind) (autopilot_ecc_errors{{{NODE}}})",
-                        gpu + " {{counter}} {{kind}} {{phase}}",
-                    )
-                ],
-                span=8,
-            ),
-            lines(
-                "Xids",
-                "Errors that the driver logged since boot, also those that are over.",
-                [
-                    query(
-                        f"max by (phase, gpu, xid) (autopilot_xid_errors{{{NODE}}})",
-                        gpu + " Xid {{xid}} {{phase}}",
-                    )
-                ],
-                span=8,
-            ),
-            lines(
-                "Memory in use",
-                "Beyond the driver's reserve.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_gpu_memory_used_bytes{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                "bytes",
-                8,
-            ),
-            lines(
-                "NVLinks up",
-                "They should not become fewer.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_nvlinks_active{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                span=8,
-            ),
-            lines(
-                "Errors of NVLinks",
-                "Since the driver was loaded.",
-                [
-                    query(
-                        f"max by (phase, gpu, kind) (autopilot_nvlink_errors{{{NODE}}})",
-                        gpu + " {{kind}} {{phase}}",
-                    )
-                ],
-                span=8,
-            ),
-            lines(
-                "PCIe replays",
-                "Packets that were sent again since the driver was loaded.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_pcie_replays{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                span=8,
-            ),
-            lines(
-                "Memory bandwidth",
-                "By our triad kernel.",
-                [
-                    query(
-                        "max by (phase, gpu) "
-                        f"(autopilot_gpu_memory_bandwidth_bytes_per_second{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                "Bps",
-                8,
-            ),
-            lines(
-                "Arithmetic",
-                "By our kernels: it compares GPUs of a model, and one with itself.",
-                [
-                    query(
-                        "max by (phase, gpu, kind) "
-                        f"(autopilot_gpu_compute_operations_per_second{{{NODE}}})",
-                        gpu + " {{kind}} {{phase}}",
-                    )
-                ],
-                "flops",
-                8,
-            ),
-            lines(
-                "Bandwidth between GPUs",
-                "The slowest direction of each GPU's copies to the others.",
-                [
-                    query(
-                        "max by (phase, gpu, kind) "
-                        f"(autopilot_gpu_link_bandwidth_bytes_per_second{{{NODE}}})",
-                        gpu + " {{kind}} {{phase}}",
-                    )
-                ],
-                "Bps",
-                8,
-            ),
+            *_gpu_overview(),
+            *_gpu_power(),
+            *_gpu_errors(),
+            *_gpu_links(),
+            *_gpu_rates(),
             "Jobs",
-            lines(
-                "Utilization while watched",
-                "Over each look at a running job.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_activity_utilization_ratio{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                "percentunit",
-                8,
-            ),
-            lines(
-                "Power while watched",
-                "Over each look at a running job.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_activity_power_watts{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                "watt",
-                8,
-            ),
-            lines(
-                "Clocks while watched",
-                "Of the multiprocessors, over each look at a running job.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_activity_sm_clock_hertz{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                "hertz",
-                8,
-            ),
-            lines(
-                "Captured usage",
-                "Share of the time in which a kernel ran, and in which none did.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_gpu_usage_mean_ratio{{{NODE}}})",
-                        gpu + " mean {{phase}}",
-                    ),
-                    query(
-                        f"max by (phase, gpu) (autopilot_gpu_usage_median_ratio{{{NODE}}})",
-                        gpu + " median {{phase}}",
-                    ),
-                    query(
-                        f"max by (phase, gpu) (autopilot_gpu_usage_idle_ratio{{{NODE}}})",
-                        gpu + " idle {{phase}}",
-                    ),
-                    query(
-                        f"max by (phase, gpu) (autopilot_gpu_usage_memory_occupied_ratio{{{NODE}}})",
-                        gpu + " memory {{phase}}",
-                    ),
-                ],
-                "percentunit",
-                8,
-            ),
-            lines(
-                "Idle episodes",
-                "Times in a capture in which a GPU waited.",
-                [
-                    query(
-                        f"max by (phase, gpu) (autopilot_gpu_usage_idle_episodes{{{NODE}}})",
-                        gpu + " {{phase}}",
-                    )
-                ],
-                span=8,
-            ),
-            lines(
-                "What watching costs",
-                "Of one core, over each look at a running job.",
-                [
-                    query(
-                        f"max by (phase) (autopilot_activity_sampling_cpu_ratio{{{NODE}}})",
-                        "core {{phase}}",
-                    )
-                ],
-                "percentunit",
-                4,
-            ),
-            lines(
-                "Memory that watching takes",
-                "Of the process that looks.",
-                [
-                    query(
-                        f"max by (phase) (autopilot_activity_sampling_memory_bytes{{{NODE}}})",
-                        "{{phase}}",
-                    )
-                ],
-                "bytes",
-                4,
-            ),
+            *_job_activity(),
+            *_job_usage(),
+            *_watching_cost(),
             "Host",
-            lines(
-                "Memory errors of the host",
-                "Since boot.",
-                [
-                    query(
-                        f"max by (phase, kind) (autopilot_memory_errors{{{NODE}}})",
-                        "{{kind}} {{phase}}",
-                    )
-                ],
-                span=8,
-            ),
-            lines(
-                "Memory bandwidth of the host",
-                "Only where the option stream of memory_and_cpu is on.",
-                [
-                    query(
-                        "max by (phase, numa) "
-                        f"(autopilot_host_memory_bandwidth_bytes_per_second{{{NODE}}})",
-                        "NUMA node {{numa}} {{phase}}",
-                    )
-                ],
-                "Bps",
-                8,
-            ),
-            lines(
-                "Clock offset",
-                "By the daemon that keeps the clock.",
-                [query(f"max by (phase) (autopilot_clock_offset_seconds{{{NODE}}})", "{{phase}}")],
-                "s",
-                8,
-            ),
-            words(
-                "GPUs that a container was given",
-                "Only of checks in containers.",
-                f"max by (phase) (autopilot_gpus_visible{{{NODE}}})",
-                "{{phase}}",
-                4,
-            ),
+            *_host_panels(),
             "Network",
-            lines(
-                "Ports of InfiniBand and RoCE",
-                "1 up, 0 down.",
-                [
-                    query(
-                        f"max by (phase, port) (autopilot_infiniband_port_active{{{NODE}}})",
-                        "{{port}} {{phase}}",
-                    )
-                ],
-                span=8,
-            ),
-            lines(
-                "Image registries",
-                "Time until the registry told of the slowest of its images.",
-                [
-                    query(
-                        f"max by (phase, registry) (autopilot_image_lookup_seconds{{{NODE}}})",
-                        "{{registry}} {{phase}}",
-                    )
-                ],
-                "s",
-                8,
-            ),
-            lines(
-                "NFS servers",
-                "Time until the server answered a call that does nothing.",
-                [
-                    query(
-                        f"max by (phase, server) (autopilot_nfs_answer_seconds{{{NODE}}})",
-                        "{{server}} {{phase}}",
-                    )
-                ],
-                "s",
-                8,
-            ),
-            lines(
-                "TCP bandwidth",
-                "The median over the node's partners, each way.",
-                [
-                    query(
-                        "max by (phase, plane, direction) "
-                        f"(autopilot_pair_bandwidth_bytes_per_second{{{NODE}}})",
-                        "{{plane}} {{direction}} {{phase}}",
-                    )
-                ],
-                "Bps",
-                8,
-            ),
-            lines(
-                "Pings lost",
-                "The share of the node's pings that were lost, over all peers.",
-                [
-                    query(
-                        f"max by (phase, plane) (autopilot_ping_loss_ratio{{{NODE}}})",
-                        "{{plane}} {{phase}}",
-                    )
-                ],
-                "percentunit",
-                8,
-            ),
-            lines(
-                "Round trips",
-                "The median of the node's pings, over all peers.",
-                [
-                    query(
-                        f"max by (phase, plane) (autopilot_ping_round_trip_seconds{{{NODE}}})",
-                        "{{plane}} {{phase}}",
-                    )
-                ],
-                "s",
-                8,
-            ),
+            *_network_services(),
+            *_network_mesh(),
             "Storage",
-            lines(
-                "Free space",
-                "Part of each file system that users can still fill.",
-                [
-                    query(
-                        f"min by (phase, path) (autopilot_filesystem_free_ratio{{{NODE}}})",
-                        "{{path}} {{phase}}",
-                    )
-                ],
-                "percentunit",
-            ),
-            lines(
-                "Volume claim",
-                "Until a new claim was bound, and until its volume was mounted and could be "
-                "written to.",
-                [
-                    query(
-                        f"max by (phase) (autopilot_volume_bound_seconds{{{NODE}}})",
-                        "bound {{phase}}",
-                    ),
-                    query(
-                        f"max by (phase) (autopilot_volume_ready_seconds{{{NODE}}})",
-                        "ready {{phase}}",
-                    ),
-                ],
-                "s",
-            ),
+            *_storage_panels(),
         ],
     )
 
@@ -1135,19 +1274,118 @@ def matrix(
     return queried(panel, [made], f"{title} on $plane", description, 24, 12)
 
 
+RATES = f'autopilot_pair_bandwidth_bytes_per_second{{{RUNS}, plane=~"$plane"}}'
+LOST = f'autopilot_ping_loss_ratio{{{RUNS}, plane=~"$plane"}}'
+DELAYS = f'autopilot_ping_round_trip_seconds{{{RUNS}, plane=~"$plane"}}'
+AT_PLANE = "{{node}} {{plane}} {{phase}}"
+LOW_IS_BAD, HIGH_IS_BAD = (
+    model.FieldColorModeId.CONTINUOUS_RD_YL_GR,
+    model.FieldColorModeId.CONTINUOUS_GR_YL_RD,
+)
+
+
+def _network_now() -> List[Any]:
+    """What stands out now."""
+    return [
+        findings("What is bad on the network", f'{RUNS}, check=~"ping_mesh|iperf3_pairs"'),
+        bars(
+            "Slowest nodes",
+            "The twenty lowest medians over a node's partners, each way.",
+            f"bottomk(20, min by ({BY_NODE}, plane, direction) ({RATES}))",
+            "{{node}} {{plane}} {{direction}} {{phase}}",
+            "Bps",
+            8,
+        ),
+        bars(
+            "Most pings lost",
+            "The twenty highest shares over all peers.",
+            f"topk(20, max by ({BY_NODE}, plane) ({LOST}))",
+            AT_PLANE,
+            "percentunit",
+            8,
+        ),
+        bars(
+            "Longest round trips",
+            "The twenty highest medians over all peers.",
+            f"topk(20, max by ({BY_NODE}, plane) ({DELAYS}))",
+            AT_PLANE,
+            "s",
+            8,
+        ),
+    ]
+
+
+def _network_pairs() -> List[Any]:
+    """Each pair of a small mesh."""
+    return [
+        matrix(
+            "TCP bandwidth",
+            "From the row's node to the column's.",
+            f"min by (node, peer) (autopilot_mesh_bandwidth_bytes_per_second{{{PLANE}}})",
+            "Bps",
+            LOW_IS_BAD,
+        ),
+        matrix(
+            "Pings lost",
+            "From the row's node to the column's and back.",
+            f"max by (node, peer) (autopilot_mesh_ping_loss_ratio{{{PLANE}}})",
+            "percentunit",
+            HIGH_IS_BAD,
+        ).max(1),
+        matrix(
+            "Round trips",
+            "The median from the row's node to the column's and back.",
+            f"max by (node, peer) (autopilot_mesh_ping_round_trip_seconds{{{PLANE}}})",
+            "s",
+            HIGH_IS_BAD,
+        ),
+    ]
+
+
+def _network_history() -> List[Any]:
+    """Rates, loss and round trips over time."""
+    return [
+        lines(
+            "TCP bandwidth",
+            "Of the nodes' medians the median and the lowest, each way.",
+            [
+                query(
+                    f"quantile by (plane, direction) (0.5, {RATES})",
+                    "{{plane}} {{direction}} median",
+                ),
+                query(f"min by (plane, direction) ({RATES})", "{{plane}} {{direction}} lowest"),
+            ],
+            "Bps",
+            8,
+        ),
+        lines(
+            "Pings lost",
+            "Of the nodes' shares the mean and the highest.",
+            [
+                query(f"avg by (plane) ({LOST})", "{{plane}} mean"),
+                query(f"max by (plane) ({LOST})", "{{plane}} highest"),
+            ],
+            "percentunit",
+            8,
+        ),
+        lines(
+            "Round trips",
+            "Of the nodes' medians the median and the highest.",
+            [
+                query(f"quantile by (plane) (0.5, {DELAYS})", "{{plane}} median"),
+                query(f"max by (plane) ({DELAYS})", "{{plane}} highest"),
+            ],
+            "s",
+            8,
+        ),
+    ]
+
+
 def network() -> dashboard.Dashboard:
     # Pings and iperf3 need not be on the same networks.
     which = (
         f'{{__name__=~"autopilot_ping_loss_ratio|autopilot_pair_bandwidth_bytes_per_second", '
         f"{RUNS}}}"
-    )
-    rates = f'autopilot_pair_bandwidth_bytes_per_second{{{RUNS}, plane=~"$plane"}}'
-    lost = f'autopilot_ping_loss_ratio{{{RUNS}, plane=~"$plane"}}'
-    delays = f'autopilot_ping_round_trip_seconds{{{RUNS}, plane=~"$plane"}}'
-    at = "{{node}} {{plane}} {{phase}}"
-    low_is_bad, high_is_bad = (
-        model.FieldColorModeId.CONTINUOUS_RD_YL_GR,
-        model.FieldColorModeId.CONTINUOUS_GR_YL_RD,
     )
     return page(
         "network",
@@ -1156,87 +1394,11 @@ def network() -> dashboard.Dashboard:
         [variable("plane", "Network", which)],
         [
             "Now",
-            findings("What is bad on the network", f'{RUNS}, check=~"ping_mesh|iperf3_pairs"'),
-            bars(
-                "Slowest nodes",
-                "The twenty lowest medians over a node's partners, each way.",
-                f"bottomk(20, min by ({BY_NODE}, plane, direction) ({rates}))",
-                "{{node}} {{plane}} {{direction}} {{phase}}",
-                "Bps",
-                8,
-            ),
-            bars(
-                "Most pings lost",
-                "The twenty highest shares over all peers.",
-                f"topk(20, max by ({BY_NODE}, plane) ({lost}))",
-                at,
-                "percentunit",
-                8,
-            ),
-            bars(
-                "Longest round trips",
-                "The twenty highest medians over all peers.",
-                f"topk(20, max by ({BY_NODE}, plane) ({delays}))",
-                at,
-                "s",
-                8,
-            ),
+            *_network_now(),
             "Pairs, in meshes of at most 64 hosts",
-            matrix(
-                "TCP bandwidth",
-                "From the row's node to the column's.",
-                f"min by (node, peer) (autopilot_mesh_bandwidth_bytes_per_second{{{PLANE}}})",
-                "Bps",
-                low_is_bad,
-            ),
-            matrix(
-                "Pings lost",
-                "From the row's node to the column's and back.",
-                f"max by (node, peer) (autopilot_mesh_ping_loss_ratio{{{PLANE}}})",
-                "percentunit",
-                high_is_bad,
-            ).max(1),
-            matrix(
-                "Round trips",
-                "The median from the row's node to the column's and back.",
-                f"max by (node, peer) (autopilot_mesh_ping_round_trip_seconds{{{PLANE}}})",
-                "s",
-                high_is_bad,
-            ),
+            *_network_pairs(),
             "History",
-            lines(
-                "TCP bandwidth",
-                "Of the nodes' medians the median and the lowest, each way.",
-                [
-                    query(
-                        f"quantile by (plane, direction) (0.5, {rates})",
-                        "{{plane}} {{direction}} median",
-                    ),
-                    query(f"min by (plane, direction) ({rates})", "{{plane}} {{direction}} lowest"),
-                ],
-                "Bps",
-                8,
-            ),
-            lines(
-                "Pings lost",
-                "Of the nodes' shares the mean and the highest.",
-                [
-                    query(f"avg by (plane) ({lost})", "{{plane}} mean"),
-                    query(f"max by (plane) ({lost})", "{{plane}} highest"),
-                ],
-                "percentunit",
-                8,
-            ),
-            lines(
-                "Round trips",
-                "Of the nodes' medians the median and the highest.",
-                [
-                    query(f"quantile by (plane) (0.5, {delays})", "{{plane}} median"),
-                    query(f"max by (plane) ({delays})", "{{plane}} highest"),
-                ],
-                "s",
-                8,
-            ),
+            *_network_history(),
         ],
     )
 

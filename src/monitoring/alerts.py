@@ -188,6 +188,61 @@ def others(codes: Mapping[str, Any]) -> Iterator[Dict[str, Any]]:
     )
 
 
+def _of_pushes() -> List[Dict[str, Any]]:
+    """Alerts about what runs pushed, and where to."""
+    return [
+        {
+            "alert": "AutopilotRunIncomplete",
+            "expr": f"last_over_time(autopilot_run_complete[{HOLD}]) == 0",
+            "labels": {"severity": "warning"},
+            "annotations": {
+                "summary": "the last {{ $labels.phase }} did not come to its end",
+                "description": "It was cancelled or broke off. Nodes that it had not judged "
+                "show what an earlier run found.",
+                "runbook": "Look at the end of the run's output, then run it again.",
+            },
+        },
+        {
+            "alert": "AutopilotPushFailed",
+            "expr": 'push_failure_time_seconds{phase!=""} > push_time_seconds',
+            "labels": {"severity": "warning"},
+            "annotations": {
+                "summary": "{{ with $labels.node }}{{ . }}: {{ end }}the Pushgateway refused "
+                "what the last {{ $labels.phase }} pushed",
+                "description": "What it shows is older than the last run.",
+                "runbook": "Look at the log of the Pushgateway, and at what the callback "
+                "pushgateway said at the end of the run.",
+            },
+        },
+        {
+            "alert": "AutopilotPushgatewayDown",
+            "expr": 'up{job="autopilot-pushgateway"} == 0',
+            "for": "5m",
+            "labels": {"severity": "critical"},
+            "annotations": {
+                "summary": "the Pushgateway at {{ $labels.instance }} does not answer",
+                "description": "Prometheus does not see what runs find. Alerts that fired are "
+                f"held for {HOLD} and then end, with nothing mended.",
+                "runbook": "systemctl status prometheus-pushgateway, or its pod and volume in "
+                "a cluster. Runs keep what they could not push and send it later.",
+            },
+        },
+        {
+            "alert": "AutopilotNoResults",
+            "expr": "absent(autopilot_last_run_timestamp_seconds)",
+            "for": "10m",
+            "labels": {"severity": "warning"},
+            "annotations": {
+                "summary": "Prometheus has no result of any node",
+                "description": "Nothing was pushed yet, the Pushgateway is not scraped, or it "
+                "lost what it had. No alerts means nothing then.",
+                "runbook": "Run a preflight with -e pushgateway_url=..., then look at the "
+                "target autopilot-pushgateway in Prometheus.",
+            },
+        },
+    ]
+
+
 def of_runs() -> List[Dict[str, Any]]:
     """Alerts about the runs themselves: what was not looked at is not healthy."""
     # A Pushgateway that is away for a moment ends none of them.
@@ -239,55 +294,7 @@ def of_runs() -> List[Dict[str, Any]]:
                 "tell or skipped, and why; run all checks on it while it is idle.",
             },
         },
-        {
-            "alert": "AutopilotRunIncomplete",
-            "expr": f"last_over_time(autopilot_run_complete[{HOLD}]) == 0",
-            "labels": {"severity": "warning"},
-            "annotations": {
-                "summary": "the last {{ $labels.phase }} did not come to its end",
-                "description": "It was cancelled or broke off. Nodes that it had not judged "
-                "show what an earlier run found.",
-                "runbook": "Look at the end of the run's output, then run it again.",
-            },
-        },
-        {
-            "alert": "AutopilotPushFailed",
-            "expr": 'push_failure_time_seconds{phase!=""} > push_time_seconds',
-            "labels": {"severity": "warning"},
-            "annotations": {
-                "summary": "{{ with $labels.node }}{{ . }}: {{ end }}the Pushgateway refused "
-                "what the last {{ $labels.phase }} pushed",
-                "description": "What it shows is older than the last run.",
-                "runbook": "Look at the log of the Pushgateway, and at what the callback "
-                "pushgateway said at the end of the run.",
-            },
-        },
-        {
-            "alert": "AutopilotPushgatewayDown",
-            "expr": 'up{job="autopilot-pushgateway"} == 0',
-            "for": "5m",
-            "labels": {"severity": "critical"},
-            "annotations": {
-                "summary": "the Pushgateway at {{ $labels.instance }} does not answer",
-                "description": "Prometheus does not see what runs find. Alerts that fired are "
-                f"held for {HOLD} and then end, with nothing mended.",
-                "runbook": "systemctl status prometheus-pushgateway, or its pod and volume in "
-                "a cluster. Runs keep what they could not push and send it later.",
-            },
-        },
-        {
-            "alert": "AutopilotNoResults",
-            "expr": "absent(autopilot_last_run_timestamp_seconds)",
-            "for": "10m",
-            "labels": {"severity": "warning"},
-            "annotations": {
-                "summary": "Prometheus has no result of any node",
-                "description": "Nothing was pushed yet, the Pushgateway is not scraped, or it "
-                "lost what it had. No alerts means nothing then.",
-                "runbook": "Run a preflight with -e pushgateway_url=..., then look at the "
-                "target autopilot-pushgateway in Prometheus.",
-            },
-        },
+        *_of_pushes(),
     ]
 
 

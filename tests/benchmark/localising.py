@@ -27,9 +27,11 @@ import time
 from collections import defaultdict
 from typing import Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.observation import (
+    Observation,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
     Cause,
-    Observation,
     Pair,
     follow_up,
     localise,

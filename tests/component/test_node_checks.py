@@ -6,7 +6,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import threading
 import time
@@ -16,33 +15,7 @@ import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
 
-PREFIX = "ansible_collections.autopilot.gpu.plugins.modules."
-
-
-def call(python, module, **arguments):
-    """The module's answer on the node whose interpreter is ``python``; called as a node would, with
-    its arguments on standard input.
-    """
-    given = json.dumps(
-        {
-            "ANSIBLE_MODULE_ARGS": dict(
-                {"_ansible_remote_tmp": "/tmp", "_ansible_keep_remote_files": False}, **arguments
-            )
-        }
-    )
-    program = (
-        "from ansible.module_utils.testing import patch_module_args\nimport json, sys\nfrom "
-        f"{PREFIX}{module} import main\n"
-        "with patch_module_args(json.loads(sys.argv[1])['ANSIBLE_MODULE_ARGS']):\n    main()\n"
-    )
-    done = subprocess.run(
-        [str(python), "-c", program, given],
-        capture_output=True,
-        text=True,
-        timeout=120,
-        check=False,
-    )
-    return json.loads(done.stdout or "{}") or pytest.fail(done.stderr)
+from module_call import call
 
 
 @pytest.mark.parametrize(

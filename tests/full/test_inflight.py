@@ -11,7 +11,6 @@ import http.server
 import json
 import re
 import threading
-import time
 
 import gateways
 import node as sandbox
@@ -63,7 +62,6 @@ class Run:
         (directory / "hosts.json").write_text(
             json.dumps({"all": {"hosts": hosts}}), encoding="utf-8"
         )
-        began = time.monotonic()
         done = controller.run(
             "ansible-playbook",
             "-i",
@@ -75,7 +73,6 @@ class Run:
             cwd=directory,
             ANSIBLE_DEPRECATION_WARNINGS="false",
         )
-        self.seconds = time.monotonic() - began
         self.code, self.text = done.returncode, done.stdout
         documents = sorted(
             (directory / "reports").glob("**/run.json"), key=lambda path: path.stat().st_mtime_ns
@@ -169,7 +166,6 @@ def test_a_watch_looks_again_pushes_each_time_and_suspends_what_keeps_failing(
     )
     # Of the looks the last is shown at the end.
     assert sum(line.startswith("autopilot inflight ") for line in run.after) == 1
-    assert run.seconds > 6
 
 
 def test_a_host_that_was_away_is_there_in_the_next_look(controller, hosts, tmp_path):

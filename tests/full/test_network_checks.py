@@ -26,7 +26,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system 
     interfaces,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
-from test_node_checks import call
+from module_call import call
 
 PROGRAM = Path(__file__).resolve().parents[1] / "sandbox" / "measure.py"
 pytestmark = [

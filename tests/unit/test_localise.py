@@ -16,9 +16,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.observation import (
+    Observation,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
     ELSEWHERE,
-    Observation,
     follow_up,
     localise,
     repeated,

@@ -426,12 +426,12 @@ def test_the_best_figure_of_a_pass_is_in_the_matrix_and_in_the_evidence():
 def test_packets_that_arrived_in_one_of_two_rounds_do_arrive():
     plans, passes, ends = after_a_dip(0)
     silent(passes[1], "eth1", *ends, 0, 1)
-    assert {hello.heard for hello in figures.gather(plans, passes).hellos} == {0}
+    assert {hello.heard for hello in figures.gather(plans, passes).handshakes} == {0}
     for window in (
         window for host in ends for window in passes[1][host]["windows"] if window.get("round") == 1
     ):
         window["hello"]["heard"] = 5
-    assert [(hello.turn, hello.heard) for hello in figures.gather(plans, passes).hellos] == [
+    assert [(hello.turn, hello.heard) for hello in figures.gather(plans, passes).handshakes] == [
         (2, 5)
     ] * 2
     # So they do, both ways, where there is a figure of one direction.
@@ -441,7 +441,7 @@ def test_packets_that_arrived_in_one_of_two_rounds_do_arrive():
     window["legs"][way] = {
         "error": {"reason": "timeout", "message": "iperf3 was not done within 3.6 s and was ended"}
     }
-    assert figures.gather(plans, passes).hellos == []
+    assert figures.gather(plans, passes).handshakes == []
 
 
 def test_the_uplink_of_a_rack_is_one_path_and_not_one_to_each_other_rack():

@@ -21,7 +21,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import share_runner
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.handshake import Hello
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.handshake import (
+    Handshake,
+)
 
 from .test_plan import fleet, make
 
@@ -287,7 +289,7 @@ def ends():
 
     def make(host, peer, address, peer_address, run="r", round=0):
         window = dict(PAIR, peer=peer, address=address, peer_address=peer_address, round=round)
-        made[host] = Hello(run, host, window)
+        made[host] = Handshake(run, host, window)
         return made[host]
 
     yield make

@@ -18,7 +18,7 @@ from interpreters import interpreter
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling import record
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.sampling.cgroup import (
-    Group,
+    ControlGroup,
     NoGroup,
     group_of,
     pod_of,
@@ -258,14 +258,14 @@ USED = {
     ids=["v2 pod", "v2 pod spelt otherwise", "v2 pid", "v2 unit", "v1 pod", "v1 pid"],
 )
 def test_a_job_by_its_control_group(write, files, job, used, limits):
-    group = Group(write(files), job)
+    group = ControlGroup(write(files), job)
     assert group.read() == used and group.limits() == limits
 
 
 def test_a_controller_that_does_not_tell_the_job_apart_says_nothing_of_it(write):
     """Its root group is the whole node."""
     host = write({**V1, "sys/fs/cgroup/memory/memory.usage_in_bytes": "999999\n"})
-    assert "memory_current" not in Group(host, {"pid": 6}).read()
+    assert "memory_current" not in ControlGroup(host, {"pid": 6}).read()
 
 
 @pytest.mark.parametrize("files", [V1, V2], ids=["v1", "v2"])
@@ -280,11 +280,11 @@ def test_a_controller_that_does_not_tell_the_job_apart_says_nothing_of_it(write)
 )
 def test_a_job_that_is_not_there_is_said(write, files, job, words):
     with pytest.raises(NoGroup, match=words):
-        Group(write(files), job)
+        ControlGroup(write(files), job)
 
 
 def test_a_job_that_ends_is_said(write, tmp_path):
-    group = Group(write(V2), {"unit": "train.service"})
+    group = ControlGroup(write(V2), {"unit": "train.service"})
     (tmp_path / "sys/fs/cgroup/system.slice/train.service/cpu.stat").unlink()
     (tmp_path / "sys/fs/cgroup/system.slice/train.service").rmdir()
     with pytest.raises(NoGroup, match="is gone, so the job has ended"):
@@ -293,7 +293,7 @@ def test_a_job_that_ends_is_said(write, tmp_path):
 
 def test_whose_a_process_is(write):
     host = write(V2)
-    group = Group(host, {"pod_uid": UID})
+    group = ControlGroup(host, {"pod_uid": UID})
     assert (
         group.has(group_of(host, 42))
         and group.has(group_of(host, 17))

@@ -177,7 +177,11 @@ def test_a_value_that_is_not_there_is_missing_and_not_zero():
     samples[5] = None
     one = capture(samples)
     found = figures.figures(
-        [figures.Series(one.times, one.weights, one.columns[("gpu_utilization", "GPU-gpu01-0")])]
+        [
+            figures.UsageSeries(
+                one.times, one.weights, one.columns[("gpu_utilization", "GPU-gpu01-0")]
+            )
+        ]
     )
     # Of the gap one sample and a half is told by the one after it.
     assert (
@@ -318,7 +322,7 @@ def test_a_gpu_belongs_to_the_job_only_where_its_processes_do():
 
 def series(values, interval=5.0, weights=None):
     times = [interval * place for place in range(1, len(values) + 1)]
-    return figures.Series(times, weights or [interval] * len(values), values)
+    return figures.UsageSeries(times, weights or [interval] * len(values), values)
 
 
 def test_figures_are_weighted_by_time():

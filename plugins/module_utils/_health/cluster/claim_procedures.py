@@ -185,6 +185,11 @@ def pattern(plan: Plan) -> Procedure[Optional[Dict[str, Any]]]:
     )
     if not image:
         return None
+    owner = (
+        {"apiVersion": "v1", "kind": "Pod", "name": plan.agent, "uid": pods[0]["metadata"]["uid"]}
+        if plan.agent and pods
+        else None
+    )
     # What the API server adds to a DaemonSet's pods (not-ready, pressure) would put the pod on
     # nodes that cannot start it.
     tolerations = [
@@ -192,6 +197,17 @@ def pattern(plan: Plan) -> Procedure[Optional[Dict[str, Any]]]:
         for one in spec.get("tolerations") or []
         if not str(one.get("key") or "").startswith("node.kubernetes.io/")
     ]
+    return {
+        "image": image,
+        "pull_secrets": spec.get("imagePullSecrets") or [],
+        "tolerations": tolerations,
+        "security_context": _security_context(spec, image),
+        "owner": owner,
+    }
+
+
+def _security_context(spec: Dict[str, Any], image: str) -> Dict[str, Any]:
+    """Whom the pod runs as: what the agent's pod, and its container of this image, have."""
     kept = (
         "runAsUser",
         "runAsGroup",
@@ -205,23 +221,17 @@ def pattern(plan: Plan) -> Procedure[Optional[Dict[str, Any]]]:
         key: value for key, value in (spec.get("securityContext") or {}).items() if key in kept
     }
     own = next(
-        (one.get("securityContext") or {} for one in containers if one.get("image") == image), {}
+        (
+            container.get("securityContext") or {}
+            for container in spec.get("containers") or []
+            if container.get("image") == image
+        ),
+        {},
     )
     context.update(
         {key: own[key] for key in ("runAsUser", "runAsGroup", "runAsNonRoot") if key in own}
     )
-    owner = (
-        {"apiVersion": "v1", "kind": "Pod", "name": plan.agent, "uid": pods[0]["metadata"]["uid"]}
-        if plan.agent and pods
-        else None
-    )
-    return {
-        "image": image,
-        "pull_secrets": spec.get("imagePullSecrets") or [],
-        "tolerations": tolerations,
-        "security_context": context,
-        "owner": owner,
-    }
+    return context
 
 
 def _watched(

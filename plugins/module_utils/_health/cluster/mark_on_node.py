@@ -225,6 +225,17 @@ def decide(
     elif gone:
         for key in written_labels(rules)[1:]:
             labels[key] = annotations[f"{key}.output"] = None
+    patch = _patch_of(node, labels, annotations, spec)
+    status_patch, turns = _condition(node, state, rules, now, beats=not isinstance(event, Refresh))
+    return Decision(
+        state, was.mark, refused, evicts, patch or None, status_patch, bool(patch) or turns
+    )
+
+
+def _patch_of(
+    node: Dict[str, Any], labels: Dict[str, Any], annotations: Dict[str, Any], spec: Dict[str, Any]
+) -> Dict[str, Any]:
+    """The merge patch that makes the node have these; empty where it has them."""
     patch: Dict[str, Any] = {}
     for part, wanted in (("labels", labels), ("annotations", annotations)):
         different = {
@@ -239,10 +250,7 @@ def decide(
         patch.setdefault("metadata", {})["resourceVersion"] = _text(
             mapping(node.get("metadata")).get("resourceVersion")
         )
-    status_patch, turns = _condition(node, state, rules, now, beats=not isinstance(event, Refresh))
-    return Decision(
-        state, was.mark, refused, evicts, patch or None, status_patch, bool(patch) or turns
-    )
+    return patch
 
 
 def _recorded(state: State) -> Optional[str]:

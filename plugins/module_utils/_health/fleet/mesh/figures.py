@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from ...knowledge import network as rules
 from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
 from ...lenient import mapping
-from .localise import Observation
+from .observation import Observation
 
 Readings = Mapping[str, Any]
 #: The readings of each pass by host.
@@ -64,7 +64,7 @@ class Echo(NamedTuple):
     big_received: int
 
 
-class Hello(NamedTuple):
+class SeenHandshake(NamedTuple):
     """Datagrams that one end of a pair sent and the other end counted, in a pass in which neither
     got a figure; the most of all its rounds.
     """
@@ -89,7 +89,7 @@ class Missed(NamedTuple):
 class Figures(NamedTuple):
     legs: List[Leg]
     echoes: List[Echo]
-    hellos: List[Hello]
+    handshakes: List[SeenHandshake]
     missed: List[Missed]
     #: Hosts that were to take part in a pass and of which nothing came back, with the reason where
     #: there is one: {(turn, host): reason}.
@@ -132,12 +132,12 @@ def _believed(found: Figures) -> Figures:
         if leg.rounds
         for end, other in ((leg.source, leg.target), (leg.target, leg.source))
     }
-    hellos: Dict[Tuple[int, str, str, str], Hello] = {}
-    for hello in found.hellos:
+    handshakes: Dict[Tuple[int, str, str, str], SeenHandshake] = {}
+    for hello in found.handshakes:
         key = (hello.turn, hello.plane, hello.source, hello.target)
         if key not in met:
-            hellos[key] = max(hellos.get(key, hello), hello, key=lambda one: one.heard)
-    return found._replace(legs=list(legs.values()), hellos=list(hellos.values()))
+            handshakes[key] = max(handshakes.get(key, hello), hello, key=lambda one: one.heard)
+    return found._replace(legs=list(legs.values()), handshakes=list(handshakes.values()))
 
 
 def _of_this_pass(plan: Mapping[str, Any], readings: Any) -> Any:
@@ -312,7 +312,9 @@ def _gather_pair(
             sent, heard = mapping(mapping(own).get("hello")), mapping(mapping(window).get("hello"))
             # Silence is evidence only where one end spoke and the other could listen.
             if heard.get("heard") or (_count(sent.get("sent")) and not heard.get("error")):
-                found.hellos.append(Hello(plane, source, target, turn, _count(heard.get("heard"))))
+                found.handshakes.append(
+                    SeenHandshake(plane, source, target, turn, _count(heard.get("heard")))
+                )
 
 
 def _leg(plane: str, source: str, target: str, turn: int, reading: Any) -> Leg:
@@ -502,7 +504,7 @@ def observe(
     _observe_pings(observed, plan, echoes, usual)
     _observe_rates(observed, plan, [leg for leg in figures.legs if leg.turn == turn], expected)
     # Only where there is no figure does it matter whether anything arrived.
-    for hello in figures.hellos:
+    for hello in figures.handshakes:
         key = (hello.plane, hello.source, hello.target)
         if hello.turn == turn and key not in observed.rate:
             bad = not hello.heard

@@ -9,7 +9,7 @@ link, a path from rack to rack) is nobody's fault here: it is a finding of the r
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
 
 from ...knowledge.network import FLEET_SHARE, LINK_SHARE
 from ...model import (
@@ -25,7 +25,7 @@ from ...model import (
     concluded,
 )
 from . import localise
-from .figures import Leg, Passes, quantile, rate_text
+from .figures import Expected, Leg, Passes, quantile, rate_text
 from .view import CHECKS, IPERF, PING, Explained, View
 from .messages import (
     between,
@@ -515,71 +515,54 @@ def _run_finding(view: View, one: Explained) -> Finding:
 
 def _fleet_findings(view: View) -> List[Tuple[str, Finding]]:
     """A fleet that is evenly slow has no outliers, but the links' speed tells."""
-    found = []
-    for (plane, speed), expected in sorted(view.expected.items(), key=str):
-        if (
-            speed
-            and expected.source == "fleet"
-            and expected.usual is not None
-            and expected.usual < LINK_SHARE * speed
-        ):
-            why = (
-                "iperf3 takes all of a core, so it may be the limit (option streams)"
-                if expected.cpu_limited
-                else "no end is short of CPU time"
-            )
-            message = f"the better pairs reach {out_of(expected.usual, speed)}, {why}"
-            evidence = {
-                "usual": expected.usual,
-                "link_speed": speed,
-                "detail": expected.detail,
-                "cpu_limited": expected.cpu_limited,
-            }
-            found.append(
-                (
-                    IPERF,
-                    Finding(
-                        "fleet_below_link_speed",
-                        WARN,
-                        message,
-                        "watch",
-                        Subject("plane", name=plane),
-                        evidence,
-                    ),
-                )
-            )
-        elif (
-            not speed
-            and expected.source == "fleet"
-            and expected.best
-            and expected.usual is not None
-            and expected.usual < FLEET_SHARE * expected.best
-        ):
-            message = (
-                f"some pairs reach {rate_text(expected.best)} and most no more than "
-                f"{rate_text(expected.usual)}; the speed of the links is not known,"
-                " so say with the option minimum of iperf3_pairs (Gbit/s) what they should reach"
-            )
-            evidence = {
-                "usual": expected.usual,
-                "best": expected.best,
-                "detail": expected.detail,
-                "cpu_limited": expected.cpu_limited,
-            }
-            found.append(
-                (
-                    IPERF,
-                    Finding(
-                        "fleet_uneven",
-                        WARN,
-                        message,
-                        "fix_configuration",
-                        Subject("plane", name=plane),
-                        evidence,
-                    ),
-                )
-            )
-    return found
+    found = [
+        _below_link_speed(plane, speed, expected) if speed else _uneven(plane, expected)
+        for (plane, speed), expected in sorted(view.expected.items(), key=str)
+        if expected.source == "fleet"
+    ]
+    return [(IPERF, finding) for finding in found if finding]
+
+
+def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[Finding]:
+    if expected.usual is None or expected.usual >= LINK_SHARE * speed:
+        return None
+    why = (
+        "iperf3 takes all of a core, so it may be the limit (option streams)"
+        if expected.cpu_limited
+        else "no end is short of CPU time"
+    )
+    message = f"the better pairs reach {out_of(expected.usual, speed)}, {why}"
+    evidence = {
+        "usual": expected.usual,
+        "link_speed": speed,
+        "detail": expected.detail,
+        "cpu_limited": expected.cpu_limited,
+    }
+    subject = Subject("plane", name=plane)
+    return Finding("fleet_below_link_speed", WARN, message, "watch", subject, evidence)
+
+
+def _uneven(plane: str, expected: Expected) -> Optional[Finding]:
+    """Without the links' speed, that some pairs are much better than most is all there is."""
+    if (
+        not expected.best
+        or expected.usual is None
+        or (expected.usual >= FLEET_SHARE * expected.best)
+    ):
+        return None
+    message = (
+        f"some pairs reach {rate_text(expected.best)} and most no more than "
+        f"{rate_text(expected.usual)}; the speed of the links is not known,"
+        " so say with the option minimum of iperf3_pairs (Gbit/s) what they should reach"
+    )
+    evidence = {
+        "usual": expected.usual,
+        "best": expected.best,
+        "detail": expected.detail,
+        "cpu_limited": expected.cpu_limited,
+    }
+    subject = Subject("plane", name=plane)
+    return Finding("fleet_uneven", WARN, message, "fix_configuration", subject, evidence)
 
 
 # ---- the document ----

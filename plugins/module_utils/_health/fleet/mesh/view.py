@@ -29,7 +29,8 @@ from .figures import (
     united,
     usual_delays,
 )
-from .localise import Cause, Observation
+from .localise import Cause
+from .observation import Observation
 
 PING, IPERF = "ping_mesh", "iperf3_pairs"
 CHECKS = (PING, IPERF)
@@ -65,6 +66,20 @@ class Explained(NamedTuple):
         return {self.check} | {IPERF if one.directed else PING for one in following}
 
 
+def _planned_planes(plan: Mapping[str, Any]) -> Dict[Tuple[str, int], Set[int]]:
+    """The places of the planes that a host is measured on, by check and place of the host."""
+    planned: Dict[Tuple[str, int], Set[int]] = {}
+    for measured in (plan.get("pairs") or {}).get("rounds", []):
+        for plane, *ends in measured["pairs"]:
+            for place in ends:
+                planned.setdefault((IPERF, place), set()).add(plane)
+    for plane, peers in enumerate((plan.get("ping") or {}).get("peers", [])):
+        for place, pinged in enumerate(peers):
+            if pinged:
+                planned.setdefault((PING, place), set()).add(plane)
+    return planned
+
+
 class View:
     """The figures of a run with what was expected of them."""
 
@@ -90,28 +105,9 @@ class View:
         self._bad = {
             (*one[:3], one.directed) for family in passes_seen for one in family.values() if one.bad
         }
-        self._legs: Dict[str, List[Leg]] = {}
-        for leg in self.figures.legs:
-            for host in (leg.source, leg.target):
-                self._legs.setdefault(host, []).append(leg)
-        self._echoes: Dict[str, List[Echo]] = {}
-        for echo in self.figures.echoes:
-            for host in (echo.source, echo.target):
-                self._echoes.setdefault(host, []).append(echo)
-        self._missed: Dict[str, List[Missed]] = {}
-        for missed in self.figures.missed:
-            self._missed.setdefault(missed.host, []).append(missed)
-
+        self._index_by_host()
         #: Places of planes by check and place of a host.
-        self._planned: Dict[Tuple[str, int], Set[int]] = {}
-        for one in (self.plan.get("pairs") or {}).get("rounds", []):
-            for plane, *ends in one["pairs"]:
-                for place in ends:
-                    self._planned.setdefault((IPERF, place), set()).add(plane)
-        for plane, peers in enumerate((self.plan.get("ping") or {}).get("peers", [])):
-            for place, own in enumerate(peers):
-                if own:
-                    self._planned.setdefault((PING, place), set()).add(plane)
+        self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan)
         usual = usual_delays(echo for echo in self.figures.echoes if echo.turn == 1)
         #: The longest accepted round trip in ms, and the bytes in front of a ping's data, by plane.
         self.limits = latency_limits(self.plan, usual)
@@ -129,6 +125,19 @@ class View:
         self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
         self.causes_by_node: Dict[str, List[Cause]] = {}
         self.paths: List[Cause] = []
+
+    def _index_by_host(self) -> None:
+        self._legs: Dict[str, List[Leg]] = {}
+        for leg in self.figures.legs:
+            for host in (leg.source, leg.target):
+                self._legs.setdefault(host, []).append(leg)
+        self._echoes: Dict[str, List[Echo]] = {}
+        for echo in self.figures.echoes:
+            for host in (echo.source, echo.target):
+                self._echoes.setdefault(host, []).append(echo)
+        self._missed: Dict[str, List[Missed]] = {}
+        for missed in self.figures.missed:
+            self._missed.setdefault(missed.host, []).append(missed)
 
     def know(self, causes: Sequence[Explained]) -> None:
         """Keep what was found at hand: by host, and the paths."""

@@ -9,9 +9,18 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
 
 from .comparability import comparability
-from .figures import Series, buckets, difference, episodes, figures, of_episodes, rounded, warm_up
+from .figures import (
+    UsageSeries,
+    buckets,
+    difference,
+    episodes,
+    figures,
+    of_episodes,
+    rounded,
+    warm_up,
+)
 from .judge import judge
-from .reading import METRICS, NAN, Capture, Metric
+from .reading import METRICS, NAN, Capture, UsageMetric
 from ...times import stamp_of
 
 SCHEMA = "autopilot.gpu/usage-comparison"
@@ -60,25 +69,26 @@ def compare(
 def _warm_up(captures: Sequence[Capture], least: Any) -> float:
     series = [one for capture in captures for one in _series(capture, "gpu_utilization")]
     series = series or [
-        Series(capture.times, capture.weights, [NAN] * len(capture.times)) for capture in captures
+        UsageSeries(capture.times, capture.weights, [NAN] * len(capture.times))
+        for capture in captures
     ]
     return warm_up(series) if least is None else warm_up(series, least)
 
 
-def _series(capture: Capture, name: str) -> List[Series]:
+def _series(capture: Capture, name: str) -> List[UsageSeries]:
     """The series of a metric on one host, that of each GPU that the job had; one that was never
     there has none.
     """
     of_job = capture.used()
     return [
-        Series(capture.times, capture.weights, column)
+        UsageSeries(capture.times, capture.weights, column)
         for (metric, uuid), column in sorted(capture.columns.items(), key=lambda one: one[0])
         if metric == name and (not uuid or uuid in of_job)
     ]
 
 
 def _row(
-    metric: Metric, runs: Mapping[str, Sequence[Capture]], steady: Mapping[str, float]
+    metric: UsageMetric, runs: Mapping[str, Sequence[Capture]], steady: Mapping[str, float]
 ) -> Optional[Dict[str, Any]]:
     """A metric over all subjects of each run; None where neither run has it."""
     series = {
@@ -152,7 +162,7 @@ def _gpus(run: str, captures: Sequence[Capture], steady: float) -> List[Dict[str
             column = capture.columns.get(("gpu_utilization", uuid))
             if column is None:
                 continue
-            series = Series(capture.times, capture.weights, column)
+            series = UsageSeries(capture.times, capture.weights, column)
             found.append(
                 {
                     "run": run,

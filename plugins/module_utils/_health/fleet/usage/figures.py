@@ -29,23 +29,23 @@ WARM_UP = 300.0
 _WINDOW, _SETTLED = 60.0, 10.0
 
 
-class Series(NamedTuple):
+class UsageSeries(NamedTuple):
     """One metric of one subject: times and weights in seconds, NaN for what is missing."""
 
     times: Sequence[float]
     weights: Sequence[float]
     values: Sequence[float]
 
-    def after(self, start: float) -> "Series":
+    def after(self, start: float) -> "UsageSeries":
         first = next((place for place, at in enumerate(self.times) if at >= start), len(self.times))
-        return Series(self.times[first:], self.weights[first:], self.values[first:])
+        return UsageSeries(self.times[first:], self.weights[first:], self.values[first:])
 
     @property
     def span(self) -> float:
         return self.times[-1] - self.times[0] + self.weights[0] if len(self.times) else 0.0
 
 
-def figures(series: Sequence[Series], shares: bool = False) -> Optional[Dict[str, Any]]:
+def figures(series: Sequence[UsageSeries], shares: bool = False) -> Optional[Dict[str, Any]]:
     """``n``, ``missing`` (percent of the time), ``mean``, ``p5``, ``p50``, ``p95``, ``max``; with
     ``shares`` also ``idle`` and ``busy`` (percent of the time).
 
@@ -107,7 +107,7 @@ class Episode(NamedTuple):
     seconds: float
 
 
-def episodes(series: Series, below: float = IDLE) -> List[Episode]:
+def episodes(series: UsageSeries, below: float = IDLE) -> List[Episode]:
     """The times in which the value stayed below; one that is missing ends them, since what it was
     is not known.
     """
@@ -135,7 +135,7 @@ def of_episodes(found: Sequence[Episode]) -> Dict[str, Any]:
     }
 
 
-def warm_up(series: Sequence[Series], least: float = WARM_UP) -> float:
+def warm_up(series: Sequence[UsageSeries], least: float = WARM_UP) -> float:
     """Seconds until the steady state: ``least``, and on from there until the median of a minute
     comes near that of the second half of the run.
 
@@ -155,7 +155,7 @@ def warm_up(series: Sequence[Series], least: float = WARM_UP) -> float:
     return min(at, span / 2)
 
 
-def _median(series: Sequence[Series], start: float, end: float) -> float:
+def _median(series: Sequence[UsageSeries], start: float, end: float) -> float:
     values = sorted(
         value
         for one in series
@@ -165,7 +165,7 @@ def _median(series: Sequence[Series], start: float, end: float) -> float:
     return values[len(values) // 2] if values else math.nan
 
 
-def block_means(series: Sequence[Series], seconds: float = BLOCK_SECONDS) -> List[float]:
+def block_means(series: Sequence[UsageSeries], seconds: float = BLOCK_SECONDS) -> List[float]:
     """The mean of all subjects in each block of time that has values."""
     sums: Dict[int, List[float]] = {}
     for one in series:
@@ -177,7 +177,9 @@ def block_means(series: Sequence[Series], seconds: float = BLOCK_SECONDS) -> Lis
     return [total / weight for _block, (total, weight) in sorted(sums.items()) if weight > 0]
 
 
-def difference(a: Sequence[Series], b: Sequence[Series], seed: str) -> Optional[Dict[str, Any]]:
+def difference(
+    a: Sequence[UsageSeries], b: Sequence[UsageSeries], seed: str
+) -> Optional[Dict[str, Any]]:
     """The mean of ``b`` less that of ``a``, with the middle 95 % of what blocks drawn anew give:
     ``{"mean", "low", "high"}``.
 
@@ -206,7 +208,7 @@ def _drawn(draw: random.Random, blocks: Sequence[float]) -> float:
     return sum(draw.choices(blocks, k=len(blocks))) / len(blocks)
 
 
-def buckets(series: Sequence[Series], seconds: float) -> List[Optional[List[float]]]:
+def buckets(series: Sequence[UsageSeries], seconds: float) -> List[Optional[List[float]]]:
     """For a plot: by stretch of time its p5, mean and p95 over all subjects, None where there is no
     value.
     """

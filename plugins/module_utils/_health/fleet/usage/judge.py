@@ -25,7 +25,7 @@ from ...model import (
     concluded,
 )
 from ...lenient import sequence, mapping
-from .figures import IDLE, Episode, Series, episodes, figures, warm_up
+from .figures import IDLE, Episode, UsageSeries, episodes, figures, warm_up
 from .reading import NAN, Capture, number
 
 NAME = "gpu_usage"
@@ -69,7 +69,7 @@ class _Gpu:
         self.busy = _series(capture, "gpu_utilization", uuid)
         held = capture.held.get(uuid) or [NAN] * len(capture.times)
         #: How busy it was while a process had it.
-        self.used = Series(
+        self.used = UsageSeries(
             capture.times,
             capture.weights,
             [value if has == 1.0 else NAN for value, has in zip(self.busy.values, held)],
@@ -124,8 +124,8 @@ def judge(
     return concluded(NAME, findings, _summary(capture, gpus), _measurements(gpus))
 
 
-def _series(capture: Capture, name: str, uuid: str = "") -> Series:
-    return Series(
+def _series(capture: Capture, name: str, uuid: str = "") -> UsageSeries:
+    return UsageSeries(
         capture.times,
         capture.weights,
         capture.columns.get((name, uuid)) or [NAN] * len(capture.times),
@@ -469,7 +469,7 @@ def _why(capture: Capture) -> str:
     )
 
 
-def _seconds(series: Series) -> float:
+def _seconds(series: UsageSeries) -> float:
     return sum(
         weight for value, weight in zip(series.values, series.weights) if not math.isnan(value)
     )

@@ -23,7 +23,7 @@ SCHEMA, SCHEMA_VERSION = "autopilot.gpu/usage", 1
 _REACH = 1.5
 
 
-class Metric(NamedTuple):
+class UsageMetric(NamedTuple):
     """A column: ``scope`` is ``gpu``, ``node`` or ``job``; ``unit`` as people read it."""
 
     name: str
@@ -36,36 +36,36 @@ class Metric(NamedTuple):
 #: share of time in which the memory was read or written; how much of it is used is
 #: ``memory_occupied``.
 METRICS = (
-    Metric("gpu_utilization", "gpu", "%", "time in which a kernel ran"),
-    Metric("memory_occupied", "gpu", "%", "memory of the GPU in use"),
-    Metric(
+    UsageMetric("gpu_utilization", "gpu", "%", "time in which a kernel ran"),
+    UsageMetric("memory_occupied", "gpu", "%", "memory of the GPU in use"),
+    UsageMetric(
         "memory_bandwidth_busy", "gpu", "%", "time in which the GPU's memory was read or written"
     ),
-    Metric("sm_clock", "gpu", "MHz", "clock of the multiprocessors"),
-    Metric("power", "gpu", "W", "power of the GPU"),
-    Metric("temperature", "gpu", "C", "temperature of the GPU"),
-    Metric("cpu_user", "node", "%", "processors of the node, user"),
-    Metric("cpu_system", "node", "%", "processors of the node, kernel"),
-    Metric("cpu_iowait", "node", "%", "processors of the node, waiting for disks"),
-    Metric("memory_used", "node", "%", "memory of the node that is not available"),
-    Metric(
+    UsageMetric("sm_clock", "gpu", "MHz", "clock of the multiprocessors"),
+    UsageMetric("power", "gpu", "W", "power of the GPU"),
+    UsageMetric("temperature", "gpu", "C", "temperature of the GPU"),
+    UsageMetric("cpu_user", "node", "%", "processors of the node, user"),
+    UsageMetric("cpu_system", "node", "%", "processors of the node, kernel"),
+    UsageMetric("cpu_iowait", "node", "%", "processors of the node, waiting for disks"),
+    UsageMetric("memory_used", "node", "%", "memory of the node that is not available"),
+    UsageMetric(
         "memory_with_cache",
         "node",
         "%",
         "memory of the node that is not free, the page cache with it",
     ),
-    Metric("cpu_pressure", "node", "%", "time in which some task waited for a processor"),
-    Metric("io_pressure", "node", "%", "time in which some task waited for a disk"),
-    Metric("disk_read", "node", "bytes/s", "read from disks"),
-    Metric("disk_write", "node", "bytes/s", "written to disks"),
-    Metric("network_received", "node", "bytes/s", "received over the network"),
-    Metric("network_sent", "node", "bytes/s", "sent over the network"),
-    Metric("infiniband_received", "node", "bytes/s", "received over InfiniBand"),
-    Metric("infiniband_sent", "node", "bytes/s", "sent over InfiniBand"),
-    Metric("job_cpu", "job", "cores", "processors that the job kept busy"),
-    Metric("other_cpu", "job", "cores", "processors that all else on the node kept busy"),
-    Metric("job_memory", "job", "bytes", "memory of the job, without what is cached"),
-    Metric(
+    UsageMetric("cpu_pressure", "node", "%", "time in which some task waited for a processor"),
+    UsageMetric("io_pressure", "node", "%", "time in which some task waited for a disk"),
+    UsageMetric("disk_read", "node", "bytes/s", "read from disks"),
+    UsageMetric("disk_write", "node", "bytes/s", "written to disks"),
+    UsageMetric("network_received", "node", "bytes/s", "received over the network"),
+    UsageMetric("network_sent", "node", "bytes/s", "sent over the network"),
+    UsageMetric("infiniband_received", "node", "bytes/s", "received over InfiniBand"),
+    UsageMetric("infiniband_sent", "node", "bytes/s", "sent over InfiniBand"),
+    UsageMetric("job_cpu", "job", "cores", "processors that the job kept busy"),
+    UsageMetric("other_cpu", "job", "cores", "processors that all else on the node kept busy"),
+    UsageMetric("job_memory", "job", "bytes", "memory of the job, without what is cached"),
+    UsageMetric(
         "job_cpu_pressure", "job", "%", "time in which some task of the job waited for a processor"
     ),
 )

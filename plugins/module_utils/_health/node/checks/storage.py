@@ -678,7 +678,13 @@ def _judge_disk(disk: Dict[str, Any]) -> List[Finding]:
                 evidence,
             )
         ]
-    health = mapping(disk.get("nvme"))
+    return _judge_nvme_health(mapping(disk.get("nvme")), about, subject, evidence)
+
+
+def _judge_nvme_health(
+    health: Dict[str, Any], about: str, subject: Subject, evidence: Dict[str, Any]
+) -> List[Finding]:
+    """What a disk's own health log says, which it keeps over its life."""
     warning, used, media = (
         whole(health.get(key)) or 0
         for key in ("critical_warning", "percentage_used", "media_errors")

@@ -294,32 +294,7 @@ def _late(claim: Dict[str, Any], pod: Dict[str, Any], events: List[Dict[str, Any
         )
         return Finding("claim_too_late", UNKNOWN, message, "watch")
     if node:
-        mounting = [one for one in warnings["pod"] if one.get("reason") in _MOUNT_EVENTS]
-        fetching = any(
-            one.get("on") == "pod" and one.get("reason") in _IMAGE_EVENTS for one in events
-        )
-        if mounting and not fetching:
-            message = (
-                f"was not mounted on {node} within {watched:.0f} s: {mounting[-1].get('message')}"
-            )
-            if _NFS.search(message):
-                return Finding("nfs_unreachable", FAIL, message, "watch")
-            return Finding("volume_mount_timeout", FAIL, message, "watch")
-        told = (
-            "; ".join(
-                filter(
-                    None,
-                    [pod.get("waiting"), *(one.get("message") for one in warnings["pod"][-1:])],
-                )
-            )
-            or "its kubelet says nothing"
-        )
-        return Finding(
-            "claim_pod_not_started",
-            UNKNOWN,
-            f"the pod was not started on {node} within {watched:.0f} s: {told}",
-            "watch",
-        )
+        return _late_on(str(node), watched, str(pod.get("waiting") or ""), warnings["pod"], events)
     scheduling = str(pod.get("scheduling") or "")
     told = str(
         (warnings["claim"] or [{}])[-1].get("message")
@@ -339,6 +314,33 @@ def _late(claim: Dict[str, Any], pod: Dict[str, Any], events: List[Dict[str, Any
         UNKNOWN,
         f"no node was found for the pod within {watched:.0f} s: {told}",
         "fix_configuration",
+    )
+
+
+def _late_on(
+    node: str,
+    watched: float,
+    waiting: str,
+    warnings: List[Dict[str, Any]],
+    events: List[Dict[str, Any]],
+) -> Finding:
+    """The time was up while the pod was to start on a node."""
+    mounting = [one for one in warnings if one.get("reason") in _MOUNT_EVENTS]
+    fetching = any(one.get("on") == "pod" and one.get("reason") in _IMAGE_EVENTS for one in events)
+    if mounting and not fetching:
+        message = f"was not mounted on {node} within {watched:.0f} s: {mounting[-1].get('message')}"
+        if _NFS.search(message):
+            return Finding("nfs_unreachable", FAIL, message, "watch")
+        return Finding("volume_mount_timeout", FAIL, message, "watch")
+    told = (
+        "; ".join(filter(None, [waiting, *(one.get("message") for one in warnings[-1:])]))
+        or "its kubelet says nothing"
+    )
+    return Finding(
+        "claim_pod_not_started",
+        UNKNOWN,
+        f"the pod was not started on {node} within {watched:.0f} s: {told}",
+        "watch",
     )
 
 

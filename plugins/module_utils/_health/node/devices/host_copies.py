@@ -84,7 +84,7 @@ def together(report: Report, host: Host, gpus: List[Dict[str, Any]]) -> None:
     except CudaError as error:
         report.send("errors", {str(gpu["index"]): error.to_dict() for gpu in gpus})
         return
-    crowd = [_Member(cuda, host, gpu) for gpu in gpus]
+    crowd = [_CopyingGpu(cuda, host, gpu) for gpu in gpus]
     for member in crowd:
         member.ready.wait()
     begin = time.monotonic() + 0.05
@@ -172,7 +172,7 @@ class _Transfers:
         self._report.send("verified", self._verified)
 
 
-class _Member:
+class _CopyingGpu:
     """One GPU's thread while all copy at once. No barrier: who fails must not hold up the others,
     so all go by the clock.
     """

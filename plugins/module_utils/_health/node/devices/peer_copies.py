@@ -52,7 +52,7 @@ def between(report: Report, host: Host, gpus: List[Dict[str, Any]]) -> None:
             for gpu in gpus:
                 about = [gpu["index"]]
                 device = cuda.device(gpu["pci"])
-                members[gpu["index"]] = _Member(
+                members[gpu["index"]] = _SendingGpu(
                     device, stack.enter_context(cuda.context(device)), gpu["index"]
                 )
             pairs: List[Dict[str, Any]] = []
@@ -73,7 +73,7 @@ def between(report: Report, host: Host, gpus: List[Dict[str, Any]]) -> None:
     report.send("phase", "")
 
 
-class _Member:
+class _SendingGpu:
     """One GPU: its context, what it sends and where it receives."""
 
     def __init__(self, device: int, context: Context, index: int) -> None:
@@ -86,7 +86,7 @@ class _Member:
         context.copy_to_device(self.source, self.host, SIZE, self.stream)
         context.finish(self.stream)
 
-    def send(self, to: "_Member", copies: int) -> None:
+    def send(self, to: "_SendingGpu", copies: int) -> None:
         """Start copies to another; `seconds` tells how long they took."""
         self.context.make_current()
         self.context.record(self.events[0], self.stream)
@@ -100,9 +100,9 @@ class _Member:
         return self.context.seconds_between(*self.events)
 
 
-def _copy(cuda: Cuda, pairs: List[Tuple[_Member, _Member]]) -> List[Dict[str, Any]]:
+def _copy(cuda: Cuda, pairs: List[Tuple[_SendingGpu, _SendingGpu]]) -> List[Dict[str, Any]]:
     found: List[Dict[str, Any]] = []
-    open_: List[Tuple[_Member, _Member, Dict[str, Any]]] = []
+    open_: List[Tuple[_SendingGpu, _SendingGpu, Dict[str, Any]]] = []
     for one, other in pairs:
         access = cuda.can_access(one.device, other.device)
         found.append({"from": one.index, "to": other.index, "access": access})

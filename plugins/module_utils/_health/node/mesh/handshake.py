@@ -21,7 +21,7 @@ _LARGEST = 2048
 _BATCH = 64
 
 
-class Hello:
+class Handshake:
     """One end of a handshake; it waits for nothing, `step` and `hear` do what there is to do."""
 
     def __init__(self, run: str, host: str, window: Mapping[str, Any]) -> None:

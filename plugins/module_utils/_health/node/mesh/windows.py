@@ -18,7 +18,7 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from ..system import fping, iperf3
 from ..system.bounded import Child, Report, run
-from .handshake import Hello, may_bind
+from .handshake import Handshake, may_bind
 
 Window = Mapping[str, Any]
 Tools = Mapping[str, Dict[str, Any]]
@@ -123,7 +123,7 @@ def pair(
 ) -> None:
     """The handshake, and beside it this side's part: the server, or the client's two legs."""
     closes, greeted = opens + window["seconds"] - MARGIN, opens + window["handshake_seconds"]
-    hello = Hello(run_id, host, window)
+    hello = Handshake(run_id, host, window)
     side: Union[_Client, _Server] = (_Client if window["side"] == "client" else _Server)(
         report, window, tools, opens, closes
     )
@@ -214,7 +214,7 @@ class _Client(_Side):
             else self._opens + self._window["handshake_seconds"]
         )
 
-    def step(self, now: float, hello: Hello) -> None:
+    def step(self, now: float, hello: Handshake) -> None:
         if self._child and (self._child.ended or now >= self._until + 2 * _GRACE):
             self._take(self._child)
         known = (
@@ -291,7 +291,7 @@ class _Server(_Side):
     def due(self, now: float) -> float:
         return now + _LOOK if not self.port and not self.error else self._closes
 
-    def step(self, now: float, hello: Hello) -> None:
+    def step(self, now: float, hello: Handshake) -> None:
         if self._child and self._child.ended:
             self._lost(self._child)
         if not self._child and not self.error:

@@ -55,7 +55,7 @@ def group_of(host: Host, pid: int) -> Optional[str]:
     return next((path for path in told if path != "/"), told[0] if told else None)
 
 
-class Group:
+class ControlGroup:
     """The control group of the job ``{"pod_uid" | "unit" | "pid": value}``; raises `NoGroup`."""
 
     def __init__(self, host: Host, job: Dict[str, Any]) -> None:

@@ -17,7 +17,7 @@ from typing import Any, Dict, List, Optional, Set
 from ..system.bounded import Report, call
 from ..system.host import Host
 from ..devices.nvml import DriverError, Nvml
-from .cgroup import Group, NoGroup, pod_of
+from .cgroup import ControlGroup, NoGroup, pod_of
 from ...times import stamp_of
 
 SCHEMA = "autopilot.gpu/usage-record"
@@ -168,7 +168,7 @@ def _job(host: Host, job: Optional[Dict[str, Any]]) -> Any:
     if not job:
         return {"given": None}, {}
     try:
-        group = Group(host, job)
+        group = ControlGroup(host, job)
     except NoGroup as reason:
         return {"given": job, "error": str(reason)}, {}
     pids = [int(job["pid"])] if job.get("pid") is not None else sorted(group.pids())

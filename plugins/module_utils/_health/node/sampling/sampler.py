@@ -29,7 +29,7 @@ from ..system.bounded import Child, Report
 from ..system.host import Host
 from ..devices.nvml import DriverError, Nvml
 from . import gpus
-from .cgroup import Group, NoGroup, group_of, pod_of
+from .cgroup import ControlGroup, NoGroup, group_of, pod_of
 from .sources import HostSources
 
 SCHEMA = "autopilot.gpu/usage"
@@ -121,7 +121,7 @@ class _Sampler:
         self._begun = time.monotonic()
         self._until = self._begun + settings["duration"]
         self._driver = _Driver(settings, self._begun, self._interval)
-        self._job: Optional[Group] = None
+        self._job: Optional[ControlGroup] = None
         self._no_job = ""
         #: By source why it is missing, as far as that was written down.
         self._told: Dict[str, str] = {}
@@ -160,7 +160,7 @@ class _Sampler:
     def _find_job(self) -> None:
         if self._settings.get("job"):
             try:
-                self._job = Group(self._host, self._settings["job"])
+                self._job = ControlGroup(self._host, self._settings["job"])
             except NoGroup as reason:
                 self._no_job = str(reason)
 

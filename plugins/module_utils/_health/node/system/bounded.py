@@ -386,6 +386,31 @@ class Completed:
     cut: bool = False
 
 
+def _start(
+    argv: Sequence[str],
+    lifetime: float,
+    environment: Optional[Dict[str, str]],
+    directory: Optional[str],
+    given: bytes,
+) -> "subprocess.Popen[bytes]":
+    """A program in a session of its own, which ends itself after ``lifetime`` seconds."""
+    # A file without a name and no pipe: whoever does not read it holds nobody up.
+    with tempfile.TemporaryFile() if given else open(os.devnull, "rb") as standard_input:
+        if given:
+            standard_input.write(given)
+            standard_input.seek(0)
+        return subprocess.Popen(
+            list(argv),
+            stdin=standard_input,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=directory,
+            env=environment,
+            start_new_session=True,
+            preexec_fn=functools.partial(_die_in_time, lifetime),
+        )
+
+
 def run(
     argv: Sequence[str],
     seconds: float,
@@ -403,21 +428,7 @@ def run(
     """
     began = time.monotonic()
     own_child = _is_subreaper()
-    # A file without a name and no pipe: whoever does not read it holds nobody up.
-    with tempfile.TemporaryFile() if given else open(os.devnull, "rb") as standard_input:
-        if given:
-            standard_input.write(given)
-            standard_input.seek(0)
-        process = subprocess.Popen(
-            list(argv),
-            stdin=standard_input,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=directory,
-            env=environment,
-            start_new_session=True,
-            preexec_fn=functools.partial(_die_in_time, seconds + grace + _FAREWELL),
-        )
+    process = _start(argv, seconds + grace + _FAREWELL, environment, directory, given)
     output = _Output(process)
     abandoned: List[int] = []
     timed_out = False

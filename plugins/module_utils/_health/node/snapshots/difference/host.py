@@ -88,6 +88,14 @@ def _port(
                 {"before": rates[0], "after": rates[1]},
             )
         )
+    return found + _port_counts(between, before, after, subject)
+
+
+def _port_counts(
+    between: Between, before: Readings, after: Readings, subject: Subject
+) -> List[Finding]:
+    """What the port counted since the snapshot."""
+    found = []
     old, new = mapping(before.get("counters")), mapping(after.get("counters"))
     counts = (
         (name, counted(old.get(name, 0), new.get(name), between.same_boot is not False))

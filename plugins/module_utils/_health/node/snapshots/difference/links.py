@@ -11,7 +11,18 @@ from typing import Any, Callable, Dict, List
 from ....knowledge.links import GENERATIONS, over_pcie, replays_per_minute
 from ....model import FAIL, PASS, WARN, Finding, NODE, Subject
 from ....lenient import mapping, mappings_in
-from .between import JOB, REPLAY_BITS, Between, Readings, counted, is_whole, key_of, named, number
+from .between import (
+    JOB,
+    REPLAY_BITS,
+    Between,
+    Pair,
+    Readings,
+    counted,
+    is_whole,
+    key_of,
+    named,
+    number,
+)
 
 #: Part of a bandwidth that may be lost without a word. A judgement: repeated measurements of one
 #: healthy GPU lie within 1 %, and no clock or placement that a job leaves behind costs a tenth.
@@ -171,24 +182,32 @@ def trained(between: Between) -> List[Finding]:
                     {"before": old, "after": new},
                 )
             )
-        above = {
-            key_of(bridge, "pci"): bridge for bridge in mappings_in(pair.before.get("bridges"))
-        }
-        for bridge in mappings_in(pair.after.get("bridges")):
-            before = above.get(key_of(bridge, "pci"))
-            subject = Subject("link", pci=key_of(bridge, "pci"))
-            # The port that the GPU is plugged into is the other end of the same link, and bridges
-            # are above several GPUs.
-            known = any(
-                one.subject in (subject, pair.subject) and one.code == "link_narrower"
-                for one in found
-            )
-            if before and not known:
-                generation = GENERATIONS.get(number(bridge.get("max_link_speed")) or 0.0, 0)
-                widths = before.get("current_link_width"), bridge.get("current_link_width")
-                found += _narrower(
-                    *widths, subject, {"before": before, "after": bridge}, generation
-                )
+        found += _narrower_above(pair, found)
+    return found + _slower_under_load(between)
+
+
+def _narrower_above(pair: Pair, told: List[Finding]) -> List[Finding]:
+    """Links of the ports and switches above a GPU; ``told`` is what was found already."""
+    found: List[Finding] = []
+    above = {key_of(bridge, "pci"): bridge for bridge in mappings_in(pair.before.get("bridges"))}
+    for bridge in mappings_in(pair.after.get("bridges")):
+        before = above.get(key_of(bridge, "pci"))
+        subject = Subject("link", pci=key_of(bridge, "pci"))
+        # The port that the GPU is plugged into is the other end of the same link, and bridges
+        # are above several GPUs.
+        known = any(
+            one.subject in (subject, pair.subject) and one.code == "link_narrower"
+            for one in [*told, *found]
+        )
+        if before and not known:
+            generation = GENERATIONS.get(number(bridge.get("max_link_speed")) or 0.0, 0)
+            widths = before.get("current_link_width"), bridge.get("current_link_width")
+            found += _narrower(*widths, subject, {"before": before, "after": bridge}, generation)
+    return found
+
+
+def _slower_under_load(between: Between) -> List[Finding]:
+    found = []
     for pair in between.pairs("pcie_bandwidth"):
         old, new = mapping(pair.before.get("link")), mapping(pair.after.get("link"))
         then, now = number(old.get("generation")), number(new.get("generation"))
@@ -256,34 +275,36 @@ def nvlink(between: Between) -> List[Finding]:
                     {"down": down, **evidence},
                 )
             )
-        totals: Dict[str, int] = {}
-        least = False
-        for name, link in new.items():
-            for kind, value in mapping(link.get("errors")).items():
-                grown = counted(mapping(old[name].get("errors")).get(kind, 0), value, pair.ran_on)
-                totals[kind] = totals.get(kind, 0) + (grown.value if grown else 0)
-                least = least or bool(grown and grown.value and grown.least)
-        totals = {kind: count for kind, count in totals.items() if count}
-        if totals:
-            counts = named(
-                [
-                    f"{'at least ' * least}{count} {kind.replace('_', ' ')}"
-                    for kind, count in totals.items()
-                ]
-            )
-            recovered = "recovery" in totals
-            words = f"{JOB}saw {counts} errors on its NVLinks"
-            found.append(
-                Finding(
-                    "new_nvlink_errors",
-                    WARN if recovered else PASS,
-                    words,
-                    "watch" if recovered else "none",
-                    pair.subject,
-                    {"errors": totals},
-                )
-            )
+        found += _nvlink_errors(pair, old, new)
     return found
+
+
+def _nvlink_errors(pair: Pair, old: Dict[str, Any], new: Dict[str, Any]) -> List[Finding]:
+    totals: Dict[str, int] = {}
+    least = False
+    for name, link in new.items():
+        for kind, value in mapping(link.get("errors")).items():
+            grown = counted(mapping(old[name].get("errors")).get(kind, 0), value, pair.ran_on)
+            totals[kind] = totals.get(kind, 0) + (grown.value if grown else 0)
+            least = least or bool(grown and grown.value and grown.least)
+    totals = {kind: count for kind, count in totals.items() if count}
+    if not totals:
+        return []
+    counts = named(
+        [f"{'at least ' * least}{count} {kind.replace('_', ' ')}" for kind, count in totals.items()]
+    )
+    recovered = "recovery" in totals
+    words = f"{JOB}saw {counts} errors on its NVLinks"
+    return [
+        Finding(
+            "new_nvlink_errors",
+            WARN if recovered else PASS,
+            words,
+            "watch" if recovered else "none",
+            pair.subject,
+            {"errors": totals},
+        )
+    ]
 
 
 def bandwidth(between: Between) -> List[Finding]:
