@@ -408,7 +408,7 @@ def compare(expected: Iterable[Row], found: Iterable[Row]) -> Comparison:
 
 
 def fitness(results: List[Dict[str, Any]]) -> str:
-    return judge_node("node", [CheckResult.from_dict(result) for result in results], Policy()).fit
+    return judge_node([CheckResult.from_dict(result) for result in results], Policy()).fit
 
 
 def _answer(scenario: Scenario) -> Tuple[str, List[Dict[str, Any]], str]:
