@@ -82,6 +82,7 @@ sanity: setup
 
 ##   make lint              ansible-lint (production), ruff, mypy
 lint: setup
+	ruff format --check .
 	ruff check .
 	mypy plugins/module_utils/_health
 	cd src/agent && MYPYPATH=../../plugins/module_utils mypy --config-file ../../pyproject.toml --python-version 3.11 autopilot_agent pin.py

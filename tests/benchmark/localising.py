@@ -29,11 +29,13 @@ from typing import Callable, Dict, Iterable, List, NamedTuple, Set, Tuple
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
     Cause,
-    Observation,
     Pair,
     follow_up,
     localise,
     repeated,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.observation import (
+    Observation,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.plan import (
     TIMES_AGAIN,

@@ -18,10 +18,12 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.localise import (
     ELSEWHERE,
-    Observation,
     follow_up,
     localise,
     repeated,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.observation import (
+    Observation,
 )
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "benchmark"))

@@ -111,7 +111,7 @@ def decode(kind: Type[T], value: Any) -> T:
             field = read(value[name], 1)
             if field is not _WRONG:
                 found[name] = field
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 @lru_cache(maxsize=None)

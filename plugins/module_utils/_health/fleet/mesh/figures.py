@@ -15,7 +15,7 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 from ...knowledge import network as rules
 from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
 from ...lenient import mapping
-from .localise import Observation
+from .observation import Observation
 
 Readings = Mapping[str, Any]
 #: The readings of each pass by host.

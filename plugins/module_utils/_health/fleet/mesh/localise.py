@@ -30,6 +30,7 @@ from typing import (
     Tuple,
 )
 
+from .observation import Observation
 from .retest import ELSEWHERE, PARTNERS, Pair, Roster
 
 NODE, INTERFACE, LINK, PATH, UNDECIDED = SCOPES = ("node", "interface", "link", "path", "undecided")
@@ -52,22 +53,6 @@ BY_CHANCE = 0.05
 PARTNERS_EACH = 2
 #: Pairs that are proposed where nobody is proven good.
 FRESH_PAIRS = 8
-
-
-class Observation(NamedTuple):
-    """One measurement between two nodes: a rate from source to target (directed), or a ping (not
-    directed).
-    """
-
-    plane: str
-    source: str
-    target: str
-    directed: bool
-    bad: bool
-    #: Of a bad one: blocked, mtu, loss, slow, latency.
-    kind: str = ""
-    #: What is left of what is expected, 0 to 1.
-    value: float = 1.0
 
 
 class Cause(NamedTuple):

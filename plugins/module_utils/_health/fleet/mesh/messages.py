@@ -8,7 +8,8 @@ from typing import Any, Dict, Optional, Tuple
 
 from . import localise
 from .figures import quantile
-from .localise import Cause, Observation
+from .localise import Cause
+from .observation import Observation
 from .view import IPERF, PING, Explained, View
 
 #: Pairs that a finding shows as evidence.

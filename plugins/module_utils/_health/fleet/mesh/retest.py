@@ -7,10 +7,9 @@ possible, so that the pairs fit into few rounds. Pure.
 from __future__ import annotations
 
 import heapq
-from typing import TYPE_CHECKING, Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, Sequence, Set, Tuple
 
-if TYPE_CHECKING:
-    from .localise import Observation
+from .observation import Observation
 
 #: A plane and two nodes on it.
 Pair = Tuple[str, str, str]

@@ -29,7 +29,8 @@ from .figures import (
     united,
     usual_delays,
 )
-from .localise import Cause, Observation
+from .localise import Cause
+from .observation import Observation
 
 PING, IPERF = "ping_mesh", "iperf3_pairs"
 CHECKS = (PING, IPERF)
