@@ -9,14 +9,18 @@ BIN := .venv/bin
 # The tools call each other by name. Where a user's PATH lacks them, ip, tc and nft are in the last two.
 export PATH := $(CURDIR)/$(BIN):$(PATH):/usr/sbin:/sbin
 PYTEST = python -m pytest --junit-xml=.build/reports/$@.xml -o cache_dir=.build/reports/$@.cache
-GATES := test-unit test-integration kubernetes mesh molecule
+# `make test`: fast by default. `make test-full`: everything.
+GATES := test-unit test-component test-smoke smoke-mesh
+GATES_FULL := test-unit test-component plays kubernetes mesh molecule
 # These have one process each, and measure nothing.
-GATES_ASIDE := matrix sanity artifact lint import docs
+GATES_ASIDE := sanity lint docs
+GATES_ASIDE_FULL := matrix $(GATES_ASIDE) artifact import
 # These make network namespaces and measure in them, which is no use beside other tests.
 # The longest tests first, so that no worker is left with one at the end.
-MESH_TESTS := $(addprefix tests/integration/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_run.py mesh_interrupt.py network_checks.py cluster.py dashboards.py)
+MESH_TESTS := $(addprefix tests/full/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_run.py mesh_interrupt.py network_checks.py cluster.py)
 # These need an API server, nodes or the agent's image; a worker makes them once, and has all of a file.
-KUBERNETES_TESTS := $(wildcard $(addprefix tests/integration/test_,lab.py node_mark*.py volume_claim.py agents_inventory.py status.py job_action_cluster.py agent_*.py))
+KUBERNETES_TESTS := $(wildcard $(addprefix tests/full/test_,lab.py node_mark*.py volume_claim.py agents_inventory.py status.py job_action_cluster.py agent_*.py))
+OTHER_TESTS := $(addprefix tests/full/test_,matrix.py artifact.py)
 comma := ,
 space := $(subst ,, )
 # Arguments for ansible-playbook, for example ARGS='--check' or ARGS='-e expected_gpus=8'.
@@ -24,7 +28,7 @@ ARGS ?=
 # The bad part of `make demo`; `make demo ARGS=--help` lists them.
 DEMO_FAULT ?= slow_sender
 
-.PHONY: help as-root setup setup-run preflight demo test accuracy dist clean $(GATES) $(GATES_ASIDE)
+.PHONY: help as-root setup setup-run preflight demo test test-full accuracy dist clean $(GATES) $(GATES_FULL) $(GATES_ASIDE_FULL)
 
 help:
 	@sed -n 's/^## //p' $(MAKEFILE_LIST)
@@ -48,33 +52,49 @@ preflight: setup-run
 demo: as-root setup-run
 	@python tests/tools/demo.py --fault $(DEMO_FAULT) $(ARGS)
 
-## make test              all of the following, and a list of what was skipped
+## make test              what has to hold before a change lands, in a quarter of an hour at most
 test: setup
 	@python tests/tools/gates.py $(GATES) $(subst $(space),$(comma),$(GATES_ASIDE))
+
+## make test-full         all tests there are
+test-full: setup
+	@python tests/tools/gates.py $(GATES_FULL) $(subst $(space),$(comma),$(GATES_ASIDE_FULL))
 
 ##   make test-unit         pure functions
 test-unit: setup
 	$(PYTEST) -n 2 --dist loadfile tests/unit
 
-##   make test-integration  real modules and playbooks against stand-in hardware
-test-integration: setup
-	$(PYTEST) -n 4 tests/integration $(addprefix --ignore=,tests/integration/test_matrix.py tests/integration/test_artifact.py $(MESH_TESTS) $(KUBERNETES_TESTS))
+##   make test-component    checks on stand-in hardware, modules, the agent: real programs, no playbook
+test-component: setup
+	$(PYTEST) -n 3 tests/component
+
+##   make test-smoke        some plays, and the agent on a real Kubernetes: the parts are wired
+test-smoke: setup
+	$(PYTEST) -n 3 --dist loadfile -m smoke tests/full $(addprefix --ignore=,$(MESH_TESTS))
+
+##   make smoke-mesh        a mesh of network namespaces: a fault over SSH, and a run that was killed; needs root
+smoke-mesh: setup
+	$(PYTEST) -m smoke $(MESH_TESTS)
+
+##   make plays             playbooks, roles, callbacks and pages as users run them
+plays: setup
+	$(PYTEST) -n 4 --dist loadfile tests/full $(addprefix --ignore=,$(OTHER_TESTS) $(MESH_TESTS) $(KUBERNETES_TESTS))
 
 ##   make kubernetes        the agent, its role and its marks on a real Kubernetes; builds one (once, some minutes), needs root
 kubernetes: setup
 	$(PYTEST) -n 3 --dist loadfile $(KUBERNETES_TESTS)
 
-##   make mesh              networks of namespaces on this machine, with every fault there is; needs root
+##   make mesh              networks of namespaces on this machine, with every kind of fault; needs root
 mesh: setup
 	$(PYTEST) -n 2 --dist loadgroup $(MESH_TESTS)
 
 ##   make matrix            ansible-core 2.18 to the newest, hosts from Python 3.8
 matrix: setup
-	$(PYTEST) tests/integration/test_matrix.py
+	$(PYTEST) tests/full/test_matrix.py
 
 ##   make artifact          the built collection works with only meta, plugins, roles and playbooks
 artifact: setup
-	$(PYTEST) tests/integration/test_artifact.py
+	$(PYTEST) tests/full/test_artifact.py
 
 ##   make sanity            ansible-test sanity, without ignore files
 sanity: setup
@@ -82,7 +102,7 @@ sanity: setup
 
 ##   make lint              ansible-lint (production), ruff, mypy
 lint: setup
-	ruff format --check .
+	ruff format --check --quiet .
 	ruff check .
 	mypy plugins/module_utils/_health
 	cd src/agent && MYPYPATH=../../plugins/module_utils mypy --config-file ../../pyproject.toml --python-version 3.11 autopilot_agent pin.py

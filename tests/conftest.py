@@ -23,11 +23,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
     Outcome,
 )
 
-sys.path.insert(0, str(Path(__file__).parent / "sandbox"))
 import cluster as sandbox_cluster  # noqa: E402
 import lab as sandbox_lab  # noqa: E402
-import measures  # noqa: E402
 import node as sandbox  # noqa: E402
+from controller import linked  # noqa: E402
 
 # No deadline for an example: how long one takes says more about the machine than about the code.
 # Where a change is judged, the examples are the same each time: a find of chance is somebody's at a
@@ -39,7 +38,6 @@ hypothesis.settings.load_profile("quick")
 
 
 def pytest_configure(config):
-    config.pluginmanager.register(measures)
     # A shell has what it runs in the background ignore it, which all that tests start and interrupt
     # would inherit.
     signal.signal(signal.SIGINT, signal.default_int_handler)
@@ -59,6 +57,12 @@ def node(tmp_path):
         return built[-1]
 
     return build
+
+
+@pytest.fixture(scope="module")
+def controller(tmp_path_factory):
+    """A controller of this Python's Ansible, with the collection and a home of its own."""
+    return linked(tmp_path_factory.mktemp("controller"), Path(sys.executable).parent)
 
 
 @pytest.fixture(scope="module")

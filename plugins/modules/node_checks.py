@@ -92,8 +92,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 status:
-  description: The worst status of all checks, one of V(pass), V(skip), V(warn), V(unknown),
-    V(fail).
+  description: The worst status of the checks, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
   type: str
   returned: always
   sample: pass
@@ -111,6 +110,10 @@ readings:
   description: The options and raw readings by check.
   type: dict
   returned: when O(readings=true)
+started:
+  description: When the checks were started, in seconds since the epoch by the controller's clock.
+  type: float
+  returned: when the node was reached
 """
 
 from ansible.module_utils.basic import AnsibleModule

@@ -6,7 +6,7 @@ requests to the API server.
     .venv/bin/python tests/benchmark/agent_fanout.py [--nodes 1000] [--hanging 10]
 
 The agent is the real service in a process of its own, as a pod runs it. The others are simulated in
-another process (tests/agent_fleet.py) on loopback addresses; each answers as a healthy node with
+another process (tests/worlds/agent_fleet.py) on loopback addresses; each answers as a healthy node with
 eight GPUs.
 """
 
@@ -32,7 +32,7 @@ ROOT = TESTS.parent
 @contextlib.contextmanager
 def fleet(nodes, hanging):
     process = subprocess.Popen(
-        [sys.executable, str(TESTS / "agent_fleet.py"), str(nodes), f"--hanging={hanging}"],
+        [sys.executable, str(TESTS / "worlds/agent_fleet.py"), str(nodes), f"--hanging={hanging}"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

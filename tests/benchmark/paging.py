@@ -5,7 +5,7 @@
     .venv/bin/python tests/benchmark/paging.py [--nodes 1000] [--gpus 8]
 
 The runs are on paper, judged by the real judges. Elements and seconds in a browser are printed by
-tests/integration/test_page.py (pytest -s).
+tests/full/test_page.py (pytest -s).
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page as _page
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "worlds"))
 import run_world  # noqa: E402
 
 

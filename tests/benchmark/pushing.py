@@ -24,7 +24,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("sandbox", "integration")]
+sys.path[:0] = [str(Path(__file__).parents[1] / part) for part in ("sandbox", "worlds")]
 import node as sandbox  # noqa: E402
 from controller import linked, write_inventory  # noqa: E402
 from servers import Pushgateway, missing  # noqa: E402

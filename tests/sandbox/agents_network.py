@@ -21,7 +21,7 @@ from pathlib import Path
 
 from aiohttp import web
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "worlds"))
 from agent_world import Agent, settings  # noqa: E402
 from _health.node.system import interfaces as host_network  # noqa: E402
 from _health.node.system.host import Host  # noqa: E402

@@ -11,9 +11,9 @@ import pytest
 from _health.model import CheckResult, Finding, Subject
 from autopilot_agent.cluster import gpu_reservation
 from autopilot_agent.passes.deep import outcome_of
-from autopilot_agent.settings import Settings
+from autopilot_agent.settings import AgentSettings
 
-FATAL = Settings.from_environment(
+FATAL = AgentSettings.from_environment(
     {"NODE_NAME": "n", "NAMESPACE": "a", "AUTOPILOT_API_SERVER": "http://127.0.0.1:9"}
 ).fatal_errors
 

@@ -6,12 +6,9 @@
 from __future__ import annotations
 
 import json
-import sys
-from pathlib import Path
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import result  # noqa: E402
 from _health.node.checks import ping_mesh  # noqa: E402
 from _health.model import CheckResult  # noqa: E402

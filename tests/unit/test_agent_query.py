@@ -11,7 +11,8 @@ from urllib.parse import urlencode
 import pytest
 from hypothesis import given, strategies
 from _health.node import registry
-from autopilot_agent.http.query import ENDPOINTS, GONE, LEVELS, Job, Query, Refused, for_peer, parse
+from autopilot_agent.fleet.query import Job, Query, Refused, for_peer
+from autopilot_agent.http.query_parser import ENDPOINTS, GONE, LEVELS, parse
 
 PERIODIC = ("gpu_count", "remapped_rows", "dcgm_diag")
 

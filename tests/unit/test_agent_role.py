@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from autopilot_agent.settings import Settings
+from autopilot_agent.settings import AgentSettings
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
     agents_without_dcgm,
@@ -163,7 +163,7 @@ def test_the_agent_understands_what_the_role_tells_it(render):
         for name in ("NODE_NAME", "NAMESPACE", "POD_NAME", "POD_IP", "AUTOPILOT_PEER_TOKEN_FILE")
     }
     server = {"AUTOPILOT_API_SERVER": "https://10.0.0.1"}
-    assert Settings.from_environment({**given, **server}) == Settings.from_environment(
+    assert AgentSettings.from_environment({**given, **server}) == AgentSettings.from_environment(
         {**least, **server}
     )
 

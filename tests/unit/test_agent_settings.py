@@ -14,14 +14,14 @@ import sys
 import agent_world
 import pytest
 from _health.node import registry
-from autopilot_agent.settings import Settings
+from autopilot_agent.settings import AgentSettings
 
 PYTHONPATH = f"{agent_world.ROOT}/plugins/module_utils:{agent_world.ROOT}/src/agent"
 LEAST = {"NODE_NAME": "gpu07", "NAMESPACE": "autopilot", "KUBERNETES_SERVICE_HOST": "10.0.0.1"}
 
 
 def read(**given):
-    return Settings.from_environment({**LEAST, **given})
+    return AgentSettings.from_environment({**LEAST, **given})
 
 
 @pytest.fixture

@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import ast
 import re
-import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given, strategies
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from agent_world import result  # noqa: E402
 from _health.node import registry  # noqa: E402
 from _health.model import STATUSES, CheckResult, Finding, Measurement, Subject, concluded  # noqa: E402
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm  # noqa: E402
+from autopilot_agent.fleet import node_row  # noqa: E402
 from autopilot_agent.http import legacy_text  # noqa: E402
 
 #: The predecessor's words for a node (utils/runHealthchecks.py, get_node_status), by check; where
@@ -86,7 +84,7 @@ def words(block):
 
 
 def test_every_check_has_its_words():
-    assert set(legacy_text.WORDS) == set(registry.NAMES) == set(FAILED)
+    assert set(registry.NAMES) == set(FAILED)
 
 
 #: Status -> the words in the node's block, and the node's status.
@@ -100,13 +98,13 @@ WORDS = {
 
 
 @pytest.mark.parametrize("status", STATUSES)
-@pytest.mark.parametrize("check", legacy_text.WORDS)
+@pytest.mark.parametrize("check", registry.NAMES)
 def test_words_of_every_check_in_every_status(check, status):
-    block = legacy_text.row_text(legacy_text.judged("gpu01", [result(check, status)]))
+    block = legacy_text.row_text(node_row.judged("gpu01", [result(check, status)]))
     expected, state = WORDS[status]
     assert (words(block), node_status(block)) == (
         expected,
-        state.format(legacy_text.WORDS[check][1]),
+        state.format(legacy_text.status_text_of(check).name),
     )
     assert status != "fail" or node_status(block) == FAILED[check]
 
@@ -125,12 +123,12 @@ def test_words_of_every_check_in_every_status(check, status):
 )
 def test_the_predecessors_parser_reads_the_same(check):
     """Low PCIe bandwidth among them: it never said FAIL there and the node was OK (n7)."""
+    assert predecessor(legacy_text.row_text(node_row.judged("gpu01", [result(check, "fail")]))) == [
+        FAILED[check]
+    ]
+    assert predecessor(legacy_text.row_text(node_row.judged("gpu01", [result(check)]))) == ["OK"]
     assert predecessor(
-        legacy_text.row_text(legacy_text.judged("gpu01", [result(check, "fail")]))
-    ) == [FAILED[check]]
-    assert predecessor(legacy_text.row_text(legacy_text.judged("gpu01", [result(check)]))) == ["OK"]
-    assert predecessor(
-        legacy_text.row_text(legacy_text.judged("gpu01", [result(check, "unknown")]))
+        legacy_text.row_text(node_row.judged("gpu01", [result(check, "unknown")]))
     ) != ["OK"]
 
 
@@ -199,7 +197,7 @@ def test_what_the_predecessor_said_of_each_gpu_stands_last(check, name, bad):
 
 
 def test_the_worst_comes_first_and_all_are_named():
-    row = legacy_text.judged(
+    row = node_row.judged(
         "gpu01",
         [
             result("gpu_count"),
@@ -213,16 +211,16 @@ def test_the_worst_comes_first_and_all_are_named():
 
 def test_a_node_that_was_checked_in_part_is_ok_and_one_that_was_not_is_not():
     assert legacy_text.states(
-        legacy_text.judged("gpu01", [result("gpu_count"), result("pcie_bandwidth", "skip")])
+        node_row.judged("gpu01", [result("gpu_count"), result("pcie_bandwidth", "skip")])
     ) == ["OK"]
-    assert legacy_text.states(legacy_text.judged("gpu01", [])) == [legacy_text.NOT_REACHED]
+    assert legacy_text.states(node_row.judged("gpu01", [])) == [legacy_text.NOT_REACHED]
     assert legacy_text.states(
-        legacy_text.judged("cpu01", [result("gpu_count", "skip"), result("remapped_rows", "skip")])
+        node_row.judged("cpu01", [result("gpu_count", "skip"), result("remapped_rows", "skip")])
     ) == ["Nothing Checked"]
 
 
 def test_a_node_without_an_answer():
-    row = legacy_text.could_not_tell("gpu09", "no agent: none is known on this node")
+    row = node_row.could_not_tell("gpu09", "no agent: none is known on this node")
     block = legacy_text.row_text(row)
     assert node_status(block) == "Connection to Server Failed"
     assert "ABORT: could not tell: no agent" in block
@@ -242,7 +240,7 @@ FORGED = (
 @pytest.mark.parametrize("status", STATUSES)
 def test_what_a_driver_or_another_agent_says_forges_no_line(status):
     finding = Finding("x", status, FORGED, "watch")
-    row = legacy_text.judged(
+    row = node_row.judged(
         "gpu01",
         [
             CheckResult("pcie_bandwidth", status, FORGED, [finding, finding]),
@@ -258,9 +256,9 @@ def test_what_a_driver_or_another_agent_says_forges_no_line(status):
 def test_the_summary_is_the_predecessors():
     summary = legacy_text.Summary()
     for row in (
-        legacy_text.judged("b", [result("gpu_count")]),
-        legacy_text.judged("a", [result("pcie_bandwidth", "fail")]),
-        legacy_text.could_not_tell("c", "hung"),
+        node_row.judged("b", [result("gpu_count")]),
+        node_row.judged("a", [result("pcie_bandwidth", "fail")]),
+        node_row.could_not_tell("c", "hung"),
     ):
         summary.add(row)
     text = summary.text(31.8456)
@@ -286,7 +284,7 @@ LEFT_OUT = ("dcgm_diag", "deep_diagnostic")
 def test_agents_without_dcgm_are_reported_in_one_line_before_the_summary():
     summary = legacy_text.Summary()
     for number in range(8):
-        row = legacy_text.judged(f"gpu{number}", [result("gpu_count")])
+        row = node_row.judged(f"gpu{number}", [result("gpu_count")])
         summary.add(
             row._replace(without_dcgm=AgentWithoutDcgm(f"gpu{number}", LEFT_OUT)) if number else row
         )
@@ -311,7 +309,7 @@ def test_agents_without_dcgm_are_reported_in_one_line_before_the_summary():
 def test_no_line_reports_an_agent_whose_defaults_leave_out_nothing():
     summary = legacy_text.Summary()
     summary.add(
-        legacy_text.judged("gpu0", [result("gpu_count")])._replace(
+        node_row.judged("gpu0", [result("gpu_count")])._replace(
             without_dcgm=AgentWithoutDcgm("gpu0", ())
         )
     )
@@ -329,11 +327,7 @@ def test_a_summary_of_nothing_is_no_pass():
 def test_endless_findings_have_an_end():
     findings = [Finding("x", "fail", "m" * 5000, "watch") for _number in range(1000)]
     assert (
-        len(
-            legacy_text.row_text(
-                legacy_text.judged("gpu01", [concluded("dcgm_diag", findings, "")])
-            )
-        )
+        len(legacy_text.row_text(node_row.judged("gpu01", [concluded("dcgm_diag", findings, "")])))
         < 40000
     )
 
@@ -341,7 +335,7 @@ def test_endless_findings_have_an_end():
 results_of_a_node = strategies.lists(
     strategies.builds(
         CheckResult,
-        strategies.sampled_from(list(legacy_text.WORDS)),
+        strategies.sampled_from(list(registry.NAMES)),
         strategies.sampled_from(STATUSES),
         strategies.text(max_size=50),
         findings=strategies.just([]),
@@ -354,7 +348,7 @@ results_of_a_node = strategies.lists(
 
 @given(results_of_a_node)
 def test_ok_is_said_only_of_nodes_that_are_fit_and_pass(results):
-    block = legacy_text.row_text(legacy_text.judged("gpu01", results))
+    block = legacy_text.row_text(node_row.judged("gpu01", results))
     # A host that is well says nothing of GPUs that no check has seen.
     telling = [one for one in results if one.check not in registry.names_of_host()] or results
     good = {one.status for one in results} <= {"pass", "skip"} and any(

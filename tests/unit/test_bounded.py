@@ -18,7 +18,6 @@ import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 
-pytestmark = pytest.mark.measures
 
 #: Seconds beyond deadline and grace that ending something may take: two waits for SIGKILL to be
 #: delivered, and a busy machine.

@@ -12,8 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import driver
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.driver import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.driver import CHECK
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 H100, RTX4090 = "NVIDIA H100 80GB HBM3", "NVIDIA GeForce RTX 4090"
 VERSION, OTHER = "580.95.05", "575.57.08"

@@ -13,8 +13,14 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.ecc_errors import (
     CHECK,
-    judge,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 H100, A100, L40S, A10, V100, T4, RTX4090, RTX_ADA, UNLISTED = (
     "NVIDIA H100 80GB HBM3",

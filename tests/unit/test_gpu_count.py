@@ -12,6 +12,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
     conclude,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import gpu_count
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 
 GPU = {"index": 0, "uuid": "GPU-1", "pci": "00000000:18:00.0", "name": "NVIDIA H100 80GB HBM3"}
 DEVICE = {"pci": "00000000:18:00.0", "driver": "nvidia", "device": "0x2330"}
@@ -41,8 +42,13 @@ unmeasured = st.fixed_dictionaries(
 )
 
 
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return gpu_count.CHECK.judge(decode(gpu_count.CHECK.readings, readings), options)
+
+
 def test_healthy_readings_pass():
-    assert gpu_count.judge(HEALTHY, {"expected_gpus": 1}).status == "pass"
+    assert judge(HEALTHY, {"expected_gpus": 1}).status == "pass"
 
 
 @given(
@@ -56,14 +62,14 @@ def test_part_of_the_readings_never_passes_without_a_gpu_and_the_bus(readings, g
         kept["gpus"] = [{key: GPU[key] for key in gpu}]
     if "pci" in kept:
         kept["pci"] = [{key: DEVICE[key] for key in device}]
-    result = gpu_count.judge(kept, {})
+    result = judge(kept, {})
     assert result.status != "fail"
     assert result.status != "pass" or ("pci" in gpu and {"gpus", "pci"} <= readings)
 
 
 @given(partial, st.sampled_from([None, 0, 1, 8]))
 def test_no_readings_raise_and_none_pass_without_a_gpu(readings, expected):
-    result = gpu_count.judge(readings, {"expected_gpus": expected})
+    result = judge(readings, {"expected_gpus": expected})
     assert result.status != "pass" or all(gpu["pci"] for gpu in readings["gpus"])
 
 

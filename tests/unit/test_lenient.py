@@ -44,6 +44,7 @@ class Gpu(TypedDict, total=False):
 
 
 class Everything(TypedDict, total=False):
+    counters: Dict[str, Optional[Unsigned]]
     gpus: List[Optional[Gpu]]
     totals: List[Totals]
     by_name: Dict[str, Gpu]
@@ -105,6 +106,12 @@ def test_a_total_part_is_whole_or_left_out():
 def test_a_list_of_optional_items_keeps_their_places():
     assert decode(Everything, {"gpus": [{"index": 0}, "gpu", {}]}) == {
         "gpus": [{"index": 0}, None, {}]
+    }
+
+
+def test_a_mapping_of_optional_items_keeps_their_keys():
+    assert decode(Everything, {"counters": {"heat": 1, "power": "much", "none": None}}) == {
+        "counters": {"heat": 1, "power": None, "none": None}
     }
 
 

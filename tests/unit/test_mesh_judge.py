@@ -8,7 +8,6 @@ runs them.
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,7 +43,6 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh i
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from mesh_world import RATE, World  # noqa: E402
 
 SEEDS = range(10)

@@ -213,7 +213,6 @@ def test_a_node_on_which_another_check_measures_does_not(tmp_path):
     )
 
 
-@pytest.mark.measures
 def test_other_checks_are_kept_away_until_the_last_pair_is_over(tmp_path):
     (tmp_path / "run").mkdir()
     host = Host(str(tmp_path))
@@ -250,7 +249,6 @@ def test_a_window_for_which_there_is_no_process_costs_no_other():
     assert "Too many open files" in following.readings()["windows"][0]["error"]["message"]
 
 
-@pytest.mark.measures
 def test_a_window_whose_child_dies_or_overruns_says_in_what(tmp_path):
     """A program that hangs is ended with its window, and what stops the child itself is told by its
     last stage.
@@ -306,7 +304,6 @@ def exchange(one, other, times=1, greeting=True):
             end.hear(greeting)
 
 
-@pytest.mark.measures
 def test_both_ends_count_and_learn_of_each_other(ends):
     one, other = ends("a", "b", "127.0.0.2", "127.0.0.3"), ends("b", "a", "127.0.0.3", "127.0.0.2")
     one.port = 5303

@@ -11,7 +11,6 @@ import ast
 import json
 import math
 import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -52,7 +51,6 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     judge_run,
 )  # noqa: E402
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 import run_world  # noqa: E402
 from servers import missing  # noqa: E402
 

@@ -13,7 +13,7 @@ from _health.fleet.judging.report import COULD_NOT_TELL, FIT, SKIPPED, UNFIT
 from _health.fleet.judging.verdict import judge_node
 from _health.model import STATUSES, UNKNOWN, CheckResult, Finding, Subject, concluded
 from autopilot_agent.cluster.kube import Kube
-from autopilot_agent.http import legacy_text
+from autopilot_agent.fleet import node_row
 from autopilot_agent.http.exposition import Exposition
 from autopilot_agent.passes.deep import Deep
 from autopilot_agent.passes.engine import Engine
@@ -84,7 +84,7 @@ def test_label_status_metrics_and_run_document_agree(passes_of_node):
         return
     # What a run document has of a node by the same results.
     verdict = judge_node(counting, Policy())
-    row = legacy_text.judged(NODE, counting)
+    row = node_row.judged(NODE, counting)
     assert (row.fit, row.status) == (verdict.fit, verdict.status)
     assert metrics["autopilot_node_status"] == STATUSES.index(verdict.status)
     assert metrics.get("autopilot_node_fit") == {FIT: 1.0, UNFIT: 0.0}.get(verdict.fit)

@@ -8,7 +8,6 @@ import copy
 import json
 import re
 import shlex
-import sys
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -28,7 +27,6 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page_words,
 )
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 import run_world  # noqa: E402
 
 HERE = Path(_page.__file__).parent

@@ -206,7 +206,6 @@ def test_groups_are_read_one_by_one():
             list(push._listed(wrong))
 
 
-@pytest.mark.measures
 def test_a_crew_does_what_it_can_in_time_and_leaves_the_rest():
     crew, done = push.Crew(), []
     assert crew.run(

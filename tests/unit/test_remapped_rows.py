@@ -15,12 +15,18 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.remapped_rows import (
     CHECK,
-    judge,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.gpus import (
     MODELS,
     model_of,
 )
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 H100, A100, L40S, A10, V100, RTX4090, UNLISTED = (
     "NVIDIA H100 80GB HBM3",

@@ -10,7 +10,6 @@ from __future__ import annotations
 import copy
 import json
 from dataclasses import replace
-import sys
 from pathlib import Path
 
 import pytest
@@ -62,7 +61,6 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 )  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import options as _options
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
 from mesh_world import RATE, World  # noqa: E402
 
 RUN = identify_run(

@@ -334,7 +334,6 @@ def test_a_place_that_cannot_be_written(host, place, said):
 
 
 @root_only
-@pytest.mark.measures
 def test_a_disk_that_hangs_is_given_up(host, monkeypatch):
     """A named pipe in the place of the snapshot: who opens it waits for somebody to write."""
     monkeypatch.setattr(store, "_DISK_SECONDS", 0.3)

@@ -156,7 +156,6 @@ def test_what_a_dead_writer_had_begun_is_removed_and_what_a_living_one_writes_is
     assert (dead.exists(), alive.exists()) == (False, True)
 
 
-@pytest.mark.measures
 def test_one_at_a_time(spool):
     with spool.locked(time.monotonic() + 1) as first:
         began = time.monotonic()
@@ -165,7 +164,6 @@ def test_one_at_a_time(spool):
             assert 0.2 < time.monotonic() - began < 2
 
 
-@pytest.mark.measures
 def test_who_waits_gets_the_lock_when_it_is_given_back(spool):
     got = []
 

@@ -688,7 +688,6 @@ def test_the_median_and_mad_are_those_of_the_others(rates):
     assert set(compare_fleet(nodes)) == expected
 
 
-@pytest.mark.measures
 def test_thousands_of_nodes_take_seconds():
     slow = [[55e9 + 1e7 * (index % 17) for index in range(8)] for _node in range(1000)] + [
         [30e9 + 1e7 * index for index in range(8)] for _node in range(1000)

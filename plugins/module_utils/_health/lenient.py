@@ -38,6 +38,16 @@ MOST_CHARACTERS = 1 << 16
 MOST_ITEMS = 1 << 16
 MOST_DEPTH = 32
 
+_TYPE_NAMES = {
+    "Any": Any,
+    "Dict": Dict,
+    "List": List,
+    "Literal": Literal,
+    "Optional": Optional,
+    "Union": Union,
+    "Unsigned": Unsigned,
+}
+
 T = TypeVar("T")
 #: Reads a value at a depth; `_WRONG` for a value of the wrong type.
 Reader = Callable[[Any, int], Any]
@@ -100,7 +110,7 @@ def decode(kind: Type[T], value: Any) -> T:
 
     A field of the wrong type is left out, as is an unknown key. A nested `TypedDict` that is declared
     total is of the wrong type when one of its fields is. A list or mapping loses its items of the
-    wrong type; a list of optional items has None in their place. ``int`` and ``float`` take no
+    wrong type; where the items are optional, None is in their place. ``int`` and ``float`` take no
     booleans, ``int`` takes no floats, `Unsigned` takes no negative numbers, ``Any`` takes everything.
     """
     if kind is dict:
@@ -117,7 +127,9 @@ def decode(kind: Type[T], value: Any) -> T:
 @lru_cache(maxsize=None)
 def _fields(kind: Any) -> Dict[str, Reader]:
     """How to read each field of a `TypedDict`."""
-    return {name: _reader(hint) for name, hint in get_type_hints(kind).items()}
+    # Python 3.8 resolves an inherited field's type in the module of the class that inherits it.
+    hints = get_type_hints(kind, localns=_TYPE_NAMES)
+    return {name: _reader(hint) for name, hint in hints.items()}
 
 
 def _reader(hint: Any) -> Reader:
@@ -135,7 +147,8 @@ def _reader(hint: Any) -> Reader:
         missing = None if type(None) in get_args(parameters[0]) else _WRONG
         return _list_reader(_reader(parameters[0]), missing)
     if origin is dict and parameters[0] is str:
-        return _dict_reader(_reader(parameters[1]))
+        missing = None if type(None) in get_args(parameters[1]) else _WRONG
+        return _dict_reader(_reader(parameters[1]), missing)
     raise TypeError(f"a reading cannot be declared as {hint!r}")
 
 
@@ -171,12 +184,13 @@ def _list_reader(reader: Reader, missing: Any) -> Reader:
     return read
 
 
-def _dict_reader(reader: Reader) -> Reader:
+def _dict_reader(reader: Reader, missing: Any) -> Reader:
     def read(value: Any, depth: int) -> Any:
         if not isinstance(value, dict) or depth > MOST_DEPTH:
             return _WRONG
         keys = [key for key in list(value)[:MOST_ITEMS] if isinstance(key, str)]
         items = {key: reader(value[key], depth + 1) for key in keys}
+        items = {key: missing if item is _WRONG else item for key, item in items.items()}
         return {key: item for key, item in items.items() if item is not _WRONG}
 
     return read

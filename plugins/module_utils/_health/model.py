@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Optional, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
 
 PASS, SKIP, WARN, UNKNOWN, FAIL = "pass", "skip", "warn", "unknown", "fail"
 #: From best to worst. ``unknown`` means the check could not tell; it is worse than a warning and
@@ -128,7 +128,7 @@ class Subject:
 NODE = Subject("node")
 
 
-def gpu_subject(gpu: Dict[str, Any]) -> Subject:
+def gpu_subject(gpu: Mapping[str, Any]) -> Subject:
     """The subject of a GPU as it stands in readings (keys ``index``, ``uuid``, ``pci``)."""
     return Subject.from_dict(
         {"kind": "gpu", "index": gpu.get("index"), "uuid": gpu.get("uuid"), "pci": gpu.get("pci")}

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import base64
 import dataclasses
+import functools
 import importlib
 import json
 import math
@@ -671,66 +672,92 @@ def deliver(
     until: float,
 ) -> Outcome:
     """Push the groups of runs, oldest first: of several states of a group what they come to
-    together with what the Pushgateway has of it.
+    together with what the Pushgateway has of it. ``until`` is in monotonic seconds.
     """
-    wanted = _together(exports)
-    outcome = Outcome(left=dict(wanted))
-    known: dict[Key, list[metrics.Sample]] = {}
-    whole: list[str] = []
-    failures: list[str] = []
     began = time.monotonic()
+    delivery = _Delivery(settings, gateway, _together(exports), until)
+    delivery.run(crew)
+    outcome = delivery.outcome(f"it took longer than {until - began:.0f} s")
+    slow = (
+        len(delivery.wanted) > _MANY
+        and time.monotonic() - began > _SLOW
+        and bool(outcome.delivered)
+        and _compares(gateway, crew)
+    )
+    return dataclasses.replace(outcome, slow=slow)
 
-    def look() -> None:
-        keys = {key_of(settings.key(group.labels)): key for key, group in wanted.items()}
+
+class _Delivery:
+    """The groups to push, and what came of each so far. Threads fill it in."""
+
+    def __init__(
+        self, settings: Settings, gateway: Gateway, wanted: dict[Key, metrics.Group], until: float
+    ) -> None:
+        self._settings = settings
+        self._gateway = gateway
+        self._until = until
+        self.wanted = wanted
+        #: What the Pushgateway has already; each group is given back once it is merged.
+        self._known: dict[Key, list[metrics.Sample]] = {}
+        self._delivered: set[Key] = set()
+        self._why: dict[Key, str] = {}
+        #: Failures that say nothing about a group itself.
+        self._failures: list[str] = []
+        #: Why the rest is not tried; "" while it is.
+        self._stopped = ""
+
+    def run(self, crew: Crew) -> None:
+        """Read what the Pushgateway has, then push every group."""
+        if crew.run([self._look], self._until) and not self._stopped:
+            puts = [functools.partial(self._put, key) for key in self.wanted]
+            crew.run(puts, self._until)
+
+    def outcome(self, late: str) -> Outcome:
+        """Return what was delivered and why the rest was not; ``late`` where nothing else says why.
+
+        Threads that are left behind go on for a moment; what they do from here on is done twice,
+        which does no harm.
+        """
+        delivered, why = set(self._delivered), dict(self._why)
+        left = {key: group for key, group in self.wanted.items() if key not in delivered}
+        reason = self._stopped or late
+        return Outcome(delivered, left, {key: why.get(key, reason) for key in left})
+
+    def _look(self) -> None:
+        keys = {key_of(self._settings.key(one.labels)): key for key, one in self.wanted.items()}
         try:
-            for labels, group in gateway.groups(until):
+            for labels, group in self._gateway.groups(self._until):
                 key = keys.get(key_of(labels))
                 if key is not None:
-                    known[key] = gateway.samples(group)
+                    self._known[key] = self._gateway.samples(group)
         except Exception as error:  # a server may answer anything
-            whole.append(_said(error))
+            self._stopped = _said(error)
 
-    def put(key: Key, group: metrics.Group) -> None:
-        if whole:
+    def _put(self, key: Key) -> None:
+        if self._stopped:
             return
-        # The memory of what was known is given back on the way.
+        group = self.wanted[key]
         old, samples = (
-            [sample for sample in several if settings.wants(sample)]
-            for several in (known.pop(key, []), group.samples)
+            [sample for sample in several if self._settings.wants(sample)]
+            for several in (self._known.pop(key, []), group.samples)
         )
         if old:
             samples = metrics.merged(samples, old)
         try:
-            gateway.put(settings.key(group.labels), samples, until)
-        except Exception as error:  # likewise
-            outcome.why[key] = _said(error)
-            trouble = error if isinstance(error, Trouble) else Trouble("")
-            if trouble.status in _REFUSALS:
-                return
-            failures.append(outcome.why[key])
-            if trouble.lasting or len(failures) >= _PATIENCE:
-                whole.append(outcome.why[key])
+            self._gateway.put(self._settings.key(group.labels), samples, self._until)
+        except Exception as error:  # a server may answer anything
+            self._failed(key, error)
         else:
-            outcome.delivered.add(key)
+            self._delivered.add(key)
 
-    seen = crew.run([look], until)
-    if seen and not whole:
-        crew.run(
-            [lambda key=key, group=group: put(key, group) for key, group in wanted.items()], until
-        )  # type: ignore[misc]
-    late = whole[0] if whole else f"it took longer than {until - began:.0f} s"
-    # Threads that are left behind go on for a moment; what they do from here on is done twice,
-    # which does no harm.
-    delivered = set(outcome.delivered)
-    why = dict(outcome.why)
-    left = {key: group for key, group in wanted.items() if key not in delivered}
-    slow = (
-        len(wanted) > _MANY
-        and time.monotonic() - began > _SLOW
-        and bool(delivered)
-        and _compares(gateway, crew)
-    )
-    return Outcome(delivered, left, {key: why.get(key, late) for key in left}, slow)
+    def _failed(self, key: Key, error: Exception) -> None:
+        words = self._why[key] = _said(error)
+        trouble = error if isinstance(error, Trouble) else Trouble("")
+        if trouble.status in _REFUSALS:
+            return
+        self._failures.append(words)
+        if trouble.lasting or len(self._failures) >= _PATIENCE:
+            self._stopped = self._stopped or words
 
 
 def _said(error: Exception) -> str:

@@ -183,42 +183,44 @@ def _heat(
     largest = values[-1] if values else 0.0
     shape, reduced, columns, rows = _shaped(pairs, hosts, plan, low, unit, largest)
     size = max(len(columns), len(rows))
-
-    def said(pair: _Pair) -> str:
-        return f"{hosts[pair.source]} to {hosts[pair.target]}: {quantity(pair.value, unit)}"
-
-    summary = f"{plural(len(values), 'direction')} measured"
-    if values:
-        first, last = quantity(values[0], unit), quantity(values[-1], unit)
-        summary += (
-            f", all {first}"
-            if first == last
-            else f", {first} to {last}, median {quantity(statistics.median(values), unit)}"
-        )
-    summary += (
-        f"; {len(bad)} beyond what is expected"
-        if bad
-        else "; none beyond what is expected"
-        if values and BAD in steps
-        else ""
-    )
-    missing = kinds.count(NONE)
-    summary += f"; {missing} without a figure" if missing else ""
     return Heat(
         plane,
         _TITLES[measure],
         unit_of(unit, largest),
         shape,
         reduced,
-        summary,
+        _summary(values, kinds, unit, BAD in steps),
         words,
         legend,
         columns,
         rows,
-        [said(pair) for pair in sorted(bad, key=order)[:_MOST_NAMED]],
+        [
+            f"{hosts[pair.source]} to {hosts[pair.target]}: {quantity(pair.value, unit)}"
+            for pair in sorted(bad, key=order)[:_MOST_NAMED]
+        ],
         size > _MOST_WIDE and shape != "worst",
-        bool(bad or missing),
+        bool(bad) or NONE in kinds,
     )
+
+
+def _summary(
+    values: t.Sequence[float], kinds: t.Sequence[str], unit: str, has_expectation: bool
+) -> str:
+    """How many pairs were measured and how many are bad; ``values`` are sorted."""
+    words = f"{plural(len(values), 'direction')} measured"
+    if values:
+        first, last = quantity(values[0], unit), quantity(values[-1], unit)
+        words += (
+            f", all {first}"
+            if first == last
+            else f", {first} to {last}, median {quantity(statistics.median(values), unit)}"
+        )
+    bad, missing = sum(kind in (BAD, WORST) for kind in kinds), kinds.count(NONE)
+    if bad:
+        words += f"; {bad} beyond what is expected"
+    elif values and has_expectation:
+        words += "; none beyond what is expected"
+    return words + (f"; {missing} without a figure" if missing else "")
 
 
 def _order(low: bool) -> t.Callable[[_Pair], t.Any]:

@@ -13,7 +13,7 @@ import os
 import sys
 
 from . import logs
-from .settings import Settings
+from .settings import AgentSettings
 
 _M_ARENA_MAX = -8
 
@@ -24,7 +24,7 @@ def main() -> int:
         # gives back.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     try:
-        settings = Settings.from_environment(os.environ)
+        settings = AgentSettings.from_environment(os.environ)
         logs.start(settings.log_level)
         asyncio.run(_serve(settings))
     except (ValueError, OSError) as error:
@@ -33,7 +33,7 @@ def main() -> int:
     return 0
 
 
-async def _serve(settings: Settings) -> None:
+async def _serve(settings: AgentSettings) -> None:
     # Not before the allocator has been told.
     from .service import Service
 

@@ -17,7 +17,7 @@ from typing import Mapping
 
 from _health.cluster.agents_without_dcgm import report_of
 
-from .settings import Settings
+from .settings import AgentSettings
 
 #: The file from which the kubelet reads the termination message of a container.
 MESSAGE = Path("/dev/termination-log")
@@ -29,7 +29,7 @@ def main(environ: Mapping[str, str], message: Path = MESSAGE) -> int:
     """
     # The agent reports an invalid setting when it starts.
     with contextlib.suppress(ValueError, OSError):
-        settings = Settings.from_environment(environ)
+        settings = AgentSettings.from_environment(environ)
         message.write_text(report_of(settings.has_dcgmi, settings.left_out), encoding="utf-8")
     return 0
 

@@ -20,16 +20,16 @@ from _health.cluster.mark_states import Rules
 from _health.model import PASS, SKIP, UNKNOWN
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
 
-from .cluster import claim
 from .http import http_api
 from .fleet import network_checks
+from .passes import volume_claim
 from .passes.deep import Deep
 from .passes.engine import DEEP, Engine, Pass
 from .http.exposition import Exposition
 from .cluster.kube import Kube
 from .passes.orphans import Reaper
 from .cluster.marker import Marker
-from .settings import Settings
+from .settings import AgentSettings
 from .passes.history import History
 from .passes.mark_decision import decide_mark
 from .passes.timer import AGAIN_SHARE, Timer, deep_delay, periodic_delay
@@ -42,7 +42,7 @@ _TIMER = "timer"
 
 
 class Service:
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: AgentSettings) -> None:
         """Raises ValueError where a periodic check is none that this agent can run."""
         self.settings = settings
         self.kube = Kube(settings.api_server, settings.api_ca, settings.api_token_file)
@@ -54,12 +54,12 @@ class Service:
         self.deep = Deep(settings, self.engine, self.kube, self.marker)
         self.exposition = Exposition(self.engine, self.history, self.kube, self.deep, self.marker)
         self.engine.reserve = self.deep.reserved if settings.pod else None
-        for part in (claim, network_checks):
+        for part in (volume_claim, network_checks):
             part.register(self.engine, settings, self.kube)
         self.engine.chosen(settings.periodic_checks)
         self.engine.subscribe(self._heard)
         self._reaper = Reaper()
-        self._doors: List[http_api.Listening] = []
+        self._listening: List[http_api.Listening] = []
         node, repeat, invasive = settings.node, settings.repeat_seconds, settings.invasive_seconds
         self._timers = [
             Timer("periodic checks", lambda turn: periodic_delay(node, turn, repeat), self._check)
@@ -109,7 +109,7 @@ class Service:
             ),
             (self._readiness(), settings.readiness_port),
         ):
-            self._doors.append(await http_api.serve(app, settings.bind, port))
+            self._listening.append(await http_api.serve(app, settings.bind, port))
         if self.marker:
             await self.marker.start()
         self.deep.start()
@@ -139,7 +139,7 @@ class Service:
         """Nobody is listened to any more; then what runs is ended, GPUs are given back and marks
         are written.
         """
-        for listening in self._doors:
+        for listening in self._listening:
             await listening.close()
         for timer in self._timers:
             await timer.close()
@@ -229,7 +229,7 @@ class Service:
         return app
 
 
-def _rules(settings: Settings) -> Rules:
+def _rules(settings: AgentSettings) -> Rules:
     return Rules(
         label_key=settings.label_key,
         taint=settings.taint,

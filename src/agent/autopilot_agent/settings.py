@@ -33,12 +33,34 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _DNS = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
+_ADDRESS = r"[0-9A-Fa-f:.]+"
+#: The default of AUTOPILOT_AUTH, and what is accepted.
+_AUTH = ("required", ("required", "off"))
+#: Variable -> what is accepted, as an error says it.
+_ACCEPTED = {
+    "NODE_NAME": "the name of the node (spec.nodeName by the downward API)",
+    "NAMESPACE": "the name of a namespace (metadata.namespace by the downward API)",
+    "POD_NAME": "the name of the agent's pod (metadata.name by the downward API)",
+    "POD_IP": "the pod's address (status.podIP by the downward API)",
+    "PVC_TEST_STORAGE_CLASS": "the name of a storage class, or nothing",
+    "AUTOPILOT_BIND": "an address to listen on, such as 0.0.0.0 or ::",
+    "AUTOPILOT_REPEAT_SECONDS": "seconds, 1 or more",
+    "AUTOPILOT_INVASIVE_SECONDS": "seconds, or 0 for never",
+    "AUTOPILOT_DEEP_LEVEL": "a run level of DCGM, 1 to 4",
+    "AUTOPILOT_PCIE_MINIMUM": "GB/s, more than 0, or nothing for the table of links",
+    "AUTOPILOT_EXPECTED_GPUS": "how many GPUs each node has, 1 or more, or nothing",
+    "AUTOPILOT_MAX_BAD_SHARE": "a share of the nodes, 0 to 1",
+    "AUTOPILOT_SERVICE": "the name of a Service",
+    "AUTOPILOT_API_SERVER": "the API server's URL such as https://10.0.0.1:6443; in a pod it may "
+    "be left out",
+    "AUTOPILOT_HOST_ROOT": "the path where the host's root file system is mounted",
+}
 
 _Value = TypeVar("_Value")
 
 
 @dataclass(frozen=True)
-class Settings:
+class AgentSettings:
     """Every setting with its meaning and unit; `from_environment` names the variables."""
 
     #: Names of this node, and of the namespace and pod the agent is in; the pod's name and address
@@ -94,91 +116,42 @@ class Settings:
     host_root: str
 
     @classmethod
-    def from_environment(cls, environ: Mapping[str, str]) -> "Settings":
+    def from_environment(cls, environ: Mapping[str, str]) -> "AgentSettings":
         """Raises ValueError that names the variable, its value and what is accepted."""
         read = _Reader(environ)
         has_dcgmi = shutil.which("dcgmi", path=environ.get("PATH", "")) is not None
-        default_checks = DEFAULT_CHECKS + WITH_DCGM * has_dcgmi
-        storage_class = read.matching(
-            "PVC_TEST_STORAGE_CLASS", "", _DNS, "the name of a storage class, or nothing"
-        )
+        storage_class = read.matching("PVC_TEST_STORAGE_CLASS", "", _DNS)
         return cls(
-            node=read.matching(
-                "NODE_NAME", None, _DNS, "the name of the node (spec.nodeName by the downward API)"
-            ),
-            namespace=read.matching(
-                "NAMESPACE",
-                None,
-                _DNS,
-                "the name of a namespace (metadata.namespace by the downward API)",
-            ),
-            pod=read.matching(
-                "POD_NAME",
-                "",
-                _DNS,
-                "the name of the agent's pod (metadata.name by the downward API)",
-            ),
-            pod_ip=read.matching(
-                "POD_IP",
-                "",
-                r"[0-9A-Fa-f:.]+",
-                "the pod's address (status.podIP by the downward API)",
-            ),
-            bind=read.matching(
-                "AUTOPILOT_BIND",
-                "0.0.0.0",
-                r"[0-9A-Fa-f:.]+",
-                "an address to listen on, such as 0.0.0.0 or ::",
-            ),
+            node=read.matching("NODE_NAME", None, _DNS),
+            namespace=read.matching("NAMESPACE", None, _DNS),
+            pod=read.matching("POD_NAME", "", _DNS),
+            pod_ip=read.matching("POD_IP", "", _ADDRESS),
+            bind=read.matching("AUTOPILOT_BIND", "0.0.0.0", _ADDRESS),
             port=read.port("AUTOPILOT_PORT", 3333),
             metrics_port=read.port("AUTOPILOT_METRICS_PORT", 8081),
             readiness_port=read.port("AUTOPILOT_READINESS_PORT", 8080),
             has_dcgmi=has_dcgmi,
-            left_out=()
-            if has_dcgmi
-            else _left_out(
-                read.words("PERIODIC_CHECKS", ""), read.text("AUTOPILOT_INVASIVE_SECONDS", "")
-            ),
-            periodic_checks=read.parsed(
-                "PERIODIC_CHECKS",
-                default_checks,
-                lambda text: _periodic(text, storage_class, has_dcgmi),
-            ),
-            repeat_seconds=read.number(
-                "AUTOPILOT_REPEAT_SECONDS", 3600.0, "seconds, 1 or more", 1.0
-            ),
+            left_out=() if has_dcgmi else _left_out(read),
+            periodic_checks=_periodic_checks(read, storage_class, has_dcgmi),
+            repeat_seconds=read.number("AUTOPILOT_REPEAT_SECONDS", 3600.0, 1.0),
             invasive_seconds=read.number(
-                "AUTOPILOT_INVASIVE_SECONDS",
-                DEFAULT_INVASIVE_SECONDS if has_dcgmi else 0.0,
-                "seconds, or 0 for never",
-                0.0,
+                "AUTOPILOT_INVASIVE_SECONDS", DEFAULT_INVASIVE_SECONDS if has_dcgmi else 0.0, 0.0
             ),
-            deep_level=int(
-                read.matching("AUTOPILOT_DEEP_LEVEL", "3", "[1-4]", "a run level of DCGM, 1 to 4")
-            ),
+            deep_level=int(read.matching("AUTOPILOT_DEEP_LEVEL", "3", "[1-4]")),
             fatal_errors=read.words("DCGM_FATAL_ERRORS", DEFAULT_FATAL),
             storage_class=storage_class,
-            pcie_minimum=read.optional_number(
-                "AUTOPILOT_PCIE_MINIMUM", "GB/s, more than 0, or nothing for the table of links"
-            ),
-            expected_gpus=read.optional_whole(
-                "AUTOPILOT_EXPECTED_GPUS", "how many GPUs each node has, 1 or more, or nothing"
-            ),
+            pcie_minimum=read.optional_number("AUTOPILOT_PCIE_MINIMUM"),
+            expected_gpus=read.optional_whole("AUTOPILOT_EXPECTED_GPUS"),
             mark_nodes=read.flag("AUTOPILOT_MARK_NODES", True),
             label_key=read.parsed("AUTOPILOT_LABEL_KEY", DEFAULT_LABEL, _label_key),
             taint=read.one_of("AUTOPILOT_TAINT", "", ("",) + TAINTS),
             cordon=read.flag("AUTOPILOT_CORDON", False),
             condition=read.flag("AUTOPILOT_CONDITION", True),
-            max_bad_share=read.number(
-                "AUTOPILOT_MAX_BAD_SHARE", 0.1, "a share of the nodes, 0 to 1", 0.0, 1.0
-            ),
-            auth_required=read.one_of("AUTOPILOT_AUTH", "required", ("required", "off"))
-            == "required",
+            max_bad_share=read.number("AUTOPILOT_MAX_BAD_SHARE", 0.1, 0.0, 1.0),
+            auth_required=read.one_of("AUTOPILOT_AUTH", *_AUTH) == "required",
             open_metrics=read.flag("AUTOPILOT_OPEN_METRICS", True),
             fanout=read.whole("AUTOPILOT_FANOUT", 32, 1, 1024),
-            service=read.matching(
-                "AUTOPILOT_SERVICE", "autopilot-healthchecks", _DNS, "the name of a Service"
-            ),
+            service=read.matching("AUTOPILOT_SERVICE", "autopilot-healthchecks", _DNS),
             audience=read.text("AUTOPILOT_AUDIENCE", ""),
             peer_token_file=read.text("AUTOPILOT_PEER_TOKEN_FILE", ""),
             api_server=read.api_server(),
@@ -186,12 +159,7 @@ class Settings:
             api_token_file=read.text("AUTOPILOT_API_TOKEN_FILE", f"{_ACCOUNT}/token"),
             log_level=read.one_of("AUTOPILOT_LOG_LEVEL", "info", LOG_LEVELS),
             nvml_library=read.text("AUTOPILOT_NVML_LIBRARY", "") or None,
-            host_root=read.matching(
-                "AUTOPILOT_HOST_ROOT",
-                "/",
-                "/.*",
-                "the path where the host's root file system is mounted",
-            ),
+            host_root=read.matching("AUTOPILOT_HOST_ROOT", "/", "/.*"),
         )
 
 
@@ -207,13 +175,13 @@ class _Reader:
             raise _refused(name, value, "printable characters")
         return value
 
-    def matching(self, name: str, default: Optional[str], pattern: str, accepted: str) -> str:
+    def matching(self, name: str, default: Optional[str], pattern: str) -> str:
         """Text that the pattern matches in full; without a default it must be given, with the
         default "" it may be empty.
         """
         value = self.text(name, default or "")
         if (value or default != "") and not re.fullmatch(pattern, value):
-            raise _refused(name, value, accepted)
+            raise _refused(name, value, _ACCEPTED[name])
         return value
 
     def one_of(self, name: str, default: str, accepted: Tuple[str, ...]) -> str:
@@ -225,23 +193,21 @@ class _Reader:
     def flag(self, name: str, default: bool) -> bool:
         return self.one_of(name, "true" if default else "false", ("true", "false")) == "true"
 
-    def number(
-        self, name: str, default: float, accepted: str, least: float, most: float = math.inf
-    ) -> float:
+    def number(self, name: str, default: float, least: float, most: float = math.inf) -> float:
         text = self.text(name, "")
-        return _number(name, text, accepted, least, most) if text else default
+        return _number(name, text, least, most) if text else default
 
-    def optional_number(self, name: str, accepted: str) -> Optional[float]:
+    def optional_number(self, name: str) -> Optional[float]:
         text = self.text(name, "")
-        value = _number(name, text, accepted, 0.0, math.inf) if text else None
+        value = _number(name, text, 0.0, math.inf) if text else None
         if value == 0:
-            raise _refused(name, text, accepted)
+            raise _refused(name, text, _ACCEPTED[name])
         return value
 
-    def optional_whole(self, name: str, accepted: str) -> Optional[int]:
+    def optional_whole(self, name: str) -> Optional[int]:
         text = self.text(name, "")
         if text and not re.fullmatch(r"[1-9][0-9]{0,3}", text):
-            raise _refused(name, text, accepted)
+            raise _refused(name, text, _ACCEPTED[name])
         return int(text) if text else None
 
     def whole(self, name: str, default: int, least: int, most: int) -> int:
@@ -274,11 +240,8 @@ class _Reader:
         )
         value = self.text("AUTOPILOT_API_SERVER", inside)
         if not re.fullmatch(r"https?://[^/?#@\s]+/?", value):
-            raise _refused(
-                "AUTOPILOT_API_SERVER",
-                value,
-                "the API server's URL such as https://10.0.0.1:6443; in a pod it may be left out",
-            )
+            name = "AUTOPILOT_API_SERVER"
+            raise _refused(name, value, _ACCEPTED[name])
         return value.rstrip("/")
 
 
@@ -286,13 +249,13 @@ def _refused(name: str, value: object, accepted: str) -> ValueError:
     return ValueError(f"{name}: {value!r} is not accepted, give {accepted}")
 
 
-def _number(name: str, text: str, accepted: str, least: float, most: float) -> float:
+def _number(name: str, text: str, least: float, most: float) -> float:
     try:
         value = float(text)
     except ValueError:
         value = math.nan
     if not math.isfinite(value) or not least <= value <= most:
-        raise _refused(name, text, accepted)
+        raise _refused(name, text, _ACCEPTED[name])
     return value
 
 
@@ -302,19 +265,27 @@ def _label_key(text: str) -> str:
     return text
 
 
-def _left_out(periodic: Sequence[str], invasive_seconds: str) -> Tuple[str, ...]:
+def _left_out(read: _Reader) -> Tuple[str, ...]:
     """Return what the defaults leave out without dcgmi. A check or a period that a variable sets
     explicitly is not left out.
     """
+    periodic = read.words("PERIODIC_CHECKS", "")
     left_out = {
         _DIAGNOSTIC: not periodic or (ALL in periodic and not _names_diagnostic(periodic)),
-        "deep_diagnostic": not invasive_seconds,
+        "deep_diagnostic": not read.text("AUTOPILOT_INVASIVE_SECONDS", ""),
     }
     return tuple(name for name in LEFT_OUT if left_out[name])
 
 
 def _names_diagnostic(words: Sequence[str]) -> bool:
     return bool({_DIAGNOSTIC, *registry.load(_DIAGNOSTIC).short_names} & set(words))
+
+
+def _periodic_checks(read: _Reader, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]:
+    default = DEFAULT_CHECKS + WITH_DCGM * has_dcgmi
+    return read.parsed(
+        "PERIODIC_CHECKS", default, lambda text: _periodic(text, storage_class, has_dcgmi)
+    )
 
 
 def _periodic(text: str, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]:

@@ -22,7 +22,7 @@ GRACE = 60
 
 
 def name_of(node: str) -> str:
-    """The name of a node's hold pod; a node's own name may be too long for a part of one."""
+    """The name of a node's reservation pod; a node's own name may be too long for a part of one."""
     return f"autopilot-hold-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
 
 

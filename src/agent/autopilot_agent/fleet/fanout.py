@@ -18,12 +18,12 @@ from _health.cluster.client import ApiError
 from _health.model import UNKNOWN, CheckResult, Finding, concluded
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, agent_in_answer
 
-from ..http.access import PEER_HEADER, Access
+from .agent_token import AgentToken
 from ..passes.engine import Busy, Engine, Pass, Stopped
 from .peers import AGAIN, Agent, Peers, ring
-from ..http.query import Query, Refused, for_peer
-from ..settings import Settings
-from ..http.legacy_text import Row, could_not_tell, judged, plain
+from .query import Query, Refused, for_peer
+from ..settings import AgentSettings
+from .node_row import Row, could_not_tell, judged, plain
 
 #: Seconds for which a pass may wait for others before it, and that an answer may take beyond its
 #: pass.
@@ -44,11 +44,11 @@ MOST_IPERF = 64
 class Fanout:
     """One agent's way to the others, and to its own engine."""
 
-    def __init__(self, settings: Settings, engine: Engine, peers: Peers, access: Access) -> None:
+    def __init__(self, settings: AgentSettings, engine: Engine, peers: Peers) -> None:
         self._settings = settings
         self._engine = engine
         self._peers = peers
-        self._access = access
+        self._token = AgentToken(settings.peer_token_file, settings.namespace)
         #: Agents that are asked at once, by all requests together.
         self._gate = asyncio.Semaphore(settings.fanout)
 
@@ -196,13 +196,11 @@ class Fanout:
     ) -> Any:
         """What JSON the agent gives. Raises aiohttp's errors, TimeoutError, ValueError."""
         headers = {
-            PEER_HEADER: self._settings.node,
+            **self._token.headers(self._settings.node),
             "Content-Type": "application/x-www-form-urlencoded",
             "Accept": "application/json",
             "Accept-Encoding": "identity",
         }
-        token = self._access.own_token()
-        headers.update({"Authorization": f"Bearer {token}"} if token else {})
         content = bytearray()
         form = for_peer(query, node).encode()
         async with asyncio.timeout(

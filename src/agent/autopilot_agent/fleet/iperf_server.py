@@ -31,10 +31,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _unwind)
     request = json.load(sys.stdin)
     if os.getppid() == request["parent"]:
-        hold(range(request["ports"][0], request["ports"][1] + 1), request["seconds"])
+        serve(range(request["ports"][0], request["ports"][1] + 1), request["seconds"])
 
 
-def hold(ports: range, seconds: float) -> None:
+def serve(ports: range, seconds: float) -> None:
     """Serve for so many seconds on the first of the ports that nobody has, and say which."""
     program = iperf3.find()
     if "error" in program:

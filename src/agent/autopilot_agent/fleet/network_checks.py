@@ -29,10 +29,11 @@ from . import peer_results
 from ..cluster.addresses import POD_INTERFACE, Pod, newest
 from ..passes.engine import Engine
 from ..cluster.kube import Kube
+from .agent_token import AgentToken
 from .peers import Agent, Peers, ring
 from .peer_results import IPERF, PING, Way, not_tried
-from ..http.serving import ANSWER, Asking, Refused
-from ..settings import Settings
+from .iperf_requests import ANSWER, IperfRequester, Refused
+from ..settings import AgentSettings
 
 #: Peers that are pinged where nobody names any.
 PEERS = 16
@@ -51,7 +52,7 @@ class Found(NamedTuple):
     findings: List[Finding]
 
 
-def register(engine: Engine, settings: Settings, kube: Kube) -> None:
+def register(engine: Engine, settings: AgentSettings, kube: Kube) -> None:
     """Let the engine run the checks, and its metrics have what they say of each peer."""
     network = Network(settings, kube, engine)
     engine.register(PING, network.ping, network.ping_seconds)
@@ -64,10 +65,10 @@ class Network:
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         kube: Kube,
         engine: Engine,
-        asking: Optional[Asking] = None,
+        requester: Optional[IperfRequester] = None,
         turn: Optional[int] = None,
     ) -> None:
         self._settings = settings
@@ -75,7 +76,9 @@ class Network:
         self._engine = engine
         self._peers = Peers(kube, settings.namespace, settings.service)
         self._check_settings = HostSettings(None, settings.nvml_library, settings.host_root)
-        self._asking = asking or Asking(settings.node, settings.peer_token_file)
+        self._requester = requester or IperfRequester(
+            settings.node, AgentToken(settings.peer_token_file, settings.namespace)
+        )
         #: Where in the ring the next pass without names begins; not the same for all agents that
         #: start at once.
         self._turn = random.randrange(1 << 16) if turn is None else turn
@@ -170,7 +173,7 @@ class Network:
             }
             seconds = worker_client.START + self._deadline(check, asked)
             try:
-                port = await self._asking.server(
+                port = await self._requester.server(
                     found.agents[node], seconds, options.get("startport")
                 )
             except Refused as refused:
@@ -284,7 +287,7 @@ class Network:
             heard.extend([CheckResult.from_dict(message["result"])] if "result" in message else [])
 
         request = {"checks": [[check.name, options]], "settings": self._check_settings._asdict()}
-        trouble = await worker_client.Errand(mark).run(
+        trouble = await worker_client.WorkerClient(mark).run(
             request, worker_client.START + self._deadline(check, options), hear
         )
         return (

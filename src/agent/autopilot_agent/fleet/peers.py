@@ -13,7 +13,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Pr
 from _health.cluster.client import Procedure, Unavailable, items, path_of
 from _health.lenient import sequence, mapping
 
-from ..http.query import Query, Refused
+from .query import Query, Refused
 
 #: Seconds for which the lists of agents and of nodes with GPUs are taken as they are, and for which
 #: they count while the API server is away.

@@ -12,19 +12,17 @@ only agents accept, and may ask for that agent's own node alone.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
 import hashlib
 import json
 import logging
 import re
 import time
-from pathlib import Path
 from typing import Any, Awaitable, Callable, Dict, Hashable, NamedTuple, Optional, Protocol, Tuple
 
 from _health.cluster.client import ApiError, Unavailable
 from _health.lenient import mapping
 
+from ..fleet.agent_token import AgentToken
 from .limits import REVIEWS_A_MINUTE, REVIEWS_AT_ONCE, Bounded, Buckets
 
 log = logging.getLogger("autopilot")
@@ -36,9 +34,8 @@ PURPOSES: Dict[str, Tuple[str, str]] = {
     "diagnostics": ("/autopilot/diagnostics", "create"),
     "metrics": ("/autopilot/metrics", "get"),
 }
-#: Audience of the tokens that agents show each other, and the header that says so.
+#: Audience of the tokens that agents show each other.
 AGENTS = "autopilot-agents"
-PEER_HEADER = "X-Autopilot-Peer"
 
 #: Seconds for which a yes and a no are taken as they are, and for which a yes counts while the API
 #: server is away.
@@ -159,9 +156,8 @@ class Access:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._api = api
-        self._namespace = namespace
         self._audience = audience
-        self._peer_token_file = peer_token_file
+        self._agent_token = AgentToken(peer_token_file, namespace)
         self._reviewed = Remembered(clock)
         self._allowed = Remembered(clock)
         self._reviews = Buckets(
@@ -190,7 +186,7 @@ class Access:
                 401,
                 "the token does not count" + (f" for the audience {audience}" if audience else ""),
             )
-        if peer and identity.name != self.own_name():
+        if peer and identity.name != self._agent_token.user_name():
             raise Denied(403, f"{identity.name} is not the service account of the agents")
         return identity
 
@@ -209,32 +205,6 @@ class Access:
                 f"{identity.name} may not {verb} {path}; bind the ClusterRole "
                 f"autopilot-{purpose} to it",
             )
-
-    def own_token(self) -> str:
-        """The token that this agent shows others; "" where it has none. The file is read each time,
-        since the kubelet replaces it.
-        """
-        return (
-            Path(self._peer_token_file).read_text(encoding="ascii").strip()
-            if self._peer_token_file
-            else ""
-        )
-
-    def own_name(self) -> str:
-        """The user name behind the own token, which all agents share; "" where that cannot be told."""
-        try:
-            payload = self.own_token().split(".")[1]
-            subject = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))[
-                "sub"
-            ]
-        except (OSError, IndexError, KeyError, TypeError, ValueError, binascii.Error):
-            return ""
-        return (
-            subject
-            if isinstance(subject, str)
-            and subject.startswith(f"system:serviceaccount:{self._namespace}:")
-            else ""
-        )
 
     async def _review(self, token: str, audience: str, peer: bool) -> Optional[Identity]:
         assert self._api is not None

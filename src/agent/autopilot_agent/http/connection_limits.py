@@ -32,7 +32,7 @@ _REASONS = {
 }
 
 
-class Guards:
+class ConnectionLimits:
     """All connections of one server."""
 
     def __init__(
@@ -44,24 +44,24 @@ class Guards:
         self.connections = connections
         self.from_one_address = from_one_address
         self.head_seconds = head_seconds
-        self.served: "Set[Guard]" = set()
-        self.told: "Set[Guard]" = set()
+        self.served: "Set[LimitedConnection]" = set()
+        self.told: "Set[LimitedConnection]" = set()
         self.by_address: Counter[str] = Counter()
         #: Answers that were given here, by HTTP code; 0: dropped without one.
         self.refused: Counter[int] = Counter()
 
     def factory(self, inner: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
         """The protocol factory for `asyncio.loop.create_server`, around that of the HTTP library."""
-        return lambda: Guard(self, inner)
+        return lambda: LimitedConnection(self, inner)
 
 
-class Guard(asyncio.Protocol):
+class LimitedConnection(asyncio.Protocol):
     """One connection: keeps the head of the request until it is complete and within the bounds, and
     only then brings the HTTP library in.
     """
 
-    def __init__(self, guards: Guards, inner: Callable[[], asyncio.Protocol]) -> None:
-        self._guards = guards
+    def __init__(self, limits: ConnectionLimits, inner: Callable[[], asyncio.Protocol]) -> None:
+        self._limits = limits
         self._make = inner
         self._inner: Optional[asyncio.Protocol] = None
         self._transport: Optional[asyncio.Transport] = None
@@ -75,21 +75,21 @@ class Guard(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
         peer = transport.get_extra_info("peername")
         self._address = str(peer[0]) if isinstance(peer, tuple) and peer else ""
-        guards = self._guards
+        limits = self._limits
         if (
-            len(guards.served) >= guards.connections
-            or guards.by_address[self._address] >= guards.from_one_address
+            len(limits.served) >= limits.connections
+            or limits.by_address[self._address] >= limits.from_one_address
         ):
-            if len(guards.told) >= TOLD:
-                guards.refused[0] += 1
+            if len(limits.told) >= TOLD:
+                limits.refused[0] += 1
                 self._transport.abort()
             else:
                 self._refuse(429, "there are too many connections", "Retry-After: 5\r\n")
             return
-        guards.served.add(self)
-        guards.by_address[self._address] += 1
+        limits.served.add(self)
+        limits.by_address[self._address] += 1
         self._timer = asyncio.get_running_loop().call_later(
-            guards.head_seconds, self._refuse, 408, "the request took too long to arrive"
+            limits.head_seconds, self._refuse, 408, "the request took too long to arrive"
         )
 
     def data_received(self, data: bytes) -> None:
@@ -98,7 +98,7 @@ class Guard(asyncio.Protocol):
             # The HTTP library has refused such a body before; what comes on goes nowhere.
             if self._rest <= BODY + HEADERS:
                 self._inner.data_received(data)
-        elif self in self._guards.served:
+        elif self in self._limits.served:
             # Only a new end can complete it: no byte is looked at more than twice.
             before = max(0, len(self._head) - 3)
             self._head += data
@@ -117,7 +117,7 @@ class Guard(asyncio.Protocol):
 
     def connection_lost(self, exc: Optional[Exception]) -> None:
         self._leave()
-        self._guards.told.discard(self)
+        self._limits.told.discard(self)
         inner, self._inner = self._inner, None
         if inner is not None:
             inner.connection_lost(exc)
@@ -149,7 +149,7 @@ class Guard(asyncio.Protocol):
 
     def _refuse(self, status: int, words: str, headers: str = "") -> None:
         """Answer, and read on into nowhere for a while."""
-        self._guards.refused[status] += 1
+        self._limits.refused[status] += 1
         self._leave()
         transport = self._transport
         if transport is None or transport.is_closing():
@@ -161,16 +161,16 @@ class Guard(asyncio.Protocol):
         )
         transport.write(f"HTTP/1.1 {status} {_REASONS[status]}\r\n{headers}\r\n".encode() + body)
         transport.write_eof()
-        self._guards.told.add(self)
+        self._limits.told.add(self)
         self._timer = asyncio.get_running_loop().call_later(LINGER, transport.abort)
 
     def _leave(self) -> None:
         """Not served any more, and nothing is kept."""
         self._stop_timer()
         self._head = bytearray()
-        if self in self._guards.served:
-            self._guards.served.discard(self)
-            by_address = self._guards.by_address
+        if self in self._limits.served:
+            self._limits.served.discard(self)
+            by_address = self._limits.by_address
             by_address[self._address] -= 1
             if not by_address[self._address]:
                 del by_address[self._address]

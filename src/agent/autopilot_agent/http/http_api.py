@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP door: paths, who may use them, and what they answer."""
+"""The HTTP API: paths, who may use them, and what they answer."""
 
 from __future__ import annotations
 
@@ -28,15 +28,18 @@ from aiohttp import web
 from _health.cluster.client import ApiError
 
 from . import connection_limits, legacy_text
-from .access import PEER_HEADER, Access, Denied, Identity
+from .access import Access, Denied, Identity
 from ..passes.engine import Busy, Engine, Stopped
+from ..fleet.agent_token import PEER_HEADER
 from ..fleet.fanout import BEAT, Fanout
+from ..fleet.node_row import Row, could_not_tell, plain
 from ..cluster.kube import Kube
 from .limits import A_MINUTE, AT_ONCE, PEER_A_MINUTE, PEER_AT_ONCE, Buckets, Slots, TooMany
 from ..fleet.peers import Peers
-from .query import ENDPOINTS, GONE, Query, Refused, parse
-from .serving import Servers
-from ..settings import Settings
+from ..fleet.query import Query, Refused
+from .query_parser import ENDPOINTS, GONE, parse
+from .iperf_endpoint import IperfServers
+from ..settings import AgentSettings
 
 log = logging.getLogger("autopilot")
 
@@ -70,14 +73,17 @@ class Deep(Protocol):
 
 
 class Listening:
-    """A door that is open."""
+    """A server that listens."""
 
     def __init__(
-        self, server: asyncio.Server, runner: web.AppRunner, guards: connection_limits.Guards
+        self,
+        server: asyncio.Server,
+        runner: web.AppRunner,
+        limits: connection_limits.ConnectionLimits,
     ) -> None:
         self._server = server
         self._runner = runner
-        self.guards = guards
+        self.limits = limits
 
     @property
     def port(self) -> int:
@@ -89,12 +95,15 @@ class Listening:
 
 
 async def serve(
-    app: web.Application, bind: str, port: int, guards: Optional[connection_limits.Guards] = None
+    app: web.Application,
+    bind: str,
+    port: int,
+    limits: Optional[connection_limits.ConnectionLimits] = None,
 ) -> Listening:
-    """Listen, with the bounds of `guard` before the HTTP library. A client that goes away takes
+    """Listen, with `connection_limits` before the HTTP library. A client that goes away takes
     what runs for it along, but not passes that others share.
     """
-    guards = guards or connection_limits.Guards()
+    limits = limits or connection_limits.ConnectionLimits()
     runner = web.AppRunner(
         app,
         access_log=None,
@@ -107,12 +116,12 @@ async def serve(
     await runner.setup()
     assert runner.server is not None
     server = await asyncio.get_running_loop().create_server(
-        guards.factory(runner.server), bind, port, backlog=512
+        limits.factory(runner.server), bind, port, backlog=512
     )
-    return Listening(server, runner, guards)
+    return Listening(server, runner, limits)
 
 
-def access_of(settings: Settings, kube: Kube) -> Access:
+def access_of(settings: AgentSettings, kube: Kube) -> Access:
     return Access(
         kube if settings.auth_required else None,
         settings.namespace,
@@ -122,7 +131,7 @@ def access_of(settings: Settings, kube: Kube) -> Access:
 
 
 def make_app(
-    settings: Settings,
+    settings: AgentSettings,
     engine: Engine,
     deep: Deep,
     kube: Kube,
@@ -132,19 +141,14 @@ def make_app(
     """All paths of AUTOPILOT_PORT; ``health`` says why the agent is not well, None where it is."""
     access = access_of(settings, kube)
     peers = Peers(kube, settings.namespace, settings.service)
-    return Door(
-        settings,
-        engine,
-        deep,
-        access,
-        peers,
-        Fanout(settings, engine, peers, access),
-        health,
-        exposition,
+    return HttpApi(
+        settings, engine, deep, access, peers, Fanout(settings, engine, peers), health, exposition
     ).app()
 
 
-def make_metrics_app(settings: Settings, kube: Kube, exposition: Exposition) -> web.Application:
+def make_metrics_app(
+    settings: AgentSettings, kube: Kube, exposition: Exposition
+) -> web.Application:
     """/metrics alone."""
     access = access_of(settings, kube)
 
@@ -158,12 +162,12 @@ def make_metrics_app(settings: Settings, kube: Kube, exposition: Exposition) -> 
     return app
 
 
-class Door:
+class HttpApi:
     """Carries requests out."""
 
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         engine: Engine,
         deep: Deep,
         access: Access,
@@ -198,7 +202,7 @@ class Door:
         for path in paths:
             app.router.add_get(path, self._checks, allow_head=False)
             app.router.add_post(path, self._checks)
-        Servers(self._access, self._engine).add_to(app)
+        IperfServers(self._access, self._engine).add_to(app)
         # Who is not known is not told what there is either.
         app.router.add_route("*", "/{tail:.*}", self._unknown)
         return app
@@ -233,12 +237,7 @@ class Door:
         (self._agents if identity.peer else self._callers).take(identity.name)
         with self._slots:
             self._exposition.asked("agent" if identity.peer else "user")
-            log.info(
-                "%s asks for %s?%s",
-                identity.name,
-                request.path,
-                legacy_text.plain(request.query_string),
-            )
+            log.info("%s asks for %s?%s", identity.name, request.path, plain(request.query_string))
             if request.path == "/invasive":
                 return await self._invasive(identity, query)
             if request.path == "/status":
@@ -293,7 +292,7 @@ class Door:
         await self._fanout.prepare(query, nodes)
         hosts = ",".join(query.hosts) or ("all" if query.everyone else str(query.job or ""))
         label = f" or with node label {query.nodelabel}" if query.nodelabel else ""
-        started = f"Asking to run on remote node(s) {legacy_text.plain(hosts)}{label}\n\n"
+        started = f"Asking to run on remote node(s) {plain(hosts)}{label}\n\n"
         async with contextlib.aclosing(self._fanout.rows(query, nodes, identity.name)) as rows:
             return await _stream(request, query, rows, started)
 
@@ -302,7 +301,7 @@ class Door:
         request: web.Request,
         identity: Identity,
         query: Query,
-        text: Callable[[legacy_text.Row], str],
+        text: Callable[[Row], str],
         summary: bool = False,
     ) -> web.StreamResponse:
         """A pass over the own node. What is refused at once is answered with its code; a pass that
@@ -323,10 +322,10 @@ class Door:
         finally:
             task.cancel()
 
-    async def _one(self, task: "asyncio.Future[Any]") -> AsyncIterator[legacy_text.Row]:
+    async def _one(self, task: "asyncio.Future[Any]") -> AsyncIterator[Row]:
         yield await self._row(task)
 
-    async def _row(self, task: "asyncio.Future[Any]") -> legacy_text.Row:
+    async def _row(self, task: "asyncio.Future[Any]") -> Row:
         try:
             return self._fanout.row_of(await task)
         except TimeoutError:
@@ -336,9 +335,7 @@ class Door:
         ) as error:  # the answer has begun, so that whatever goes wrong is a row of it
             log.warning("a pass that was asked for went wrong: %s: %s", type(error).__name__, error)
             why = str(error) or type(error).__name__
-        return legacy_text.could_not_tell(
-            self._settings.node, legacy_text.plain(why), self._fanout.endpoint
-        )
+        return could_not_tell(self._settings.node, plain(why), self._fanout.endpoint)
 
     async def _invasive(self, identity: Identity, query: Query) -> web.Response:
         """Starts the deep diagnostic, or joins the one that runs; what takes longer than a few
@@ -375,7 +372,7 @@ class Door:
         said = "".join(legacy_text.check_text(node, result) for result in done.results)
         return web.Response(
             text=legacy_text.INVASIVE
-            + (said if done.ran else f"SKIP: not run: {legacy_text.plain(done.reason)}\n")
+            + (said if done.ran else f"SKIP: not run: {plain(done.reason)}\n")
         )
 
     def _forget(self, task: "asyncio.Future[Any]") -> None:
@@ -393,7 +390,7 @@ async def _identified(request: web.Request, access: Access) -> Identity:
 
 
 async def _metrics(
-    request: web.Request, settings: Settings, access: Access, exposition: Exposition
+    request: web.Request, settings: AgentSettings, access: Access, exposition: Exposition
 ) -> web.Response:
     if not settings.open_metrics:
         await access.permit(await _identified(request, access), "metrics")
@@ -407,7 +404,7 @@ async def _asked(request: web.Request) -> str:
     if request.can_read_body:
         if request.content_type != _FORM:
             raise Refused(
-                f"a body of the type {legacy_text.plain(request.content_type, 80)} is not accepted, "
+                f"a body of the type {plain(request.content_type, 80)} is not accepted, "
                 f"give a form ({_FORM}) or none",
                 415,
             )
@@ -429,9 +426,9 @@ async def _asked(request: web.Request) -> str:
 async def _stream(
     request: web.Request,
     query: Query,
-    rows: AsyncIterator[legacy_text.Row],
+    rows: AsyncIterator[Row],
     started: str = "",
-    text: Callable[[legacy_text.Row], str] = legacy_text.row_text,
+    text: Callable[[Row], str] = legacy_text.row_text,
     task: "Optional[asyncio.Future[Any]]" = None,
 ) -> web.StreamResponse:
     """Each row as it comes, and the summary; while the one ``task`` behind them runs, JSON has a
@@ -519,7 +516,7 @@ def _failed(request: web.Request, error: Exception) -> web.Response:
     elif isinstance(error, ConnectionError):
         raise error
     else:
-        log.exception("%s failed", legacy_text.plain(request.path))
+        log.exception("%s failed", plain(request.path))
         status, error = 500, RuntimeError("this went wrong here; the agent's log has more")
     words = str(error) or type(error).__name__
     accept: List[str] = [request.headers.get("Accept", ""), request.query_string]

@@ -9,52 +9,18 @@ node is ``OK`` when it is fit and no check warns; what could not be told is neve
 
 from __future__ import annotations
 
-import re
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Sequence, Tuple
 
 from _health.fleet.output import metrics
+from _health.node import registry
+from _health.node.framework.check_texts import StatusText
 from _health.model import FAIL, PASS, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, worst
-from _health.fleet.judging.policy import Policy
-from _health.fleet.judging.report import COULD_NOT_TELL, FIT, FITNESS, SKIPPED
-from _health.fleet.judging.verdict import judge_node
+from _health.fleet.judging.report import FIT, FITNESS, SKIPPED
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
 
 from ..fleet import peer_results
+from ..fleet.node_row import Row, plain
 
-#: Check -> what stands before its lines, how a node's status names it, and what introduces it when
-#: it is asked for alone.
-WORDS: Dict[str, Tuple[str, str, str]] = {
-    "gpu_count": ("[[ GPU COUNT ]]", "GPU COUNT", "GPU count"),
-    "driver": ("[[ DRIVER ]]", "DRIVER", "Driver and firmware"),
-    "remapped_rows": (
-        "[[ REMAPPED ROWS ]]",
-        "REMAPPED ROWS",
-        "Requesting Remapped Rows check on all GPUs",
-    ),
-    "ecc_errors": ("[[ ECC ERRORS ]]", "ECC ERRORS", "ECC errors"),
-    "xid_errors": ("[[ XID ERRORS ]]", "XID ERRORS", "Xids in the kernel's log"),
-    "gpu_power": ("[GPU POWER]", "GPU POWER", "GPU Power Measurement test"),
-    "nvlink": ("[[ NVLINK ]]", "NVLINK", "NVLinks and fabric"),
-    "pcie_link": ("[[ LINK WIDTH ]]", "LINK WIDTH", "PCIe links"),
-    "gpu_processes": ("[[ GPU PROCESSES ]]", "GPU PROCESSES", "Processes that hold GPUs"),
-    "infiniband": ("[[ INFINIBAND ]]", "INFINIBAND", "InfiniBand ports"),
-    "ethernet": ("[[ ETHERNET ]]", "ETHERNET", "Ethernet interfaces"),
-    "clock_sync": ("[[ CLOCK ]]", "CLOCK", "Clock"),
-    "storage": ("[[ STORAGE ]]", "STORAGE", "Mounts and disks"),
-    "gpu_visibility": ("[[ GPU VISIBILITY ]]", "GPU VISIBILITY", "GPUs visible in the container"),
-    "image_registry": ("[[ IMAGE REGISTRY ]]", "IMAGE REGISTRY", "Image registry"),
-    "nfs_mounts": ("[[ NFS ]]", "NFS", "NFS mounts"),
-    "memory_and_cpu": ("[[ HOST MEMORY ]]", "HOST MEMORY", "Memory and CPUs"),
-    "pcie_bandwidth": ("[[ PCIEBW ]]", "PCIE", "Requesting pcie test"),
-    "gpu_link": ("[[ GPU LINK ]]", "GPU LINK", "Bandwidth between GPUs"),
-    "gpu_memory": ("[[ GPU-MEM ]]", "GPU MEM Test", "GPU memory test"),
-    "dcgm_diag": ("[[ DCGM ]]", "DCGM", "DCGM test"),
-    "gpu_activity": ("[[ GPU ACTIVITY ]]", "GPU ACTIVITY", "What the GPUs do"),
-    "node_changes": ("[[ NODE CHANGES ]]", "NODE CHANGES", "What changed on the node"),
-    "ping_mesh": ("[PING]", "PING", "Ping test"),
-    "iperf3_pairs": ("[IPERF]", "IPERF", "Running iperf3"),
-    "volume_claim": ("[PVC Create-Delete]", "PVC Create-Delete Test", "PVC create-delete test"),
-}
 INVASIVE = (
     "Launching invasive health checks. Results will be added to the node's labels and to /metrics\n"
 )
@@ -65,86 +31,18 @@ _ALL_SKIPPED = "Nothing Checked"
 _VERDICTS = {PASS: "SUCCESS", FAIL: "FAIL", WARN: "WARN", UNKNOWN: "ABORT", SKIP: "SKIP"}
 #: Status -> how a node's status says it of a check.
 _STATES = {FAIL: "Failed", UNKNOWN: "Unknown", WARN: "Warning"}
-#: Words that scripts look for.
-_MEANT = re.compile(
-    r"\w*(?:SUCCESS|FAIL|WARN|ABORT|SKIP)\w*|\bERR|\bO[Kk]\b|Node (?:Status|Summary):"
-)
 _SEPARATOR = "-" * 37
-_MOST_CHARACTERS = 500
 #: Most characters of the line about DCGM: five node names of any length, and the build arguments
 #: after them.
 _MOST_OF_DCGM = 2000
 _MOST_FINDINGS = 32
 
 
-class Row(NamedTuple):
-    """What is known of one node."""
-
-    node: str
-    status: str
-    fit: str
-    results: Sequence[CheckResult] = ()
-    #: Why there are no results; "" where there are.
-    trouble: str = ""
-    #: Who was asked: the agent's address.
-    endpoint: str = ""
-    seconds: float = 0.0
-    #: The node's agent if it has no dcgmi, else None.
-    without_dcgm: Optional[AgentWithoutDcgm] = None
-
-    @property
-    def summary(self) -> str:
-        return (
-            self.trouble
-            or "; ".join(
-                f"{one.check}: {one.summary}" for one in self.results if one.status == self.status
-            )
-            or self.status
-        )
-
-    def to_dict(self) -> Dict[str, Any]:
-        return {
-            "node": self.node,
-            "status": self.status,
-            "fit": self.fit,
-            "summary": self.summary,
-            "health": [one.to_dict() for one in self.results],
-            "endpoint": self.endpoint,
-            "seconds": round(self.seconds, 3),
-        }
-
-
-def judged(
-    node: str, results: Sequence[CheckResult], endpoint: str = "", seconds: float = 0.0
-) -> Row:
-    """The row of a node whose checks have answered, by the core's verdict."""
-    decided = judge_node(results, Policy())
-    trouble = "" if results else "could not tell: there is no result"
-    return Row(node, decided.status, decided.fit, results, trouble, endpoint, seconds)
-
-
-def could_not_tell(node: str, why: str, endpoint: str = "", seconds: float = 0.0) -> Row:
-    """The row of a node of which nothing is known."""
-    return Row(node, UNKNOWN, COULD_NOT_TELL, (), f"could not tell: {why}", endpoint, seconds)
-
-
-def plain(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """One line without control characters and without the words that scripts look for."""
-    line = " ".join(
-        "".join(
-            character if character.isprintable() else " " for character in text[: 4 * most]
-        ).split()
-    )
-    return _MEANT.sub(
-        lambda found: found.group().lower(), line if len(line) <= most else line[: most - 3] + "..."
-    )
-
-
 def check_text(node: str, result: CheckResult) -> str:
     """What one check says, its verdict first. Where the predecessor had a number for each GPU these
     stand last: GB/s, or 1 for bad and 0 for not.
     """
-    tag = _words(result.check)[0]
+    tag = status_text_of(result.check).tag
     lines = [
         f"{tag} {_VERDICTS[result.status]}"
         + (
@@ -174,9 +72,9 @@ def alone(node: str, check: str, results: Sequence[CheckResult]) -> str:
     """The answer of a path that runs one check."""
     said = (
         "".join(check_text(node, result) for result in results)
-        or f"{_words(check)[0]} ABORT: could not tell: there is no result\n"
+        or f"{status_text_of(check).tag} ABORT: could not tell: there is no result\n"
     )
-    return f"{_words(check)[2]}\n{said}"
+    return f"{status_text_of(check).introduction}\n{said}"
 
 
 def states(row: Row) -> List[str]:
@@ -184,7 +82,7 @@ def states(row: Row) -> List[str]:
     if not row.results:
         return [NOT_REACHED]
     found = [
-        f"{_words(one.check)[1]} {_STATES[one.status]}"
+        f"{status_text_of(one.check).name} {_STATES[one.status]}"
         for one in sorted(row.results, key=_by_weight)
         if one.status in _STATES
     ]
@@ -249,9 +147,13 @@ class Summary:
         )
 
 
-def _words(check: str) -> Tuple[str, str, str]:
+def status_text_of(check: str) -> StatusText:
+    """The texts in the check's record; made from the name where the record has none, and for checks
+    that only other agents have.
+    """
+    found = registry.load(check).status_text if check in registry.NAMES else None
     name = plain(check, 60)
-    return WORDS.get(check) or (f"[[ {name} ]]", name, name)
+    return found or StatusText(f"[[ {name} ]]", name, name)
 
 
 def _by_weight(result: CheckResult) -> int:

@@ -13,7 +13,7 @@ from _health.node.framework.probe import HostSettings
 from _health.model import PASSIVE, CheckResult
 
 from . import worker_client
-from ..settings import Settings
+from ..settings import AgentSettings
 
 #: Seconds that a check run by the service has for cleaning up when its time is up.
 FAREWELL = 5.0
@@ -32,7 +32,7 @@ class Registered(NamedTuple):
 
 
 class Catalogue:
-    def __init__(self, settings: Settings, timeout: Optional[float]) -> None:
+    def __init__(self, settings: AgentSettings, timeout: Optional[float]) -> None:
         """``timeout`` are the seconds of each check in place of its own deadline."""
         self.settings = settings
         self.check_settings = HostSettings(

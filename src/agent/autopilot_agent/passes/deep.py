@@ -18,6 +18,7 @@ import uuid
 from dataclasses import dataclass, field
 from typing import Any, AsyncIterator, Awaitable, Dict, List, Optional, Sequence, Tuple, TypeVar
 
+from _health.knowledge.cluster import GPU
 from _health.knowledge.dcgm import BUILD_ARGUMENTS, run_name
 from _health.cluster.client import ApiError, Conflict, NotFound, path_of
 from _health.model import FAIL, PASS, SKIP, WARN, CheckResult, Finding
@@ -26,20 +27,20 @@ from ..cluster import gpu_reservation
 from .engine import DEEP, Engine, NotNow, Stopped
 from ..cluster.kube import Kube
 from ..cluster.marker import Marker
-from ..settings import Settings
+from ..settings import AgentSettings
 
 log = logging.getLogger("autopilot")
 
 _CHECK = "dcgm_diag"
-#: Seconds the kubelet has for starting the hold pod; its image is there, since the agent's own pod
+#: Seconds the kubelet has for starting the reservation pod; its image is there, since the agent's own pod
 #: runs it.
 ADMISSION = 60.0
-#: Seconds between two looks at whether the hold pod is admitted, and whether it is still ours while
+#: Seconds between two looks at whether the reservation pod is admitted, and whether it is still ours while
 #: DCGM runs.
 _LOOK, _WATCH = 1.0, 20.0
 #: Seconds of the lease beyond what DCGM may take, for passes that ran before it.
 _MARGIN = 600
-#: Seconds before a hold pod that could not be deleted is tried again, and for which the agent's end
+#: Seconds before a reservation pod that could not be deleted is tried again, and for which the agent's end
 #: waits for that.
 _RETRY, _LAST = 15.0, 2.0
 
@@ -49,7 +50,7 @@ _Answer = TypeVar("_Answer")
 
 
 @dataclass(frozen=True)
-class Report:
+class DiagnosticReport:
     """What came of one deep diagnostic. ``reason`` says why it did not run, or what it found;
     ``outcome`` is "" where it did not run.
     """
@@ -63,7 +64,7 @@ class Report:
 class Deep:
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         engine: Engine,
         kube: Kube,
         marker: Optional[Marker],
@@ -77,13 +78,13 @@ class Deep:
         self._path = path_of(
             "api/v1/namespaces", settings.namespace, "pods", gpu_reservation.name_of(settings.node)
         )
-        self._task: Optional["asyncio.Task[Report]"] = None
+        self._task: Optional["asyncio.Task[DiagnosticReport]"] = None
         self._cleaning: Optional["asyncio.Task[None]"] = None
         #: Whether the GPUs are reserved, or about to be.
         self._taken = False
         #: The last report, and how many there were by outcome; ``skipped`` for those that did not
         #: run.
-        self.last: Optional[Report] = None
+        self.last: Optional[DiagnosticReport] = None
         self.counts: Dict[str, int] = dict.fromkeys((PASSED, FAILED, FATAL, UNCLEAR, "skipped"), 0)
 
     def start(self) -> None:
@@ -100,7 +101,7 @@ class Deep:
                 task.cancel()
                 await asyncio.wait({task})
 
-    async def now(self, who: str) -> Report:
+    async def now(self, who: str) -> DiagnosticReport:
         """Run one, or join the one that runs. Never raises for what is in the way."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(who))
@@ -108,14 +109,14 @@ class Deep:
 
     # ---- one diagnostic ----
 
-    async def _run(self, who: str) -> Report:
+    async def _run(self, who: str) -> DiagnosticReport:
         run_id = f"{self._settings.node}-{uuid.uuid4().hex[:12]}"
         try:
             report = await self._diagnosed(run_id)
         except (NotNow, Stopped) as reason:
-            report = Report(False, str(reason))
+            report = DiagnosticReport(False, str(reason))
         except ApiError as error:
-            report = Report(False, f"the API server did not help: {error}")
+            report = DiagnosticReport(False, f"the API server did not help: {error}")
         self.last = report
         self.counts[report.outcome if report.ran else "skipped"] += 1
         fields = {
@@ -129,7 +130,7 @@ class Deep:
         log.info("deep diagnostic", extra={"fields": fields})
         return report
 
-    async def _diagnosed(self, run_id: str) -> Report:
+    async def _diagnosed(self, run_id: str) -> DiagnosticReport:
         settings, options = self._settings, {_CHECK: {"level": self._settings.deep_level}}
         lease = self._engine.deadline([_CHECK], options) + _MARGIN
         if not settings.has_dcgmi:
@@ -169,7 +170,7 @@ class Deep:
         finally:
             self._taken = False
 
-    async def _judged(self, run_id: str, options: Dict[str, Dict[str, Any]]) -> Report:
+    async def _judged(self, run_id: str, options: Dict[str, Dict[str, Any]]) -> DiagnosticReport:
         outcome, reasons = UNCLEAR, ["it was broken off"]
         tests: List[str] = []
         results: List[CheckResult] = []
@@ -186,7 +187,7 @@ class Deep:
         finally:
             if self._marker:
                 self._marker.ended(outcome, self._settings.deep_level, tests, reasons, run_id)
-        return Report(results[0].status != SKIP, results[0].summary, outcome, results)
+        return DiagnosticReport(results[0].status != SKIP, results[0].summary, outcome, results)
 
     async def _look_at_gpus(self) -> None:
         result = await self._engine.idle()
@@ -214,9 +215,7 @@ class Deep:
         settings = self._settings
         gpus = gpu_reservation.offered(await self._kube.get(path_of("api/v1/nodes", settings.node)))
         if not gpus:
-            raise NotNow(
-                f"the node offers no {gpu_reservation.GPU}, so its GPUs cannot be reserved"
-            )
+            raise NotNow(f"the node offers no {GPU}, so its GPUs cannot be reserved")
         own = await self._kube.get(
             path_of("api/v1/namespaces", settings.namespace, "pods", settings.pod)
         )
@@ -245,7 +244,7 @@ class Deep:
             )
 
     async def _watch(self, names: Sequence[str]) -> None:
-        """End DCGM when the hold pod is taken away, for instance by a job of higher priority: what
+        """End DCGM when the reservation pod is taken away, for instance by a job of higher priority: what
         comes next is not ours to disturb.
         """
         while True:
@@ -263,14 +262,14 @@ class Deep:
     # ---- giving back ----
 
     async def _give_back(self) -> None:
-        """Delete the hold pod; while the API server is away, go on trying behind the scenes. Not
+        """Delete the reservation pod; while the API server is away, go on trying behind the scenes. Not
         even the agent's end skips the first try.
         """
         self._cleaning = asyncio.create_task(self._clean())
         await _unless_cancelled(asyncio.wait({self._cleaning}, timeout=_LAST))
 
     async def _cleaned(self) -> None:
-        """Wait until no hold pod of ours is left, or say that there is one."""
+        """Wait until no reservation pod of ours is left, or say that there is one."""
         if self._cleaning and not self._cleaning.done():
             await asyncio.wait({self._cleaning}, timeout=_RETRY)
             if not self._cleaning.done():

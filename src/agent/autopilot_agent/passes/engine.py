@@ -30,7 +30,7 @@ from _health.fleet.judging.verdict import judge_node
 
 from . import worker_client
 from .catalogue import DIAGNOSTIC, FAREWELL, Catalogue, takes_gpus
-from ..settings import Settings
+from ..settings import AgentSettings
 
 log = logging.getLogger("autopilot")
 
@@ -100,7 +100,7 @@ class _Entry:
 class Engine(Catalogue):
     def __init__(
         self,
-        settings: Settings,
+        settings: AgentSettings,
         command: Sequence[str] = worker_client.COMMAND,
         timeout: Optional[float] = None,
     ) -> None:
@@ -114,7 +114,7 @@ class Engine(Catalogue):
         self._running: Optional[_Entry] = None
         self._wake = asyncio.Event()
         self._task: Optional["asyncio.Task[None]"] = None
-        self._errand: Optional["asyncio.Task[Dict[str, Any]]"] = None
+        self._worker: Optional["asyncio.Task[Dict[str, Any]]"] = None
         self._typical = _TYPICAL
         #: The latest result of each check, and what is known of the node
         #: (`_health.node.framework.runner.node_facts`).
@@ -200,8 +200,8 @@ class Engine(Catalogue):
         """End the worker of the pass that runs, if it is one with exactly these checks: what it has
         not come to is unknown.
         """
-        if self._errand and list(names) == list(self.running):
-            self._errand.cancel()
+        if self._worker and list(names) == list(self.running):
+            self._worker.cancel()
 
     async def settled(self) -> None:
         """Wait until no pass runs."""
@@ -235,7 +235,7 @@ class Engine(Catalogue):
 
         began = time.monotonic()
         request = {"idle": True, "settings": self.check_settings._asdict()}
-        trouble = await worker_client.Errand(f"idle-{uuid.uuid4().hex}", self._command).run(
+        trouble = await worker_client.WorkerClient(f"idle-{uuid.uuid4().hex}", self._command).run(
             request, 2 * worker_client.START, heard
         )
         return found[0] if found else _unfinished("gpu_idle", trouble, time.monotonic() - began)
@@ -349,16 +349,16 @@ class Engine(Catalogue):
             "settings": self.check_settings._asdict(),
         }
         began = time.monotonic()
-        self._errand = asyncio.create_task(
-            worker_client.Errand(run_id, self._command).run(
+        self._worker = asyncio.create_task(
+            worker_client.WorkerClient(run_id, self._command).run(
                 request, self.worker_seconds(wanted), heard
             )
         )
         try:
-            await asyncio.wait({self._errand})
+            await asyncio.wait({self._worker})
         finally:
-            self._errand.cancel()
-            await asyncio.wait({self._errand})
+            self._worker.cancel()
+            await asyncio.wait({self._worker})
         aborted = {
             "crashed": {
                 "what": "the worker",
@@ -366,7 +366,7 @@ class Engine(Catalogue):
                 "raised": "nothing, it was broken off by the agent",
             }
         }
-        trouble = aborted if self._errand.cancelled() else self._errand.result()
+        trouble = aborted if self._worker.cancelled() else self._worker.result()
         for name in wanted:
             if name not in results:
                 results[name] = _unfinished(name, trouble, time.monotonic() - began)

@@ -29,7 +29,7 @@ _MOST_LINE = 32 << 20
 _MOST_WORDS = 4000
 
 
-class Errand:
+class WorkerClient:
     """One worker. `run` tells what went wrong as a measurement's readings do (``hung``,
     ``crashed``), nothing when all went well.
     """
@@ -49,7 +49,7 @@ class Errand:
         began = time.monotonic()
         try:
             # The environment is what a driver library and programs are found by; the mark is how
-            # leftovers are.
+            # orphans are.
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,

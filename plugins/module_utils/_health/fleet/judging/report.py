@@ -270,7 +270,7 @@ class RunReport:
             ),
             {
                 **{name: (whole_number(counts.get(name)) or 0) for name in _COUNTS},
-                "nodes": (whole_number(counts.get("nodes")) or 0) or len(nodes),
+                "nodes": whole_number(counts.get("nodes")) or len(nodes),
             },
             nodes,
             _findings(data.get("findings")),

@@ -25,7 +25,9 @@ from typing import (
     TypeVar,
 )
 
+from ...node import registry
 from ...node.checks import dcgm_diag
+from ...node.framework.check import Check
 from ...model import SKIP, STATUSES, UNKNOWN, WARN, CheckResult, Measurement, worst
 from ...lenient import mapping
 from ..judging.report import FIT, FITNESS, UNFIT, CheckFinding, NodeReport, RunReport
@@ -84,9 +86,8 @@ class Export(NamedTuple):
 
 _STATUS_WORDS = "0 pass, 1 skip, 2 warn, 3 unknown, 4 fail"
 
-#: Metrics of a node that no check's news replaces, those that the label ``check`` does, those of
-#: checks, and those of the run.
-METRICS: Tuple[Metric, ...] = (
+#: Metrics of a node that no check's news replaces, and those that the label ``check`` does.
+_OF_NODE: Tuple[Metric, ...] = (
     Metric(
         "autopilot_node_status",
         f"The worst status of the node's checks, by the policy: {_STATUS_WORDS}.",
@@ -117,209 +118,9 @@ METRICS: Tuple[Metric, ...] = (
         f"1 for each finding from warn up, by the policy; the worst {MOST_FINDINGS} of a node.",
         ("check", "code", "status", "action", "subject"),
     ),
-    Metric("autopilot_gpus", "GPUs that the driver shows.", (), "gpu_count"),
-    Metric(
-        "autopilot_remapped_rows",
-        "Memory rows remapped in the life of the GPU.",
-        ("gpu", "cause"),
-        "remapped_rows",
-    ),
-    Metric(
-        "autopilot_retired_pages",
-        "Memory pages retired in the life of the GPU; GPUs without row remapping.",
-        ("gpu", "cause"),
-        "remapped_rows",
-    ),
-    Metric(
-        "autopilot_ecc_errors",
-        "Memory errors: volatile since the GPU's last reset, aggregate in its life.",
-        ("gpu", "counter", "kind"),
-        "ecc_errors",
-    ),
-    Metric(
-        "autopilot_xid_errors",
-        "Errors that the driver logged of the GPU since boot, also those that are over.",
-        ("gpu", "xid"),
-        "xid_errors",
-    ),
-    Metric("autopilot_power_limit_watts", "Power limit that is enforced.", ("gpu",), "gpu_power"),
-    Metric(
-        "autopilot_clocks_held_back_seconds",
-        "Time since the driver was loaded for which the clocks were held back.",
-        ("gpu", "cause"),
-        "gpu_power",
-    ),
-    Metric("autopilot_nvlinks_active", "NVLinks that are up.", ("gpu",), "nvlink"),
-    Metric(
-        "autopilot_nvlink_errors",
-        "Errors that the GPU's NVLinks have counted since the driver was loaded, by kind.",
-        ("gpu", "kind"),
-        "nvlink",
-    ),
-    Metric(
-        "autopilot_pcie_replays",
-        "Packets that the PCIe link has sent again since the driver was loaded.",
-        ("gpu",),
-        "pcie_link",
-    ),
-    Metric(
-        "autopilot_gpu_memory_used_bytes",
-        "Memory in use beyond the driver's reserve.",
-        ("gpu",),
-        "gpu_processes",
-    ),
-    Metric(
-        "autopilot_infiniband_port_active",
-        "1 where a port of InfiniBand or RoCE is up, 0 where not.",
-        ("port",),
-        "infiniband",
-    ),
-    Metric(
-        "autopilot_clock_offset_seconds",
-        "How far the clock is off, by the daemon that keeps it.",
-        (),
-        "clock_sync",
-    ),
-    Metric(
-        "autopilot_filesystem_free_ratio",
-        "Part of a file system that users can still fill.",
-        ("path",),
-        "storage",
-    ),
-    Metric("autopilot_gpus_visible", "GPUs that a container was given.", (), "gpu_visibility"),
-    Metric(
-        "autopilot_image_lookup_seconds",
-        "Time until the registry told of an image, the slowest of its images.",
-        ("registry",),
-        "image_registry",
-    ),
-    Metric(
-        "autopilot_nfs_answer_seconds",
-        "Time until the NFS server answered a call that does nothing.",
-        ("server",),
-        "nfs_mounts",
-    ),
-    Metric(
-        "autopilot_memory_errors",
-        "Errors of the host's memory since boot: corrected, uncorrected.",
-        ("kind",),
-        "memory_and_cpu",
-    ),
-    Metric(
-        "autopilot_host_memory_bandwidth_bytes_per_second",
-        "What copying reads and writes in the memory of a NUMA node.",
-        ("numa",),
-        "memory_and_cpu",
-    ),
-    Metric(
-        "autopilot_pcie_bandwidth_bytes_per_second",
-        "Bandwidth between host and GPU, one GPU at a time.",
-        ("gpu", "direction", "method"),
-        "pcie_bandwidth",
-    ),
-    Metric(
-        "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
-        "Bandwidth between host and GPU, all GPUs at once.",
-        ("gpu", "direction", "method"),
-        "pcie_bandwidth",
-    ),
-    Metric(
-        "autopilot_gpu_link_bandwidth_bytes_per_second",
-        "The slowest direction of copies between the GPU and another, by what they go over.",
-        ("gpu", "kind"),
-        "gpu_link",
-    ),
-    Metric(
-        "autopilot_gpu_memory_bandwidth_bytes_per_second",
-        "Bandwidth of the GPU's memory by our triad kernel.",
-        ("gpu",),
-        "gpu_memory",
-    ),
-    Metric(
-        "autopilot_gpu_compute_operations_per_second",
-        "Floating point operations of our kernels, fp64 multiply-adds and tensor core "
-        "products: compares GPUs of a model.",
-        ("gpu", "kind"),
-        "gpu_memory",
-    ),
-    Metric(
-        "autopilot_activity_utilization_ratio",
-        "How busy the GPU was over the last look at a running job.",
-        ("gpu",),
-        "gpu_activity",
-    ),
-    Metric(
-        "autopilot_activity_power_watts",
-        "Power that the GPU drew over the last look at a running job.",
-        ("gpu",),
-        "gpu_activity",
-    ),
-    Metric(
-        "autopilot_activity_sm_clock_hertz",
-        "Clock of the GPU's multiprocessors over the last look at a running job.",
-        ("gpu",),
-        "gpu_activity",
-    ),
-    Metric(
-        "autopilot_activity_sampling_cpu_ratio",
-        "Share of one core that looking at the GPUs of a running job took.",
-        (),
-        "gpu_activity",
-    ),
-    Metric(
-        "autopilot_activity_sampling_memory_bytes",
-        "Memory of the process that looked at the GPUs of a running job.",
-        (),
-        "gpu_activity",
-    ),
-    Metric(
-        "autopilot_ping_loss_ratio",
-        "Share of the node's pings that were lost, over all peers.",
-        ("plane",),
-        "ping_mesh",
-    ),
-    Metric(
-        "autopilot_ping_round_trip_seconds",
-        "Median round trip of the node's pings, over all peers.",
-        ("plane",),
-        "ping_mesh",
-    ),
-    Metric(
-        "autopilot_mesh_ping_loss_ratio",
-        f"Share of pings to a peer that were lost; in meshes of at most {MOST_MESH_HOSTS} hosts.",
-        ("plane", "peer"),
-        "ping_mesh",
-    ),
-    Metric(
-        "autopilot_mesh_ping_round_trip_seconds",
-        f"Median round trip to a peer; in meshes of at most {MOST_MESH_HOSTS} hosts.",
-        ("plane", "peer"),
-        "ping_mesh",
-    ),
-    Metric(
-        "autopilot_pair_bandwidth_bytes_per_second",
-        "What TCP carries, the median over the node's partners.",
-        ("plane", "direction"),
-        "iperf3_pairs",
-    ),
-    Metric(
-        "autopilot_mesh_bandwidth_bytes_per_second",
-        f"What TCP carries to a peer; in meshes of at most {MOST_MESH_HOSTS} hosts.",
-        ("plane", "peer"),
-        "iperf3_pairs",
-    ),
-    Metric(
-        "autopilot_volume_bound_seconds",
-        "Time from making a claim until it had a volume.",
-        ("storage_class",),
-        "volume_claim",
-    ),
-    Metric(
-        "autopilot_volume_ready_seconds",
-        "Time from making a claim until a pod ran with its volume.",
-        ("storage_class",),
-        "volume_claim",
-    ),
+)
+
+_OF_USAGE: Tuple[Metric, ...] = (
     Metric(
         "autopilot_gpu_usage_mean_ratio",
         "Share of the time in which a kernel ran, the mean over a capture.",
@@ -350,6 +151,9 @@ METRICS: Tuple[Metric, ...] = (
         ("gpu",),
         "gpu_usage",
     ),
+)
+
+_OF_RUN: Tuple[Metric, ...] = (
     Metric(
         "autopilot_run_status",
         f"The worst status of all nodes and of what lies between them: {_STATUS_WORDS}.",
@@ -383,54 +187,35 @@ COMPATIBILITY = Metric(
 
 _RUN_TIMESTAMP = "autopilot_run_timestamp_seconds"
 
+
+def _metrics_of(check: Check) -> List[Metric]:
+    """The metrics that a check's record declares."""
+    return [Metric(one.metric, one.help, one.labels, check.name) for one in check.metrics] + [
+        Metric(
+            one.metric,
+            f"{one.help}; in meshes of at most {MOST_MESH_HOSTS} hosts.",
+            ("plane", "peer"),
+            check.name,
+        )
+        for one in check.pair_metrics
+    ]
+
+
+#: All metrics: of nodes, of checks by their records, of captures of GPU usage, of the run.
+METRICS: Tuple[Metric, ...] = (
+    *_OF_NODE,
+    *(metric for check in registry.every() for metric in _metrics_of(check)),
+    *_OF_USAGE,
+    *_OF_RUN,
+)
+
 #: Check, measurement and unit -> metric.
 MEASURED: Dict[Tuple[str, str, str], str] = {
-    ("gpu_count", "gpu_count", "gpus"): "autopilot_gpus",
-    ("remapped_rows", "remapped_rows", "rows"): "autopilot_remapped_rows",
-    ("remapped_rows", "retired_pages", "pages"): "autopilot_retired_pages",
-    ("ecc_errors", "ecc_errors", "errors"): "autopilot_ecc_errors",
-    ("xid_errors", "xid_errors", "events"): "autopilot_xid_errors",
-    ("gpu_power", "power_limit", "watts"): "autopilot_power_limit_watts",
-    ("gpu_power", "clocks_held_back", "seconds"): "autopilot_clocks_held_back_seconds",
-    ("nvlink", "nvlinks_active", "links"): "autopilot_nvlinks_active",
-    ("nvlink", "nvlink_errors", "errors"): "autopilot_nvlink_errors",
-    ("pcie_link", "pcie_replays", "replays"): "autopilot_pcie_replays",
-    ("gpu_processes", "memory_used", "bytes"): "autopilot_gpu_memory_used_bytes",
-    ("infiniband", "port_active", "ports"): "autopilot_infiniband_port_active",
-    ("clock_sync", "clock_offset", "seconds"): "autopilot_clock_offset_seconds",
-    ("storage", "filesystem_free", "ratio"): "autopilot_filesystem_free_ratio",
-    ("gpu_visibility", "gpus_visible", "gpus"): "autopilot_gpus_visible",
-    ("image_registry", "image_lookup", "seconds"): "autopilot_image_lookup_seconds",
-    ("nfs_mounts", "nfs_answer", "seconds"): "autopilot_nfs_answer_seconds",
-    ("memory_and_cpu", "memory_errors", "errors"): "autopilot_memory_errors",
-    (
-        "memory_and_cpu",
-        "host_memory_bandwidth",
-        "bytes/s",
-    ): "autopilot_host_memory_bandwidth_bytes_per_second",
-    ("pcie_bandwidth", "pcie_bandwidth", "bytes/s"): "autopilot_pcie_bandwidth_bytes_per_second",
-    (
-        "pcie_bandwidth",
-        "pcie_bandwidth_concurrent",
-        "bytes/s",
-    ): "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
-    ("gpu_link", "gpu_link_bandwidth", "bytes/s"): "autopilot_gpu_link_bandwidth_bytes_per_second",
-    (
-        "gpu_memory",
-        "gpu_memory_bandwidth",
-        "bytes/s",
-    ): "autopilot_gpu_memory_bandwidth_bytes_per_second",
-    ("gpu_memory", "gpu_compute_rate", "FLOP/s"): "autopilot_gpu_compute_operations_per_second",
-    ("gpu_activity", "utilization", "ratio"): "autopilot_activity_utilization_ratio",
-    ("gpu_activity", "power", "watts"): "autopilot_activity_power_watts",
-    ("gpu_activity", "sm_clock", "hertz"): "autopilot_activity_sm_clock_hertz",
-    ("gpu_activity", "sampling_cpu", "ratio"): "autopilot_activity_sampling_cpu_ratio",
-    ("gpu_activity", "sampling_memory", "bytes"): "autopilot_activity_sampling_memory_bytes",
-    ("ping_mesh", "ping_loss", "ratio"): "autopilot_ping_loss_ratio",
-    ("ping_mesh", "ping_round_trip", "seconds"): "autopilot_ping_round_trip_seconds",
-    ("iperf3_pairs", "pair_bandwidth", "bytes/s"): "autopilot_pair_bandwidth_bytes_per_second",
-    ("volume_claim", "volume_bound", "seconds"): "autopilot_volume_bound_seconds",
-    ("volume_claim", "volume_ready", "seconds"): "autopilot_volume_ready_seconds",
+    **{
+        (check.name, one.measurement, one.unit): one.metric
+        for check in registry.every()
+        for one in check.metrics
+    },
     ("gpu_usage", "gpu_usage_mean", "ratio"): "autopilot_gpu_usage_mean_ratio",
     ("gpu_usage", "gpu_usage_p50", "ratio"): "autopilot_gpu_usage_median_ratio",
     ("gpu_usage", "gpu_usage_idle", "ratio"): "autopilot_gpu_usage_idle_ratio",
@@ -443,27 +228,20 @@ MEASURED: Dict[Tuple[str, str, str], str] = {
 }
 #: Check, measure and unit of a mesh's matrix -> metric, and by what the value is divided.
 _CELLS: Dict[Tuple[str, str, str], Tuple[str, float]] = {
-    ("iperf3_pairs", "bandwidth", "bits/s"): ("autopilot_mesh_bandwidth_bytes_per_second", 8.0),
-    ("ping_mesh", "loss", "ratio"): ("autopilot_mesh_ping_loss_ratio", 1.0),
-    ("ping_mesh", "round_trip_p50", "seconds"): ("autopilot_mesh_ping_round_trip_seconds", 1.0),
+    (check.name, one.measure, one.unit): (one.metric, one.divisor)
+    for check in registry.every()
+    for one in check.pair_metrics
 }
 
 _KNOWN: Dict[str, Metric] = {metric.name: metric for metric in METRICS + (COMPATIBILITY,)}
 
 #: The predecessor's label ``health`` -> check.
 _HEALTH = {
-    "pciebw": "pcie_bandwidth",
-    "remapped": "remapped_rows",
-    "power-slowdown": "gpu_power",
-    "gpumem": "gpu_memory",
-    "dcgm": "dcgm_diag",
-    "ping": "ping_mesh",
-    "pvc": "volume_claim",
+    check.predecessor_label: check.name for check in registry.every() if check.predecessor_label
 }
-#: Findings for which the predecessor's metric is 1.
+#: Check -> the findings for which the predecessor's metric is 1.
 _FLAGS = {
-    "remapped_rows": ("row_remap_pending",),
-    "gpu_power": ("hw_slowdown", "hw_thermal_slowdown", "power_brake"),
+    check.name: check.predecessor_flags for check in registry.every() if check.predecessor_flags
 }
 
 
@@ -730,10 +508,9 @@ def _compatible(node: NodeReport, cells: Sequence[MeshCell]) -> List[Sample]:
             ]
         elif result.status in (SKIP, UNKNOWN):
             continue
-        elif result.check == "remapped_rows":
-            found += [("remapped", index, value) for index, value in flags(result, models)]
-        elif result.check == "gpu_power":
-            found += [("power-slowdown", index, value) for index, value in flags(result, models)]
+        elif result.check in _FLAGS:
+            label = registry.load(result.check).predecessor_label
+            found += [(label, index, value) for index, value in flags(result, models)]
         elif result.check == "gpu_memory":
             found.append(("gpumem", "0", float(result.status == "fail")))
         elif result.check == "dcgm_diag":

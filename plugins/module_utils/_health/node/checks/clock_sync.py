@@ -20,6 +20,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 from ..system import programs
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult, Finding, Measurement, concluded
 from ...lenient import mapping
@@ -370,4 +371,13 @@ CHECK = Check(
     judge=judge,
     options=OPTIONS,
     gpu=False,
+    metrics=(
+        CheckMetric(
+            "clock_offset",
+            "seconds",
+            "autopilot_clock_offset_seconds",
+            "How far the clock is off, by the daemon that keeps it.",
+        ),
+    ),
+    status_text=StatusText("[[ CLOCK ]]", "CLOCK", "Clock"),
 )

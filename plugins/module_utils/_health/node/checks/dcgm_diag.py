@@ -25,6 +25,7 @@ from ..devices import dcgm_report, dcgm_run
 from ..framework import busy_gate
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import StatusText
 from ...knowledge import dcgm as knowledge
 from ...knowledge.gpus import model_of
 from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth
@@ -263,7 +264,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         findings = _judge_absence(readings, options, gpus)
     return judge_gpus(
         NAME,
-        readings,
+        gpus,
         lambda gpu, subject: ([], []),
         lambda found: _clean(readings, runs, what),
         findings,
@@ -671,4 +672,6 @@ CHECK = Check(
     deadline=deadline,
     grace=30.0,
     refuse=wanted,
+    status_text=StatusText("[[ DCGM ]]", "DCGM", "DCGM test"),
+    predecessor_label="dcgm",
 )

@@ -11,12 +11,25 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Callable, Dict, Hashable, Iterable, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Hashable,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypedDict,
+)
 
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import StatusText
 from ..system.host import Host
+from ...lenient import Unsigned, text
 from ...knowledge.gpus import NO_PROTECTION, model_of
 from ...model import (
     FAIL,
@@ -32,13 +45,16 @@ from ...model import (
 )
 from ..devices.nvml import LIBRARY_DIRECTORIES
 from ..framework.driver_findings import (
+    GpuReading,
+    ModeReading,
+    all_gpus,
     judge_gpus,
-    listed_gpus,
     members_of,
     read_gpus,
     read_parts,
     unread_findings,
-    whole_numbers,
+    unread_parts,
+    unsupported,
 )
 
 #: Processes, as the kernel names them (15 characters).
@@ -110,6 +126,45 @@ def odd_ones(values: Iterable[Value], least: int) -> List[Odd]:
     return found
 
 
+class FabricManager(TypedDict, total=False):
+    #: How many NVSwitches the node has.
+    switches: Unsigned
+    running: bool
+    #: By its log.
+    version: Optional[str]
+
+
+class FabricState(TypedDict, total=False):
+    """nvml.h, nvmlGpuFabricInfoV_t."""
+
+    state: Unsigned
+    status: Unsigned
+
+
+class DriverGpu(GpuReading, total=False):
+    vbios: Optional[str]
+    inforom: Optional[str]
+    gsp: Optional[str]
+    persistence: Optional[Unsigned]
+    compute_mode: Optional[Unsigned]
+    mig: Optional[ModeReading]
+    clocks: Optional[Dict[str, Optional[Unsigned]]]
+    fabric: Optional[FabricState]
+
+
+class DriverReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    library_version: Optional[str]
+    module_version: Optional[str]
+    cuda_library_versions: Dict[str, str]
+    cuda_version: Optional[str]
+    gpus: List[Optional[DriverGpu]]
+    fabric_manager: FabricManager
+    persistenced: bool
+    nvlink_disabled: Optional[bool]
+    processes_scope: str
+
+
 # --- measuring ---
 
 
@@ -148,7 +203,7 @@ def measure(probe: Probe) -> Readings:
 
 
 def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
-    def text(function: str) -> Optional[str]:
+    def version(function: str) -> Optional[str]:
         value = nvml.optional(gpu, function)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
@@ -163,9 +218,9 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
         return None if modes is None else dict(zip(("current", "pending"), modes))
 
     parts: Dict[str, Callable[[], Any]] = {
-        "vbios": lambda: text("nvmlDeviceGetVbiosVersion"),
-        "inforom": lambda: text("nvmlDeviceGetInforomImageVersion"),
-        "gsp": lambda: text("nvmlDeviceGetGspFirmwareVersion"),
+        "vbios": lambda: version("nvmlDeviceGetVbiosVersion"),
+        "inforom": lambda: version("nvmlDeviceGetInforomImageVersion"),
+        "gsp": lambda: version("nvmlDeviceGetGspFirmwareVersion"),
         "persistence": lambda: nvml.optional(gpu, "nvmlDeviceGetPersistenceMode"),
         "compute_mode": lambda: nvml.optional(gpu, "nvmlDeviceGetComputeMode"),
         "mig": mig,
@@ -225,29 +280,28 @@ def _found(pattern: Any, text: Optional[str]) -> Optional[str]:
 # --- judging ---
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
-    gpus = listed_gpus(readings)
+def judge(readings: DriverReadings, options: Options) -> CheckResult:
+    gpus = all_gpus(readings.get("gpus"))
     more = (
         _judge_versions(readings)
         + _judge_fabric_manager(readings, gpus)
         + _judge_alike(gpus)
         + _judge_persistence(readings, gpus)
     )
-    return judge_gpus(NAME, readings, _judge_gpu, lambda several: _summary(readings, several), more)
+    return judge_gpus(NAME, gpus, _judge_gpu, lambda several: _summary(readings, several), more)
 
 
-def _judge_versions(readings: Readings) -> List[Finding]:
-    module = readings.get("module_version")
-    if not _text(module):
+def _judge_versions(readings: DriverReadings) -> List[Finding]:
+    module = _filled(readings.get("module_version"))
+    if not module:
         # Under Windows' subsystem the driver is that of Windows, whose version is another.
         return []
-    names = (
-        ("driver_version", "the driver"),
-        ("library_version", "libnvidia-ml"),
-        ("module_version", "the kernel module"),
-    )
-    told = {words: readings[key] for key, words in names if _text(readings.get(key))}
+    versions = {
+        "the driver": _filled(readings.get("driver_version")),
+        "libnvidia-ml": _filled(readings.get("library_version")),
+        "the kernel module": module,
+    }
+    told = {words: version for words, version in versions.items() if version}
     if len(set(told.values())) > 1:
         message = (
             f"versions differ in the node: {_listed(told)}; reboot it, or load the module anew"
@@ -264,15 +318,9 @@ def _judge_versions(readings: Readings) -> List[Finding]:
         ]
     # In a container there may be one that is newer than the driver and goes together with it
     # (NVIDIA, CUDA Compatibility).
-    libraries = (
-        readings.get("cuda_library_versions") if readings.get("processes_scope") == "host" else None
-    )
-    other = (
-        {path: version for path, version in libraries.items() if version != module}
-        if isinstance(libraries, dict)
-        else {}
-    )
-    if other:
+    libraries = readings.get("cuda_library_versions") or {}
+    other = {path: version for path, version in libraries.items() if version != module}
+    if other and readings.get("processes_scope") == "host":
         # A driver that was updated and not loaded anew: programs that start now are refused (CUDA
         # error 803).
         message = (
@@ -292,18 +340,17 @@ def _judge_versions(readings: Readings) -> List[Finding]:
     return []
 
 
-def _judge_fabric_manager(readings: Readings, gpus: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_fabric_manager(readings: DriverReadings, gpus: List[DriverGpu]) -> List[Finding]:
     """NVSwitches are set up by the fabric manager ("NVIDIA Fabric Manager User Guide"): without it
     CUDA programs are refused (error 802).
     """
-    manager = readings.get("fabric_manager")
-    manager = manager if isinstance(manager, dict) else {}
-    switches = (whole_numbers(manager, ["switches"]) or {"switches": 0})["switches"]
+    manager = readings.get("fabric_manager") or FabricManager()
+    switches = manager.get("switches", 0)
     if not switches or readings.get("nvlink_disabled") is True:
         return []
-    version, module = manager.get("version"), readings.get("module_version")
+    version, module = _filled(manager.get("version")), _filled(readings.get("module_version"))
     if manager.get("running") is True:
-        if _text(version) and _text(module) and version != module:
+        if version and module and version != module:
             message = (
                 f"the fabric manager is {version} by its log and the kernel module is "
                 f"{module}; they go together only in the same version"
@@ -322,7 +369,7 @@ def _judge_fabric_manager(readings: Readings, gpus: List[Dict[str, Any]]) -> Lis
     # In a container that has process numbers of its own the fabric manager is not to be seen.
     if manager.get("running") is not False or readings.get("processes_scope") != "host":
         return []
-    states = [(whole_numbers(gpu.get("fabric"), ["state"]) or {}).get("state") for gpu in gpus]
+    states = [(gpu.get("fabric") or FabricState()).get("state") for gpu in gpus]
     joined = bool(states) and all(state == _JOINED for state in states)
     message = f"there are {switches} NVSwitches and nv-fabricmanager does not run; start it"
     message += (
@@ -342,15 +389,16 @@ def _judge_fabric_manager(readings: Readings, gpus: List[Dict[str, Any]]) -> Lis
     ]
 
 
-def _judge_alike(gpus: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_alike(gpus: List[DriverGpu]) -> List[Finding]:
     """GPUs of one model that have another firmware or compute mode than most of them."""
     subjects = {place: gpu_subject(gpu) for place, gpu in enumerate(gpus)}
     values = []
     for place, gpu in enumerate(gpus):
         for key, words in FIRMWARE:
-            if _text(gpu.get(key)):
-                values.append(Value(place, str(gpu.get("name")), words, gpu[key]))
-        mode = (whole_numbers(gpu, ["compute_mode"]) or {}).get("compute_mode")
+            version = _filled(gpu.get(key))
+            if version:
+                values.append(Value(place, str(gpu.get("name")), words, version))
+        mode = gpu.get("compute_mode")
         if mode is not None:
             values.append(
                 Value(
@@ -405,15 +453,11 @@ def _judge_halves(values: List[Value]) -> List[Finding]:
     return findings
 
 
-def _judge_persistence(readings: Readings, gpus: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_persistence(readings: DriverReadings, gpus: List[DriverGpu]) -> List[Finding]:
     """NVIDIA, Driver Persistence: without it the driver lets go of a GPU with its last user, so
     that the next waits, and settings and counters are lost.
     """
-    off = [
-        gpu
-        for gpu in gpus
-        if not gpu.get("error") and whole_numbers(gpu, ["persistence"]) == {"persistence": 0}
-    ]
+    off = [gpu for gpu in gpus if not gpu.get("error") and gpu.get("persistence") == 0]
     if not off:
         return []
     models = [model_of(gpu.get("name")) for gpu in off]
@@ -440,10 +484,9 @@ def _judge_persistence(readings: Readings, gpus: List[Dict[str, Any]]) -> List[F
     ]
 
 
-def _judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+def _judge_gpu(gpu: DriverGpu, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
     findings = []
-    mode = (whole_numbers(gpu, ["compute_mode"]) or {}).get("compute_mode")
-    mig = whole_numbers(gpu.get("mig"), ("current", "pending"))
+    mode, mig = gpu.get("compute_mode"), gpu.get("mig")
     if mode == _PROHIBITED:
         message = (
             "its compute mode is prohibited: CUDA programs are refused; set it back "
@@ -472,45 +515,38 @@ def _judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], Li
         findings.append(
             Finding("mig_mode_pending", WARN, message, "fix_configuration", subject, {"mig": mig})
         )
+    firmware = [part for part, _words in FIRMWARE]
     missing = [
-        part
-        for part in ("vbios", "inforom", "gsp")
-        if not (part in gpu and (gpu[part] is None or _text(gpu[part])))
+        part for part in firmware if not unsupported(gpu, part) and not _filled(gpu.get(part))
     ]
-    missing += [
-        part
-        for part in ("persistence", "compute_mode")
-        if not (part in gpu and (gpu[part] is None or whole_numbers(gpu, [part])))
-    ]
-    missing += [] if mig or ("mig" in gpu and gpu["mig"] is None) else ["mig"]
+    missing += unread_parts(gpu, ("persistence", "compute_mode", "mig"))
     return findings + unread_findings(gpu, subject, missing), []
 
 
-def _text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def _filled(value: object) -> str:
+    """The text; "" for a blank one and for anything else."""
+    return text(value) if text(value).strip() else ""
 
 
 def _switch(mode: int) -> str:
     return "on" if mode else "off"
 
 
-def _listed(versions: Dict[str, Any]) -> str:
+def _listed(versions: Dict[str, str]) -> str:
     return ", ".join(f"{words} {version}" for words, version in versions.items())
 
 
-def _summary(readings: Readings, gpus: List[Dict[str, Any]]) -> str:
+def _summary(readings: DriverReadings, gpus: List[DriverGpu]) -> str:
     """One line for a healthy node, with the versions."""
-    parts = [f"driver {readings.get('driver_version')}"] + (
-        [f"CUDA {readings['cuda_version']}"] if _text(readings.get("cuda_version")) else []
-    )
+    cuda = _filled(readings.get("cuda_version"))
+    parts = [f"driver {readings.get('driver_version')}"] + ([f"CUDA {cuda}"] if cuda else [])
     for key, words in FIRMWARE[:1]:
-        versions = sorted({gpu[key] for gpu in gpus if _text(gpu.get(key))})
+        versions = sorted(
+            {version for version in (_filled(gpu.get(key)) for gpu in gpus) if version}
+        )
         parts += [f"{words} {', '.join(versions)}"] if versions else []
-    on = sum(
-        1
-        for gpu in gpus
-        if (whole_numbers(gpu.get("mig"), ["current"]) or {"current": 0})["current"]
-    )
+    modes = [gpu.get("mig") for gpu in gpus]
+    on = sum(1 for mode in modes if mode and mode["current"])
     return ", ".join(parts + ([f"MIG on for {on} of {len(gpus)} GPUs"] if on else []))
 
 
@@ -523,4 +559,6 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=DriverReadings,
+    status_text=StatusText("[[ DRIVER ]]", "DRIVER", "Driver and firmware"),
 )

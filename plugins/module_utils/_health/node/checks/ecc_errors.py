@@ -10,10 +10,12 @@ rows of DRAM with errors is the check ``remapped_rows``.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
+from ...lenient import Unsigned
 from ...knowledge.gpus import NO_PROTECTION, are_contained, model_of
 from ...model import (
     FAIL,
@@ -32,16 +34,18 @@ from ..framework.driver_findings import (
     DRAM,
     NOT_READ,
     SRAM,
+    GpuReading,
+    ModeReading,
+    all_gpus,
     judge_gpus,
-    listed_gpus,
     members_of,
     named,
     read_gpus,
     read_parts,
     sram_threshold,
     unread_findings,
+    unread_parts,
     unsupported,
-    whole_numbers,
 )
 
 Values = Dict[str, int]
@@ -55,21 +59,43 @@ _TYPES = {"corrected": 0, "uncorrected": 1}
 _COUNTERS = {"volatile": 0, "aggregate": 1}
 
 _LOCATED = tuple(f"{counter}_{kind}" for counter in _COUNTERS for kind in _TYPES)
-_PARTS: Dict[str, Tuple[str, ...]] = {
-    "ecc_mode": ("current", "pending"),
-    "volatile": tuple(_TYPES),
-    "aggregate": tuple(_TYPES),
-    "sram": _LOCATED,
-    "dram": _LOCATED,
-}
+_PARTS = ("ecc_mode", "volatile", "aggregate", "sram", "dram", "sram_threshold_exceeded")
+
+
+class EccTotals(TypedDict):
+    """Errors of all memory since the last reset (volatile), or in the GPU's life (aggregate)."""
+
+    corrected: Unsigned
+    uncorrected: Unsigned
+
+
+class EccLocated(TypedDict):
+    """Errors of one kind of memory."""
+
+    volatile_corrected: Unsigned
+    volatile_uncorrected: Unsigned
+    aggregate_corrected: Unsigned
+    aggregate_uncorrected: Unsigned
+
+
+class EccGpu(GpuReading, total=False):
+    ecc_mode: Optional[ModeReading]
+    #: 1: the model comes with ECC on.
+    ecc_default: Optional[int]
+    volatile: Optional[EccTotals]
+    aggregate: Optional[EccTotals]
+    sram: Optional[EccLocated]
+    dram: Optional[EccLocated]
+    sram_threshold_exceeded: Optional[bool]
+
+
+class EccReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[EccGpu]]
 
 
 def measure(probe: Probe) -> Readings:
-    """``gpus``, each with ``ecc_mode`` (current, pending), ``ecc_default`` (1: the model comes with
-    ECC on), ``volatile`` and ``aggregate`` (corrected and uncorrected errors since the last reset
-    and in its life), ``sram`` and ``dram`` (the same as ``volatile_corrected`` and so on) and
-    ``sram_threshold_exceeded``. A part is None where the GPU or the driver does not have it.
-    """
+    """`EccReadings`: the memory errors that each GPU counted."""
     return read_gpus(probe, _read)
 
 
@@ -104,7 +130,9 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
         return None if status is None else bool(status["exceeded"])
 
     parts: Dict[str, Callable[[], Any]] = {
-        "ecc_mode": lambda: named(_PARTS["ecc_mode"], nvml.optional(gpu, "nvmlDeviceGetEccMode")),
+        "ecc_mode": lambda: named(
+            ("current", "pending"), nvml.optional(gpu, "nvmlDeviceGetEccMode")
+        ),
         "volatile": lambda: totals("volatile"),
         "aggregate": lambda: totals("aggregate"),
         "sram": lambda: located(SRAM),
@@ -115,13 +143,13 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     return read_parts(parts)
 
 
-def _first(values: Any) -> Optional[int]:
+def _first(values: Any) -> Any:
     """The binding gives this one number in a list."""
     return values[0] if isinstance(values, (list, tuple)) and values else values
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    gpus = listed_gpus(readings)
+def judge(readings: EccReadings, options: Options) -> CheckResult:
+    gpus = all_gpus(readings.get("gpus"))
     silent = [gpu for gpu in gpus if not gpu.get("error") and _without_ecc(gpu)]
     if silent and len(silent) == len(gpus):
         return CheckResult(
@@ -150,72 +178,56 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             )
         )
     return judge_gpus(
-        NAME, readings, lambda gpu, subject: _judge_gpu(gpu, subject, options), _summary, told
+        NAME, gpus, lambda gpu, subject: _judge_gpu(gpu, subject, options), _summary, told
     )
 
 
 def _judge_gpu(
-    gpu: Dict[str, Any], subject: Subject, options: Options
+    gpu: EccGpu, subject: Subject, options: Options
 ) -> Tuple[List[Finding], List[Measurement]]:
-    parts = {name: whole_numbers(gpu.get(name), names) for name, names in _PARTS.items()}
-    missing = [name for name in _PARTS if parts[name] is None and not unsupported(gpu, name)]
-    findings = _judge_threshold(gpu, parts, subject)
-    if "sram_threshold_exceeded" not in gpu or not isinstance(
-        gpu["sram_threshold_exceeded"], (bool, type(None))
-    ):
-        missing.append("sram_threshold_exceeded")
-    findings += _judge_mode(gpu, parts["ecc_mode"], subject)
-    volatile, aggregate = parts["volatile"], parts["aggregate"]
-    if volatile:
-        findings += _judge_uncorrectable(gpu, volatile, parts, subject) + _judge_corrected(
-            volatile, parts, options, subject
-        )
-    if aggregate and aggregate["uncorrected"] and not (volatile and volatile["uncorrected"]):
-        since = (
-            "none since its last reset"
-            if volatile
-            else "whether some came since its last reset is not known"
-        )
-        message = (
-            f"{aggregate['uncorrected']} uncorrectable memory errors in its "
-            f"life{_where(parts, 'aggregate_uncorrected')}, {since}"
-        )
-        findings.append(
-            Finding("past_ecc_errors", PASS, message, "none", subject, _evidence(parts))
-        )
-    if parts["ecc_mode"] and parts["ecc_mode"]["current"] and unsupported(gpu, "volatile"):
-        findings.append(
-            Finding(
-                "unsupported",
-                SKIP,
-                "has ECC on and does not report what it counts",
-                "none",
-                subject,
-            )
-        )
-    return findings + unread_findings(gpu, subject, missing), _measured(parts, subject)
+    findings = []
+    if gpu.get("sram_threshold_exceeded"):
+        findings.append(sram_threshold(subject, _evidence(gpu)))
+    findings += _judge_mode(gpu, subject)
+    findings += _judge_uncorrectable(gpu, subject)
+    findings += _judge_corrected(gpu, options, subject)
+    findings += _judge_past(gpu, subject)
+    mode = gpu.get("ecc_mode")
+    if mode and mode["current"] and unsupported(gpu, "volatile"):
+        message = "has ECC on and does not report what it counts"
+        findings.append(Finding("unsupported", SKIP, message, "none", subject))
+    findings += unread_findings(gpu, subject, unread_parts(gpu, _PARTS))
+    return findings, _measured(gpu, subject)
 
 
-def _without_ecc(gpu: Dict[str, Any]) -> bool:
+def _judge_past(gpu: EccGpu, subject: Subject) -> List[Finding]:
+    volatile, aggregate = gpu.get("volatile"), gpu.get("aggregate")
+    if not aggregate or not aggregate["uncorrected"] or (volatile and volatile["uncorrected"]):
+        return []
+    since = (
+        "none since its last reset"
+        if volatile
+        else "whether some came since its last reset is not known"
+    )
+    sram, dram = gpu.get("sram"), gpu.get("dram")
+    where = _by_location(
+        sram and sram["aggregate_uncorrected"], dram and dram["aggregate_uncorrected"]
+    )
+    message = f"{aggregate['uncorrected']} uncorrectable memory errors in its life{where}, {since}"
+    return [Finding("past_ecc_errors", PASS, message, "none", subject, _evidence(gpu))]
+
+
+def _without_ecc(gpu: EccGpu) -> bool:
     """Zeros without an ECC mode are what a GPU without ECC may answer instead of "not supported"."""
-    volatile = whole_numbers(gpu.get("volatile"), _TYPES)
+    volatile = gpu.get("volatile")
     counts_nothing = unsupported(gpu, "volatile") or (
         volatile is not None and not any(volatile.values())
     )
     return unsupported(gpu, "ecc_mode") and counts_nothing
 
 
-def _judge_threshold(
-    gpu: Dict[str, Any], parts: Dict[str, Optional[Values]], subject: Subject
-) -> List[Finding]:
-    return (
-        [sram_threshold(subject, _evidence(parts))]
-        if gpu.get("sram_threshold_exceeded") is True
-        else []
-    )
-
-
-def _judge_mode(gpu: Dict[str, Any], mode: Optional[Values], subject: Subject) -> List[Finding]:
+def _judge_mode(gpu: EccGpu, subject: Subject) -> List[Finding]:
+    mode = gpu.get("ecc_mode")
     if not mode:
         return []
     if mode["current"] != mode["pending"]:
@@ -264,24 +276,19 @@ def _switch(mode: int) -> str:
     return "on" if mode else "off"
 
 
-def _judge_uncorrectable(
-    gpu: Dict[str, Any], volatile: Values, parts: Dict[str, Optional[Values]], subject: Subject
-) -> List[Finding]:
+def _judge_uncorrectable(gpu: EccGpu, subject: Subject) -> List[Finding]:
     """Those that are not contained are DCGM's isolate (DCGM_FR_VOLATILE_DBE_DETECTED): what was
     hit, and whether it still holds wrong data, is not known before a reset.
     """
-    count = volatile["uncorrected"]
-    if not count:
+    volatile, sram, dram = gpu.get("volatile"), gpu.get("sram"), gpu.get("dram")
+    if not volatile or not volatile["uncorrected"]:
         return []
-    contained = are_contained(
-        gpu.get("name"),
-        count,
-        *((parts[name] or {}).get("volatile_uncorrected") for name in ("dram", "sram")),
-    )
-    message = (
-        f"{_errors(count, 'uncorrectable')} since its last "
-        f"reset{_where(parts, 'volatile_uncorrected')}; "
-    )
+    count = volatile["uncorrected"]
+    in_sram = sram["volatile_uncorrected"] if sram else None
+    in_dram = dram["volatile_uncorrected"] if dram else None
+    contained = are_contained(gpu.get("name"), count, in_dram, in_sram)
+    where = _by_location(in_sram, in_dram)
+    message = f"{_errors(count, 'uncorrectable')} since its last reset{where}; "
     message += (
         "it contains them and may finish its work; reset it before long"
         if contained
@@ -294,19 +301,24 @@ def _judge_uncorrectable(
             message,
             "reset_gpu",
             subject,
-            _evidence(parts),
+            _evidence(gpu),
         )
     ]
 
 
-def _judge_corrected(
-    volatile: Values, parts: Dict[str, Optional[Values]], options: Options, subject: Subject
-) -> List[Finding]:
-    sram, dram = ((parts[name] or {}).get("volatile_corrected") for name in ("sram", "dram"))
+def _judge_corrected(gpu: EccGpu, options: Options, subject: Subject) -> List[Finding]:
+    volatile, sram, dram = gpu.get("volatile"), gpu.get("sram"), gpu.get("dram")
+    if not volatile:
+        return []
     # Where the driver does not tell them apart, the higher limit is that of all together.
-    other = volatile["corrected"] if dram is None else dram
+    other = volatile["corrected"] if dram is None else dram["volatile_corrected"]
     counts = [
-        ("SRAM", sram, "sram_corrected_limit", SRAM_CORRECTED),
+        (
+            "SRAM",
+            sram["volatile_corrected"] if sram else None,
+            "sram_corrected_limit",
+            SRAM_CORRECTED,
+        ),
         ("DRAM", other, "dram_corrected_limit", DRAM_CORRECTED),
     ]
     over = []
@@ -323,7 +335,7 @@ def _judge_corrected(
         f"many corrected memory errors since its last reset: {' and '.join(over)}; look "
         "at its temperature, and watch the count"
     )
-    return [Finding("many_corrected_ecc_errors", WARN, message, "watch", subject, _evidence(parts))]
+    return [Finding("many_corrected_ecc_errors", WARN, message, "watch", subject, _evidence(gpu))]
 
 
 def _gpus(count: int) -> str:
@@ -334,45 +346,42 @@ def _errors(count: int, kind: str) -> str:
     return f"{count} {kind} memory error{'' if count == 1 else 's'}"
 
 
-def _where(parts: Dict[str, Optional[Values]], counter: str) -> str:
-    """The count by location, as far as it is told."""
-    words = [
-        f"{name.upper()} {values[counter]}"
-        for name, values in ((name, parts[name]) for name in ("sram", "dram"))
-        if values and values[counter]
-    ]
+def _by_location(sram: Optional[int], dram: Optional[int]) -> str:
+    """The count by location, as far as it is known and not 0."""
+    words = [f"{name} {count}" for name, count in (("SRAM", sram), ("DRAM", dram)) if count]
     return f" ({', '.join(words)})" if words else ""
 
 
-def _evidence(parts: Dict[str, Optional[Values]]) -> Dict[str, Any]:
-    return {name: parts[name] for name in ("volatile", "aggregate", "sram", "dram") if parts[name]}
-
-
-def _measured(parts: Dict[str, Optional[Values]], subject: Subject) -> List[Measurement]:
-    return [
-        Measurement(
-            "ecc_errors",
-            count,
-            "errors",
-            {"gpu": str(subject.index), "counter": counter, "kind": kind},
-        )
-        for counter in _COUNTERS
-        for kind, count in (parts[counter] or {}).items()
-    ]
-
-
-def _summary(gpus: List[Dict[str, Any]]) -> str:
-    """One line for a healthy node, with the numbers."""
-    counted = {
-        counter: [
-            values for values in (whole_numbers(gpu.get(counter), _TYPES) for gpu in gpus) if values
-        ]
-        for counter in _COUNTERS
+def _evidence(gpu: EccGpu) -> Dict[str, Any]:
+    counts = {
+        "volatile": gpu.get("volatile"),
+        "aggregate": gpu.get("aggregate"),
+        "sram": gpu.get("sram"),
+        "dram": gpu.get("dram"),
     }
-    if not counted["volatile"]:
+    return {name: values for name, values in counts.items() if values}
+
+
+def _measured(gpu: EccGpu, subject: Subject) -> List[Measurement]:
+    label = {"gpu": str(subject.index)}
+    found = []
+    for counter, totals in (("volatile", gpu.get("volatile")), ("aggregate", gpu.get("aggregate"))):
+        if totals:
+            counts = (("corrected", totals["corrected"]), ("uncorrected", totals["uncorrected"]))
+            for kind, count in counts:
+                labels = dict(label, counter=counter, kind=kind)
+                found.append(Measurement("ecc_errors", count, "errors", labels))
+    return found
+
+
+def _summary(gpus: List[EccGpu]) -> str:
+    """One line for a healthy node, with the numbers."""
+    volatile = [totals for totals in (gpu.get("volatile") for gpu in gpus) if totals]
+    aggregate = [totals for totals in (gpu.get("aggregate") for gpu in gpus) if totals]
+    if not volatile:
         return f"{_gpus(len(gpus))} without counters of memory errors"
-    corrected = sum(values["corrected"] for values in counted["volatile"])
-    past = sum(values["uncorrected"] for values in counted["aggregate"])
+    corrected = sum(totals["corrected"] for totals in volatile)
+    past = sum(totals["uncorrected"] for totals in aggregate)
     words = f"{_gpus(len(gpus))}: no uncorrectable memory errors since the last reset"
     return (
         words
@@ -390,8 +399,19 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=EccReadings,
     options={
         "sram_corrected_limit": {"type": "int", "default": SRAM_CORRECTED},
         "dram_corrected_limit": {"type": "int", "default": DRAM_CORRECTED},
     },
+    metrics=(
+        CheckMetric(
+            "ecc_errors",
+            "errors",
+            "autopilot_ecc_errors",
+            "Memory errors: volatile since the GPU's last reset, aggregate in its life.",
+            ("gpu", "counter", "kind"),
+        ),
+    ),
+    status_text=StatusText("[[ ECC ERRORS ]]", "ECC ERRORS", "ECC errors"),
 )

@@ -13,6 +13,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import StatusText
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject, concluded
 from ...lenient import mapping
@@ -491,4 +492,5 @@ CHECK = Check(
     judge=judge,
     options=OPTIONS,
     gpu=False,
+    status_text=StatusText("[[ ETHERNET ]]", "ETHERNET", "Ethernet interfaces"),
 )

@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 
 from ..framework.check import WHEN_NAMED, Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..devices.clock_events import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SLOWDOWNS, SW_THERMAL
 from ...knowledge.gpus import are_contained
 from ...model import (
@@ -602,4 +603,40 @@ CHECK = Check(
     },
     deadline=lambda options, gpus: float(options["window"]) + _SLACK,
     refuse=refuse,
+    metrics=(
+        CheckMetric(
+            "utilization",
+            "ratio",
+            "autopilot_activity_utilization_ratio",
+            "How busy the GPU was over the last look at a running job.",
+            ("gpu",),
+        ),
+        CheckMetric(
+            "power",
+            "watts",
+            "autopilot_activity_power_watts",
+            "Power that the GPU drew over the last look at a running job.",
+            ("gpu",),
+        ),
+        CheckMetric(
+            "sm_clock",
+            "hertz",
+            "autopilot_activity_sm_clock_hertz",
+            "Clock of the GPU's multiprocessors over the last look at a running job.",
+            ("gpu",),
+        ),
+        CheckMetric(
+            "sampling_cpu",
+            "ratio",
+            "autopilot_activity_sampling_cpu_ratio",
+            "Share of one core that looking at the GPUs of a running job took.",
+        ),
+        CheckMetric(
+            "sampling_memory",
+            "bytes",
+            "autopilot_activity_sampling_memory_bytes",
+            "Memory of the process that looked at the GPUs of a running job.",
+        ),
+    ),
+    status_text=StatusText("[[ GPU ACTIVITY ]]", "GPU ACTIVITY", "What the GPUs do"),
 )

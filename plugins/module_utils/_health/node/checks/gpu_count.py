@@ -5,10 +5,11 @@
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...model import (
     FAIL,
     PASSIVE,
@@ -21,13 +22,29 @@ from ...model import (
     concluded,
     gpu_subject,
 )
-from ..framework.driver_findings import judge_gpus, listed_gpus, read_gpus
+from ..framework.driver_findings import GpuReading, all_gpus, judge_gpus, read_gpus
+
+
+class PciDevice(TypedDict, total=False):
+    pci: str
+    #: The kernel driver that holds it; None where none does.
+    driver: Optional[str]
+
+
+class CountReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    #: As NVML lists them.
+    gpus: List[Optional[GpuReading]]
+    #: As sysfs lists them; None where it cannot be read.
+    pci: Optional[List[Optional[PciDevice]]]
+    #: Bus ids in /proc/driver/nvidia; None where it cannot be read.
+    kernel: Any
+    #: Which GPUs a container runtime was asked to show.
+    visible_devices: Any
 
 
 def measure(probe: Probe) -> Readings:
-    """``gpus`` as NVML lists them, ``pci`` as sysfs does, ``kernel`` as /proc/driver/nvidia does
-    (None: not readable), and ``visible_devices``, what a container runtime was asked to show.
-    """
+    """`CountReadings`: the GPUs by NVML, by sysfs and by the kernel driver."""
     readings = read_gpus(probe, lambda nvml, gpu: {})
     readings["pci"] = probe.host.pci_gpus()
     readings["kernel"] = probe.host.driver_gpus()
@@ -35,25 +52,27 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    if not isinstance(readings.get("gpus"), list):
+def judge(readings: CountReadings, options: Options) -> CheckResult:
+    if "gpus" not in readings:
         return concluded(
             NAME,
             [Finding("no_gpu_seen", UNKNOWN, "the driver was not asked for its GPUs", "watch")],
             "",
         )
-    gpus = listed_gpus(readings)
+    gpus = all_gpus(readings["gpus"])
     findings: List[Finding] = []
-    if "pci" not in readings or not (readings["pci"] is None or _is_bus(readings["pci"])):
+    bus = readings.get("pci")
+    devices = [device for device in bus or [] if device and "pci" in device]
+    if "pci" not in readings or len(devices) < len(bus or []):
         findings.append(Finding("bus_not_read", UNKNOWN, "the PCI bus was not read", "watch"))
-    elif readings["pci"] is not None:
-        findings += _compared(gpus, readings["pci"], readings.get("visible_devices"))
+    elif bus is not None:
+        findings += _compare_to_bus(gpus, devices, readings.get("visible_devices"))
     expected = options.get("expected_gpus")
     if expected is not None and len(gpus) != expected:
         evidence = {
             "expected_gpus": expected,
             "nvml": len(gpus),
-            "pci": _length(readings.get("pci")),
+            "pci": None if bus is None else len(bus),
             "kernel": readings.get("kernel"),
         }
         message = f"the driver shows {len(gpus)} GPUs, the inventory expects {expected}"
@@ -68,25 +87,15 @@ def judge(readings: Readings, options: Options) -> CheckResult:
                     "more_gpus_than_expected", WARN, message, "fix_configuration", evidence=evidence
                 )
             )
-    result = judge_gpus(NAME, readings, _identified, _all_there, findings)
+    result = judge_gpus(NAME, gpus, _identified, _all_there, findings)
     counted = [Measurement("gpu_count", len(gpus), "gpus")]
     return concluded(NAME, result.findings, result.summary, counted if gpus else [])
 
 
-def _length(value: Any) -> Optional[int]:
-    return len(value) if isinstance(value, list) else None
-
-
-def _is_bus(value: Any) -> bool:
-    return isinstance(value, list) and all(
-        isinstance(device, dict) and isinstance(device.get("pci"), str) for device in value
-    )
-
-
-def _compared(
-    gpus: List[Dict[str, Any]], bus: List[Dict[str, Any]], visible_devices: Any
+def _compare_to_bus(
+    gpus: List[GpuReading], bus: List[PciDevice], visible_devices: Any
 ) -> List[Finding]:
-    """Who is on the bus and not in NVML, and the other way round."""
+    """GPUs on the bus that NVML does not list, and the other way round."""
     findings: List[Finding] = []
     seen = [gpu.get("pci") for gpu in gpus]
     absent = [
@@ -139,14 +148,13 @@ def _compared(
     return findings
 
 
-def _identified(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
-    known = isinstance(gpu.get("pci"), str) and bool(gpu["pci"])
-    return [] if known else [
+def _identified(gpu: GpuReading, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+    return [] if gpu.get("pci") else [
         Finding("gpu_not_read", UNKNOWN, "was not read: it has no bus id", "watch", subject)
     ], []
 
 
-def _all_there(gpus: List[Dict[str, Any]]) -> str:
+def _all_there(gpus: List[GpuReading]) -> str:
     models = sorted({str(gpu.get("name")) for gpu in gpus})
     return f"{len(gpus)} x {' and '.join(models)}"
 
@@ -159,4 +167,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    metrics=(CheckMetric("gpu_count", "gpus", "autopilot_gpus", "GPUs that the driver shows."),),
+    status_text=StatusText("[[ GPU COUNT ]]", "GPU COUNT", "GPU count"),
+    readings=CountReadings,
 )

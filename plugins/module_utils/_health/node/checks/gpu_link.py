@@ -17,6 +17,7 @@ from ..devices import pcie_state
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GB
 from ...knowledge.nvlinks import nvlinks_of
 from ...model import (
@@ -188,7 +189,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             )
         return [], _measurements(gpu, pairs)
 
-    result = judge_gpus(NAME, readings, judge_gpu, lambda _gpus: "", found)
+    result = judge_gpus(NAME, gpus, judge_gpu, lambda _gpus: "", found)
     return concluded(
         NAME,
         result.findings + lost_meanwhile(gpus, readings.get("after")),
@@ -540,4 +541,14 @@ CHECK = Check(
     deadline=deadline,
     grace=2.0,
     options={"minimum": {"type": "float"}, "force": {"type": "bool", "default": False}},
+    metrics=(
+        CheckMetric(
+            "gpu_link_bandwidth",
+            "bytes/s",
+            "autopilot_gpu_link_bandwidth_bytes_per_second",
+            "The slowest direction of copies between the GPU and another, by what they go over.",
+            ("gpu", "kind"),
+        ),
+    ),
+    status_text=StatusText("[[ GPU LINK ]]", "GPU LINK", "Bandwidth between GPUs"),
 )

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GB
 from ...knowledge.memory import memory_bandwidth_of
 from ...model import (
@@ -144,7 +145,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         return found, _measurements(gpu)
 
     result = judge_gpus(
-        NAME, readings, judge_gpu, lambda _gpus: "", gates.findings + node_findings(gpus)
+        NAME, gpus, judge_gpu, lambda _gpus: "", gates.findings + node_findings(gpus)
     )
     lost = lost_meanwhile(gpus, readings.get("after"))
     return concluded(NAME, result.findings + lost, _healthy(gpus), result.measurements)
@@ -306,4 +307,22 @@ CHECK = Check(
     deadline=deadline,
     grace=2.0,
     options={"minimum": {"type": "float"}, "force": {"type": "bool", "default": False}},
+    metrics=(
+        CheckMetric(
+            "gpu_memory_bandwidth",
+            "bytes/s",
+            "autopilot_gpu_memory_bandwidth_bytes_per_second",
+            "Bandwidth of the GPU's memory by our triad kernel.",
+            ("gpu",),
+        ),
+        CheckMetric(
+            "gpu_compute_rate",
+            "FLOP/s",
+            "autopilot_gpu_compute_operations_per_second",
+            "Floating point operations of our kernels, fp64 multiply-adds and tensor core products: compares GPUs of a model.",
+            ("gpu", "kind"),
+        ),
+    ),
+    status_text=StatusText("[[ GPU-MEM ]]", "GPU MEM Test", "GPU memory test"),
+    predecessor_label="gpumem",
 )

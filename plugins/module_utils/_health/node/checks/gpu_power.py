@@ -13,11 +13,12 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
 from ..devices import clock_events
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..devices.clock_events import (
     HOT_SHARE,
     HW_SLOWDOWN,
@@ -30,6 +31,7 @@ from ..devices.clock_events import (
     VIOLATIONS,
     duration,
 )
+from ...lenient import Unsigned, positive
 from ...model import (
     FAIL,
     PASS,
@@ -43,13 +45,15 @@ from ...model import (
     Subject,
 )
 from ..framework.driver_findings import (
+    GpuReading,
+    all_gpus,
     judge_gpus,
-    listed_gpus,
+    named,
     read_gpus,
     read_parts,
     unread_findings,
+    unread_parts,
     unsupported,
-    whole_numbers,
 )
 
 Values = Dict[str, int]
@@ -62,21 +66,47 @@ LOOKS, PAUSE = 5, 0.25
 #: down for heat cools, lets go and does it again, so that not all of them need to.
 ENOUGH_LOOKS = 3
 
-_PARTS: Dict[str, Tuple[str, ...]] = {
-    "power_limit": ("enforced", "configured", "default"),
-    "graphics_clock": ("application", "default"),
-    "memory_clock": ("application", "default"),
-}
+_PARTS = ("power_limit", "graphics_clock", "memory_clock")
 _GRAPHICS, _MEMORY = 0, 2
 
 
+class PowerLimit(TypedDict):
+    """Milliwatts."""
+
+    enforced: Unsigned
+    configured: Unsigned
+    default: Unsigned
+
+
+class ApplicationClock(TypedDict):
+    """MHz."""
+
+    application: Unsigned
+    default: Unsigned
+
+
+class PowerGpu(GpuReading, total=False):
+    #: Clock event reasons, one number a look; None for a look that is not understood.
+    reasons: Optional[List[Optional[Unsigned]]]
+    #: Nanoseconds by cause that the clocks were held back, since the driver was loaded.
+    violations: Dict[str, Optional[Unsigned]]
+    power_limit: Optional[PowerLimit]
+    graphics_clock: Optional[ApplicationClock]
+    memory_clock: Optional[ApplicationClock]
+    #: Of a GPU that was looked at for longer.
+    looked_seconds: float
+    violations_meanwhile: Dict[str, Optional[Unsigned]]
+
+
+class PowerReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[PowerGpu]]
+    #: The node's.
+    uptime_seconds: Optional[float]
+
+
 def measure(probe: Probe) -> Readings:
-    """``gpus``, each with ``reasons`` (clock event reasons, one number a look), ``violations``
-    (nanoseconds by cause that the clocks were held back, since the driver was loaded),
-    ``power_limit`` in milliwatts and ``graphics_clock`` and ``memory_clock`` in MHz. A GPU that was
-    looked at for longer has ``looked_seconds`` and ``violations_meanwhile`` too. ``uptime_seconds``
-    is the node's.
-    """
+    """`PowerReadings`; a GPU that shows a slowdown is looked at `LOOKS` times."""
     readings = read_gpus(probe, _read)
     readings["uptime_seconds"] = probe.host.uptime()
     slow = [
@@ -119,91 +149,88 @@ def _look_again(nvml: Any, gpus: List[Dict[str, Any]]) -> None:
 
 
 def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
-    def values(part: str, *calls: Tuple[Any, ...]) -> Optional[Values]:
-        found = [nvml.optional(gpu, *call) for call in calls]
-        return None if None in found else dict(zip(_PARTS[part], found))
+    def limits() -> Optional[Values]:
+        values = [
+            nvml.optional(gpu, function)
+            for function in (
+                "nvmlDeviceGetEnforcedPowerLimit",
+                "nvmlDeviceGetPowerManagementLimit",
+                "nvmlDeviceGetPowerManagementDefaultLimit",
+            )
+        ]
+        return named(("enforced", "configured", "default"), values)
 
-    def clock(part: str, domain: int) -> Optional[Values]:
-        return values(
-            part,
-            ("nvmlDeviceGetApplicationsClock", domain),
-            ("nvmlDeviceGetDefaultApplicationsClock", domain),
-        )
+    def clock(domain: int) -> Optional[Values]:
+        values = [
+            nvml.optional(gpu, function, domain)
+            for function in (
+                "nvmlDeviceGetApplicationsClock",
+                "nvmlDeviceGetDefaultApplicationsClock",
+            )
+        ]
+        return named(("application", "default"), values)
 
     return read_parts(
         {
             "reasons": lambda: [clock_events.reasons(nvml, gpu)],
             "violations": lambda: clock_events.violations(nvml, gpu),
-            "power_limit": lambda: values(
-                "power_limit",
-                ("nvmlDeviceGetEnforcedPowerLimit",),
-                ("nvmlDeviceGetPowerManagementLimit",),
-                ("nvmlDeviceGetPowerManagementDefaultLimit",),
-            ),
-            "graphics_clock": lambda: clock("graphics_clock", _GRAPHICS),
-            "memory_clock": lambda: clock("memory_clock", _MEMORY),
+            "power_limit": limits,
+            "graphics_clock": lambda: clock(_GRAPHICS),
+            "memory_clock": lambda: clock(_MEMORY),
         }
     )
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    uptime = readings.get("uptime_seconds") if isinstance(readings, dict) else None
-    uptime = float(uptime) if isinstance(uptime, (int, float)) and 0 < uptime < 1e12 else 0.0
+def judge(readings: PowerReadings, options: Options) -> CheckResult:
+    gpus, uptime = all_gpus(readings.get("gpus")), positive(readings.get("uptime_seconds")) or 0.0
     return judge_gpus(
         NAME,
-        readings,
+        gpus,
         lambda gpu, subject: _judge_gpu(gpu, subject, uptime),
         _summary,
-        _not_reported(listed_gpus(readings)),
+        _not_reported(gpus),
     )
 
 
 def _judge_gpu(
-    gpu: Dict[str, Any], subject: Subject, uptime: float
+    gpu: PowerGpu, subject: Subject, uptime: float
 ) -> Tuple[List[Finding], List[Measurement]]:
-    parts = {name: whole_numbers(gpu.get(name), names) for name, names in _PARTS.items()}
-    missing = [name for name in _PARTS if parts[name] is None and not unsupported(gpu, name)]
+    missing = unread_parts(gpu, _PARTS)
     looks = _looks(gpu)
     findings: List[Finding] = []
     if looks:
         findings += _judge_looks(looks, gpu, subject)
     elif unsupported(gpu, "reasons"):
-        findings.append(
-            Finding(
-                "unsupported", SKIP, "does not report what holds its clocks back", "none", subject
-            )
-        )
+        message = "does not report what holds its clocks back"
+        findings.append(Finding("unsupported", SKIP, message, "none", subject))
     else:
         missing = ["reasons"] + missing
     violations = gpu.get("violations")
-    if not isinstance(violations, dict) or any(
-        whole_numbers(violations, [cause]) is None for cause in VIOLATIONS if cause in violations
-    ):
+    if violations is None or any(violations.get(cause, 0) is None for cause in VIOLATIONS):
         missing.append("violations")
     findings += (
         _judge_heat(_counters(violations), uptime, subject)
-        + _judge_limits(parts, subject)
+        + _judge_limit(gpu.get("power_limit"), subject)
+        + _judge_clock("graphics", gpu.get("graphics_clock"), subject)
+        + _judge_clock("memory", gpu.get("memory_clock"), subject)
         + unread_findings(gpu, subject, missing)
     )
-    return findings, _measured(gpu, parts["power_limit"], subject)
+    return findings, _measured(gpu, subject)
 
 
-def _looks(gpu: Dict[str, Any]) -> List[int]:
+def _looks(gpu: PowerGpu) -> List[int]:
     """The clock event reasons, none at all when one of them is not understood."""
-    looks = gpu.get("reasons")
-    read = (
-        [whole_numbers({"look": look}, ["look"]) for look in looks]
-        if isinstance(looks, list)
-        else []
-    )
-    return [] if None in read else [look["look"] for look in read if look]
+    looks = gpu.get("reasons") or []
+    return [] if None in looks else [look for look in looks if look is not None]
 
 
-def _counters(part: Any) -> Values:
-    return {cause: part[cause] for cause in VIOLATIONS if whole_numbers(part, [cause])}
+def _counters(violations: Optional[Dict[str, Optional[Unsigned]]]) -> Values:
+    """Nanoseconds by known cause."""
+    counted = ((cause, (violations or {}).get(cause)) for cause in VIOLATIONS)
+    return {cause: value for cause, value in counted if value is not None}
 
 
-def _judge_looks(looks: List[int], gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
+def _judge_looks(looks: List[int], gpu: PowerGpu, subject: Subject) -> List[Finding]:
     findings = []
     evidence: Dict[str, Any] = {"reasons": [hex(look) for look in looks]}
     meanwhile = {
@@ -265,9 +292,8 @@ def _judge_heat(violations: Values, uptime: float, subject: Subject) -> List[Fin
     ]
 
 
-def _judge_limits(parts: Dict[str, Optional[Values]], subject: Subject) -> List[Finding]:
+def _judge_limit(limit: Optional[PowerLimit], subject: Subject) -> List[Finding]:
     findings = []
-    limit = parts["power_limit"]
     if limit and limit["enforced"] < limit["default"]:
         message = (
             f"power limit {_watts(limit['enforced'])} W, the default is "
@@ -291,45 +317,37 @@ def _judge_limits(parts: Dict[str, Optional[Values]], subject: Subject) -> List[
                 {"power_limit_milliwatts": limit},
             )
         )
-    for name, domain in (("graphics_clock", "graphics"), ("memory_clock", "memory")):
-        clock = parts[name]
-        if clock and clock["application"] < clock["default"]:
-            message = (
-                f"{domain} application clock {clock['application']} MHz, the default is "
-                f"{clock['default']} MHz"
-            )
-            message += f"; set it back with: nvidia-smi -i {subject.index} -rac"
-            findings.append(
-                Finding(
-                    "application_clock_lowered",
-                    WARN,
-                    message,
-                    "fix_configuration",
-                    subject,
-                    {f"{name}_mhz": clock},
-                )
-            )
     return findings
 
 
-def _not_reported(gpus: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_clock(domain: str, clock: Optional[ApplicationClock], subject: Subject) -> List[Finding]:
+    if not clock or clock["application"] >= clock["default"]:
+        return []
+    message = (
+        f"{domain} application clock {clock['application']} MHz, the default is "
+        f"{clock['default']} MHz; set it back with: nvidia-smi -i {subject.index} -rac"
+    )
+    evidence = {f"{domain}_clock_mhz": clock}
+    return [
+        Finding("application_clock_lowered", WARN, message, "fix_configuration", subject, evidence)
+    ]
+
+
+def _not_reported(gpus: List[PowerGpu]) -> List[Finding]:
     """What could not be compared, said once for the node: many GPUs have no application clocks,
     which is no fault.
     """
-    kinds = (
-        (
-            "violations_not_reported",
-            "violation counters",
-            lambda gpu: (
-                isinstance(gpu.get("violations"), dict) and not _counters(gpu["violations"])
-            ),
-        ),
+
+    def counts_nothing(gpu: PowerGpu) -> bool:
+        return "violations" in gpu and not any(cause in gpu["violations"] for cause in VIOLATIONS)
+
+    def has_no_clocks(gpu: PowerGpu) -> bool:
+        return unsupported(gpu, "graphics_clock") or unsupported(gpu, "memory_clock")
+
+    kinds: Tuple[Tuple[str, str, Callable[[PowerGpu], bool]], ...] = (
+        ("violations_not_reported", "violation counters", counts_nothing),
         ("power_limit_not_reported", "power limits", lambda gpu: unsupported(gpu, "power_limit")),
-        (
-            "clocks_not_reported",
-            "application clocks",
-            lambda gpu: unsupported(gpu, "graphics_clock") or unsupported(gpu, "memory_clock"),
-        ),
+        ("clocks_not_reported", "application clocks", has_no_clocks),
     )
     findings = []
     for code, words, silent_on in kinds:
@@ -343,8 +361,8 @@ def _not_reported(gpus: List[Dict[str, Any]]) -> List[Finding]:
     return findings
 
 
-def _measured(gpu: Dict[str, Any], limit: Optional[Values], subject: Subject) -> List[Measurement]:
-    label = {"gpu": str(subject.index)}
+def _measured(gpu: PowerGpu, subject: Subject) -> List[Measurement]:
+    label, limit = {"gpu": str(subject.index)}, gpu.get("power_limit")
     measured = (
         [Measurement("power_limit", limit["enforced"] / 1000, "watts", label)] if limit else []
     )
@@ -358,17 +376,11 @@ def _measured(gpu: Dict[str, Any], limit: Optional[Values], subject: Subject) ->
     return measured
 
 
-def _summary(gpus: List[Dict[str, Any]]) -> str:
+def _summary(gpus: List[PowerGpu]) -> str:
     """One line for a healthy node, with the numbers."""
     idle = sum(1 for gpu in gpus if _looks(gpu) and all(look & IDLE for look in _looks(gpu)))
     limits = sorted(
-        {
-            limit["enforced"]
-            for limit in (
-                whole_numbers(gpu.get("power_limit"), _PARTS["power_limit"]) for gpu in gpus
-            )
-            if limit
-        }
+        {limit["enforced"] for limit in (gpu.get("power_limit") for gpu in gpus) if limit}
     )
     parts = [
         f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} not slowed down"
@@ -395,4 +407,24 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=PowerReadings,
+    metrics=(
+        CheckMetric(
+            "power_limit",
+            "watts",
+            "autopilot_power_limit_watts",
+            "Power limit that is enforced.",
+            ("gpu",),
+        ),
+        CheckMetric(
+            "clocks_held_back",
+            "seconds",
+            "autopilot_clocks_held_back_seconds",
+            "Time since the driver was loaded for which the clocks were held back.",
+            ("gpu", "cause"),
+        ),
+    ),
+    status_text=StatusText("[GPU POWER]", "GPU POWER", "GPU Power Measurement test"),
+    predecessor_label="power-slowdown",
+    predecessor_flags=("hw_slowdown", "hw_thermal_slowdown", "power_brake"),
 )

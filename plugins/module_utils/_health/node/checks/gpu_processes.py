@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.gpus import shares_memory
 from ...model import FAIL, PASS, PASSIVE, WARN, CheckResult, Finding, Measurement, NODE, Subject
 from ..devices.gpu_holders import IDLE_MEMORY, first_of, foreign
@@ -128,7 +129,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     gpus = listed_gpus(readings)
     more = _judge_mps(mappings_in(readings.get("mps")), gpus, strict) + _not_listed(gpus)
     return judge_gpus(
-        NAME, readings, lambda gpu, subject: _judge_gpu(gpu, subject, scope, strict), _summary, more
+        NAME, gpus, lambda gpu, subject: _judge_gpu(gpu, subject, scope, strict), _summary, more
     )
 
 
@@ -361,4 +362,14 @@ CHECK = Check(
     measure=measure,
     judge=judge,
     options={"expect_idle": {"type": "bool", "default": False}},
+    metrics=(
+        CheckMetric(
+            "memory_used",
+            "bytes",
+            "autopilot_gpu_memory_used_bytes",
+            "Memory in use beyond the driver's reserve.",
+            ("gpu",),
+        ),
+    ),
+    status_text=StatusText("[[ GPU PROCESSES ]]", "GPU PROCESSES", "Processes that hold GPUs"),
 )

@@ -19,6 +19,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import (
     FAIL,
@@ -399,4 +400,12 @@ CHECK = Check(
     measure=measure,
     judge=judge,
     options={"requested": {"type": "int"}},
+    metrics=(
+        CheckMetric(
+            "gpus_visible", "gpus", "autopilot_gpus_visible", "GPUs that a container was given."
+        ),
+    ),
+    status_text=StatusText(
+        "[[ GPU VISIBILITY ]]", "GPU VISIBILITY", "GPUs visible in the container"
+    ),
 )

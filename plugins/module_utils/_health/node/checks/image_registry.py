@@ -19,6 +19,7 @@ from typing import Any, Dict, List, Tuple
 from ..system.bounded import Child, end, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..system.image_reference import reference_of
 from ...model import (
     FAIL,
@@ -310,4 +311,14 @@ CHECK = Check(
     refuse=refuse,
     grace=0.5,
     gpu=False,
+    metrics=(
+        CheckMetric(
+            "image_lookup",
+            "seconds",
+            "autopilot_image_lookup_seconds",
+            "Time until the registry told of an image, the slowest of its images.",
+            ("registry",),
+        ),
+    ),
+    status_text=StatusText("[[ IMAGE REGISTRY ]]", "IMAGE REGISTRY", "Image registry"),
 )

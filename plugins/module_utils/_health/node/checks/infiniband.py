@@ -15,6 +15,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import (
     FAIL,
@@ -566,4 +567,14 @@ CHECK = Check(
     options=OPTIONS,
     refuse=refuse,
     gpu=False,
+    metrics=(
+        CheckMetric(
+            "port_active",
+            "ports",
+            "autopilot_infiniband_port_active",
+            "1 where a port of InfiniBand or RoCE is up, 0 where not.",
+            ("port",),
+        ),
+    ),
+    status_text=StatusText("[[ INFINIBAND ]]", "INFINIBAND", "InfiniBand ports"),
 )

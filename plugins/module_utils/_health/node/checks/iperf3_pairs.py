@@ -16,6 +16,7 @@ from ..system import fping, iperf3, interfaces, programs
 from ..framework import busy_gate
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, PairMetric, StatusText
 from ...knowledge.network import CPU_LIMIT, LINK_SHARE
 from ...model import (
     FAIL,
@@ -410,4 +411,23 @@ CHECK = Check(
         "force": {"type": "bool", "default": False},
         **PREDECESSOR,
     },
+    metrics=(
+        CheckMetric(
+            "pair_bandwidth",
+            "bytes/s",
+            "autopilot_pair_bandwidth_bytes_per_second",
+            "What TCP carries, the median over the node's partners.",
+            ("plane", "direction"),
+        ),
+    ),
+    pair_metrics=(
+        PairMetric(
+            "bandwidth",
+            "bits/s",
+            "autopilot_mesh_bandwidth_bytes_per_second",
+            "What TCP carries to a peer",
+            divisor=8.0,
+        ),
+    ),
+    status_text=StatusText("[IPERF]", "IPERF", "Running iperf3"),
 )

@@ -21,6 +21,7 @@ from typing import Any, Dict, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host, cpus_in, leading_number
 from ...model import (
     FAIL,
@@ -601,4 +602,21 @@ CHECK = Check(
     judge=judge,
     options=OPTIONS,
     gpu=False,
+    metrics=(
+        CheckMetric(
+            "memory_errors",
+            "errors",
+            "autopilot_memory_errors",
+            "Errors of the host's memory since boot: corrected, uncorrected.",
+            ("kind",),
+        ),
+        CheckMetric(
+            "host_memory_bandwidth",
+            "bytes/s",
+            "autopilot_host_memory_bandwidth_bytes_per_second",
+            "What copying reads and writes in the memory of a NUMA node.",
+            ("numa",),
+        ),
+    ),
+    status_text=StatusText("[[ HOST MEMORY ]]", "HOST MEMORY", "Memory and CPUs"),
 )

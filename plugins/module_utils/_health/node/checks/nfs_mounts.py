@@ -21,6 +21,7 @@ from ..system import nfs
 from ..system.bounded import Child, end, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...model import (
     FAIL,
     PASSIVE,
@@ -366,4 +367,14 @@ CHECK = Check(
     refuse=refuse,
     grace=0.5,
     gpu=False,
+    metrics=(
+        CheckMetric(
+            "nfs_answer",
+            "seconds",
+            "autopilot_nfs_answer_seconds",
+            "Time until the NFS server answered a call that does nothing.",
+            ("server",),
+        ),
+    ),
+    status_text=StatusText("[[ NFS ]]", "NFS", "NFS mounts"),
 )

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Mapping, Tuple
 
 from ..framework.check import AFTER_A_JOB, Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import StatusText
 from ..snapshots.difference import changes
 from ..snapshots.difference.between import JOB, named
 from ...model import (
@@ -165,4 +166,5 @@ CHECK = Check(
     options={
         "phase": {"type": "str", "default": "postflight", "choices": ["inflight", "postflight"]}
     },
+    status_text=StatusText("[[ NODE CHANGES ]]", "NODE CHANGES", "What changed on the node"),
 )

@@ -16,6 +16,7 @@ from typing import Any, Dict, Iterable, List, Optional, Tuple
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.nvlinks import BRIDGED, NONE, SWITCHED, WIRED, Links, nvlinks_of
 from ...model import (
     FAIL,
@@ -242,7 +243,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         )
         return found, _measurements(gpu, links)
 
-    return judge_gpus(NAME, readings, judge_gpu, _summary, node)
+    return judge_gpus(NAME, gpus, judge_gpu, _summary, node)
 
 
 def _node_findings(
@@ -606,4 +607,17 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    metrics=(
+        CheckMetric(
+            "nvlinks_active", "links", "autopilot_nvlinks_active", "NVLinks that are up.", ("gpu",)
+        ),
+        CheckMetric(
+            "nvlink_errors",
+            "errors",
+            "autopilot_nvlink_errors",
+            "Errors that the GPU's NVLinks have counted since the driver was loaded, by kind.",
+            ("gpu", "kind"),
+        ),
+    ),
+    status_text=StatusText("[[ NVLINK ]]", "NVLINK", "NVLinks and fabric"),
 )

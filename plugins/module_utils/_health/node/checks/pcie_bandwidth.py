@@ -17,6 +17,7 @@ from ..devices import pcie_state
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth, over_pcie
 from ...model import (
     FAIL,
@@ -166,7 +167,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             found.append(Finding("not_measured", UNKNOWN, "was not measured", "watch", subject))
         return found, _measurements(gpu, rates[gpu["number"]])
 
-    result = judge_gpus(NAME, dict(readings, gpus=numbered), judge_gpu, lambda _gpus: "", findings)
+    result = judge_gpus(NAME, numbered, judge_gpu, lambda _gpus: "", findings)
     together_findings, together_measurements = _judge_together(readings.get("concurrent"), gpus)
     lost = lost_meanwhile(gpus, readings.get("after"))
     return concluded(
@@ -554,4 +555,22 @@ CHECK = Check(
         "concurrent": {"type": "bool", "default": False},
         "force": {"type": "bool", "default": False},
     },
+    metrics=(
+        CheckMetric(
+            "pcie_bandwidth",
+            "bytes/s",
+            "autopilot_pcie_bandwidth_bytes_per_second",
+            "Bandwidth between host and GPU, one GPU at a time.",
+            ("gpu", "direction", "method"),
+        ),
+        CheckMetric(
+            "pcie_bandwidth_concurrent",
+            "bytes/s",
+            "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
+            "Bandwidth between host and GPU, all GPUs at once.",
+            ("gpu", "direction", "method"),
+        ),
+    ),
+    status_text=StatusText("[[ PCIEBW ]]", "PCIE", "Requesting pcie test"),
+    predecessor_label="pciebw",
 )

@@ -17,6 +17,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..devices import pcie_state
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.links import GENERATIONS, over_pcie, replays_per_minute
 from ...model import (
     FAIL,
@@ -143,7 +144,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             Measurement("pcie_replays", replays, "replays", {"gpu": str(gpu.get("index"))})
         ] if replays is not None else []
 
-    return judge_gpus(NAME, readings, judge_gpu, _summary, _bridge_findings(gpus))
+    return judge_gpus(NAME, listed_gpus(readings), judge_gpu, _summary, _bridge_findings(gpus))
 
 
 def _width_findings(
@@ -433,4 +434,14 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    metrics=(
+        CheckMetric(
+            "pcie_replays",
+            "replays",
+            "autopilot_pcie_replays",
+            "Packets that the PCIe link has sent again since the driver was loaded.",
+            ("gpu",),
+        ),
+    ),
+    status_text=StatusText("[[ LINK WIDTH ]]", "LINK WIDTH", "PCIe links"),
 )

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, Optional, Tuple
 from ..system import fping, interfaces, programs
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, PairMetric, StatusText
 from ...knowledge.network import LEAST_LOST, MAXIMUM_LOSS
 from ...model import FAIL, LIGHT, UNKNOWN, CheckResult, Finding, Measurement, concluded
 from ...lenient import mapping
@@ -332,4 +333,36 @@ CHECK = Check(
         "packets_per_second": {"type": "int", "default": 100000},
         "family": {"type": "str", "default": "auto", "choices": list(FAMILIES)},
     },
+    metrics=(
+        CheckMetric(
+            "ping_loss",
+            "ratio",
+            "autopilot_ping_loss_ratio",
+            "Share of the node's pings that were lost, over all peers.",
+            ("plane",),
+        ),
+        CheckMetric(
+            "ping_round_trip",
+            "seconds",
+            "autopilot_ping_round_trip_seconds",
+            "Median round trip of the node's pings, over all peers.",
+            ("plane",),
+        ),
+    ),
+    pair_metrics=(
+        PairMetric(
+            "loss",
+            "ratio",
+            "autopilot_mesh_ping_loss_ratio",
+            "Share of pings to a peer that were lost",
+        ),
+        PairMetric(
+            "round_trip_p50",
+            "seconds",
+            "autopilot_mesh_ping_round_trip_seconds",
+            "Median round trip to a peer",
+        ),
+    ),
+    status_text=StatusText("[PING]", "PING", "Ping test"),
+    predecessor_label="ping",
 )

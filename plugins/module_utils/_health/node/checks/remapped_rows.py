@@ -10,10 +10,12 @@ the last that a bank could afford.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict, Union, cast
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
+from ...lenient import Unsigned
 from ...knowledge.gpus import NO_PROTECTION, PAGE_RETIREMENT, model_of, recovery_action
 from ...model import (
     FAIL,
@@ -30,15 +32,18 @@ from ...model import (
 )
 from ..framework.driver_findings import (
     NOT_READ,
+    GpuReading,
+    ModeReading,
+    all_gpus,
     judge_gpus,
-    listed_gpus,
     members_of,
     named,
     read_gpus,
     read_parts,
     sram_threshold,
     unread_findings,
-    whole_numbers,
+    unread_parts,
+    unsupported,
 )
 
 Values = Dict[str, int]
@@ -52,28 +57,94 @@ PAGE_LIMIT = 63
 #: The same while one more is pending: azurehpc-health-checks, customTests/azure_gpu_ecc.nhc.
 PAGE_LIMIT_PENDING = 62
 
-#: The numbers in each part of the readings of a GPU.
-_PARTS: Dict[str, Tuple[str, ...]] = {
-    "rows": ("correctable", "uncorrectable", "pending", "failure"),
-    "row_fields": ("correctable", "uncorrectable", "pending", "failure"),
-    "banks": ("max", "high", "partial", "low", "none"),
-    "recovery": ("action",),
-    "ecc": ("current", "pending"),
-    "mig": ("current", "pending"),
-    "repair": ("channel", "tpc"),
-    "sram": ("threshold_exceeded",),
-}
-_PAGES = ("single_bit", "double_bit", "pending")
+#: The fields of parts that driver calls give as several numbers.
+_ROWS = ("correctable", "uncorrectable", "pending", "failure")
+_BANKS = ("max", "high", "partial", "low", "none")
+_MODE = ("current", "pending")
+
+#: The parts that every GPU is asked for.
+_PARTS = ("rows", "row_fields", "banks", "recovery", "ecc", "mig", "repair", "sram")
+
+
+class RemappedRows(TypedDict):
+    """How many rows by cause, and two flags: a row waits for a reset, a row could not be remapped."""
+
+    correctable: Unsigned
+    uncorrectable: Unsigned
+    pending: Unsigned
+    failure: Unsigned
+
+
+class SpareRows(TypedDict):
+    """How many banks of memory have how many spare rows left."""
+
+    max: Unsigned
+    high: Unsigned
+    partial: Unsigned
+    low: Unsigned
+    none: Unsigned
+
+
+class RecoveryAction(TypedDict):
+    """NVML field 230."""
+
+    action: Unsigned
+
+
+class PendingRepair(TypedDict):
+    """Repairs of the memory that wait for a reset."""
+
+    channel: Unsigned
+    tpc: Unsigned
+
+
+class SramThreshold(TypedDict):
+    threshold_exceeded: Unsigned
+
+
+class InactiveRows(TypedDict):
+    """Rows to be remapped at the next reset."""
+
+    correctable: Unsigned
+    uncorrectable: Unsigned
+
+
+class RetiredPages(TypedDict):
+    """Retired pages by cause; ``pending``: a page waits for its retirement."""
+
+    single_bit: Unsigned
+    double_bit: Unsigned
+    pending: Unsigned
+
+
+class RetiredPagesByCause(RetiredPages):
+    """The same where the driver tells a page with a double-bit error apart (field 93)."""
+
+    pending_double_bit: Unsigned
+
+
+class RowsGpu(GpuReading, total=False):
+    rows: Optional[RemappedRows]
+    #: The same from the field values 142 to 145.
+    row_fields: Optional[RemappedRows]
+    banks: Optional[SpareRows]
+    recovery: Optional[RecoveryAction]
+    ecc: Optional[ModeReading]
+    mig: Optional[ModeReading]
+    repair: Optional[PendingRepair]
+    sram: Optional[SramThreshold]
+    inactive: Optional[InactiveRows]
+    #: Only where there are no remapped rows.
+    pages: Union[RetiredPagesByCause, RetiredPages, None]
+
+
+class RowsReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[RowsGpu]]
 
 
 def measure(probe: Probe) -> Readings:
-    """``gpus``, each with the parts in ``_PARTS``: ``rows`` (how many by cause, and the flags),
-    ``row_fields`` (the same from the field values 142 to 145), ``banks`` (how many have how many
-    spare rows left), ``recovery`` (field 230), ``ecc`` and ``mig`` mode, ``repair`` (what waits for
-    a reset) and ``sram``; ``inactive`` (rows to be remapped at the next reset); and where there are
-    no remapped rows ``pages`` (retired, by cause). A part is None where the GPU or the driver does
-    not have it.
-    """
+    """`RowsReadings`: the repairs of the memory of each GPU."""
     return read_gpus(probe, _read)
 
 
@@ -83,20 +154,18 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
 
     def banks() -> Optional[Values]:
         histogram = nvml.optional(gpu, "nvmlDeviceGetRowRemapperHistogram")
-        return (
-            None
-            if histogram is None
-            else {name: getattr(histogram, name) for name in _PARTS["banks"]}
-        )
+        return None if histogram is None else {name: getattr(histogram, name) for name in _BANKS}
 
     parts: Dict[str, Callable[[], Any]] = {
-        "rows": lambda: named(_PARTS["rows"], nvml.read(gpu, "nvmlDeviceGetRemappedRows")),
-        "recovery": lambda: named(_PARTS["recovery"], fields(230)),
-        "row_fields": lambda: named(_PARTS["row_fields"], fields(142, 143, 144, 145)),
+        "rows": lambda: named(_ROWS, nvml.read(gpu, "nvmlDeviceGetRemappedRows")),
+        "recovery": lambda: named(("action",), fields(230)),
+        "row_fields": lambda: named(_ROWS, fields(142, 143, 144, 145)),
         "banks": banks,
-        "ecc": lambda: named(_PARTS["ecc"], nvml.optional(gpu, "nvmlDeviceGetEccMode")),
-        "mig": lambda: named(_PARTS["mig"], nvml.optional(gpu, "nvmlDeviceGetMigMode")),
-        "repair": lambda: named(_PARTS["repair"], nvml.demanded(gpu, "nvmlDeviceGetRepairStatus")),
+        "ecc": lambda: named(_MODE, nvml.optional(gpu, "nvmlDeviceGetEccMode")),
+        "mig": lambda: named(_MODE, nvml.optional(gpu, "nvmlDeviceGetMigMode")),
+        "repair": lambda: named(
+            ("channel", "tpc"), nvml.demanded(gpu, "nvmlDeviceGetRepairStatus")
+        ),
         "sram": lambda: members_of(
             nvml,
             gpu,
@@ -147,10 +216,11 @@ def _pages(nvml: Any, gpu: Dict[str, Any]) -> Values:
     return dict(pages, **({} if double_bit is None else {"pending_double_bit": double_bit}))
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
+def judge(readings: RowsReadings, options: Options) -> CheckResult:
     strict = bool(options.get("require_clean"))
+    gpus = all_gpus(readings.get("gpus"))
     # What a GPU told before it stopped answering counts too, as far as it is bad.
-    silent = [gpu for gpu in listed_gpus(readings) if gpu.get("error") and gpu["error"] != NOT_READ]
+    silent = [gpu for gpu in gpus if gpu.get("error") and gpu["error"] != NOT_READ]
     told = [
         finding
         for gpu in silent
@@ -158,94 +228,73 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         if finding.status in (WARN, FAIL)
     ]
     return judge_gpus(
-        NAME, readings, lambda gpu, subject: _judge_gpu(gpu, subject, strict), _summary, told
+        NAME, gpus, lambda gpu, subject: _judge_gpu(gpu, subject, strict), _summary, told
     )
 
 
 def _judge_gpu(
-    gpu: Dict[str, Any], subject: Subject, strict: bool
+    gpu: RowsGpu, subject: Subject, strict: bool
 ) -> Tuple[List[Finding], List[Measurement]]:
-    parts = {name: whole_numbers(gpu.get(name), names) for name, names in _PARTS.items()}
-    # None says "not supported"; what is absent or not understood was not read.
-    missing = [
-        name for name in _PARTS if parts[name] is None and not (name in gpu and gpu[name] is None)
-    ]
-    model = model_of(gpu.get("name"))
+    missing = unread_parts(gpu, _PARTS)
     findings: List[Finding] = []
     measurements: List[Measurement] = []
-    rows = _rows(parts)
-    pages = whole_numbers(gpu.get("pages"), _PAGES)
-    if rows and not _placeholder(rows, parts, model.protection if model else ""):
-        findings += _judge_rows(
-            rows, gpu, subject, strict, model.containment if model else None
-        ) + _judge_banks(parts["banks"], subject)
-        measurements = _counted(
-            "remapped_rows", rows, ("correctable", "uncorrectable"), "rows", subject
+    rows, pages, mig, ecc = _rows(gpu), gpu.get("pages"), gpu.get("mig"), gpu.get("ecc")
+    if rows and not _placeholder(rows, gpu):
+        findings += _judge_rows(rows, gpu, subject, strict) + _judge_banks(
+            gpu.get("banks"), subject
         )
-    elif parts["mig"] and parts["mig"]["current"]:
+        counts = {cause: rows[cause] for cause in ("correctable", "uncorrectable")}
+        measurements = _counted("remapped_rows", counts, "rows", subject)
+    elif mig and mig["current"]:
         # Before the pages: what has MIG remaps rows, and its zero retired pages say nothing.
         message = (
             "remapped rows cannot be read while MIG is on; read them with the MIG "
             "instances destroyed, or through DCGM"
         )
         findings.append(
-            Finding(
-                "not_readable_with_mig", UNKNOWN, message, "watch", subject, {"mig": parts["mig"]}
-            )
+            Finding("not_readable_with_mig", UNKNOWN, message, "watch", subject, {"mig": mig})
         )
     elif pages:
-        findings += _judge_pages(pages, gpu["pages"], subject, strict)
-        measurements = _counted(
-            "retired_pages", pages, ("single_bit", "double_bit"), "pages", subject
-        )
-    elif (
-        "pages" in gpu
-        and gpu["pages"] is None
-        and not set(missing) & {"rows", "row_fields", "banks", "ecc", "mig"}
-    ):
-        findings.append(
-            Finding(
-                "unsupported",
-                SKIP,
-                "reports neither row remapping nor page retirement",
-                "none",
-                subject,
-            )
-        )
+        findings += _judge_pages(pages, subject, strict)
+        counts = {"single_bit": pages["single_bit"], "double_bit": pages["double_bit"]}
+        measurements = _counted("retired_pages", counts, "pages", subject)
+    elif unsupported(gpu, "pages") and not set(missing) & {
+        "rows",
+        "row_fields",
+        "banks",
+        "ecc",
+        "mig",
+    }:
+        message = "reports neither row remapping nor page retirement"
+        findings.append(Finding("unsupported", SKIP, message, "none", subject))
     elif not missing:
         missing = ["pages"]
-    if rows and parts["ecc"] and not parts["ecc"]["current"]:
-        findings.append(
-            Finding(
-                "ecc_off",
-                PASS,
-                "ECC is off: new memory errors are neither found nor repaired",
-                "none",
-                subject,
-                {"ecc": parts["ecc"]},
-            )
-        )
-    findings += _repairs(parts, subject, strict) + _recovery(parts["recovery"], subject)
+    if rows and ecc and not ecc["current"]:
+        message = "ECC is off: new memory errors are neither found nor repaired"
+        findings.append(Finding("ecc_off", PASS, message, "none", subject, {"ecc": ecc}))
+    findings += _repairs(gpu, subject, strict) + _recovery(gpu.get("recovery"), subject)
     return findings + unread_findings(gpu, subject, missing), measurements
 
 
-def _rows(parts: Dict[str, Optional[Values]]) -> Optional[Values]:
+def _rows(gpu: RowsGpu) -> Optional[Values]:
     """The rows by both ways to read them; where they differ the worse one."""
-    read = [part for part in (parts["rows"], parts["row_fields"]) if part]
-    return {name: max(part[name] for part in read) for name in _PARTS["rows"]} if read else None
+    ways = [cast(Values, rows) for rows in (gpu.get("rows"), gpu.get("row_fields")) if rows]
+    return {name: max(way[name] for way in ways) for name in _ROWS} if ways else None
 
 
-def _placeholder(rows: Values, parts: Dict[str, Optional[Values]], protection: str) -> bool:
+def _placeholder(rows: Values, gpu: RowsGpu) -> bool:
     """Whether the rows are the zeros of a GPU that has no row remapping, instead of "not supported"
     (gpud pull request 351).
     """
-    without_ecc = parts["ecc"] is None and not any((parts["banks"] or {}).values())
+    model = model_of(gpu.get("name"))
+    banks = gpu.get("banks")
+    without_ecc = gpu.get("ecc") is None and not (banks and any(banks.values()))
     return not any(rows.values()) and (
-        protection in (NO_PROTECTION, PAGE_RETIREMENT) or without_ecc
+        without_ecc or (model is not None and model.protection in (NO_PROTECTION, PAGE_RETIREMENT))
     )
 
 
-def _recovery(recovery: Optional[Values], subject: Subject) -> List[Finding]:
+def _recovery(recovery: Optional[RecoveryAction], subject: Subject) -> List[Finding]:
     if not recovery or recovery["action"] == 0:
         return []
     action, message = recovery_action(recovery["action"])
@@ -256,11 +305,12 @@ def _recovery(recovery: Optional[Values], subject: Subject) -> List[Finding]:
     ]
 
 
-def _repairs(parts: Dict[str, Optional[Values]], subject: Subject, strict: bool) -> List[Finding]:
+def _repairs(gpu: RowsGpu, subject: Subject, strict: bool) -> List[Finding]:
     findings = []
-    if parts["sram"] and parts["sram"]["threshold_exceeded"]:
-        findings.append(sram_threshold(subject, {"sram": parts["sram"]}))
-    waiting = [name for name, value in (parts["repair"] or {}).items() if value]
+    sram, repair = gpu.get("sram"), gpu.get("repair")
+    if sram and sram["threshold_exceeded"]:
+        findings.append(sram_threshold(subject, {"sram": sram}))
+    waiting = [name for name, value in repair.items() if value] if repair else []
     if waiting:
         message = (
             f"a memory {' and a '.join(waiting)} repair waits for a reset; reset the GPU "
@@ -273,20 +323,15 @@ def _repairs(parts: Dict[str, Optional[Values]], subject: Subject, strict: bool)
                 message,
                 "reset_gpu",
                 subject,
-                {"repair": parts["repair"]},
+                {"repair": repair},
             )
         )
     return findings
 
 
-def _judge_rows(
-    rows: Values, gpu: Dict[str, Any], subject: Subject, strict: bool, containment: Optional[bool]
-) -> List[Finding]:
+def _judge_rows(rows: Values, gpu: RowsGpu, subject: Subject, strict: bool) -> List[Finding]:
     findings = []
-    evidence = {
-        "remapped_" + name: rows[name]
-        for name in ("correctable", "uncorrectable", "pending", "failure")
-    }
+    evidence: Dict[str, Any] = {"remapped_" + name: rows[name] for name in _ROWS}
     if rows["failure"]:
         message = (
             f"a row could not be remapped ({_uncorrectable(rows)}); drain the node, run "
@@ -304,7 +349,8 @@ def _judge_rows(
             Finding("row_remap_limit", FAIL, message, "replace_part", subject, evidence)
         )
     if rows["pending"]:
-        inactive = whole_numbers(gpu.get("inactive"), ("correctable", "uncorrectable"))
+        model, inactive = model_of(gpu.get("name")), gpu.get("inactive")
+        containment = model.containment if model else None
         message = "a row waits to be remapped; reset the GPU and check again"
         if containment is False:
             message = (
@@ -329,7 +375,7 @@ def _uncorrectable(rows: Values) -> str:
     return f"{rows['uncorrectable']} rows remapped for uncorrectable errors"
 
 
-def _judge_banks(banks: Optional[Values], subject: Subject) -> List[Finding]:
+def _judge_banks(banks: Optional[SpareRows], subject: Subject) -> List[Finding]:
     if banks and banks["none"]:
         message = (
             f"memory banks without a spare row: {banks['none']}; the next uncorrectable "
@@ -351,11 +397,12 @@ def _judge_banks(banks: Optional[Values], subject: Subject) -> List[Finding]:
 
 
 def _judge_pages(
-    pages: Values, raw: Dict[str, Any], subject: Subject, strict: bool
+    pages: Union[RetiredPagesByCause, RetiredPages], subject: Subject, strict: bool
 ) -> List[Finding]:
     total = pages["single_bit"] + pages["double_bit"]
     limit = PAGE_LIMIT_PENDING if pages["pending"] else PAGE_LIMIT
-    evidence = {"retired_pages": pages}
+    counts = {name: pages[name] for name in ("single_bit", "double_bit", "pending")}
+    evidence = {"retired_pages": counts}
     findings = []
     if total >= limit:
         message = (
@@ -369,9 +416,7 @@ def _judge_pages(
     if pages["pending"]:
         # "NVIDIA Dynamic Page Retirement": after a double-bit error no context is created until the
         # page is out of use.
-        blocked = bool(
-            (whole_numbers(raw, ("pending_double_bit",)) or {}).get("pending_double_bit")
-        )
+        blocked = bool(pages.get("pending_double_bit"))
         message = "a page waits for its retirement; reset the GPU and check again"
         if blocked:
             message = (
@@ -391,33 +436,17 @@ def _judge_pages(
     return findings
 
 
-def _counted(
-    name: str, values: Values, causes: Tuple[str, ...], unit: str, subject: Subject
-) -> List[Measurement]:
+def _counted(name: str, counts: Values, unit: str, subject: Subject) -> List[Measurement]:
     return [
-        Measurement(name, values[cause], unit, {"gpu": str(subject.index), "cause": cause})
-        for cause in causes
+        Measurement(name, count, unit, {"gpu": str(subject.index), "cause": cause})
+        for cause, count in counts.items()
     ]
 
 
-def _summary(gpus: List[Dict[str, Any]]) -> str:
+def _summary(gpus: List[RowsGpu]) -> str:
     """One line for a healthy node, with the numbers."""
-    rows = [
-        values
-        for values in (
-            _rows(
-                {
-                    name: whole_numbers(gpu.get(name), _PARTS[name])
-                    for name in ("rows", "row_fields")
-                }
-            )
-            for gpu in gpus
-        )
-        if values
-    ]
-    pages = [
-        values for values in (whole_numbers(gpu.get("pages"), _PAGES) for gpu in gpus) if values
-    ]
+    rows = [values for values in map(_rows, gpus) if values]
+    pages = [values for values in (gpu.get("pages") for gpu in gpus) if values]
     parts = []
     if rows:
         counts = {
@@ -431,7 +460,8 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
         parts.append(some if any(counts.values()) else "no rows remapped")
     if pages:
         counts = {
-            cause: sum(values[cause] for values in pages) for cause in ("single_bit", "double_bit")
+            "single_bit": sum(values["single_bit"] for values in pages),
+            "double_bit": sum(values["double_bit"] for values in pages),
         }
         some = (
             f"{counts['double_bit']} pages retired for double-bit errors, "
@@ -451,5 +481,27 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=RowsReadings,
     options={"require_clean": {"type": "bool", "default": False}},
+    metrics=(
+        CheckMetric(
+            "remapped_rows",
+            "rows",
+            "autopilot_remapped_rows",
+            "Memory rows remapped in the life of the GPU.",
+            ("gpu", "cause"),
+        ),
+        CheckMetric(
+            "retired_pages",
+            "pages",
+            "autopilot_retired_pages",
+            "Memory pages retired in the life of the GPU; GPUs without row remapping.",
+            ("gpu", "cause"),
+        ),
+    ),
+    status_text=StatusText(
+        "[[ REMAPPED ROWS ]]", "REMAPPED ROWS", "Requesting Remapped Rows check on all GPUs"
+    ),
+    predecessor_label="remapped",
+    predecessor_flags=("row_remap_pending",),
 )

@@ -28,6 +28,7 @@ from ..system import programs
 from ..system.bounded import Child, Report, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import (
     FAIL,
@@ -813,4 +814,14 @@ CHECK = Check(
     options=OPTIONS,
     refuse=refuse,
     gpu=False,
+    metrics=(
+        CheckMetric(
+            "filesystem_free",
+            "ratio",
+            "autopilot_filesystem_free_ratio",
+            "Part of a file system that users can still fill.",
+            ("path",),
+        ),
+    ),
+    status_text=StatusText("[[ STORAGE ]]", "STORAGE", "Mounts and disks"),
 )

@@ -16,6 +16,7 @@ from typing import Any, Dict, List, Optional
 
 from ..framework.check import ON_CLUSTER, Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.cluster import NAMESPACE, REMOVAL, WRITTEN, keeps_volumes
 from ...model import (
     FAIL,
@@ -379,4 +380,24 @@ CHECK = Check(
     refuse=refuse,
     grace=REMOVAL,
     gpu=False,
+    metrics=(
+        CheckMetric(
+            "volume_bound",
+            "seconds",
+            "autopilot_volume_bound_seconds",
+            "Time from making a claim until it had a volume.",
+            ("storage_class",),
+        ),
+        CheckMetric(
+            "volume_ready",
+            "seconds",
+            "autopilot_volume_ready_seconds",
+            "Time from making a claim until a pod ran with its volume.",
+            ("storage_class",),
+        ),
+    ),
+    status_text=StatusText(
+        "[PVC Create-Delete]", "PVC Create-Delete Test", "PVC create-delete test"
+    ),
+    predecessor_label="pvc",
 )

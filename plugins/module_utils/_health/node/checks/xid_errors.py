@@ -18,6 +18,7 @@ from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
 from ..system import kernel_log
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
+from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge import xids
 from ...knowledge.gpus import recovery_action
 from ...knowledge.xids import Verdict
@@ -722,4 +723,14 @@ CHECK = Check(
     measure=measure,
     judge=judge,
     options={"since": {"type": "float"}},
+    metrics=(
+        CheckMetric(
+            "xid_errors",
+            "events",
+            "autopilot_xid_errors",
+            "Errors that the driver logged of the GPU since boot, also those that are over.",
+            ("gpu", "xid"),
+        ),
+    ),
+    status_text=StatusText("[[ XID ERRORS ]]", "XID ERRORS", "Xids in the kernel's log"),
 )

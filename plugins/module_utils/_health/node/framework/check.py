@@ -6,9 +6,10 @@
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, NamedTuple, Tuple
+from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from ...model import CheckResult
+from .check_texts import CheckMetric, PairMetric, StatusText
 from .probe import Probe
 
 Readings = Dict[str, Any]
@@ -36,7 +37,7 @@ class Check(NamedTuple):
     purpose: str
     intrusion: str
     measure: Callable[[Probe], Readings]
-    judge: Callable[[Readings, Options], CheckResult]
+    judge: Callable[[Any, Options], CheckResult]
     #: The check's own options as an Ansible argument spec.
     options: Dict[str, Dict[str, Any]] = {}
     #: Seconds it may take, from its options and the number of GPUs (8 when that is not known).
@@ -48,6 +49,9 @@ class Check(NamedTuple):
     grace: float = 1.0
     #: Whether it is about GPUs; others also run where there is none.
     gpu: bool = True
+    #: The `TypedDict` of what `measure` returns; `conclude` decodes the readings of a node with it before
+    #: `judge` takes them.
+    readings: Any = dict
     #: Names that operators know it by, also that of IBM Autopilot.
     short_names: Tuple[str, ...] = ()
     place: str = ON_NODE
@@ -57,6 +61,16 @@ class Check(NamedTuple):
     beside_a_job: bool = False
     #: Options with which it disturbs no job, whatever was asked for.
     quiet: Options = {}
+    #: The metrics that its measurements become.
+    metrics: Tuple[CheckMetric, ...] = ()
+    #: The metrics that its measures between two nodes of a mesh become.
+    pair_metrics: Tuple[PairMetric, ...] = ()
+    #: How `/status` writes it; None: by its name.
+    status_text: Optional[StatusText] = None
+    #: Value of the label `health` in IBM Autopilot's metric; "" where IBM Autopilot has no such check.
+    predecessor_label: str = ""
+    #: Codes of findings for which IBM Autopilot's metric is 1, by GPU.
+    predecessor_flags: Tuple[str, ...] = ()
 
     def defaults(self) -> Options:
         return {name: spec.get("default") for name, spec in self.options.items()}

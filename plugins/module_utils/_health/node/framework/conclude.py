@@ -10,6 +10,7 @@ from typing import Any, Dict, List
 from ...model import FAIL, NODE, SKIP, UNKNOWN, CheckResult, Finding, concluded, gpu_subject
 from .check import Check, Options, Readings
 from .driver_findings import NOT_READ, driver_finding, listed_gpus, mishap_findings
+from ...lenient import decode
 
 
 def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
@@ -26,7 +27,7 @@ def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
         )
     trouble = _trouble(readings)
     try:
-        result = check.judge(readings, options)
+        result = check.judge(decode(check.readings, readings), options)
     except Exception as error:  # a judge that meets what it was not built for must not cost the node its other results
         trace = traceback.format_exception(type(error), error, error.__traceback__)
         message = f"what was read could not be judged: {type(error).__name__}: {error}"

@@ -7,7 +7,19 @@ driver call answered.
 from __future__ import annotations
 
 import ctypes
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    Optional,
+    Tuple,
+    TypedDict,
+    TypeVar,
+    cast,
+)
 
 from .check import Readings
 from .probe import Probe
@@ -24,6 +36,32 @@ from ...model import (
     concluded,
     gpu_subject,
 )
+from ...lenient import Unsigned, mapping, sequence
+
+
+class GpuReading(TypedDict, total=False):
+    """What every check that reads the driver knows of a GPU. A part of a GPU that a check adds is None
+    where the GPU or the driver does not have it, and absent where it was not read or not understood.
+    """
+
+    index: int
+    uuid: Optional[str]
+    pci: Optional[str]
+    name: Optional[str]
+    #: Why the GPU did not answer; anything that is not empty counts.
+    error: Any
+    #: Parts that were not read, by name, each with its driver error.
+    unread: Dict[str, Any]
+
+
+class ModeReading(TypedDict):
+    """A mode of a GPU, 0: off, 1: on; ``pending`` is the mode after the next reset."""
+
+    current: Unsigned
+    pending: Unsigned
+
+
+G = TypeVar("G", bound=Mapping[str, Any])
 
 #: A GPU whose turn has not come; only seen when the measurement ended early.
 NOT_READ = {"kind": "not_read"}
@@ -200,6 +238,11 @@ def members_of(
     return {name: getattr(status, member) for name, member in members.items()}
 
 
+def unread_parts(gpu: Mapping[str, Any], names: Iterable[str]) -> List[str]:
+    """The parts of a decoded GPU that were not read or not understood."""
+    return [name for name in names if name not in gpu]
+
+
 def whole_numbers(part: Any, names: Iterable[str]) -> Optional[Dict[str, int]]:
     """The part of a GPU's readings as whole numbers of at most 64 bits under ``names``; None when
     one of them is not there.
@@ -219,19 +262,20 @@ def named(names: Iterable[str], values: Optional[Iterable[Any]]) -> Optional[Dic
     return None if found is None or None in found else dict(zip(names, found))
 
 
-def unsupported(gpu: Dict[str, Any], part: str) -> bool:
+def unsupported(gpu: Mapping[str, Any], part: str) -> bool:
     """Whether the driver said that this GPU does not have it; what is absent or not understood was
     not read.
     """
     return part in gpu and gpu[part] is None
 
 
-def unread_findings(gpu: Dict[str, Any], subject: Subject, missing: Iterable[str]) -> List[Finding]:
+def unread_findings(
+    gpu: Mapping[str, Any], subject: Subject, missing: Iterable[str]
+) -> List[Finding]:
     """Why the ``missing`` parts of a GPU that answers were not read: one finding for each kind of
     error, one for those without any.
     """
-    errors = gpu.get("unread")
-    errors = errors if isinstance(errors, dict) else {}
+    errors = mapping(gpu.get("unread"))
     found = {
         finding.code: finding
         for finding in (driver_finding(errors[name], subject) for name in missing if name in errors)
@@ -310,15 +354,13 @@ def mishap_findings(readings: Readings, subject: Subject) -> List[Finding]:
     return found
 
 
-def driver_finding(
-    error: Dict[str, Any], subject: Subject = NODE, kernel_driver: bool = False
-) -> Finding:
+def driver_finding(error: Any, subject: Subject = NODE, kernel_driver: bool = False) -> Finding:
     """What a driver call that gave no value says about its subject.
 
     ``kernel_driver`` tells that the kernel module is loaded: then a library that was not found is a
     configuration that hides the GPUs from us, not a node without a driver.
     """
-    error = error if isinstance(error, dict) else {}
+    error = mapping(error)
     table = _GPU_ERRORS if subject.kind == "gpu" else _NODE_ERRORS
     kind = str(error.get("kind"))
     words = f"{error.get('call')} answered {kind}" + (
@@ -341,20 +383,22 @@ def driver_finding(
     return Finding(code, status, message, action, subject, dict(error))
 
 
-def listed_gpus(readings: Readings) -> List[Dict[str, Any]]:
-    """The GPUs in the readings; one that is not understood is a GPU that was not read."""
-    gpus = readings.get("gpus") if isinstance(readings, dict) else None
-    return [
-        gpu if isinstance(gpu, dict) else {"error": NOT_READ}
-        for gpu in (gpus if isinstance(gpus, list) else [])
-    ]
+def listed_gpus(readings: Any) -> List[Dict[str, Any]]:
+    """The GPUs in readings that are not decoded; a GPU that is not understood was not read."""
+    gpus = sequence(mapping(readings).get("gpus"))
+    return all_gpus([gpu if isinstance(gpu, dict) else None for gpu in gpus])
+
+
+def all_gpus(gpus: Optional[Iterable[Optional[G]]]) -> List[G]:
+    """The GPUs of decoded readings; a GPU that is not understood (None) was not read."""
+    return [cast(G, {"error": NOT_READ}) if gpu is None else gpu for gpu in gpus or []]
 
 
 def judge_gpus(
     check: str,
-    readings: Readings,
-    judge_gpu: Callable[[Dict[str, Any], Subject], Tuple[List[Finding], List[Measurement]]],
-    healthy: Callable[[List[Dict[str, Any]]], str],
+    gpus: List[G],
+    judge_gpu: Callable[[G, Subject], Tuple[List[Finding], List[Measurement]]],
+    healthy: Callable[[List[G]], str],
     more: Iterable[Finding] = (),
 ) -> CheckResult:
     """Judge each GPU that was read by ``judge_gpu(gpu, subject)`` and each that was not by what it
@@ -364,7 +408,6 @@ def judge_gpus(
     """
     findings: List[Finding] = list(more)
     measurements: List[Measurement] = []
-    gpus = listed_gpus(readings)
     for gpu in gpus:
         subject = gpu_subject(gpu)
         error = gpu.get("error")

@@ -1,0 +1,72 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Ask another agent for an iperf3 server."""
+
+from __future__ import annotations
+
+import json
+from typing import Optional
+
+import aiohttp
+
+from _health.node.checks.iperf3_pairs import LEAST_PORT
+
+from .agent_token import AgentToken
+from .peers import Agent
+
+#: The path of other agents that starts a server.
+PATH = "/peer/iperf3"
+#: Seconds for the other agent's answer: it looks twice whether its GPUs are idle, and starts two
+#: programs.
+ANSWER = 90.0
+#: Seconds that a server lives at most.
+LONGEST = 900.0
+_MOST_BYTES = 64 << 10
+
+
+class Refused(Exception):
+    """There is no server, and why."""
+
+
+class IperfRequester:
+    """Asks other agents for a server."""
+
+    def __init__(self, node: str, token: AgentToken) -> None:
+        self._node = node
+        self._token = token
+
+    async def server(self, agent: Agent, seconds: float, startport: Optional[int] = None) -> int:
+        """The port of a server on the agent's node that lives for so many seconds. Raises
+        `Refused`.
+        """
+        form = {
+            "seconds": f"{min(seconds, LONGEST):.0f}",
+            **({"startport": str(startport)} if startport else {}),
+        }
+        try:
+            async with aiohttp.ClientSession(
+                timeout=aiohttp.ClientTimeout(total=ANSWER)
+            ) as session:
+                async with session.post(
+                    f"http://{agent.endpoint}{PATH}",
+                    data=form,
+                    headers=self._token.headers(self._node),
+                    allow_redirects=False,
+                ) as response:
+                    content = await response.content.read(_MOST_BYTES)
+                    status = response.status
+            text = content.decode("utf-8", "replace").strip()
+            answer = json.loads(text) if status == 200 else {}
+        except TimeoutError:
+            raise Refused(f"its agent gave no answer within {ANSWER:.0f} s") from None
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            raise Refused(
+                "its agent's answer is not understood: "
+                f"{' '.join(str(error).split()) or type(error).__name__}"
+            ) from None
+        port = answer.get("port") if isinstance(answer, dict) else None
+        if status != 200:
+            raise Refused(text[:300] or f"HTTP {status}")
+        if not isinstance(port, int) or not LEAST_PORT <= port <= 65535:
+            raise Refused("its agent names no port")
+        return port

@@ -1,0 +1,66 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""What a request asks for: checks, their options, and nodes. Pure."""
+
+from __future__ import annotations
+
+from typing import Any, Dict, NamedTuple, Optional, Tuple
+from urllib.parse import urlencode
+
+
+class Refused(Exception):
+    """A request that is not carried out: the HTTP status, and words that say what is accepted."""
+
+    def __init__(self, words: str, status: int = 400) -> None:
+        super().__init__(words)
+        self.status = status
+
+
+class Job(NamedTuple):
+    """Pods of one namespace by their labels."""
+
+    namespace: str
+    selector: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}:{self.selector}"
+
+
+class Query(NamedTuple):
+    """A request as it was understood."""
+
+    #: Names of checks in the registry's order.
+    checks: Tuple[str, ...] = ()
+    #: Options by check, those that were given.
+    options: Dict[str, Dict[str, Any]] = {}
+    #: Nodes by name; with `job` and `nodelabel` they are united, and all three empty is every node.
+    hosts: Tuple[str, ...] = ()
+    job: Optional[Job] = None
+    nodelabel: str = ""
+    #: Agents asked at once; 0 is the agent's own limit.
+    batch: int = 0
+    #: Whom to ping; empty for the agent's own choice.
+    pingnodes: Tuple[str, ...] = ()
+    json: bool = False
+
+    @property
+    def everyone(self) -> bool:
+        return not (self.hosts or self.job or self.nodelabel)
+
+    @property
+    def diagnostic(self) -> bool:
+        """Whether it takes the GPUs or loads the network: dcgm above the first level, and iperf."""
+        return (
+            "iperf3_pairs" in self.checks or self.options.get("dcgm_diag", {}).get("level", 1) > 1
+        )
+
+
+def for_peer(query: Query, node: str) -> str:
+    """The form that asks another agent for its own node's part."""
+    asked = [("host", node), ("check", ",".join(query.checks)), ("format", "json")]
+    if "dcgm_diag" in query.options:
+        asked.append(("r", str(query.options["dcgm_diag"]["level"])))
+    asked += [(name, str(value)) for name, value in query.options.get("iperf3_pairs", {}).items()]
+    if query.pingnodes:
+        asked.append(("pingnodes", ",".join(query.pingnodes)))
+    return urlencode(asked)

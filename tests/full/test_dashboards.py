@@ -1,0 +1,587 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The Grafana dashboards: they are what src/grafana makes, and each of their queries finds
+something in a real Prometheus that real runs have filled.
+
+Grafana itself is in no distribution and is not run here: the files are held against the types of
+its own library.
+"""
+
+from __future__ import annotations
+
+import concurrent.futures
+import json
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import cluster as sandbox_cluster
+import node as sandbox
+import pytest
+import servers
+from faults import said_in
+
+from controller import ROOT, linked
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import volume_claim
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    CheckResult,
+    Measurement,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
+
+import run_world  # noqa: E402
+
+# One worker runs all of it: what fills the Prometheus takes a minute.
+pytestmark = pytest.mark.xdist_group("dashboards")
+
+PAGES = ("fleet", "network", "node")
+FILES = ROOT / "roles/monitoring/files/dashboards"
+
+
+def page(name):
+    return json.loads((FILES / f"{name}.json").read_text(encoding="utf-8"))
+
+
+def panels(name):
+    """The panels with queries; rows have none."""
+    return [panel for panel in page(name)["panels"] if panel["type"] != "row"]
+
+
+def queries():
+    """(page, title of the panel, target) of every query."""
+    return [
+        (name, panel["title"], target)
+        for name in PAGES
+        for panel in panels(name)
+        for target in panel["targets"]
+    ]
+
+
+def variables(name):
+    return {one["name"]: one for one in page(name)["templating"]["list"]}
+
+
+# ---- the files ----
+
+
+def test_the_files_are_what_the_source_makes():
+    pytest.importorskip(
+        "grafana_foundation_sdk", reason="needs grafana-foundation-sdk to make the dashboards"
+    )
+    done = subprocess.run(
+        [sys.executable, ROOT / "src/grafana/dashboards.py", "--check"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout.decode()
+    assert sorted(path.stem for path in FILES.iterdir()) == list(PAGES)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_the_library_reads_them_back_as_they_are(name):
+    models = pytest.importorskip(
+        "grafana_foundation_sdk.models.dashboard",
+        reason="needs grafana-foundation-sdk to read the dashboards",
+    )
+    from grafana_foundation_sdk.cog.encoder import JSONEncoder
+    from grafana_foundation_sdk.cog.plugins import register_default_plugins
+
+    register_default_plugins()
+    assert json.loads(json.dumps(models.Dashboard.from_json(page(name)), cls=JSONEncoder)) == page(
+        name
+    )
+
+
+def test_they_can_stand_beside_each_other():
+    uids = {name: page(name)["uid"] for name in PAGES}
+    assert uids == {name: f"autopilot-gpu-{name}" for name in PAGES}
+    for name in PAGES:
+        text = json.dumps(page(name))
+        assert set(re.findall(r"/d/([a-z-]+)\?", text)) <= set(uids.values())
+        assert {
+            json.dumps(one["datasource"])
+            for one in [
+                *panels(name),
+                *(each for panel in panels(name) for each in panel["targets"]),
+            ]
+        } == {'{"type": "prometheus", "uid": "${datasource}"}'}
+        used = set(re.findall(r"\$\{?(\w+)", text)) - {
+            "__all",
+            "__range",
+            "__interval",
+            "__value",
+            "__url_time_range",
+        }
+        assert used == set(variables(name)), "every variable is used, and no other"
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_no_panel_lies_upon_another(name):
+    taken = {}
+    for panel in page(name)["panels"]:
+        place = panel["gridPos"]
+        for cell in (
+            (x, y)
+            for x in range(place["x"], place["x"] + place["w"])
+            for y in range(place["y"], place["y"] + place["h"])
+        ):
+            assert cell[0] < 24 and taken.setdefault(cell, panel["title"]) == panel["title"]
+
+
+def test_metrics_are_those_that_there_are_and_each_is_shown():
+    texts = [target["expr"] for _page, _title, target in queries()] + [
+        one["query"]["query"]
+        for name in PAGES
+        for one in variables(name).values()
+        if one["type"] == "query"
+    ]
+    named = {name for text in texts for name in re.findall(r"autopilot_\w+", text)}
+    known = {metric.name for metric in metrics.METRICS}
+    assert named - known == set() and known - named == {"autopilot_run_info"}
+
+
+def test_labels_are_those_that_the_metrics_have():
+    of = {
+        metric.name: {*metric.labels, "job", "cluster", "phase", "node"}
+        for metric in metrics.METRICS
+    }
+    for _page, _title, target in queries():
+        for metric, matchers in re.findall(r"(autopilot_\w+)\{([^}]*)\}", target["expr"]):
+            assert set(re.findall(r"(\w+)=", matchers)) <= of[metric], target["expr"]
+
+
+# ---- with what real runs say ----
+
+FAULT = {
+    "test": "software",
+    "gpu": 0,
+    "id": 999,
+    "severity": 2,
+    "category": 13,
+    "text": "Something is wrong.",
+}
+
+
+def rules(name, of, gpu=0):
+    """The rules that a scenario has for a GPU, for another GPU."""
+    return [dict(rule, gpu=gpu) for rule in sandbox._load(name)["rules"] if rule["gpu"] == of]
+
+
+def one(rate=55.2e9, **more):
+    return {"model": "H100-80GB", "gpus": 1, "cuda": {"*": {"h2d": rate, "d2h": rate}}, **more}
+
+
+STAND_INS = {
+    "well": one(
+        gpus=2, rules=rules("throttled", 1, gpu=1)
+    ),  # power capped, as is normal under load
+    "calm": one(),
+    "slow": one(3.3e9),
+    "pending": one(rules=rules("remap_pending", 2)),
+    "hot": one(rules=rules("throttled", 5)),
+    "old": one(
+        12.4e9,
+        model="V100-32GB",
+        driver={"version": "535.183.01"},
+        rules=rules("v100_retired_pages", 1),
+    ),
+    "faulty": one(dcgmi={"faults": [FAULT]}),
+    "hung": one(rules=[{"gpu": 0, "call": "nvmlDeviceGetRemappedRows", "hang": "ignore_term"}]),
+}
+
+
+def stand_ins(base):
+    """Inventory entries of the stand-in nodes, and of one that is away."""
+    hosts = {
+        "away": {
+            "ansible_connection": "ssh",
+            "ansible_host": "127.0.0.1",
+            "ansible_port": servers.free_port(),
+        }
+    }
+    for name, scenario in STAND_INS.items():
+        built = sandbox.build(scenario, base / name)
+        hosts[name] = {
+            "ansible_connection": "local",
+            "ansible_python_interpreter": built.python,
+            "checks_host_root": built.root,
+        }
+    hosts["hung"].update(checks_timeout=3, checks_list=["remapped_rows"])
+    return hosts
+
+
+def run_on(hosts, base, url):
+    """A preflight on them, pushed by the playbook's own callback; returns the path of its document."""
+    controller = linked(base, Path(sys.executable).parent)
+    inventory = base / "hosts.json"
+    inventory.write_text(json.dumps({"all": {"hosts": hosts}}), encoding="utf-8")
+    given = {
+        "pushgateway_url": url,
+        "pushgateway_compatibility": True,
+        "pushgateway_labels": {"cluster": "a"},
+        "pushgateway_spool_dir": str(base / "spool"),
+        "checks_options": {"pcie_bandwidth": {"concurrent": True}},
+    }
+    done, document = controller.preflight(
+        "autopilot.gpu.preflight",
+        inventory,
+        base,
+        "--skip-tags",
+        "mesh",
+        "--forks",
+        "4",
+        "-e",
+        json.dumps(given),
+    )
+    assert document and {node["name"] for node in document["nodes"]} == set(hosts), done.stdout
+    return next(base.glob("reports/*/run.json"))
+
+
+def run_on_a_network(base, url):
+    """A mesh of network namespaces, of which one sender is slow; its file of metrics is pushed,
+    since the namespaces do not reach the gateway.
+    """
+    with sandbox_cluster.Cluster(hosts=4, racks=1) as four:
+        four.slow_sender("gpu02", "eth1", 20)
+        given = {
+            "preflight_report_dir": str(base),
+            "preflight_run_id": "run",
+            "mesh_options": {"iperf3_pairs": {"duration": 2}},
+            "mesh_together": True,
+            "mesh_confirm": False,
+            "mesh_rounds": 3,
+        }
+        done = four.ansible_playbook(
+            ROOT / "playbooks/preflight.yml", "--tags", "mesh", "-e", json.dumps(given)
+        )
+    path = base / "run/metrics.json"
+    assert path.is_file(), done.stdout
+    assert said_in(json.loads((base / "run/run.json").read_text(encoding="utf-8"))) == {
+        ("gpu02", "eth1", "slow_transmit", "fail")
+    }
+    push(metrics.from_json(path.read_text(encoding="utf-8")).groups, base, url)
+
+
+def run_on_a_volume(base, url):
+    """A volume claim, judged by what a node's kubelet would have said, since no Kubernetes is
+    there.
+    """
+    seen = {
+        "storage_class": "fast",
+        "storage_classes": [{"name": "fast"}],
+        "began": True,
+        "claim": {"uid": "1", "phase": "Bound", "volume": "pv1", "seconds": 1.5},
+        "pod": {
+            "uid": "2",
+            "phase": "Succeeded",
+            "node": "claimed",
+            "seconds": 3.0,
+            "watched": 5.0,
+            "said": {"step": "done"},
+        },
+    }
+    result = volume_claim.judge(seen, volume_claim.CHECK.defaults())
+    document = run_world.document([NodeAnswer("claimed", [result])])
+    push(
+        [
+            group
+            for group in metrics.groups_of(RunReport.from_dict(document))
+            if "node" in group.labels
+        ],
+        base,
+        url,
+    )
+
+
+def run_on_a_job(base, url):
+    """What checks say that need a running job, a container or servers; that they say it is for
+    their own tests.
+    """
+    asked = (
+        "xid_errors",
+        "memory_and_cpu",
+        "gpu_visibility",
+        "image_registry",
+        "nfs_mounts",
+        "gpu_activity",
+        "gpu_usage",
+    )
+    labels = {metric.name: {name: "0" for name in metric.labels} for metric in metrics.METRICS}
+    results = [
+        CheckResult(
+            check,
+            "pass",
+            "",
+            [],
+            [
+                Measurement(name, 1.0, unit, labels[metric])
+                for (owner, name, unit), metric in metrics.MEASURED.items()
+                if owner == check
+            ],
+        )
+        for check in asked
+    ]
+    document = run_world.document([NodeAnswer("busy", results)])
+    push(
+        [
+            group
+            for group in metrics.groups_of(RunReport.from_dict(document))
+            if "node" in group.labels
+        ],
+        base,
+        url,
+    )
+
+
+def push(groups, base, url):
+    settings = _push.settings_of({"url": url, "compatibility": True}, str(base))
+    gateway = _push.Gateway(settings)
+    for group in groups:
+        gateway.put(settings.key(group.labels), group.samples, time.monotonic() + 30)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory):
+    """A Prometheus that has seen both; its ``document`` is the path of that of the stand-ins."""
+    reason = servers.missing("prometheus", "prometheus-pushgateway") or sandbox_cluster.obstacle()
+    if reason or not sandbox.compiler():
+        pytest.skip(reason or "needs a C compiler for the stand-in libraries: cc was not found")
+    base = tmp_path_factory.mktemp("filled")
+    hosts = stand_ins(_made(base / "stand-ins"))
+    gateway = servers.Pushgateway(base / "gateway", arguments=["--push.disable-consistency-check"])
+    with gateway, servers.Prometheus(
+        base / "prometheus", gateway
+    ) as prometheus, concurrent.futures.ThreadPoolExecutor() as pool:
+        runs = [
+            pool.submit(run_on, hosts, base / "stand-ins", gateway.url),
+            pool.submit(run_on_a_network, _made(base / "network"), gateway.url),
+        ]
+        prometheus.document = runs[0].result()
+        runs[1].result()
+        run_on_a_volume(_made(base / "volume"), gateway.url)
+        run_on_a_job(_made(base / "job"), gateway.url)
+        pushed = {dict(group).get("node") for group in gateway.groups()}
+        servers.eventually(
+            lambda: (
+                {one["metric"].get("node") for one in prometheus.query("autopilot_node_status")}
+                | {None}
+                == pushed
+            )
+        )
+        yield prometheus
+
+
+def _made(directory):
+    directory.mkdir()
+    return directory
+
+
+#: What Grafana puts in place of its own variables; an age of zero, since these runs are seconds
+#: old.
+FIXED = {"__range": "5m", "__interval": "1s", "cluster": ".*", "phase": ".*", "unchecked": "0"}
+
+
+def resolved(text, values):
+    for name in sorted(values, key=len, reverse=True):
+        text = text.replace(f"${{{name}}}", values[name]).replace(f"${name}", values[name])
+    assert "$" not in text, text
+    return text
+
+
+def values_of(prometheus, variable, chosen):
+    """What a variable offers, by its own query."""
+    found = re.fullmatch(r"label_values\((.*), (\w+)\)", variable["query"]["query"])
+    series = prometheus.query(resolved(found.group(1), chosen))
+    return sorted(
+        {one["metric"][found.group(2)] for one in series if found.group(2) in one["metric"]}
+    )
+
+
+@pytest.fixture(scope="module")
+def offered(filled):
+    """By page the values of its variables."""
+    return {
+        name: {
+            key: values_of(filled, one, {**FIXED, "job": "autopilot_gpu"})
+            for key, one in variables(name).items()
+            if one["type"] == "query"
+        }
+        for name in PAGES
+    }
+
+
+def test_variables_offer_what_there_is(offered):
+    for name in PAGES:
+        assert (offered[name]["job"], offered[name]["cluster"], offered[name]["phase"]) == (
+            ["autopilot_gpu"],
+            ["a"],
+            ["preflight"],
+        )
+    assert offered["node"]["node"] == sorted(
+        [*STAND_INS, "away", "busy", "claimed", "gpu01", "gpu02", "gpu03", "gpu04"]
+    )
+    assert offered["network"]["plane"] == ["eth1", "eth2"]
+
+
+def asked(prometheus, offered, name, expression):
+    """The series of an expression of a page, for all values of its variables."""
+    found = []
+    for node in offered[name]["node"] if "$node" in expression else [""]:
+        for plane in offered[name]["plane"] if "$plane" in expression else [""]:
+            found += prometheus.query(
+                resolved(
+                    expression,
+                    {**FIXED, "job": offered[name]["job"][0], "node": node, "plane": plane},
+                )
+            )
+    return found
+
+
+@pytest.mark.parametrize(
+    "name, title, target",
+    queries(),
+    ids=lambda value: value if isinstance(value, str) else value["refId"],
+)
+def test_every_query_finds_something(filled, offered, name, title, target):
+    # What counts nodes is 0 where there are none, and has to find some here.
+    series = asked(filled, offered, name, target["expr"].replace(" or vector(0)", ""))
+    assert series, target["expr"]
+    labels = {label for each in series for label in each["metric"]} | {"cluster"}
+    assert set(re.findall(r"\{\{(\w+)\}\}", target.get("legendFormat", ""))) <= labels
+    assert all(each["value"][1] != "NaN" for each in series)
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_columns_of_tables_are_fields_that_there_are(filled, offered, name):
+    for panel in (one for one in panels(name) if one["type"] == "table"):
+        several = len(panel["targets"]) > 1
+        fields = {
+            f"Value #{target['refId']}" if several else "Value" for target in panel["targets"]
+        } | {"Time", "cluster"}
+        for target in panel["targets"]:
+            fields |= {
+                label
+                for each in asked(filled, offered, name, target["expr"])
+                for label in each["metric"]
+            }
+        by_id = {one["id"]: one["options"] for one in panel["transformations"]}
+        assert ("merge" in by_id) == several
+        if "groupingToMatrix" in by_id:
+            assert {
+                by_id["groupingToMatrix"][key] for key in ("rowField", "columnField", "valueField")
+            } <= fields
+            continue
+        organised = by_id["organize"]
+        assert (
+            set(organised["indexByName"])
+            | set(organised["renameByName"])
+            | set(organised["excludeByName"])
+            <= fields
+        )
+        assert fields <= set(organised["indexByName"]) | set(organised["excludeByName"]) | {
+            "cluster"
+        }
+        shown = {organised["renameByName"].get(field, field) for field in organised["indexByName"]}
+        assert {one["matcher"]["options"] for one in panel["fieldConfig"]["overrides"]} <= shown
+        assert {one["displayName"] for one in panel["options"]["sortBy"]} <= shown
+
+
+def test_the_fleet_counts_as_the_run_did(filled, offered):
+    document = json.loads(filled.document.read_text(encoding="utf-8"))
+    fit = [node["fit"] for node in document["nodes"]]
+    shown = {
+        panel["title"]: asked(
+            filled,
+            offered,
+            "fleet",
+            panel["targets"][0]["expr"].replace('cluster=~"$cluster"', 'cluster="a"'),
+        )
+        for panel in panels("fleet")
+        if panel["type"] == "stat"
+    }
+    assert [int(shown[title][0]["value"][1]) for title in ("Unfit", "Fit", "No verdict")] == [
+        fit.count("unfit"),
+        fit.count("fit"),
+        fit.count("could_not_tell"),
+    ]
+    assert len({0, fit.count("unfit"), fit.count("fit"), fit.count("could_not_tell")}) == 4, (
+        "or it shows nothing"
+    )
+
+
+def test_since_is_when_it_was_first_seen_and_stays(filled, offered):
+    expression = next(
+        target["expr"]
+        for name, title, target in queries()
+        if (name, title) == ("fleet", "Findings")
+    )
+
+    def since():
+        return {
+            (one["metric"]["node"], one["metric"]["code"], one["metric"]["subject"]): float(
+                one["value"][1]
+            )
+            / 1000
+            for one in asked(filled, offered, "fleet", expression)
+        }
+
+    first = since()
+    time.sleep(2.5)
+    later, now = since(), time.time()
+    assert first and set(first) == set(later)
+    # A step of the subquery is a second here, and so is a scrape.
+    assert all(
+        abs(later[key] - first[key]) <= 2 and now - 300 < later[key] < now - 2 for key in first
+    )
+    assert {"slow", "gpu02", "away"} <= {node for node, _code, _subject in first}
+
+
+#: Expressions of the predecessor's dashboard and alerts -> nodes that they must find, and no
+#: others.
+PREDECESSOR = {
+    'sum(autopilot_health_checks{node=~".*", health=~"power-slowdown"} > 0) by (node, deviceid)': {
+        "hot"
+    },
+    'sum(autopilot_health_checks{health=~"remapped", node=~".*"}) by (node) > 0': {"pending"},
+    'avg(avg_over_time(autopilot_health_checks{health=~"pciebw"}[12h])) by (node, deviceid) < 3.4': {
+        "slow"
+    },
+    'avg(avg_over_time(autopilot_health_checks{health=~"pciebw", node=~".*"}[12h])) by (node, '
+    "deviceid) < 5": {"slow"},
+    'sum by (node, deviceid) (autopilot_health_checks{health="pciebw"}) <= 4': {"slow"},
+    'sum by (node) (autopilot_health_checks{health="dcgm"}) == 1': {"faulty"},
+    'sum(label_replace(autopilot_health_checks{health="ping",node="gpu01"}, "targetNode", '
+    '"$1", "deviceid", "(.*)"))by(node,targetNode)': {"gpu01"},
+}
+
+
+@pytest.mark.parametrize("expression", PREDECESSOR)
+def test_the_predecessors_expressions_find_the_same(filled, expression):
+    assert {one["metric"]["node"] for one in filled.query(expression)} == PREDECESSOR[expression]
+
+
+def test_a_replay_pushes_nothing(filled, tmp_path):
+    """What would have been is no metric, also where the callback is configured."""
+    before = filled.pushgateway.groups()
+    controller = linked(tmp_path, Path(sys.executable).parent)
+    given = {
+        "run": str(filled.document),
+        "pushgateway_url": filled.pushgateway.url,
+        "checks_options": {"pcie_bandwidth": {"minimum": 1}},
+    }
+    done = controller.run(
+        "ansible-playbook", "autopilot.gpu.replay", "-e", json.dumps(given), cwd=tmp_path
+    )
+    assert done.returncode == 0 and "slow " in done.stdout, done.stdout
+    assert filled.pushgateway.groups() == before

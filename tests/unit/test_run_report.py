@@ -1,0 +1,130 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The typed report: to a document and back without loss, the policy applied once, and the lines
+that wait for the end of a playbook.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ansible_collections.autopilot.gpu.plugins.action import verdict as verdict_action
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+    apply_policy,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_node,
+    judge_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    STATUSES,
+    CheckResult,
+    Finding,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import summary
+
+RUN = identify_run("r", "preflight", 1795230720.0, 1795230761.5, False, "2.19.14", "job42")
+
+findings = st.builds(
+    Finding,
+    st.sampled_from(["gpu_lost", "link_slow", "would_run"]),
+    st.sampled_from(STATUSES),
+    st.text(),
+)
+results = st.builds(
+    CheckResult,
+    st.sampled_from(["gpu_count", "pcie_bandwidth", "storage"]),
+    st.sampled_from(STATUSES),
+    st.text(),
+    st.lists(findings, max_size=3),
+).map(lambda result: CheckResult.from_dict(result.to_dict()))
+answers = st.lists(st.lists(results, max_size=4), max_size=4).map(
+    lambda nodes: [NodeAnswer(f"gpu{number}", found) for number, found in enumerate(nodes)]
+)
+policies = st.builds(
+    Policy,
+    st.sampled_from([("fail",), ("fail", "warn"), ("fail", "unknown")]),
+    st.sampled_from([(), ("gpu_lost",), ("gpu_lost", "link_slow")]),
+    st.sampled_from([0, 2]),
+    st.sampled_from([0, "50%"]),
+)
+
+
+@given(answers, policies)
+def test_a_report_is_the_same_after_its_document(nodes, policy):
+    report = judge_run(RUN, nodes, policy)
+    assert RunReport.from_dict(json.loads(json.dumps(report.to_dict()))) == report
+
+
+@given(answers, policies)
+def test_a_node_has_the_results_that_its_verdict_was_made_of(nodes, policy):
+    for answer, node in zip(nodes, judge_run(RUN, nodes, policy).nodes):
+        assert node.verdict == judge_node(answer.results, policy)
+        assert node.verdict.results == apply_policy(answer.results, policy)
+
+
+def test_the_run_starts_with_its_first_check_where_no_callback_saw_the_playbook():
+    returned = [("a", {"started": 20.5}), ("b", {"started": 10.25}), ("c", None), ("d", {})]
+    assert verdict_action._started(returned, 30.0) == 10.25
+    assert verdict_action._started([("a", {"started": "yesterday"})], 30.0) == 30.0
+
+
+def test_a_failed_run_keeps_its_reason_after_the_further_ones():
+    report = judge_run(RUN, [], Policy()).failed_for(["policy: wrong", "run_id: wrong"])
+    assert not report.verdict.passed
+    assert report.verdict.reason == (
+        "policy: wrong; run_id: wrong; there was nothing to check on any node"
+    )
+
+
+@pytest.fixture
+def listening():
+    summary.listen()
+    yield
+    summary.take()
+
+
+def test_lines_wait_for_the_end_with_their_status(listening):
+    """An action runs in a fork of the process of the callback."""
+    lines = [Line("autopilot preflight"), Line("  gpu01  FAIL", "fail")]
+    child = os.fork()
+    if not child:
+        summary.show(lines)
+        os._exit(0)
+    os.waitpid(child, 0)
+    summary.show(lines)
+    assert summary.started() is not None
+    assert summary.take() == [lines]
+    assert summary.take() == [] and summary.started() is None
+
+
+def test_of_the_looks_at_a_running_job_the_last_is_shown(listening):
+    first, second = [Line("look 1")], [Line("look 2")]
+    summary.show(first, is_look=True)
+    summary.show([Line("autopilot preflight")])
+    summary.show(second, is_look=True)
+    assert summary.take() == [[Line("autopilot preflight")], second]
+
+
+def test_the_names_of_the_plans_of_the_mesh_are_options():
+    registered = {"gpu01": {"first_plan": {"plan": {"rounds": []}}}, "gpu02": {}}
+    assert verdict_action._plans(registered, ["gpu02"], ["first_plan", "second_plan"]) == (
+        [{"rounds": []}],
+        [],
+    )
+    assert verdict_action._plans(registered, [], ["autopilot_mesh_plan"]) == ([], [])
