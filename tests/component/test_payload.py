@@ -75,8 +75,7 @@ def test_a_task_is_small(module, most):
     "module, checks",
     [
         ("mesh_run", set()),
-        # Whose judging of the GPUs in use it shares.
-        ("mesh_facts", {"iperf3_pairs"}),
+        ("mesh_facts", set()),
         ("usage_capture", set()),
         ("gpu_count", {"gpu_count"}),
     ],
