@@ -217,7 +217,7 @@ def test_nothing_is_compiled_when_it_starts(built):
         built, ["python3", "-v", "-c", "import autopilot_agent.passes.worker, json, asyncio"]
     )
     assert code == 0
-    assert "autopilot_agent/__pycache__/worker" in err
+    assert "autopilot_agent/passes/__pycache__/worker" in err
     assert [
         line for line in err.splitlines() if "code object from '/" in line and ".pyc" not in line
     ] == []
