@@ -16,8 +16,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import document
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
-    files,
     once as _once,
     options as _options,
     summary,

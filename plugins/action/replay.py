@@ -28,8 +28,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import texts_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
-    files,
     hosts,
     once as _once,
     options as _options,

@@ -17,8 +17,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage 
     runs,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
-    files,
     hosts,
     once as _once,
     options as _options,

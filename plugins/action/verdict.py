@@ -39,8 +39,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
     write,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
-    files,
     hosts as _hosts,
     summary,
 )

@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import typing as t
 
@@ -23,6 +22,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     HostSettings,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import refuse_negative
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, overall
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
     Outcome,
@@ -154,12 +154,3 @@ def options_of(module: AnsibleModule, check: Check, given: dict[str, t.Any]) -> 
         # is a dictionary.
         module.no_log_values.update(secret)
     return {name: validated.validated_parameters.get(name) for name in check.options}
-
-
-def refuse_negative(module: AnsibleModule, params: dict[str, t.Any], prefix: str = "") -> None:
-    """No option of a check has a meaning below zero, and no time limit has one at zero."""
-    for name, value in params.items():
-        number = isinstance(value, (int, float)) and not isinstance(value, bool)
-        if number and (not 0 <= value < math.inf or (value == 0 and name == "timeout")):
-            accepted = "a number greater than 0" if name == "timeout" else "0 or a greater number"
-            module.fail_json(msg=f"{prefix}{name}: {value} is not accepted, give {accepted}")

@@ -110,7 +110,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import refuse_negative
+from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import refuse_negative
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import node_daemon
 
 

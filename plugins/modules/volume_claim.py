@@ -117,11 +117,8 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
-    COMMON_OPTIONS,
-    leave,
-    refuse_negative,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, leave
+from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import refuse_negative
 from ansible_collections.autopilot.gpu.plugins.module_utils._claim import tried
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import claim_procedures
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (

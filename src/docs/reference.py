@@ -9,6 +9,7 @@ reference.py --check    fail (exit 1) when what is there differs
 
 from __future__ import annotations
 
+import itertools
 import sys
 from pathlib import Path
 from typing import Any, Dict, Iterable, List, Sequence, Tuple
@@ -160,124 +161,112 @@ def _rows(several: Iterable[Metric]) -> Iterable[Tuple[str, ...]]:
         )
 
 
+#: In place of a label's values: one for each GPU.
+_GPU: Tuple[str, ...] = ()
+_DIRECTIONS = ("host_to_device", "device_to_host")
+_PLANES = ("eth1", "eth2")
+#: Check, measurement, unit, and its labels with their values.
+_Measured = Tuple[str, str, str, Dict[str, Tuple[str, ...]]]
+#: What a node has that is measured as usual.
+_USUAL: Tuple[_Measured, ...] = (
+    ("gpu_count", "gpu_count", "gpus", {}),
+    (
+        "remapped_rows",
+        "remapped_rows",
+        "rows",
+        {"gpu": _GPU, "cause": ("correctable", "uncorrectable")},
+    ),
+    ("gpu_power", "power_limit", "watts", {"gpu": _GPU}),
+    (
+        "pcie_bandwidth",
+        "pcie_bandwidth",
+        "bytes/s",
+        {"gpu": _GPU, "direction": _DIRECTIONS, "method": ("copy_engine", "kernel")},
+    ),
+    (
+        "ecc_errors",
+        "ecc_errors",
+        "errors",
+        {"gpu": _GPU, "counter": ("volatile", "aggregate"), "kind": ("corrected", "uncorrected")},
+    ),
+    ("nvlink", "nvlinks_active", "links", {"gpu": _GPU}),
+    ("pcie_link", "pcie_replays", "replays", {"gpu": _GPU}),
+    ("gpu_processes", "memory_used", "bytes", {"gpu": _GPU}),
+    ("infiniband", "port_active", "ports", {"port": _GPU}),
+    ("clock_sync", "clock_offset", "seconds", {}),
+    ("storage", "filesystem_free", "ratio", {"path": ("/", "/var", "/scratch")}),
+    ("memory_and_cpu", "memory_errors", "errors", {"kind": ("corrected", "uncorrected")}),
+    ("gpu_link", "gpu_link_bandwidth", "bytes/s", {"gpu": _GPU, "kind": ("nvlink",)}),
+    ("gpu_memory", "gpu_memory_bandwidth", "bytes/s", {"gpu": _GPU}),
+    ("gpu_memory", "gpu_compute_rate", "FLOP/s", {"gpu": _GPU, "kind": ("fp64", "tensor")}),
+    ("ping_mesh", "ping_loss", "ratio", {"plane": _PLANES}),
+    ("ping_mesh", "ping_round_trip", "seconds", {"plane": _PLANES}),
+    (
+        "iperf3_pairs",
+        "pair_bandwidth",
+        "bytes/s",
+        {"plane": _PLANES, "direction": ("transmit", "receive")},
+    ),
+    ("volume_claim", "volume_bound", "seconds", {"storage_class": ("fast",)}),
+    ("volume_claim", "volume_ready", "seconds", {"storage_class": ("fast",)}),
+)
+#: What there can be beside that.
+_FURTHER: Tuple[_Measured, ...] = (
+    (
+        "gpu_power",
+        "clocks_held_back",
+        "seconds",
+        {"gpu": _GPU, "cause": ("power", "thermal", "board_limit", "reliability")},
+    ),
+    (
+        "pcie_bandwidth",
+        "pcie_bandwidth_concurrent",
+        "bytes/s",
+        {"gpu": _GPU, "direction": _DIRECTIONS, "method": ("copy_engine",)},
+    ),
+    (
+        "nvlink",
+        "nvlink_errors",
+        "errors",
+        {"gpu": _GPU, "kind": ("crc_flit", "crc_data", "replay", "recovery")},
+    ),
+    ("memory_and_cpu", "host_memory_bandwidth", "bytes/s", {"numa": ("0", "1")}),
+    ("xid_errors", "xid_errors", "events", {"gpu": _GPU, "xid": ("13", "31", "79")}),
+    ("gpu_visibility", "gpus_visible", "gpus", {}),
+    ("image_registry", "image_lookup", "seconds", {"registry": ("registry",)}),
+    ("nfs_mounts", "nfs_answer", "seconds", {"server": ("nas",)}),
+    ("gpu_activity", "sampling_cpu", "ratio", {}),
+    ("gpu_activity", "sampling_memory", "bytes", {}),
+    ("gpu_activity", "utilization", "ratio", {"gpu": _GPU}),
+    ("gpu_activity", "power", "watts", {"gpu": _GPU}),
+    ("gpu_activity", "sm_clock", "hertz", {"gpu": _GPU}),
+    ("gpu_usage", "gpu_usage_mean", "ratio", {"gpu": _GPU}),
+    ("gpu_usage", "gpu_usage_p50", "ratio", {"gpu": _GPU}),
+    ("gpu_usage", "gpu_usage_idle", "ratio", {"gpu": _GPU}),
+    ("gpu_usage", "gpu_usage_idle_episodes", "episodes", {"gpu": _GPU}),
+    ("gpu_usage", "gpu_usage_memory_occupied", "ratio", {"gpu": _GPU}),
+)
+
+
+def _measurements(
+    measured: Iterable[_Measured], gpus: int
+) -> Dict[str, List[Tuple[str, str, Dict[str, str]]]]:
+    """By check the name, unit and labels of each measurement."""
+    each_gpu = tuple(str(index) for index in range(gpus))
+    found: Dict[str, List[Tuple[str, str, Dict[str, str]]]] = {"dcgm_diag": []}
+    for check, name, unit, labels in measured:
+        values = [given or each_gpu for given in labels.values()]
+        found.setdefault(check, []).extend(
+            (name, unit, dict(zip(labels, chosen))) for chosen in itertools.product(*values)
+        )
+    return found
+
+
 def _node(gpus: int, most: bool, hosts: int) -> Dict[str, Any]:
     """A node as a run document has it, of which everything was measured; ``most``: with all that
     there can be.
     """
-    indexes = [str(index) for index in range(gpus)]
-    planes = ("eth1", "eth2")
-    directions, methods, ways = (
-        ("host_to_device", "device_to_host"),
-        ("copy_engine", "kernel"),
-        ("transmit", "receive"),
-    )
-    values: Dict[str, List[Tuple[str, str, Dict[str, str]]]] = {
-        "gpu_count": [("gpu_count", "gpus", {})],
-        "remapped_rows": [
-            ("remapped_rows", "rows", {"gpu": gpu, "cause": cause})
-            for gpu in indexes
-            for cause in ("correctable", "uncorrectable")
-        ],
-        "gpu_power": [("power_limit", "watts", {"gpu": gpu}) for gpu in indexes],
-        "pcie_bandwidth": [
-            ("pcie_bandwidth", "bytes/s", {"gpu": gpu, "direction": direction, "method": method})
-            for gpu in indexes
-            for direction in directions
-            for method in methods
-        ],
-        "ecc_errors": [
-            ("ecc_errors", "errors", {"gpu": gpu, "counter": counter, "kind": kind})
-            for gpu in indexes
-            for counter in ("volatile", "aggregate")
-            for kind in ("corrected", "uncorrected")
-        ],
-        "nvlink": [("nvlinks_active", "links", {"gpu": gpu}) for gpu in indexes],
-        "pcie_link": [("pcie_replays", "replays", {"gpu": gpu}) for gpu in indexes],
-        "gpu_processes": [("memory_used", "bytes", {"gpu": gpu}) for gpu in indexes],
-        "infiniband": [("port_active", "ports", {"port": f"mlx5_{gpu}:1"}) for gpu in indexes],
-        "clock_sync": [("clock_offset", "seconds", {})],
-        "storage": [
-            ("filesystem_free", "ratio", {"path": path}) for path in ("/", "/var", "/scratch")
-        ],
-        "memory_and_cpu": [
-            ("memory_errors", "errors", {"kind": kind}) for kind in ("corrected", "uncorrected")
-        ],
-        "gpu_link": [
-            ("gpu_link_bandwidth", "bytes/s", {"gpu": gpu, "kind": "nvlink"}) for gpu in indexes
-        ],
-        "gpu_memory": [("gpu_memory_bandwidth", "bytes/s", {"gpu": gpu}) for gpu in indexes]
-        + [
-            ("gpu_compute_rate", "FLOP/s", {"gpu": gpu, "kind": kind})
-            for gpu in indexes
-            for kind in ("fp64", "tensor")
-        ],
-        "dcgm_diag": [],
-        "ping_mesh": [
-            (name, unit, {"plane": plane})
-            for plane in planes
-            for name, unit in (("ping_loss", "ratio"), ("ping_round_trip", "seconds"))
-        ],
-        "iperf3_pairs": [
-            ("pair_bandwidth", "bytes/s", {"plane": plane, "direction": way})
-            for plane in planes
-            for way in ways
-        ],
-        "volume_claim": [
-            (name, "seconds", {"storage_class": "fast"})
-            for name in ("volume_bound", "volume_ready")
-        ],
-    }
-    if most:
-        causes = ("power", "thermal", "board_limit", "reliability")
-        values["gpu_power"] += [
-            ("clocks_held_back", "seconds", {"gpu": gpu, "cause": cause})
-            for gpu in indexes
-            for cause in causes
-        ]
-        values["pcie_bandwidth"] += [
-            (
-                "pcie_bandwidth_concurrent",
-                "bytes/s",
-                {"gpu": gpu, "direction": direction, "method": "copy_engine"},
-            )
-            for gpu in indexes
-            for direction in directions
-        ]
-        values["nvlink"] += [
-            ("nvlink_errors", "errors", {"gpu": gpu, "kind": kind})
-            for gpu in indexes
-            for kind in ("crc_flit", "crc_data", "replay", "recovery")
-        ]
-        values["memory_and_cpu"] += [
-            ("host_memory_bandwidth", "bytes/s", {"numa": numa}) for numa in ("0", "1")
-        ]
-        values["xid_errors"] = [
-            ("xid_errors", "events", {"gpu": gpu, "xid": xid})
-            for gpu in indexes
-            for xid in ("13", "31", "79")
-        ]
-        values["gpu_visibility"] = [("gpus_visible", "gpus", {})]
-        values["image_registry"] = [("image_lookup", "seconds", {"registry": "registry"})]
-        values["nfs_mounts"] = [("nfs_answer", "seconds", {"server": "nas"})]
-        values["gpu_activity"] = [
-            ("sampling_cpu", "ratio", {}),
-            ("sampling_memory", "bytes", {}),
-        ] + [
-            (name, unit, {"gpu": gpu})
-            for gpu in indexes
-            for name, unit in (("utilization", "ratio"), ("power", "watts"), ("sm_clock", "hertz"))
-        ]
-        values["gpu_usage"] = [
-            (f"gpu_usage_{name}", unit, {"gpu": gpu})
-            for gpu in indexes
-            for name, unit in (
-                ("mean", "ratio"),
-                ("p50", "ratio"),
-                ("idle", "ratio"),
-                ("idle_episodes", "episodes"),
-                ("memory_occupied", "ratio"),
-            )
-        ]
+    values = _measurements((*_USUAL, *(_FURTHER if most else ())), gpus)
     findings = [
         {
             "check": "gpu_power",

@@ -112,6 +112,21 @@ def ready_pods(cluster: Cluster, namespace: str) -> list[str]:
     return ready[:_TRIES]
 
 
+def _for_a_while(
+    command: list[str], seconds: float, descriptors: list[int]
+) -> subprocess.Popen[bytes]:
+    """A program that ends after its time also where nobody ends it."""
+    lifetime = str(int(seconds + _CONNECTING) + 1)
+    return subprocess.Popen(
+        [sys.executable, "-I", "-c", _FOR_A_WHILE, lifetime, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
+        pass_fds=descriptors,
+    )
+
+
 @contextlib.contextmanager
 def forwarded(
     cluster: Cluster,
@@ -153,21 +168,7 @@ def forwarded(
                 "--address",
                 "127.0.0.1",
             ]
-            with subprocess.Popen(
-                [
-                    sys.executable,
-                    "-I",
-                    "-c",
-                    _FOR_A_WHILE,
-                    str(int(seconds + _CONNECTING) + 1),
-                    *command,
-                ],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
-                pass_fds=[file.fileno()] if file else [],
-            ) as running:
+            with _for_a_while(command, seconds, [file.fileno()] if file else []) as running:
                 try:
                     said = _first_words(
                         t.cast("t.IO[bytes]", running.stdout), time.monotonic() + _CONNECTING

@@ -6,7 +6,6 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional, Tuple
 
-from . import localise
 from .figures import quantile
 from .localise import Cause
 from .observation import Observation

@@ -187,6 +187,15 @@ def _result_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
     return []
 
 
+def _no_expectation(words: str, peers: int, subject: Subject) -> Finding:
+    """What is said of the memory of a model that no table knows."""
+    if peers >= ENOUGH_PEERS:
+        message = f"{words}, like the {peers} of its model in this node; no figure is known for it"
+        return Finding("no_expectation", PASS, message, "none", subject)
+    message = f"{words}, but what its memory should carry is not known; set the option minimum"
+    return Finding("no_expectation", UNKNOWN, message, "fix_configuration", subject)
+
+
 def _rate_findings(
     name: str, gpu: Dict[str, Any], subject: Subject, gpus: List[Dict[str, Any]], options: Options
 ) -> List[Finding]:
@@ -244,19 +253,7 @@ def _rate_findings(
             )
         ]
     if name == "triad" and not minimum and row is None:
-        if len(peers) >= ENOUGH_PEERS:
-            return [
-                Finding(
-                    "no_expectation",
-                    PASS,
-                    f"{words}, like the {len(peers)} of its model in this node; no figure is "
-                    "known for it",
-                    "none",
-                    subject,
-                )
-            ]
-        message = f"{words}, but what its memory should carry is not known; set the option minimum"
-        return [Finding("no_expectation", UNKNOWN, message, "fix_configuration", subject)]
+        return [_no_expectation(words, len(peers), subject)]
     return []
 
 

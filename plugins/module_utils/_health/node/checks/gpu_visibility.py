@@ -165,6 +165,44 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     return concluded(NAME, findings, summary, [Measurement("gpus_visible", len(shown), "gpus")])
 
 
+def _too_few(
+    shown: List[Dict[str, Any]],
+    requested: Any,
+    named: List[str],
+    absent: List[str],
+    evidence: Dict[str, Any],
+) -> List[Finding]:
+    """GPUs that are given to the container, but not all that were asked for."""
+    if requested and len(shown) < requested:
+        message = f"{len(shown)} GPUs are given to this container, {requested} were requested"
+        return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
+    # Indexes are the host's, and a container counts its own from 0.
+    if absent and not all(one.isdecimal() for one in named):
+        message = (
+            f"{', '.join(absent[:4])} {'is' if len(absent) == 1 else 'are'} named by "
+            "NVIDIA_VISIBLE_DEVICES and not given to this container"
+        )
+        return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
+    if named and len(named) > len(shown):
+        message = (
+            f"NVIDIA_VISIBLE_DEVICES names {len(named)} GPUs, {len(shown)} are given "
+            "to this container"
+        )
+        return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
+    return []
+
+
+def _nothing_asked(asked: Optional[str], requested: Any, evidence: Dict[str, Any]) -> Finding:
+    """No GPU is given to the container, and its environment asks for none."""
+    message = (
+        "no GPU is given to this container, and NVIDIA_VISIBLE_DEVICES is "
+        f"{'not set' if asked is None else repr(asked)}"
+    )
+    message += f"; {requested} were requested" if requested else ""
+    status = FAIL if requested else UNKNOWN
+    return Finding("gpu_env_missing", status, message, "fix_configuration", NODE, evidence)
+
+
 def _missing(
     asked: Optional[str],
     shown: List[Dict[str, Any]],
@@ -186,23 +224,7 @@ def _missing(
     named = _named(asked)
     absent = [one for one in named or [] if not any(_is(gpu, one) for gpu in shown)]
     if shown:
-        if requested and len(shown) < requested:
-            message = f"{len(shown)} GPUs are given to this container, {requested} were requested"
-            return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
-        # Indexes are the host's, and a container counts its own from 0.
-        if absent and not all(one.isdecimal() for one in named or []):
-            message = (
-                f"{', '.join(absent[:4])} {'is' if len(absent) == 1 else 'are'} named by "
-                "NVIDIA_VISIBLE_DEVICES and not given to this container"
-            )
-            return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
-        if named and len(named) > len(shown):
-            message = (
-                f"NVIDIA_VISIBLE_DEVICES names {len(named)} GPUs, {len(shown)} are given "
-                "to this container"
-            )
-            return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
-        return []
+        return _too_few(shown, requested, named or [], absent, evidence)
     if files and error.get("kind") in ("unknown_error", "no_permission", "driver_not_loaded"):
         message = (
             f"/dev/{files[0]} is here and the driver does not let this container use it "
@@ -223,21 +245,7 @@ def _missing(
             )
         ]
     if asked in _NOTHING:
-        message = (
-            "no GPU is given to this container, and NVIDIA_VISIBLE_DEVICES is "
-            f"{'not set' if asked is None else repr(asked)}"
-        )
-        status = FAIL if requested else UNKNOWN
-        return [
-            Finding(
-                "gpu_env_missing",
-                status,
-                message + (f"; {requested} were requested" if requested else ""),
-                "fix_configuration",
-                NODE,
-                evidence,
-            )
-        ]
+        return [_nothing_asked(asked, requested, evidence)]
     message = (
         f"NVIDIA_VISIBLE_DEVICES is {asked!r} and no GPU is given to this container: it "
         "was not started by NVIDIA's container runtime"

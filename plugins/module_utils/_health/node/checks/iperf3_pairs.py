@@ -31,7 +31,7 @@ from ...model import (
     concluded,
 )
 from ...lenient import mapping
-from ..framework.driver_findings import driver_finding
+from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ..framework.network_findings import (
     WHICH_END,
     error_finding,
@@ -174,7 +174,7 @@ def deadline(options: Options, _gpus: int) -> float:
 
 
 def measure(probe: Probe) -> Readings:
-    """``program`` (`iperf3.find`), ``interfaces_error``, ``gate`` and ``after`` (`use_of_gpus`),
+    """``program`` (`iperf3.find`), ``interfaces_error``, ``gate`` and ``after`` (`read_gpu_use`),
     and ``peers`` by address, each with ``interface``, ``speed`` (bits/s) and ``legs``
     (`iperf3.parse_client`), or with the ``error`` that kept it from being measured.
     """
@@ -189,8 +189,8 @@ def measure(probe: Probe) -> Readings:
     found = interfaces.look(probe.host)
     readings["interfaces_error"] = found.get("error")
     with busy_gate.lock(probe.host, busy_gate.lock_seconds(probe)) as locked_by:
-        readings["gate"] = use_of_gpus(probe, locked_by)
-        if held(readings["gate"]) and not options.get("force"):
+        readings["gate"] = read_gpu_use(probe, locked_by)
+        if judge_gpu_use(readings["gate"]) and not options.get("force"):
             return readings
         for address, reading in peers.items():
             probe.keep(readings)
@@ -201,7 +201,7 @@ def measure(probe: Probe) -> Readings:
             )
         if readings["gate"] is not None:
             probe.keep(readings)
-            readings["after"] = use_of_gpus(probe, None, times=1)
+            readings["after"] = read_gpu_use(probe, None, times=1)
     return readings
 
 
@@ -231,37 +231,7 @@ def _measure_peer(
     return {"interface": way["interface"], "speed": way["speed"], "legs": legs}
 
 
-def use_of_gpus(
-    probe: Probe, locked_by: Optional[Dict[str, Any]], times: int = 2
-) -> Optional[Readings]:
-    """`gate.look`, with the driver's ``error`` where it could not; None on a host without GPUs or
-    driver, where there is nothing to disturb.
-    """
-    from ..devices.nvml import DriverError
-
-    if probe.host.driver_gpus() == []:
-        return None
-    try:
-        return busy_gate.look(probe, locked_by, times)
-    except DriverError as error:
-        return (
-            None
-            if probe.host.driver_gpus() is None
-            else {"locked_by": locked_by, "looks": [], "error": error.to_dict()}
-        )
-
-
 # --- judging (pure) ---
-
-
-def held(readings: Any) -> List[Finding]:
-    """Why the host may not be disturbed, from `use_of_gpus`; nothing where it may."""
-    if readings is None:
-        return []
-    error = mapping(mapping(readings).get("error"))
-    return busy_gate.judge(readings) + (
-        [driver_finding(error, kernel_driver=True)] if error else []
-    )
 
 
 def judge(readings: Readings, options: Options) -> CheckResult:
@@ -271,7 +241,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         for address, reading in mapping(readings.get("peers")).items()
     }
     findings = program_findings(readings.get("program"), "iperf3")
-    busy = held(readings.get("gate"))
+    busy = judge_gpu_use(readings.get("gate"))
     if not findings and busy and options.get("force") is not True:
         findings = busy
     elif not findings:

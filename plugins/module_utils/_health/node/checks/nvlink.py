@@ -360,6 +360,30 @@ def _fabric_findings(gpu: Dict[str, Any], subject: Subject, starting: bool) -> L
     return list(found.values())
 
 
+def _unswitched(
+    row: Links, active: int, most: int, subject: Subject, evidence: Dict[str, Any]
+) -> List[Finding]:
+    """The count of links that bridges or a board join."""
+    if row.kind == NONE:
+        return []
+    if row.kind == BRIDGED and active % row.step:
+        message = (
+            f"{active} NVLinks are active, a bridge joins {row.step}: one is not seated "
+            "well or broken"
+        )
+        return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
+    if row.kind == BRIDGED and not active:
+        return []
+    # A virtual machine that was given some GPUs of a board sees the links to the others down, and
+    # not as many on each.
+    if row.kind == WIRED and most < row.most:
+        return []
+    if active < most:
+        message = f"{active} NVLinks are active, {most} on others of its model in this node"
+        return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
+    return []
+
+
 def _count_findings(
     gpu: Dict[str, Any], links: List[Dict[str, Any]], subject: Subject, gpus: List[Dict[str, Any]]
 ) -> List[Finding]:
@@ -405,24 +429,7 @@ def _count_findings(
             "they stay down look at it, its baseboard and the NVSwitch"
         )
         return [Finding("nvlink_down", FAIL, message, "drain_node", subject, evidence)]
-    if row.kind == NONE:
-        return []
-    if row.kind == BRIDGED and active % row.step:
-        message = (
-            f"{active} NVLinks are active, a bridge joins {row.step}: one is not seated "
-            "well or broken"
-        )
-        return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
-    if row.kind == BRIDGED and not active:
-        return []
-    # A virtual machine that was given some GPUs of a board sees the links to the others down, and
-    # not as many on each.
-    if row.kind == WIRED and most < row.most:
-        return []
-    if active < most:
-        message = f"{active} NVLinks are active, {most} on others of its model in this node"
-        return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
-    return []
+    return _unswitched(row, active, most, subject, evidence)
 
 
 def _unknown_model(

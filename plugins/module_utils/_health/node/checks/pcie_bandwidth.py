@@ -277,6 +277,85 @@ def _link_findings(gpu: Dict[str, Any], subject: Subject, bandwidth: str) -> Lis
     return found
 
 
+#: A status, its message, and what was expected.
+_Verdict = Tuple[str, str, Expectation]
+
+
+def _verdicts(
+    words: str,
+    value: float,
+    minimum: Optional[float],
+    row: Any,
+    peers: List[Optional[float]],
+    local: bool,
+) -> List[_Verdict]:
+    """What is wrong with a rate, by the operator's minimum, the table and its peers."""
+    verdicts: List[_Verdict] = []
+    if minimum and value < minimum * GB:
+        expected = Expectation(minimum * GB, "bytes/s", "override", "minimum")
+        verdicts.append((FAIL, f"{words}, expected at least {minimum:.3g} ({expected})", expected))
+    if row and value < row.warn:
+        expected = Expectation(
+            row.fail if value < row.fail else row.warn, "bytes/s", "table", row.detail
+        )
+        status = (
+            WARN if value >= row.fail or (not local and value >= WRONG_NODE * row.fail) else FAIL
+        )
+        verdicts.append(
+            (
+                status,
+                f"{words}, expected at least {expected.minimum / GB:.3g} ({expected})",
+                expected,
+            )
+        )
+    if len(peers) >= ENOUGH_PEERS:
+        median = middle(float(rate or 0) for rate in peers)
+        if value < PEER_WARN * median:
+            part = PEER_FAIL if value < PEER_FAIL * median else PEER_WARN
+            expected = Expectation(
+                part * median,
+                "bytes/s",
+                "fleet",
+                f"{part} of the median of {len(peers)} of its kind in this node",
+            )
+            # Peers say that a GPU is odd; against what its operator asks for, or from another
+            # socket, that is no proof of a defect.
+            status = FAIL if part == PEER_FAIL and local and not minimum else WARN
+            verdicts.append(
+                (
+                    status,
+                    f"{words}, expected at least {expected.minimum / GB:.3g} ({expected})",
+                    expected,
+                )
+            )
+    return verdicts
+
+
+def _low_bandwidth(
+    gpu: Dict[str, Any], subject: Subject, direction: str, value: float, verdicts: List[_Verdict]
+) -> Finding:
+    """The finding of the worst verdict."""
+    local = _is_local(gpu)
+    status, message, expected = next((one for one in verdicts if one[0] == FAIL), verdicts[0])
+    message += "" if local or status == FAIL else ", measured from another NUMA node than the GPU's"
+    transfers = mapping(gpu.get("transfers")).get(direction)
+    evidence = dict(
+        measured=value,
+        expected=expected.to_dict(),
+        transfers=transfers,
+        link=mapping(gpu.get("link")),
+        numa=gpu.get("numa"),
+    )
+    return Finding(
+        "low_bandwidth",
+        status,
+        message,
+        "drain_node" if status == FAIL else "watch",
+        subject,
+        evidence,
+    )
+
+
 def _bandwidth_findings(
     gpu: Dict[str, Any],
     subject: Subject,
@@ -310,75 +389,9 @@ def _bandwidth_findings(
         if value is None:
             continue
         words = f"{direction.replace('_', ' ')} {value / GB:.3g} GB/s"
-        verdicts = []
-        if minimum and value < minimum * GB:
-            expected = Expectation(minimum * GB, "bytes/s", "override", "minimum")
-            verdicts.append(
-                (FAIL, f"{words}, expected at least {minimum:.3g} ({expected})", expected)
-            )
-        if row and value < row.warn:
-            expected = Expectation(
-                row.fail if value < row.fail else row.warn, "bytes/s", "table", row.detail
-            )
-            status = (
-                WARN
-                if value >= row.fail or (not local and value >= WRONG_NODE * row.fail)
-                else FAIL
-            )
-            verdicts.append(
-                (
-                    status,
-                    f"{words}, expected at least {expected.minimum / GB:.3g} ({expected})",
-                    expected,
-                )
-            )
-        if len(peers) >= ENOUGH_PEERS:
-            median = middle(float(peer[direction] or 0) for peer in peers)
-            if value < PEER_WARN * median:
-                part = PEER_FAIL if value < PEER_FAIL * median else PEER_WARN
-                expected = Expectation(
-                    part * median,
-                    "bytes/s",
-                    "fleet",
-                    f"{part} of the median of {len(peers)} of its kind in this node",
-                )
-                # Peers say that a GPU is odd; against what its operator asks for, or from another
-                # socket, that is no proof of a defect.
-                status = FAIL if part == PEER_FAIL and local and not minimum else WARN
-                verdicts.append(
-                    (
-                        status,
-                        f"{words}, expected at least {expected.minimum / GB:.3g} ({expected})",
-                        expected,
-                    )
-                )
+        verdicts = _verdicts(words, value, minimum, row, [peer[direction] for peer in peers], local)
         if verdicts:
-            status, message, expected = next(
-                (one for one in verdicts if one[0] == FAIL), verdicts[0]
-            )
-            message += (
-                ""
-                if local or status == FAIL
-                else ", measured from another NUMA node than the GPU's"
-            )
-            transfers = mapping(gpu.get("transfers")).get(direction)
-            evidence = dict(
-                measured=value,
-                expected=expected.to_dict(),
-                transfers=transfers,
-                link=link,
-                numa=gpu.get("numa"),
-            )
-            found.append(
-                Finding(
-                    "low_bandwidth",
-                    status,
-                    message,
-                    "drain_node" if status == FAIL else "watch",
-                    subject,
-                    evidence,
-                )
-            )
+            found.append(_low_bandwidth(gpu, subject, direction, value, verdicts))
         elif not minimum and row is None:
             found.append(_without_row(subject, words, len(peers)))
     return found
@@ -401,6 +414,30 @@ def _without_row(subject: Subject, words: str, peers: int) -> Finding:
         "fix_configuration",
         subject,
     )
+
+
+def _slower_than_peers(
+    subject: Subject, direction: str, value: float, peers: List[Optional[float]]
+) -> List[Finding]:
+    """While all copy at once, against the others of its kind."""
+    median = middle(float(peer or 0) for peer in peers)
+    if len(peers) >= ENOUGH_PEERS and value < PEER_FAIL * median:
+        words = (
+            f"all at once: {direction.replace('_', ' ')} {value / GB:.3g} GB/s, "
+            f"less than {PEER_FAIL} of the median of {len(peers)} of its kind"
+        )
+        message = f"{words}, {median / GB:.3g} GB/s"
+        return [
+            Finding(
+                "low_concurrent_bandwidth",
+                WARN,
+                message,
+                "watch",
+                subject,
+                {"measured": value, "median": median},
+            )
+        ]
+    return []
 
 
 def _judge_together(
@@ -449,23 +486,7 @@ def _judge_together(
                 for other, its in zip(rates, gpus)
                 if _kind(its) == _kind(gpu) and other[direction] is not None
             ]
-            median = middle(float(peer or 0) for peer in peers)
-            if len(peers) >= ENOUGH_PEERS and value < PEER_FAIL * median:
-                words = (
-                    f"all at once: {direction.replace('_', ' ')} {value / GB:.3g} GB/s, "
-                    f"less than {PEER_FAIL} of the median of {len(peers)} of its kind"
-                )
-                message = f"{words}, {median / GB:.3g} GB/s"
-                found.append(
-                    Finding(
-                        "low_concurrent_bandwidth",
-                        WARN,
-                        message,
-                        "watch",
-                        subject,
-                        {"measured": value, "median": median},
-                    )
-                )
+            found += _slower_than_peers(subject, direction, value, peers)
     if not found and not measured:
         found.append(
             Finding(

@@ -282,26 +282,41 @@ class _Burst(NamedTuple):
     recovered: bool
 
 
+def _log_not_read(log: Dict[str, Any]) -> Finding:
+    message = (
+        "the kernel's log could not be read "
+        f"({log.get('error') or 'it was not tried'}); run with become, and give a "
+        "container /dev/kmsg of the host"
+    )
+    return Finding("kernel_log_not_read", UNKNOWN, message, "fix_configuration", NODE, dict(log))
+
+
+def _subjects(bus: Any, gpus: List[Dict[str, Any]]) -> Dict[Optional[str], Subject]:
+    """The GPUs by bus address: those on the bus, with all that the driver says of those it shows."""
+    subjects: Dict[Optional[str], Subject] = {
+        pci: Subject("gpu", pci=pci)
+        for pci in (bus if isinstance(bus, list) else [])
+        if isinstance(pci, str)
+    }
+    subjects.update({subject.pci: subject for subject in map(gpu_subject, gpus) if subject.pci})
+    return subjects
+
+
+def _by_device(events: List[Event]) -> Dict[Tuple[bool, str], List[Event]]:
+    """Events in the order of time, by whether the device is a switch and by its bus address."""
+    found: Dict[Tuple[bool, str], List[Event]] = {}
+    for event in sorted(events, key=lambda one: one["usec"]):
+        found.setdefault((event["kind"] == "sxid", normalise_pci(event["pci"])), []).append(event)
+    return found
+
+
 def judge(readings: Readings, options: Options) -> CheckResult:
     readings = readings if isinstance(readings, dict) else {}
     log = readings.get("log")
     log = log if isinstance(log, dict) else {}
     uptime = _number(readings.get("uptime_seconds"))
     if log.get("source") not in ("kmsg", "journal") or not isinstance(readings.get("events"), list):
-        message = (
-            "the kernel's log could not be read "
-            f"({log.get('error') or 'it was not tried'}); run with become, and give a "
-            "container /dev/kmsg of the host"
-        )
-        return concluded(
-            NAME,
-            [
-                Finding(
-                    "kernel_log_not_read", UNKNOWN, message, "fix_configuration", NODE, dict(log)
-                )
-            ],
-            "",
-        )
+        return concluded(NAME, [_log_not_read(log)], "")
     events = [event for event in readings["events"] if _understood(event)]
     findings: List[Finding] = []
     if len(events) < len(readings["events"]):
@@ -319,13 +334,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     if since is not None and uptime is not None:
         events = [event for event in events if uptime - event["usec"] / 1e6 <= since]
     gpus = listed_gpus(readings)
-    bus = readings.get("bus")
-    subjects: Dict[Optional[str], Subject] = {
-        pci: Subject("gpu", pci=pci)
-        for pci in (bus if isinstance(bus, list) else [])
-        if isinstance(pci, str)
-    }
-    subjects.update({subject.pci: subject for subject in map(gpu_subject, gpus) if subject.pci})
+    subjects = _subjects(readings.get("bus"), gpus)
     recovery = {normalise_pci(str(gpu.get("pci"))): gpu.get("recovery") for gpu in gpus}
     # What ends an error must be whole: half a record of a load is not understood.
     loads = [
@@ -333,11 +342,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         for load in mappings_in(readings.get("loads"))
         if "seq" in load and _number(load.get("usec")) is not None
     ]
-    by_device: Dict[Tuple[bool, str], List[Event]] = {}
-    for event in sorted(events, key=lambda one: one["usec"]):
-        by_device.setdefault((event["kind"] == "sxid", normalise_pci(event["pci"])), []).append(
-            event
-        )
+    by_device = _by_device(events)
     devices = {
         key: _bursts(several, recovery.get(key[1]), loads) for key, several in by_device.items()
     }

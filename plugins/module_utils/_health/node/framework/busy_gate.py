@@ -235,7 +235,13 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
                 {"processes": servers},
             )
         )
-    for gpu in mappings_in(new[-1].get("gpus")):
+    return findings + _taken_meanwhile(old, new[-1])
+
+
+def _taken_meanwhile(old: List[Dict[str, Any]], last: Dict[str, Any]) -> List[Finding]:
+    """GPUs that a process holds which held none of them before."""
+    findings = []
+    for gpu in mappings_in(last.get("gpus")):
         held = {
             str(process.get("pid"))
             for one in old

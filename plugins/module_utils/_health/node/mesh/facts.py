@@ -14,7 +14,7 @@ from ..framework import busy_gate
 from ..system.bounded import Child, Report, end, wait
 from ..framework.probe import Probe, HostSettings
 from ..framework.driver_findings import mishap_findings
-from ..checks.iperf3_pairs import held, use_of_gpus
+from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ...model import NODE, Finding
 
 #: Seconds for all of it unless the settings say otherwise: the gate looks twice, and asks Slurm
@@ -93,4 +93,4 @@ def _busy(_report: Report, probe: Probe) -> List[Dict[str, Any]]:
     if probe.host.driver_gpus() == []:
         return []
     with busy_gate.lock(probe.host) as locked_by:
-        return [finding.to_dict() for finding in held(use_of_gpus(probe, locked_by))]
+        return [finding.to_dict() for finding in judge_gpu_use(read_gpu_use(probe, locked_by))]

@@ -1,0 +1,46 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: Apache-2.0
+"""Whether traffic between nodes may disturb this node: read and judge how its GPUs are used, on a
+node with or without GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Dict, List, Optional
+
+from . import busy_gate
+from .check import Readings
+from .driver_findings import driver_finding
+from .probe import Probe
+from ...lenient import mapping
+from ...model import Finding
+
+
+def read_gpu_use(
+    probe: Probe, locked_by: Optional[Dict[str, Any]], times: int = 2
+) -> Optional[Readings]:
+    """Return `busy_gate.look`, or the driver's ``error`` where the driver did not answer; None on a
+    host without GPUs or driver, where there is nothing to disturb.
+    """
+    from ..devices.nvml import DriverError
+
+    if probe.host.driver_gpus() == []:
+        return None
+    try:
+        return busy_gate.look(probe, locked_by, times)
+    except DriverError as error:
+        return (
+            None
+            if probe.host.driver_gpus() is None
+            else {"locked_by": locked_by, "looks": [], "error": error.to_dict()}
+        )
+
+
+def judge_gpu_use(readings: Any) -> List[Finding]:
+    """Return why the node must not be disturbed, from `read_gpu_use`; empty where it may be."""
+    if readings is None:
+        return []
+    error = mapping(mapping(readings).get("error"))
+    return busy_gate.judge(readings) + (
+        [driver_finding(error, kernel_driver=True)] if error else []
+    )
