@@ -127,81 +127,94 @@ def main() -> None:
     parser.add_argument("--forks", type=int, default=5)
     parser.add_argument("--rounds", type=int, default=5)
     options = parser.parse_args()
-    root = {"host_root": "{{ host_root }}"}
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         inventory = write_inventory(directory, options.hosts)
-        plays = {
-            "ping": write_play(directory, "ping", [{"ansible.builtin.ping": {}}]),
-            "passive, one task": write_play(
-                directory,
-                "passive-one",
-                [{"autopilot.gpu.node_checks": dict(root, checks=PASSIVE_CHECKS)}],
-            ),
-            "passive, a task each": write_play(
-                directory,
-                "passive-each",
-                [{f"autopilot.gpu.{check}": root} for check in PASSIVE_CHECKS],
-            ),
-            "all in check mode, one task": write_play(
-                directory, "all-one", [{"autopilot.gpu.node_checks": root, "check_mode": True}]
-            ),
-            "all in check mode, a task each": write_play(
-                directory,
-                "all-each",
-                [{f"autopilot.gpu.{check}": root, "check_mode": True} for check in CHECKS],
-            ),
-        }
-        walls: dict[str, list[float]] = {case: [] for case in plays}
-        cpus: dict[str, list[float]] = {case: [] for case in plays}
-        for turn in range(options.rounds + 1):
-            for case, play in plays.items():
-                wall, cpu = timed(
-                    [
-                        str(ANSIBLE_PLAYBOOK),
-                        "-i",
-                        str(inventory),
-                        "-f",
-                        str(options.forks),
-                        str(play),
-                    ]
-                )
-                if turn:  # the first round warms caches
-                    walls[case].append(wall)
-                    cpus[case].append(cpu)
-        names = (
-            f"{len(PASSIVE_CHECKS)} passive checks of {len(CHECKS)} ({', '.join(PASSIVE_CHECKS)})"
-        )
+        walls, cpus = measure_plays(write_plays(directory), inventory, options)
+        print_plays(walls, cpus, options)
+        print_modules(inventory, directory / "node" / "root")
+
+
+def write_plays(directory: Path) -> dict[str, Path]:
+    """The playbook of each case."""
+    root = {"host_root": "{{ host_root }}"}
+    return {
+        "ping": write_play(directory, "ping", [{"ansible.builtin.ping": {}}]),
+        "passive, one task": write_play(
+            directory,
+            "passive-one",
+            [{"autopilot.gpu.node_checks": dict(root, checks=PASSIVE_CHECKS)}],
+        ),
+        "passive, a task each": write_play(
+            directory,
+            "passive-each",
+            [{f"autopilot.gpu.{check}": root} for check in PASSIVE_CHECKS],
+        ),
+        "all in check mode, one task": write_play(
+            directory, "all-one", [{"autopilot.gpu.node_checks": root, "check_mode": True}]
+        ),
+        "all in check mode, a task each": write_play(
+            directory,
+            "all-each",
+            [{f"autopilot.gpu.{check}": root, "check_mode": True} for check in CHECKS],
+        ),
+    }
+
+
+def measure_plays(
+    plays: dict[str, Path], inventory: Path, options: argparse.Namespace
+) -> tuple[dict[str, list[float]], dict[str, list[float]]]:
+    """Wall and CPU seconds of each round, by case."""
+    walls: dict[str, list[float]] = {case: [] for case in plays}
+    cpus: dict[str, list[float]] = {case: [] for case in plays}
+    command = [str(ANSIBLE_PLAYBOOK), "-i", str(inventory), "-f", str(options.forks)]
+    for turn in range(options.rounds + 1):
+        for case, play in plays.items():
+            wall, cpu = timed([*command, str(play)])
+            if turn:  # the first round warms caches
+                walls[case].append(wall)
+                cpus[case].append(cpu)
+    return walls, cpus
+
+
+def print_plays(
+    walls: dict[str, list[float]], cpus: dict[str, list[float]], options: argparse.Namespace
+) -> None:
+    """Print the medians as a table, then how one task compares with a task for each check."""
+    names = f"{len(PASSIVE_CHECKS)} passive checks of {len(CHECKS)} ({', '.join(PASSIVE_CHECKS)})"
+    print(
+        f"{names}, {options.hosts} local hosts x 8 GPUs, forks {options.forks}, medians of "
+        f"{options.rounds} rounds\n"
+    )
+    print("| case | wall s | CPU s | wall / ping |\n| --- | --- | --- | --- |")
+    median = {case: statistics.median(times) for case, times in walls.items()}
+    for case, wall in median.items():
         print(
-            f"{names}, {options.hosts} local hosts x 8 GPUs, forks {options.forks}, medians of "
-            f"{options.rounds} rounds\n"
+            f"| {case} | {wall:.2f} | {statistics.median(cpus[case]):.2f} | "
+            f"{wall / median['ping']:.2f} |"
         )
-        print("| case | wall s | CPU s | wall / ping |\n| --- | --- | --- | --- |")
-        median = {case: statistics.median(times) for case, times in walls.items()}
-        for case, wall in median.items():
-            print(
-                f"| {case} | {wall:.2f} | {statistics.median(cpus[case]):.2f} | "
-                f"{wall / median['ping']:.2f} |"
-            )
-        for what in ("passive", "all in check mode"):
-            print(
-                f"\n{what}: one task / a task each = "
-                f"{median[f'{what}, one task'] / median[f'{what}, a task each']:.2f}",
-                end="",
-            )
-        print("\n")
-        print("| module | payload KiB | CPU s | peak MiB |\n| --- | --- | --- | --- |")
-        host_root = directory / "node" / "root"
-        ours = {"checks": PASSIVE_CHECKS, "host_root": str(host_root)}
-        for module, arguments in (
-            ("ansible.builtin.ping", {"data": "pong"}),
-            ("autopilot.gpu.node_checks", ours),
-        ):
-            cost = module_cost(inventory, host_root, module, arguments)
-            print(
-                f"| {module} | {cost['payload_kib']:.0f} | {cost['cpu_seconds']:.2f} | "
-                f"{cost['peak_mib']:.0f} |"
-            )
+    for what in ("passive", "all in check mode"):
+        print(
+            f"\n{what}: one task / a task each = "
+            f"{median[f'{what}, one task'] / median[f'{what}, a task each']:.2f}",
+            end="",
+        )
+    print("\n")
+
+
+def print_modules(inventory: Path, host_root: Path) -> None:
+    """Print what one call of a module costs."""
+    print("| module | payload KiB | CPU s | peak MiB |\n| --- | --- | --- | --- |")
+    ours = {"checks": PASSIVE_CHECKS, "host_root": str(host_root)}
+    for module, arguments in (
+        ("ansible.builtin.ping", {"data": "pong"}),
+        ("autopilot.gpu.node_checks", ours),
+    ):
+        cost = module_cost(inventory, host_root, module, arguments)
+        print(
+            f"| {module} | {cost['payload_kib']:.0f} | {cost['cpu_seconds']:.2f} | "
+            f"{cost['peak_mib']:.0f} |"
+        )
 
 
 if __name__ == "__main__":

@@ -38,7 +38,8 @@ def on(gpu, call, *values, **outcome):
     return dict(gpu=gpu, call=call, **(outcome or {"values": list(values)}))
 
 
-def test_everything_a_gpu_tells_is_in_its_units(node):
+def node_with_every_figure(node):
+    """A node of one GPU for which NVML answers every call with a figure of its own."""
     rules = [
         on(0, "nvmlDeviceGetUtilizationRates", 97, 41),
         on(0, "nvmlDeviceGetClockInfo.1", 1755),
@@ -52,16 +53,15 @@ def test_everything_a_gpu_tells_is_in_its_units(node):
         *(on(0, f"field.{field}", field) for field in (38, 45, 52, 59, 138, 139)),
         *(on(0, f"field.{field}", f"{field}+1000") for field in (74, 75, 77, 79, 269, 270, 271)),
     ]
-    built = node(
-        dict(
-            gpus=1,
-            rules=rules,
-            processes=[
-                dict(gpu=0, pid=4711, name="python", memory=1 << 30),
-                dict(gpu=0, pid=4712, name="x", kind="mps"),
-            ],
-        )
-    )
+    processes = [
+        dict(gpu=0, pid=4711, name="python", memory=1 << 30),
+        dict(gpu=0, pid=4712, name="x", kind="mps"),
+    ]
+    return node(dict(gpus=1, rules=rules, processes=processes))
+
+
+def test_everything_a_gpu_tells_is_in_its_units(node):
+    built = node_with_every_figure(node)
     first, second, _stages = sampled(built)
     sample = first[0]
     expected = {

@@ -140,7 +140,8 @@ def test_each_node_has_its_verdict(case, node, measure):
     ) == (status, findings)
 
 
-def test_every_part_is_read(node, measure):
+def node_with_every_part(node):
+    """A node with an NVMe disk, a SATA disk and mounts of every kind."""
     sda = {
         "device/model": "ST4000NM000A",
         "device/state": "running",
@@ -159,7 +160,16 @@ def test_every_part_is_read(node, measure):
         "43 22 0:61 / /tmp rw - tmpfs tmpfs rw",
         "44 22 7:1 / /snap/core ro - squashfs /dev/loop1 ro",
     )
-    readings = measure(node(mounted(*lines, files=files)), "storage").readings
+    return node(mounted(*lines, files=files))
+
+
+def test_every_part_is_read(node, measure):
+    readings = measure(node_with_every_part(node), "storage").readings
+    check_mounts(readings["mounts"])
+    check_disks(*readings["disks"])
+
+
+def check_mounts(mounts):
     shown = {
         mount["path"]: (
             mount["source"],
@@ -168,7 +178,7 @@ def test_every_part_is_read(node, measure):
             mount["fstab"],
             mount["system"],
         )
-        for mount in readings["mounts"]
+        for mount in mounts
     }
     # Of what is mounted twice the file system's own root, of the kernel's own and of NFS nothing,
     # and /tmp since it is needed.
@@ -187,11 +197,13 @@ def test_every_part_is_read(node, measure):
     assert (
         all(
             mount["bytes_total"] > 0 and mount["bytes_used"] >= 0 and mount["inodes_total"] >= 0
-            for mount in readings["mounts"]
+            for mount in mounts
         )
         and real.f_blocks
     )
-    nvme, disk = readings["disks"]
+
+
+def check_disks(nvme, disk):
     assert (nvme["name"], nvme["model"], nvme["serial"], nvme["state"], nvme["transport"]) == (
         "nvme0",
         "SAMSUNG MZQL23T8HCLS-00A07",

@@ -209,16 +209,17 @@ def short(hosts):
 
 
 def test_a_capture_from_its_start_to_the_controller(hosts, hung, short):
-    host = hosts(
-        "whole",
-        {
-            "processes": [PROCESS],
-            "files": {
-                "proc/4242/cgroup": "0::/kubepods.slice/kubepods-pod0a1b2c3d_0000_1111_2222_333344445555.slice"
-            },
-        },
-    )
+    cgroup = "0::/kubepods.slice/kubepods-pod0a1b2c3d_0000_1111_2222_333344445555.slice"
+    host = hosts("whole", {"processes": [PROCESS], "files": {"proc/4242/cgroup": cgroup}})
     same = {"interval": 1, "duration": 600, "declared": {"batch": 128, "precision": "bf16"}}
+    start_once(host, same)
+    samples_arrive(host)
+    stop_once(host, same)
+    collect_once(host, same["declared"])
+
+
+def start_once(host, same):
+    """Start a capture; a second start changes nothing, and one with other options is refused."""
     planned, begun, again, other, asked = host.several(
         dict(same, check=True),
         same,
@@ -235,6 +236,8 @@ def test_a_capture_from_its_start_to_the_controller(hosts, hung, short):
     assert other["failed"] and "runs already, with interval 1.0; stop it first" in other["msg"]
     assert asked["changed"] is True and begun["pid"] in host.running()
 
+
+def samples_arrive(host):
     two = until(
         lambda: [one for one in host.samples() if "gpus" in one][1:], "two samples of the GPUs"
     )
@@ -250,6 +253,9 @@ def test_a_capture_from_its_start_to_the_controller(hosts, hung, short):
         (4242, "python", "0a1b2c3d-0000-1111-2222-333344445555")
     ]
 
+
+def stop_once(host, same):
+    """Stop the capture; a second stop changes nothing, and a start is refused until it is collected."""
     stopped, idle, refused = host.several({"state": "stopped"}, {"state": "stopped"}, same)
     assert (stopped["changed"], stopped["state"], idle["changed"]) == (
         True,
@@ -263,6 +269,9 @@ def test_a_capture_from_its_start_to_the_controller(hosts, hung, short):
         in refused["msg"]
     )
 
+
+def collect_once(host, declared):
+    """Collect the capture; nothing stays on the host, and a second time changes nothing."""
     written = host.lines()
     log = {"throughput_log": str(write_log(host.base)), "throughput_regex": r"(\d+\.\d) images/s"}
     collected, once_more, absent = host.several(
@@ -272,7 +281,7 @@ def test_a_capture_from_its_start_to_the_controller(hosts, hung, short):
         "nothing is left on the host"
     )
     record = json.loads((host.base / "runs/gpu01.record.json").read_text(encoding="utf-8"))
-    assert (record["ended"], record["declared"]) == ("stopped", same["declared"])
+    assert (record["ended"], record["declared"]) == ("stopped", declared)
     assert record["throughput"] == {
         "values": 3,
         "mean": pytest.approx(200.0),

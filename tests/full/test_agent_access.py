@@ -165,6 +165,33 @@ def signed(token, key, **changes):
     return f"{text}.{part(b''.join(number.to_bytes(32, 'big') for number in numbers))}"
 
 
+def unsigned_or_invalid(head, claims):
+    """Headers without a token that the API server has signed; head and claims are an admin's."""
+    return {
+        "empty": {"Authorization": "Bearer "},
+        "malformed": {"Authorization": "Bearer not a token"},
+        "made up": {"Authorization": "Bearer " + "a1" * 100},
+        "forged": {"Authorization": f"Bearer {head}.{claims}.{part(b'x' * 256)}"},
+        "unsigned": {
+            "Authorization": "Bearer " + part(b'{"alg":"none","typ":"JWT"}') + f".{claims}."
+        },
+    }
+
+
+def out_of_time(admin, peer, key):
+    """Headers with tokens signed by the API server's own key, of which only one is valid now."""
+    now = int(time.time())
+    past = {"exp": now - 60, "iat": now - 600, "nbf": now - 600}
+    future = {"exp": now + 7200, "iat": now + 3600, "nbf": now + 3600}
+    return {
+        "expired": {"Authorization": f"Bearer {signed(admin, key, **past)}"},
+        "not yet valid": {"Authorization": f"Bearer {signed(admin, key, **future)}"},
+        # The same by the same key, and valid: what is refused is refused for its times.
+        "admin, signed by hand": {"Authorization": f"Bearer {signed(admin, key, exp=now + 3000)}"},
+        "expired agent": {"Authorization": f"Bearer {signed(peer, key, **past)}", **PEER},
+    }
+
+
 def identities(lab):
     """Name -> headers."""
     tokens = {
@@ -186,13 +213,7 @@ def identities(lab):
     found = {
         "none": {},
         "no bearer": {"Authorization": f"Basic {tokens['admin']}"},
-        "empty": {"Authorization": "Bearer "},
-        "malformed": {"Authorization": "Bearer not a token"},
-        "made up": {"Authorization": "Bearer " + "a1" * 100},
-        "forged": {"Authorization": f"Bearer {head}.{claims}.{part(b'x' * 256)}"},
-        "unsigned": {
-            "Authorization": "Bearer " + part(b'{"alg":"none","typ":"JWT"}') + f".{claims}."
-        },
+        **unsigned_or_invalid(head, claims),
         "deleted account": {"Authorization": f"Bearer {tokens['gone']}"},
         "no rights": {"Authorization": f"Bearer {tokens['nobody']}"},
         **{
@@ -213,24 +234,7 @@ def identities(lab):
     }
     key = next(lab.directory.rglob("accounts.key"), None)
     if key:
-        now = int(time.time())
-        found["expired"] = {
-            "Authorization": "Bearer "
-            f"{signed(tokens['admin'], key, exp=now - 60, iat=now - 600, nbf=now - 600)}"
-        }
-        found["not yet valid"] = {
-            "Authorization": "Bearer "
-            f"{signed(tokens['admin'], key, exp=now + 7200, iat=now + 3600, nbf=now + 3600)}"
-        }
-        # The same by the same key, and valid: what is refused is refused for its times.
-        found["admin, signed by hand"] = {
-            "Authorization": f"Bearer {signed(tokens['admin'], key, exp=now + 3000)}"
-        }
-        found["expired agent"] = {
-            "Authorization": "Bearer "
-            f"{signed(peer, key, exp=now - 60, iat=now - 600, nbf=now - 600)}",
-            **PEER,
-        }
+        found.update(out_of_time(tokens["admin"], peer, key))
     return found
 
 

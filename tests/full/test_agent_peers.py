@@ -11,12 +11,9 @@ from autopilot_agent.fleet.peers import Peers
 from autopilot_agent.fleet.query import Job, Query
 
 
-def test_real_objects_of_a_real_api_server(lab, monkeypatch):
-    """Slices, nodes and pods as an API server gives them, page by page."""
-    monkeypatch.setattr("autopilot_agent.fleet.peers._PAGE", 10)
-    namespace = "agent-fanout"
-    addresses = {f"fan{number:03d}": f"10.123.{number}.1" for number in range(35)}
-    slices = [
+def endpoint_slices(namespace, addresses):
+    """Two EndpointSlices of the agents' Service, in which one agent is not ready."""
+    return [
         {
             "apiVersion": "discovery.k8s.io/v1",
             "kind": "EndpointSlice",
@@ -34,7 +31,11 @@ def test_real_objects_of_a_real_api_server(lab, monkeypatch):
         }
         for at in (0, 25)
     ]
-    pods = [
+
+
+def pods_of_a_job(namespace):
+    """28 pods, of which the first 25 have a node."""
+    return [
         {
             "apiVersion": "v1",
             "kind": "Pod",
@@ -50,43 +51,53 @@ def test_real_objects_of_a_real_api_server(lab, monkeypatch):
         }
         for number in range(28)
     ]
+
+
+def admin_binding(namespace):
+    return {
+        "apiVersion": "rbac.authorization.k8s.io/v1",
+        "kind": "ClusterRoleBinding",
+        "metadata": {"name": namespace},
+        "roleRef": {
+            "apiGroup": "rbac.authorization.k8s.io",
+            "kind": "ClusterRole",
+            "name": "cluster-admin",
+        },
+        "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "default"}],
+    }
+
+
+async def read_peers(lab, namespace, token):
+    """The agents by node, and the nodes that each kind of query wants."""
+    async with Kube(lab.server, str(lab.ca or ""), str(token)) as kube:
+        peers = Peers(kube, namespace, "autopilot-healthchecks")
+        agents = await peers.agents()
+        return agents, [
+            await peers.wanted(query)
+            for query in (
+                Query(),
+                Query(job=Job(namespace, "app=train")),
+                Query(nodelabel="pool=fan"),
+                Query(hosts=("fan003",), nodelabel="pool=fan"),
+            )
+        ]
+
+
+def test_real_objects_of_a_real_api_server(lab, monkeypatch):
+    """Slices, nodes and pods as an API server gives them, page by page."""
+    monkeypatch.setattr("autopilot_agent.fleet.peers._PAGE", 10)
+    namespace = "agent-fanout"
+    addresses = {f"fan{number:03d}": f"10.123.{number}.1" for number in range(35)}
     nodes = [f"fan{number}" for number in ("900", "901")]
     lab.make_namespace(namespace)
     try:
-        lab.apply(*slices, *pods)
+        lab.apply(*endpoint_slices(namespace, addresses), *pods_of_a_job(namespace))
         for node in nodes:
             lab.make_node(node, {"pool": "fan", "nvidia.com/gpu.present": "true"})
-        lab.apply(
-            {
-                "apiVersion": "rbac.authorization.k8s.io/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": namespace},
-                "roleRef": {
-                    "apiGroup": "rbac.authorization.k8s.io",
-                    "kind": "ClusterRole",
-                    "name": "cluster-admin",
-                },
-                "subjects": [{"kind": "ServiceAccount", "namespace": namespace, "name": "default"}],
-            }
-        )
+        lab.apply(admin_binding(namespace))
         token = lab.directory / "fan-token"
         token.write_text(lab.token(namespace, "default"))
-
-        async def read():
-            async with Kube(lab.server, str(lab.ca or ""), str(token)) as kube:
-                peers = Peers(kube, namespace, "autopilot-healthchecks")
-                agents = await peers.agents()
-                return agents, [
-                    await peers.wanted(query)
-                    for query in (
-                        Query(),
-                        Query(job=Job(namespace, "app=train")),
-                        Query(nodelabel="pool=fan"),
-                        Query(hosts=("fan003",), nodelabel="pool=fan"),
-                    )
-                ]
-
-        agents, (everyone, job, label, both) = asyncio.run(read())
+        agents, (everyone, job, label, both) = asyncio.run(read_peers(lab, namespace, token))
     finally:
         for node in nodes:
             lab.kubectl("delete", "node", node, check=False)

@@ -197,14 +197,7 @@ def test_what_cannot_work_is_said_before_anything_is_made(lab, clean, play):
 def test_from_nothing_to_nothing(lab, clean, play, apis):
     """Check mode, deploy, again, less, remove: at each step what is there is what was promised."""
     with nodes(lab, "role-a", "role-b"):
-        dry = play("--check")
-        assert (
-            changed(dry) > 0
-            and "DaemonSet autopilot" in dry.stdout
-            and "ClusterRole autopilot-agent" in dry.stdout
-        )
-        assert everything(lab) == clean
-
+        check_mode_changes_nothing(lab, clean, play)
         apis()
         full = {
             "agent_pull_secret_name": "pull",
@@ -214,13 +207,7 @@ def test_from_nothing_to_nothing(lab, clean, play, apis):
             "agent_taint": "NoSchedule",
             "agent_mark_nodes": "false",
         }
-        made = play("-vvv", **full)
-        assert changed(made) > 0 and SECRET not in made.stdout
-        look_at_what_is_there(lab)
-        what_the_agents_may_do(lab)
-        assert changed(play(**full)) == 0
-
-        before = everything(lab)
+        deploy_twice(lab, play, full)
         less = {
             **full,
             "agent_service_monitor": False,
@@ -228,46 +215,72 @@ def test_from_nothing_to_nothing(lab, clean, play, apis):
             "agent_network_attachments": [],
             "agent_log_level": "debug",
         }
-        dry = play("--check", "--diff", **less)
-        assert (
-            changed(dry) == 2
-            and re.search(r'\+ +"value": "debug"', dry.stdout)
-            and SECRET not in dry.stdout
-        ), dry.stdout
-        assert everything(lab).keys() == before.keys()
-        assert changed(play(**less)) == 2
-        gone = before.keys() - everything(lab).keys()
-        assert {name for name in gone if not name.startswith("Pod/")} == {
-            "NetworkPolicy/autopilot/autopilot"
-        }
-        assert not lab.get("servicemonitors,network-attachment-definitions", "-A")["items"]
-
+        deploy_less(lab, play, less)
         theirs_and_ours(lab)
-        stays = play(agent_state="absent")
-        assert "stays, since others have something in it: ConfigMap notes" in stays.stdout, (
-            stays.stdout
-        )
-        left = {
-            "Namespace//autopilot",
-            "ConfigMap/autopilot/notes",
-            "ConfigMap/autopilot/kube-root-ca.crt",
-            "ServiceAccount/autopilot/default",
-        }
-        wait_until(
-            lambda: everything(lab).keys() - clean.keys() == left,
-            "what is not ours is what is left",
-        )
-        node = lab.get("node", "role-a")
-        assert (node["metadata"]["labels"].get(LABEL), node["spec"].get("taints")) == (
-            None,
-            [{"key": "mine", "effect": "NoSchedule"}],
-        )
-        assert RESULT.partition("=")[0] not in lab.get("node", "role-b")["metadata"]["labels"]
-        assert not lab.get("securitycontextconstraints")["items"]
+        remove_ours(lab, clean, play)
         lab.kubectl("delete", "configmap", "notes", "-n", "autopilot")
         assert changed(play(agent_state="absent")) == 1
         assert everything(lab).keys() == clean.keys()
         assert changed(play(agent_state="absent")) == 0
+
+
+def check_mode_changes_nothing(lab, clean, play):
+    dry = play("--check")
+    assert (
+        changed(dry) > 0
+        and "DaemonSet autopilot" in dry.stdout
+        and "ClusterRole autopilot-agent" in dry.stdout
+    )
+    assert everything(lab) == clean
+
+
+def deploy_twice(lab, play, full):
+    """Deploy; a second run changes nothing."""
+    made = play("-vvv", **full)
+    assert changed(made) > 0 and SECRET not in made.stdout
+    look_at_what_is_there(lab)
+    what_the_agents_may_do(lab)
+    assert changed(play(**full)) == 0
+
+
+def deploy_less(lab, play, less):
+    """Deploy with fewer objects and another log level; objects no longer wanted are removed."""
+    before = everything(lab)
+    dry = play("--check", "--diff", **less)
+    assert (
+        changed(dry) == 2
+        and re.search(r'\+ +"value": "debug"', dry.stdout)
+        and SECRET not in dry.stdout
+    ), dry.stdout
+    assert everything(lab).keys() == before.keys()
+    assert changed(play(**less)) == 2
+    gone = before.keys() - everything(lab).keys()
+    assert {name for name in gone if not name.startswith("Pod/")} == {
+        "NetworkPolicy/autopilot/autopilot"
+    }
+    assert not lab.get("servicemonitors,network-attachment-definitions", "-A")["items"]
+
+
+def remove_ours(lab, clean, play):
+    """Remove; what others put into the namespace or onto the nodes stays."""
+    stays = play(agent_state="absent")
+    assert "stays, since others have something in it: ConfigMap notes" in stays.stdout, stays.stdout
+    left = {
+        "Namespace//autopilot",
+        "ConfigMap/autopilot/notes",
+        "ConfigMap/autopilot/kube-root-ca.crt",
+        "ServiceAccount/autopilot/default",
+    }
+    wait_until(
+        lambda: everything(lab).keys() - clean.keys() == left, "what is not ours is what is left"
+    )
+    node = lab.get("node", "role-a")
+    assert (node["metadata"]["labels"].get(LABEL), node["spec"].get("taints")) == (
+        None,
+        [{"key": "mine", "effect": "NoSchedule"}],
+    )
+    assert RESULT.partition("=")[0] not in lab.get("node", "role-b")["metadata"]["labels"]
+    assert not lab.get("securitycontextconstraints")["items"]
 
 
 def look_at_what_is_there(lab):
@@ -511,6 +524,115 @@ def theirs_and_ours(lab):
     )
 
 
+POD_RUNNING = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
+
+
+def set_pod_status(lab, pod, **status):
+    """Write a pod's status as a kubelet does."""
+    lab.kubectl(
+        "patch",
+        "pod",
+        pod,
+        "-n",
+        "autopilot",
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+        json.dumps({"status": status}),
+    )
+
+
+def container_status(ready=False, **state):
+    return [
+        {"name": "agent", "image": "x", "imageID": "", "ready": ready, "restartCount": 4, **state}
+    ]
+
+
+def report_running(lab, pod, **state):
+    set_pod_status(
+        lab,
+        pod,
+        conditions=[{"type": "Ready", "status": "True"}],
+        containerStatuses=container_status(True, state=POD_RUNNING, **state),
+        phase="Running",
+    )
+
+
+def report_failed_pull(lab, pod):
+    waiting = {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
+    set_pod_status(lab, pod, containerStatuses=container_status(state={"waiting": waiting}))
+    lab.create(
+        {
+            "apiVersion": "v1",
+            "kind": "Event",
+            "metadata": {"generateName": "pull-", "namespace": "autopilot"},
+            "type": "Warning",
+            "reason": "Failed",
+            "message": 'Failed to pull image "localhost/autopilot-agent:0.1.0": not found '
+            "in the registry",
+            "involvedObject": {"kind": "Pod", "name": pod, "namespace": "autopilot"},
+        }
+    )
+
+
+def report_crash(lab, pod):
+    ended = {
+        "exitCode": 2,
+        "reason": "Error",
+        "message": "AUTOPILOT_PORT: 'x' is not accepted",
+        "startedAt": None,
+        "finishedAt": None,
+    }
+    state = {"waiting": {"reason": "CrashLoopBackOff"}}
+    set_pod_status(
+        lab, pod, containerStatuses=container_status(state=state, lastState={"terminated": ended})
+    )
+
+
+def report_unschedulable(lab, pod):
+    set_pod_status(
+        lab,
+        pod,
+        conditions=[
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "reason": "Unschedulable",
+                "message": "0/5 nodes: 1 Insufficient memory",
+            }
+        ],
+    )
+
+
+def report_node_down(lab, node):
+    down = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
+    lab.kubectl(
+        "patch",
+        "node",
+        node,
+        "--subresource=status",
+        "--type=merge",
+        "--patch",
+        json.dumps({"status": {"conditions": down}}),
+    )
+
+
+def check_reasons(failed):
+    """Each reason is told with its node, and the node that is down is not waited for."""
+    told = failed.stdout.replace("\\n", "\n").replace('\\"', '"')
+    assert failed.returncode == 2 and "has a ready pod on 1 of 5 nodes" in told, failed.stdout
+    assert (
+        "why-a: ImagePullBackOff: Failed to pull image" in told
+        and "not found in the registry" in told
+    )
+    assert (
+        "why-b: CrashLoopBackOff: ended with exit code 2 (Error): AUTOPILOT_PORT: 'x' is "
+        "not accepted" in told
+    )
+    assert "why-c: Unschedulable: 0/5 nodes: 1 Insufficient memory" in told
+    assert "why-e:" not in told and "not waited for: why-e" in told
+
+
 def test_why_the_agents_do_not_run(lab, clean, play):
     """What kubelets would report of five nodes is written by hand; each reason is told with its
     node, and a node that is down is not waited for.
@@ -520,114 +642,58 @@ def test_why_the_agents_do_not_run(lab, clean, play):
         pods = wait_until(
             lambda: by_node(lab) if len(by_node(lab)) == 5 else None, "a pod for each node"
         )
-
-        def report(node, **status):
-            lab.kubectl(
-                "patch",
-                "pod",
-                pods[node],
-                "-n",
-                "autopilot",
-                "--subresource=status",
-                "--type=merge",
-                "--patch",
-                json.dumps({"status": status}),
-            )
-
-        def container(ready=False, **state):
-            return [
-                {
-                    "name": "agent",
-                    "image": "x",
-                    "imageID": "",
-                    "ready": ready,
-                    "restartCount": 4,
-                    **state,
-                }
-            ]
-
-        report(
-            "why-a",
-            containerStatuses=container(
-                state={
-                    "waiting": {"reason": "ImagePullBackOff", "message": "Back-off pulling image"}
-                }
-            ),
-        )
-        lab.create(
-            {
-                "apiVersion": "v1",
-                "kind": "Event",
-                "metadata": {"generateName": "pull-", "namespace": "autopilot"},
-                "type": "Warning",
-                "reason": "Failed",
-                "message": 'Failed to pull image "localhost/autopilot-agent:0.1.0": not found '
-                "in the registry",
-                "involvedObject": {"kind": "Pod", "name": pods["why-a"], "namespace": "autopilot"},
-            }
-        )
-        ended = {
-            "exitCode": 2,
-            "reason": "Error",
-            "message": "AUTOPILOT_PORT: 'x' is not accepted",
-            "startedAt": None,
-            "finishedAt": None,
-        }
-        report(
-            "why-b",
-            containerStatuses=container(
-                state={"waiting": {"reason": "CrashLoopBackOff"}}, lastState={"terminated": ended}
-            ),
-        )
-        report(
-            "why-c",
-            conditions=[
-                {
-                    "type": "PodScheduled",
-                    "status": "False",
-                    "reason": "Unschedulable",
-                    "message": "0/5 nodes: 1 Insufficient memory",
-                }
-            ],
-        )
-        running = {"running": {"startedAt": "2026-01-01T00:00:00Z"}}
-        report(
-            "why-d",
-            conditions=[{"type": "Ready", "status": "True"}],
-            containerStatuses=container(True, state=running),
-            phase="Running",
-        )
-        down = [{"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}]
-        lab.kubectl(
-            "patch",
-            "node",
-            "why-e",
-            "--subresource=status",
-            "--type=merge",
-            "--patch",
-            json.dumps({"status": {"conditions": down}}),
-        )
-        failed = play(agent_rollout_timeout=1)
-        told = failed.stdout.replace("\\n", "\n").replace('\\"', '"')
-        assert failed.returncode == 2 and "has a ready pod on 1 of 5 nodes" in told, failed.stdout
-        assert (
-            "why-a: ImagePullBackOff: Failed to pull image" in told
-            and "not found in the registry" in told
-        )
-        assert (
-            "why-b: CrashLoopBackOff: ended with exit code 2 (Error): AUTOPILOT_PORT: 'x' is "
-            "not accepted" in told
-        )
-        assert "why-c: Unschedulable: 0/5 nodes: 1 Insufficient memory" in told
-        assert "why-e:" not in told and "not waited for: why-e" in told
+        report_failed_pull(lab, pods["why-a"])
+        report_crash(lab, pods["why-b"])
+        report_unschedulable(lab, pods["why-c"])
+        report_running(lab, pods["why-d"])
+        report_node_down(lab, "why-e")
+        check_reasons(play(agent_rollout_timeout=1))
         for node in ("why-a", "why-b", "why-c"):
-            report(
-                node,
-                conditions=[{"type": "Ready", "status": "True"}],
-                containerStatuses=container(True, state=running, lastState={}),
-                phase="Running",
-            )
+            report_running(lab, pods[node], lastState={})
         assert changed(play(agent_rollout_timeout=60)) == 0
+
+
+def report_init_ended(lab, pod, message):
+    """The init container has ended with the message, and the agent runs."""
+    ended = {
+        "exitCode": 0,
+        "reason": "Completed",
+        "message": message,
+        "startedAt": None,
+        "finishedAt": None,
+    }
+    report = {
+        "name": "report",
+        "image": "x",
+        "imageID": "",
+        "ready": True,
+        "restartCount": 0,
+        "state": {"terminated": ended},
+    }
+    agent = {
+        "name": "agent",
+        "image": "x",
+        "imageID": "",
+        "ready": True,
+        "restartCount": 0,
+        "state": POD_RUNNING,
+    }
+    set_pod_status(
+        lab,
+        pod,
+        phase="Running",
+        conditions=[{"type": "Ready", "status": "True"}],
+        initContainerStatuses=[report],
+        containerStatuses=[agent],
+    )
+
+
+def bind_pod(lab, pod, node):
+    binding = {
+        "metadata": {"name": pod, "namespace": "autopilot"},
+        "target": {"apiVersion": "v1", "kind": "Node", "name": node},
+    }
+    lab.create({"apiVersion": "v1", "kind": "Binding", **binding})
 
 
 def test_agents_without_dcgm_are_reported_once_with_the_build_arguments(lab, clean, play):
@@ -643,58 +709,9 @@ def test_agents_without_dcgm_are_reported_once_with_the_build_arguments(lab, cle
             lambda: by_node(lab) if len(by_node(lab)) == len(reports) else None,
             "a pod for each node",
         )
-
-        def report(node, message):
-            ended = {
-                "exitCode": 0,
-                "reason": "Completed",
-                "message": message,
-                "startedAt": None,
-                "finishedAt": None,
-            }
-            status = {
-                "phase": "Running",
-                "conditions": [{"type": "Ready", "status": "True"}],
-                "initContainerStatuses": [
-                    {
-                        "name": "report",
-                        "image": "x",
-                        "imageID": "",
-                        "ready": True,
-                        "restartCount": 0,
-                        "state": {"terminated": ended},
-                    }
-                ],
-                "containerStatuses": [
-                    {
-                        "name": "agent",
-                        "image": "x",
-                        "imageID": "",
-                        "ready": True,
-                        "restartCount": 0,
-                        "state": {"running": {"startedAt": "2026-01-01T00:00:00Z"}},
-                    }
-                ],
-            }
-            lab.kubectl(
-                "patch",
-                "pod",
-                pods[node],
-                "-n",
-                "autopilot",
-                "--subresource=status",
-                "--type=merge",
-                "--patch",
-                json.dumps({"status": status}),
-            )
-
         for node, message in reports.items():
-            binding = {
-                "metadata": {"name": pods[node], "namespace": "autopilot"},
-                "target": {"apiVersion": "v1", "kind": "Node", "name": node},
-            }
-            lab.create({"apiVersion": "v1", "kind": "Binding", **binding})
-            report(node, message)
+            bind_pod(lab, pods[node], node)
+            report_init_ended(lab, pods[node], message)
         done = play(agent_rollout_timeout=60)
         assert changed(done) == 0
         sentence = re.search(r'"msg": "(The agent\'s image has no DCGM.*?)"\n', done.stdout)[1]
@@ -707,7 +724,7 @@ def test_agents_without_dcgm_are_reported_once_with_the_build_arguments(lab, cle
             and "42" not in sentence
             and "uid=" not in done.stdout
         )
-        report("dcgm-a", reports["dcgm-b"])
+        report_init_ended(lab, pods["dcgm-a"], reports["dcgm-b"])
         quiet = play(agent_rollout_timeout=60)
         assert changed(quiet) == 0 and "DCGM_REPOSITORY" not in quiet.stdout
 

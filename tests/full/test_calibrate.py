@@ -199,44 +199,17 @@ def test_a_preflight_takes_the_floors_and_the_file_of_nhc(controller, floors, tm
     }
     inventory = write_inventory(tmp_path / "hosts.json", nodes)
     (tmp_path / "nhc.conf").write_text(NHC, encoding="utf-8")
-    given = [
-        "--skip-tags",
-        "mesh",
-        "-e",
-        json.dumps(
-            {"preflight_nhc_conf": "nhc.conf", "checks_list": ["gpu_count", "pciebw", "infiniband"]}
-        ),
-    ]
-    given += ["-e", json.dumps({"checks_stop_on_fail": False})]
+    variables = {
+        "preflight_nhc_conf": "nhc.conf",
+        "checks_list": ["gpu_count", "pciebw", "infiniband"],
+        "checks_stop_on_fail": False,
+    }
+    given = ["--skip-tags", "mesh", "-e", json.dumps(variables)]
     done, document = controller.preflight("autopilot.gpu.preflight", inventory, tmp_path, *given)
     assert document, done.stdout
     assert "check_hw_topology /opt/topo.xml: there is no check of a topology file" in done.stdout
-    found = {
-        one["name"]: {
-            (finding["code"], finding["subject"].get("name")) for finding in one["findings"]
-        }
-        for one in document["nodes"]
-    }
-    options = {
-        one["name"]: {check: read["options"] for check, read in one["readings"].items()}
-        for one in document["nodes"]
-    }
-    assert {name: own["pcie_bandwidth"]["minimum"] for name, own in options.items()} == {
-        "gpu01": 52.0,
-        "node3": 40.0,
-    }
-    assert (
-        options["gpu01"]["infiniband"]["ports"] == {"mlx5_9:1": 400.0}
-        and options["node3"]["infiniband"]["ports"] is None
-    )
-    assert all(("gpus_missing", None) in findings for findings in found.values()), (
-        "the number of GPUs is NHC's"
-    )
-    assert {
-        name
-        for name, findings in found.items()
-        if any(code == "low_bandwidth" for code, _subject in findings)
-    } == {"gpu01"}
+    check_options_of_nhc(document)
+    check_findings_of_nhc(document)
     # What the operator made of the fleet's own figures goes before it.
     (tmp_path / "second").mkdir()
     done, document = controller.preflight(
@@ -261,3 +234,35 @@ def test_a_preflight_takes_the_floors_and_the_file_of_nhc(controller, floors, tm
         and "expected at least 49" in low["node3"]["message"]
         and "override" in low["node3"]["message"]
     ), low
+
+
+def check_options_of_nhc(document):
+    options = {
+        one["name"]: {check: read["options"] for check, read in one["readings"].items()}
+        for one in document["nodes"]
+    }
+    assert {name: own["pcie_bandwidth"]["minimum"] for name, own in options.items()} == {
+        "gpu01": 52.0,
+        "node3": 40.0,
+    }
+    assert (
+        options["gpu01"]["infiniband"]["ports"] == {"mlx5_9:1": 400.0}
+        and options["node3"]["infiniband"]["ports"] is None
+    )
+
+
+def check_findings_of_nhc(document):
+    found = {
+        one["name"]: {
+            (finding["code"], finding["subject"].get("name")) for finding in one["findings"]
+        }
+        for one in document["nodes"]
+    }
+    assert all(("gpus_missing", None) in findings for findings in found.values()), (
+        "the number of GPUs is NHC's"
+    )
+    assert {
+        name
+        for name, findings in found.items()
+        if any(code == "low_bandwidth" for code, _subject in findings)
+    } == {"gpu01"}

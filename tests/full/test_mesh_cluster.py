@@ -127,10 +127,10 @@ def started(cluster):
     raise AssertionError("no round began")
 
 
-@pytest.mark.parametrize("victim", ["playbook", "sshd", "client"])
-def test_what_is_killed_midway_leaves_nothing_and_the_next_run_works(victim, healed, tmp_path):
+def start_mesh(cluster, directory):
+    """A playbook that measures the mesh, on the controller; it is not waited for."""
     given = {
-        "preflight_report_dir": str(tmp_path),
+        "preflight_report_dir": str(directory),
         "preflight_run_id": "killed",
         "mesh_options": QUICK,
         "mesh_together": True,
@@ -139,7 +139,7 @@ def test_what_is_killed_midway_leaves_nothing_and_the_next_run_works(victim, hea
     argv = [
         Path(sys.executable).parent / "ansible-playbook",
         "-i",
-        healed.inventory,
+        cluster.inventory,
         PLAYBOOK,
         "--tags",
         "mesh",
@@ -147,13 +147,36 @@ def test_what_is_killed_midway_leaves_nothing_and_the_next_run_works(victim, hea
         json.dumps(given),
     ]
     quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    running = healed.popen(
+    return cluster.popen(
         argv,
         CONTROLLER,
         cwd=ROOT,
         environment={"ANSIBLE_CONFIG": str(ROOT / "ansible.cfg")},
         **quiet,
     )
+
+
+def wait_until_empty(cluster):
+    """Wait until no host has anything of the mesh left; what is left, by host, is returned."""
+    # Longer than what was planned, three rounds of three seconds and the pings before them, and
+    # than a module takes to end.
+    until = time.monotonic() + 60
+    left = {}
+    while time.monotonic() < until:
+        left = {
+            host: found
+            for host, found in ((host, left_behind(cluster, host)) for host in cluster.hosts)
+            if found != ([], set(), [])
+        }
+        if not left:
+            break
+        time.sleep(0.5)
+    return left
+
+
+@pytest.mark.parametrize("victim", ["playbook", "sshd", "client"])
+def test_what_is_killed_midway_leaves_nothing_and_the_next_run_works(victim, healed, tmp_path):
+    running = start_mesh(healed, tmp_path)
     busy = started(healed)
     if victim == "playbook":
         healed.kill(running)
@@ -163,20 +186,7 @@ def test_what_is_killed_midway_leaves_nothing_and_the_next_run_works(victim, hea
             if found == name:
                 os.kill(pid, signal.SIGKILL)
         running.wait(timeout=120)
-    # Longer than what was planned, three rounds of three seconds and the pings before them, and
-    # than a module takes to end.
-    until = time.monotonic() + 60
-    left = {}
-    while time.monotonic() < until:
-        left = {
-            host: found
-            for host, found in ((host, left_behind(healed, host)) for host in healed.hosts)
-            if found != ([], set(), [])
-        }
-        if not left:
-            break
-        time.sleep(0.5)
-    assert left == {}
+    assert wait_until_empty(healed) == {}
     _done, document = preflight(healed, tmp_path)
     assert {
         (node["mesh"][0]["state"], node["mesh"][0]["late_seconds"]) for node in document["nodes"]

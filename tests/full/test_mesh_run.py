@@ -278,10 +278,8 @@ def files_of(pid):
 # ---- measuring ----
 
 
-def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
-    """Beside each other on two planes, with the first port of the server taken by somebody else,
-    and collected by the book.
-    """
+def squat(cable):
+    """A process that has taken the first port of the server on host b."""
     taken = (
         "import socket, time; s = socket.socket(); s.bind(('0.0.0.0', 5200)); s.listen(); "
         "print('up', flush=True); time.sleep(60)"
@@ -292,6 +290,14 @@ def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
         text=True,
     )
     assert squatter.stdout.readline() == "up\n"
+    return squatter
+
+
+def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
+    """Beside each other on two planes, with the first port of the server taken by somebody else,
+    and collected by the book.
+    """
+    squatter = squat(cable)
     windows = {
         "a": [
             ping("a"),
@@ -308,23 +314,9 @@ def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
     pids, _start = cable.start_together(windows, alone=True)
     # Each sees files of its own, and is reached through them.
     roots = {host: f"/proc/{pid}/root" for host, pid in pids.items()}
-    early = cable.collect("a", wait_seconds=0, take=False, host_root=roots["a"])
-    assert early["state"] == "running" and reasons(early)[2:] == ["not_run"] * 2
-    wrong = cable.collect("a", run="r0", wait_seconds=0, host_root=roots["a"])
-    assert (
-        wrong["state"] == "replaced"
-        and "run r1, pass 1, as a is being measured here now (pid " in wrong["reason"]
-    )
+    collect_too_early(cable, roots["a"])
     readings = {"b": cable.collect("b", host_root=roots["b"])}
-    assert {place: names for place, names in files_of(pids["a"]).items() if names} == {
-        "/run": ["autopilot-gpu"]
-    }
-    left = set(os.listdir(f"{roots['a']}/run/autopilot-gpu"))
-    assert {re.sub(r"\d+", "N", name) for name in left} == {
-        "checks.lock",
-        "mesh-N.socket",
-        "mesh-N.socket.lock",
-    }
+    check_files(pids["a"], roots["a"])
     readings["a"] = cable.collect("a", host_root=roots["a"])
     squatter.kill()
     squatter.communicate()
@@ -332,6 +324,45 @@ def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
     assert [readings[host]["state"] for host in "ab"] == ["done", "done"]
     assert reasons(readings["a"]) == [None] * 4 and reasons(readings["b"]) == [None] * 3
     pings = readings["a"]["windows"][:2]
+    check_pings(pings)
+    assert readings["b"]["windows"][0]["targets"] == {}
+    check_pairs(readings)
+
+    again = cable.collect("a", wait_seconds=0)
+    assert (
+        again["state"] == "none"
+        and again["windows"] == []
+        and "has been collected" in again["reason"]
+    )
+    for host in "ab":
+        cable.assert_empty(host, 2)
+
+
+def collect_too_early(cable, root):
+    """While the run lasts, its readings are incomplete, and another run's are refused."""
+    early = cable.collect("a", wait_seconds=0, take=False, host_root=root)
+    assert early["state"] == "running" and reasons(early)[2:] == ["not_run"] * 2
+    wrong = cable.collect("a", run="r0", wait_seconds=0, host_root=root)
+    assert (
+        wrong["state"] == "replaced"
+        and "run r1, pass 1, as a is being measured here now (pid " in wrong["reason"]
+    )
+
+
+def check_files(pid, root):
+    """A run keeps only its locks and its socket, below /run."""
+    assert {place: names for place, names in files_of(pid).items() if names} == {
+        "/run": ["autopilot-gpu"]
+    }
+    left = set(os.listdir(f"{root}/run/autopilot-gpu"))
+    assert {re.sub(r"\d+", "N", name) for name in left} == {
+        "checks.lock",
+        "mesh-N.socket",
+        "mesh-N.socket.lock",
+    }
+
+
+def check_pings(pings):
     for one, size in zip(pings, (1472, 1452)):
         small, big = one["targets"]["b"]["small"], one["targets"]["b"]["big"]
         assert (small["sent"], small["received"], big["size"], big["sent"], big["received"]) == (
@@ -342,7 +373,9 @@ def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
             3,
         )
         assert 0 < small["p50_ms"] <= small["p99_ms"] < 1000 and small["jitter_ms"] >= 0
-    assert readings["b"]["windows"][0]["targets"] == {}
+
+
+def check_pairs(readings):
     ends = {
         (host, one["plane"]): one
         for host in "ab"
@@ -371,15 +404,6 @@ def test_pings_and_both_directions_are_measured_and_nothing_stays(cable):
                 and 0.9 < leg["seconds"] < 1.5
                 and leg["cpu_remote_percent"] > 0
             )
-
-    again = cable.collect("a", wait_seconds=0)
-    assert (
-        again["state"] == "none"
-        and again["windows"] == []
-        and "has been collected" in again["reason"]
-    )
-    for host in "ab":
-        cable.assert_empty(host, 2)
 
 
 def test_whoever_is_alone_gets_a_reason_for_everything_and_nothing_hangs(cable):

@@ -254,10 +254,19 @@ def test_variables_reach_the_rules_and_what_cannot_work_is_said(controller, tmp_
     }
     done = stack.converge(**given)
     assert changed(done) > 0, done.stdout
-    assert [
-        job["job_name"]
-        for job in yaml.safe_load((stack.etc / "prometheus.yml").read_text())["scrape_configs"]
-    ] == ["push"]
+    scrape = yaml.safe_load((stack.etc / "prometheus.yml").read_text())["scrape_configs"]
+    assert [job["job_name"] for job in scrape] == ["push"]
+    check_rules(stack)
+    done = stack.converge(
+        monitoring_components=["alertmanager"],
+        monitoring_slack=[{"channel": "#gpu"}],
+        monitoring_webhook=[],
+    )
+    assert changed(done) == -1 and "monitoring_slack needs api_url_file or api_url" in done.stdout
+
+
+def check_rules(stack):
+    """The rules are ours with the runbook, the two ages swapped, and the operator's own job."""
     written = yaml.safe_load((stack.etc / "autopilot-gpu/autopilot-gpu.rules.yml").read_text())
     rules = [rule for group in written["groups"] for rule in group["rules"]]
     usual = [
@@ -286,12 +295,6 @@ def test_variables_reach_the_rules_and_what_cannot_work_is_said(controller, tmp_
     assert any('up{job="push"}' in rule["expr"] for rule in rules), (
         "the operator's own job has another name"
     )
-    done = stack.converge(
-        monitoring_components=["alertmanager"],
-        monitoring_slack=[{"channel": "#gpu"}],
-        monitoring_webhook=[],
-    )
-    assert changed(done) == -1 and "monitoring_slack needs api_url_file or api_url" in done.stdout
 
 
 def test_manifests_for_a_cluster(controller, tmp_path):
@@ -311,6 +314,22 @@ def test_manifests_for_a_cluster(controller, tmp_path):
         for one in yaml.safe_load_all(path.read_text(encoding="utf-8"))
         if one
     ]
+    check_kinds(objects)
+    of = {one["kind"]: one for one in objects}
+    assert of["PrometheusRule"]["spec"] == yaml.safe_load(RULES.read_text())
+    assert of["ServiceMonitor"]["spec"]["endpoints"] == [
+        {"port": "http", "interval": "1s", "honorLabels": True}
+    ]
+    check_references(of)
+    check_dashboards(objects)
+    assert (
+        changed(stack.converge(monitoring_state="absent")) > 0
+        and not (tmp_path / "manifests").exists()
+    )
+
+
+def check_kinds(objects):
+    """Every object that is needed, each with the namespace, the label and a valid name."""
     kinds = {(one["apiVersion"], one["kind"]) for one in objects}
     assert kinds >= {
         ("v1", "PersistentVolumeClaim"),
@@ -324,12 +343,10 @@ def test_manifests_for_a_cluster(controller, tmp_path):
             one["metadata"]["namespace"] == "gpu" and one["metadata"]["labels"]["release"] == "kps"
         )
         assert re.fullmatch(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?", one["metadata"]["name"])
-    of = {one["kind"]: one for one in objects}
-    assert of["PrometheusRule"]["spec"] == yaml.safe_load(RULES.read_text())
-    assert of["ServiceMonitor"]["spec"]["endpoints"] == [
-        {"port": "http", "interval": "1s", "honorLabels": True}
-    ]
-    # What selects is what is selected, down to the port and the volume.
+
+
+def check_references(of):
+    """What selects is what is selected, down to the port and the volume."""
     labels = of["Deployment"]["spec"]["template"]["metadata"]["labels"]
     for selector in (
         of["Deployment"]["spec"]["selector"]["matchLabels"],
@@ -356,6 +373,10 @@ def test_manifests_for_a_cluster(controller, tmp_path):
         == of["PersistentVolumeClaim"]["metadata"]["name"]
     )
     assert of["PersistentVolumeClaim"]["spec"]["storageClassName"] == "fast"
+
+
+def check_dashboards(objects):
+    """Each dashboard is in a ConfigMap that Grafana's sidecar finds."""
     maps = {
         name: text
         for one in objects
@@ -372,10 +393,6 @@ def test_manifests_for_a_cluster(controller, tmp_path):
         for path in (ROOT / "roles/monitoring/files/dashboards").glob("*.json")
     }
     assert {name: json.loads(text) for name, text in maps.items()} == dashboards
-    assert (
-        changed(stack.converge(monitoring_state="absent")) > 0
-        and not (tmp_path / "manifests").exists()
-    )
 
 
 # Runs in a copy of this machine that ends with it: everything written goes to memory.

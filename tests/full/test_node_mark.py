@@ -288,31 +288,27 @@ def writes(generator, number, words):
             yield mark_states.Checked(generator.choice(["pass", "fail", "unknown", "warn"]), word)
 
 
-def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
-    name, generator = place.node(), random.Random(5)
-    place.rules = place.rules._replace(max_bad_share=1)
-    # Each write of the playbook's is a person's, and so is always obeyed.
-    said, trouble = [], []
-    watched = Watched(place, name)
-
-    def playbook():
-        try:
-            cluster = _kube.Cluster(str(place.lab.kubeconfig))
-            for turn in range(60):
-                word = f"person-{turn}"
-                cluster.run(
-                    by_a_person(
-                        place,
-                        name,
-                        module_marks.Set(
-                            random.Random(turn).choice(["PASS", "WARN", "EVICT"]), word
-                        ),
-                    )
+def mark_as_a_person(place, name, said, trouble):
+    """Sixty writes of a playbook; `said` gets their reasons, `trouble` what stops them."""
+    try:
+        cluster = _kube.Cluster(str(place.lab.kubeconfig))
+        for turn in range(60):
+            word = f"person-{turn}"
+            cluster.run(
+                by_a_person(
+                    place,
+                    name,
+                    module_marks.Set(random.Random(turn).choice(["PASS", "WARN", "EVICT"]), word),
                 )
-                said.append(word)
-        except BaseException as error:
-            trouble.append(error)
-            raise
+            )
+            said.append(word)
+    except BaseException as error:
+        trouble.append(error)
+        raise
+
+
+async def mark_as_agents(place, name, generator):
+    """Two agents write at the same time; the reasons of each one's changes."""
 
     async def agent_of(which):
         changed = []
@@ -324,13 +320,19 @@ def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
                 await asyncio.sleep(generator.uniform(0, 0.03))
         return changed
 
-    async def agents():
-        return await asyncio.gather(agent_of("agent/a"), agent_of("agent/b"))
+    return await asyncio.gather(agent_of("agent/a"), agent_of("agent/b"))
 
-    thread = threading.Thread(target=playbook)
+
+def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
+    name, generator = place.node(), random.Random(5)
+    place.rules = place.rules._replace(max_bad_share=1)
+    # Each write of the playbook's is a person's, and so is always obeyed.
+    said, trouble = [], []
+    watched = Watched(place, name)
+    thread = threading.Thread(target=mark_as_a_person, args=(place, name, said, trouble))
     try:
         thread.start()
-        changed = asyncio.run(agents())
+        changed = asyncio.run(mark_as_agents(place, name, generator))
         thread.join()
         assert not trouble and len(said) == 60
         watched.until(place.read(name)["metadata"]["resourceVersion"])
@@ -339,21 +341,26 @@ def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
         watched.close()
     now = time.time()
     states = [mark_on_node.read(version, place.rules, now) for version in watched.versions]
+    assert len({version["metadata"]["resourceVersion"] for version in watched.versions}) > 150
+    seen = {state.reason for state in states}
+    assert set(said) <= seen and {reason for each in changed for reason in each} <= seen
+    check_versions(place, watched.versions, states)
+    node = place.read(name)
+    (condition,) = [one for one in node["status"]["conditions"] if one["type"] == "GPUHealthy"]
+    assert condition["reason"] == f"Autopilot{place.state(name).mark.capitalize()}"
+
+
+def check_versions(place, versions, states):
+    """Label, record, taint and cordon are of one write, and each change of the mark is allowed."""
     records = [
         json.loads(
             version["metadata"]
             .get("annotations", {})
             .get(mark_on_node.record_key(place.rules), "{}")
         )
-        for version in watched.versions
+        for version in versions
     ]
-    assert len({version["metadata"]["resourceVersion"] for version in watched.versions}) > 150
-    seen = {state.reason for state in states}
-    assert set(said) <= seen and {reason for each in changed for reason in each} <= seen
-    for before, after, version, record in zip(
-        states, states[1:], watched.versions[1:], records[1:]
-    ):
-        # Label, record, taint and cordon are of one write.
+    for before, after, version, record in zip(states, states[1:], versions[1:], records[1:]):
         labels = version["metadata"]["labels"]
         assert record["mark"] == labels.get(place.rules.label_key, "")
         tainted = [
@@ -373,9 +380,6 @@ def test_two_agents_and_a_playbook_mark_one_node_and_no_write_is_lost(place):
                 before,
                 after,
             )
-    node = place.read(name)
-    (condition,) = [one for one in node["status"]["conditions"] if one["type"] == "GPUHealthy"]
-    assert condition["reason"] == f"Autopilot{place.state(name).mark.capitalize()}"
 
 
 def test_no_more_nodes_than_the_share_are_evict_however_many_come_at_once(place):

@@ -65,6 +65,20 @@ def test_a_node_out_of_service_and_back_and_nothing_left(place, controller, tmp_
         "namespace": place.name,
         "label_key": place.rules.label_key,
     }
+    evict_once(place, controller, tmp_path, rules, name, other)
+    absent = {**rules, "state": "absent"}
+    gone, twice, nobody = said(
+        controller,
+        tmp_path,
+        [({**absent, "node": node}, {}) for node in (name, name, "no-such-node")],
+    )
+    assert gone["changed"]
+    check_nothing_left(place, name, before)
+    assert not twice["changed"] and not nobody["changed"]
+
+
+def evict_once(place, controller, tmp_path, rules, name, other):
+    """Check mode writes nothing, a second run changes nothing, a further node is refused."""
     evict = {
         **rules,
         "state": "evict",
@@ -72,6 +86,14 @@ def test_a_node_out_of_service_and_back_and_nothing_left(place, controller, tmp_
         "cordon": True,
         "reason": "smoke",
         "max_bad_share": 0,
+    }
+    healthy = {
+        **rules,
+        "node": name,
+        "state": "checked",
+        "status": "pass",
+        "taint": "NoExecute",
+        "cordon": True,
     }
     tried, done, again, refused, checked = said(
         controller,
@@ -81,17 +103,7 @@ def test_a_node_out_of_service_and_back_and_nothing_left(place, controller, tmp_
             ({**evict, "node": name}, {"diff": True}),
             ({**evict, "node": name}, {}),
             ({**evict, "node": other}, {}),
-            (
-                {
-                    **rules,
-                    "node": name,
-                    "state": "checked",
-                    "status": "pass",
-                    "taint": "NoExecute",
-                    "cordon": True,
-                },
-                {},
-            ),
+            (healthy, {}),
         ],
     )
     assert (tried["changed"], tried["mark"], tried["before"]) == (True, "EVICT", "")
@@ -121,17 +133,13 @@ def test_a_node_out_of_service_and_back_and_nothing_left(place, controller, tmp_
         f"node {other} is not marked EVICT: of " in refused["msg"]
         and "1 are EVICT already" in refused["msg"]
     )
-    absent = {**rules, "state": "absent"}
-    gone, twice, nobody = said(
-        controller,
-        tmp_path,
-        [({**absent, "node": node}, {}) for node in (name, name, "no-such-node")],
-    )
+
+
+def check_nothing_left(place, name, labels):
+    """The node has the labels it had before, and no annotation, taint, cordon or condition of ours."""
     node = place.read(name)
-    assert (
-        gone["changed"]
-        and node["metadata"].get("labels", {}) == before
-        and place.name not in json.dumps(sorted(node["metadata"].get("annotations", {})))
+    assert node["metadata"].get("labels", {}) == labels and place.name not in json.dumps(
+        sorted(node["metadata"].get("annotations", {}))
     )
     assert (
         not [
@@ -145,7 +153,6 @@ def test_a_node_out_of_service_and_back_and_nothing_left(place, controller, tmp_
         one for one in node.get("status", {}).get("conditions", ()) if one["type"] == "GPUHealthy"
     ]
     assert not place.lab.get("leases", "-n", place.name)["items"]
-    assert not twice["changed"] and not nobody["changed"]
 
 
 def test_a_test_of_somebody_else_is_not_disturbed(place, node_mark):

@@ -227,11 +227,8 @@ def test_a_mixed_run(browser, mixed):
     assert browser.driver.find_element(By.TAG_NAME, "h1").text == "\u2715 FAILED\npreflight"
 
 
-@pytest.mark.skipif(
-    not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found"
-)
-def test_a_run_as_the_playbook_leaves_it(browser, tmp_path):
-    """Stand-in nodes, one of each kind, one that nobody reaches."""
+def stand_in_nodes(directory):
+    """Inventory of stand-in nodes, one of each kind, one that nobody reaches."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -245,7 +242,7 @@ def test_a_run_as_the_playbook_leaves_it(browser, tmp_path):
         ("hung", "nvml_hangs"),
         ("bare", "no_gpu"),
     ):
-        built = sandbox.build(scenario, tmp_path / name)
+        built = sandbox.build(scenario, directory / name)
         hosts[name] = {
             "ansible_connection": "local",
             "ansible_python_interpreter": built.python,
@@ -253,13 +250,18 @@ def test_a_run_as_the_playbook_leaves_it(browser, tmp_path):
         }
         if name == "hung":
             hosts[name]["checks_timeout"] = 3
-    inventory = tmp_path / "hosts.json"
-    inventory.write_text(
-        json.dumps(
-            {"all": {"hosts": hosts, "vars": {"checks_list": ["gpu_count", "remapped", "pciebw"]}}}
-        ),
-        encoding="utf-8",
-    )
+    variables = {"checks_list": ["gpu_count", "remapped", "pciebw"]}
+    inventory = directory / "hosts.json"
+    inventory.write_text(json.dumps({"all": {"hosts": hosts, "vars": variables}}), encoding="utf-8")
+    return inventory
+
+
+@pytest.mark.skipif(
+    not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found"
+)
+def test_a_run_as_the_playbook_leaves_it(browser, tmp_path):
+    """Stand-in nodes, one of each kind, one that nobody reaches."""
+    inventory = stand_in_nodes(tmp_path)
     controller = linked(tmp_path / "controller", Path(sys.executable).parent)
     done, document = controller.preflight(
         "autopilot.gpu.preflight", inventory, tmp_path, "--skip-tags", "mesh", "--forks", "6"
@@ -268,15 +270,7 @@ def test_a_run_as_the_playbook_leaves_it(browser, tmp_path):
     page = next(tmp_path.glob("reports/*/run.json")).parent / "report.html"
     assert page.read_text(encoding="utf-8") == html_of(document)
     looks_right(browser, page, "playbook", [SCREENS[1], SCREENS[2]])
-    told = {card.get_attribute("id"): card.text for card in browser.all("details.card")}
-    for node in document["nodes"]:
-        if node["status"] in ("fail", "unknown", "warn"):
-            card = next(
-                text
-                for text in told.values()
-                if f" {node['name']} " in text.split("next:")[0].replace("\n", " ")
-            )
-            assert node["findings"][0]["message"] in card and node["status"].upper() in card
+    check_cards(browser, document["nodes"])
     assert {"run.json", "summary.txt"} <= {path.name for path in page.parent.iterdir()}
     # The command it gives is one that Ansible understands, and is about those nodes.
     [line] = [
@@ -291,6 +285,19 @@ def test_a_run_as_the_playbook_leaves_it(browser, tmp_path):
         node["name"] for node in document["nodes"] if node["status"] in ("fail", "unknown", "warn")
     ]
     assert sorted(re.findall(r"^ {6}(\w+)$", listed.stdout, re.M)) == sorted(bad)
+
+
+def check_cards(browser, nodes):
+    """Each node that is not good has a card with its first finding."""
+    told = {card.get_attribute("id"): card.text for card in browser.all("details.card")}
+    for node in nodes:
+        if node["status"] in ("fail", "unknown", "warn"):
+            card = next(
+                text
+                for text in told.values()
+                if f" {node['name']} " in text.split("next:")[0].replace("\n", " ")
+            )
+            assert node["findings"][0]["message"] in card and node["status"].upper() in card
 
 
 def test_a_large_run(browser, tmp_path, record_property):

@@ -273,54 +273,60 @@ def test_a_preflight_pushes_its_verdict_with_no_configuration_at_all(place, gate
     assert "autopilot_health_checks" not in get(gateway.url + "/metrics") and place.spooled == []
 
 
+ASYNC_RESULT = {"check": "async_check", "status": "pass"}
+#: A task of every kind that records a result: its last result for a check counts.
+EVERY_KIND_OF_TASK = (
+    {"recorded": {"check": "plain"}},
+    {"recorded": {"check": "failing", "status": "fail", "fail": True}, "ignore_errors": True},
+    {
+        "recorded": {
+            "check": "looped",
+            "status": "{{ item }}",
+            "gpu": "{{ {'pass': 1, 'fail': 2, 'warn': 5}[item] }}",
+        },
+        "loop": ["pass", "fail", "warn"],
+    },
+    {
+        "recorded": {"check": "delegated"},
+        "delegate_to": "gpu03",
+        "when": "inventory_hostname == 'gpu02'",
+    },
+    {
+        "block": [{"recorded": {"check": "rescued", "status": "warn", "fail": True}}],
+        "rescue": [{"ansible.builtin.meta": "noop"}],
+    },
+    {"recorded": {"check": "again", "status": "fail"}},
+    {"recorded": {"check": "again", "status": "pass"}},
+    {"recorded": {"check": "not_run"}, "check_mode": True},
+    {
+        "recorded_module": ASYNC_RESULT,
+        "async": 20,
+        "poll": 1,
+        "when": "inventory_hostname == 'gpu02'",
+    },
+    {
+        "recorded_module": dict(ASYNC_RESULT, check="fire"),
+        "async": 20,
+        "poll": 0,
+        "register": "job",
+        "when": "inventory_hostname == 'gpu01'",
+    },
+    {
+        "ansible.builtin.async_status": {"jid": "{{ job.ansible_job_id }}"},
+        "register": "ended",
+        "until": "ended is finished",
+        "retries": 40,
+        "delay": 0.2,
+        "when": "inventory_hostname == 'gpu01'",
+    },
+)
+
+
 @needs_pushgateway
 def test_every_kind_of_task_is_collected(any_place, gateway):
     any_place.inventory([f"gpu0{number}" for number in range(1, 5)])
-    module = {"check": "async_check", "status": "pass"}
     any_place.play(
-        {"recorded": {"check": "plain"}},
-        {"recorded": {"check": "failing", "status": "fail", "fail": True}, "ignore_errors": True},
-        {
-            "recorded": {
-                "check": "looped",
-                "status": "{{ item }}",
-                "gpu": "{{ {'pass': 1, 'fail': 2, 'warn': 5}[item] }}",
-            },
-            "loop": ["pass", "fail", "warn"],
-        },
-        {
-            "recorded": {"check": "delegated"},
-            "delegate_to": "gpu03",
-            "when": "inventory_hostname == 'gpu02'",
-        },
-        {
-            "block": [{"recorded": {"check": "rescued", "status": "warn", "fail": True}}],
-            "rescue": [{"ansible.builtin.meta": "noop"}],
-        },
-        {"recorded": {"check": "again", "status": "fail"}},
-        {"recorded": {"check": "again", "status": "pass"}},
-        {"recorded": {"check": "not_run"}, "check_mode": True},
-        {
-            "recorded_module": module,
-            "async": 20,
-            "poll": 1,
-            "when": "inventory_hostname == 'gpu02'",
-        },
-        {
-            "recorded_module": dict(module, check="fire"),
-            "async": 20,
-            "poll": 0,
-            "register": "job",
-            "when": "inventory_hostname == 'gpu01'",
-        },
-        {
-            "ansible.builtin.async_status": {"jid": "{{ job.ansible_job_id }}"},
-            "register": "ended",
-            "until": "ended is finished",
-            "retries": 40,
-            "delay": 0.2,
-            "when": "inventory_hostname == 'gpu01'",
-        },
+        *EVERY_KIND_OF_TASK,
         before=[{"recorded": {"check": "once"}, "run_once": True}],
         strategy="ansible.builtin.free",
     )

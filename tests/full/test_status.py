@@ -113,6 +113,80 @@ def agent(namespace, node, directory, expected=""):
     }
 
 
+def grant_role(lab, namespace, account, role, rules):
+    """A cluster role of these rules, bound to a service account of the namespace."""
+    lab.create(
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRole",
+            "metadata": {"name": role},
+            "rules": rules,
+        }
+    )
+    lab.create(
+        {
+            "apiVersion": f"{RBAC}/v1",
+            "kind": "ClusterRoleBinding",
+            "metadata": {"name": role},
+            "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
+            "subjects": [{"kind": "ServiceAccount", "name": account, "namespace": namespace}],
+        }
+    )
+
+
+AGENT_RULES = [
+    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
+    {
+        "apiGroups": ["authorization.k8s.io"],
+        "resources": ["subjectaccessreviews"],
+        "verbs": ["create"],
+    },
+    {"apiGroups": ["discovery.k8s.io"], "resources": ["endpointslices"], "verbs": ["get", "list"]},
+    {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list"]},
+]
+CLIENT_RULES = [{"nonResourceURLs": ["/autopilot/checks"], "verbs": ["create"]}]
+
+
+def wait_for_agents(lab, namespace):
+    """Both pods are ready, and the Service has them."""
+    lab.kubectl(
+        "wait",
+        "-n",
+        namespace,
+        "--for=condition=Ready",
+        "pod",
+        "--all",
+        "--timeout=90s",
+        timeout=120,
+    )
+    slices = (
+        "endpointslices",
+        "-n",
+        namespace,
+        "-l",
+        "kubernetes.io/service-name=autopilot-healthchecks",
+    )
+    wait_until(
+        lambda: sum(len(one.get("endpoints") or []) for one in lab.get(*slices)["items"]) == 2,
+        "the Service has both agents",
+        60,
+    )
+
+
+def print_logs(lab, namespace):
+    print(
+        lab.kubectl(
+            "logs",
+            "-n",
+            namespace,
+            "-l",
+            "app.kubernetes.io/name=autopilot-gpu",
+            "--tail=30",
+            check=False,
+        ).stdout
+    )
+
+
 @pytest.fixture(scope="module")
 def agents(lab_nodes, tmp_path_factory):
     """The lab, and a namespace with an agent on each of its nodes; the second expects GPUs that it
@@ -131,51 +205,10 @@ def agents(lab_nodes, tmp_path_factory):
         )
     cluster_wide = []
     for account, role, rules in (
-        (
-            "autopilot",
-            f"{namespace}-agent",
-            [
-                {
-                    "apiGroups": ["authentication.k8s.io"],
-                    "resources": ["tokenreviews"],
-                    "verbs": ["create"],
-                },
-                {
-                    "apiGroups": ["authorization.k8s.io"],
-                    "resources": ["subjectaccessreviews"],
-                    "verbs": ["create"],
-                },
-                {
-                    "apiGroups": ["discovery.k8s.io"],
-                    "resources": ["endpointslices"],
-                    "verbs": ["get", "list"],
-                },
-                {"apiGroups": [""], "resources": ["nodes", "pods"], "verbs": ["get", "list"]},
-            ],
-        ),
-        (
-            "autopilot-client",
-            f"{namespace}-checks",
-            [{"nonResourceURLs": ["/autopilot/checks"], "verbs": ["create"]}],
-        ),
+        ("autopilot", f"{namespace}-agent", AGENT_RULES),
+        ("autopilot-client", f"{namespace}-checks", CLIENT_RULES),
     ):
-        lab.create(
-            {
-                "apiVersion": f"{RBAC}/v1",
-                "kind": "ClusterRole",
-                "metadata": {"name": role},
-                "rules": rules,
-            }
-        )
-        lab.create(
-            {
-                "apiVersion": f"{RBAC}/v1",
-                "kind": "ClusterRoleBinding",
-                "metadata": {"name": role},
-                "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": role},
-                "subjects": [{"kind": "ServiceAccount", "name": account, **own}],
-            }
-        )
+        grant_role(lab, namespace, account, role, rules)
         cluster_wide += [("clusterrole", role), ("clusterrolebinding", role)]
     lab.create(
         {
@@ -190,41 +223,10 @@ def agents(lab_nodes, tmp_path_factory):
         install(directory)
         lab.create(agent(namespace, node, directory, expected))
     try:
-        lab.kubectl(
-            "wait",
-            "-n",
-            namespace,
-            "--for=condition=Ready",
-            "pod",
-            "--all",
-            "--timeout=90s",
-            timeout=120,
-        )
-        slices = (
-            "endpointslices",
-            "-n",
-            namespace,
-            "-l",
-            "kubernetes.io/service-name=autopilot-healthchecks",
-        )
-        wait_until(
-            lambda: sum(len(one.get("endpoints") or []) for one in lab.get(*slices)["items"]) == 2,
-            "the Service has both agents",
-            60,
-        )
+        wait_for_agents(lab, namespace)
         yield lab, namespace
     finally:
-        print(
-            lab.kubectl(
-                "logs",
-                "-n",
-                namespace,
-                "-l",
-                "app.kubernetes.io/name=autopilot-gpu",
-                "--tail=30",
-                check=False,
-            ).stdout
-        )
+        print_logs(lab, namespace)
         lab.kubectl("delete", "namespace", namespace, "--wait=false")
         for kind, name in cluster_wide:
             lab.kubectl("delete", kind, name)

@@ -164,47 +164,12 @@ def _four(_shape, tests, gpus, faults, missing, skipped, version):
 
 
 def _older(shape, tests, gpus, faults, missing, skipped, version):
-    deployment = []
-    for title in DEPLOYMENT:
-        own = [
-            fault
-            for fault in faults
-            if fault["test"] == "software" and fault.get("title", "Inforom") == title
-        ]
-        result = {"status": own[0].get("status", "Fail") if own else "Pass"}
-        if own and shape == "3.3":
-            result.update(
-                warnings=[_object(fault, "warnings") for fault in own],
-                gpu_id=own[-1].get("gpu") or 0,
-            )
-        elif own:
-            result["warnings"] = own[0].get("text", "Something is wrong.")
-            if shape == "3.2":
-                result["error_id"] = own[0].get("id", 1)
-        deployment.append(
-            {
-                "name": "Blacklist" if (shape, title) == ("2", "Denylist") else title,
-                "results": [result],
-            }
-        )
-    entries = {"Deployment": deployment}
+    entries = {"Deployment": [_older_deployment(shape, faults, title) for title in DEPLOYMENT]}
     for test in tests:
-        results = []
-        for gpu in gpus:
-            own = _about(faults, test, gpu)
-            result = {
-                "gpu_id" if shape == "3.3" else "gpu_ids": str(gpu),
-                "status": _status(own, test, skipped),
-            }
-            if own and shape == "3.3":
-                result["warnings"] = [_object(fault) for fault in own]
-            elif own:
-                result["warnings"] = own[0].get("text", "Something is wrong.")
-                if shape == "3.2":
-                    result["error_id"] = own[0].get("id", 1)
-            if test == "memory":
-                result["info"] = "Allocated 80000000000 bytes (98.0%), all of it written and read"
-            results.append(None if gpu in missing else result)
+        results = [
+            None if gpu in missing else _older_result(shape, test, gpu, faults, skipped)
+            for gpu in gpus
+        ]
         entries.setdefault(CATEGORIES.get(test, "Stress"), []).append(
             {"name": TITLES.get(test, test), "results": results}
         )
@@ -224,3 +189,43 @@ def _older(shape, tests, gpus, faults, missing, skipped, version):
             str(gpu): str(1650000000000 + gpu) for gpu in gpus if gpu not in missing
         }
     return {"DCGM GPU Diagnostic": body}
+
+
+def _older_deployment(shape, faults, title):
+    """The entry of one software test."""
+    own = [
+        fault
+        for fault in faults
+        if fault["test"] == "software" and fault.get("title", "Inforom") == title
+    ]
+    result = {"status": own[0].get("status", "Fail") if own else "Pass"}
+    if own and shape == "3.3":
+        result.update(
+            warnings=[_object(fault, "warnings") for fault in own], gpu_id=own[-1].get("gpu") or 0
+        )
+    elif own:
+        result["warnings"] = own[0].get("text", "Something is wrong.")
+        if shape == "3.2":
+            result["error_id"] = own[0].get("id", 1)
+    return {
+        "name": "Blacklist" if (shape, title) == ("2", "Denylist") else title,
+        "results": [result],
+    }
+
+
+def _older_result(shape, test, gpu, faults, skipped):
+    """The result of one test on one GPU."""
+    own = _about(faults, test, gpu)
+    result = {
+        "gpu_id" if shape == "3.3" else "gpu_ids": str(gpu),
+        "status": _status(own, test, skipped),
+    }
+    if own and shape == "3.3":
+        result["warnings"] = [_object(fault) for fault in own]
+    elif own:
+        result["warnings"] = own[0].get("text", "Something is wrong.")
+        if shape == "3.2":
+            result["error_id"] = own[0].get("id", 1)
+    if test == "memory":
+        result["info"] = "Allocated 80000000000 bytes (98.0%), all of it written and read"
+    return result

@@ -534,34 +534,15 @@ def checked(scenario: dict) -> dict:
     pci = _with_defaults("pci", scenario.get("pci"), _PCI)
     rules = [_checked_rule(rule) for rule in scenario.get("rules") or []]
     processes = scenario.get("processes") or []
-    for process in processes:
-        _only("a process", process, ("gpu", "pid", "name", "memory", "kind"))
-        if process.get("kind", "compute") not in _PROCESS_CALLS:
-            raise ScenarioError(
-                f"kind: {process['kind']!r} is not accepted; a process is one of "
-                f"{', '.join(_PROCESS_CALLS)}"
-            )
-    for gpu, keys in (scenario.get("cuda") or {}).items():
-        if not (isinstance(gpu, int) or gpu == "*") or not isinstance(keys, dict):
-            raise ScenarioError(
-                f'cuda: {gpu!r}: {keys!r} is not accepted, give a GPU index or "*" and a mapping'
-            )
+    files, kmsg = scenario.get("files") or {}, scenario.get("kmsg", ["boot"])
+    _check_processes(processes)
+    _check_cuda(scenario.get("cuda") or {})
     if scenario.get("clock") not in (None, "synchronised", "unsynchronised", "refused"):
         raise ScenarioError(
             f"clock: {scenario['clock']!r} is not accepted, give synchronised, unsynchronised "
             "or refused"
         )
-    files, kmsg = scenario.get("files") or {}, scenario.get("kmsg", ["boot"])
-    for path, content in files.items():
-        if (
-            path.startswith("/")
-            or ".." in path.split("/")
-            or not (content is None or isinstance(content, str) or list(content) == ["link"])
-        ):
-            raise ScenarioError(
-                f"files: {path!r}: {content!r} is not accepted, give a path below root and "
-                f"text, null or {{link: target}}"
-            )
+    _check_files(files)
     for record in kmsg or []:
         if record != "boot":
             _only("a kmsg record", record, ("text", "seq", "usec", "level", "continued"))
@@ -580,6 +561,37 @@ def checked(scenario: dict) -> dict:
         "programs": {**PROGRAMS, **(scenario.get("programs") or {})},
         "clock": scenario.get("clock"),
     }
+
+
+def _check_processes(processes: list) -> None:
+    for process in processes:
+        _only("a process", process, ("gpu", "pid", "name", "memory", "kind"))
+        if process.get("kind", "compute") not in _PROCESS_CALLS:
+            raise ScenarioError(
+                f"kind: {process['kind']!r} is not accepted; a process is one of "
+                f"{', '.join(_PROCESS_CALLS)}"
+            )
+
+
+def _check_cuda(cuda: dict) -> None:
+    for gpu, keys in cuda.items():
+        if not (isinstance(gpu, int) or gpu == "*") or not isinstance(keys, dict):
+            raise ScenarioError(
+                f'cuda: {gpu!r}: {keys!r} is not accepted, give a GPU index or "*" and a mapping'
+            )
+
+
+def _check_files(files: dict) -> None:
+    for path, content in files.items():
+        if (
+            path.startswith("/")
+            or ".." in path.split("/")
+            or not (content is None or isinstance(content, str) or list(content) == ["link"])
+        ):
+            raise ScenarioError(
+                f"files: {path!r}: {content!r} is not accepted, give a path below root and "
+                f"text, null or {{link: target}}"
+            )
 
 
 def _only(what: str, mapping: dict, accepted) -> None:
@@ -726,92 +738,111 @@ def _profile_rows(scenario: dict, gpus: list) -> list:
     profile = PROFILES[scenario["model"]]
     version = scenario["driver"]["version"]
     major = int(version.split(".")[0])
-    slots = {slot["slot"]: slot for slot in _slots(scenario)}
-    rows = [
-        ("system", "nvmlInit", 0 if scenario["driver"]["loaded"] else 9, []),
-        ("system", "nvmlSystemGetDriverVersion", 0, [version]),
-        ("system", "nvmlSystemGetNVMLVersion", 0, [f"{'13' if major >= 580 else '12'}.{version}"]),
-        (
-            "system",
-            "nvmlSystemGetCudaDriverVersion",
-            0,
-            [
-                13000
-                if major >= 580
-                else 12080
-                if major >= 570
-                else 12020
-                if major >= 535
-                else 11040
-            ],
-        ),
-        ("system", "nvmlDeviceGetCount", 0, [len(gpus)]),
-    ]
+    rows = _driver_rows(scenario["driver"]["loaded"], version, major, len(gpus))
     rows += [("*", call, 0, values) for call, values in _model_rows(profile, major).items()]
     if profile.get("gsp", True):
         rows += [
             ("*", "nvmlDeviceGetGspFirmwareVersion", 0, [version]),
             ("*", "nvmlDeviceGetGspFirmwareMode", 0, [1, 1]),
         ]
+    slots = {slot["slot"]: slot for slot in _slots(scenario)}
     for gpu in gpus:
-        index, slot = gpu["index"], slots[gpu["slot"]]
-        link = _link(scenario, slot)
-        rows += [
-            (index, "nvmlDeviceGetUUID", 0, [gpu["uuid"]]),
-            (index, "nvmlDeviceGetSerial", 0, [str(1650000000000 + gpu["slot"])]),
-            (index, "nvmlDeviceGetPciInfo", 0, [gpu["pci"], (profile["device"] << 16) | 0x10DE]),
-            (
-                index,
-                "nvmlDeviceGetCurrPcieLinkGeneration",
-                0,
-                [_generation(link["current_link_speed"])],
-            ),
-            (index, "nvmlDeviceGetCurrPcieLinkWidth", 0, [link["current_link_width"]]),
-            (index, "nvmlDeviceGetCpuAffinity", 0, _affinity(link["local_cpulist"])),
-            (
-                index,
-                "nvmlDeviceGetTopologyCommonAncestor",
-                0,
-                [
-                    0
-                    if peer is gpu
-                    else 40
-                    if (slot["bus"] >= 0x80) == (slots[peer["slot"]]["bus"] >= 0x80)
-                    else 50
-                    for peer in gpus
-                ],
-            ),
-            *_nvlink_peers(profile, gpus, index),
+        rows += _identity_rows(profile, gpu)
+        rows += _bus_rows(gpu, gpus, slots, _link(scenario, slots[gpu["slot"]]))
+        rows += _nvlink_peers(profile, gpus, gpu["index"])
+        rows += _process_rows(profile, scenario["processes"], gpu["index"])
+    return rows
+
+
+def _driver_rows(loaded: bool, version: str, major: int, count: int) -> list:
+    """What NVML answers for the system: the versions and the number of GPUs."""
+    if major >= 580:
+        cuda = 13000
+    elif major >= 570:
+        cuda = 12080
+    elif major >= 535:
+        cuda = 12020
+    else:
+        cuda = 11040
+    return [
+        ("system", "nvmlInit", 0 if loaded else 9, []),
+        ("system", "nvmlSystemGetDriverVersion", 0, [version]),
+        ("system", "nvmlSystemGetNVMLVersion", 0, [f"{'13' if major >= 580 else '12'}.{version}"]),
+        ("system", "nvmlSystemGetCudaDriverVersion", 0, [cuda]),
+        ("system", "nvmlDeviceGetCount", 0, [count]),
+    ]
+
+
+def _identity_rows(profile: dict, gpu: dict) -> list:
+    index = gpu["index"]
+    return [
+        (index, "nvmlDeviceGetUUID", 0, [gpu["uuid"]]),
+        (index, "nvmlDeviceGetSerial", 0, [str(1650000000000 + gpu["slot"])]),
+        (index, "nvmlDeviceGetPciInfo", 0, [gpu["pci"], (profile["device"] << 16) | 0x10DE]),
+    ]
+
+
+def _bus_rows(gpu: dict, gpus: list, slots: dict, link: dict) -> list:
+    """The PCIe link of a GPU, its CPUs, and how far the other GPUs are."""
+    index = gpu["index"]
+    on_upper_socket = slots[gpu["slot"]]["bus"] >= 0x80
+
+    def distance(peer: dict) -> int:
+        if peer is gpu:
+            return 0
+        return 40 if on_upper_socket == (slots[peer["slot"]]["bus"] >= 0x80) else 50
+
+    generation = _generation(link["current_link_speed"])
+    return [
+        (index, "nvmlDeviceGetCurrPcieLinkGeneration", 0, [generation]),
+        (index, "nvmlDeviceGetCurrPcieLinkWidth", 0, [link["current_link_width"]]),
+        (index, "nvmlDeviceGetCpuAffinity", 0, _affinity(link["local_cpulist"])),
+        (index, "nvmlDeviceGetTopologyCommonAncestor", 0, [distance(peer) for peer in gpus]),
+    ]
+
+
+def _process_rows(profile: dict, processes: list, index: int) -> list:
+    """The processes on a GPU by kind, and the memory they use."""
+    rows = []
+    used = 0
+    for kind, call in _PROCESS_CALLS.items():
+        running = [
+            process
+            for process in processes
+            if process["gpu"] == index and process.get("kind", "compute") == kind
         ]
-        used = 0
-        for kind, call in _PROCESS_CALLS.items():
-            running = [
-                process
-                for process in scenario["processes"]
-                if process["gpu"] == index and process.get("kind", "compute") == kind
-            ]
-            rows.append(
-                (
-                    index,
-                    call,
-                    0,
-                    [
-                        value
-                        for process in running
-                        for value in (process["pid"], process.get("memory", 0))
-                    ],
-                )
-            )
-            used += sum(int(process.get("memory", 0)) for process in running)
-        if profile["memory"]:
-            rows.append((index, "nvmlDeviceGetMemoryInfo", 0, [profile["memory"], 550 * MIB, used]))
+        values = [
+            value for process in running for value in (process["pid"], process.get("memory", 0))
+        ]
+        rows.append((index, call, 0, values))
+        used += sum(int(process.get("memory", 0)) for process in running)
+    if profile["memory"]:
+        rows.append((index, "nvmlDeviceGetMemoryInfo", 0, [profile["memory"], 550 * MIB, used]))
     return rows
 
 
 def _model_rows(profile: dict, major: int) -> dict:
-    graphics, memory = profile["clocks"]
-    width = profile.get("width", 16)
     rows = {
+        **_basic_rows(profile),
+        **_clock_rows(*profile["clocks"]),
+        **_power_rows(profile["power"]),
+        **_error_rows(profile, major),
+    }
+    if profile.get("mig"):
+        rows["nvmlDeviceGetMigMode"] = [0, 0]
+    # NVML tells of a fabric from Hopper on; where there is none it says "not supported" as a state.
+    if profile["generation"] >= 5 and profile["errors"] == "remap":
+        rows["nvmlDeviceGetGpuFabricInfoV"] = (
+            [3, 0, 0, 1] if profile.get("fabric") else [0, 0, 0, 0]
+        )
+    if "nvlink" in profile:
+        rows.update(_nvlink_rows(*profile["nvlink"]))
+    return rows
+
+
+def _basic_rows(profile: dict) -> dict:
+    width = profile.get("width", 16)
+    return {
         "nvmlDeviceGetName": [profile["name"]],
         "nvmlDeviceGetPersistenceMode": [1],
         "nvmlDeviceGetComputeMode": [0],
@@ -843,6 +874,10 @@ def _model_rows(profile: dict, major: int) -> dict:
         "field.270": [0],
         "field.271": [0],
     }
+
+
+def _clock_rows(graphics: int, memory: int) -> dict:
+    rows = {}
     for call in (
         "ClockInfo",
         "MaxClockInfo",
@@ -853,13 +888,27 @@ def _model_rows(profile: dict, major: int) -> dict:
         rows[f"nvmlDeviceGet{call}.0"] = rows[f"nvmlDeviceGet{call}.1"] = [graphics]
         if memory:
             rows[f"nvmlDeviceGet{call}.2"] = [memory]
-    if profile["power"]:
-        limit, lowest, highest = (watts * 1000 for watts in profile["power"])
-        for call in ("PowerManagementLimit", "PowerManagementDefaultLimit", "EnforcedPowerLimit"):
-            rows[f"nvmlDeviceGet{call}"] = [limit]
-        rows["nvmlDeviceGetPowerManagementLimitConstraints"] = [lowest, highest]
-        rows["nvmlDeviceGetPowerUsage"] = [limit // 10]
-        rows["nvmlDeviceGetTotalEnergyConsumption"] = ["86400000+70"]
+    return rows
+
+
+def _power_rows(power) -> dict:
+    """The limits and the draw; `power` is (limit, lowest, highest) in watts, or empty."""
+    if not power:
+        return {}
+    limit, lowest, highest = (watts * 1000 for watts in power)
+    rows = {
+        f"nvmlDeviceGet{call}": [limit]
+        for call in ("PowerManagementLimit", "PowerManagementDefaultLimit", "EnforcedPowerLimit")
+    }
+    rows["nvmlDeviceGetPowerManagementLimitConstraints"] = [lowest, highest]
+    rows["nvmlDeviceGetPowerUsage"] = [limit // 10]
+    rows["nvmlDeviceGetTotalEnergyConsumption"] = ["86400000+70"]
+    return rows
+
+
+def _error_rows(profile: dict, major: int) -> dict:
+    """What counts memory errors: nothing, retired pages or remapped rows, by generation."""
+    rows = {}
     errors = profile["errors"]
     if errors != "zeros":
         rows.update(
@@ -887,15 +936,6 @@ def _model_rows(profile: dict, major: int) -> dict:
         )
     if errors == "remap" and major >= 570:
         rows["field.230"] = [0]
-    if profile.get("mig"):
-        rows["nvmlDeviceGetMigMode"] = [0, 0]
-    # NVML tells of a fabric from Hopper on; where there is none it says "not supported" as a state.
-    if profile["generation"] >= 5 and profile["errors"] == "remap":
-        rows["nvmlDeviceGetGpuFabricInfoV"] = (
-            [3, 0, 0, 1] if profile.get("fabric") else [0, 0, 0, 0]
-        )
-    if "nvlink" in profile:
-        rows.update(_nvlink_rows(*profile["nvlink"]))
     return rows
 
 

@@ -50,7 +50,6 @@ def each(**parts):
 
 def before():
     """A node an hour before it is looked at again; what it counted by then is not the job's."""
-    rates = {"copy_engine": {"samples": [54.9 * GB, 55 * GB, 55.1 * GB]}}
     return {
         "schema": "autopilot.gpu/snapshot",
         "schema_version": 1,
@@ -61,132 +60,138 @@ def before():
         "driver_version": "580.95.05",
         "driver_loaded": "load-1",
         "gpus": each(),
-        "readings": {
-            "driver": {
-                "gpus": each(
-                    persistence=1,
-                    compute_mode=0,
-                    mig={"current": 0, "pending": 0},
-                    vbios="96.00",
-                    inforom="G520",
-                )
-            },
-            "remapped_rows": {
-                "gpus": each(
-                    rows={"correctable": 1, "uncorrectable": 2, "pending": 0, "failure": 0},
-                    banks={"max": 2558, "high": 2, "partial": 0, "low": 0, "none": 0},
-                    pages={"single_bit": 3, "double_bit": 1, "pending": 0},
-                )
-            },
-            "ecc_errors": {
-                "gpus": each(
-                    ecc_mode={"current": 1, "pending": 1},
-                    volatile={"corrected": 5, "uncorrected": 1},
-                    aggregate={"corrected": 50, "uncorrected": 10},
-                )
-            },
-            "xid_errors": {
-                "uptime_seconds": 10000.0,
-                "events": [{"seq": 12, "usec": 5, "pci": PCI[0], "kind": "xid", "xid": 31}],
-                "loads": [],
-                "log": {
-                    "source": "kmsg",
-                    "first_seq": 0,
-                    "last_seq": 900,
-                    "first_usec": 0,
-                    "overwritten": False,
-                },
-            },
-            "gpu_power": {
-                "gpus": each(
-                    violations={"power": 7 * GB, "thermal": 6 * GB},
-                    power_limit={"enforced": 700000, "configured": 700000, "default": 700000},
-                    graphics_clock={"application": 1980, "default": 1980},
-                    memory_clock={"application": 2619, "default": 2619},
-                )
-            },
-            "nvlink": {
-                "gpus": each(
-                    mig=False,
-                    links=[
-                        {"link": link, "active": True, "errors": {"replay": 4}} for link in range(3)
-                    ],
-                )
-            },
-            "pcie_link": {
-                "gpus": each(
-                    link={"generation": 1, "width": 16, "max_generation": 5, "max_width": 16},
-                    replays=20,
-                    aer={"correctable": 2, "nonfatal": 0, "fatal": 0},
-                    bridges=[
-                        {
-                            "pci": "00000000:17:01.0",
-                            "current_link_width": 16,
-                            "aer": {"correctable": 0, "nonfatal": 0, "fatal": 0},
-                        }
-                    ],
-                )
-            },
-            "gpu_processes": {
-                "processes_scope": "host",
-                "mps": [],
-                "gpus": each(
-                    processes=[
-                        {
-                            "pid": 70,
-                            "name": "nv-hostengine",
-                            "state": "S",
-                            "memory": None,
-                            "started": 5,
-                        }
-                    ],
-                    memory={"used": 600 << 20, "reserved": 550 << 20, "total": 80 << 30},
-                    holders=[70],
-                ),
-            },
-            "pcie_bandwidth": {
-                "gpus": each(
-                    transfers={"host_to_device": rates, "device_to_host": rates},
-                    link={"generation": 5},
-                )
-            },
-            "gpu_memory": {"gpus": each(rates={"triad": 3000 * GB, "fp64": 60000 * GB})},
-            "gpu_link": {"pairs": [{"from": 0, "to": 1, "bytes_per_second": 400 * GB}]},
-            "infiniband": {
-                "ports": [
-                    {
-                        "device": "mlx5_0",
-                        "port": 1,
-                        "state": "4: ACTIVE",
-                        "rate_gbps": 400.0,
-                        "pci": None,
-                        "counters": {"link_downed": 1},
-                    }
-                ]
-            },
-            "ethernet": {
-                "interfaces": [
-                    {
-                        "name": "eth0",
-                        "operstate": "up",
-                        "speed_mbps": 25000,
-                        "pci": None,
-                        "counters": {},
-                    }
-                ]
-            },
-            "storage": {
-                "disks": [
-                    {
-                        "name": "nvme0n1",
-                        "serial": "S1",
-                        "ioerr_count": 3,
-                        "nvme": {"media_errors": 0},
-                    }
-                ]
-            },
-            "memory_and_cpu": {"edac": [{"controller": "mc0", "ce": 4, "ue": 0}]},
+        "readings": {**gpu_readings_before(), **link_readings_before(), **host_readings_before()},
+    }
+
+
+def gpu_readings_before():
+    """The readings of the driver and of the GPUs themselves."""
+    return {
+        "driver": {
+            "gpus": each(
+                persistence=1,
+                compute_mode=0,
+                mig={"current": 0, "pending": 0},
+                vbios="96.00",
+                inforom="G520",
+            )
         },
+        "remapped_rows": {
+            "gpus": each(
+                rows={"correctable": 1, "uncorrectable": 2, "pending": 0, "failure": 0},
+                banks={"max": 2558, "high": 2, "partial": 0, "low": 0, "none": 0},
+                pages={"single_bit": 3, "double_bit": 1, "pending": 0},
+            )
+        },
+        "ecc_errors": {
+            "gpus": each(
+                ecc_mode={"current": 1, "pending": 1},
+                volatile={"corrected": 5, "uncorrected": 1},
+                aggregate={"corrected": 50, "uncorrected": 10},
+            )
+        },
+        "xid_errors": {
+            "uptime_seconds": 10000.0,
+            "events": [{"seq": 12, "usec": 5, "pci": PCI[0], "kind": "xid", "xid": 31}],
+            "loads": [],
+            "log": {
+                "source": "kmsg",
+                "first_seq": 0,
+                "last_seq": 900,
+                "first_usec": 0,
+                "overwritten": False,
+            },
+        },
+        "gpu_power": {
+            "gpus": each(
+                violations={"power": 7 * GB, "thermal": 6 * GB},
+                power_limit={"enforced": 700000, "configured": 700000, "default": 700000},
+                graphics_clock={"application": 1980, "default": 1980},
+                memory_clock={"application": 2619, "default": 2619},
+            )
+        },
+        "gpu_processes": {
+            "processes_scope": "host",
+            "mps": [],
+            "gpus": each(
+                processes=[
+                    {"pid": 70, "name": "nv-hostengine", "state": "S", "memory": None, "started": 5}
+                ],
+                memory={"used": 600 << 20, "reserved": 550 << 20, "total": 80 << 30},
+                holders=[70],
+            ),
+        },
+        "gpu_memory": {"gpus": each(rates={"triad": 3000 * GB, "fp64": 60000 * GB})},
+    }
+
+
+def link_readings_before():
+    """The readings of what connects the GPUs to the host and to each other."""
+    rates = {"copy_engine": {"samples": [54.9 * GB, 55 * GB, 55.1 * GB]}}
+    return {
+        "nvlink": {
+            "gpus": each(
+                mig=False,
+                links=[
+                    {"link": link, "active": True, "errors": {"replay": 4}} for link in range(3)
+                ],
+            )
+        },
+        "pcie_link": {
+            "gpus": each(
+                link={"generation": 1, "width": 16, "max_generation": 5, "max_width": 16},
+                replays=20,
+                aer={"correctable": 2, "nonfatal": 0, "fatal": 0},
+                bridges=[
+                    {
+                        "pci": "00000000:17:01.0",
+                        "current_link_width": 16,
+                        "aer": {"correctable": 0, "nonfatal": 0, "fatal": 0},
+                    }
+                ],
+            )
+        },
+        "pcie_bandwidth": {
+            "gpus": each(
+                transfers={"host_to_device": rates, "device_to_host": rates}, link={"generation": 5}
+            )
+        },
+        "gpu_link": {"pairs": [{"from": 0, "to": 1, "bytes_per_second": 400 * GB}]},
+    }
+
+
+def host_readings_before():
+    """The readings of the host: network ports, disks, memory."""
+    return {
+        "infiniband": {
+            "ports": [
+                {
+                    "device": "mlx5_0",
+                    "port": 1,
+                    "state": "4: ACTIVE",
+                    "rate_gbps": 400.0,
+                    "pci": None,
+                    "counters": {"link_downed": 1},
+                }
+            ]
+        },
+        "ethernet": {
+            "interfaces": [
+                {
+                    "name": "eth0",
+                    "operstate": "up",
+                    "speed_mbps": 25000,
+                    "pci": None,
+                    "counters": {},
+                }
+            ]
+        },
+        "storage": {
+            "disks": [
+                {"name": "nvme0n1", "serial": "S1", "ioerr_count": 3, "nvme": {"media_errors": 0}}
+            ]
+        },
+        "memory_and_cpu": {"edac": [{"controller": "mc0", "ce": 4, "ue": 0}]},
     }
 
 

@@ -19,12 +19,17 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import (
     image_registry,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.image_registry import (
-    judge,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.image_reference import (
     reference_of,
 )
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    check = image_registry.CHECK
+    return check.judge(decode(check.readings, readings), options)
+
 
 SUM = "sha256:" + "0" * 64
 DAY = 86400

@@ -15,8 +15,14 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.infiniband import (
     CHECK,
-    judge,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 DAY = 86400
 DOWN, POLLING, INIT, DISABLED = (

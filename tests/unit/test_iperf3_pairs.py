@@ -12,6 +12,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
     translated,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 PEER = "10.78.1.2"
@@ -57,9 +58,15 @@ def pair(transmit, receive, speed=100e9):
     return {"interface": "eth1", "speed": speed, "legs": {"transmit": transmit, "receive": receive}}
 
 
+def verdict(readings, options):
+    """The result of readings as a node sent them."""
+    check = iperf3_pairs.CHECK
+    return check.judge(decode(check.readings, readings), options)
+
+
 def judge(reading, before=None, after=None, **options):
     readings = {"program": IPERF3, "gate": before, "after": after, "peers": {PEER: reading}}
-    return iperf3_pairs.judge(readings, dict(iperf3_pairs.CHECK.defaults(), **options))
+    return verdict(readings, dict(iperf3_pairs.CHECK.defaults(), **options))
 
 
 def found(result):
@@ -185,7 +192,7 @@ def test_a_host_without_gpus_is_measured():
     ],
 )
 def test_without_iperf3_nothing_is_known(program, code):
-    assert found(iperf3_pairs.judge({"program": program, "peers": {PEER: {}}}, {})) == [
+    assert found(verdict({"program": program, "peers": {PEER: {}}}, {})) == [
         (code, "unknown", "fix_configuration")
     ]
 
@@ -222,7 +229,7 @@ SHAPES = st.recursive(
 
 @given(SHAPES, st.sampled_from([{}, {"minimum": 1.0}, {"force": True}]))
 def test_readings_of_any_shape_are_judged_and_only_figures_pass(readings, options):
-    result = iperf3_pairs.judge(readings, options)
+    result = verdict(readings, options)
     assert result.status in STATUSES and all(one.action in ACTIONS for one in result.findings)
     assert result.status != "pass" or any(
         one.name == "pair_bandwidth" for one in result.measurements

@@ -13,6 +13,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
     network_findings,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import ping_mesh
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 PEER = "10.78.1.2"
@@ -36,9 +37,15 @@ def big(received=3, sent=3):
     return pings(sent, received, size=1472)
 
 
+def verdict(readings, options):
+    """The result of readings as a node sent them."""
+    check = ping_mesh.CHECK
+    return check.judge(decode(check.readings, readings), options)
+
+
 def judge(reading, **options):
     readings = {"program": FPING, "interfaces_error": None, "targets": {PEER: reading}}
-    return ping_mesh.judge(readings, dict(ping_mesh.CHECK.defaults(), **options))
+    return verdict(readings, dict(ping_mesh.CHECK.defaults(), **options))
 
 
 def found(result):
@@ -145,14 +152,12 @@ def test_a_target_that_was_not_pinged_is_unknown_with_the_reason(error, action):
     ],
 )
 def test_without_fping_nothing_is_known(program, code):
-    result = ping_mesh.judge(
-        {"program": program, "targets": {PEER: {}}}, ping_mesh.CHECK.defaults()
-    )
+    result = verdict({"program": program, "targets": {PEER: {}}}, ping_mesh.CHECK.defaults())
     assert found(result) == [(code, "unknown", "fix_configuration")]
 
 
 def test_no_target_is_no_pass():
-    assert ping_mesh.judge({"program": FPING, "targets": {}}, {}).status == "unknown"
+    assert verdict({"program": FPING, "targets": {}}, {}).status == "unknown"
 
 
 SHAPES = st.recursive(
@@ -187,7 +192,7 @@ SHAPES = st.recursive(
 
 @given(SHAPES, st.sampled_from([{}, {"maximum_loss": 1.0}, {"maximum_latency": 0.1}]))
 def test_readings_of_any_shape_are_judged_and_only_real_figures_fail(readings, options):
-    result = ping_mesh.judge(readings, options)
+    result = verdict(readings, options)
     assert result.status in STATUSES and all(one.action in ACTIONS for one in result.findings)
     assert result.status != "pass" or any(one.name == "ping_loss" for one in result.measurements)
 

@@ -31,6 +31,19 @@ class ControlPlane:
         self.keys = world.directory / "pki"
         self.keys.mkdir(mode=0o700)
         self.authority = Authority(self.keys)
+        self._issue_certificates()
+        self._make_bridge()
+        self._processes = {"etcd": self._etcd()}
+        self._listener = world.forward(programs / "forward", f"{ADDRESS}:{_PORT}")
+        self.server = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
+        #: For what is in the lab's network, as nodes are.
+        self.inner_server = f"https://{ADDRESS}:{_PORT}"
+        inner = self.kubeconfig("admin-inside", self.keys / "admin", self.inner_server)
+        self._processes["kube-apiserver"] = self._api()
+        self.wait_for_api()
+        self._start_controllers(inner, scheduler, nodes)
+
+    def _issue_certificates(self) -> None:
         names = [
             "localhost",
             "kubernetes",
@@ -46,7 +59,10 @@ class ControlPlane:
         )
         self.authority.issue(self.keys / "admin", "admin", ["system:masters"])
         signing_key(self.keys / "accounts")
-        world.run(
+
+    def _make_bridge(self) -> None:
+        """The network that the nodes are in."""
+        self._world.run(
             ["sh", "-e"],
             input=f"""
             ip -batch - <<'END'
@@ -58,14 +74,8 @@ END
             echo 1 > /proc/sys/net/ipv4/ip_forward
         """,
         )
-        self._processes = {"etcd": self._etcd()}
-        self._listener = world.forward(programs / "forward", f"{ADDRESS}:{_PORT}")
-        self.server = f"https://127.0.0.1:{self._listener.getsockname()[1]}"
-        #: For what is in the lab's network, as nodes are.
-        self.inner_server = f"https://{ADDRESS}:{_PORT}"
-        inner = self.kubeconfig("admin-inside", self.keys / "admin", self.inner_server)
-        self._processes["kube-apiserver"] = self._api()
-        self.wait_for_api()
+
+    def _start_controllers(self, inner: Path, scheduler: bool, nodes: bool) -> None:
         client = {
             "kubeconfig": inner,
             "authentication-kubeconfig": inner,

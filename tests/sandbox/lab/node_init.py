@@ -145,7 +145,14 @@ def mount_own(directory: Path) -> None:
 def configure(node: dict, directory: Path) -> None:
     network = directory / "cni"
     network.mkdir(exist_ok=True)
-    (directory / "containerd.toml").write_text(f"""version = 2
+    (directory / "containerd.toml").write_text(_containerd_settings(node, network))
+    (network / "10-pods.conflist").write_text(json.dumps(_pod_network(node)))
+    (directory / "kubelet.json").write_text(json.dumps(_kubelet_settings(node)))
+    (directory / "kube-proxy.json").write_text(json.dumps(_proxy_settings(node)))
+
+
+def _containerd_settings(node: dict, network: Path) -> str:
+    return f"""version = 2
 [grpc]
   address = "{_SOCKET}"
 [plugins."io.containerd.grpc.v1.cri"]
@@ -162,7 +169,10 @@ def configure(node: dict, directory: Path) -> None:
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = "{node["plugins"]}"
     conf_dir = "{network}"
-""")
+"""
+
+
+def _pod_network(node: dict) -> dict:
     addresses = {
         "type": "host-local",
         "dataDir": "/run/cni",
@@ -177,65 +187,59 @@ def configure(node: dict, directory: Path) -> None:
         "hairpinMode": True,
         "ipam": addresses,
     }
-    (network / "10-pods.conflist").write_text(
-        json.dumps(
-            {
-                "cniVersion": "0.4.0",
-                "name": "pods",
-                "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}],
-            }
-        )
-    )
-    (directory / "kubelet.json").write_text(
-        json.dumps(
-            {
-                "apiVersion": "kubelet.config.k8s.io/v1beta1",
-                "kind": "KubeletConfiguration",
-                "authentication": {
-                    "anonymous": {"enabled": False},
-                    "webhook": {"enabled": True},
-                    "x509": {"clientCAFile": node["authority"]},
-                },
-                "authorization": {"mode": "Webhook"},
-                "containerRuntimeEndpoint": f"unix://{_SOCKET}",
-                "cgroupDriver": "cgroupfs",
-                "failSwapOn": False,
-                "resolvConf": "",
-                "address": "0.0.0.0",
-                "healthzBindAddress": "127.0.0.1",
-                "nodeStatusUpdateFrequency": "4s",
-                "syncFrequency": "10s",
-                "evictionHard": {
-                    "memory.available": "100Mi",
-                    "nodefs.available": "1%",
-                    "imagefs.available": "1%",
-                    "nodefs.inodesFree": "1%",
-                },
-                "imageGCHighThresholdPercent": 100,
-            }
-        )
-    )
-    (directory / "kube-proxy.json").write_text(
-        json.dumps(
-            {
-                "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
-                "kind": "KubeProxyConfiguration",
-                "clientConnection": {"kubeconfig": node["proxy"]},
-                "mode": "iptables",
-                "clusterCIDR": node["all_pods"],
-                "bindAddress": node["address"],
-                "healthzBindAddress": "127.0.0.1:10256",
-                "metricsBindAddress": "127.0.0.1:10249",
-                # What is counted there is the machine's.
-                "conntrack": {
-                    "maxPerCore": 0,
-                    "min": 0,
-                    "tcpEstablishedTimeout": "0s",
-                    "tcpCloseWaitTimeout": "0s",
-                },
-            }
-        )
-    )
+    return {
+        "cniVersion": "0.4.0",
+        "name": "pods",
+        "plugins": [bridge, {"type": "portmap", "capabilities": {"portMappings": True}}],
+    }
+
+
+def _kubelet_settings(node: dict) -> dict:
+    return {
+        "apiVersion": "kubelet.config.k8s.io/v1beta1",
+        "kind": "KubeletConfiguration",
+        "authentication": {
+            "anonymous": {"enabled": False},
+            "webhook": {"enabled": True},
+            "x509": {"clientCAFile": node["authority"]},
+        },
+        "authorization": {"mode": "Webhook"},
+        "containerRuntimeEndpoint": f"unix://{_SOCKET}",
+        "cgroupDriver": "cgroupfs",
+        "failSwapOn": False,
+        "resolvConf": "",
+        "address": "0.0.0.0",
+        "healthzBindAddress": "127.0.0.1",
+        "nodeStatusUpdateFrequency": "4s",
+        "syncFrequency": "10s",
+        "evictionHard": {
+            "memory.available": "100Mi",
+            "nodefs.available": "1%",
+            "imagefs.available": "1%",
+            "nodefs.inodesFree": "1%",
+        },
+        "imageGCHighThresholdPercent": 100,
+    }
+
+
+def _proxy_settings(node: dict) -> dict:
+    return {
+        "apiVersion": "kubeproxy.config.k8s.io/v1alpha1",
+        "kind": "KubeProxyConfiguration",
+        "clientConnection": {"kubeconfig": node["proxy"]},
+        "mode": "iptables",
+        "clusterCIDR": node["all_pods"],
+        "bindAddress": node["address"],
+        "healthzBindAddress": "127.0.0.1:10256",
+        "metricsBindAddress": "127.0.0.1:10249",
+        # What is counted there is the machine's.
+        "conntrack": {
+            "maxPerCore": 0,
+            "min": 0,
+            "tcpEstablishedTimeout": "0s",
+            "tcpCloseWaitTimeout": "0s",
+        },
+    }
 
 
 def start(log, *argv) -> None:

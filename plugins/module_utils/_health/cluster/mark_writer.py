@@ -183,7 +183,8 @@ def _lease_path(rules: Rules) -> str:
 
 def _lease(rules: Rules) -> Procedure[Optional[Dict[str, Any]]]:
     try:
-        return (yield Request("GET", _lease_path(rules)))
+        lease: Dict[str, Any] = yield Request("GET", _lease_path(rules))
+        return lease
     except NotFound:
         return None
 

@@ -6,10 +6,10 @@ from __future__ import annotations
 
 from typing import Any, Dict, Optional, Tuple
 
-from . import localise
 from .figures import quantile
 from .localise import Cause
 from .observation import Observation
+from .retest import ELSEWHERE
 from .view import IPERF, PING, Explained, View
 
 #: Pairs that a finding shows as evidence.
@@ -113,10 +113,10 @@ def between(view: View, cause: Cause) -> str:
     ends = list(cause.nodes)
     if cause.scope == "path":
         word = view.plan.get("group_by") or "group"
-        if set(cause.groups) == {localise.ELSEWHERE}:
+        if set(cause.groups) == {ELSEWHERE}:
             return f"each {word} and the others"
         ends = [
-            f"all other {word}s" if group == localise.ELSEWHERE else f"{word} {group}"
+            f"all other {word}s" if group == ELSEWHERE else f"{word} {group}"
             for group in cause.groups
         ]
     return f" {'to' if cause.direction == 'forward' else 'and'} ".join(ends)

@@ -356,7 +356,7 @@ def _stays(
 
 def _few_each(wanted: List[Tuple[int, int, int]]) -> List[Tuple[int, int, int]]:
     """The first of the wanted, with at most `_MOST_AGAIN` for a host on a plane."""
-    times: Counter = Counter()
+    times: Counter[Tuple[int, int]] = Counter()
     kept = []
     for plane, one, other in dict.fromkeys(
         (plane, min(ends), max(ends)) for plane, *ends in wanted

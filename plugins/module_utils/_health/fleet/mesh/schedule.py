@@ -173,7 +173,7 @@ def _directed(rounds: List[Round]) -> List[Round]:
     """The same pairs, first in each the one that was client less often so far: both roles are then
     seen of each node.
     """
-    ahead: Counter = Counter()
+    ahead: Counter[int] = Counter()
     directed = []
     for pairs in rounds:
         directed.append(
@@ -298,7 +298,7 @@ class _Stratified:
             self.members.setdefault(label, []).append(node)
         self.met: List[Set[int]] = [set() for _node in self.labels]
         #: Pairs between two groups so far, and how often each node met another group.
-        self.paths: Counter = Counter()
+        self.paths: Counter[Tuple[int, int]] = Counter()
         self.outside = [0] * len(self.labels)
         self.inner = {label: self._inner(nodes) for label, nodes in self.members.items()}
 
@@ -359,7 +359,7 @@ class _Stratified:
         heap = [(-len(free), self.rng.random(), label) for label, free in left.items()]
         heapq.heapify(heap)
         labels = list(left)
-        fresh: Counter = Counter()
+        fresh: Counter[Tuple[int, int]] = Counter()
         pairs = []
         while heap:
             size, _order, label = heapq.heappop(heap)
@@ -377,7 +377,11 @@ class _Stratified:
         return pairs
 
     def _partner(
-        self, node: int, labels: List[int], left: Dict[int, List[int]], fresh: Counter
+        self,
+        node: int,
+        labels: List[int],
+        left: Dict[int, List[int]],
+        fresh: Counter[Tuple[int, int]],
     ) -> int:
         """The partner for a node, taken from ``left``: one it has not met, of the group least used
         by its own.

@@ -15,7 +15,7 @@ import ctypes
 import os
 import re
 import time
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
 
 from ..system import programs
 from ..framework.check import Check, Options, Readings
@@ -24,8 +24,8 @@ from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult, Finding, Measurement, concluded
-from ...lenient import mapping
-from ..framework.host_findings import DAY, names_in, number, whole
+from ...lenient import Unsigned, number
+from ..framework.host_findings import DAY
 
 #: Seconds that a daemon's program may take; it asks over a local socket.
 _SECONDS = 2.0
@@ -66,12 +66,35 @@ class _Timex(ctypes.Structure):
 # ---- measure ----
 
 
+class KernelClock(TypedDict, total=False):
+    synchronised: bool
+    maximum_error_seconds: float
+    #: Why the kernel could not be asked.
+    error: str
+
+
+class Unheard(TypedDict, total=False):
+    reason: str
+    message: str
+
+
+class ClockReadings(TypedDict, total=False):
+    kernel: KernelClock
+    #: Processes that set the clock and run.
+    daemons: List[str]
+    #: The daemon that was asked (chrony, timesyncd, ntpd) and its answers; None for what it does not
+    #: report.
+    source: Optional[str]
+    synchronised: Optional[bool]
+    offset_seconds: Optional[float]
+    stratum: Optional[Unsigned]
+    last_update_seconds: Optional[float]
+    #: Why it could not be asked.
+    unheard: Unheard
+
+
 def measure(probe: Probe) -> Readings:
-    """``kernel`` (``synchronised``, ``maximum_error_seconds``, or ``error``), ``daemons`` (those
-    that run), and what the first of them says: ``source`` (``chrony``, ``timesyncd``, ``ntpd`` or
-    None), ``synchronised``, ``offset_seconds``, ``stratum``, ``last_update_seconds``; None for what
-    it did not tell. ``unheard`` (``reason``, ``message``) says why it could not be asked.
-    """
+    """`ClockReadings`: the kernel's clock, and the answers of the first daemon that runs."""
     running = {process.name for process in probe.host.processes().values()}
     sources = [source for name, source in DAEMONS.items() if name in running]
     readings: Readings = {
@@ -90,7 +113,7 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def _kernel() -> Dict[str, Any]:
+def _kernel() -> KernelClock:
     timex = _Timex()
     try:
         libc = ctypes.CDLL(None, use_errno=True)
@@ -233,18 +256,14 @@ def _age(host: Host, path: str) -> Optional[float]:
 # ---- judge ----
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = mapping(readings)
-    offset, source = (
-        number(readings.get("offset_seconds")),
-        readings.get("source") if isinstance(readings.get("source"), str) else None,
-    )
-    synchronised, by = _word(readings, source)
+def judge(readings: ClockReadings, options: Options) -> CheckResult:
+    offset, source = number(readings.get("offset_seconds")), readings.get("source")
+    synchronised, by = _synchronised(readings, source)
     findings = []
     if synchronised is None:
         reason = (
-            mapping(readings.get("unheard")).get("message")
-            or mapping(readings.get("kernel")).get("error")
+            readings.get("unheard", {}).get("message")
+            or readings.get("kernel", {}).get("error")
             or "neither the kernel nor a daemon was asked"
         )
         message = f"whether the clock is synchronised is not known: {reason}"
@@ -283,19 +302,21 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     )
 
 
-def _word(readings: Readings, source: Optional[str]) -> Tuple[Optional[bool], str]:
+def _synchronised(readings: ClockReadings, source: Optional[str]) -> Tuple[Optional[bool], str]:
     """Whether the clock is synchronised, None when that is not known, and who says so."""
-    said, kernel = readings.get("synchronised"), mapping(readings.get("kernel")).get("synchronised")
-    if isinstance(said, bool) and source:
-        return said, source
+    by_daemon = readings.get("synchronised")
+    by_kernel = readings.get("kernel", {}).get("synchronised")
+    if by_daemon is not None and source:
+        return by_daemon, source
     # A kernel that nobody told anything says no: that is no answer while a daemon runs that was not
     # heard.
-    if not isinstance(kernel, bool) or (source and not kernel):
+    if by_kernel is None or (source and not by_kernel):
         return None, "nobody"
-    return kernel, "the kernel"
+    return by_kernel, "the kernel"
 
 
-def _evidence(readings: Readings) -> Dict[str, Any]:
+def _evidence(readings: ClockReadings) -> Dict[str, Any]:
+    known: Mapping[str, Any] = readings
     names = (
         "source",
         "synchronised",
@@ -306,11 +327,11 @@ def _evidence(readings: Readings) -> Dict[str, Any]:
         "daemons",
         "unheard",
     )
-    return {name: readings[name] for name in names if name in readings}
+    return {name: known[name] for name in names if name in known}
 
 
 def _judge_offset(
-    readings: Readings, offset: Optional[float], source: Optional[str], options: Options
+    readings: ClockReadings, offset: Optional[float], source: Optional[str], options: Options
 ) -> List[Finding]:
     warn, fail = number(options.get("maximum_offset")), number(options.get("fail_offset"))
     warn = MAXIMUM_OFFSET if warn is None else warn
@@ -328,8 +349,8 @@ def _judge_offset(
     ]
 
 
-def _judge_age(readings: Readings, source: Optional[str]) -> List[Finding]:
-    age = number(readings.get("last_update_seconds"))
+def _judge_age(readings: ClockReadings, source: Optional[str]) -> List[Finding]:
+    age = readings.get("last_update_seconds")
     if age is None or age <= LAST_UPDATE:
         return []
     message = (
@@ -343,9 +364,9 @@ def _judge_age(readings: Readings, source: Optional[str]) -> List[Finding]:
     ]
 
 
-def _summary(readings: Readings, offset: Optional[float], by: str) -> str:
-    stratum = whole(readings.get("stratum"))
-    others = [name for name in names_in(readings.get("daemons")) if name in _OTHERS]
+def _summary(readings: ClockReadings, offset: Optional[float], by: str) -> str:
+    stratum = readings.get("stratum")
+    others = [name for name in readings.get("daemons", []) if name in _OTHERS]
     words = f"synchronised, says {by}" + (
         f" (stratum {stratum})" if stratum is not None and by != "the kernel" else ""
     )
@@ -370,6 +391,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=ClockReadings,
     options=OPTIONS,
     gpu=False,
     metrics=(

@@ -9,7 +9,7 @@ InfiniBand cards have the check ``infiniband``, also for IP over InfiniBand.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -17,20 +17,18 @@ from ...knowledge.finding_text import CABLE, FindingText
 from ..framework.check_texts import StatusText
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject, concluded
-from ...lenient import mapping
+from ...lenient import Unsigned, whole_number
 from ..framework.host_findings import (
     class_names,
     common,
+    complete,
     counters,
-    mappings,
     names_in,
     not_read,
-    number,
     number_in,
     pci_function,
     per_day,
     some,
-    whole,
 )
 
 #: Counters of an interface: Documentation/ABI/testing/sysfs-class-net-statistics and
@@ -76,24 +74,59 @@ _MOST_MBPS = 10_000_000
 # ---- measure ----
 
 
+class BondReading(TypedDict, total=False):
+    mode: Optional[str]
+    members: List[str]
+
+
+class InterfaceReading(TypedDict, total=False):
+    name: str
+    #: Whether a device is behind it.
+    physical: bool
+    operstate: Optional[str]
+    #: Whether the administrator switched it on.
+    up: Optional[bool]
+    carrier: Optional[bool]
+    speed_mbps: Optional[float]
+    duplex: Optional[str]
+    mtu: Optional[int]
+    #: The kernel driver.
+    driver: Optional[str]
+    #: Vendor and product of the card.
+    device: Optional[str]
+    pci: Optional[str]
+    #: The bond or bridge that it belongs to.
+    master: Optional[str]
+    #: Its state by the bond that it belongs to.
+    member: Optional[str]
+    virtual_function: bool
+    counters: Dict[str, Unsigned]
+    #: Only of a bond.
+    bond: BondReading
+
+
+class EthernetReadings(TypedDict, total=False):
+    #: Those with a device, bonds, and those that the option names; None where sysfs cannot be read.
+    interfaces: Optional[List[Optional[InterfaceReading]]]
+    #: Of the node.
+    uptime_seconds: Optional[float]
+
+
 def measure(probe: Probe) -> Readings:
-    """``interfaces``: those with a device, bonds, and those that the option ``interfaces`` names,
-    each with ``name``, ``physical``, ``operstate``, ``up`` (the administrator's word), ``carrier``,
-    ``speed_mbps``, ``duplex``, ``mtu``, ``driver``, ``device`` (vendor and product), ``pci``,
-    ``master``, ``member`` (the bond's word on it), ``virtual_function`` and ``counters``. A bond
-    has ``bond``: its ``mode`` and ``members``. ``uptime_seconds`` is the node's.
-    """
+    """`EthernetReadings`: the state and counters of the interfaces, by sysfs."""
     names = class_names(probe.host, "net")
-    interfaces: Optional[List[Dict[str, Any]]] = None
+    interfaces: Optional[List[InterfaceReading]] = None
     if names is not None:
         wanted = names_in(probe.options.get("interfaces"))
         interfaces = [
-            one for one in (_interface(probe.host, name, name in wanted) for name in names) if one
+            interface
+            for interface in (_interface(probe.host, name, name in wanted) for name in names)
+            if interface
         ]
     return {"interfaces": interfaces, "uptime_seconds": probe.host.uptime()}
 
 
-def _interface(host: Host, name: str, named: bool) -> Optional[Dict[str, Any]]:
+def _interface(host: Host, name: str, named: bool) -> Optional[InterfaceReading]:
     base = f"sys/class/net/{name}"
     bond = _bond(host, base)
     physical = (
@@ -105,7 +138,7 @@ def _interface(host: Host, name: str, named: bool) -> Optional[Dict[str, Any]]:
         number_in(host.text(base, file)) for file in ("flags", "carrier", "speed")
     )
     vendor, product = (host.text(base, "device", file) for file in ("vendor", "device"))
-    return {
+    found: InterfaceReading = {
         "name": name,
         "physical": physical,
         "operstate": host.text(base, "operstate"),
@@ -124,11 +157,13 @@ def _interface(host: Host, name: str, named: bool) -> Optional[Dict[str, Any]]:
             **counters(host, f"{base}/statistics", STATISTICS),
             **counters(host, base, CARRIER),
         },
-        **({"bond": bond} if bond else {}),
     }
+    if bond:
+        found["bond"] = bond
+    return found
 
 
-def _bond(host: Host, base: str) -> Optional[Dict[str, Any]]:
+def _bond(host: Host, base: str) -> Optional[BondReading]:
     members = host.text(base, "bonding/slaves")
     return (
         None
@@ -140,65 +175,72 @@ def _bond(host: Host, base: str) -> Optional[Dict[str, Any]]:
 # ---- judge ----
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = mapping(readings)
-    interfaces = mappings(readings.get("interfaces"))
+def judge(readings: EthernetReadings, options: Options) -> CheckResult:
+    interfaces = complete(readings.get("interfaces"))
     if interfaces is None:
         return concluded(NAME, [not_read("the network interfaces (/sys/class/net)")], "")
-    wanted, least = names_in(options.get("interfaces")), whole(options.get("minimum_speed_mbps"))
+    wanted, least = (
+        names_in(options.get("interfaces")),
+        whole_number(options.get("minimum_speed_mbps")),
+    )
     findings = [finding for name in wanted for finding in _judge_wanted(name, interfaces, least)]
     findings += [] if wanted or not least else _judge_fastest(interfaces, least)
     judged = {str(finding.subject) for finding in findings}
-    for one in interfaces:
+    for interface in interfaces:
         findings += [
             finding
-            for finding in _judge_state(one, interfaces)
+            for finding in _judge_state(interface, interfaces)
             if str(finding.subject) not in judged
         ]
-        findings += _judge_link(one, interfaces, readings.get("uptime_seconds"))
-    physical = [one for one in interfaces if one.get("physical")]
+        findings += _judge_link(interface, interfaces, readings.get("uptime_seconds"))
+    physical = [interface for interface in interfaces if interface.get("physical")]
     status = SKIP if not physical and not wanted and not findings else None
     return concluded(NAME, findings, _summary(interfaces, physical), [], status)
 
 
-def is_up(one: Dict[str, Any]) -> bool:
+def is_up(interface: InterfaceReading) -> bool:
     """Drivers that do not follow the operational state, the loopback's among them, leave it
     ``unknown``.
     """
-    return one.get("operstate") == "up" or (
-        one.get("operstate") == "unknown" and one.get("up") is True and one.get("carrier") is True
+    return interface.get("operstate") == "up" or (
+        interface.get("operstate") == "unknown"
+        and interface.get("up") is True
+        and interface.get("carrier") is True
     )
 
 
-def _told(one: Dict[str, Any]) -> bool:
-    return isinstance(one.get("operstate"), str) and bool(one["operstate"])
+def _told(interface: InterfaceReading) -> bool:
+    return bool(interface.get("operstate"))
 
 
-def _subject(one: Dict[str, Any]) -> Subject:
-    pci = one.get("pci")
-    return Subject(
-        "interface", name=str(one.get("name")), pci=pci if isinstance(pci, str) else None
-    )
+def _speed(interface: InterfaceReading) -> Optional[float]:
+    """Mbit/s."""
+    speed = interface.get("speed_mbps")
+    return None if speed is None else float(speed)
 
 
-def _evidence(one: Dict[str, Any]) -> Dict[str, Any]:
+def _subject(interface: InterfaceReading) -> Subject:
+    return Subject("interface", name=str(interface.get("name")), pci=interface.get("pci"))
+
+
+def _evidence(interface: InterfaceReading) -> Dict[str, Any]:
     return {
-        key: one.get(key)
+        key: interface.get(key)
         for key in ("operstate", "up", "carrier", "speed_mbps", "duplex", "driver", "master")
     }
 
 
-def _state(one: Dict[str, Any]) -> str:
-    if one.get("up") is False:
+def _state(interface: InterfaceReading) -> str:
+    if interface.get("up") is False:
         return "switched off"
-    return "no carrier" if one.get("carrier") is False else str(one.get("operstate"))
+    return "no carrier" if interface.get("carrier") is False else str(interface.get("operstate"))
 
 
 def _judge_wanted(
-    name: str, interfaces: List[Dict[str, Any]], least: Optional[int]
+    name: str, interfaces: List[InterfaceReading], least: Optional[int]
 ) -> List[Finding]:
-    one = next((one for one in interfaces if one.get("name") == name), None)
-    if one is None:
+    interface = next((interface for interface in interfaces if interface.get("name") == name), None)
+    if interface is None:
         there = some([str(other.get("name")) for other in interfaces if other.get("physical")])
         message = (
             "the option interfaces names it and this host does not have it; its "
@@ -209,21 +251,28 @@ def _judge_wanted(
                 "interface_absent", FAIL, message, "drain_node", Subject("interface", name=name)
             )
         ]
-    if not _told(one):
-        return [not_read("its state", _subject(one))]
-    if not is_up(one):
+    if not _told(interface):
+        return [not_read("its state", _subject(interface))]
+    if not is_up(interface):
         message = (
-            f"is down ({_state(one)}), the option interfaces wants it up; look at its "
+            f"is down ({_state(interface)}), the option interfaces wants it up; look at its "
             "configuration, then at the cable and the switch's port"
         )
         return [
-            Finding("interface_not_up", FAIL, message, "drain_node", _subject(one), _evidence(one))
+            Finding(
+                "interface_not_up",
+                FAIL,
+                message,
+                "drain_node",
+                _subject(interface),
+                _evidence(interface),
+            )
         ]
-    return _judge_speed(one, least) if least else []
+    return _judge_speed(interface, least) if least else []
 
 
-def _judge_speed(one: Dict[str, Any], least: int) -> List[Finding]:
-    speed = number(one.get("speed_mbps"))
+def _judge_speed(interface: InterfaceReading, least: int) -> List[Finding]:
+    speed = _speed(interface)
     if speed is None:
         message = f"does not report its speed, minimum_speed_mbps is {least}"
         return [
@@ -232,8 +281,8 @@ def _judge_speed(one: Dict[str, Any], least: int) -> List[Finding]:
                 UNKNOWN,
                 message,
                 "fix_configuration",
-                _subject(one),
-                _evidence(one),
+                _subject(interface),
+                _evidence(interface),
             )
         ]
     if speed >= least:
@@ -248,18 +297,22 @@ def _judge_speed(one: Dict[str, Any], least: int) -> List[Finding]:
             FAIL,
             message,
             "drain_node",
-            _subject(one),
-            dict(_evidence(one), minimum_speed_mbps=least),
+            _subject(interface),
+            dict(_evidence(interface), minimum_speed_mbps=least),
         )
     ]
 
 
-def _judge_fastest(interfaces: List[Dict[str, Any]], least: int) -> List[Finding]:
+def _judge_fastest(interfaces: List[InterfaceReading], least: int) -> List[Finding]:
     """No interface is named: the fastest that is up must have the speed."""
-    if not any(one.get("physical") or one.get("bond") for one in interfaces):
+    if not any(interface.get("physical") or interface.get("bond") for interface in interfaces):
         # A container has a network namespace of its own: what the host has is not to be seen.
         return [not_read("the host's network interfaces, none of which is to be seen here")]
-    up = [one for one in interfaces if is_up(one) and (one.get("physical") or one.get("bond"))]
+    up = [
+        interface
+        for interface in interfaces
+        if is_up(interface) and (interface.get("physical") or interface.get("bond"))
+    ]
     if not up:
         return [
             Finding(
@@ -269,16 +322,16 @@ def _judge_fastest(interfaces: List[Dict[str, Any]], least: int) -> List[Finding
                 "drain_node",
             )
         ]
-    known = [one for one in up if number(one.get("speed_mbps")) is not None]
-    return _judge_speed(max(known or up, key=lambda one: number(one.get("speed_mbps")) or 0), least)
+    known = [interface for interface in up if _speed(interface) is not None]
+    return _judge_speed(max(known or up, key=lambda interface: _speed(interface) or 0), least)
 
 
-def _kin(one: Dict[str, Any], interfaces: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def _kin(interface: InterfaceReading, interfaces: List[InterfaceReading]) -> List[InterfaceReading]:
     """Interfaces that should be like this one, itself included: of the same product and PCI
     function, since on many cards one of two ports is used.
     """
 
-    def kind(other: Dict[str, Any]) -> Tuple[str, ...]:
+    def kind(other: InterfaceReading) -> Tuple[str, ...]:
         return (
             str(other.get("driver")),
             str(other.get("device")),
@@ -286,44 +339,51 @@ def _kin(one: Dict[str, Any], interfaces: List[Dict[str, Any]]) -> List[Dict[str
             str(bool(other.get("virtual_function"))),
         )
 
-    return [other for other in interfaces if other.get("physical") and kind(other) == kind(one)]
+    return [
+        other for other in interfaces if other.get("physical") and kind(other) == kind(interface)
+    ]
 
 
-def _judge_state(one: Dict[str, Any], interfaces: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_state(interface: InterfaceReading, interfaces: List[InterfaceReading]) -> List[Finding]:
     """Is it down where the others of its kind, or of its bond, are up?"""
-    if not _told(one):
-        return [not_read("its state", _subject(one))]
-    bond = mapping(one.get("bond"))
+    if not _told(interface):
+        return [not_read("its state", _subject(interface))]
+    bond = interface.get("bond")
     if bond:
-        return _judge_bond(one, bond, interfaces)
+        return _judge_bond(interface, bond, interfaces)
     # One that nobody switched on is not in use.
     if (
-        is_up(one)
-        or one.get("up") is not True
-        or not one.get("physical")
-        or one.get("virtual_function")
-        or one.get("master")
+        is_up(interface)
+        or interface.get("up") is not True
+        or not interface.get("physical")
+        or interface.get("virtual_function")
+        or interface.get("master")
     ):
         return []
-    kin = _kin(one, interfaces)
+    kin = _kin(interface, interfaces)
     up = [other for other in kin if is_up(other)]
     if len(up) * 2 <= len(kin):
         return []
     message = (
-        f"is switched on and down ({_state(one)}) while {len(up)} of {len(kin)} of its "
+        f"is switched on and down ({_state(interface)}) while {len(up)} of {len(kin)} of its "
         "kind are up; look at the cable and the switch's port"
     )
     return [
         Finding(
-            "interface_down_unlike_others", WARN, message, "watch", _subject(one), _evidence(one)
+            "interface_down_unlike_others",
+            WARN,
+            message,
+            "watch",
+            _subject(interface),
+            _evidence(interface),
         )
     ]
 
 
 def _judge_bond(
-    one: Dict[str, Any], bond: Dict[str, Any], interfaces: List[Dict[str, Any]]
+    interface: InterfaceReading, bond: BondReading, interfaces: List[InterfaceReading]
 ) -> List[Finding]:
-    members = names_in(bond.get("members"))
+    members = bond.get("members", [])
     known = {other.get("name"): other for other in interfaces}
     # The bond's own word is the one that counts: it may watch its members by other means than the
     # carrier.
@@ -347,27 +407,29 @@ def _judge_bond(
             WARN,
             message,
             "watch",
-            _subject(one),
+            _subject(interface),
             {"members": members, "down": down, "mode": bond.get("mode")},
         )
     ]
 
 
 def _judge_link(
-    one: Dict[str, Any], interfaces: List[Dict[str, Any]], uptime: Any
+    interface: InterfaceReading, interfaces: List[InterfaceReading], uptime: Optional[float]
 ) -> List[Finding]:
     """How an interface that is up runs."""
-    if not one.get("physical") or not is_up(one) or one.get("virtual_function"):
+    if not interface.get("physical") or not is_up(interface) or interface.get("virtual_function"):
         return []
-    subject, findings = _subject(one), []
-    if one.get("duplex") == "half":
+    subject, findings = _subject(interface), []
+    if interface.get("duplex") == "half":
         message = "runs half duplex; let both ends negotiate, or set both alike"
         findings.append(
-            Finding("half_duplex", WARN, message, "fix_configuration", subject, _evidence(one))
+            Finding(
+                "half_duplex", WARN, message, "fix_configuration", subject, _evidence(interface)
+            )
         )
     has, usual = (
-        number(one.get("speed_mbps")),
-        common(number(other.get("speed_mbps")) for other in _kin(one, interfaces) if is_up(other)),
+        _speed(interface),
+        common(_speed(other) for other in _kin(interface, interfaces) if is_up(other)),
     )
     if has is not None and usual is not None and has < usual:
         message = (
@@ -381,18 +443,20 @@ def _judge_link(
                 message,
                 "watch",
                 subject,
-                dict(_evidence(one), others_mbps=usual),
+                dict(_evidence(interface), others_mbps=usual),
             )
         )
-    counted = {
-        name: value
-        for name, value in mapping(one.get("counters")).items()
-        if whole(value) is not None
-    }
-    return findings + _judge_flaps(counted, subject, uptime) + _judge_errors(one, counted, subject)
+    counted = interface.get("counters", {})
+    return (
+        findings
+        + _judge_flaps(counted, subject, uptime)
+        + _judge_errors(interface, counted, subject)
+    )
 
 
-def _judge_flaps(counted: Dict[str, int], subject: Subject, uptime: Any) -> List[Finding]:
+def _judge_flaps(
+    counted: Dict[str, Unsigned], subject: Subject, uptime: Optional[float]
+) -> List[Finding]:
     # Kernels before 4.16 count both ways in one number.
     lost = counted.get("carrier_down_count", counted.get("carrier_changes", 0) // 2)
     daily = per_day(lost, uptime)
@@ -416,9 +480,11 @@ def _judge_flaps(counted: Dict[str, int], subject: Subject, uptime: Any) -> List
     ]
 
 
-def _judge_errors(one: Dict[str, Any], counted: Dict[str, int], subject: Subject) -> List[Finding]:
+def _judge_errors(
+    interface: InterfaceReading, counted: Dict[str, Unsigned], subject: Subject
+) -> List[Finding]:
     broken, arrived = counted.get("rx_crc_errors", 0), counted.get("rx_packets", 0)
-    speed, mtu = number(one.get("speed_mbps")), whole(one.get("mtu")) or 1500
+    speed, mtu = _speed(interface), interface.get("mtu") or 1500
     allowed = (
         _TIMES
         * 8
@@ -452,16 +518,16 @@ def _judge_errors(one: Dict[str, Any], counted: Dict[str, int], subject: Subject
     return [Finding("interface_errors", WARN, message, "watch", subject, evidence)]
 
 
-def _summary(interfaces: List[Dict[str, Any]], physical: List[Dict[str, Any]]) -> str:
+def _summary(interfaces: List[InterfaceReading], physical: List[InterfaceReading]) -> str:
     if not physical:
         named = f"{len(interfaces)} interfaces as wanted, " if interfaces else ""
         return (
             f"{named}no physical Ethernet interface: a container, or a network namespace of its own"
         )
-    up = [one for one in physical if is_up(one)]
+    up = [interface for interface in physical if is_up(interface)]
     speeds: Dict[str, int] = {}
-    for one in up:
-        speed = number(one.get("speed_mbps"))
+    for interface in up:
+        speed = _speed(interface)
         words = (
             "no known speed"
             if speed is None
@@ -491,6 +557,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=EthernetReadings,
     options=OPTIONS,
     gpu=False,
     status_text=StatusText("[[ ETHERNET ]]", "ETHERNET", "Ethernet interfaces"),

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
 
-from ..system.bounded import Child, end, wait
+from ..system.bounded import Child, CrashReading, HungReading, end, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import AGAIN, FindingText
@@ -34,6 +34,7 @@ from ...model import (
     Subject,
     concluded,
 )
+from ...lenient import number
 from ...times import day_of
 
 NAME = "image_registry"
@@ -49,6 +50,8 @@ _ENDING = 1.5
 EXPIRY_DAYS = 14
 
 _DAY = 86400.0
+#: Seconds since the epoch above which a time is not understood.
+_LATEST = 1e12
 _EVIDENCE = (
     "registry",
     "addresses",
@@ -96,11 +99,55 @@ _TROUBLES: Dict[Tuple[Any, Any], Tuple[str, str, str]] = {
 }
 
 
+class TlsReading(TypedDict, total=False):
+    version: Optional[str]
+    #: When the certificate ends, seconds since the epoch.
+    expires: Optional[float]
+    verified: bool
+
+
+class RegistryTrouble(TypedDict, total=False):
+    """Where a lookup ended, by `registry_client.Trouble`."""
+
+    step: Optional[str]
+    kind: Optional[str]
+    host: Optional[str]
+    message: Optional[str]
+    #: Of HTTP.
+    status: Optional[int]
+
+
+class ImageReading(TypedDict, total=False):
+    """A lookup, by `registry_client.examine`."""
+
+    image: str
+    registry: str
+    addresses: List[str]
+    #: Host and port.
+    proxy: Optional[str]
+    #: The last step that was begun.
+    step: str
+    tls: Optional[TlsReading]
+    #: Whether the registry was asked without TLS.
+    plain: bool
+    #: Where the credentials are from.
+    credentials: Optional[str]
+    digest: Optional[str]
+    #: How long the whole lookup took.
+    seconds: Optional[float]
+    trouble: Optional[RegistryTrouble]
+    hung: HungReading
+    crashed: CrashReading
+
+
+class ImageRegistryReadings(TypedDict, total=False):
+    images: List[Optional[ImageReading]]
+    #: Seconds since the epoch.
+    now: float
+
+
 def measure(probe: Probe) -> Readings:
-    """``images``, each with ``image``, ``registry`` and what `registry_client.examine` reports of it, or
-    with what kept it from an end (``hung``, ``crashed``); ``now`` in seconds since the epoch. No
-    image, no readings but that.
-    """
+    """`ImageRegistryReadings`: a lookup of each image; without images, only the time."""
     readings: Readings = {"images": [], "now": time.time()}
     references = [reference_of(text) for text in dict.fromkeys(probe.options.get("images") or [])]
     if not references:
@@ -133,9 +180,8 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    listed = readings.get("images") if isinstance(readings, dict) else None
-    if not isinstance(listed, list):
+def judge(readings: ImageRegistryReadings, options: Options) -> CheckResult:
+    if "images" not in readings:
         return concluded(
             NAME,
             [
@@ -148,7 +194,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             ],
             "",
         )
-    images = [one if isinstance(one, dict) else {} for one in listed]
+    images = [image or ImageReading() for image in readings["images"]]
     if not images:
         return CheckResult(NAME, SKIP, "no image was given to look up (option images)")
     findings: List[Finding] = []
@@ -158,25 +204,22 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     return concluded(NAME, findings, _healthy(images), _measurements(images))
 
 
-def _judge_image(image: Dict[str, Any], options: Options) -> List[Finding]:
+def _judge_image(image: ImageReading, options: Options) -> List[Finding]:
     subject = Subject("image", name=str(image.get("image")))
-    trouble, hung, crashed = (
-        image.get(key) if isinstance(image.get(key), dict) else None
-        for key in ("trouble", "hung", "crashed")
-    )
-    evidence = {str(key): image[key] for key in _EVIDENCE if key in image}
-    if hung and str(hung.get("what")).startswith("resolving"):
+    trouble, hung, crashed = image.get("trouble"), image.get("hung"), image.get("crashed")
+    known: Mapping[str, Any] = image
+    evidence = {key: known[key] for key in _EVIDENCE if key in known}
+    if hung is not None and str(hung.get("what")).startswith("resolving"):
         message = f"the resolver did not answer within {SECONDS:.0f} s"
         return [
             Finding("image_registry_unresolvable", UNKNOWN, message, "watch", subject, evidence)
         ]
-    if hung or crashed:
-        message = (
-            f"was not looked up to the end, {(hung or crashed or {}).get('what')} was the last step"
-        )
+    if hung is not None or crashed is not None:
+        last = (hung or crashed or HungReading()).get("what")
+        message = f"was not looked up to the end, {last} was the last step"
         return [Finding("image_registry_error", UNKNOWN, message, "watch", subject, evidence)]
-    if not trouble:
-        if _number(image.get("seconds")) is None:
+    if trouble is None:
+        if image.get("seconds") is None:
             return [
                 Finding(
                     "image_registry_error",
@@ -211,7 +254,7 @@ def _judge_image(image: Dict[str, Any], options: Options) -> List[Finding]:
     ]
 
 
-def _expiring(images: List[Dict[str, Any]], now: Any) -> List[Finding]:
+def _expiring(images: List[ImageReading], now: Optional[float]) -> List[Finding]:
     """Registries whose certificate ends soon, each once."""
     ends = {
         str(image.get("registry")): expires
@@ -221,7 +264,7 @@ def _expiring(images: List[Dict[str, Any]], now: Any) -> List[Finding]:
     }
     found = []
     for registry, expires in ends.items():
-        days = (expires - now) / _DAY if _number(now) is not None else EXPIRY_DAYS
+        days = (expires - now) / _DAY if now is not None else EXPIRY_DAYS
         if 0 <= days < EXPIRY_DAYS:
             message = (
                 f"its certificate ends in {days:.0f} days, on {day_of(expires)}; no image "
@@ -241,12 +284,12 @@ def _expiring(images: List[Dict[str, Any]], now: Any) -> List[Finding]:
     return found
 
 
-def _expiry(image: Dict[str, Any]) -> Any:
+def _expiry(image: ImageReading) -> Optional[float]:
     tls = image.get("tls")
-    return _number(tls.get("expires")) if isinstance(tls, dict) else None
+    return None if tls is None else number(tls.get("expires"), -_LATEST, _LATEST)
 
 
-def _healthy(images: List[Dict[str, Any]]) -> str:
+def _healthy(images: List[ImageReading]) -> str:
     registries = sorted({str(image.get("registry")) for image in images})
     parts = [f"{len(images)} image{'s' if len(images) > 1 else ''} at {', '.join(registries)}"]
     ends = [expires for expires in map(_expiry, images) if expires is not None]
@@ -254,15 +297,15 @@ def _healthy(images: List[Dict[str, Any]]) -> str:
         parts.append(f"certificates until {day_of(min(ends))}")
     if any(image.get("plain") for image in images):
         parts.append("without TLS")
-    slowest = max((_number(image.get("seconds")) or 0.0 for image in images), default=0.0)
+    slowest = max((image.get("seconds") or 0.0 for image in images), default=0.0)
     return ", ".join([*parts, f"answered within {slowest:.1f} s"])
 
 
-def _measurements(images: List[Dict[str, Any]]) -> List[Measurement]:
+def _measurements(images: List[ImageReading]) -> List[Measurement]:
     """The slowest answer of each registry."""
     slowest: Dict[str, float] = {}
     for image in images:
-        seconds = _number(image.get("seconds"))
+        seconds = number(image.get("seconds"))
         if seconds is not None:
             registry = str(image.get("registry"))
             slowest[registry] = max(seconds, slowest.get(registry, 0.0))
@@ -270,14 +313,6 @@ def _measurements(images: List[Dict[str, Any]]) -> List[Measurement]:
         Measurement("image_lookup", seconds, "seconds", {"registry": registry})
         for registry, seconds in slowest.items()
     ]
-
-
-def _number(value: Any) -> Any:
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
-        else None
-    )
 
 
 def refuse(options: Options) -> None:
@@ -301,6 +336,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=ImageRegistryReadings,
     options={
         "images": {"type": "list", "elements": "str", "default": []},
         "username": {"type": "str"},

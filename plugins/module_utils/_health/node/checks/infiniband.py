@@ -11,7 +11,7 @@ this host lends to virtual machines is not compared with anything.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -29,19 +29,17 @@ from ...model import (
     Subject,
     concluded,
 )
-from ...lenient import mapping
+from ...lenient import Unsigned, mapping, number, whole_number
 from ..framework.host_findings import (
     class_names,
     common,
+    complete,
     counters,
-    mappings,
     not_read,
-    number,
     number_in,
     pci_function,
     per_day,
     some,
-    whole,
 )
 
 #: Port states and physical states: InfiniBand Architecture Specification, PortInfo; spelt by
@@ -110,28 +108,64 @@ _LOOK_AT = "look at the cable, the transceiver and the switch's port"
 # ---- measure ----
 
 
+class CardReading(TypedDict, total=False):
+    """What the ports of a card have in common; None for what the card does not report."""
+
+    firmware: Optional[str]
+    board_id: Optional[str]
+    hca_type: Optional[str]
+    node_guid: Optional[str]
+    #: Its PCI function.
+    pci: Optional[str]
+    numa_node: Optional[int]
+    virtual_function: bool
+
+
+class PortReading(CardReading, total=False):
+    device: str
+    port: int
+    #: Both as the kernel spells them: ``4: ACTIVE``.
+    state: Optional[str]
+    phys_state: Optional[str]
+    rate_gbps: Optional[float]
+    #: Lanes.
+    width: Optional[int]
+    link_layer: Optional[str]
+    lid: Optional[int]
+    sm_lid: Optional[int]
+    #: Partition keys that are set, hexadecimal.
+    pkeys: List[str]
+    counters: Dict[str, Unsigned]
+    hw_counters: Dict[str, Unsigned]
+
+
+class InfinibandReadings(TypedDict, total=False):
+    #: None where sysfs cannot be read.
+    ports: Optional[List[Optional[PortReading]]]
+    #: Of the node.
+    uptime_seconds: Optional[float]
+
+
 def measure(probe: Probe) -> Readings:
-    """``ports``, each with ``device``, ``port``, ``state`` and ``phys_state`` (as the kernel spells
-    them: ``4: ACTIVE``), ``rate_gbps``, ``width`` (lanes), ``link_layer``, ``lid`` and ``sm_lid``,
-    ``pkeys`` (those that are set, hexadecimal), ``firmware``, ``board_id``, ``hca_type``, ``pci``,
-    ``numa_node``, ``virtual_function``, ``counters`` and ``hw_counters``. None for what the card
-    does not tell. ``uptime_seconds`` is the node's.
-    """
+    """`InfinibandReadings`: the state and counters of each port, by sysfs."""
     names = class_names(probe.host, "infiniband")
-    ports: Optional[List[Dict[str, Any]]] = None
+    ports: Optional[List[PortReading]] = None
     if names is not None:
         ports = [port for name in names for port in _ports(probe.host, name)]
     return {"ports": ports, "uptime_seconds": probe.host.uptime()}
 
 
-def _ports(host: Host, device: str) -> List[Dict[str, Any]]:
+def _ports(host: Host, device: str) -> List[PortReading]:
     base = f"sys/class/infiniband/{device}"
-    about = {
+    node = number_in(host.text(base, "device/numa_node"))
+    about: CardReading = {
         "firmware": host.text(base, "fw_ver") or None,
         "board_id": host.text(base, "board_id") or None,
         "hca_type": host.text(base, "hca_type") or None,
         "node_guid": host.text(base, "node_guid") or None,
-        **_place(host, base),
+        "pci": pci_function(host, base),
+        "numa_node": node if node is not None and node >= 0 else None,
+        "virtual_function": host.link(base, "device/physfn") is not None,
     }
     numbers = [name for name in host.names(base, "ports") or [] if name.isdecimal()]
     return [
@@ -140,17 +174,7 @@ def _ports(host: Host, device: str) -> List[Dict[str, Any]]:
     ]
 
 
-def _place(host: Host, base: str) -> Dict[str, Any]:
-    """The PCI function behind a card."""
-    node = number_in(host.text(base, "device/numa_node"))
-    return {
-        "pci": pci_function(host, base),
-        "numa_node": node if node is not None and node >= 0 else None,
-        "virtual_function": host.link(base, "device/physfn") is not None,
-    }
-
-
-def _port(host: Host, device: str, port: int, base: str, about: Dict[str, Any]) -> Dict[str, Any]:
+def _port(host: Host, device: str, port: int, base: str, about: CardReading) -> PortReading:
     rate, width = _rate(host.text(base, "rate"))
     # Older kernels have the card's counters beside its ports.
     hardware = counters(host, f"{base}/hw_counters", HARDWARE_COUNTERS) or counters(
@@ -200,14 +224,13 @@ def _pkeys(host: Host, directory: str) -> List[str]:
 # ---- judge ----
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = mapping(readings)
-    ports = mappings(readings.get("ports"))
+def judge(readings: InfinibandReadings, options: Options) -> CheckResult:
+    ports = complete(readings.get("ports"))
     if ports is None:
         return concluded(
             NAME, [not_read("the ports of InfiniBand and RoCE cards (/sys/class/infiniband)")], ""
         )
-    wanted, expected = mapping(options.get("ports")), whole(options.get("expected_ports"))
+    wanted, expected = mapping(options.get("ports")), whole_number(options.get("expected_ports"))
     findings = _judge_wanted(ports, wanted) + _judge_expected(
         ports, expected, number(options.get("minimum_rate_gbps"))
     )
@@ -220,33 +243,38 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         ]
     findings += _judge_firmware(ports)
     status = SKIP if not ports and not findings else None
-    return concluded(NAME, findings, _summary(ports, readings), _measured(ports), status)
+    return concluded(NAME, findings, _summary(ports), _measured(ports), status)
 
 
 #: Findings that do not say again that a port is down or slow.
 _OWN = ("port_flaps", "port_errors")
 
 
-def name_of(port: Dict[str, Any]) -> str:
+def name_of(port: PortReading) -> str:
     return f"{port.get('device')}:{port.get('port')}"
 
 
-def _subject(port: Dict[str, Any]) -> Subject:
-    pci = port.get("pci")
-    return Subject("port", name=name_of(port), pci=pci if isinstance(pci, str) else None)
+def _rate_of(port: PortReading) -> Optional[float]:
+    """Gb/s."""
+    rate = port.get("rate_gbps")
+    return None if rate is None else float(rate)
 
 
-def _code(port: Dict[str, Any], key: str) -> Optional[int]:
+def _subject(port: PortReading) -> Subject:
+    return Subject("port", name=name_of(port), pci=port.get("pci"))
+
+
+def _code(state: Optional[str]) -> Optional[int]:
     """The number of a state such as ``4: ACTIVE``."""
-    found = re.match(r"(\d+):", port[key]) if isinstance(port.get(key), str) else None
+    found = re.match(r"(\d+):", state or "")
     return int(found.group(1)) if found else None
 
 
-def is_active(port: Dict[str, Any]) -> bool:
-    return _code(port, "state") == ACTIVE and _code(port, "phys_state") in (LINK_UP, None)
+def is_active(port: PortReading) -> bool:
+    return _code(port.get("state")) == ACTIVE and _code(port.get("phys_state")) in (LINK_UP, None)
 
 
-def _state(port: Dict[str, Any]) -> str:
+def _state(port: PortReading) -> str:
     """The states in words: ``DOWN, Polling``."""
     words = [
         str(port.get(key)).rpartition(": ")[2] for key in ("state", "phys_state") if port.get(key)
@@ -254,7 +282,7 @@ def _state(port: Dict[str, Any]) -> str:
     return ", ".join(words) or "its state was not read"
 
 
-def _evidence(port: Dict[str, Any]) -> Dict[str, Any]:
+def _evidence(port: PortReading) -> Dict[str, Any]:
     return {
         key: port.get(key)
         for key in (
@@ -269,7 +297,7 @@ def _evidence(port: Dict[str, Any]) -> Dict[str, Any]:
     }
 
 
-def _judge_wanted(ports: List[Dict[str, Any]], wanted: Dict[str, Any]) -> List[Finding]:
+def _judge_wanted(ports: List[PortReading], wanted: Dict[str, Any]) -> List[Finding]:
     """The ports that the operator named, with the rate that each must have."""
     findings = []
     for name, rate in wanted.items():
@@ -302,8 +330,8 @@ def _given(rate: Any) -> Optional[float]:
         return None
 
 
-def _judge_named(port: Dict[str, Any], rate: Optional[float], source: str) -> List[Finding]:
-    if _code(port, "state") is None:
+def _judge_named(port: PortReading, rate: Optional[float], source: str) -> List[Finding]:
+    if _code(port.get("state")) is None:
         return [not_read("the port's state", _subject(port))]
     if not is_active(port):
         message = f"is down ({_state(port)}), {source} wants it up; {_LOOK_AT}"
@@ -311,8 +339,8 @@ def _judge_named(port: Dict[str, Any], rate: Optional[float], source: str) -> Li
     return _judge_rate(port, rate, source)
 
 
-def _judge_rate(port: Dict[str, Any], rate: Optional[float], source: str) -> List[Finding]:
-    has = number(port.get("rate_gbps"))
+def _judge_rate(port: PortReading, rate: Optional[float], source: str) -> List[Finding]:
+    has = _rate_of(port)
     if rate and has is None:
         return [not_read("the port's rate", _subject(port))]
     if not rate or has is None or has >= rate:
@@ -331,7 +359,7 @@ def _judge_rate(port: Dict[str, Any], rate: Optional[float], source: str) -> Lis
 
 
 def _judge_expected(
-    ports: List[Dict[str, Any]], expected: Optional[int], rate: Optional[float]
+    ports: List[PortReading], expected: Optional[int], rate: Optional[float]
 ) -> List[Finding]:
     """So many ports at that rate; without a number, that rate for every InfiniBand port that is up
     (for those of RoCE where there is no other).
@@ -344,14 +372,14 @@ def _judge_expected(
             for port in by_layer
             for finding in _judge_rate(port, rate, "the option minimum_rate_gbps")
         ]
-    good = [port for port in active if not rate or (number(port.get("rate_gbps")) or 0) >= rate]
+    good = [port for port in active if not rate or (_rate_of(port) or 0) >= rate]
     if len(good) >= expected:
         return []
     others = [
         f"{name_of(port)} ({_state(port)}"
         + (
             f", {port['rate_gbps']:g} Gb/s)"
-            if port in active and number(port.get("rate_gbps")) is not None
+            if port in active and _rate_of(port) is not None
             else ")"
         )
         for port in ports
@@ -372,20 +400,22 @@ def _judge_expected(
     ]
 
 
-def _kin(port: Dict[str, Any], ports: List[Dict[str, Any]]) -> List[Dict[str, Any]]:
+def _kin(port: PortReading, ports: List[PortReading]) -> List[PortReading]:
     """Ports that should be like this one, itself included: of the same board, port number and PCI
     function, since on many boards one of two ports is used.
     """
 
-    def kind(one: Dict[str, Any]) -> Tuple[Any, ...]:
-        words = (str(one.get(key)) for key in ("board_id", "hca_type", "link_layer", "port"))
-        return (*words, str(one.get("pci") or "")[-2:], bool(one.get("virtual_function")))
+    def kind(other: PortReading) -> Tuple[Any, ...]:
+        words = (str(other.get(key)) for key in ("board_id", "hca_type", "link_layer", "port"))
+        return (*words, str(other.get("pci") or "")[-2:], bool(other.get("virtual_function")))
 
     return [one for one in ports if kind(one) == kind(port)]
 
 
-def _judge_port(port: Dict[str, Any], ports: List[Dict[str, Any]], uptime: Any) -> List[Finding]:
-    subject, state = _subject(port), _code(port, "state")
+def _judge_port(
+    port: PortReading, ports: List[PortReading], uptime: Optional[float]
+) -> List[Finding]:
+    subject, state = _subject(port), _code(port.get("state"))
     if state is None:
         return [not_read("the port's state", subject)]
     if port.get("virtual_function"):
@@ -394,7 +424,7 @@ def _judge_port(port: Dict[str, Any], ports: List[Dict[str, Any]], uptime: Any) 
     findings: List[Finding] = []
     if not is_active(port):
         up = [one for one in kin if is_active(one)]
-        has_link = _code(port, "phys_state") in (LINK_UP, RECOVERY)
+        has_link = _code(port.get("phys_state")) in (LINK_UP, RECOVERY)
         if has_link and state in (INIT, ARMED):
             message = (
                 f"has a link and is not active ({_state(port)}): no subnet manager has set it up"
@@ -413,10 +443,7 @@ def _judge_port(port: Dict[str, Any], ports: List[Dict[str, Any]], uptime: Any) 
                 Finding("port_down_unlike_others", WARN, message, "watch", subject, _evidence(port))
             )
         return findings
-    has, usual = (
-        number(port.get("rate_gbps")),
-        common(number(one.get("rate_gbps")) for one in kin if is_active(one)),
-    )
+    has, usual = (_rate_of(port), common(_rate_of(one) for one in kin if is_active(one)))
     if has is not None and usual is not None and has < usual:
         message = f"runs at {has:g} Gb/s while most ports of this kind run at {usual:g}; {_LOOK_AT}"
         findings.append(
@@ -432,16 +459,12 @@ def _judge_port(port: Dict[str, Any], ports: List[Dict[str, Any]], uptime: Any) 
     return findings + _judge_counters(port, subject, uptime)
 
 
-def _judge_counters(port: Dict[str, Any], subject: Subject, uptime: Any) -> List[Finding]:
-    counted = {
-        name: value
-        for name, value in mapping(port.get("counters")).items()
-        if whole(value) is not None
-    }
-    seconds, rate = number(uptime), number(port.get("rate_gbps"))
+def _judge_counters(port: PortReading, subject: Subject, uptime: Optional[float]) -> List[Finding]:
+    counted = port.get("counters", {})
+    rate = _rate_of(port)
     too_many: Dict[str, List[str]] = {}
     for name, limit, code, words in LIMITS:
-        daily = per_day(counted.get(name, 0), seconds)
+        daily = per_day(counted.get(name, 0), uptime)
         if daily is None and counted.get(name, 0) >= limit:
             return [not_read("the time since boot, which its counters are judged by", subject)]
         if daily is not None and daily >= limit:
@@ -451,9 +474,9 @@ def _judge_counters(port: Dict[str, Any], subject: Subject, uptime: Any) -> List
             )
     symbols, allowed = (
         counted.get("symbol_error", 0),
-        BIT_ERROR_RATIO * (rate or 0) * 1e9 * max(seconds or 0, 1.0),
+        BIT_ERROR_RATIO * (rate or 0) * 1e9 * max(uptime or 0, 1.0),
     )
-    if seconds and rate and (symbols > allowed or symbols == _SYMBOLS_END):
+    if uptime and rate and (symbols > allowed or symbols == _SYMBOLS_END):
         words = f"symbol_error counts {symbols} since boot" + (
             ", where it ends" if symbols == _SYMBOLS_END else ""
         )
@@ -476,18 +499,13 @@ def _judge_counters(port: Dict[str, Any], subject: Subject, uptime: Any) -> List
     return findings
 
 
-def _judge_firmware(ports: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_firmware(ports: List[PortReading]) -> List[Finding]:
     """Cards of one board that differ in firmware."""
     boards: Dict[str, Dict[str, List[str]]] = {}
     for port in ports:
-        if (
-            isinstance(port.get("board_id"), str)
-            and isinstance(port.get("firmware"), str)
-            and not port.get("virtual_function")
-        ):
-            boards.setdefault(port["board_id"], {}).setdefault(port["firmware"], []).append(
-                name_of(port)
-            )
+        board_id, firmware = port.get("board_id"), port.get("firmware")
+        if board_id is not None and firmware is not None and not port.get("virtual_function"):
+            boards.setdefault(board_id, {}).setdefault(firmware, []).append(name_of(port))
     findings = []
     for board, versions in boards.items():
         if len(versions) > 1:
@@ -508,15 +526,13 @@ def _judge_firmware(ports: List[Dict[str, Any]]) -> List[Finding]:
     return findings
 
 
-def _summary(ports: List[Dict[str, Any]], readings: Readings) -> str:
+def _summary(ports: List[PortReading]) -> str:
     if not ports:
         return "no InfiniBand or RoCE ports"
     active = [port for port in ports if is_active(port)]
     kinds = []
     for layer in sorted({str(port.get("link_layer")) for port in active}):
-        rates = [
-            number(port.get("rate_gbps")) for port in active if str(port.get("link_layer")) == layer
-        ]
+        rates = [_rate_of(port) for port in active if str(port.get("link_layer")) == layer]
         speeds = " and ".join(
             f"{rate:g}" for rate in sorted({rate for rate in rates if rate is not None})
         )
@@ -524,17 +540,17 @@ def _summary(ports: List[Dict[str, Any]], readings: Readings) -> str:
             f"{len(rates)} {'RoCE' if layer == 'Ethernet' else layer} at {speeds or '?'} Gb/s"
         )
     down = len(ports) - len(active)
-    flaps = sum(whole(mapping(port.get("counters")).get("link_downed")) or 0 for port in active)
+    flaps = sum(port.get("counters", {}).get("link_downed", 0) for port in active)
     words = f"{len(active)} of {len(ports)} ports up" + (f" ({', '.join(kinds)})" if kinds else "")
     words += ", the others without a link" if down and active else ""
     return words + (f", links went down {flaps} times since boot" if flaps else "")
 
 
-def _measured(ports: List[Dict[str, Any]]) -> List[Measurement]:
+def _measured(ports: List[PortReading]) -> List[Measurement]:
     return [
         Measurement("port_active", float(is_active(port)), "ports", {"port": name_of(port)})
         for port in ports
-        if _code(port, "state") is not None and not port.get("virtual_function")
+        if _code(port.get("state")) is not None and not port.get("virtual_function")
     ]
 
 
@@ -565,6 +581,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=InfinibandReadings,
     options=OPTIONS,
     refuse=refuse,
     gpu=False,

@@ -10,7 +10,7 @@ uses it, so it asks the busy gate first.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..system import fping, iperf3, interfaces, programs
 from ..framework import busy_gate
@@ -30,13 +30,14 @@ from ...model import (
     Measurement,
     concluded,
 )
-from ...lenient import mapping
+from ...lenient import Unsigned, number
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ..framework.network_findings import (
     WHICH_END,
+    ErrorReading,
+    ProgramReading,
     error_finding,
     look,
-    number,
     peer_subject,
     program_findings,
 )
@@ -173,11 +174,40 @@ def deadline(options: Options, _gpus: int) -> float:
 # --- measuring ---
 
 
+class LegReading(TypedDict, total=False):
+    """One direction, by `iperf3.parse_client`."""
+
+    bits_per_second: float
+    retransmits: Optional[Unsigned]
+    seconds: float
+    cpu_local_percent: Optional[float]
+    cpu_remote_percent: Optional[float]
+    error: ErrorReading
+
+
+class PeerReading(TypedDict, total=False):
+    interface: Optional[str]
+    #: Of the link, bits/s; None where it cannot be read.
+    speed: Optional[float]
+    #: By the names of `LEGS`.
+    legs: Dict[str, LegReading]
+    #: Why it was not measured.
+    error: ErrorReading
+
+
+class Iperf3PairsReadings(TypedDict, total=False):
+    program: ProgramReading
+    #: Why the interfaces could not be read.
+    interfaces_error: Optional[ErrorReading]
+    #: Who uses the GPUs before and after, by `read_gpu_use`.
+    gate: Any
+    after: Any
+    #: By address.
+    peers: Dict[str, Optional[PeerReading]]
+
+
 def measure(probe: Probe) -> Readings:
-    """``program`` (`iperf3.find`), ``interfaces_error``, ``gate`` and ``after`` (`read_gpu_use`),
-    and ``peers`` by address, each with ``interface``, ``speed`` (bits/s) and ``legs``
-    (`iperf3.parse_client`), or with the ``error`` that kept it from being measured.
-    """
+    """`Iperf3PairsReadings`: the rate of each direction with each peer."""
     options = dict(probe.options, **translated(probe.options))
     probe.stage("iperf3")
     program = iperf3.find()
@@ -234,11 +264,9 @@ def _measure_peer(
 # --- judging (pure) ---
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = mapping(readings)
+def judge(readings: Iperf3PairsReadings, options: Options) -> CheckResult:
     peers = {
-        str(address): mapping(reading)
-        for address, reading in mapping(readings.get("peers")).items()
+        address: reading or PeerReading() for address, reading in readings.get("peers", {}).items()
     }
     findings = program_findings(readings.get("program"), "iperf3")
     busy = judge_gpu_use(readings.get("gate"))
@@ -291,12 +319,12 @@ def _doubted(finding: Finding, doubts: List[Finding]) -> Finding:
     )
 
 
-def _peer_findings(address: str, reading: Dict[str, Any], options: Options) -> List[Finding]:
-    if mapping(reading.get("error")):
-        return [error_finding(mapping(reading["error"]), address, "was not measured")]
-    rates, legs = _rates(reading), mapping(reading.get("legs"))
+def _peer_findings(address: str, reading: PeerReading, options: Options) -> List[Finding]:
+    if reading.get("error"):
+        return [error_finding(reading["error"], address, "was not measured")]
+    rates, legs = _rates(reading), reading.get("legs", {})
     errors = {
-        name: mapping(mapping(legs.get(name)).get("error"))
+        name: legs.get(name, LegReading()).get("error", ErrorReading())
         for name, rate in rates.items()
         if rate is None
     }
@@ -307,8 +335,8 @@ def _peer_findings(address: str, reading: Dict[str, Any], options: Options) -> L
     ]
     measured = {name: rate for name, rate in rates.items() if rate is not None}
     for name, rate in measured.items():
-        found += _slow_findings(address, name, rate, mapping(legs[name]), reading, options)
-    if measured and not number(options.get("minimum")) and not number(reading.get("speed")):
+        found += _slow_findings(address, name, rate, legs[name], reading, options)
+    if measured and not number(options.get("minimum"), 0) and not number(reading.get("speed"), 0):
         words = " and ".join(f"{name} {rate / GIGABIT:.3g}" for name, rate in measured.items())
         message = (
             f"{words} Gbit/s, but what this path should carry is not known: the link's "
@@ -328,17 +356,12 @@ def _peer_findings(address: str, reading: Dict[str, Any], options: Options) -> L
 
 
 def _slow_findings(
-    address: str,
-    name: str,
-    rate: float,
-    leg: Dict[str, Any],
-    reading: Dict[str, Any],
-    options: Options,
+    address: str, name: str, rate: float, leg: LegReading, reading: PeerReading, options: Options
 ) -> List[Finding]:
     """Against the operator's minimum, or else a share of the link's speed, which says less: neither
     the peer's link nor the way between is known here.
     """
-    minimum, speed = number(options.get("minimum")), number(reading.get("speed"))
+    minimum, speed = number(options.get("minimum"), 0), number(reading.get("speed"), 0)
     if minimum:
         expected = Expectation(minimum * GIGABIT, "bits/s", "override", "minimum")
     elif speed:
@@ -356,8 +379,8 @@ def _slow_findings(
         f"{name} {rate / GIGABIT:.3g} Gbit/s, expected at least "
         f"{expected.minimum / GIGABIT:.3g} ({expected})"
     )
-    evidence = dict(leg, expected=expected.to_dict())
-    cpu = max(number(leg.get(key)) or 0.0 for key in ("cpu_local_percent", "cpu_remote_percent"))
+    evidence = {**leg, "expected": expected.to_dict()}
+    cpu = max(leg.get("cpu_local_percent") or 0.0, leg.get("cpu_remote_percent") or 0.0)
     if cpu >= CPU_LIMIT and not minimum:
         message += (
             f", but iperf3 used up a CPU ({cpu:.0f} %): more streams, or zerocopy, may "
@@ -376,13 +399,13 @@ def _slow_findings(
     ]
 
 
-def _rates(reading: Dict[str, Any]) -> Dict[str, Optional[float]]:
+def _rates(reading: PeerReading) -> Dict[str, Optional[float]]:
     """bits/s by direction, None where it was not measured."""
-    legs = mapping(reading.get("legs"))
-    return {name: number(mapping(legs.get(name)).get("bits_per_second")) for name in LEGS}
+    legs = reading.get("legs", {})
+    return {name: number(legs.get(name, LegReading()).get("bits_per_second"), 0) for name in LEGS}
 
 
-def _measurements(address: str, reading: Dict[str, Any]) -> List[Measurement]:
+def _measurements(address: str, reading: PeerReading) -> List[Measurement]:
     rates = {name: rate for name, rate in _rates(reading).items() if rate is not None}
     return [
         Measurement(
@@ -400,6 +423,7 @@ CHECK = Check(
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
+    readings=Iperf3PairsReadings,
     deadline=deadline,
     refuse=refuse,
     gpu=False,

@@ -9,7 +9,7 @@ ask whether the GPUs are in use.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..system import fping, interfaces, programs
 from ..framework.check import ON_MESH, Check, Options, Readings
@@ -18,12 +18,13 @@ from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, PairMetric, StatusText
 from ...knowledge.network import LEAST_LOST, MAXIMUM_LOSS
 from ...model import FAIL, LIGHT, UNKNOWN, CheckResult, Finding, Measurement, concluded
-from ...lenient import mapping
+from ...lenient import Unsigned, number
 from ..framework.network_findings import (
     WHICH_END,
+    ErrorReading,
+    ProgramReading,
     error_finding,
     look,
-    number,
     peer_subject,
     program_findings,
 )
@@ -100,11 +101,39 @@ def deadline(options: Options, _gpus: int) -> float:
 # --- measuring ---
 
 
+class PingReading(TypedDict, total=False):
+    """Pings of a size to a target."""
+
+    sent: Unsigned
+    received: Unsigned
+    #: Milliseconds; None where there are too few answers.
+    p50_ms: Optional[float]
+    p99_ms: Optional[float]
+    jitter_ms: Optional[float]
+    #: Bytes of data; only of the large pings.
+    size: int
+    error: ErrorReading
+
+
+class TargetReading(TypedDict, total=False):
+    interface: Optional[str]
+    small: PingReading
+    #: Where the MTU of the interface is known.
+    big: PingReading
+    #: Why it was not pinged.
+    error: ErrorReading
+
+
+class PingMeshReadings(TypedDict, total=False):
+    program: ProgramReading
+    #: Why the interfaces could not be read.
+    interfaces_error: Optional[ErrorReading]
+    #: By address.
+    targets: Dict[str, Optional[TargetReading]]
+
+
 def measure(probe: Probe) -> Readings:
-    """``program`` (`fping.find`), ``interfaces_error``, and ``targets`` by address, each with
-    ``interface``, ``small`` and, where its interface's MTU is known, ``big`` (with its ``size``),
-    or with the ``error`` that kept it from being pinged.
-    """
+    """`PingMeshReadings`: pings of both sizes to each target."""
     options = probe.options
     probe.stage("fping")
     program = fping.find()
@@ -171,15 +200,17 @@ def _ping(
 # --- judging (pure) ---
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = mapping(readings)
-    targets = mapping(readings.get("targets"))
+def judge(readings: PingMeshReadings, options: Options) -> CheckResult:
+    targets = {
+        address: reading or TargetReading()
+        for address, reading in readings.get("targets", {}).items()
+    }
     findings = program_findings(readings.get("program"), "fping")
     if not findings:
         findings = [
             finding
             for address, reading in targets.items()
-            for finding in _target_findings(str(address), mapping(reading), options)
+            for finding in _target_findings(address, reading, options)
         ]
     if not findings and not targets:
         findings = [
@@ -190,9 +221,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
                 "fix_configuration",
             )
         ]
-    small = {
-        str(address): mapping(mapping(reading).get("small")) for address, reading in targets.items()
-    }
+    small = {address: reading.get("small", PingReading()) for address, reading in targets.items()}
     return concluded(
         NAME,
         findings,
@@ -201,14 +230,11 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     )
 
 
-def _target_findings(address: str, reading: Dict[str, Any], options: Options) -> List[Finding]:
-    if mapping(reading.get("error")):
-        return [error_finding(mapping(reading["error"]), address, "was not pinged")]
-    small, big, subject = (
-        mapping(reading.get("small")),
-        mapping(reading.get("big")),
-        peer_subject(address),
-    )
+def _target_findings(address: str, reading: TargetReading, options: Options) -> List[Finding]:
+    if reading.get("error"):
+        return [error_finding(reading["error"], address, "was not pinged")]
+    small, big = reading.get("small", PingReading()), reading.get("big", PingReading())
+    subject = peer_subject(address)
     sent, received = _counts(small)
     if not sent:
         return [
@@ -219,13 +245,13 @@ def _target_findings(address: str, reading: Dict[str, Any], options: Options) ->
             )
         ]
     found = _loss_findings(address, sent, received, small, options)
-    p50, most = number(small.get("p50_ms")), number(options.get("maximum_latency"))
+    p50, most = number(small.get("p50_ms"), 0), number(options.get("maximum_latency"), 0)
     if p50 is not None and most and p50 > most:
         message = (
             f"half of the pings take {p50:.3g} ms or more, at most {most:g} are accepted "
             f"(maximum_latency); {WHICH_END}"
         )
-        found.append(Finding("high_latency", FAIL, message, "watch", subject, small))
+        found.append(Finding("high_latency", FAIL, message, "watch", subject, dict(small)))
     big_sent, big_received = _counts(big)
     if received and big_sent >= LEAST_LOST and not big_received and not found:
         message = (
@@ -237,16 +263,14 @@ def _target_findings(address: str, reading: Dict[str, Any], options: Options) ->
             Finding("mtu_on_the_way", FAIL, message, "watch", subject, {"small": small, "big": big})
         )
     elif big and not big_sent and received:
-        found.append(
-            error_finding(mapping(big.get("error")), address, "large packets were not tried")
-        )
+        found.append(error_finding(big.get("error", {}), address, "large packets were not tried"))
     return found
 
 
 def _loss_findings(
-    address: str, sent: int, received: int, small: Dict[str, Any], options: Options
+    address: str, sent: int, received: int, small: PingReading, options: Options
 ) -> List[Finding]:
-    lost, most = sent - received, number(options.get("maximum_loss"))
+    lost, most = sent - received, number(options.get("maximum_loss"), 0)
     most = MAXIMUM_LOSS if most is None else most
     if not received and lost < LEAST_LOST:
         return [
@@ -264,7 +288,7 @@ def _loss_findings(
                 f"none of {sent} pings came back; {WHICH_END}",
                 "watch",
                 peer_subject(address),
-                small,
+                dict(small),
             )
         ]
     if lost < LEAST_LOST or lost * 100 <= most * sent:
@@ -273,27 +297,31 @@ def _loss_findings(
         f"{lost} of {sent} pings were lost ({100 * lost / sent:.3g} %), at most {most:g} "
         f"% are accepted (maximum_loss); {WHICH_END}"
     )
-    return [Finding("packet_loss", FAIL, message, "watch", peer_subject(address), small)]
+    return [Finding("packet_loss", FAIL, message, "watch", peer_subject(address), dict(small))]
 
 
-def _counts(reading: Dict[str, Any]) -> Tuple[int, int]:
+def _counts(reading: PingReading) -> Tuple[int, int]:
     """Sent and received; nothing at all where they make no sense."""
-    sent, received = (reading.get(key) for key in ("sent", "received"))
-    whole = all(
-        isinstance(value, int) and not isinstance(value, bool) for value in (sent, received)
-    )
-    return (sent, received) if whole and 0 <= received <= sent else (0, 0)  # type: ignore[operator, return-value]
+    if "sent" not in reading or "received" not in reading:
+        return 0, 0
+    sent, received = reading["sent"], reading["received"]
+    return (sent, received) if received <= sent else (0, 0)
 
 
-def _measurements(address: str, small: Dict[str, Any]) -> List[Measurement]:
+def _measurements(address: str, small: PingReading) -> List[Measurement]:
     sent, received = _counts(small)
     found = (
         [Measurement("ping_loss", round((sent - received) / sent, 4), "ratio", {"peer": address})]
         if sent
         else []
     )
-    for name in ("p50", "p99", "jitter"):
-        value = number(small.get(f"{name}_ms"))
+    times = {
+        "p50": small.get("p50_ms"),
+        "p99": small.get("p99_ms"),
+        "jitter": small.get("jitter_ms"),
+    }
+    for name, milliseconds in times.items():
+        value = number(milliseconds, 0)
         if value is not None:
             found.append(
                 Measurement(
@@ -306,10 +334,10 @@ def _measurements(address: str, small: Dict[str, Any]) -> List[Measurement]:
     return found
 
 
-def _healthy(small: Dict[str, Dict[str, Any]]) -> str:
+def _healthy(small: Dict[str, PingReading]) -> str:
     times = [
         value
-        for value in (number(reading.get("p50_ms")) for reading in small.values())
+        for value in (number(reading.get("p50_ms"), 0) for reading in small.values())
         if value is not None
     ]
     return f"{len(small)} answer, the slowest within {max(times):.3g} ms (median)" if times else ""
@@ -323,6 +351,7 @@ CHECK = Check(
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
+    readings=PingMeshReadings,
     deadline=deadline,
     refuse=refuse,
     gpu=False,

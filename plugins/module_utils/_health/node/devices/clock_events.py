@@ -59,7 +59,10 @@ HOT_SHARE = 0.05
 def reasons(nvml: Any, gpu: Dict[str, Any]) -> int:
     """The bits now. Drivers and bindings before 535 know the call by its older name only."""
     found = nvml.optional(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
-    return nvml.read(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons") if found is None else found
+    if found is None:
+        found = nvml.read(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
+    bits: int = found
+    return bits
 
 
 def violations(nvml: Any, gpu: Dict[str, Any], exact: bool = False) -> Dict[str, int]:

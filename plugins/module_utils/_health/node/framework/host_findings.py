@@ -12,10 +12,12 @@ from collections import Counter
 from typing import Any, Dict, Hashable, Iterable, List, Optional, TypeVar
 
 from ..system.host import Host
+from ...lenient import Unsigned
 from ...model import UNKNOWN, Finding, NODE, Subject, normalise_pci
 
 DAY = 86400.0
 
+_Item = TypeVar("_Item")
 _Value = TypeVar("_Value", bound=Hashable)
 
 
@@ -38,10 +40,12 @@ def number_in(text: Optional[str]) -> Optional[int]:
         return None
 
 
-def counters(host: Host, directory: str, names: Iterable[str]) -> Dict[str, int]:
+def counters(host: Host, directory: str, names: Iterable[str]) -> Dict[str, Unsigned]:
     """The counters of a directory that are there, as whole numbers that are not negative."""
     read = {name: number_in(host.text(directory, name)) for name in names}
-    return {name: value for name, value in read.items() if value is not None and value >= 0}
+    return {
+        name: Unsigned(value) for name, value in read.items() if value is not None and value >= 0
+    }
 
 
 def pci_function(host: Host, directory: str) -> Optional[str]:
@@ -64,6 +68,13 @@ def mappings(value: Any) -> Optional[List[Dict[str, Any]]]:
     return (
         value if isinstance(value, list) and all(isinstance(one, dict) for one in value) else None
     )
+
+
+def complete(items: Optional[Iterable[Optional[_Item]]]) -> Optional[List[_Item]]:
+    """The decoded items; None when there is no list or an item of it was not understood."""
+    found = [] if items is None else list(items)
+    known = [item for item in found if item is not None]
+    return None if items is None or len(known) < len(found) else known
 
 
 def number(value: Any) -> Optional[float]:

@@ -6,7 +6,7 @@ and findings for what could not be done.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, TypedDict
 
 from ..system import interfaces as network
 from ...model import UNKNOWN, Finding, Subject
@@ -14,6 +14,22 @@ from ...model import UNKNOWN, Finding, Subject
 #: What every finding about two ends says, since one of them alone does not know which of the two it
 #: is.
 WHICH_END = "the role mesh tells which end it is"
+
+
+class ErrorReading(TypedDict, total=False):
+    """Why a measurement gave no figure, as `programs.error` has it; whatever is there counts."""
+
+    reason: Any
+    message: Any
+
+
+class ProgramReading(TypedDict, total=False):
+    path: str
+    version: str
+    features: List[str]
+    #: Why the program is of no use, and the same as one word; whatever is there counts.
+    error: Any
+    reason: Any
 
 
 def peer_subject(address: str) -> Subject:
@@ -67,9 +83,10 @@ def look(found: Dict[str, Any], wanted: Optional[str], address: str) -> Dict[str
     }
 
 
-def program_findings(program: Any, name: str) -> List[Finding]:
+def program_findings(program: Optional[ProgramReading], name: str) -> List[Finding]:
     """Why the program was of no use; nothing when it was."""
-    program = program if isinstance(program, dict) else {"error": f"{name} was not looked for"}
+    if program is None:
+        program = {"error": f"{name} was not looked for"}
     if "error" not in program:
         return []
     code = "program_missing" if program.get("reason") == "missing" else "program_unusable"
@@ -84,7 +101,7 @@ def program_findings(program: Any, name: str) -> List[Finding]:
     ]
 
 
-def error_finding(error: Dict[str, Any], address: str, what: str) -> Finding:
+def error_finding(error: ErrorReading, address: str, what: str) -> Finding:
     """A measurement that gave no figure proves nothing; the reason is the code."""
     action = (
         "fix_configuration"
@@ -93,12 +110,3 @@ def error_finding(error: Dict[str, Any], address: str, what: str) -> Finding:
     )
     message = f"{what}: {error.get('message') or error.get('reason') or 'no reason is known'}"
     return Finding("not_measured", UNKNOWN, message, action, peer_subject(address), dict(error))
-
-
-def number(value: Any) -> Optional[float]:
-    """A finite number that is not negative."""
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
-        else None
-    )

@@ -198,7 +198,7 @@ class _Opening:
 
     def __init__(self, window: Window, origin: float) -> None:
         self.window = window
-        self.opens = origin + window["offset"]
+        self.opens: float = origin + window["offset"]
         self.closes = self.opens + window["seconds"]
         self.child: Optional[Child] = None
         self.done = False
@@ -249,7 +249,7 @@ class Node:
         origin = now + share["start"] - time.time()
         self._tools, self._root = tools, host
         #: When the node process ends by itself.
-        self.until = origin + share["lifetime"]
+        self.until: float = origin + share["lifetime"]
         self._late = max(0.0, now - origin)
         self._openings = sorted(
             (_Opening(window, origin) for window in share["windows"]), key=lambda one: one.opens

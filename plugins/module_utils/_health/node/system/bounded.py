@@ -26,7 +26,7 @@ import tempfile
 import time
 import traceback
 from dataclasses import dataclass, field
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, TypedDict
 
 from .host import Host
 
@@ -112,6 +112,26 @@ class Report:
         data = json.dumps(message).encode() + b"\n"
         while data:
             data = data[os.write(self._descriptor, data) :]
+
+
+class HungReading(TypedDict, total=False):
+    """What did not end in time, by `Child.mishap`."""
+
+    what: str
+    seconds: float
+    allowed_seconds: float
+    #: The process that could not be ended.
+    abandoned_pid: Optional[int]
+
+
+class CrashReading(TypedDict, total=False):
+    """What crashed, by `Child.mishap`."""
+
+    what: str
+    signal: Optional[int]
+    #: The exception and where it was raised.
+    raised: Optional[str]
+    trace: str
 
 
 class Child:

@@ -56,7 +56,8 @@ def look(host: Host) -> Dict[str, Any]:
 
 def interfaces(host: Host) -> List[Dict[str, Any]]:
     """The interfaces of `look`; none when they could not be read."""
-    return look(host)["interfaces"]
+    found: List[Dict[str, Any]] = look(host)["interfaces"]
+    return found
 
 
 def source_address(address: str) -> Optional[str]:
@@ -67,7 +68,7 @@ def source_address(address: str) -> Optional[str]:
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
             probe.connect((address, 9))
-            return probe.getsockname()[0]
+            return str(probe.getsockname()[0])
     except OSError:
         return None
 

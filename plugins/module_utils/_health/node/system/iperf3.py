@@ -243,6 +243,8 @@ def _whole_document(text: str) -> Dict[str, Any]:
         return programs.error("not_understood", f"iperf3 printed no document: {text.strip()[:100]}")
     before, rest = "".join(lines[:first]), "".join(lines[first:])
     try:
+        document: Dict[str, Any]
+        length: int
         document, length = json.JSONDecoder(parse_constant=_refuse).raw_decode(rest)
     except (ValueError, RecursionError):
         if _is_open(rest):
