@@ -152,7 +152,7 @@ def test_a_pass_over_the_node_says(scenario, node, measure):
     # What would load the GPUs is spared a node that has failed already.
     spared = [check for check, code, *_rest in found if code == "not_run"]
     found = [one for one in found if one[1] != "not_run"]
-    fit = judge_node("node", results, Policy()).fit
+    fit = judge_node(results, Policy()).fit
     assert [result.check for result in results] == list(registry.names_of_pass())
     fitness, others, findings = TABLE[scenario]
     expected = {**dict.fromkeys(registry.names_of_pass(), "pass"), **NOTHING_HERE, **others}
