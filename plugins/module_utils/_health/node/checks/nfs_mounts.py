@@ -15,10 +15,11 @@ import errno
 import time
 from dataclasses import replace
 from functools import partial
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..system import nfs
-from ..system.bounded import Child, end, wait
+from ..system.nfs import NfsMount
+from ..system.bounded import Child, CrashReading, HungReading, end, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -35,8 +36,8 @@ from ...model import (
     Subject,
     concluded,
 )
-from ...lenient import mapping
-from ..framework.host_findings import mappings
+from ...lenient import number
+from ..framework.host_findings import complete
 
 NAME = "nfs_mounts"
 #: Seconds a mount point has. A judgement: an NFS client sends a call again after 60 s (nfs(5),
@@ -57,11 +58,58 @@ _WORDS = {
 _OTHER_TRANSPORTS = ("rdma", "rdma6", "udp", "udp6")
 
 
+class WantedMount(TypedDict, total=False):
+    """An item of the option ``mounts``."""
+
+    port: int
+    server: str
+    path: str
+    mount_point: str
+
+
+class NfsTrouble(TypedDict, total=False):
+    step: str
+    kind: str
+    message: str
+
+
+class NfsServer(TypedDict, total=False):
+    """A server's answer, by `nfs.ask`."""
+
+    server: str
+    #: The name or address that was asked.
+    asked: str
+    port: int
+    addresses: List[str]
+    version: int
+    #: Until it answered.
+    seconds: float
+    trouble: NfsTrouble
+    hung: HungReading
+    crashed: CrashReading
+
+
+class NfsPoint(TypedDict, total=False):
+    """A mount point's answer, by `nfs.look`."""
+
+    path: str
+    #: Bytes.
+    size: float
+    errno: Optional[int]
+    error: str
+    hung: HungReading
+    crashed: CrashReading
+
+
+class NfsReadings(TypedDict, total=False):
+    wanted: List[Optional[WantedMount]]
+    mounts: List[Optional[NfsMount]]
+    servers: List[Optional[NfsServer]]
+    points: List[Optional[NfsPoint]]
+
+
 def measure(probe: Probe) -> Readings:
-    """``wanted`` (the option), ``mounts`` (see `nfs.mounts`), ``servers`` as ``{"server", "asked",
-    "port"}`` with what `nfs.ask` reports, and ``points`` as ``{"path"}`` with what `nfs.look`
-    reports; both with what kept them from an end (``hung``, ``crashed``).
-    """
+    """`NfsReadings`: what is mounted, and the answers of servers and mount points."""
     wanted = [
         {"port": nfs.PORT, **{key: value for key, value in one.items() if value is not None}}
         for one in probe.options.get("mounts") or []
@@ -115,12 +163,10 @@ def _below(probe: Probe, path: str) -> str:
     return probe.host.path(path.lstrip("/"))
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
-    lists = {
-        name: mappings(readings.get(name)) for name in ("wanted", "mounts", "servers", "points")
-    }
-    if any(found is None for found in lists.values()):
+def judge(readings: NfsReadings, options: Options) -> CheckResult:
+    wanted, mounts = complete(readings.get("wanted")), complete(readings.get("mounts"))
+    servers, points = complete(readings.get("servers")), complete(readings.get("points"))
+    if wanted is None or mounts is None or servers is None or points is None:
         return concluded(
             NAME,
             [
@@ -133,7 +179,6 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             ],
             "",
         )
-    wanted, mounts, servers, points = (list(found or []) for found in lists.values())
     if not wanted and not mounts:
         return CheckResult(
             NAME, SKIP, "no NFS is mounted, and none was named to be (option mounts)"
@@ -161,21 +206,18 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     measured = [
         Measurement("nfs_answer", seconds, "seconds", {"server": str(server.get("server"))})
         for server in servers
-        for seconds in [_number(server, "seconds")]
+        for seconds in [number(server.get("seconds"), 0)]
         if seconds is not None
     ]
     return concluded(NAME, findings, _healthy(wanted, mounts, servers), measured)
 
 
 def _judge_server(
-    server: Dict[str, Any],
-    needed: bool,
-    mounts: List[Dict[str, Any]],
-    seen: Dict[str, Dict[str, Any]],
+    server: NfsServer, needed: bool, mounts: List[NfsMount], seen: Dict[str, NfsPoint]
 ) -> List[Finding]:
     trouble = server.get("trouble")
     hung, crashed = server.get("hung"), server.get("crashed")
-    if _number(server, "seconds") is not None:
+    if number(server.get("seconds"), 0) is not None:
         return []
     answering = [
         str(mount.get("path")) for mount in mounts if _answers(seen.get(str(mount.get("path"))))
@@ -183,13 +225,13 @@ def _judge_server(
     if answering and not needed:
         return []
     subject = Subject("nfs_server", name=str(server.get("server")))
-    if isinstance(trouble, dict):
+    if trouble is not None:
         kind = str(trouble.get("kind"))
         status = FAIL if kind in _FINAL else UNKNOWN
         message = f"{_WORDS.get(kind, 'cannot be reached')}: {trouble.get('message')}"
     else:
         status = UNKNOWN
-        last = next((one.get("what") for one in (hung, crashed) if isinstance(one, dict)), None)
+        last = (hung or crashed or HungReading()).get("what")
         message = (
             "the resolver did not answer"
             if str(last).startswith("resolving")
@@ -213,10 +255,7 @@ def _judge_server(
 
 
 def _judge_wanted(
-    one: Dict[str, Any],
-    mounts: List[Dict[str, Any]],
-    servers: List[Dict[str, Any]],
-    seen: Dict[str, Dict[str, Any]],
+    one: WantedMount, mounts: List[NfsMount], servers: List[NfsServer], seen: Dict[str, NfsPoint]
 ) -> List[Finding]:
     """Whether what is at the mount point is what is wanted there; what of it is mounted is looked
     at with all the others.
@@ -225,17 +264,19 @@ def _judge_wanted(
     here = [mount for mount in mounts if mount.get("path") == path]
     subject = Subject("mount", name=path)
     if not here:
-        hung = mapping((seen.get(path) or {}).get("hung"))
+        hung = seen.get(path, NfsPoint()).get("hung")
         if hung:
             # Such as an automount whose server is away: nothing is mounted yet, and who touches it
             # waits.
             return [_hung(path, f"{one.get('server')}:{one.get('path')}", hung)]
         message = f"{one.get('server')}:{one.get('path')} is not mounted there"
         return [Finding("nfs_not_mounted", FAIL, message, "fix_configuration", subject, dict(one))]
-    known = [
-        server.get("addresses") for server in servers if server.get("server") == one.get("server")
+    addresses = [
+        address
+        for server in servers
+        if server.get("server") == one.get("server")
+        for address in server.get("addresses", [])
     ]
-    addresses = [str(address) for some in known if isinstance(some, list) for address in some]
     if not any(
         nfs.wanted(str(one.get("server")), str(one.get("path")), addresses, mount)
         for mount in here[-1:]
@@ -257,11 +298,11 @@ def _judge_wanted(
     return []
 
 
-def _judge_point(path: str, source: str, point: Optional[Dict[str, Any]]) -> List[Finding]:
+def _judge_point(path: str, source: str, point: Optional[NfsPoint]) -> List[Finding]:
     if _answers(point):
         return []
-    point = point or {}
-    subject, hung = Subject("mount", name=path), mapping(point.get("hung"))
+    point = point or NfsPoint()
+    subject, hung = Subject("mount", name=path), point.get("hung")
     if hung:
         return [_hung(path, source, hung)]
     if point.get("error"):
@@ -283,11 +324,11 @@ def _milder(finding: Finding) -> Finding:
     return replace(finding, status=WARN) if finding.status == FAIL else finding
 
 
-def _hung(path: str, source: str, hung: Dict[str, Any]) -> Finding:
+def _hung(path: str, source: str, hung: HungReading) -> Finding:
     """A mount that had less than its time has shown nothing, unless the kernel does not even let go
     of who looked.
     """
-    seconds = _number(hung, "seconds") or 0.0
+    seconds = number(hung.get("seconds"), 0) or 0.0
     message = f"{source} did not answer within {seconds:.0f} s; whoever touches it waits"
     message += (
         f", as process {hung['abandoned_pid']} of this check does"
@@ -300,16 +341,14 @@ def _hung(path: str, source: str, hung: Dict[str, Any]) -> Finding:
     return Finding("mount_hung", UNKNOWN, message, "watch", subject, dict(hung))
 
 
-def _answers(point: Optional[Dict[str, Any]]) -> bool:
-    return _number(point or {}, "size") is not None
+def _answers(point: Optional[NfsPoint]) -> bool:
+    return point is not None and number(point.get("size"), 0) is not None
 
 
-def _healthy(
-    wanted: List[Dict[str, Any]], mounts: List[Dict[str, Any]], servers: List[Dict[str, Any]]
-) -> str:
+def _healthy(wanted: List[WantedMount], mounts: List[NfsMount], servers: List[NfsServer]) -> str:
     answered = [
         seconds
-        for seconds in (_number(server, "seconds") for server in servers)
+        for seconds in (number(server.get("seconds"), 0) for server in servers)
         if seconds is not None
     ]
     parts = []
@@ -321,15 +360,6 @@ def _healthy(
     if mounts:
         parts.append(f"{len(mounts)} mount{'s' if len(mounts) > 1 else ''} in use")
     return ", ".join(parts)
-
-
-def _number(of: Dict[str, Any], name: str) -> Optional[float]:
-    value = of.get(name)
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e24
-        else None
-    )
 
 
 def refuse(options: Options) -> None:
@@ -362,6 +392,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=NfsReadings,
     options={
         "mounts": {"type": "list", "elements": "dict", "default": [], "options": dict(_MOUNT)}
     },

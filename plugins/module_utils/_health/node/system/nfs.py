@@ -14,7 +14,7 @@ import re
 import socket
 import struct
 import time
-from typing import Any, Dict, List, Tuple
+from typing import Dict, List, TypedDict
 
 from . import tcp
 from .bounded import Report
@@ -46,13 +46,24 @@ class NotUnderstood(Exception):
     """An answer that is none of an RPC server."""
 
 
-def mounts(host: Host) -> List[Dict[str, Any]]:
-    """NFS file systems that are mounted: ``{"path", "source", "server", "export", "type",
-    "options": {name: value}}``, of the host's first process where its table can be read, and else
-    of ours. Paths are the host's.
+class NfsMount(TypedDict, total=False):
+    """An NFS file system that is mounted; its path is the host's."""
+
+    path: str
+    source: str
+    server: str
+    export: str
+    type: str
+    #: By name.
+    options: Dict[str, str]
+
+
+def mounts(host: Host) -> List[NfsMount]:
+    """NFS file systems that are mounted, of the host's first process where its table can be read,
+    and else of ours.
     """
     text = host.text("proc/1/mounts")
-    found = []
+    found: List[NfsMount] = []
     for line in (host.text("proc/mounts") or "" if text is None else text).splitlines():
         fields = [
             re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal.group(1), 8)), field)
@@ -200,15 +211,11 @@ def look(report: Report, path: str) -> None:
         report.send("error", tcp.words(error))
 
 
-def wanted(server: str, export: str, addresses: List[str], mount: Dict[str, Any]) -> bool:
+def wanted(server: str, export: str, addresses: List[str], mount: NfsMount) -> bool:
     """Whether a mount is of that export: its server may go by another name, and tells its address
     in the option ``addr``.
     """
-    options = mount.get("options")
-    names: Tuple[Any, ...] = (
-        mount.get("server"),
-        options.get("addr") if isinstance(options, dict) else None,
-    )
+    names = (mount.get("server"), mount.get("options", {}).get("addr"))
     return str(mount.get("export")).rstrip("/") == export.rstrip("/") and (
         server in names or any(address in names for address in addresses)
     )
