@@ -75,7 +75,8 @@ EXAMPLES = r"""
 
 - name: The same with the pull secret that the kubelet has, as a gate
   autopilot.gpu.image_registry:
-    images: ["registry.example.com:5000/training/llm@sha256:7d865e959b2466918c9863afca942d0fb89d7c9ac0c99bafc3749504ded97730"]
+    images:
+      - registry.example.com:5000/training/llm@sha256:7d865e959b2466918c9863afca942d0fb89d7c9ac0c99bafc3749504ded97730
     auth_file: /var/lib/kubelet/config.json
     fail_on: fail
 """

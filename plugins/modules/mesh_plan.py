@@ -136,7 +136,16 @@ description:
     and how many hosts are left out of something.
   type: dict
   returned: with RV(plan)
-  sample: {hosts: 32, planes: [eth1, eth2], rounds: 10, pairs: 160, pings: 45632, bytes: 1920000000000, seconds: 80.0, seed: 7, left_out: 0}
+  sample:
+    hosts: 32
+    planes: [eth1, eth2]
+    rounds: 10
+    pairs: 160
+    pings: 45632
+    bytes: 1920000000000
+    seconds: 80.0
+    seed: 7
+    left_out: 0
 end:
   description: When all is over, in seconds since the epoch on the controller's clock.
   type: float

@@ -10,7 +10,8 @@ sending, receiving or both), of the links among those sampled (one way or both),
 rack to rack. Then the second pass, which measures each pair twice and believes the better figure,
 and localisation of both together.
 
-    .venv/bin/python tests/benchmark/localising.py [--nodes 64 256 1024 4096] [--seeds 10] [--seed 0] [--kinds nodes links paths]
+    .venv/bin/python tests/benchmark/localising.py [--nodes 64 256 1024 4096] [--seeds 10] \\
+        [--seed 0] [--kinds nodes links paths]
 
 First pass and second pass: precision and recall of what is named after each. Exact: of the nodes
 found, those whose planes and direction are right too. Links: precision and recall are over the

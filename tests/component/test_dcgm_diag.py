@@ -215,7 +215,11 @@ def test_what_dcgmi_is_told(node, measure):
         == "warn"
     )
     first, second = calls(here)
-    floor = "pcie.h2d_d2h_single_pinned.min_bandwidth=48;pcie.h2d_d2h_single_pinned.min_pci_generation=5;pcie.h2d_d2h_single_pinned.min_pci_width=16"
+    floor = (
+        "pcie.h2d_d2h_single_pinned.min_bandwidth=48;"
+        "pcie.h2d_d2h_single_pinned.min_pci_generation=5;"
+        "pcie.h2d_d2h_single_pinned.min_pci_width=16"
+    )
     assert (
         first[:7] == ["diag", "-j", "-r", "2", "-n", "gpu:2", "-p"]
         and first[7] == floor + ";memory.minimum_allocation_percentage=70"

@@ -369,7 +369,8 @@ from _health.node.framework import runner
 from _health.node.framework.probe import HostSettings
 from _health.node.checks import image_registry
 options = dict(image_registry.CHECK.defaults(), images=sys.argv[3:], ca_file=sys.argv[2])
-print([finding.code for outcome in runner.run([(image_registry.CHECK, options)], HostSettings()) for finding in outcome.result.findings])
+outcomes = runner.run([(image_registry.CHECK, options)], HostSettings())
+print([finding.code for outcome in outcomes for finding in outcome.result.findings])
 """
 
 

@@ -692,7 +692,11 @@ def test_the_links_of_a_mesh_lead_to_each_other(node, ask):
 
 #: What changes a GPU or its driver by its name; those that make or free an event set change
 #: nothing.
-SETTER = r"nvml(?!EventSet|SystemEventSet)\w*?(Set|Reset|Clear|Freeze|Modify|Create|Destroy|Remove|Discover|Write)[A-Z]\w*|nvmlSetVgpuVersion|nvml\w+(Destroy)"
+SETTER = (
+    r"nvml(?!EventSet|SystemEventSet)\w*?"
+    r"(Set|Reset|Clear|Freeze|Modify|Create|Destroy|Remove|Discover|Write)[A-Z]\w*"
+    r"|nvmlSetVgpuVersion|nvml\w+(Destroy)"
+)
 
 
 def test_whatever_changes_something_is_seen(node, ask):

@@ -21,11 +21,13 @@ import pytest
 import agent_image
 
 SCRIPT = """
-mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" && mount -t proc proc "$1/proc" && mount -t tmpfs -o mode=1777 tmp "$1/tmp" || exit 99
+mount --bind "$1" "$1" && mount -o remount,bind,ro "$1" &&
+    mount -t proc proc "$1/proc" && mount -t tmpfs -o mode=1777 tmp "$1/tmp" || exit 99
 mount -t tmpfs dev "$1/dev" && mknod -m 666 "$1/dev/null" c 1 3 && mknod -m 666 "$1/dev/urandom" c 1 9 || exit 99
 ip link set lo up && sysctl -qw net.ipv4.ping_group_range='0 65535' || exit 99
 root=$1; shift
-exec chroot "$root" /usr/bin/setpriv --reuid=10001 --regid=10001 --clear-groups --inh-caps=-all --bounding-set=-all --no-new-privs "$@"
+exec chroot "$root" /usr/bin/setpriv --reuid=10001 --regid=10001 --clear-groups \\
+    --inh-caps=-all --bounding-set=-all --no-new-privs "$@"
 """
 #: As a cluster gives them, where there is no cluster.
 SETTINGS = {
@@ -183,15 +185,24 @@ from _health.node.framework.probe import HostSettings
 from _health.node.system.host import Host
 from _health.node.devices import ptx_generated as ptx
 check = registry.load("ping_mesh")
-told = runner.run([(check, dict(check.defaults(), targets=["127.0.0.1", "::1"], count=5))], HostSettings())[0].result.to_dict()
+options = dict(check.defaults(), targets=["127.0.0.1", "::1"], count=5)
+told = runner.run([(check, options)], HostSettings())[0].result.to_dict()
 try:
     open("/opt/autopilot/x", "w")
     written = True
 except OSError as error:
     written = error.strerror
 print(json.dumps({
-    "uid": os.getuid(), "fping": fping.find(), "iperf3": iperf3.find(), "interfaces": len(network.look(Host())["interfaces"]), "ping": told,
-    "written": written, "cached": sys.modules["_health.node.checks"].__cached__, "kernel": bool(vars(ptx)), "ours": _health.__file__}))
+    "uid": os.getuid(),
+    "fping": fping.find(),
+    "iperf3": iperf3.find(),
+    "interfaces": len(network.look(Host())["interfaces"]),
+    "ping": told,
+    "written": written,
+    "cached": sys.modules["_health.node.checks"].__cached__,
+    "kernel": bool(vars(ptx)),
+    "ours": _health.__file__,
+}))
 """
 
 

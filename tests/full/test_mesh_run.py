@@ -699,7 +699,10 @@ for number in range(40):
     try:
         guest.connect(sys.argv[1])
         length = lambda number: struct.pack(">I", number)
-        guest.send([b"", b"\\0", length(100) + b"{", length(2) + b"[]", length(3000) + b"[" * 3000, b"\\xff" * 100][number % 6])
+        garbage = [
+            b"", b"\\0", length(100) + b"{", length(2) + b"[]", length(3000) + b"[" * 3000, b"\\xff" * 100
+        ]
+        guest.send(garbage[number % 6])
     except OSError:
         pass
     kept.append(guest)

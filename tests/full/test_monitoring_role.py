@@ -425,7 +425,9 @@ def test_with_its_defaults_on_a_copy_of_this_machine(controller, tmp_path):
         diff -r {tmp_path}/prometheus /etc/prometheus
         diff -r {tmp_path}/default /etc/default
         sed -i 's/^ID=.*/ID=rocky/; s/^NAME=.*/NAME="Rocky Linux"/; /^ID_LIKE/d; /^PRETTY/d' /etc/os-release
-        rm -f /etc/debian_version; echo 'Rocky Linux release 9.4' > /etc/redhat-release; echo 'Rocky Linux release 9.4' > /etc/rocky-release
+        rm -f /etc/debian_version
+        echo 'Rocky Linux release 9.4' > /etc/redhat-release
+        echo 'Rocky Linux release 9.4' > /etc/rocky-release
         {play} || true
     """,
         encoding="utf-8",

@@ -60,18 +60,39 @@ class ActionModule(ActionBase):
             time.sleep(given["sleep"])
         status, check = str(given.get("status", "pass")), str(given.get("check", "remapped_rows"))
         subject = {"kind": "gpu", "index": int(given.get("gpu", 3))}
-        bad = {"code": check + "_bad", "status": status, "action": "replace_part", "subject": subject, "message": "spare rows are used up"}
-        rows = {"name": "remapped_rows", "value": 8, "unit": "rows", "labels": {"gpu": str(given.get("gpu", 3)), "cause": "correctable"}}
-        health = {"check": check, "status": status, "summary": "-", "findings": [] if status == "pass" else [bad], "measurements": [rows]}
+        bad = {
+            "code": check + "_bad",
+            "status": status,
+            "action": "replace_part",
+            "subject": subject,
+            "message": "spare rows are used up",
+        }
+        labels = {"gpu": str(given.get("gpu", 3)), "cause": "correctable"}
+        rows = {"name": "remapped_rows", "value": 8, "unit": "rows", "labels": labels}
+        health = {
+            "check": check,
+            "status": status,
+            "summary": "-",
+            "findings": [] if status == "pass" else [bad],
+            "measurements": [rows],
+        }
         gpu = {"index": 3, "uuid": "GPU-1", "pci": "00000000:9A:00.0", "name": "NVIDIA H100"}
-        return {"changed": False, "failed": bool(given.get("fail")), "msg": "-", "status": status, "health": [health], "node": {"gpus": [gpu]}}
+        return {
+            "changed": False,
+            "failed": bool(given.get("fail")),
+            "msg": "-",
+            "status": status,
+            "health": [health],
+            "node": {"gpus": [gpu]},
+        }
 """
 
 #: The same as a module, which can run asynchronously.
 MODULE = """#!/usr/bin/python
 from ansible.module_utils.basic import AnsibleModule
 module = AnsibleModule({"check": {"type": "str"}, "status": {"type": "str"}}, supports_check_mode=True)
-module.exit_json(health=[{"check": module.params["check"], "status": module.params["status"], "summary": "-", "findings": [], "measurements": []}])
+result = {"check": module.params["check"], "status": module.params["status"]}
+module.exit_json(health=[dict(result, summary="-", findings=[], measurements=[])])
 """
 
 

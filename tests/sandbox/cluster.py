@@ -8,9 +8,11 @@ two data planes, racks, and faults.
         cluster.slow_sender("gpu07", "eth2", 31)
         cluster.ansible_playbook("playbooks/preflight.yml")
 
-    eth0         management: one bridge, not shaped; sshd and the namespace `controller` are there          10.78.0.0/24
+    eth0         management: one bridge, not shaped; sshd and the namespace `controller` are there
+                 10.78.0.0/24
     eth1, eth2   data planes: a bridge for each rack, a trunk between each two; every host's link is shaped
-                 by tbf at both ends                                               10.78.1.0/24, fd00:78:1::/64, and so on
+                 by tbf at both ends
+                 10.78.1.0/24, fd00:78:1::/64, and so on
 
 All of it lives in mount, network and PID namespaces of its own under one process (init.py), which
 ends when this program does, however that dies. Nothing touches the machine's own interfaces. Root

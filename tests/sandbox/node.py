@@ -10,20 +10,30 @@ A scenario is a mapping (see ``scenarios/*.yml``); every key but ``model`` may b
     description  one line
     model        a profile below
     gpus         how many GPUs are in the machine (8)
-    driver       {version: "580.95.05", loaded: true, library: true | false | container, skips: [slots the driver does not list]}
+    driver       {version: "580.95.05", loaded: true, library: true | false | container,
+                 skips: [slots the driver does not list]}
     rules        [{gpu: index | "*" | system, call: function | "*" | field.<id>, and one of
-                   values: [...] (returned with 0), returns: code, hang: mode, missing: true; times: n, for the first n calls only}]
+                   values: [...] (returned with 0), returns: code, hang: mode, missing: true;
+                   times: n, for the first n calls only}]
     cuda         {index | "*": {key: value}}, rows ``cuda.<key>`` for the CUDA stand-in
-    pci          {missing: [slots], drivers: {slot: name}, link: {slot | "*": {sysfs attribute: value | null}},
-                 uplink: {slot | "*": {sysfs attribute: value}}}; a GPU with an uplink sits below a switch, whose link to the host's port that is
-    processes    [{gpu, pid, name, memory: bytes, kind: compute | graphics | mps}], in NVML, in proc and holding dev/nvidiaN open
-    files        {path below root: text | null | {link: target}}, written last: what else sysfs, proc or etc show; null takes a file or directory away
-    kmsg         ["boot" | {text, seq, usec, level, continued: [lines]}], the kernel's log in dev/kmsg as records; seq counts from 0 and usec by a second where
-                 not given; "boot" stands for the lines of a healthy boot, which is all there is where the scenario has no kmsg; null: no such file
+    pci          {missing: [slots], drivers: {slot: name},
+                 link: {slot | "*": {sysfs attribute: value | null}},
+                 uplink: {slot | "*": {sysfs attribute: value}}}; a GPU with an uplink sits below a
+                 switch, whose link to the host's port that is
+    processes    [{gpu, pid, name, memory: bytes, kind: compute | graphics | mps}], in NVML, in
+                 proc and holding dev/nvidiaN open
+    files        {path below root: text | null | {link: target}}, written last: what else sysfs,
+                 proc or etc show; null takes a file or directory away
+    kmsg         ["boot" | {text, seq, usec, level, continued: [lines]}], the kernel's log in
+                 dev/kmsg as records; seq counts from 0 and usec by a second where not given;
+                 "boot" stands for the lines of a healthy boot, which is all there is where the
+                 scenario has no kmsg; null: no such file
     dcgmi        anything the dcgmi stand-in understands; false: not installed
-    programs     {name: script | null}, further programs of the host as shell scripts, in place of those of a healthy one (host_files.PROGRAMS); null takes
-                 one away, as far as this machine has none
-    clock        synchronised | unsynchronised | refused, what the kernel says of its clock; without it this machine's kernel is asked
+    programs     {name: script | null}, further programs of the host as shell scripts, in place of
+                 those of a healthy one (host_files.PROGRAMS); null takes one away, as far as this
+                 machine has none
+    clock        synchronised | unsynchronised | refused, what the kernel says of its clock;
+                 without it this machine's kernel is asked
 
 GPUs count in bus order. ``pci`` and ``driver.skips`` count slots, everything else NVML indexes;
 they differ only where the driver does not list every GPU: those in ``skips`` and those held by

@@ -7,14 +7,18 @@ A file of ``tests/accuracy`` is a list of entries:
 
     name      of the scenario
     kind      healthy | fault | recovered; a pair is made from two others
-    each      {variable: [values]}: a scenario for each combination; $variable stands for the value everywhere below. With a variable gpu there are $slot
-              (its place on the bus as sysfs spells it, 0000:5d:00.0), $kernel (as the kernel log does, 0000:5d:00) and $bridge (the port above it)
+    each      {variable: [values]}: a scenario for each combination; $variable stands for the
+              value everywhere below. With a variable gpu there are $slot (its place on the bus as
+              sysfs spells it, 0000:5d:00.0), $kernel (as the kernel log does, 0000:5d:00) and
+              $bridge (the port above it)
     node      the scenario of the node, see tests/sandbox/node.py
     checks    what to run beside all passive checks
     options   {check: {option: value}}
     expected_gpus  how many GPUs the inventory says, where it is not as many as there are
-    expect    [[check, code, subject, status, action]]: the check that must find this, and that nothing else from ``warn`` up may be found by any. A subject is
-              the index of a GPU, null for the node, or a name (a bus id for what has none). Other checks may find the same too: a lost GPU is lost to all.
+    expect    [[check, code, subject, status, action]]: the check that must find this, and that
+              nothing else from ``warn`` up may be found by any. A subject is the index of a GPU,
+              null for the node, or a name (a bus id for what has none). Other checks may find the
+              same too: a lost GPU is lost to all.
     fit       what the verdict must be, where it does not follow from ``expect``
 
 or it makes pairs: ``{pairs: [names of scenarios]}``, every two of them on one node, or ``{pairs:

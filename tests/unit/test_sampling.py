@@ -202,8 +202,9 @@ V1 = {
     f"sys/fs/cgroup/memory/kubepods/pod{UID}/memory.stat": "total_inactive_file 1000\n",
     f"sys/fs/cgroup/memory/kubepods/pod{UID}/memory.oom_control": "oom_kill_disable 0\nunder_oom 0\noom_kill 4\n",
     f"sys/fs/cgroup/memory/kubepods/pod{UID}/memory.limit_in_bytes": "9223372036854771712\n",
-    f"sys/fs/cgroup/blkio/kubepods/pod{UID}/blkio.throttle.io_service_bytes_recursive": "8:0 Read 10\n8:0 Write 20\n8:16 Read 1\n8:16 Write "
-    "2\nTotal 33\n",
+    f"sys/fs/cgroup/blkio/kubepods/pod{UID}/blkio.throttle.io_service_bytes_recursive": (
+        "8:0 Read 10\n8:0 Write 20\n8:16 Read 1\n8:16 Write 2\nTotal 33\n"
+    ),
     f"sys/fs/cgroup/cpuset/kubepods/pod{UID}/cpuset.cpus": "0-3\n",
     "proc/42/cgroup": "".join(
         f"5:{one}:/kubepods/pod{UID}\n" for one in ("memory", "cpu,cpuacct", "blkio", "cpuset")
@@ -387,12 +388,17 @@ import json, sys, time
 sys.path.insert(0, sys.argv[1])
 from _health.node.sampling import daemon, record
 directory = sys.argv[2]
-settings = {"name": "run", "interval": 1.0, "duration": 60, "max_bytes": 1000000, "host_root": "/", "nvml_library": None, "job": None}
+settings = {
+    "name": "run", "interval": 1.0, "duration": 60, "max_bytes": 1000000,
+    "host_root": "/", "nvml_library": None, "job": None,
+}
 begun = daemon.start(directory, settings, lambda: record.gather(settings, {}, time.time()))
 until = time.monotonic() + 30
 while open(directory + "/samples.jsonl").read().count("\\n") < 2 and time.monotonic() < until:
     time.sleep(0.05)
-print(json.dumps([begun["state"], daemon.stop(directory), daemon.state(directory)["state"], daemon.collect(directory)["ended"]]))
+stopped = daemon.stop(directory)
+left = daemon.state(directory)["state"]
+print(json.dumps([begun["state"], stopped, left, daemon.collect(directory)["ended"]]))
 """
 
 

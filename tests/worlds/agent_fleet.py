@@ -3,7 +3,9 @@
 """A fleet of simulated agents on addresses 127.1.x.y, and an API server's lists of them, over real
 HTTP; for tests of what one agent makes of many others.
 
-    python tests/worlds/agent_fleet.py 1000 [--hanging 10]      runs one and says as JSON where it is; ends with its standard input
+    python tests/worlds/agent_fleet.py 1000 [--hanging 10]
+
+runs one and says as JSON where it is; ends with its standard input.
 
 The API server refuses EndpointSlices with loopback addresses, and a test stays on loopback: so its
 lists are a stand-in here. It also counts what it is asked.

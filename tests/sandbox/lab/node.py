@@ -150,7 +150,8 @@ END
 END
             ip netns exec {self.name} sh -c '
                 echo 1 > /proc/sys/net/ipv4/ip_forward
-                [ ! -e /proc/sys/net/bridge/bridge-nf-call-iptables ] || echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables'
+                [ ! -e /proc/sys/net/bridge/bridge-nf-call-iptables ] ||
+                    echo 1 > /proc/sys/net/bridge/bridge-nf-call-iptables'
         """,
         )
 
