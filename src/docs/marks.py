@@ -6,6 +6,7 @@ themselves.
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Callable, Iterable, List, Sequence
 
 from _health.cluster import mark_writer, mark_states
@@ -22,79 +23,7 @@ from _health.cluster.mark_states import (
     TestingEnded,
 )
 
-PAGE = """<!-- Made by `make -C src/docs` from the table in plugins/module_utils/_health/knowledge/marks.py and the rules in marks.py; do not edit. -->
-
-# Node marks
-
-A node of a Kubernetes cluster has one mark, the value of the label `{label_key}`, so that schedulers, alerts and people act on what the checks found. The
-agents on the nodes write it, the module `autopilot.gpu.node_mark` does, and a preflight with `-e preflight_mark_nodes=true`; all by the same rules. You may
-change it with `kubectl`.
-
-{meanings}
-
-## What each does
-
-The taint and the cordon are options and off by default (`agent_taint`, `agent_cordon` of the role `agent`; `taint`, `cordon` of the module). A cordon is only
-undone where it was made for the mark. A taint with the label's key and the value `{evict}` goes with the mark, whoever made it, and stays as long: a preflight
-that wants none leaves that of the agents, one that wants another effect puts its own there. Only a status `False` of the condition `GPUHealthy` is what
-programs that drain nodes act on.
-
-{effects}
-
-AppWrapper acts by the label alone, on pods that ask for `nvidia.com/gpu`. Its versions until 1.0.3, and configurations that were written for these, say `ERR`
-where later ones say `WARN`: they do nothing about a node that is `WARN`. In its configuration:
-
-```yaml
-appwrapper:
-  autopilot:
-    resourceTaints:
-      nvidia.com/gpu:
-        - {{key: {label_key}, value: WARN, effect: PreferNoSchedule}}
-        - {{key: {label_key}, value: TESTING, effect: NoSchedule}}
-        - {{key: {label_key}, value: EVICT, effect: NoExecute}}
-```
-
-## What leads where
-
-{steps}
-
-- A node is never `EVICT` for what could not be told, and no check, no time and no restart ends `EVICT`.
-- What a deep diagnostic found is cleared by one of the same or a higher level that passes, or by a person. Checks that pass, lower levels and restarts leave
-  `WARN` and `EVICT`: they look at less.
-- A deep diagnostic ends `EVICT` only if it began while the node was `EVICT`. One that began before says nothing about what was found since.
-- What checks find while a diagnostic runs counts when it is over: a diagnostic that passes then ends in `WARN`.
-- A test has a lease, of {lease} hours at most. Clocks may differ by {skew} seconds. Where the lease has ended, or says a time that it cannot, the node has its
-  former mark again. A result that comes later still counts, unless a person has spoken meanwhile.
-- `TESTING` that is set by hand, or by IBM Autopilot, ends after {found} minutes.
-- `ERR` of IBM Autopilot until 2.1.0 is read as `WARN`, an empty label and words that nobody knows as no mark.
-
-## By hand
-
-```console
-$ kubectl label node gpu07 --overwrite {label_key}=EVICT     # out of service, until a person or a passing deep diagnostic says otherwise
-$ kubectl label node gpu07 {label_key}-                      # forget the mark; the next checks decide
-$ kubectl get nodes -L {label_key}
-$ kubectl get node gpu07 -o jsonpath='{{.metadata.annotations}}'           # the record: why, since when, by whom, who is testing
-```
-
-The record is the annotation `{label_key}.record`. Where label and record differ, somebody has changed the label, and the label counts; taint, cordon
-and condition follow at the agent's next look, within six minutes. A node object that is deleted takes its mark along.
-
-A deep diagnostic of DCGM also writes the label `{result}.N` (N is the level) with `PASS_` or `ERR_` and the time, and what failed to the
-annotation `{result}.N.output`, as IBM Autopilot does; the tests are separated by commas.
-
-## How many
-
-At most a share of the GPU nodes (`max_bad_share`, {share} by default) is `EVICT` at once; one node always may be. GPU nodes are those with the label
-`{gpu_nodes}` and those with a mark. What is `EVICT` by hand counts. Beyond that a node with a fatal failure is `WARN`, its record says why, an event
-stands at the node, `autopilot_marks_refused_total` counts it, and the module fails. The share holds however many ask at once: who wants to mark a node `EVICT`
-first takes a place in the Lease `{lease_name}` of the agents' namespace.
-
-## What a writer may do
-
-Cluster-wide: `nodes` get, list, patch; `nodes/status` patch. In the agents' namespace: `leases` get, create, update (and delete for `state: absent`). In the
-namespace `{events}`: `events` create.
-"""
+PAGE = (Path(__file__).parent / "marks.md.in").read_text(encoding="utf-8")
 
 #: What happens, in words, and the event.
 _HAPPENS: Sequence[tuple[str, Event]] = (

@@ -45,97 +45,9 @@ _UNITS = (
     ("_per_second", "1/s"),
 )
 
-METRICS_PAGE = """<!-- Made by `make -C src/docs` from the records of the checks and the tables in plugins/module_utils/_health/fleet/output/metrics.py; do not edit. -->
+METRICS_PAGE = (Path(__file__).parent / "metrics.md.in").read_text(encoding="utf-8")
 
-# Metrics
-
-What a run pushes to a Prometheus Pushgateway. All metrics are gauges. A status is a number: {statuses}.
-
-## Of a node
-
-Each series has the labels `job`, `node` and `phase`, and those that the option `labels` adds (`cluster`, say). A node and phase is a group: a run replaces
-what it found out about the nodes that it had, and nothing else. So runs over part of the fleet (`--limit`, job slices of AWX, two runs at once) do not
-disturb each other.
-
-{node}
-
-Figures of `ping_mesh` and `iperf3_pairs` are those of the mesh. When these modules are called by hand, only their status and findings are pushed.
-
-A check that could not tell has its status (3) and no figure; so has a node that was not reached, and it is neither fit nor unfit. What is wrong between two
-nodes (a link, a path) is a finding of the nodes in its evidence. It makes neither unfit, and a run that has both again replaces it.
-
-## Of the run
-
-The labels are the same without `node`; the last run of a phase replaces the one before.
-
-{run}
-
-## When a group is there already
-
-A push reads what the gateway has of the node and puts back what is known then:
-
-- Of each check the later news win, with all that belongs to them: status, time, findings, figures.
-- A check that was not part of the run, or was skipped in it, keeps what is there. `autopilot_check_timestamp_seconds` tells how old that is.
-- `autopilot_gpu_info`, and findings of no check (a node that could not be reached), are those of the latest run that was not a mere skip.
-- `autopilot_last_success_timestamp_seconds` is the latest there was.
-- `autopilot_node_status` is the worst of all that is kept, where nothing is worse than a skip what the latest run says.
-  `autopilot_node_fit` is 0 while a kept check has failed, absent while one could not tell, and else
-  what the latest run says.
-- Of two runs that ended in the same second, the worse news win.
-- Series of this collection's other versions that this one does not know are dropped.
-
-So no fail is hidden by a skip or by an earlier pass, in whatever order pushes arrive, and a push that is repeated changes nothing.
-
-## How many series
-
-For 1,000 nodes with 8 GPUs each, all checks and two networks: {usual} series. At the very most, with everything measured and {most_findings} findings on every
-node: {most}. The metric of IBM Autopilot adds {compatibility}. Whatever a node says, it has at most {most_series} series of a metric.
-
-In a mesh of at most {most_hosts} hosts each pair has series of its own; for {most_hosts} nodes where all pairs were measured on two networks that is {mesh}
-more, and {mesh_compatibility} of IBM Autopilot's `ping`.
-
-## Coming from IBM Autopilot
-
-With the option `compatibility` the callback pushes this metric too, with the values it had, so that dashboards and alerts go on working:
-
-{compatible}
-
-| `health` | `deviceid` | value |
-| --- | --- | --- |
-| `pciebw` | index of the GPU | GB/s from host to GPU, by the copy engine |
-| `remapped` | index of the GPU | 1 where a row waits to be remapped, else 0 |
-| `power-slowdown` | index of the GPU | 1 where the hardware slows the GPU down, else 0 |
-| `gpumem` | 0 | 1 where a GPU's memory or arithmetic fails, else 0 |
-| `dcgm` | empty | 1 where any result of DCGM says fail, else 0 |
-| `pvc` | empty | 1 where a claim got no volume that could be used, else 0 |
-| `ping` | the other node | 1 where no ping came back on some network, else 0; in meshes of at most {most_hosts} hosts |
-
-A check that could not tell, or was skipped, has no value here, where IBM Autopilot says 1 or 0. `node` is the group's label.
-
-## Of the agent
-
-The resident agent exposes what it knows of its node for Prometheus to scrape: the metrics of a node above, IBM Autopilot's included, with the labels `node`
-and `phase="{agent_phase}"`, and those of its own below, with the label `node`. They are made anew for each scrape: a finding that is gone has no series any
-more, and of a check that was put off since the GPUs are in use the earlier news stay, with their time.
-
-{agent}
-
-## The file
-
-The verdict writes `metrics.json` beside the run document, with the groups of the run, one in each line. That is what the callback pushes.
-"""
-
-FINDINGS_PAGE = """<!-- Made by `make -C src/docs` from the records of the checks and the tables in plugins/module_utils/_health/knowledge/findings; do not edit. -->
-
-# Findings
-
-Each finding has a code. The finding itself says what it is of one node, with figures; here is what the code means and what to do. Alerts and the report
-page use the same words. With the policy's `warn_only`, a code counts as a warning at most.
-
-{findings}
-
-A code `<check>_<status>`, such as `gpu_power_unknown`, is a check's own word that none of its findings explains; the run document has its readings then.
-"""
+FINDINGS_PAGE = (Path(__file__).parent / "findings.md.in").read_text(encoding="utf-8")
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -7,7 +7,8 @@ What holds whatever happens, in whatever order, by however many writers:
 
 - EVICT is left only by a passing deep diagnostic that began while the node was EVICT, or by a person.
 - What could not be told never sets EVICT and never clears anything.
-- What a deep diagnostic found is cleared by one of that level or a higher one, or by a person: checks look at less, and may not say PASS over it.
+- What a deep diagnostic found is cleared by one of that level or a higher one, or by a person:
+  checks look at less, and may not say PASS over it.
 - TESTING ends by itself, and never covers an EVICT: such a node stays EVICT while it is tested.
 """
 

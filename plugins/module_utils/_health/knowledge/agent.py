@@ -30,7 +30,8 @@ METRICS: Tuple[AgentMetric, ...] = (
 "where it has none or that is not known.", ("mark",)),
     AgentMetric("autopilot_marks_refused_total", COUNTER, "Marks EVICT that were not set, since too many nodes "
 "have one."),
-    AgentMetric("autopilot_health_checks_req_total", COUNTER, "IBM Autopilot's: requests for checks, by who asked.", ("source",)),
+    AgentMetric("autopilot_health_checks_req_total", COUNTER,
+         "IBM Autopilot's: requests for checks, by who asked.", ("source",)),
     AgentMetric("autopilot_agent_info", GAUGE, "1, with the version of the collection.", ("version",)),
     AgentMetric("autopilot_agent_passes_total", COUNTER, "Passes of checks by the worst status found.", ("status",)),
     AgentMetric("autopilot_agent_pass_seconds", GAUGE, "How long the last pass took."),
@@ -45,5 +46,6 @@ METRICS: Tuple[AgentMetric, ...] = (
 "does not answer."),
     AgentMetric("autopilot_agent_api_errors_total", COUNTER, "Failed requests to the API server by HTTP code, 0 for "
 "no answer.", ("code",)),
-    AgentMetric("autopilot_agent_requests_total", COUNTER, "Requests that were answered, by HTTP code.", ("path", "code")),
+    AgentMetric("autopilot_agent_requests_total", COUNTER, "Requests that were answered, by HTTP code.",
+         ("path", "code")),
 )

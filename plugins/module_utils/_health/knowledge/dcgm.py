@@ -15,7 +15,8 @@ from typing import Dict, NamedTuple, Optional, Tuple
 
 from ..model import FAIL, UNKNOWN, WARN
 
-NONE, MONITOR, ISOLATE, UNRECOGNISED, TRIAGE, CONFIG, RESET = "none", "monitor", "isolate", "unrecognised", "triage", "config", "reset"
+NONE, MONITOR, ISOLATE, UNRECOGNISED = "none", "monitor", "isolate", "unrecognised"
+TRIAGE, CONFIG, RESET = "triage", "config", "reset"
 #: Our word for an error of which neither its document nor this table knows how grave it is.
 UNRATED = "unrated"
 #: Our word for a failure that names no error that counts: a mere warning prints as Fail too.
@@ -32,7 +33,8 @@ SEVERITIES = (NONE, MONITOR, ISOLATE, UNRECOGNISED, TRIAGE, CONFIG, RESET)
 
 #: dcgmErrorCategory_t by value.
 CATEGORIES = (
-    "none", "performance threshold", "performance violation", "software configuration", "software library", "Xid", "CUDA", "field diagnostic",
+    "none", "performance threshold", "performance violation", "software configuration",
+    "software library", "Xid", "CUDA", "field diagnostic",
     "software", "thermal", "memory", "NVLink", "NVSwitch", "PCIe", "power", "hardware", "internal",
 )
 
@@ -80,10 +82,12 @@ OVERRIDES: Dict[int, Meaning] = {
 _CODES: Tuple[Tuple[str, Tuple[int, ...]], ...] = (
     (NONE, (0,)),
     (MONITOR, (5, 10, 11, 12, 16, 17, 19, 26, 27, 32, 34, 40, 41, 42, 43, 51, 53, 61, 69, 74, 75, 76, 108, 123, 131)),
-    (ISOLATE, (3, 4, 7, 8, 13, 15, 24, 33, 35, 36, 38, 39, 52, 57, 58, 70, 71, 79, 81, 86, 87, 88, 95, 98, 102, 103, 104, 105, 106, 107, 109, 111, 113, 114,
+    (ISOLATE, (3, 4, 7, 8, 13, 15, 24, 33, 35, 36, 38, 39, 52, 57, 58, 70, 71, 79, 81, 86, 87, 88, 95,
+         98, 102, 103, 104, 105, 106, 107, 109, 111, 113, 114,
                115, 116, 118, 119, 120, 121, 122, 126)),
     (UNRECOGNISED, (1, 2, 21)),
-    (TRIAGE, (9, 14, 22, 30, 31, 37, 44, 45, 49, 50, 54, 56, 59, 62, 63, 64, 65, 66, 67, 73, 77, 89, 90, 91, 92, 93, 94, 97, 99, 100, 101, 110, 124, 130, 132)),
+    (TRIAGE, (9, 14, 22, 30, 31, 37, 44, 45, 49, 50, 54, 56, 59, 62, 63, 64, 65, 66, 67, 73, 77, 89, 90,
+         91, 92, 93, 94, 97, 99, 100, 101, 110, 124, 130, 132)),
     (CONFIG, (18, 20, 23, 28, 29, 46, 47, 48, 55, 60, 68, 72, 78, 82, 96, 112, 117)),
     (RESET, (6, 25, 80, 83, 84, 85, 125, 127, 128, 129)),
 )
@@ -93,10 +97,12 @@ SEVERITY_OF: Dict[int, str] = {code: severity for severity, codes in _CODES for 
 
 #: Deployment tests of DCGM 2 and 3 that can only fail for a configuration, by the name they print;
 #: those versions may give no code.
-CONFIG_TESTS = ("blacklist", "denylist", "permissions and os blocks", "persistence mode", "environment variables", "graphics processes")
+CONFIG_TESTS = ("blacklist", "denylist", "permissions and os blocks", "persistence mode",
+     "environment variables", "graphics processes")
 #: The other deployment tests of DCGM 2 and 3; DCGM 4 has them all in one test, ``software``.
 _DEPLOYMENT_TESTS = (
-    "nvml library", "cuda main library", "cuda toolkit library", "page retirement", "page retirement/row remap", "inforom", "fabric manager", "software",
+    "nvml library", "cuda main library", "cuda toolkit library", "page retirement",
+    "page retirement/row remap", "inforom", "fabric manager", "software",
 ) + CONFIG_TESTS
 #: Printed names that are not the name `dcgmi diag --run` takes with its spaces made underscores.
 _RUN_NAMES = {"gpu_memory": "memory", "eud_test": "eud", "pulse": "pulse_test"}
@@ -104,12 +110,18 @@ _RUN_NAMES = {"gpu_memory": "memory", "eud_test": "eud", "pulse": "pulse_test"}
 #: Test -> the first level that includes it (as ``--run`` takes it). All but `sm_stress`,
 #: `context_create` are part of a level.
 LEVEL_OF: Dict[str, int] = {
-    "software": 1, "memory": 2, "pcie": 2, "context_create": 2, "diagnostic": 3, "nvbandwidth": 3, "nccl_tests": 3, "eud": 3, "cpu_eud": 3,
+    "software": 1, "memory": 2, "pcie": 2, "context_create": 2, "diagnostic": 3, "nvbandwidth": 3,
+    "nccl_tests": 3, "eud": 3, "cpu_eud": 3,
     "memory_bandwidth": 3, "targeted_stress": 3, "targeted_power": 3, "sm_stress": 3, "memtest": 4, "pulse_test": 4,
 }
 #: Tests that every data centre GPU runs at a level and above; the rest comes and goes with
 #: versions, packages and products.
-REQUIRED: Dict[int, Tuple[str, ...]] = {1: (), 2: ("memory", "pcie"), 3: ("memory", "pcie", "diagnostic"), 4: ("memory", "pcie", "diagnostic")}
+REQUIRED: Dict[int, Tuple[str, ...]] = {
+    1: (),
+    2: ("memory", "pcie"),
+    3: ("memory", "pcie", "diagnostic"),
+    4: ("memory", "pcie", "diagnostic"),
+}
 
 #: Level -> seconds it may take in all, repetition included. Published durations: 1 seconds, 2 about
 #: two minutes, 3 about 15 minutes in DCGM 4 (less than 30 in DCGM 3), 4 one to two hours (NVIDIA's
@@ -121,21 +133,30 @@ ALREADY_RUNNING = 217
 #: Exit status of dcgmi (the low byte of a negative dcgmReturn_t) -> what it hints at. The document
 #: decides wherever there is one.
 EXIT_CODES: Dict[int, str] = {
-    189: "the GPUs are detached from DCGM", 190: "the diagnostic was stopped", 198: "a test name was not found", 202: "DCGM is paused",
-    203: "nvvs was killed", 204: "the program nvvs is missing; install the whole DCGM package", 205: "an error that calls for isolation",
-    215: "nvvs could not be started", 216: "nvvs gave a result that DCGM could not read", 217: "another diagnostic is running",
-    222: "the GPUs are in use", 226: "an error was found", 227: "root is needed", 233: "the GPUs are of different models",
-    234: "the GPU is not supported", 235: "no connection to the host engine", 237: "a GPU needs a reset", 238: "a GPU is lost", 239: "no permission",
-    242: "no tests or no results", 244: "dcgmi and the host engine differ in version", 245: "the time limit given to DCGM was reached",
-    250: "not supported, or not the recommended driver", 253: "an error without a name", 254: "an internal error of dcgmi", 255: "a parameter was refused",
+    189: "the GPUs are detached from DCGM", 190: "the diagnostic was stopped",
+    198: "a test name was not found", 202: "DCGM is paused",
+    203: "nvvs was killed", 204: "the program nvvs is missing; install the whole DCGM package",
+    205: "an error that calls for isolation",
+    215: "nvvs could not be started", 216: "nvvs gave a result that DCGM could not read",
+    217: "another diagnostic is running",
+    222: "the GPUs are in use", 226: "an error was found", 227: "root is needed",
+    233: "the GPUs are of different models",
+    234: "the GPU is not supported", 235: "no connection to the host engine",
+    237: "a GPU needs a reset", 238: "a GPU is lost", 239: "no permission",
+    242: "no tests or no results", 244: "dcgmi and the host engine differ in version",
+    245: "the time limit given to DCGM was reached",
+    250: "not supported, or not the recommended driver", 253: "an error without a name",
+    254: "an internal error of dcgmi", 255: "a parameter was refused",
 }
 #: Exit status -> what to do, where the status leaves no doubt about it.
 REMEDIES: Dict[int, str] = {
-    198: "look up the names in NVIDIA's documentation of dcgmi diag", 204: "install datacenter-gpu-manager-4-core and the cuda "
+    198: "look up the names in NVIDIA's documentation of dcgmi diag",
+    204: "install datacenter-gpu-manager-4-core and the cuda "
 "package of the driver's version",
     227: "run with become", 235: "start nvidia-dcgm (nv-hostengine), or give the address of "
 "the engine that runs as host_engine", 239: "run with become",
-    244: "bring dcgmi and the host engine to the same version, then restart the engine", 255: "look at tests, parameters and host_engine",
+    244: "bring dcgmi and the host engine to the same version, then restart the engine",
+    255: "look at tests, parameters and host_engine",
 }
 
 

@@ -77,4 +77,9 @@ def memory_bandwidth_of(name: object) -> Optional[Bandwidth]:
     """
     if isinstance(name, str) and re.search(VIRTUAL, name):
         return None
-    return next((row for row in BANDWIDTHS if isinstance(name, str) and re.search(row.pattern, name, re.IGNORECASE)), None)
+    matching = (
+        row
+        for row in BANDWIDTHS
+        if isinstance(name, str) and re.search(row.pattern, name, re.IGNORECASE)
+    )
+    return next(matching, None)

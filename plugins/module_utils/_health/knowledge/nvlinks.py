@@ -66,13 +66,16 @@ LINKS: List[Links] = [
     Links(r"\b(H100 NVL|H100 PCIe)\b|\bH100\b.*\bHBM2e\b", BRIDGED, 12, 4, 25000, 205 * GB, 230 * GB, _H100_BRIDGE),
     Links(r"\bH800 PCIe\b", BRIDGED, 8, 4, 25000, None, None, "400 GB/s both ways together, bridges of 4 links as on "
 "H100 PCIe"),
-    Links(r"\bA800\b.*\bPCIE?\b|\bA800 40GB Active\b", BRIDGED, 8, 4, 25000, None, None, "400 GB/s both ways together, bridges of 4 links as on "
+    Links(r"\bA800\b.*\bPCIE?\b|\bA800 40GB Active\b", BRIDGED, 8, 4, 25000, None, None,
+         "400 GB/s both ways together, bridges of 4 links as on "
 "A100 PCIe"),
     Links(r"\bA100\b.*\bPCIE?\b|\bA100X\b", BRIDGED, 12, 4, 25000, 235 * GB, 248 * GB, _A100_BRIDGE),
     Links(r"\bA30X?\b", BRIDGED, 4, 4, 25000, None, None, "one bridge of 4 links, 200 GB/s both ways together: "
 "NVIDIA A30 product brief"),
-    Links(r"\bA40\b|\bRTX A(4500|5000|5500|6000)\b|\bRTX 3090\b", BRIDGED, 4, 4, 0, None, None, "one bridge of 4 links: NVIDIA GA102 white paper"),
-    Links(r"\bQuadro RTX [5-8]000\b|\bTITAN RTX\b|\bRTX 2080 Ti\b", BRIDGED, 2, 1, 0, None, None, "two links on a bridge: NVIDIA Turing white paper"),
+    Links(r"\bA40\b|\bRTX A(4500|5000|5500|6000)\b|\bRTX 3090\b", BRIDGED, 4, 4, 0, None, None,
+         "one bridge of 4 links: NVIDIA GA102 white paper"),
+    Links(r"\bQuadro RTX [5-8]000\b|\bTITAN RTX\b|\bRTX 2080 Ti\b", BRIDGED, 2, 1, 0, None, None,
+         "two links on a bridge: NVIDIA Turing white paper"),
     Links(r"\b(GB200|GB300|B200|B100|B300)\b", SWITCHED, 18, 1, 50000, 675 * GB, 720 * GB, _BLACKWELL),
     Links(r"\bGH200\b", WIRED, 18, 1, 25000, None, None, "18 links that only NVL2 and NVL32 systems connect: "
 "NVIDIA GH200 data sheet"),

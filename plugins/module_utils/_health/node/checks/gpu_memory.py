@@ -315,7 +315,8 @@ CHECK = Check(
             "gpu_compute_rate",
             "FLOP/s",
             "autopilot_gpu_compute_operations_per_second",
-            "Floating point operations of our kernels, fp64 multiply-adds and tensor core products: compares GPUs of a model.",
+            "Floating point operations of our kernels, fp64 multiply-adds and tensor core products: "
+            "compares GPUs of a model.",
             ("gpu", "kind"),
         ),
     ),

@@ -32,9 +32,11 @@ NO_DOCUMENT, INCOMPLETE = "no document", "incomplete document"
 def normalise(text: Any) -> Dict[str, Any]:
     """What a run printed, as plain JSON values::
 
-        {"problem": None | NO_DOCUMENT | INCOMPLETE, "errors": [text], "version": text | None, "driver": text | None,
-         "gpus": [DCGM's ids] | None (it does not list them), "serials": {id: serial}, "rates": whether this DCGM gives severities,
-         "results": [{"test", "title", "gpu": id | None (all of the node), "entity": text | None, "status", "warnings", "info"}]}
+        {"problem": None | NO_DOCUMENT | INCOMPLETE, "errors": [text], "version": text | None,
+         "driver": text | None, "gpus": [DCGM's ids] | None (it does not list them),
+         "serials": {id: serial}, "rates": whether this DCGM gives severities,
+         "results": [{"test", "title", "gpu": id | None (all of the node), "entity": text | None,
+                      "status", "warnings", "info"}]}
 
     There is one result for each test and GPU (or other entity). ``test`` is the name ``--run``
     takes, ``title`` the one printed. ``status`` is pass, skip, fail or whatever other word there

@@ -57,7 +57,8 @@ class Sources:
     def create_module(self, spec):
         return None
     def exec_module(self, module):
-        exec(compile(given["sources"].pop(module.__name__), module.__name__, "exec", dont_inherit=True), module.__dict__)
+        source = given["sources"].pop(module.__name__)
+        exec(compile(source, module.__name__, "exec", dont_inherit=True), module.__dict__)
 sys.meta_path.append(Sources())
 sys.path += given["path"]
 from autopilot_gpu_core.node.sampling import sampler
