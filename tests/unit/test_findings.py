@@ -107,8 +107,8 @@ def collected():
         rows = {
             target.id: node.value
             for node in ast.walk(tree)
-            if isinstance(node, ast.Assign)
-            for target in node.targets
+            if isinstance(node, (ast.Assign, ast.AnnAssign))
+            for target in (node.targets if isinstance(node, ast.Assign) else [node.target])
             if isinstance(target, ast.Name) and isinstance(node.value, ast.Tuple)
         }
         for node in ast.walk(tree):
