@@ -19,7 +19,11 @@ CLIENT = "autopilot-client"
 #: v0.17).
 GPU = "nvidia.com/gpu"
 MIG = "nvidia.com/mig-"
-PRESENT, PRODUCT, REPLICAS = "nvidia.com/gpu.present", "nvidia.com/gpu.product", "nvidia.com/gpu.replicas"
+PRESENT, PRODUCT, REPLICAS = (
+    "nvidia.com/gpu.present",
+    "nvidia.com/gpu.product",
+    "nvidia.com/gpu.replicas",
+)
 
 #: Seconds for removing the pod and the claim of a volume claim.
 REMOVAL = 45.0

@@ -33,9 +33,23 @@ SEVERITIES = (NONE, MONITOR, ISOLATE, UNRECOGNISED, TRIAGE, CONFIG, RESET)
 
 #: dcgmErrorCategory_t by value.
 CATEGORIES = (
-    "none", "performance threshold", "performance violation", "software configuration",
-    "software library", "Xid", "CUDA", "field diagnostic",
-    "software", "thermal", "memory", "NVLink", "NVSwitch", "PCIe", "power", "hardware", "internal",
+    "none",
+    "performance threshold",
+    "performance violation",
+    "software configuration",
+    "software library",
+    "Xid",
+    "CUDA",
+    "field diagnostic",
+    "software",
+    "thermal",
+    "memory",
+    "NVLink",
+    "NVSwitch",
+    "PCIe",
+    "power",
+    "hardware",
+    "internal",
 )
 
 
@@ -51,19 +65,30 @@ class Meaning(NamedTuple):
 MEANINGS: Dict[str, Meaning] = {
     MONITOR: Meaning("dcgm_monitor", WARN, "watch", "can work, to be watched"),
     ISOLATE: Meaning("dcgm_isolate", FAIL, "drain_node", "cannot work, to be isolated"),
-    UNRECOGNISED: Meaning("dcgm_unrecognised", UNKNOWN, "watch", "an error that DCGM itself does not know"),
+    UNRECOGNISED: Meaning(
+        "dcgm_unrecognised", UNKNOWN, "watch", "an error that DCGM itself does not know"
+    ),
     TRIAGE: Meaning("dcgm_triage", FAIL, "drain_node", "failed"),
     CONFIG: Meaning("dcgm_config", WARN, "fix_configuration", "a configuration to be fixed"),
     RESET: Meaning("dcgm_reset", FAIL, "reset_gpu", "needs a reset"),
-    UNEXPLAINED: Meaning("dcgm_unexplained", UNKNOWN, "watch", "printed as Fail, without an error that counts"),
+    UNEXPLAINED: Meaning(
+        "dcgm_unexplained", UNKNOWN, "watch", "printed as Fail, without an error that counts"
+    ),
     # A failure is a failure until its text tells more; no class of action can be read from it.
-    UNRATED: Meaning("dcgm_failure", FAIL, "drain_node", "failed, and this DCGM does not say how grave it is"),
+    UNRATED: Meaning(
+        "dcgm_failure", FAIL, "drain_node", "failed, and this DCGM does not say how grave it is"
+    ),
 }
 
 #: Codes whose severity in DCGM leads to the wrong step.
 OVERRIDES: Dict[int, Meaning] = {
     # DCGM says CONFIG; a link that came up narrower is a seating, riser or board fault.
-    46: Meaning("pcie_width", FAIL, "drain_node", "the PCIe link is narrower than it can be; reseat the card"),
+    46: Meaning(
+        "pcie_width",
+        FAIL,
+        "drain_node",
+        "the PCIe link is narrower than it can be; reseat the card",
+    ),
     # DCGM says RESET; a failed remapping is not healed by one (NVIDIA GPU Memory Error Management:
     # RMA criterion).
     80: Meaning("row_remap_failure", FAIL, "replace_part", "a row could not be remapped"),
@@ -71,38 +96,73 @@ OVERRIDES: Dict[int, Meaning] = {
     # page is out of use, on models that can do that (NVML API reference,
     # nvmlDeviceGetRemappedRows). The codes are also those of remapped_rows, which must not say
     # less.
-    84: Meaning("row_remap_pending", WARN, "reset_gpu", "a row waits to be remapped; reset the GPU and check again"),
-    85: Meaning("row_remap_pending", WARN, "reset_gpu", "a row waits to be remapped; reset the GPU and check again"),
-    6: Meaning("page_retirement_pending", WARN, "reset_gpu", "a page waits for its retirement; reset the GPU and "
-"check again"),
+    84: Meaning(
+        "row_remap_pending",
+        WARN,
+        "reset_gpu",
+        "a row waits to be remapped; reset the GPU and check again",
+    ),
+    85: Meaning(
+        "row_remap_pending",
+        WARN,
+        "reset_gpu",
+        "a row waits to be remapped; reset the GPU and check again",
+    ),
+    6: Meaning(
+        "page_retirement_pending",
+        WARN,
+        "reset_gpu",
+        "a page waits for its retirement; reset the GPU and check again",
+    ),
     # DCGM says RESET; what must go is the process.
     25: Meaning("graphics_processes", WARN, "fix_configuration", "graphics processes run on it"),
 }
 
+# fmt: off
 _CODES: Tuple[Tuple[str, Tuple[int, ...]], ...] = (
     (NONE, (0,)),
-    (MONITOR, (5, 10, 11, 12, 16, 17, 19, 26, 27, 32, 34, 40, 41, 42, 43, 51, 53, 61, 69, 74, 75, 76, 108, 123, 131)),
-    (ISOLATE, (3, 4, 7, 8, 13, 15, 24, 33, 35, 36, 38, 39, 52, 57, 58, 70, 71, 79, 81, 86, 87, 88, 95,
-         98, 102, 103, 104, 105, 106, 107, 109, 111, 113, 114,
-               115, 116, 118, 119, 120, 121, 122, 126)),
+    (MONITOR, (
+        5, 10, 11, 12, 16, 17, 19, 26, 27, 32, 34, 40, 41, 42, 43, 51, 53, 61, 69, 74, 75, 76,
+        108, 123, 131,
+    )),
+    (ISOLATE, (
+        3, 4, 7, 8, 13, 15, 24, 33, 35, 36, 38, 39, 52, 57, 58, 70, 71, 79, 81, 86, 87, 88, 95,
+        98, 102, 103, 104, 105, 106, 107, 109, 111, 113, 114, 115, 116, 118, 119, 120, 121, 122,
+        126,
+    )),
     (UNRECOGNISED, (1, 2, 21)),
-    (TRIAGE, (9, 14, 22, 30, 31, 37, 44, 45, 49, 50, 54, 56, 59, 62, 63, 64, 65, 66, 67, 73, 77, 89, 90,
-         91, 92, 93, 94, 97, 99, 100, 101, 110, 124, 130, 132)),
+    (TRIAGE, (
+        9, 14, 22, 30, 31, 37, 44, 45, 49, 50, 54, 56, 59, 62, 63, 64, 65, 66, 67, 73, 77, 89,
+        90, 91, 92, 93, 94, 97, 99, 100, 101, 110, 124, 130, 132,
+    )),
     (CONFIG, (18, 20, 23, 28, 29, 46, 47, 48, 55, 60, 68, 72, 78, 82, 96, 112, 117)),
     (RESET, (6, 25, 80, 83, 84, 85, 125, 127, 128, 129)),
 )
+# fmt: on
 #: Error code -> severity in DCGM 4.6. Severities change between releases: ask this only when the
 #: document does not say.
 SEVERITY_OF: Dict[int, str] = {code: severity for severity, codes in _CODES for code in codes}
 
 #: Deployment tests of DCGM 2 and 3 that can only fail for a configuration, by the name they print;
 #: those versions may give no code.
-CONFIG_TESTS = ("blacklist", "denylist", "permissions and os blocks", "persistence mode",
-     "environment variables", "graphics processes")
+CONFIG_TESTS = (
+    "blacklist",
+    "denylist",
+    "permissions and os blocks",
+    "persistence mode",
+    "environment variables",
+    "graphics processes",
+)
 #: The other deployment tests of DCGM 2 and 3; DCGM 4 has them all in one test, ``software``.
 _DEPLOYMENT_TESTS = (
-    "nvml library", "cuda main library", "cuda toolkit library", "page retirement",
-    "page retirement/row remap", "inforom", "fabric manager", "software",
+    "nvml library",
+    "cuda main library",
+    "cuda toolkit library",
+    "page retirement",
+    "page retirement/row remap",
+    "inforom",
+    "fabric manager",
+    "software",
 ) + CONFIG_TESTS
 #: Printed names that are not the name `dcgmi diag --run` takes with its spaces made underscores.
 _RUN_NAMES = {"gpu_memory": "memory", "eud_test": "eud", "pulse": "pulse_test"}
@@ -110,9 +170,21 @@ _RUN_NAMES = {"gpu_memory": "memory", "eud_test": "eud", "pulse": "pulse_test"}
 #: Test -> the first level that includes it (as ``--run`` takes it). All but `sm_stress`,
 #: `context_create` are part of a level.
 LEVEL_OF: Dict[str, int] = {
-    "software": 1, "memory": 2, "pcie": 2, "context_create": 2, "diagnostic": 3, "nvbandwidth": 3,
-    "nccl_tests": 3, "eud": 3, "cpu_eud": 3,
-    "memory_bandwidth": 3, "targeted_stress": 3, "targeted_power": 3, "sm_stress": 3, "memtest": 4, "pulse_test": 4,
+    "software": 1,
+    "memory": 2,
+    "pcie": 2,
+    "context_create": 2,
+    "diagnostic": 3,
+    "nvbandwidth": 3,
+    "nccl_tests": 3,
+    "eud": 3,
+    "cpu_eud": 3,
+    "memory_bandwidth": 3,
+    "targeted_stress": 3,
+    "targeted_power": 3,
+    "sm_stress": 3,
+    "memtest": 4,
+    "pulse_test": 4,
 }
 #: Tests that every data centre GPU runs at a level and above; the rest comes and goes with
 #: versions, packages and products.
@@ -133,28 +205,41 @@ ALREADY_RUNNING = 217
 #: Exit status of dcgmi (the low byte of a negative dcgmReturn_t) -> what it hints at. The document
 #: decides wherever there is one.
 EXIT_CODES: Dict[int, str] = {
-    189: "the GPUs are detached from DCGM", 190: "the diagnostic was stopped",
-    198: "a test name was not found", 202: "DCGM is paused",
-    203: "nvvs was killed", 204: "the program nvvs is missing; install the whole DCGM package",
+    189: "the GPUs are detached from DCGM",
+    190: "the diagnostic was stopped",
+    198: "a test name was not found",
+    202: "DCGM is paused",
+    203: "nvvs was killed",
+    204: "the program nvvs is missing; install the whole DCGM package",
     205: "an error that calls for isolation",
-    215: "nvvs could not be started", 216: "nvvs gave a result that DCGM could not read",
+    215: "nvvs could not be started",
+    216: "nvvs gave a result that DCGM could not read",
     217: "another diagnostic is running",
-    222: "the GPUs are in use", 226: "an error was found", 227: "root is needed",
+    222: "the GPUs are in use",
+    226: "an error was found",
+    227: "root is needed",
     233: "the GPUs are of different models",
-    234: "the GPU is not supported", 235: "no connection to the host engine",
-    237: "a GPU needs a reset", 238: "a GPU is lost", 239: "no permission",
-    242: "no tests or no results", 244: "dcgmi and the host engine differ in version",
+    234: "the GPU is not supported",
+    235: "no connection to the host engine",
+    237: "a GPU needs a reset",
+    238: "a GPU is lost",
+    239: "no permission",
+    242: "no tests or no results",
+    244: "dcgmi and the host engine differ in version",
     245: "the time limit given to DCGM was reached",
-    250: "not supported, or not the recommended driver", 253: "an error without a name",
-    254: "an internal error of dcgmi", 255: "a parameter was refused",
+    250: "not supported, or not the recommended driver",
+    253: "an error without a name",
+    254: "an internal error of dcgmi",
+    255: "a parameter was refused",
 }
 #: Exit status -> what to do, where the status leaves no doubt about it.
 REMEDIES: Dict[int, str] = {
     198: "look up the names in NVIDIA's documentation of dcgmi diag",
-    204: "install datacenter-gpu-manager-4-core and the cuda "
-"package of the driver's version",
-    227: "run with become", 235: "start nvidia-dcgm (nv-hostengine), or give the address of "
-"the engine that runs as host_engine", 239: "run with become",
+    204: "install datacenter-gpu-manager-4-core and the cuda package of the driver's version",
+    227: "run with become",
+    235: "start nvidia-dcgm (nv-hostengine), or give the address of "
+    "the engine that runs as host_engine",
+    239: "run with become",
     244: "bring dcgmi and the host engine to the same version, then restart the engine",
     255: "look at tests, parameters and host_engine",
 }

@@ -25,29 +25,54 @@ class Model(NamedTuple):
 
 
 _SUPPORTED = "NVIDIA GPU Memory Error Management (DA-09826-002), table 1, Supported GPUs"
-_OVERVIEW = ("NVIDIA GPU Memory Error Management, overview: Ampere, Hopper and Blackwell have "
-"containment, page offlining and row remapping")
+_OVERVIEW = (
+    "NVIDIA GPU Memory Error Management, overview: Ampere, Hopper and Blackwell have "
+    "containment, page offlining and row remapping"
+)
 _RETIREMENT = "NVIDIA Dynamic Page Retirement, chapter Availability"
-_ZEROS = ("gpud pull request 351: NVML answers zeros for row remapping on GeForce GPUs that do "
-"not have it")
+_ZEROS = (
+    "gpud pull request 351: NVML answers zeros for row remapping on GeForce GPUs that do "
+    "not have it"
+)
 
 #: The first row that matches counts.
 MODELS: List[Model] = [
     Model(r"\bGeForce\b|\bTITAN\b|\bGB10\b", "various", "various", NO_PROTECTION, False, _ZEROS),
     Model(r"\b(A100X?|A800|A30X?)\b", "GA100", "Ampere", ROW_REMAPPING, True, _SUPPORTED),
     Model(r"\b(H100|H200|H800|H20|GH200)\b", "GH100", "Hopper", ROW_REMAPPING, True, _SUPPORTED),
-    Model(r"\b(B100|B200|B300|GB200|GB300)\b", "GB100", "Blackwell", ROW_REMAPPING, True, _OVERVIEW),
-    Model(r"\b(A2|A10[GM]?|A16|A40)\b|\bRTX A\d{4}\b", "GA10x", "Ampere", ROW_REMAPPING, False, _SUPPORTED),
-    Model(r"\b(L2|L4|L20|L40S?)\b|\bRTX \d{4}\b.*\bAda\b", "AD10x", "Ada", ROW_REMAPPING, False, _SUPPORTED),
+    Model(
+        r"\b(B100|B200|B300|GB200|GB300)\b", "GB100", "Blackwell", ROW_REMAPPING, True, _OVERVIEW
+    ),
+    Model(
+        r"\b(A2|A10[GM]?|A16|A40)\b|\bRTX A\d{4}\b",
+        "GA10x",
+        "Ampere",
+        ROW_REMAPPING,
+        False,
+        _SUPPORTED,
+    ),
+    Model(
+        r"\b(L2|L4|L20|L40S?)\b|\bRTX \d{4}\b.*\bAda\b",
+        "AD10x",
+        "Ada",
+        ROW_REMAPPING,
+        False,
+        _SUPPORTED,
+    ),
     Model(r"\bV100[SX]?\b", "GV100", "Volta", PAGE_RETIREMENT, False, _RETIREMENT),
-    Model(r"\bT4G?\b|\bQuadro RTX [68]000\b", "TU10x", "Turing", PAGE_RETIREMENT, False, _RETIREMENT),
+    Model(
+        r"\bT4G?\b|\bQuadro RTX [68]000\b", "TU10x", "Turing", PAGE_RETIREMENT, False, _RETIREMENT
+    ),
     Model(r"\bP(100|40|6|4)\b", "GP10x", "Pascal", PAGE_RETIREMENT, False, _RETIREMENT),
 ]
 
 
 def model_of(name: object) -> Optional[Model]:
     """The row for a product name such as ``NVIDIA H100 80GB HBM3``; None when there is none."""
-    return next((model for model in MODELS if isinstance(name, str) and re.search(model.pattern, name)), None)
+    return next(
+        (model for model in MODELS if isinstance(name, str) and re.search(model.pattern, name)),
+        None,
+    )
 
 
 #: Names of vGPUs, such as ``GRID A100-40C``, ``NVIDIA H100XM-80C`` and ``NVIDIA A100-4-20C``
@@ -61,8 +86,11 @@ VIRTUAL = r"-\d{1,3}[ABCQ](ME)?$"
 _RECOVERY: Dict[int, Tuple[str, str]] = {
     1: ("reset_gpu", "the driver asks for a reset of this GPU"),
     2: ("reboot_node", "the driver asks for a reboot of the node"),
-    3: ("drain_node", "the driver asks to end all work that uses peer-to-peer traffic; check "
-"again afterwards for what comes next"),
+    3: (
+        "drain_node",
+        "the driver asks to end all work that uses peer-to-peer traffic; check "
+        "again afterwards for what comes next",
+    ),
     4: ("reset_gpu", "the driver asks to drain this GPU and to reset it"),
 }
 
@@ -88,5 +116,6 @@ def shares_memory(name: object) -> bool:
 
 def recovery_action(number: int) -> Tuple[str, str]:
     """Action and words for a recovery action other than 0, which is none."""
-    return _RECOVERY.get(number, ("drain_node", "the driver asks for a recovery action not known "
-f"({number})"))
+    return _RECOVERY.get(
+        number, ("drain_node", f"the driver asks for a recovery action not known ({number})")
+    )

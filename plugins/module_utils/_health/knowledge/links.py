@@ -41,13 +41,25 @@ GENERATIONS: Dict[float, int] = {2.5: 1, 5.0: 2, 8.0: 3, 16.0: 4, 32.0: 5, 64.0:
 #: centre GPU has them as its maximum.
 _PCIE_X16: Dict[int, Tuple[float, float, str]] = {
     3: (10.0 * GB, 11.5 * GB, "15.75 GB/s raw; pinned copies on healthy links reach 12.0 to 13.2"),
-    4: (20.0 * GB, 23.0 * GB, "31.5 GB/s raw; nvbandwidth's README shows 25.9 to 26.2; "
-"SuperBench's A100 baseline is 26.07; Azure NHC fails A100 below "
-"21"),
-    5: (46.0 * GB, 51.0 * GB, "63.0 GB/s raw; pinned copies on healthy links reach 53 to 57.5 "
-"(nvbandwidth); Azure NHC fails H100 below 48, warns below 50.4"),
-    6: (85.0 * GB, 95.0 * GB, "121 GB/s raw; 100 to 110 expected from the flit overhead, not "
-"yet confirmed by published measurements"),
+    4: (
+        20.0 * GB,
+        23.0 * GB,
+        "31.5 GB/s raw; nvbandwidth's README shows 25.9 to 26.2; "
+        "SuperBench's A100 baseline is 26.07; Azure NHC fails A100 below "
+        "21",
+    ),
+    5: (
+        46.0 * GB,
+        51.0 * GB,
+        "63.0 GB/s raw; pinned copies on healthy links reach 53 to 57.5 "
+        "(nvbandwidth); Azure NHC fails H100 below 48, warns below 50.4",
+    ),
+    6: (
+        85.0 * GB,
+        95.0 * GB,
+        "121 GB/s raw; 100 to 110 expected from the flit overhead, not "
+        "yet confirmed by published measurements",
+    ),
 }
 
 #: PCIe generation -> packets sent again a minute and lane that a link may have at the bit error
@@ -58,16 +70,49 @@ _REPLAYS_PER_LANE: Dict[int, float] = {3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 #: Part of the model's name -> (PCIe generation the row is for, or None when the host link is not
 #: PCIe; row).
 _MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
-    ("GH200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "0.8 and 0.9 of the lower direction measured on GH200 "
-"(290 to 300): nvbandwidth issue 23")),
-    ("GB200", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "same 450 GB/s per direction as GH200 (NVIDIA GB200 "
-"NVL72 data sheet); floors as for GH200")),
-    ("GB300", None, Row(230 * GB, 260 * GB, "NVLink-C2C", "same 450 GB/s per direction as GH200 (NVIDIA GB300 "
-"NVL72 data sheet); floors as for GH200")),
+    (
+        "GH200",
+        None,
+        Row(
+            230 * GB,
+            260 * GB,
+            "NVLink-C2C",
+            "0.8 and 0.9 of the lower direction measured on GH200 "
+            "(290 to 300): nvbandwidth issue 23",
+        ),
+    ),
+    (
+        "GB200",
+        None,
+        Row(
+            230 * GB,
+            260 * GB,
+            "NVLink-C2C",
+            "same 450 GB/s per direction as GH200 (NVIDIA GB200 "
+            "NVL72 data sheet); floors as for GH200",
+        ),
+    ),
+    (
+        "GB300",
+        None,
+        Row(
+            230 * GB,
+            260 * GB,
+            "NVLink-C2C",
+            "same 450 GB/s per direction as GH200 (NVIDIA GB300 "
+            "NVL72 data sheet); floors as for GH200",
+        ),
+    ),
     # GB10 has one memory for CPU and GPU: no published figure, and its PCIe link is not what
     # carries the copies.
     ("GB10", None, None),
-    ("V100", 3, Row(9.0 * GB, 10.0 * GB, "PCIe 3.0 x16", "Azure NHC's floors for ND40 and NC V100: 9 to 10")),
+    (
+        "V100",
+        3,
+        Row(
+            9.0 * GB, 10.0 * GB, "PCIe 3.0 x16", "Azure NHC's floors for ND40 and NC V100: 9 to 10"
+        ),
+    ),
 )
 
 
@@ -87,7 +132,12 @@ def expected_bandwidth(generation: Any, width: Any, model: Optional[str] = None)
     for _name, only, row in known:
         if only is None:
             return row
-    if not _whole(generation) or not _whole(width) or generation not in _PCIE_X16 or width not in (1, 2, 4, 8, 12, 16):
+    if (
+        not _whole(generation)
+        or not _whole(width)
+        or generation not in _PCIE_X16
+        or width not in (1, 2, 4, 8, 12, 16)
+    ):
         return None
     fail, warn, source = _PCIE_X16[generation]
     detail = f"PCIe {generation}.0 x{width}"
@@ -101,7 +151,9 @@ def over_pcie(model: Any) -> bool:
     """Whether copies between host and this model go over its PCIe link; if not, the state of that
     link says nothing about them.
     """
-    return not any(only is None and isinstance(model, str) and name in model for name, only, _row in _MODELS)
+    return not any(
+        only is None and isinstance(model, str) and name in model for name, only, _row in _MODELS
+    )
 
 
 def _whole(value: Any) -> bool:

@@ -47,45 +47,54 @@ MARKS: Dict[str, Mark] = {
         "Nothing is known of the node: it was never checked, or the label was taken off.",
         "Nobody yet, or a person who took the label off.",
         "The next pass of the checks.",
-        "", "Nothing.",
+        "",
+        "Nothing.",
     ),
     PASS: Mark(
         "All checks could tell, and found nothing.",
         "A pass of all periodic checks; a deep diagnostic that passes; a person.",
         "The next pass that finds something or cannot tell.",
-        "True", "Nothing.",
+        "True",
+        "Nothing.",
     ),
     WARN: Mark(
         "A check failed, warned, or could not tell. The node goes on working; somebody should look.",
         "A pass of the checks; a deep diagnostic with a failure that is not fatal; a fatal one "
-"where too many nodes are EVICT already; a person.",
+        "where too many nodes are EVICT already; a person.",
         "A pass of all checks without a finding; a deep diagnostic that passes; a person.",
-        "Unknown", "From v1.0.4 on it prefers other nodes (PreferNoSchedule); before, and "
-"where the configuration still says ERR, nothing.",
-        severity="warning", patience=15,
+        "Unknown",
+        "From v1.0.4 on it prefers other nodes (PreferNoSchedule); before, and "
+        "where the configuration still says ERR, nothing.",
+        severity="warning",
+        patience=15,
         next="Ask the node's agent for /status, or run a preflight on it: the findings say "
-"what is wrong and what to do.",
+        "what is wrong and what to do.",
     ),
     TESTING: Mark(
         "A deep diagnostic has the GPUs. It is leased: who tests and until when stands in the "
-"record.",
+        "record.",
         "The agent before a deep diagnostic of an idle node; a person.",
         "The outcome of the diagnostic; a person; the end of its lease, which leads back to "
-"what was before.",
-        "Unknown", "It keeps new pods off the node (NoSchedule).",
-        severity="warning", patience=240,
+        "what was before.",
+        "Unknown",
+        "It keeps new pods off the node (NoSchedule).",
+        severity="warning",
+        patience=240,
         next="Its lease should have ended it. Look whether the node's agent runs and reaches "
-"the API server.",
+        "the API server.",
     ),
     EVICT: Mark(
         "A deep diagnostic found a fault that is fatal to jobs, or a person says so.",
         "A deep diagnostic with a fatal failure, as far as the share of nodes allows; a person.",
         "A deep diagnostic that began afterwards and passes; a person. Nothing else: no later "
-"check, no time, no restart.",
-        "False", "It keeps new pods off the node and starts those that run there again "
-"elsewhere (NoExecute).",
-        out_of_service=True, severity="critical", patience=1,
+        "check, no time, no restart.",
+        "False",
+        "It keeps new pods off the node and starts those that run there again "
+        "elsewhere (NoExecute).",
+        out_of_service=True,
+        severity="critical",
+        patience=1,
         next="Look at the label and annotation of the deep diagnostic for the tests that "
-"failed; replace or reset the GPU, then run a deep diagnostic again.",
+        "failed; replace or reset the GPU, then run a deep diagnostic again.",
     ),
 }

@@ -30,8 +30,14 @@ class Bandwidth(NamedTuple):
 
 
 def _hbm(pattern: str, peak: float, fail: float = 0.0) -> Bandwidth:
-    source = "DCGM 4.6 diag-skus.yaml.in, minimum_bandwidth" if fail else f"{FAIL_SHARE} of the data sheet"
-    return Bandwidth(pattern, peak * GB, (fail or FAIL_SHARE * peak) * GB, HBM_WARN * peak * GB, source)
+    source = (
+        "DCGM 4.6 diag-skus.yaml.in, minimum_bandwidth"
+        if fail
+        else f"{FAIL_SHARE} of the data sheet"
+    )
+    return Bandwidth(
+        pattern, peak * GB, (fail or FAIL_SHARE * peak) * GB, HBM_WARN * peak * GB, source
+    )
 
 
 def _gddr(pattern: str, peak: float, fail: float = 0.0) -> Bandwidth:

@@ -33,34 +33,57 @@ class Xid(NamedTuple):
     verdict: Verdict
 
 
-APPLICATION = Verdict(PASS, "none", "an error of the application; nothing is wrong with the "
-"GPU as far as this tells")
+APPLICATION = Verdict(
+    PASS, "none", "an error of the application; nothing is wrong with the GPU as far as this tells"
+)
 _INFORMATION = Verdict(PASS, "none", "nothing is to be done")
-_RESET = Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; reboot the node if that "
-"is refused")
-_REBOOT = Verdict(FAIL, "reboot_node", "drain the node and power-cycle it; reseat the GPU if "
-"it happens again, then replace it")
-_SUPPORT = Verdict(WARN, "watch", "NVIDIA asks to be told of it; watch the GPU, and report it "
-"if it comes again")
+_RESET = Verdict(
+    FAIL, "reset_gpu", "drain the node and reset the GPU; reboot the node if that is refused"
+)
+_REBOOT = Verdict(
+    FAIL,
+    "reboot_node",
+    "drain the node and power-cycle it; reseat the GPU if it happens again, then replace it",
+)
+_SUPPORT = Verdict(
+    WARN, "watch", "NVIDIA asks to be told of it; watch the GPU, and report it if it comes again"
+)
 _WATCH = Verdict(WARN, "watch", "watch the GPU, and report it if it comes again")
-_REPAIR = Verdict(WARN, "reset_gpu", "the GPU may go on working; reset it once its jobs are "
-"gone, so that the repair takes effect")
+_REPAIR = Verdict(
+    WARN,
+    "reset_gpu",
+    "the GPU may go on working; reset it once its jobs are gone, so that the repair takes effect",
+)
 _LINK = Verdict(WARN, "watch", "look at the link's error counters and at the other end of the link")
 
 #: What follows from NVIDIA's immediate action.
 _BY_ACTION: Dict[str, Verdict] = {
-    "RESTART_APP": APPLICATION, "IGNORE": _INFORMATION, "RESET_GPU": _RESET, "RESTART_BM": _REBOOT,
-    "RESTART_VM": Verdict(FAIL, "reboot_node", "drain the node and restart the virtual machine or the "
-"node"),
+    "RESTART_APP": APPLICATION,
+    "IGNORE": _INFORMATION,
+    "RESET_GPU": _RESET,
+    "RESTART_BM": _REBOOT,
+    "RESTART_VM": Verdict(
+        FAIL, "reboot_node", "drain the node and restart the virtual machine or the node"
+    ),
     "CONTACT_SUPPORT": _SUPPORT,
-    "CHECK_MECHANICALS": Verdict(FAIL, "drain_node", "drain the node and look at the power cables of the board"),
-    "UPDATE_SWFW": Verdict(WARN, "fix_configuration", "bring guest driver, host driver and firmware to "
-"versions that go together"),
-    "CHECK_UVM": _WATCH, "": _WATCH,
+    "CHECK_MECHANICALS": Verdict(
+        FAIL, "drain_node", "drain the node and look at the power cables of the board"
+    ),
+    "UPDATE_SWFW": Verdict(
+        WARN,
+        "fix_configuration",
+        "bring guest driver, host driver and firmware to versions that go together",
+    ),
+    "CHECK_UVM": _WATCH,
+    "": _WATCH,
     # Its text says how bad it is: see `FATAL_IN_TEXT`.
     "WORKFLOW_NVLINK5_ERR": _LINK,
-    "WORKFLOW_NVLINK_ERR": Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; if it comes again, "
-"look at the other end of the link and the switch"),
+    "WORKFLOW_NVLINK_ERR": Verdict(
+        FAIL,
+        "reset_gpu",
+        "drain the node and reset the GPU; if it comes again, "
+        "look at the other end of the link and the switch",
+    ),
     "WORKFLOW_XID_48": _RESET,
     # Alone it is a sign that the fabric manager cleaned up; with another Xid it is a consequence of
     # that.
@@ -73,31 +96,60 @@ _BY_ACTION: Dict[str, Verdict] = {
 #: NVIDIA's catalogue and, where it names none, are our judgement.
 _OWN: Dict[int, Verdict] = {
     # Support is asked only afterwards: the GPU's channel is gone and no job is told why.
-    32: _WATCH, 44: _WATCH, 80: _WATCH,
+    32: _WATCH,
+    44: _WATCH,
+    80: _WATCH,
     # A row waits for its remapping; until then its page is out of use.
-    63: _REPAIR, 94: _REPAIR, 156: _REPAIR, 160: _REPAIR,
-    64: Verdict(FAIL, "replace_part", "drain the node, reset the GPU once, run the field "
-"diagnostic, and replace the GPU if it agrees"),
-    43: APPLICATION, 61: _RESET,
+    63: _REPAIR,
+    94: _REPAIR,
+    156: _REPAIR,
+    160: _REPAIR,
+    64: Verdict(
+        FAIL,
+        "replace_part",
+        "drain the node, reset the GPU once, run the field "
+        "diagnostic, and replace the GPU if it agrees",
+    ),
+    43: APPLICATION,
+    61: _RESET,
     92: Verdict(WARN, "watch", "look at the GPU's temperature and its corrected memory errors"),
-    121: _LINK, 137: _LINK,
-    157: Verdict(WARN, "replace_part", "a candidate for replacement: run the field diagnostic "
-"when the node is drained"),
-    161: Verdict(WARN, "replace_part", "a candidate for replacement: run the field diagnostic "
-"when the node is drained"),
-    162: _INFORMATION, 163: _INFORMATION, 164: _INFORMATION, 165: _INFORMATION,
+    121: _LINK,
+    137: _LINK,
+    157: Verdict(
+        WARN,
+        "replace_part",
+        "a candidate for replacement: run the field diagnostic when the node is drained",
+    ),
+    161: Verdict(
+        WARN,
+        "replace_part",
+        "a candidate for replacement: run the field diagnostic when the node is drained",
+    ),
+    162: _INFORMATION,
+    163: _INFORMATION,
+    164: _INFORMATION,
+    165: _INFORMATION,
     # NVIDIA gives no action; the GPU cannot be trusted before somebody looked.
-    167: _RESET, 168: Verdict(FAIL, "drain_node", "drain the node and compare the GPU's memory size with "
-"its peers; run the field diagnostic"),
+    167: _RESET,
+    168: Verdict(
+        FAIL,
+        "drain_node",
+        "drain the node and compare the GPU's memory size with its peers; run the field diagnostic",
+    ),
     169: Verdict(WARN, "reset_gpu", "reset the GPU once its jobs are gone"),
-    171: _RESET, 172: _RESET,
+    171: _RESET,
+    172: _RESET,
 }
 
 #: Xids of NVLink 5 whose text says ``Fatal`` or ``Nonfatal``, and what a fatal one makes of the
 #: GPU.
 FATAL_IN_TEXT = tuple(range(144, 151))
-FATAL_LINK = Verdict(FAIL, "reset_gpu", "drain the node and reset the GPU; if it comes again, "
-"look at the other end of the link and the switch")
+FATAL_LINK = Verdict(
+    FAIL,
+    "reset_gpu",
+    "drain the node and reset the GPU; if it comes again, "
+    "look at the other end of the link and the switch",
+)
 
 #: Details of a memory error, and the Xids beside which they are no news: those say what became of
 #: it (workflow of Xid 48).
@@ -109,13 +161,16 @@ RETIREMENT = (63, 64)
 
 #: What the kernel says without an Xid, and of switches: "NVIDIA Fabric Manager User Guide", chapter
 #: on fatal and non-fatal SXid errors.
-SWITCH_FATAL = Verdict(FAIL, "reboot_node", "drain the node, and reset all its GPUs and switches "
-"together or reboot it")
-SWITCH_NOT_FATAL = Verdict(WARN, "watch", "the job on that link may have ended; watch whether it "
-"comes again")
+SWITCH_FATAL = Verdict(
+    FAIL, "reboot_node", "drain the node, and reset all its GPUs and switches together or reboot it"
+)
+SWITCH_NOT_FATAL = Verdict(
+    WARN, "watch", "the job on that link may have ended; watch whether it comes again"
+)
 
-NOT_KNOWN = Verdict(WARN, "watch", "it is not in the catalogue of this version; look it up in "
-"NVIDIA's")
+NOT_KNOWN = Verdict(
+    WARN, "watch", "it is not in the catalogue of this version; look it up in NVIDIA's"
+)
 
 #: Xid -> name, meaning ("": not used by current drivers), NVIDIA's immediate action.
 _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
@@ -172,7 +227,11 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     51: ("SILENT_RUNNING_STRESS_TEST_FAILURE", "", "CONTACT_SUPPORT"),
     52: ("SILENT_RUNNING_LEVEL_TRANS_DUE_TO_TEMP_RISE", "", "CONTACT_SUPPORT"),
     53: ("SILENT_RUNNING_TEMP_REDUCED_CLOCKING", "", "CONTACT_SUPPORT"),
-    54: ("SILENT_RUNNING_PWR_REDUCED_CLOCKING", "auxiliary power is not connected to the board", "CHECK_MECHANICALS"),
+    54: (
+        "SILENT_RUNNING_PWR_REDUCED_CLOCKING",
+        "auxiliary power is not connected to the board",
+        "CHECK_MECHANICALS",
+    ),
     55: ("SILENT_RUNNING_TEMPERATURE_READ_ERROR", "", "CONTACT_SUPPORT"),
     56: ("DISPLAY_CHANNEL_EXCEPTION", "", "CONTACT_SUPPORT"),
     57: ("FB_LINK_TRAINING_FAILURE_ERROR", "", "CONTACT_SUPPORT"),
@@ -182,7 +241,11 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     61: ("PMU_BREAKPOINT", "internal micro-controller breakpoint", "CONTACT_SUPPORT"),
     62: ("PMU_HALT_ERROR", "internal micro-controller halted", "RESET_GPU"),
     63: ("INFOROM_DRAM_RETIREMENT_EVENT", "memory row or page taken out of use", "IGNORE"),
-    64: ("INFOROM_DRAM_RETIREMENT_FAILURE", "memory row or page could not be taken out of use", "RESET_GPU"),
+    64: (
+        "INFOROM_DRAM_RETIREMENT_FAILURE",
+        "memory row or page could not be taken out of use",
+        "RESET_GPU",
+    ),
     65: ("NVENC1_ERROR", "", "CONTACT_SUPPORT"),
     66: ("FECS_ERR_REG_ACCESS_VIOLATION", "illegal access by driver", "IGNORE"),
     67: ("FECS_ERR_VERIF_VIOLATION", "illegal access by driver", "IGNORE"),
@@ -286,8 +349,11 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     165: ("PSHC_ZERO_LIFETIME", "power smoothing hardware at the end of its life", ""),
     166: ("NVLINK_SECURE_CRYPTO_ERR", "traffic before the link was set up for encryption", ""),
     167: ("PCIE_FATAL_TIMEOUT", "PCIe fatal timeout", ""),
-    168: ("REDUCED_GPU_MEMORY_CAPACITY", "less memory than built in, after errors in its "
-"protected region", ""),
+    168: (
+        "REDUCED_GPU_MEMORY_CAPACITY",
+        "less memory than built in, after errors in its protected region",
+        "",
+    ),
     169: ("SEC2_HALT_ERROR", "internal micro-controller halted", ""),
     170: ("NVLINK_SECURE_OTHER", "link interrupt in confidential computing mode", ""),
     171: ("UNCORRECTABLE_DRAM_ERROR", "uncorrectable DRAM error", ""),
@@ -295,6 +361,11 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
 }
 
 XIDS: Dict[int, Xid] = {
-    code: Xid(name, meaning or name.lower().replace("_", " "), immediate, _OWN.get(code, _BY_ACTION[immediate]))
+    code: Xid(
+        name,
+        meaning or name.lower().replace("_", " "),
+        immediate,
+        _OWN.get(code, _BY_ACTION[immediate]),
+    )
     for code, (name, meaning, immediate) in _CATALOGUE.items()
 }

@@ -152,5 +152,7 @@ FINDINGS: Dict[str, FindingText] = {
         "compare with its peers.",
     ),
     "port_lost": FindingText("A network port is down that was up at the snapshot.", f"{CABLE}."),
-    "port_slower": FindingText("A network port is slower than it was at the snapshot.", f"{CABLE}."),
+    "port_slower": FindingText(
+        "A network port is slower than it was at the snapshot.", f"{CABLE}."
+    ),
 }

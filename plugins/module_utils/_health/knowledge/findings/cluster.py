@@ -13,5 +13,5 @@ FINDINGS: Dict[str, FindingText] = {
         "The NFS server of the volume could not be reached from the node.",
         "Look at the route and the firewall from this node to the server, TCP port 2049, and "
         "whether the server is up.",
-    ),
+    )
 }

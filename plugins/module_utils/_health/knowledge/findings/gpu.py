@@ -6,7 +6,17 @@ from __future__ import annotations
 
 from typing import Dict
 
-from ..finding_text import AGAIN, DIAGNOSTIC, RESET, IF_FAIL, BECOME, DRIVER, BINDING, FREE, FindingText
+from ..finding_text import (
+    AGAIN,
+    DIAGNOSTIC,
+    RESET,
+    IF_FAIL,
+    BECOME,
+    DRIVER,
+    BINDING,
+    FREE,
+    FindingText,
+)
 
 FINDINGS: Dict[str, FindingText] = {
     # ---- the driver and its GPUs ----
@@ -195,7 +205,9 @@ FINDINGS: Dict[str, FindingText] = {
         "Someone began to use the GPUs during the measurement, which therefore proves nothing.",
         "Run the check again while the node is idle.",
     ),
-    "jobs_on_node": FindingText("The batch system runs jobs on the node, so it was left alone.", FREE),
+    "jobs_on_node": FindingText(
+        "The batch system runs jobs on the node, so it was left alone.", FREE
+    ),
     "locked": FindingText(
         "Another check of this collection was running on the node, so this one was not run.",
         "Run the check again when the other one has ended. The finding names its process and "
