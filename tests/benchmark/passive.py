@@ -31,7 +31,7 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(REPOSITORY / "tests" / "sandbox"))
 
 import node as sandbox  # noqa: E402
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import chosen  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.registry import chosen  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import PASSIVE  # noqa: E402
 
 CHECKS = [check.name for check in chosen([])]
