@@ -76,9 +76,7 @@ class _Trouble(Exception):
 
 
 class ActionModule(ActionBase):
-    """Decides about a job by a judged run, tells whoever is to know, and acts, on the controller,
-    once.
-    """
+    """Decide about a job by a judged run, notify, and act: on the controller, once."""
 
     BYPASS_HOST_LOOP = True
     TRANSFERS_FILES = False
@@ -163,8 +161,8 @@ def _done(options: dict[str, t.Any], dry: bool, write_down: bool) -> dict[str, t
 
 @contextlib.contextmanager
 def _alone(history: str, seconds: float) -> t.Iterator[None]:
-    """Nobody else decides by this history meanwhile: what one has done, the next must know. The
-    lock is on the directory, which stays anyway.
+    """Lock the history: a second decision must see what the first one did. The lock is on the
+    directory, which is never removed.
     """
     directory = os.path.dirname(os.path.abspath(history))
     try:
@@ -246,9 +244,7 @@ def _decided(
 
 
 def _read(path: str, option: str) -> t.Any:
-    """A file of JSON. A history that is none is one that begins anew; a report that is none is an
-    error.
-    """
+    """Read a JSON file. An invalid history counts as empty; an invalid report is an error."""
     try:
         with open(path, encoding="utf-8") as file:
             return json.load(file)

@@ -46,7 +46,7 @@ class ActionModule(on_node.OnNode):
 
     def _exchange(self) -> tuple[float, float, float]:
         """Seconds since the epoch before, on the host, and after; the controller's by its monotonic
-        clock, which nobody sets meanwhile.
+        clock, which no time step affects.
         """
         # The interpreter that ran the module, spelt as Ansible spells it to the host's shell.
         python = str(self._used_interpreter or "").lstrip("#!")

@@ -19,13 +19,16 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.
     translated,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.view import (
+    CHECKS,
+    IPERF,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
     once as _once,
     options as _options,
 )
 
-PING, IPERF = registry.names_on_mesh()
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "checks": {"type": "list", "elements": "str", "default": []},
@@ -201,22 +204,20 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 def settings_of(options: dict[str, t.Any]) -> plan.Settings:
-    """What is to be planned, as far as it does not depend on the hosts. No checks at all: none of
-    the mesh is asked for.
+    """The part of the plan's settings that does not depend on the hosts. Without checks, no mesh
+    was asked for.
     """
     try:
-        names = {registry.name_of(name) for name in options["checks"]} or set(
-            registry.names_on_mesh()
-        )
+        names = {registry.name_of(name) for name in options["checks"]} or set(CHECKS)
     except ValueError as error:
         raise ValueError(f"checks: {error}") from error
     given = _options.by_check(options["options"])
     of_checks, more = {}, {}
-    for name in registry.names_on_mesh():
+    for name in CHECKS:
         of_checks[name], words = _options_of(name, given.get(name, {}))
         more.update(words)
     settings = plan.Settings(
-        checks=[name for name in registry.names_on_mesh() if name in names],
+        checks=[name for name in CHECKS if name in names],
         rounds=more.get("rounds", _rounds(options["rounds"])),
         plane_class=more.get("plane"),
         together=options["together"],

@@ -74,8 +74,8 @@ class ActionModule(on_node.OnNode):
 
 
 def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:
-    """The controller's snapshot of the host, or why there is none. Whether the name of the run is
-    accepted the module says.
+    """The controller's snapshot of the host, or why there is none. The module validates the name of
+    the run.
     """
     try:
         path = store.controller_path(report_dir, store.refuse_run(run), host)

@@ -249,8 +249,8 @@ class CallbackModule(CallbackBase):
 
     def _handle(self, number: signal.Signals) -> None:
         before = signal.getsignal(number)
-        # What somebody wants to be left alone stays so (nohup), and what is not Python's cannot be
-        # put back.
+        # An ignored signal stays ignored (nohup), and a handler that Python did not set cannot be
+        # restored.
         if before in (signal.SIG_IGN, None):
             return
 
@@ -277,8 +277,8 @@ class CallbackModule(CallbackBase):
         settings = t.cast("_push.Settings", self._settings)
         exports = self._exports(complete)
         new, wrong = _push.write_down(settings, exports)
-        # From here on the run is in the spool; whoever interrupts this does not begin it again, and
-        # who did it before does.
+        # The run is in the spool now: an interrupt after this line must not write it again, an
+        # interrupt before it must.
         self._found, self._judged = {}, []
         for words in wrong:
             self._warn(f"autopilot: {words}")

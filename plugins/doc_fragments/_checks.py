@@ -35,8 +35,7 @@ options:
   fail_on:
     description:
       - The mildest status that makes the task fail.
-      - V(never) leaves the verdict to whoever reads RV(health); an unhealthy node is not a failed
-        task.
+      - With V(never) an unhealthy node is not a failed task; RV(health) has the results.
     type: str
     default: never
     choices: [never, fail, unknown, warn]

@@ -25,7 +25,8 @@ FSTAB = (
 #: nvme-smart-log of a disk that is failing, as nvme-cli 2 prints it: spelt out, and counters of 128
 #: bits as text.
 FAILING = """cat <<'END'
-{"critical_warning":{"value":5,"available_spare":1,"temp_threshold":0,"reliability_degraded":1,"ro":0,"vmbu_failed":0,"pmr_ro":0},
+{"critical_warning":{"value":5,"available_spare":1,"temp_threshold":0,"reliability_degraded":1,
+"ro":0,"vmbu_failed":0,"pmr_ro":0},
 "temperature":308,"avail_spare":3,"spare_thresh":10,"percent_used":104,"media_errors":"7","num_err_log_entries":"9"}
 END"""
 

@@ -22,8 +22,10 @@ LABEL = "autopilot.ibm.com/gpuhealth"
 RESULT = "autopilot.ibm.com/dcgm.level.3=PASS_2026-11-21_20.00.00UTC"
 #: Every kind that could be left behind, and where one looks for it.
 KINDS = (
-    "daemonsets,controllerrevisions,services,networkpolicies,secrets,configmaps,serviceaccounts,roles,rolebindings,clusterroles,clusterrolebindings,"
-    "priorityclasses,namespaces,leases,pods,persistentvolumeclaims,validatingadmissionpolicies,validatingadmissionpolicybindings"
+    "daemonsets,controllerrevisions,services,networkpolicies,secrets,configmaps,serviceaccounts,"
+    "roles,rolebindings,clusterroles,clusterrolebindings,"
+    "priorityclasses,namespaces,leases,pods,persistentvolumeclaims,"
+    "validatingadmissionpolicies,validatingadmissionpolicybindings"
 )
 SECRET = base64.b64encode(
     json.dumps({"auths": {"registry.example": {"auth": "c3VwZXI6aGlkZGVuLXNlY3JldA=="}}}).encode()

@@ -16,6 +16,9 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    ON_NODE,
+)
 from interpreters import interpreter
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -149,13 +152,11 @@ def test_checks_of_the_mesh_and_of_the_cluster_are_passed_over_in_a_pass_over_on
         check.name for check in registry.chosen(["ping", "remapped", "iperf3_pairs", "pvc"])
     ] == ["remapped_rows"]
     assert registry.chosen(["ping"]) == registry.chosen(["pvc"]) == []
-    assert {
-        *registry.names_on_mesh(),
-        *registry.names_on_cluster(),
-        *registry.names_of_pass(),
-        "gpu_activity",
-        "node_changes",
-    } >= set(registry.NAMES)
+    elsewhere = {check.name for check in registry.every() if check.place != ON_NODE}
+    assert elsewhere == set(registry.ELSEWHERE)
+    assert {*elsewhere, *registry.names_of_pass(), "gpu_activity", "node_changes"} >= set(
+        registry.NAMES
+    )
 
 
 def test_a_name_that_is_no_check_is_refused_with_those_that_are():

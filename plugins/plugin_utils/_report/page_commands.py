@@ -31,6 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     UNKNOWN,
     WARN,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.view import CHECKS
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import text_of
 
@@ -67,10 +68,10 @@ def commands_of(report: RunReport) -> list[Command]:
         if node.status in (PASS, SKIP):
             continue
         found = {found.check for found in node.verdict.findings} or {""}
-        if found & set(registry.names_on_mesh()):
+        if found & set(CHECKS):
             meshed.append(name)
-        if found - set(registry.names_on_mesh()):
-            alone[name] = found - set(registry.names_on_mesh())
+        if found - set(CHECKS):
+            alone[name] = found - set(CHECKS)
     commands = [_of_nodes(nodes, alone)] if alone else []
     suspects = list(dict.fromkeys(meshed + _between(report)))
     return commands + ([_of_mesh(report, nodes, suspects)] if suspects else [])
@@ -109,9 +110,7 @@ def _of_mesh(report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequen
         )
     plan = next(iter(mappings_in(mapping(report.mesh).get("plans"))), {})
     planned = sequence(plan.get("checks"))
-    names = [name for name in registry.names_on_mesh() if name in planned] or list(
-        registry.names_on_mesh()
-    )
+    names = [name for name in CHECKS if name in planned] or list(CHECKS)
     return _command(words, "--tags", [*suspects, *partners], {"mesh_checks": names})
 
 

@@ -20,8 +20,8 @@ LIFETIME = "autopilot.gpu/lifetime-seconds"
 #: The bytes are written in so many pieces.
 _PIECES = 8
 
-#: What the pod does; what it says is the container's termination message. Dropping the pages makes
-#: the reading ask the volume where that is possible.
+#: The pod's script; its report becomes the container's termination message. It drops the page cache
+#: so that the read comes from the volume, where the kernel allows that.
 SCRIPT = (
     textwrap.dedent("""
     import hashlib, json, os, sys, time
@@ -110,8 +110,8 @@ def claim_of(plan: Plan) -> Dict[str, Any]:
 
 
 def pod_of(plan: Plan, like: Dict[str, Any]) -> Dict[str, Any]:
-    """The pod that uses the claim; ``like`` as `pattern` returns it. It needs no rights, takes no
-    GPU and ends by itself.
+    """The pod that uses the claim; ``like`` as `pattern` returns it. It needs no rights, requests no GPU
+    and has a deadline of its own.
     """
     spec: Dict[str, Any] = {
         "restartPolicy": "Never",

@@ -207,7 +207,7 @@ def pattern(plan: Plan) -> Procedure[Optional[Dict[str, Any]]]:
 
 
 def _security_context(spec: Dict[str, Any], image: str) -> Dict[str, Any]:
-    """Whom the pod runs as: what the agent's pod, and its container of this image, have."""
+    """The user and group of the pod: those of the agent's pod and of its container of this image."""
     kept = (
         "runAsUser",
         "runAsGroup",

@@ -12,7 +12,7 @@ import functools
 import importlib
 from typing import Dict, Iterable, List, Tuple
 
-from .framework.check import AFTER_A_JOB, ON_CLUSTER, ON_MESH, WITH_EVERY_PASS, Check
+from .framework.check import AFTER_A_JOB, WITH_EVERY_PASS, Check
 
 
 def _registered() -> None:
@@ -98,21 +98,12 @@ def find(name: str) -> Check:
     return load(name_of(name))
 
 
-def names_on_mesh() -> Tuple[str, ...]:
-    """What takes two nodes: the role mesh plans and runs it, a pass over one node does not."""
-    return tuple(check.name for check in every() if check.place == ON_MESH)
-
-
-def names_on_cluster() -> Tuple[str, ...]:
-    """What the cluster's API server is asked for."""
-    return tuple(check.name for check in every() if check.place == ON_CLUSTER)
-
-
 def short_names() -> Dict[str, Tuple[str, ...]]:
     """Each check's short names, in the order of a pass."""
     return {**{check.name: check.short_names for check in of_node()}, **ELSEWHERE}
 
 
+@functools.lru_cache(maxsize=None)
 def names_of_pass() -> Tuple[str, ...]:
     """What a pass over one node runs unless told otherwise."""
     return tuple(check.name for check in of_node() if _is_in_every_pass(check))
@@ -123,6 +114,7 @@ def names_beside_a_job() -> Tuple[str, ...]:
     return tuple(check.name for check in of_node() if check.beside_a_job)
 
 
+@functools.lru_cache(maxsize=None)
 def names_of_host() -> Tuple[str, ...]:
     """What a pass finds out of the host around the GPUs: by itself it makes no GPU node fit."""
     return tuple(check.name for check in of_node() if not check.gpu and _is_in_every_pass(check))

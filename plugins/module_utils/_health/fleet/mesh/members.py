@@ -36,7 +36,8 @@ CLOCK_DOUBT = 1.0
 #: Interfaces of containers, virtual machines and tunnels, by how their names begin and by their
 #: kind: packets on them go through another one.
 _INNER_NAMES = re.compile(
-    r"lo$|docker|virbr|vnet|cni|flannel|cali|cilium|lxc|lxd|veth|tunl|kube|nodelocaldns|dummy|vxlan|geneve|genev_|tun|tap|wg|weave|antrea|ovn|ovs|podman|"
+    r"lo$|docker|virbr|vnet|cni|flannel|cali|cilium|lxc|lxd|veth|tunl|kube|nodelocaldns|dummy|"
+    r"vxlan|geneve|genev_|tun|tap|wg|weave|antrea|ovn|ovs|podman|"
     r"nerdctl|tailscale|zt|ifb|sit|gre|erspan|ip6tnl|br-[0-9a-f]{12}$"
 )
 _INNER_KINDS = (
