@@ -111,6 +111,7 @@ lint: setup
 	ruff format --check --quiet .
 	ruff check .
 	mypy plugins/module_utils/_health
+	mypy plugins/plugin_utils
 	cd src/agent && MYPYPATH=../../plugins/module_utils mypy --config-file ../../pyproject.toml --python-version 3.11 autopilot_agent pin.py
 	ansible-lint --offline --profile production
 

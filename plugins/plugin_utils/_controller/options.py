@@ -65,7 +65,7 @@ def of_check(name: str, given: t.Any) -> dict[str, t.Any]:
             f"options.{name}: {given!r} is not accepted, give a dictionary of the check's options"
         )
     check = registry.load(name)
-    options = _ansible.options_of(_Refusing(), check, given)  # type: ignore[arg-type]
+    options: dict[str, t.Any] = _ansible.options_of(_Refusing(), check, given)
     try:
         check.refuse(options)
     except ValueError as error:

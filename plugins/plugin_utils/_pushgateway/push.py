@@ -178,24 +178,25 @@ def settings_of(options: t.Mapping[str, t.Any], home: str) -> Settings | None:
     for name in ("ca_file", "client_cert", "client_key"):
         if name in given:
             _read(name, str(given[name]))
+    spool_dir = os.path.join(os.path.expanduser(home), "autopilot_gpu", "spool")
     return Settings(
-        url,
-        job,
-        _labels(given.get("labels", {})),
-        timeout,
-        _authorization(given, user, password),
-        *(
-            str(given[name]) if name in given else None
-            for name in ("ca_file", "client_cert", "client_key")
-        ),
-        str(given.get("on_failure", "warn")),
-        str(
-            given.get("spool_dir")
-            or os.path.join(os.path.expanduser(home), "autopilot_gpu", "spool")
-        ),
-        int(limit * (1 << 20)),
-        bool(given.get("compatibility", False)),
+        url=url,
+        job=job,
+        labels=_labels(given.get("labels", {})),
+        timeout=timeout,
+        authorization=_authorization(given, user, password),
+        ca_file=_path(given, "ca_file"),
+        client_cert=_path(given, "client_cert"),
+        client_key=_path(given, "client_key"),
+        on_failure=str(given.get("on_failure", "warn")),
+        spool_dir=str(given.get("spool_dir") or spool_dir),
+        spool_limit=int(limit * (1 << 20)),
+        compatibility=bool(given.get("compatibility", False)),
     )
+
+
+def _path(given: t.Mapping[str, t.Any], name: str) -> str | None:
+    return str(given[name]) if name in given else None
 
 
 def _refused(name: str, value: t.Any, accepted: str) -> ValueError:
@@ -329,8 +330,8 @@ class Gateway:
         self._headers = {"User-Agent": f"autopilot.gpu/{VERSION}"}
         if settings.authorization:
             self._headers["Authorization"] = settings.authorization
-        more = {"ssl_context": _ssl_context(settings)} if settings.url.startswith("https:") else {}
-        self._pool = urllib3.PoolManager(num_pools=1, maxsize=CONNECTIONS, **more)
+        context = _ssl_context(settings) if settings.url.startswith("https:") else None
+        self._pool = urllib3.PoolManager(num_pools=1, maxsize=CONNECTIONS, ssl_context=context)
 
     def groups(self, until: float) -> t.Iterator[tuple[dict[str, str], dict[str, t.Any]]]:
         """The groups that there are: labels, and metrics as the API has them."""
@@ -831,7 +832,8 @@ def push(
     taken.
     """
     began = time.monotonic()
-    until, wrong = began + seconds, []
+    until = began + seconds
+    wrong: list[str] = []
     exports = [entry.export for entry in new]
     if all(entry.path is not None for entry in new):
         try:

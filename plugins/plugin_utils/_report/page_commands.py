@@ -108,7 +108,7 @@ def _of_mesh(report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequen
             f"({', '.join(partners)}), without which it cannot be told whose fault it "
             "is"
         )
-    plan = next(iter(mappings_in(mapping(report.mesh).get("plans"))), {})
+    plan: dict[t.Any, t.Any] = next(iter(mappings_in(mapping(report.mesh).get("plans"))), {})
     planned = sequence(plan.get("checks"))
     names = [name for name in CHECKS if name in planned] or list(CHECKS)
     return _command(words, "--tags", [*suspects, *partners], {"mesh_checks": names})

@@ -138,13 +138,14 @@ def _missed(
     places = {host: place for place, host in enumerate(hosts)}
     found: dict[tuple[int, int], float | None] = {}
     for one in mappings_in(mesh.get("missed")):
-        ends = [places.get(name_of(one.get(end))) for end in ("host", "partner")]
+        source, target = (places.get(name_of(one.get(end))) for end in ("host", "partner"))
         if (
             one.get("check") == matrix.get("check")
             and one.get("plane") == matrix.get("plane")
-            and None not in ends
+            and source is not None
+            and target is not None
         ):
-            found[ends[0], ends[1]] = None
+            found[source, target] = None
     return found
 
 
@@ -241,7 +242,7 @@ def _bandwidth(
 ) -> tuple[_Judge, dict[str, str], list[str]]:
     """By what was expected of the pair's class: the slower end's link speed."""
     own = {number(one.get("link_speed")): one for one in expected if one.get("plane") == plane}
-    members = next(
+    members: list[t.Any] = next(
         (
             sequence(one.get("members"))
             for one in mappings_in(plan.get("planes"))

@@ -105,7 +105,8 @@ def _plot(row: dict[t.Any, t.Any]) -> Plot | None:
     bottom = HEIGHT - _BOTTOM
 
     def x(seconds: float) -> float:
-        return round(_LEFT + (WIDTH - _LEFT - _RIGHT) * min(1.0, max(0.0, seconds / length)), 1)
+        share = min(1.0, max(0.0, seconds / length))
+        return float(round(_LEFT + (WIDTH - _LEFT - _RIGHT) * share, 1))
 
     def y(value: float) -> float:
         return round(bottom - (bottom - _TOP) * min(1.0, max(0.0, value / top)), 1)
