@@ -33,6 +33,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     ping_mesh,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Finding,
@@ -334,3 +335,13 @@ def document(nodes, first=None, policy=None, **faults):
     )
     # As a reader finds it in the file.
     return json.loads(report.to_json(judge_run(run, nodes, chosen, plans).to_dict()))
+
+
+def saved_run(directory, run_id, finished, shares, **more):
+    """Save the document of a run over nodes that carry these shares of what is usual; ``finished``
+    in seconds since the epoch.
+    """
+    nodes = [node(f"gpu{number:02d}", share=share) for number, share in enumerate(shares)]
+    run = identify_run(run_id, "preflight", finished - 60, finished, False)
+    document = judge_run(run, nodes, policy_from(None)).to_dict()
+    atomic_file.write(str(directory / run_id / "run.json"), report.to_json({**document, **more}))
