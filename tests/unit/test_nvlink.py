@@ -13,12 +13,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.nvlink import judge
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.nvlink import CHECK
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.nvlinks import (
     LINKS,
     SWITCHED,
     nvlinks_of,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 H100, A100, B200 = "NVIDIA H100 80GB HBM3", "NVIDIA A100-SXM4-80GB", "NVIDIA B200"
 NVL, PCIE, V100, L40S = (

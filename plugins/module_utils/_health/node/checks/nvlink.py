@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Literal, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -32,16 +32,17 @@ from ...model import (
     Subject,
     gpu_subject,
 )
-from ..devices.nvlink_state import COUNTERS, errors_of, links_of
+from ..devices.nvlink_state import COUNTERS, LinkErrors, NvlinkReading, errors_of, links_of
 from ..framework.driver_findings import (
+    GpuReading,
+    all_gpus,
     judge_gpus,
-    listed_gpus,
     members_of,
     read_gpus,
     read_parts,
     unread_findings,
 )
-from ...lenient import mapping, whole_number
+from ...lenient import Unsigned
 
 NAME = "nvlink"
 #: Seconds between the two looks at error counters that are not zero.
@@ -122,13 +123,35 @@ _SUMMARIES = (
 # --- measuring ---
 
 
+class FabricReading(TypedDict, total=False):
+    """nvmlGpuFabricInfo_v3_t of nvml.h."""
+
+    state: Unsigned
+    status: Unsigned
+    health_mask: Unsigned
+    #: Drivers before 570 have none.
+    health_summary: Unsigned
+
+
+class NvlinkGpu(GpuReading, total=False):
+    mig: Optional[bool]
+    fabric: Optional[FabricReading]
+    links: Optional[List[NvlinkReading]]
+
+
+class NvlinkReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[NvlinkGpu]]
+    #: Whether the driver's parameter has switched NVLink off.
+    nvlink_disabled: Optional[bool]
+    #: The node's.
+    uptime_seconds: Optional[float]
+    #: Between the two looks at the error counters.
+    looked_seconds: float
+
+
 def measure(probe: Probe) -> Readings:
-    """``gpus``, each with ``mig``, ``fabric`` (``state``, ``status``, ``health_mask``,
-    ``health_summary``; None where there is none) and ``links``, each ``{"link", "active",
-    "version", "speed_mbps", "remote": {"type", "pci"}, "errors": {by kind}}`` and, after a second
-    look, ``grown``. ``nvlink_disabled`` tells whether the driver's parameter has switched NVLink
-    off, ``uptime_seconds`` is the node's, ``looked_seconds`` the time between the looks.
-    """
+    """`NvlinkReadings`: the links of each GPU and its place in the fabric."""
     readings = read_gpus(probe, _read)
     readings["nvlink_disabled"] = _parameter(
         probe.host.text("proc/driver/nvidia/params"), "NvLinkDisable"
@@ -181,7 +204,7 @@ def _mig(nvml: Any, gpu: Dict[str, Any]) -> Optional[bool]:
     return bool(mode[0]) if mode else None
 
 
-def _fabric(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def _fabric(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, int]]:
     """What the driver knows of the fabric; drivers before 570 have no summary, bindings before
     12.535 do not ask.
     """
@@ -213,14 +236,10 @@ def _parameter(text: Optional[str], name: str) -> Optional[bool]:
 # --- judging (pure) ---
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
-    gpus = listed_gpus(readings)
-    disabled = readings.get("nvlink_disabled") is True
-    uptime = readings.get("uptime_seconds")
-    starting = (
-        isinstance(uptime, (int, float)) and not isinstance(uptime, bool) and 0 <= uptime < STARTING
-    )
+def judge(readings: NvlinkReadings, options: Options) -> CheckResult:
+    gpus = all_gpus(readings.get("gpus"))
+    disabled, uptime = readings.get("nvlink_disabled") is True, readings.get("uptime_seconds")
+    starting = uptime is not None and 0 <= uptime < STARTING
     read = [gpu for gpu in gpus if not gpu.get("error")]
     # Without NVLink there is nothing to register for, and CUDA programs start.
     fabric = {
@@ -230,13 +249,12 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     node = _node_findings(read, fabric, disabled)
     told = [one.code for one in node]
 
-    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+    def judge_gpu(gpu: NvlinkGpu, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
         found = [one for one in fabric[_key(gpu)] if one.code not in told]
-        links = _listed(gpu)
+        links = gpu.get("links")
         if links is None:
             return found + unread_findings(gpu, subject, ["links"]), []
-        unread = gpu.get("unread")
-        if isinstance(unread, dict) and "fabric" in unread and _kind(gpu) in (SWITCHED, None):
+        if "fabric" in gpu.get("unread", {}) and _kind(gpu) in (SWITCHED, None):
             found += unread_findings(gpu, subject, ["fabric"])
         if not told and not any(one.code == "fabric_not_ready" for one in found):
             found += _count_findings(gpu, links, subject, read)
@@ -249,7 +267,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
 
 
 def _node_findings(
-    gpus: List[Dict[str, Any]], fabric: Dict[Any, List[Finding]], disabled: bool
+    gpus: List[NvlinkGpu], fabric: Dict[Tuple[str, str], List[Finding]], disabled: bool
 ) -> List[Finding]:
     """What is the same for all GPUs and has one cause, said once."""
     switched = [gpu for gpu in gpus if _kind(gpu) == SWITCHED]
@@ -266,7 +284,7 @@ def _node_findings(
                 one.evidence,
             )
         ]
-    looked = [gpu for gpu in switched if _listed(gpu) is not None and not gpu.get("mig")]
+    looked = [gpu for gpu in switched if gpu.get("links") is not None and not gpu.get("mig")]
     if len(looked) > (0 if disabled and len(switched) > 1 else 1) and not any(
         _active(gpu) for gpu in looked
     ):
@@ -302,14 +320,15 @@ def _node_findings(
     return []
 
 
-def _fabric_findings(gpu: Dict[str, Any], subject: Subject, starting: bool) -> List[Finding]:
+def _fabric_findings(gpu: NvlinkGpu, subject: Subject, starting: bool) -> List[Finding]:
     """What the driver says of a GPU's place in the fabric. Cards without NVSwitches have none,
     whatever their driver says of it.
     """
     fabric = gpu.get("fabric")
-    state = whole_number(mapping(fabric).get("state"))
-    if not isinstance(fabric, dict) or not state or _kind(gpu) not in (SWITCHED, None):
+    state = fabric.get("state") if fabric else None
+    if not fabric or not state or _kind(gpu) not in (SWITCHED, None):
         return []
+    evidence = dict(fabric)
     if state in _STATES:
         message = (
             f"its registration with the NVSwitch fabric {_STATES[state]}: CUDA programs "
@@ -323,10 +342,10 @@ def _fabric_findings(gpu: Dict[str, Any], subject: Subject, starting: bool) -> L
                     f"{message} if this lasts, the node booted only now",
                     "watch",
                     subject,
-                    fabric,
+                    evidence,
                 )
             ]
-        return [Finding("fabric_not_ready", FAIL, message, "fix_configuration", subject, fabric)]
+        return [Finding("fabric_not_ready", FAIL, message, "fix_configuration", subject, evidence)]
     if state != _COMPLETED:
         return [
             Finding(
@@ -335,28 +354,28 @@ def _fabric_findings(gpu: Dict[str, Any], subject: Subject, starting: bool) -> L
                 f"its fabric is in state {state}, which this version does not know",
                 "watch",
                 subject,
-                fabric,
+                evidence,
             )
         ]
-    if whole_number(mapping(fabric).get("status")):
+    if fabric.get("status"):
         message = (
             "its registration with the NVSwitch fabric ended with NVML error "
             f"{fabric['status']}; look at nv-fabricmanager's log"
         )
-        return [Finding("fabric_not_ready", FAIL, message, "fix_configuration", subject, fabric)]
+        return [Finding("fabric_not_ready", FAIL, message, "fix_configuration", subject, evidence)]
     found: Dict[str, Finding] = {}
-    mask = whole_number(mapping(fabric).get("health_mask")) or 0
+    mask = fabric.get("health_mask", 0)
     for shift, width, bad, code, status, action, message in _HEALTH:
         value = mask >> shift & width
         if value in bad:
             detail = f" (reason {value})" if len(bad) > 1 else ""
             found.setdefault(
-                code, Finding(code, status, f"{message}{detail}", action, subject, fabric)
+                code, Finding(code, status, f"{message}{detail}", action, subject, evidence)
             )
     mask_says = bool(found)
     for summary, code, status, action, message in _SUMMARIES:
-        if not mask_says and summary == whole_number(mapping(fabric).get("health_summary")):
-            found[code] = Finding(code, status, message, action, subject, fabric)
+        if not mask_says and summary == fabric.get("health_summary"):
+            found[code] = Finding(code, status, message, action, subject, evidence)
     return list(found.values())
 
 
@@ -385,7 +404,7 @@ def _unswitched(
 
 
 def _count_findings(
-    gpu: Dict[str, Any], links: List[Dict[str, Any]], subject: Subject, gpus: List[Dict[str, Any]]
+    gpu: NvlinkGpu, links: List[NvlinkReading], subject: Subject, gpus: List[NvlinkGpu]
 ) -> List[Finding]:
     """Whether as many links are active as the model has, the maker connected, or bridges join."""
     row = nvlinks_of(gpu.get("name"))
@@ -393,7 +412,7 @@ def _count_findings(
     alike = [
         other
         for other in gpus
-        if other.get("name") == gpu.get("name") and _listed(other) is not None
+        if other.get("name") == gpu.get("name") and other.get("links") is not None
     ]
     most = max(_active(other) for other in alike)
     down = [link.get("link") for link in links if link.get("active") is False]
@@ -450,9 +469,7 @@ def _unknown_model(
     return []
 
 
-def _speed_findings(
-    gpu: Dict[str, Any], links: List[Dict[str, Any]], subject: Subject
-) -> List[Finding]:
+def _speed_findings(gpu: NvlinkGpu, links: List[NvlinkReading], subject: Subject) -> List[Finding]:
     """Links that are up and slow: below what their generation does, or below the fastest of their
     GPU.
     """
@@ -460,7 +477,7 @@ def _speed_findings(
     speeds = {
         link.get("link"): speed
         for link in links
-        for speed in [whole_number(mapping(link).get("speed_mbps"))]
+        for speed in [link.get("speed_mbps")]
         if speed and link.get("active")
     }
     if not speeds:
@@ -485,17 +502,11 @@ def _speed_findings(
     ]
 
 
-def _error_findings(links: List[Dict[str, Any]], seconds: Any, subject: Subject) -> List[Finding]:
-    grown = {
-        str(link.get("link")): _counts(link.get("grown"))
-        for link in links
-        if _counts(link.get("grown"))
-    }
-    totals = {
-        str(link.get("link")): _counts(link.get("errors"))
-        for link in links
-        if _counts(link.get("errors"))
-    }
+def _error_findings(
+    links: List[NvlinkReading], seconds: Optional[float], subject: Subject
+) -> List[Finding]:
+    grown = _by_link(links, "grown")
+    totals = _by_link(links, "errors")
     if grown:
         message = (
             f"NVLinks {_listing(grown)} counted {_spelt(grown.values())} more within {seconds} s"
@@ -519,19 +530,14 @@ def _error_findings(links: List[Dict[str, Any]], seconds: Any, subject: Subject)
     return []
 
 
-def _measurements(gpu: Dict[str, Any], links: List[Dict[str, Any]]) -> List[Measurement]:
+def _measurements(gpu: NvlinkGpu, links: List[NvlinkReading]) -> List[Measurement]:
     if not links:
         return []
     label = {"gpu": str(gpu.get("index"))}
-    counted = [link["errors"] for link in links if isinstance(link.get("errors"), dict)]
     measured = [Measurement("nvlinks_active", _active(gpu), "links", label)]
     for kind in COUNTERS:
-        values = [
-            value
-            for errors in counted
-            for value in [whole_number(mapping(errors).get(kind))]
-            if value is not None
-        ]
+        counts = [link.get("errors", {}) for link in links]
+        values = [errors[kind] for errors in counts if kind in errors]
         if values:
             measured.append(
                 Measurement("nvlink_errors", sum(values), "errors", dict(label, kind=kind))
@@ -539,7 +545,7 @@ def _measurements(gpu: Dict[str, Any], links: List[Dict[str, Any]]) -> List[Meas
     return measured
 
 
-def _summary(gpus: List[Dict[str, Any]]) -> str:
+def _summary(gpus: List[NvlinkGpu]) -> str:
     """One line for a healthy node, with the numbers."""
     linked = [gpu for gpu in gpus if _active(gpu)]
     if not linked:
@@ -547,9 +553,9 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
     counts = sorted({_active(gpu) for gpu in linked})
     versions = sorted(
         {
-            _VERSIONS.get(whole_number(mapping(link).get("version")) or 0, "")
+            _VERSIONS.get(link.get("version") or 0, "")
             for gpu in linked
-            for link in _listed(gpu) or []
+            for link in gpu.get("links") or []
             if link.get("active")
         }
         - {""}
@@ -560,40 +566,40 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
         + (f" {'/'.join(versions)}" if versions else "")
         + " up"
     ]
-    if any(whole_number(mapping(gpu.get("fabric")).get("state")) == _COMPLETED for gpu in linked):
+    if any((gpu.get("fabric") or {}).get("state") == _COMPLETED for gpu in linked):
         parts.append("fabric completed")
     return ", ".join(parts)
 
 
-def _kind(gpu: Dict[str, Any]) -> Optional[str]:
+def _kind(gpu: NvlinkGpu) -> Optional[str]:
     row: Optional[Links] = nvlinks_of(gpu.get("name"))
     return row.kind if row else None
 
 
-def _key(gpu: Dict[str, Any]) -> Tuple[str, str]:
+def _key(gpu: NvlinkGpu) -> Tuple[str, str]:
     return str(gpu.get("index")), str(gpu.get("uuid"))
 
 
-def _listed(gpu: Dict[str, Any]) -> Optional[List[Dict[str, Any]]]:
-    links = gpu.get("links")
-    return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else None
+def _active(gpu: NvlinkGpu) -> int:
+    return sum(1 for link in gpu.get("links") or [] if link.get("active"))
 
 
-def _active(gpu: Dict[str, Any]) -> int:
-    return sum(1 for link in _listed(gpu) or [] if link.get("active") is True)
+def _by_link(
+    links: List[NvlinkReading], counted: Literal["errors", "grown"]
+) -> Dict[str, LinkErrors]:
+    """Kinds of errors with a count above zero, of the links that have some."""
+    counts = {
+        str(link.get("link")): {
+            kind: link.get(counted, {})[kind]
+            for kind in COUNTERS
+            if link.get(counted, {}).get(kind)
+        }
+        for link in links
+    }
+    return {link: errors for link, errors in counts.items() if errors}
 
 
-def _counts(errors: Any) -> Dict[str, int]:
-    """Kinds with a count above zero."""
-    known = (
-        {kind: whole_number(mapping(errors).get(kind)) for kind in COUNTERS}
-        if isinstance(errors, dict)
-        else {}
-    )
-    return {kind: count for kind, count in known.items() if count}
-
-
-def _spelt(several: Iterable[Dict[str, int]]) -> str:
+def _spelt(several: Iterable[LinkErrors]) -> str:
     totals: Dict[str, int] = {}
     for counts in several:
         for kind, count in counts.items():
@@ -614,6 +620,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=NvlinkReadings,
     metrics=(
         CheckMetric(
             "nvlinks_active", "links", "autopilot_nvlinks_active", "NVLinks that are up.", ("gpu",)

@@ -6,7 +6,9 @@ counted.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
+
+from ...lenient import Unsigned
 
 #: What is counted, the counter of nvmlDeviceGetNvLinkErrorCounter, and the fields that give the
 #: same in one call (nvml.h). Blackwell has neither the counters nor the fields 161 to 163; its
@@ -24,8 +26,31 @@ _MOST_LINKS = 18
 _REMOTE = {0: "gpu", 1: "cpu", 2: "switch"}
 
 
-def links_of(nvml: Any, gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
-    """The NVLinks of a GPU, as the check ``nvlink`` reads them; raises `nvml.DriverError`."""
+#: Errors by kind of `COUNTERS`.
+LinkErrors = Dict[str, Unsigned]
+
+
+class RemoteReading(TypedDict, total=False):
+    """The other end of a link: ``gpu``, ``cpu`` or ``switch``, and its PCI address."""
+
+    type: Optional[str]
+    pci: Optional[str]
+
+
+class NvlinkReading(TypedDict, total=False):
+    link: int
+    active: bool
+    #: nvmlNvlinkVersion_t.
+    version: Optional[Unsigned]
+    speed_mbps: Optional[Unsigned]
+    remote: Optional[RemoteReading]
+    errors: LinkErrors
+    #: Errors counted between two looks.
+    grown: LinkErrors
+
+
+def links_of(nvml: Any, gpu: Dict[str, Any]) -> List[NvlinkReading]:
+    """The NVLinks of a GPU; raises `nvml.DriverError`."""
     states = {}
     for link in range(getattr(nvml.binding, "NVML_NVLINK_MAX_LINKS", _MOST_LINKS)):
         active = nvml.selected(gpu, "nvmlDeviceGetNvLinkState", link)
@@ -47,7 +72,7 @@ def links_of(nvml: Any, gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
     ]
 
 
-def _remote(nvml: Any, gpu: Dict[str, Any], link: int) -> Dict[str, Any]:
+def _remote(nvml: Any, gpu: Dict[str, Any], link: int) -> RemoteReading:
     kind, pci = (
         nvml.selected(gpu, function, link)
         for function in ("nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo")
@@ -59,7 +84,7 @@ def _remote(nvml: Any, gpu: Dict[str, Any], link: int) -> Dict[str, Any]:
     }
 
 
-def errors_of(nvml: Any, gpu: Dict[str, Any], links: List[int]) -> Dict[int, Dict[str, int]]:
+def errors_of(nvml: Any, gpu: Dict[str, Any], links: List[int]) -> Dict[int, LinkErrors]:
     """What each link has counted, by one call for all where the driver has the fields."""
     wanted = [
         (field, link)
@@ -69,7 +94,7 @@ def errors_of(nvml: Any, gpu: Dict[str, Any], links: List[int]) -> Dict[int, Dic
     ]
     found = nvml.fields(gpu, wanted) if wanted else {}
     silent = set()
-    errors: Dict[int, Dict[str, int]] = {link: {} for link in links}
+    errors: Dict[int, LinkErrors] = {link: {} for link in links}
     for kind, (counter, fields) in COUNTERS.items():
         for link in links:
             value = next(
