@@ -15,10 +15,17 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import gpu_holders
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_processes import (
-    judge,
+    CHECK,
     measure,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 GIB = 2**30
 

@@ -11,7 +11,7 @@ take a moment to go.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, List, Mapping, Optional, Set, Tuple, TypedDict
 
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
@@ -20,15 +20,24 @@ from ...knowledge.finding_text import AGAIN, FindingText, RESET
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.gpus import shares_memory
 from ...model import FAIL, PASS, PASSIVE, WARN, CheckResult, Finding, Measurement, NODE, Subject
-from ..devices.gpu_holders import IDLE_MEMORY, first_of, foreign
-from ...lenient import mappings_in
+from ..devices.gpu_holders import (
+    IDLE_MEMORY,
+    MemoryInUse,
+    MpsProcess,
+    ProcessState,
+    first_of,
+    foreign,
+)
+from ...lenient import Unsigned
 from ..framework.driver_findings import (
+    GpuReading,
+    all_gpus,
     judge_gpus,
-    listed_gpus,
     read_gpus,
     read_parts,
     unread_findings,
-    whole_numbers,
+    unread_parts,
+    unsupported,
 )
 
 #: Seconds between the two looks at a GPU that shows something wrong.
@@ -37,22 +46,46 @@ PAUSE = 0.5
 #: down a job of all GPUs of a node, with its contexts and its pinned memory, takes seconds in which
 #: its processes wait for each other; the signal stays pending until the last of it is gone.
 PATIENCE = 5.0
-_MEMORY = ("used", "reserved", "total")
+
+
+class ProcessReading(ProcessState, total=False):
+    """A ``name`` of None: no process with that number is to be seen here."""
+
+    pid: Unsigned
+    #: compute, graphics, mps, or ``open`` for one without a context.
+    kind: str
+    #: Bytes.
+    memory: Optional[Unsigned]
+
+
+class GpuLook(TypedDict, total=False):
+    """A GPU at one moment, without our own processes."""
+
+    #: None: the driver lists none. None in the list: a process that is not understood.
+    processes: Optional[List[Optional[ProcessReading]]]
+    #: Numbers of the processes, others than services, that have its device open.
+    holders: List[int]
+    memory: Optional[MemoryInUse]
+
+
+class GpuProcesses(GpuReading, GpuLook, total=False):
+    #: Of a GPU that was looked at again.
+    later: GpuLook
+
+
+class ProcessesReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[GpuProcesses]]
+    mps: List[MpsProcess]
+    #: ``host`` or ``namespace``.
+    processes_scope: str
 
 
 # --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
-    """``gpus``, each with ``processes``, ``holders`` (pids of others than services that have its
-    device open) and ``memory`` (`processes.memory`). A GPU that was looked at again has these as
-    ``later`` too. ``mps`` are the processes of MPS, ``processes_scope`` is ``host`` or
-    ``namespace``. Our own are left out.
-
-    A process is what `processes.described` says of it, its ``pid``, ``memory``, and ``kind``:
-    compute, graphics, mps, or ``open`` for one without a context. A ``name`` of None: no such
-    number is to be seen here. None in place of the list: the driver lists none.
-    """
+    """`ProcessesReadings`; a GPU that shows something wrong is looked at again."""
     look = _Look(probe)
     readings = read_gpus(probe, look.read)
     readings.update(mps=look.mps, processes_scope=look.scope)
@@ -69,8 +102,7 @@ def measure(probe: Probe) -> Readings:
         lingering = [
             gpu
             for gpu in doubtful
-            if "error" not in gpu
-            and any(_lingers(one) for one in mappings_in(gpu["later"].get("processes")))
+            if "error" not in gpu and any(_lingers(process) for process in _known(gpu["later"]))
         ]
         doubtful = lingering if time.monotonic() - began < PATIENCE else []
     return readings
@@ -86,7 +118,7 @@ class _Look:
         self._holders, self.mps = gpu_holders.scan(probe.host, self._ours)
         self.scope = gpu_holders.scope(probe.host)
 
-    def read(self, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+    def read(self, nvml: Any, gpu: Mapping[str, Any]) -> Readings:
         found = read_parts(
             {
                 "processes": lambda: self._processes(nvml, gpu),
@@ -95,7 +127,7 @@ class _Look:
         )
         return dict(found, holders=sorted(self._open(gpu)))
 
-    def _open(self, gpu: Dict[str, Any]) -> Set[int]:
+    def _open(self, gpu: Mapping[str, Any]) -> Set[int]:
         minor = gpu_holders.minor_of(self._host, gpu["pci"])
         return {
             one["pid"]
@@ -104,7 +136,7 @@ class _Look:
             if minor in (number, None) and foreign(one)
         }
 
-    def _processes(self, nvml: Any, gpu: Dict[str, Any]) -> Optional[List[Dict[str, Any]]]:
+    def _processes(self, nvml: Any, gpu: Mapping[str, Any]) -> Optional[List[Readings]]:
         listed = gpu_holders.listed(nvml, gpu)
         if listed is None:
             return None
@@ -124,26 +156,23 @@ class _Look:
 # --- judging ---
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
+def judge(readings: ProcessesReadings, options: Options) -> CheckResult:
     scope, strict = readings.get("processes_scope"), bool(options.get("expect_idle"))
-    gpus = listed_gpus(readings)
-    more = _judge_mps(mappings_in(readings.get("mps")), gpus, strict) + _not_listed(gpus)
+    gpus = all_gpus(readings.get("gpus"))
+    more = _judge_mps(readings.get("mps", []), gpus, strict) + _not_listed(gpus)
     return judge_gpus(
         NAME, gpus, lambda gpu, subject: _judge_gpu(gpu, subject, scope, strict), _summary, more
     )
 
 
 def _judge_gpu(
-    gpu: Dict[str, Any], subject: Subject, scope: Any, strict: bool
+    gpu: GpuProcesses, subject: Subject, scope: Optional[str], strict: bool
 ) -> Tuple[List[Finding], List[Measurement]]:
     findings = _suspicions(gpu, subject, scope)
-    missing = [
-        part
-        for part in ("processes", "memory")
-        if not (part in gpu and (gpu[part] is None or _read(gpu, part)))
-    ]
-    held = [process for process in mappings_in(gpu.get("processes")) if foreign(process)]
+    missing = unread_parts(gpu, ("processes", "memory"))
+    if not all(process and "pid" in process for process in gpu.get("processes") or []):
+        missing.insert(0, "processes")
+    held = [process for process in _known(gpu) if foreign(process)]
     if held:
         message = f"in use by {first_of([_who(process) for process in held])}"
         findings.append(
@@ -156,45 +185,41 @@ def _judge_gpu(
                 {"processes": held[:16]},
             )
         )
-    memory = whole_numbers(gpu.get("memory"), _MEMORY)
-    label = {"gpu": str(subject.index)}
+    memory, label = gpu.get("memory"), {"gpu": str(subject.index)}
     measured = [Measurement("memory_used", memory["used"], "bytes", label)] if memory else []
     return findings + unread_findings(gpu, subject, missing), measured
 
 
-def _read(gpu: Dict[str, Any], part: str) -> bool:
-    if part == "memory":
-        return whole_numbers(gpu[part], _MEMORY) is not None
-    return isinstance(gpu[part], list) and all(
-        whole_numbers(one, ["pid"]) is not None for one in gpu[part]
+def _known(look: GpuLook) -> List[ProcessReading]:
+    """The processes that are understood."""
+    return [process for process in look.get("processes") or [] if process is not None]
+
+
+def _doubtful(gpu: GpuProcesses, scope: str) -> bool:
+    if gpu.get("error"):
+        return False
+    return any(_stuck(process) or _gone(process, scope) for process in _known(gpu)) or bool(
+        _unexplained(gpu, gpu.get("name"), scope)
     )
 
 
-def _doubtful(gpu: Dict[str, Any], scope: Any) -> bool:
-    if gpu.get("error"):
-        return False
-    return any(
-        _stuck(process) or _gone(process, scope) for process in mappings_in(gpu.get("processes"))
-    ) or bool(_unexplained(gpu, scope))
-
-
-def _suspicions(gpu: Dict[str, Any], subject: Subject, scope: Any) -> List[Finding]:
+def _suspicions(gpu: GpuProcesses, subject: Subject, scope: Optional[str]) -> List[Finding]:
     """What is wrong in both looks. A single look, of a measurement that ended early, proves
     nothing.
     """
     later = gpu.get("later")
-    if not isinstance(later, dict):
+    if later is None:
         return []
     findings = []
-    afterwards = {process.get("pid"): process for process in mappings_in(later.get("processes"))}
-    for process in mappings_in(gpu.get("processes")):
+    afterwards = {process.get("pid"): process for process in _known(later)}
+    for process in _known(gpu):
         after = afterwards.get(process.get("pid"))
         if after is not None and (process.get("started"), process.get("name")) == (
             after.get("started"),
             after.get("name"),
         ):
             findings += _judge_process(process, after, subject, scope)
-    first, second = _unexplained(gpu, scope), _unexplained(dict(later, name=gpu.get("name")), scope)
+    first, second = (_unexplained(look, gpu.get("name"), scope) for look in (gpu, later))
     if first and second:
         message = (
             f"{second / 2**20:.0f} MiB of its memory are in use and no process is to be "
@@ -214,7 +239,7 @@ def _suspicions(gpu: Dict[str, Any], subject: Subject, scope: Any) -> List[Findi
 
 
 def _judge_process(
-    process: Dict[str, Any], after: Dict[str, Any], subject: Subject, scope: Any
+    process: ProcessReading, after: ProcessReading, subject: Subject, scope: Optional[str]
 ) -> List[Finding]:
     evidence = {"process": process, "later": after}
     states = (process.get("state"), after.get("state"))
@@ -239,8 +264,9 @@ def _judge_process(
             )
         ]
     if states == ("D", "D"):
-        where = f" in {after['waits_in']}" if isinstance(after.get("waits_in"), str) else ""
-        if process.get("killed") is True and after.get("killed") is True:
+        waits_in = after.get("waits_in")
+        where = "" if waits_in is None else f" in {waits_in}"
+        if process.get("killed") and after.get("killed"):
             message = (
                 f"{_who(process)} was killed and does not end: it is stuck in the "
                 f"kernel{where}; reboot the node"
@@ -254,55 +280,43 @@ def _judge_process(
     return []
 
 
-def _stuck(process: Dict[str, Any]) -> bool:
+def _stuck(process: ProcessReading) -> bool:
     return process.get("state") in ("Z", "D")
 
 
-def _lingers(process: Dict[str, Any]) -> bool:
+def _lingers(process: ProcessReading) -> bool:
     return process.get("state") == "D" and process.get("killed") is True
 
 
-def _gone(process: Dict[str, Any], scope: Any) -> bool:
+def _gone(process: ProcessReading, scope: Optional[str]) -> bool:
     """Whether the host has no process with that number. In a container those of others are not to
     be seen.
     """
     return scope == "host" and "name" in process and process["name"] is None
 
 
-def _unexplained(gpu: Dict[str, Any], scope: Any) -> int:
+def _unexplained(look: GpuLook, model: Optional[str], scope: Optional[str]) -> int:
     """Bytes in use where nobody is to be seen who could hold them, 0 where that cannot be told."""
-    memory = whole_numbers(gpu.get("memory"), _MEMORY)
-    listed = gpu.get("processes")
+    memory = look.get("memory")
     if (
         memory is None
         or scope != "host"
-        or not isinstance(listed, list)
-        or shares_memory(gpu.get("name"))
+        or look.get("processes") is None
+        or shares_memory(model)
+        or any(foreign(process) for process in _known(look))
     ):
         return 0
-    if any(foreign(process) for process in mappings_in(listed)):
-        return 0
-    used = memory["used"] - sum(
-        (whole_numbers(process, ["memory"]) or {"memory": 0})["memory"]
-        for process in mappings_in(listed)
-    )
+    used = memory["used"] - sum(process.get("memory") or 0 for process in _known(look))
     return used if used > IDLE_MEMORY else 0
 
 
-def _judge_mps(
-    mps: List[Dict[str, Any]], gpus: List[Dict[str, Any]], strict: bool
-) -> List[Finding]:
+def _judge_mps(mps: List[MpsProcess], gpus: List[GpuProcesses], strict: bool) -> List[Finding]:
     """An MPS server stays when its clients are gone, until its daemon is told to quit (NVIDIA
     Multi-Process Service, chapter on nvidia-cuda-mps-control).
     """
-    servers = [process for process in mps if process.get("server") is True]
-    clients = [
-        process
-        for gpu in gpus
-        for process in mappings_in(gpu.get("processes"))
-        if process.get("kind") == "mps"
-    ]
-    if not servers or clients:
+    servers = [process for process in mps if process.get("server")]
+    has_clients = any(process.get("kind") == "mps" for gpu in gpus for process in _known(gpu))
+    if not servers or has_clients:
         return []
     message = (
         "an MPS server without clients holds GPUs: "
@@ -321,11 +335,9 @@ def _judge_mps(
     ]
 
 
-def _not_listed(gpus: List[Dict[str, Any]]) -> List[Finding]:
+def _not_listed(gpus: List[GpuProcesses]) -> List[Finding]:
     silent = [
-        gpu.get("index")
-        for gpu in gpus
-        if not gpu.get("error") and "processes" in gpu and gpu["processes"] is None
+        gpu.get("index") for gpu in gpus if not gpu.get("error") and unsupported(gpu, "processes")
     ]
     if not silent:
         return []
@@ -336,18 +348,14 @@ def _not_listed(gpus: List[Dict[str, Any]]) -> List[Finding]:
     return [Finding("processes_not_listed", PASS, message, "none", NODE, {"gpus": silent})]
 
 
-def _who(process: Dict[str, Any]) -> str:
-    memory = (whole_numbers(process, ["memory"]) or {}).get("memory")
+def _who(process: Mapping[str, Any]) -> str:
+    memory = process.get("memory")
     name = process.get("name") or "a process not visible here"
     return f"{name} (pid {process.get('pid')}{f', {memory / 2**30:.1f} GiB' if memory else ''})"
 
 
-def _summary(gpus: List[Dict[str, Any]]) -> str:
-    held = [
-        gpu
-        for gpu in gpus
-        if any(foreign(process) for process in mappings_in(gpu.get("processes")))
-    ]
+def _summary(gpus: List[GpuProcesses]) -> str:
+    held = [gpu for gpu in gpus if any(foreign(process) for process in _known(gpu))]
     count = f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
     return (
         f"{len(held)} of {count} in use, by processes that run" if held else f"{count}, none in use"
@@ -362,6 +370,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=ProcessesReadings,
     options={"expect_idle": {"type": "bool", "default": False}},
     metrics=(
         CheckMetric(

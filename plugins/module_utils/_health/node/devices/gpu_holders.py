@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, TypedDict
 
 from ..system.host import Host, sysfs_name
+from ...lenient import Unsigned
 
 #: Services and tools that hold GPUs open without using them, as the kernel names processes (15
 #: characters).
@@ -60,15 +61,64 @@ _LISTS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
 _SIGKILL = 1 << 8
 
 
+class ListedProcess(TypedDict):
+    """A process with a context on a GPU."""
+
+    #: As the host numbers it.
+    pid: int
+    #: compute, graphics or mps.
+    how: str
+    #: Bytes.
+    memory: Optional[int]
+
+
+class MemoryInUse(TypedDict):
+    """Bytes used by programs, reserved by the driver, and in all."""
+
+    used: Unsigned
+    reserved: Unsigned
+    total: Unsigned
+
+
+class DeviceHolder(TypedDict):
+    """A process that has the device file of a GPU open."""
+
+    pid: int
+    name: Optional[str]
+
+
+class MpsProcess(TypedDict, total=False):
+    """The server or the control daemon of MPS."""
+
+    pid: int
+    name: Optional[str]
+    server: bool
+
+
+class ProcessState(TypedDict, total=False):
+    """What the host says of a process: all None where there is none with its number."""
+
+    name: Optional[str]
+    #: One letter, proc(5).
+    state: Optional[str]
+    #: Seconds after boot.
+    started: Optional[float]
+    cgroup: Optional[str]
+    #: Whether SIGKILL is pending.
+    killed: Optional[bool]
+    #: The kernel function that a sleeping process waits in.
+    waits_in: Optional[str]
+
+
 def listed(
-    nvml: Any, gpu: Dict[str, Any], but: Tuple[str, ...] = ()
-) -> Optional[List[Dict[str, Any]]]:
-    """Processes with a context on a GPU, each once: ``pid`` (numbered as the host does), ``how``,
-    ``memory`` in bytes or None. The driver is not asked for those of the kinds ``but``.
+    nvml: Any, gpu: Mapping[str, Any], but: Tuple[str, ...] = ()
+) -> Optional[List[ListedProcess]]:
+    """Processes with a context on a GPU, each once. The driver is not asked for those of the kinds
+    ``but``.
 
     None where the driver does not list them.
     """
-    found: Dict[int, Dict[str, Any]] = {}
+    found: Dict[int, ListedProcess] = {}
     readable = False
     for how, functions in _LISTS:
         if how in but:
@@ -84,10 +134,8 @@ def listed(
     return list(found.values()) if readable else None
 
 
-def memory(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, int]]:
-    """Bytes ``used`` by programs, ``reserved`` by the driver, and ``total``; None where the driver
-    (before 510) does not tell the two apart.
-    """
+def memory(nvml: Any, gpu: Mapping[str, Any]) -> Optional[MemoryInUse]:
+    """None where the driver (before 510) does not tell programs and its own reserve apart."""
     version = getattr(nvml.binding, "nvmlMemory_v2", None)
     info = nvml.optional(gpu, "nvmlDeviceGetMemoryInfo", version) if version else None
     return (
@@ -101,7 +149,7 @@ def memory(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, int]]:
     )
 
 
-def foreign(process: Dict[str, Any]) -> bool:
+def foreign(process: Mapping[str, Any]) -> bool:
     """Whether it is of somebody, by its ``name``: one without (another namespace's, or one that
     just ended) is someone's all the same.
     """
@@ -122,19 +170,19 @@ def minor_of(host: Host, bus_id: str) -> Optional[int]:
     return int(found.group(1)) if found else None
 
 
-def scan(host: Host, but: Set[int]) -> Tuple[Dict[int, List[Dict[str, Any]]], List[Dict[str, Any]]]:
-    """Processes by the minor number of the /dev/nvidia* they have open, and those of MPS
-    (``server``: whether it is one). Without root only one's own can be seen.
+def scan(host: Host, but: Set[int]) -> Tuple[Dict[int, List[DeviceHolder]], List[MpsProcess]]:
+    """Processes by the minor number of the /dev/nvidia* they have open, and those of MPS. Without
+    root only one's own can be seen.
     """
-    holders: Dict[int, List[Dict[str, Any]]] = {}
-    mps = []
+    holders: Dict[int, List[DeviceHolder]] = {}
+    mps: List[MpsProcess] = []
     for name in host.names("proc") or []:
         if not name.isdecimal() or int(name) in but:
             continue
-        process = {"pid": int(name), "name": host.process_name(int(name))}
+        process: DeviceHolder = {"pid": int(name), "name": host.process_name(int(name))}
         command = os.path.basename((host.text("proc", name, "cmdline") or "").split("\0")[0])
         if command in (_MPS_SERVER, _MPS_CONTROL):
-            mps.append(dict(process, server=command == _MPS_SERVER))
+            mps.append({**process, "server": command == _MPS_SERVER})
         for minor in _open_minors(host, name):
             holders.setdefault(minor, []).append(process)
     return holders, mps
@@ -190,15 +238,19 @@ def scope(host: Host) -> str:
     return "host" if host.process_name(2) == "kthreadd" else "namespace"
 
 
-def described(host: Host, pid: int) -> Dict[str, Any]:
-    """``name`` and ``state`` (one letter, proc(5)), ``started`` in seconds after boot, ``cgroup``,
-    ``killed`` (SIGKILL is pending) and ``waits_in`` (the kernel function a sleeping process waits
-    in) of a process; all None when there is none with that number.
-    """
+def described(host: Host, pid: int) -> ProcessState:
+    """All fields of a process."""
     head, _paren, tail = (host.text("proc", str(pid), "stat") or "").rpartition(")")
     fields = tail.split()
     if not head or not fields:
-        return dict.fromkeys(("name", "state", "started", "cgroup", "killed", "waits_in"))
+        return {
+            "name": None,
+            "state": None,
+            "started": None,
+            "cgroup": None,
+            "killed": None,
+            "waits_in": None,
+        }
     ticks = fields[19] if len(fields) > 19 else ""
     groups = (host.text("proc", str(pid), "cgroup") or "").splitlines()
     status = host.text("proc", str(pid), "status") or ""

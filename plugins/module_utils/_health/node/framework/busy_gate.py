@@ -29,7 +29,7 @@ from .check import Readings
 from .probe import Probe
 from ..system.host import Host
 from ...model import NODE, SKIP, UNKNOWN, Finding, Subject, gpu_subject
-from ..devices.gpu_holders import IDLE_MEMORY, first_of, foreign
+from ..devices.gpu_holders import IDLE_MEMORY, DeviceHolder, first_of, foreign
 from ...lenient import mappings_in
 from ...times import stamp_of
 
@@ -96,7 +96,7 @@ def _look_at(
     probe: Probe,
     nvml: Any,
     gpu: Dict[str, Any],
-    holders: Dict[int, List[Dict[str, Any]]],
+    holders: Dict[int, List[DeviceHolder]],
     ours: Set[int],
 ) -> Readings:
     listed = processes.listed(nvml, gpu)
