@@ -113,6 +113,13 @@ def test_lines_wait_for_the_end_with_their_status(listening):
     assert summary.take() == [] and summary.started() is None
 
 
+def test_the_verdict_on_each_batch_is_shown(listening):
+    first, second = [Line("  first  PASS")], [Line("  second  PASS")]
+    for lines in (first, second, first):
+        summary.show(lines)
+    assert summary.take() == [first, second]
+
+
 def test_of_the_looks_at_a_running_job_the_last_is_shown(listening):
     first, second = [Line("look 1")], [Line("look 2")]
     summary.show(first, is_look=True)

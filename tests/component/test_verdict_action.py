@@ -1,0 +1,139 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""The action verdict on what hosts registered: what it takes, refuses, returns and writes."""
+
+from __future__ import annotations
+
+import json
+from types import SimpleNamespace
+
+import pytest
+from action_call import call
+
+from ansible_collections.autopilot.gpu.plugins.action.verdict import ActionModule
+
+
+def answer(status, *findings):
+    result = {"check": "gpu_count", "status": status, "summary": "8 x H100", "findings": findings}
+    return {"health": [result], "node": {"gpus": [{"index": 0, "name": "H100"}]}}
+
+
+LOST = {
+    "code": "gpu_lost",
+    "status": "fail",
+    "action": "reboot_node",
+    "message": "fell off the bus",
+    "subject": {"kind": "gpu", "index": 3},
+}
+HOSTS = {
+    "well": answer("pass"),
+    "lost": answer("fail", LOST),
+    "pending": answer("warn"),
+    "bare": answer("skip"),
+}
+
+
+@pytest.fixture
+def verdict(tmp_path, monkeypatch):
+    """``verdict(names, check_mode=False, **options)`` in a directory of its own: what it returns
+    for these hosts, and what it shows.
+    """
+    monkeypatch.chdir(tmp_path)
+
+    def judged(names, check_mode=False, **options):
+        raws = {name: {"autopilot_checks": HOSTS[name]} for name in names}
+        variables = {
+            "ansible_play_hosts_all": names,
+            "ansible_play_hosts": names,
+            "ansible_play_batch": names,
+            "hostvars": SimpleNamespace(raw_get=raws.get),
+        }
+        return call(ActionModule, options, variables, check_mode)
+
+    return judged
+
+
+@pytest.mark.parametrize(
+    "policy, reason",
+    [
+        ({}, "preflight failed: 1 of 2 nodes unfit (lost), tolerated 0"),
+        ({"max_unfit": "50%"}, None),
+        ({"max_unfit": 1, "unfit": ["fail", "warn"]}, "2 of 2 nodes unfit (lost, pending)"),
+        ({"warn_only": ["gpu_lost", "gpus_missing"]}, None),
+    ],
+)
+def test_the_policy_decides_whether_the_task_fails(verdict, policy, reason):
+    result, shown = verdict(["lost", "pending", "bare"], policy=policy)
+    assert result.get("failed", False) is (reason is not None) and result["passed"] is not bool(
+        reason
+    )
+    if reason:
+        assert reason in result["msg"] and "summary" not in result and "fit" not in result
+        assert shown[-3].startswith("preflight FAILED: ")
+    else:
+        assert result["fit"]["bare"] == "skipped" and result["summary"] == shown
+        assert shown[-3].startswith("preflight passed: ")
+
+
+def test_a_job_and_a_phase_name_the_run(verdict, tmp_path):
+    result, _shown = verdict(["well"], run="job42", run_id="second", phase="inflight")
+    assert result["run_id"] == "second" and not result.get("failed")
+    assert (tmp_path / "reports/job42/second/run.json").is_file()
+    again, _shown = verdict(["well"], run="job42", phase="postflight")
+    assert again["run_id"].startswith("job42-") and again["run_id"].endswith("-postflight")
+
+
+@pytest.mark.parametrize(
+    "options, named",
+    [
+        (
+            {"policy": {"max_unfit": "many"}},
+            "policy.max_unfit: 'many' is not accepted, give a number of nodes",
+        ),
+        ({"policy": "lenient"}, "argument 'policy' is of type "),
+        ({"run_id": "../escape"}, "run_id: '../escape' is not accepted"),
+        ({"run": "../escape"}, "'../escape'"),
+        ({"reports": "here"}, "reports: there is no such option, there are results,"),
+    ],
+)
+def test_a_wrong_option_is_named_and_costs_nothing_of_what_was_found(
+    verdict, tmp_path, options, named
+):
+    result, shown = verdict(["bare", "lost"], **options)
+    assert result["failed"] and named in result["msg"]
+    [path] = (tmp_path / "reports").glob("*/run.json")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["verdict"]["passed"] is False and named in document["verdict"]["reason"]
+    assert [node["name"] for node in document["nodes"]] == ["bare", "lost"]
+    assert any(line.startswith("  lost  FAIL") for line in shown)
+    assert any(line.startswith("preflight FAILED: ") for line in shown)
+
+
+def test_check_mode_writes_nothing(verdict, tmp_path):
+    result, shown = verdict(["well"], True, run="job42")
+    assert list(tmp_path.iterdir()) == [] and result["plan"] == []
+    assert shown[-1] == "no run document is written in check mode"
+
+
+def test_a_report_that_cannot_be_written_does_not_cost_the_verdict(verdict, tmp_path):
+    (tmp_path / "reports").write_text("in the way", encoding="utf-8")
+    result, shown = verdict(["lost"])
+    assert result["failed"] and "the run document could not be written: " in result["msg"]
+    assert any(line.startswith("  lost  FAIL") for line in shown)
+    assert shown[-1].startswith("run document: NOT WRITTEN") and result["summary"] == shown
+
+
+def test_what_is_written_beside_the_document_is_told_when_it_cannot_be(verdict, tmp_path):
+    (tmp_path / "reports/again/metrics.json").mkdir(parents=True)
+    result, shown = verdict(["well"], run_id="again")
+    assert result["failed"] and "the metrics could not be written: " in result["msg"]
+    assert shown[-2].startswith("metrics: NOT WRITTEN")
+    assert shown[-1] == "run document: reports/again/run.json"
+    document = json.loads((tmp_path / "reports/again/run.json").read_text(encoding="utf-8"))
+    assert document["verdict"]["passed"] is True
+
+
+def test_runs_that_end_in_the_same_second_have_directories_of_their_own(verdict, monkeypatch):
+    monkeypatch.setattr("time.time", lambda: 1.79e9)
+    first, second = (verdict(["well"])[0] for _again in range(2))
+    assert second["run_id"] == f"{first['run_id']}-2" and second["report"] != first["report"]
