@@ -12,9 +12,10 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..devices import pcie_state
+from ..devices.pcie_state import AerCounts, BridgeReading
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -31,10 +32,11 @@ from ...model import (
     Subject,
     short_pci,
 )
-from ...lenient import mapping, positive, sequence, whole_number
+from ...lenient import Unsigned, positive
 from ..framework.driver_findings import (
+    GpuReading,
+    all_gpus,
     judge_gpus,
-    listed_gpus,
     read_gpus,
     read_parts,
     unread_findings,
@@ -59,13 +61,44 @@ _REPLAYS = "nvmlDeviceGetPcieReplayCounter"
 # --- measuring ---
 
 
-def measure(probe: Probe) -> Readings:
-    """``gpus``, each with ``link`` (``generation`` and ``width`` now, ``max_*`` what GPU and slot
-    can do together, ``gpu_max_*`` what the GPU could), ``replays`` (packets sent again since the
-    driver was loaded), ``aer`` and ``bridges`` (see `pcie_link.bridges`). One with errors has
-    ``replays_meanwhile`` and ``aer_meanwhile`` too, of ``looked_seconds``; ``uptime_seconds`` is
-    the node's.
+class PcieLinkReading(TypedDict, total=False):
+    """Generations and lanes of a GPU's link, as the driver sees them, or sysfs where the driver does
+    not say.
     """
+
+    generation: Optional[Unsigned]
+    width: Optional[Unsigned]
+    #: The most that GPU and slot can do together.
+    max_generation: Optional[Unsigned]
+    max_width: Optional[Unsigned]
+    #: The most that the GPU can do.
+    gpu_max_generation: Optional[Unsigned]
+    gpu_max_width: Optional[Unsigned]
+
+
+class PcieLinkGpu(GpuReading, total=False):
+    link: PcieLinkReading
+    #: Packets sent again since the driver was loaded.
+    replays: Optional[Unsigned]
+    aer: Optional[AerCounts]
+    #: From the host down; the last one is the port that the GPU is plugged into.
+    bridges: List[Optional[BridgeReading]]
+    #: Of a GPU with errors: what was counted between two looks.
+    replays_meanwhile: Unsigned
+    aer_meanwhile: Unsigned
+
+
+class PcieLinkReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[PcieLinkGpu]]
+    #: The node's.
+    uptime_seconds: Optional[float]
+    #: Between the two looks at GPUs with errors.
+    looked_seconds: float
+
+
+def measure(probe: Probe) -> Readings:
+    """`PcieLinkReadings`: the links and their error counters."""
     readings = read_gpus(probe, lambda nvml, gpu: _read(probe, nvml, gpu))
     readings["uptime_seconds"] = probe.host.uptime()
     counted = [
@@ -128,58 +161,55 @@ def _read(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
 # --- judging (pure) ---
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
-    gpus = [gpu for gpu in listed_gpus(readings) if not gpu.get("error")]
-    uptime, seconds = (positive(readings.get(key)) for key in ("uptime_seconds", "looked_seconds"))
+def judge(readings: PcieLinkReadings, options: Options) -> CheckResult:
+    listed = all_gpus(readings.get("gpus"))
+    gpus = [gpu for gpu in listed if not gpu.get("error")]
+    uptime = positive(readings.get("uptime_seconds"))
+    seconds = positive(readings.get("looked_seconds"))
 
-    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+    def judge_gpu(gpu: PcieLinkGpu, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
         found = (
             _width_findings(gpu, subject, gpus)
             + _slot_findings(gpu, subject)
             + _replay_findings(gpu, subject, uptime, seconds)
         )
         found += _aer_findings(gpu.get("aer"), "its PCIe device", subject)
-        replays = whole_number(gpu.get("replays"))
+        replays = gpu.get("replays")
         return found, [
             Measurement("pcie_replays", replays, "replays", {"gpu": str(gpu.get("index"))})
         ] if replays is not None else []
 
-    return judge_gpus(NAME, listed_gpus(readings), judge_gpu, _summary, _bridge_findings(gpus))
+    return judge_gpus(NAME, listed, judge_gpu, _summary, _bridge_findings(gpus))
 
 
-def _width_findings(
-    gpu: Dict[str, Any], subject: Subject, gpus: List[Dict[str, Any]]
-) -> List[Finding]:
+def _width_findings(gpu: PcieLinkGpu, subject: Subject, gpus: List[PcieLinkGpu]) -> List[Finding]:
     """Lanes that did not come up. What GPU and slot can do is only proven where the port above is
     seen and agrees on the width it has.
     """
-    link = mapping(gpu.get("link"))
+    link = gpu.get("link", {})
     if not over_pcie(gpu.get("name")):
         return []
-    width, most = whole_number(link.get("width"), 1), whole_number(link.get("max_width"), 1)
-    if width is None or most is None:
+    width, most = link.get("width"), link.get("max_width")
+    if not width or not most:
         return unread_findings(
             gpu,
             subject,
-            [name for name, value in (("width", width), ("max_width", most)) if value is None],
+            [name for name, value in (("width", width), ("max_width", most)) if not value],
         )
     port = _port(gpu)
-    allowed = min(most, whole_number(port.get("max_link_width"), 1) or most)
+    allowed = min(most, port.get("max_link_width") or most)
     if width >= allowed:
         return []
     words = f"link is up at x{width} instead of x{allowed}"
     evidence = {"link": link, "port": port}
     alike = [other for other in gpus if other.get("name") == gpu.get("name")]
-    if len(alike) > 1 and all(
-        whole_number(mapping(other.get("link")).get("width"), 1) == width for other in alike
-    ):
+    if len(alike) > 1 and all(other.get("link", {}).get("width") == width for other in alike):
         message = (
             f"{words}, like all {len(alike)} GPUs of its model here, so that the board "
             "may be wired so; compare with other nodes of its make"
         )
         return [Finding("link_width", WARN, message, "watch", subject, evidence)]
-    if whole_number(port.get("current_link_width"), 1) != width:
+    if port.get("current_link_width") != width:
         message = (
             f"{words}, but the port above it is not seen to agree; in a virtual machine "
             "the host may give it no more"
@@ -197,27 +227,15 @@ def _width_findings(
     ]
 
 
-def _slot_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
+def _slot_findings(gpu: PcieLinkGpu, subject: Subject) -> List[Finding]:
     """What the GPU could do and its slot does not allow: told, and no fault."""
-    link = mapping(gpu.get("link"))
+    link = gpu.get("link", {})
     if not over_pcie(gpu.get("name")):
         return []
-    capable, allowed = (
-        whole_number(link.get("gpu_max_generation"), 1),
-        whole_number(link.get("max_generation"), 1),
-    )
-    lanes = whole_number(link.get("gpu_max_width"), 1)
-    slot_lanes = min(
-        (
-            one
-            for one in (
-                whole_number(link.get("max_width"), 1),
-                whole_number(_port(gpu).get("max_link_width"), 1),
-            )
-            if one
-        ),
-        default=None,
-    )
+    capable, allowed = link.get("gpu_max_generation"), link.get("max_generation")
+    lanes = link.get("gpu_max_width")
+    widths = (link.get("max_width"), _port(gpu).get("max_link_width"))
+    slot_lanes = min((width for width in widths if width), default=None)
     limits = (
         [f"PCIe {capable}.0, the slot allows {allowed}.0"]
         if capable and allowed and capable > allowed
@@ -236,7 +254,7 @@ def _slot_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
                 f"the GPU could do {' and '.join(limits)}",
                 "none",
                 subject,
-                link,
+                dict(link),
             )
         ]
         if limits
@@ -245,19 +263,14 @@ def _slot_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
 
 
 def _replay_findings(
-    gpu: Dict[str, Any], subject: Subject, uptime: Optional[float], seconds: Optional[float]
+    gpu: PcieLinkGpu, subject: Subject, uptime: Optional[float], seconds: Optional[float]
 ) -> List[Finding]:
     """Packets sent again, and errors corrected, against what the specification's bit error rate
     allows a link of its class.
     """
-    link = mapping(gpu.get("link"))
-    generation, width = (
-        whole_number(link.get("max_generation"), 1),
-        whole_number(link.get("max_width"), 1),
-    )
-    replays = whole_number(gpu.get("replays"))
-    per_minute = replays_per_minute(generation or 3, width or 16)
-    reported = whole_number(gpu.get("aer_meanwhile"), 1)
+    link = gpu.get("link", {})
+    replays, reported = gpu.get("replays"), gpu.get("aer_meanwhile")
+    per_minute = replays_per_minute(link.get("max_generation") or 3, link.get("max_width") or 16)
     found = []
     if reported and seconds and reported > _BY_CHANCE + per_minute * seconds / 60:
         message = (
@@ -276,7 +289,7 @@ def _replay_findings(
         )
     if not replays:
         return found
-    meanwhile = whole_number(gpu.get("replays_meanwhile")) or 0
+    meanwhile = gpu.get("replays_meanwhile", 0)
     evidence = {
         "replays": replays,
         "replays_meanwhile": meanwhile,
@@ -299,11 +312,11 @@ def _replay_findings(
     return found + [Finding("pcie_replays", PASS, message, "none", subject, evidence)]
 
 
-def _aer_findings(counts: Any, whose: str, subject: Subject) -> List[Finding]:
+def _aer_findings(counts: Optional[AerCounts], whose: str, subject: Subject) -> List[Finding]:
     """Errors since boot. Fatal ones ended a transfer for good; those at boot (unsupported requests)
     are among the non-fatal.
     """
-    fatal = whole_number(mapping(counts).get("fatal"), 1)
+    fatal = counts.get("fatal") if counts else None
     if fatal:
         message = (
             f"{whose} has reported {fatal} fatal PCIe error{'s' if fatal > 1 else ''} "
@@ -313,14 +326,14 @@ def _aer_findings(counts: Any, whose: str, subject: Subject) -> List[Finding]:
     return []
 
 
-def _bridge_findings(gpus: List[Dict[str, Any]]) -> List[Finding]:
+def _bridge_findings(gpus: List[PcieLinkGpu]) -> List[Finding]:
     """The links between the bridges above the GPUs, each once. The GPU's own link is judged with
     the GPU.
     """
-    pairs: Dict[str, Tuple[Dict[str, Any], Dict[str, Any], List[Dict[str, Any]]]] = {}
-    seen: Dict[str, Tuple[Dict[str, Any], List[Dict[str, Any]]]] = {}
+    pairs: Dict[str, Tuple[BridgeReading, BridgeReading, List[PcieLinkGpu]]] = {}
+    seen: Dict[str, Tuple[BridgeReading, List[PcieLinkGpu]]] = {}
     for gpu in gpus:
-        above = [bridge for bridge in sequence(gpu.get("bridges")) if isinstance(bridge, dict)]
+        above = [bridge for bridge in gpu.get("bridges", []) if bridge is not None]
         for bridge in above:
             seen.setdefault(str(bridge.get("pci")), (bridge, []))[1].append(gpu)
         # From the GPU up: its port, then pairs of a switch's upper end and the port that this is
@@ -356,7 +369,7 @@ def _bridge_findings(gpus: List[Dict[str, Any]]) -> List[Finding]:
     return found
 
 
-def _lack(upper: Dict[str, Any], lower: Dict[str, Any]) -> str:
+def _lack(upper: BridgeReading, lower: BridgeReading) -> str:
     """What a link between two bridges has less than both ends can; "" where nothing, or where the
     two are not seen to be the ends of one link.
     """
@@ -385,19 +398,16 @@ def _known(values: List[Optional[float]]) -> List[float]:
     return [value for value in values if value is not None]
 
 
-def _summary(gpus: List[Dict[str, Any]]) -> str:
+def _summary(gpus: List[PcieLinkGpu]) -> str:
     """One line for a healthy node, with the numbers."""
-    links = [mapping(gpu.get("link")) for gpu in gpus if over_pcie(gpu.get("name"))]
+    links = [gpu.get("link", {}) for gpu in gpus if over_pcie(gpu.get("name"))]
     if not links:
         return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} whose data does not go over PCIe"
     classes = sorted(
         {f"PCIe {link.get('max_generation')}.0 x{link.get('width')}" for link in links}
     )
     resting = sum(
-        1
-        for link in links
-        if (whole_number(link.get("generation"), 1) or 0)
-        < (whole_number(link.get("max_generation"), 1) or 0)
+        1 for link in links if (link.get("generation") or 0) < (link.get("max_generation") or 0)
     )
     rest = f", {resting} at rest in a lower generation" if resting else ""
     return (
@@ -406,19 +416,18 @@ def _summary(gpus: List[Dict[str, Any]]) -> str:
     )
 
 
-def _gpus(gpus: List[Dict[str, Any]]) -> str:
+def _gpus(gpus: List[PcieLinkGpu]) -> str:
     return f"GPU{'s' if len(gpus) > 1 else ''} {', '.join(str(gpu.get('index')) for gpu in gpus)}"
 
 
-def _port(gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _port(gpu: PcieLinkGpu) -> BridgeReading:
     """The port that the GPU is plugged into, empty where it is not seen."""
-    above = sequence(gpu.get("bridges"))
-    return mapping(above[-1]) if above else {}
+    above = gpu.get("bridges")
+    return above[-1] or {} if above else {}
 
 
-def _name(bridge: Dict[str, Any]) -> str:
-    pci = bridge.get("pci")
-    return short_pci(pci) if isinstance(pci, str) else "?"
+def _name(bridge: BridgeReading) -> str:
+    return short_pci(bridge.get("pci")) or "?"
 
 
 CHECK = Check(
@@ -429,6 +438,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=PcieLinkReadings,
     metrics=(
         CheckMetric(
             "pcie_replays",

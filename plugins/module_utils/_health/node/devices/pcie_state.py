@@ -6,13 +6,40 @@ from __future__ import annotations
 
 import os
 import re
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Literal, Optional, Tuple, TypedDict
 
 from ..system.host import Host, sysfs_name
 from ...knowledge.links import GENERATIONS
+from ...lenient import Unsigned
 from ...model import normalise_pci
 
+_AER_KINDS: Tuple[Literal["correctable", "nonfatal", "fatal"], ...] = (
+    "correctable",
+    "nonfatal",
+    "fatal",
+)
 _ADDRESS = r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
+
+
+class AerCounts(TypedDict, total=False):
+    """Errors that a device has reported since it was found (Linux,
+    Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats).
+    """
+
+    correctable: Unsigned
+    nonfatal: Unsigned
+    fatal: Unsigned
+
+
+class BridgeReading(TypedDict, total=False):
+    """A port or switch above a device, and its link as sysfs shows it: GT/s and lanes."""
+
+    pci: str
+    current_link_speed: Optional[float]
+    current_link_width: Optional[Unsigned]
+    max_link_speed: Optional[float]
+    max_link_width: Optional[Unsigned]
+    aer: Optional[AerCounts]
 
 
 def limits(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
@@ -56,30 +83,31 @@ def replays(nvml: Any, gpu: Dict[str, Any], link: Dict[str, Any]) -> Optional[in
     return after - link["replays"] if after is not None and link["replays"] is not None else None
 
 
-def bridges(host: Host, bus_id: str) -> List[Dict[str, Any]]:
-    """The ports and switches above a device, the host's own port first, each with its link as sysfs
-    shows it and its ``aer`` counts.
-    """
-    keys = ("current_link_speed", "current_link_width", "max_link_speed", "max_link_width")
-    found = []
-    for name in _above(host, bus_id):
-        link = host.pci_link(name)
-        found.append(
-            {"pci": normalise_pci(name), **{key: link[key] for key in keys}, "aer": aer(host, name)}
-        )
-    return found
+def bridges(host: Host, bus_id: str) -> List[BridgeReading]:
+    """The ports and switches above a device, the host's own port first."""
+    return [_bridge(host, name) for name in _above(host, bus_id)]
 
 
-def aer(host: Host, bus_id: str) -> Optional[Dict[str, int]]:
-    """Errors that the device has reported since it was found (Linux,
-    Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats); None where it counts none.
-    """
-    counts = {}
-    for kind in ("correctable", "nonfatal", "fatal"):
+def _bridge(host: Host, name: str) -> BridgeReading:
+    link = host.pci_link(name)
+    return {
+        "pci": normalise_pci(name),
+        "current_link_speed": link["current_link_speed"],
+        "current_link_width": link["current_link_width"],
+        "max_link_speed": link["max_link_speed"],
+        "max_link_width": link["max_link_width"],
+        "aer": aer(host, name),
+    }
+
+
+def aer(host: Host, bus_id: str) -> Optional[AerCounts]:
+    """What the device reports; None where it counts nothing."""
+    counts: AerCounts = {}
+    for kind in _AER_KINDS:
         text = host.text("sys/bus/pci/devices", sysfs_name(bus_id), f"aer_dev_{kind}")
         total = re.search(r"^TOTAL_ERR_\w+ (\d+)$", text or "", re.MULTILINE)
         if total:
-            counts[kind] = int(total.group(1))
+            counts[kind] = Unsigned(int(total.group(1)))
     return counts or None
 
 
