@@ -10,10 +10,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_visibility import (
+    CHECK,
     VARIABLES,
-    judge,
     satisfied,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 DEVICES = ["nvidia-uvm", "nvidia0", "nvidia1", "nvidiactl"]
 

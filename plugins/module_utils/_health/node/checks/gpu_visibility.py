@@ -15,13 +15,15 @@ from __future__ import annotations
 import operator
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
+from ..framework.driver_findings import GpuReading
 from ..system.host import Host
+from ...lenient import Unsigned, whole_number
 from ...model import (
     FAIL,
     PASS,
@@ -80,12 +82,32 @@ _COMPARISONS: Dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
+class DriverErrorReading(TypedDict, total=False):
+    """`nvml.DriverError.to_dict`."""
+
+    kind: str
+    call: Optional[str]
+    code: Optional[int]
+    text: Optional[str]
+
+
+class VisibilityReadings(TypedDict, total=False):
+    #: What tells that this is a container, empty on a plain host.
+    container: List[Optional[str]]
+    environment: Dict[str, Optional[str]]
+    #: Names of /dev/nvidia*.
+    devices: List[str]
+    #: None, with ``driver_error``, where the driver gave none.
+    gpus: Optional[List[GpuReading]]
+    driver_version: Optional[str]
+    #: 13000 is 13.0.
+    cuda_version: Optional[Unsigned]
+    brand: Optional[str]
+    driver_error: DriverErrorReading
+
+
 def measure(probe: Probe) -> Readings:
-    """``container`` (what tells that this is one, empty on a plain host), ``environment`` by name,
-    ``devices`` (names of /dev/nvidia*), ``gpus`` as NVML lists them (None with ``driver_error``
-    where it gave none), ``driver_version``, ``cuda_version`` as NVML has it (13000 is 13.0) and
-    ``brand``.
-    """
+    """`VisibilityReadings`."""
     from ..devices.nvml import DriverError
 
     readings: Readings = {"container": _signs(probe.host)}
@@ -119,10 +141,9 @@ def _signs(host: Host) -> List[str]:
     return found + (["/proc/1/cgroup"] if _CGROUPS.search(host.text("proc/1/cgroup") or "") else [])
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
+def judge(readings: VisibilityReadings, options: Options) -> CheckResult:
     signs = readings.get("container")
-    if not isinstance(signs, list):
+    if signs is None:
         return concluded(
             NAME,
             [Finding("not_read", UNKNOWN, "whether this is a container was not read", "watch")],
@@ -130,8 +151,8 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         )
     if not signs:
         return CheckResult(NAME, SKIP, "not in a container")
-    environment = readings.get("environment")
-    if not isinstance(environment, dict) or "gpus" not in readings:
+    given = readings.get("environment")
+    if given is None or "gpus" not in readings:
         return concluded(
             NAME,
             [
@@ -141,15 +162,8 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             ],
             "",
         )
-    given = {name: value if isinstance(value, str) else None for name, value in environment.items()}
-    gpus = readings["gpus"]
-    shown = [gpu for gpu in gpus if isinstance(gpu, dict)] if isinstance(gpus, list) else []
-    devices = (
-        [str(name) for name in readings.get("devices") or []]
-        if isinstance(readings.get("devices"), list)
-        else []
-    )
-    requested = options.get("requested")
+    shown, devices = readings["gpus"] or [], readings.get("devices", [])
+    requested = whole_number(options.get("requested"))
     findings = _missing(given.get("NVIDIA_VISIBLE_DEVICES"), shown, devices, requested, readings)
     if shown:
         findings += _too_many(given.get("NVIDIA_VISIBLE_DEVICES"), shown, requested, devices)
@@ -166,8 +180,8 @@ def judge(readings: Readings, options: Options) -> CheckResult:
 
 
 def _too_few(
-    shown: List[Dict[str, Any]],
-    requested: Any,
+    shown: List[GpuReading],
+    requested: Optional[int],
     named: List[str],
     absent: List[str],
     evidence: Dict[str, Any],
@@ -192,7 +206,9 @@ def _too_few(
     return []
 
 
-def _nothing_asked(asked: Optional[str], requested: Any, evidence: Dict[str, Any]) -> Finding:
+def _nothing_asked(
+    asked: Optional[str], requested: Optional[int], evidence: Dict[str, Any]
+) -> Finding:
     """No GPU is given to the container, and its environment asks for none."""
     message = (
         "no GPU is given to this container, and NVIDIA_VISIBLE_DEVICES is "
@@ -205,14 +221,13 @@ def _nothing_asked(asked: Optional[str], requested: Any, evidence: Dict[str, Any
 
 def _missing(
     asked: Optional[str],
-    shown: List[Dict[str, Any]],
+    shown: List[GpuReading],
     devices: List[str],
-    requested: Any,
-    readings: Readings,
+    requested: Optional[int],
+    readings: VisibilityReadings,
 ) -> List[Finding]:
     """GPUs that were asked for and are not shown; with why that may be."""
-    told = readings.get("driver_error")
-    error: Dict[str, Any] = told if isinstance(told, dict) else {}
+    error = readings.get("driver_error") or {}
     files = [name for name in devices if name[6:].isdecimal() or name == "dxg"]
     evidence = {
         "asked": asked,
@@ -256,12 +271,12 @@ def _missing(
 
 
 def _too_many(
-    asked: Optional[str], shown: List[Dict[str, Any]], requested: Any, devices: List[str]
+    asked: Optional[str], shown: List[GpuReading], requested: Optional[int], devices: List[str]
 ) -> List[Finding]:
     """GPUs that the container has beyond those it asked for, and that others may have been given."""
     named = _named(asked)
     evidence = {"asked": asked, "requested": requested, "shown": len(shown), "devices": devices}
-    if isinstance(requested, int) and len(shown) > requested:
+    if requested is not None and len(shown) > requested:
         how = (
             f"NVIDIA_VISIBLE_DEVICES is {asked!r}"
             if asked
@@ -311,15 +326,15 @@ def _unusable(capabilities: Optional[str], devices: List[str]) -> List[Finding]:
     return found
 
 
-def _required(given: Dict[str, Optional[str]], readings: Readings) -> List[Finding]:
+def _required(given: Dict[str, Optional[str]], readings: VisibilityReadings) -> List[Finding]:
     """What the image says it needs of the driver. It is a warning: the container runs, so that the
     runtime was not made to refuse it.
     """
     required = given.get("NVIDIA_REQUIRE_CUDA")
     if not required or (given.get("NVIDIA_DISABLE_REQUIRE") or "").lower() in ("1", "true"):
         return []
-    cuda = readings.get("cuda_version")
-    cuda = f"{cuda // 1000}.{cuda % 1000 // 10}" if isinstance(cuda, int) and cuda > 0 else None
+    version = readings.get("cuda_version")
+    cuda = f"{version // 1000}.{version % 1000 // 10}" if version else None
     known = {"cuda": cuda, "driver": readings.get("driver_version"), "brand": readings.get("brand")}
     met = satisfied(required, {name: str(value) for name, value in known.items() if value})
     evidence = {"required": required[:500], **known}
@@ -395,7 +410,7 @@ def _named(asked: Optional[str]) -> Optional[List[str]]:
     )
 
 
-def _is(gpu: Dict[str, Any], name: str) -> bool:
+def _is(gpu: GpuReading, name: str) -> bool:
     """A UUID may be given by its beginning."""
     subject = gpu_subject(gpu)
     return (subject.uuid or "").startswith(name) if name.startswith("GPU-") else False
@@ -408,6 +423,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=VisibilityReadings,
     options={"requested": {"type": "int"}},
     metrics=(
         CheckMetric(
