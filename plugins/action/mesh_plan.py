@@ -91,7 +91,9 @@ class ActionModule(_once.Once):
         # As text, since Ansible goes through all that is registered item by item.
         return {**found, "frozen": json.dumps(frozen)}
 
-    def _look_ahead(self, settings: plan.Settings, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+    def _look_ahead(
+        self, settings: plan.MeshSettings, variables: dict[str, t.Any]
+    ) -> dict[str, t.Any]:
         """What can be said before any host is asked: for a host all alone, that is all."""
         hosts = _hosts.hosts_of(variables)
         if not settings.checks:
@@ -107,7 +109,7 @@ class ActionModule(_once.Once):
         return {"checks": list(settings.checks), "gate": gate, "goes_on": True}
 
     def _plan(
-        self, options: dict[str, t.Any], settings: plan.Settings, variables: dict[str, t.Any]
+        self, options: dict[str, t.Any], settings: plan.MeshSettings, variables: dict[str, t.Any]
     ) -> dict[str, t.Any]:
         raws = _hosts.raws(variables)
         facts = _facts(raws, options["facts"])
@@ -203,7 +205,7 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
     return _options.validated(_OPTIONS, given)
 
 
-def settings_of(options: dict[str, t.Any]) -> plan.Settings:
+def settings_of(options: dict[str, t.Any]) -> plan.MeshSettings:
     """The part of the plan's settings that does not depend on the hosts. Without checks, no mesh
     was asked for.
     """
@@ -216,7 +218,7 @@ def settings_of(options: dict[str, t.Any]) -> plan.Settings:
     for name in CHECKS:
         of_checks[name], words = _options_of(name, given.get(name, {}))
         more.update(words)
-    settings = plan.Settings(
+    settings = plan.MeshSettings(
         checks=[name for name in CHECKS if name in names],
         rounds=more.get("rounds", _rounds(options["rounds"])),
         plane_class=more.get("plane"),

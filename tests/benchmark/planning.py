@@ -74,7 +74,7 @@ def measure(count, rounds):
     hosts = {f"gpu{number:04}": facts(number) for number in range(count)}
     racks = {host: f"r{number // 32}" for number, host in enumerate(hosts)}
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    settings = plan.Settings(
+    settings = plan.MeshSettings(
         rounds=rounds, seed=7, group_of=racks, group_by="rack", options=OPTIONS
     )
     began = time.process_time()

@@ -86,7 +86,7 @@ def run(cluster, facts, seed, rounds=5, duration=2.0, together=True, alive=None,
         },
         "ping_mesh": {**ping_mesh.CHECK.defaults(), **(options or {}).get("ping_mesh", {})},
     }
-    settings = plan.Settings(
+    settings = plan.MeshSettings(
         rounds=rounds,
         together=together,
         interfaces={host: list(PLANES) for host in cluster.hosts},

@@ -84,7 +84,7 @@ def planned(
         "iperf3_pairs": {**iperf3_pairs.CHECK.defaults(), **(iperf or {})},
         "ping_mesh": {**ping_mesh.CHECK.defaults(), **(ping or {})},
     }
-    settings = plan.Settings(
+    settings = plan.MeshSettings(
         checks=list(checks),
         rounds=rounds,
         interfaces={},

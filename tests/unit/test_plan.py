@@ -97,7 +97,7 @@ def fleet(count, **of_hosts):
 def make(hosts, ping=None, iperf=None, **settings):
     options = {"ping_mesh": {**PING, **(ping or {})}, "iperf3_pairs": {**IPERF, **(iperf or {})}}
     return plan.make(
-        hosts, plan.Settings(**{"seed": 7, "options": options, **settings}), NOW, "run"
+        hosts, plan.MeshSettings(**{"seed": 7, "options": options, **settings}), NOW, "run"
     )
 
 

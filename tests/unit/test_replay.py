@@ -544,7 +544,7 @@ def meshed(world):
         "iperf3_pairs": iperf3_pairs.CHECK.defaults(),
         "ping_mesh": ping_mesh.CHECK.defaults(),
     }
-    settings = plan.Settings(
+    settings = plan.MeshSettings(
         checks=list(judge.CHECKS),
         rounds=5,
         interfaces={},

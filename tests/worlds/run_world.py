@@ -262,7 +262,7 @@ def large(hosts, seed=0):
 def planned(hosts, racks=2, rounds=5, planes=2, peers=32, seed=1, speed=10_000_000_000):
     """The plan of a mesh of these hosts; no racks, no groups."""
     facts = {name: _facts(number, planes, speed) for number, name in enumerate(hosts, 1)}
-    settings = plan.Settings(
+    settings = plan.MeshSettings(
         checks=list(judge.CHECKS),
         rounds=rounds,
         interfaces={},

@@ -21,14 +21,14 @@ GB = 1e9
 WRONG_NODE = 0.7
 
 
-class Row(NamedTuple):
+class LinkBandwidth(NamedTuple):
     """Below ``fail`` the link is broken, below ``warn`` it is worth a look (bytes/s, either
     direction).
     """
 
     fail: float
     warn: float
-    #: The class the row is for, as a person says it: ``PCIe 5.0 x16``.
+    #: The class of link, as a person says it: ``PCIe 5.0 x16``.
     detail: str
     source: str
 
@@ -69,11 +69,11 @@ _REPLAYS_PER_LANE: Dict[int, float] = {3: 0.48, 4: 0.96, 5: 1.92, 6: 3.84}
 
 #: Part of the model's name -> (PCIe generation the row is for, or None when the host link is not
 #: PCIe; row).
-_MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
+_MODELS: Tuple[Tuple[str, Optional[int], Optional[LinkBandwidth]], ...] = (
     (
         "GH200",
         None,
-        Row(
+        LinkBandwidth(
             230 * GB,
             260 * GB,
             "NVLink-C2C",
@@ -84,7 +84,7 @@ _MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
     (
         "GB200",
         None,
-        Row(
+        LinkBandwidth(
             230 * GB,
             260 * GB,
             "NVLink-C2C",
@@ -95,7 +95,7 @@ _MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
     (
         "GB300",
         None,
-        Row(
+        LinkBandwidth(
             230 * GB,
             260 * GB,
             "NVLink-C2C",
@@ -109,7 +109,7 @@ _MODELS: Tuple[Tuple[str, Optional[int], Optional[Row]], ...] = (
     (
         "V100",
         3,
-        Row(
+        LinkBandwidth(
             9.0 * GB, 10.0 * GB, "PCIe 3.0 x16", "Azure NHC's floors for ND40 and NC V100: 9 to 10"
         ),
     ),
@@ -121,7 +121,9 @@ def replays_per_minute(generation: int, width: int) -> float:
     return _REPLAYS_PER_LANE[min(max(generation, 3), 6)] * width
 
 
-def expected_bandwidth(generation: Any, width: Any, model: Optional[str] = None) -> Optional[Row]:
+def expected_bandwidth(
+    generation: Any, width: Any, model: Optional[str] = None
+) -> Optional[LinkBandwidth]:
     """The row for a link by its *maximum* PCIe generation and width (what GPU and slot can do
     together), and the GPU's model.
 
@@ -144,7 +146,7 @@ def expected_bandwidth(generation: Any, width: Any, model: Optional[str] = None)
     for name, only, row in known:
         if only == generation and row is not None:
             fail, warn, source, detail = row.fail, row.warn, row.source, f"{detail}, {name}"
-    return Row(fail * width / 16, warn * width / 16, detail, source)
+    return LinkBandwidth(fail * width / 16, warn * width / 16, detail, source)
 
 
 def over_pcie(model: Any) -> bool:

@@ -1,15 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From the pairs that were measured to what is broken: the fewest causes that explain every bad
-observation.
+"""Localise faults: find the smallest set of causes that explains all bad observations.
 
-A part that may be to blame (an interface, the path between two groups) has its observations in
-three slots: what it sends, what it receives, and what has no direction (a ping: it is bad whichever
-way is). A slot that is bad with nearly everybody makes the part a candidate; the candidate that
-explains most is taken first, what it explains counts against nobody else, and so on. What is left
-over lies between two ends that are both good elsewhere, which makes it their link, or cannot be
-told. Rates and pings are kept apart: a good ping says nothing about a slow rate, nor the other way
-round.
+Each part (an interface, or the path between two groups) counts its observations in three slots:
+sent, received, or undirected (pings). It is a hypothesis when at least 80 % of one slot is bad.
+Greedy cover: accept the hypothesis that explains most bad observations, remove these, repeat. A
+remaining bad pair whose two ends are good elsewhere is a link fault; every other remainder is
+undecided, with the pairs to measure next. Rates and pings are never mixed: a good ping says nothing
+about a slow rate, nor the other way round.
 """
 
 from __future__ import annotations
@@ -31,14 +29,14 @@ from typing import (
 )
 
 from .observation import Observation
-from .retest import ELSEWHERE, PARTNERS, Pair, Roster
+from .retest import ELSEWHERE, PARTNERS, Pair, PartnerPool
 
 NODE, INTERFACE, LINK, PATH, UNDECIDED = SCOPES = ("node", "interface", "link", "path", "undecided")
 BOTH, TRANSMIT, RECEIVE, FORWARD = "both", "transmit", "receive", "forward"
 
-#: Healthy partners on whose word a node or an interface is blamed, and nodes on either side of a
-#: path.
-WORDS = 2
+#: Healthy partners that a faulty node or interface is bad with at least, and nodes on either side of
+#: a faulty path at least.
+LEAST_PARTNERS = 2
 #: Share of good observations among those that a cause says should be bad.
 TOLERATED = 0.2
 #: Share of bad ones from which on a slot may go along with one that is bad throughout, or looks
@@ -72,7 +70,7 @@ class Cause(NamedTuple):
     groups: Tuple[str, ...]
     #: What it explains.
     bad: Tuple[Observation, ...]
-    #: The healthy ones whose word it is; of a link some of those with whom its ends are good.
+    #: The healthy nodes that saw it; of a link some of those with which its ends are good.
     partners: Tuple[str, ...]
     #: Good ones that speak against it.
     against: Tuple[Observation, ...]
@@ -87,7 +85,7 @@ _SLOTS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
 _RANKS = {PATH: 0, UNDECIDED: 1, INTERFACE: 2}
 
 
-class _Suspect:
+class _FabricPart:
     """An interface or a path with the numbers of its observations by slot."""
 
     __slots__ = ("scope", "plane", "names", "bad", "good")
@@ -98,10 +96,10 @@ class _Suspect:
         self.good: Tuple[List[int], ...] = ([], [], [])
 
 
-class _Charge(NamedTuple):
-    """A suspect that may be blamed: how much it would explain, in which slots, on whose word."""
+class _Hypothesis(NamedTuple):
+    """A part that may be faulty: how much it would explain, in which slots, seen by which partners."""
 
-    suspect: _Suspect
+    part: _FabricPart
     scope: str
     gain: int
     slots: Tuple[int, ...]
@@ -114,53 +112,53 @@ class _Charge(NamedTuple):
         return -self.gain, _RANKS[self.scope]
 
     def explains(self) -> List[int]:
-        return [number for slot in self.slots for number in self.suspect.bad[slot]]
+        return [number for slot in self.slots for number in self.part.bad[slot]]
 
 
 def localise(observations: Sequence[Observation], groups: Mapping[str, str]) -> List[Cause]:
     """The fewest causes that explain the bad observations, and what stays undecided. ``groups``: a
     node's rack or the like.
     """
-    case = _Case([one for one in observations if one.source != one.target], groups)
-    if not case.bad:
+    localiser = _Localiser([one for one in observations if one.source != one.target], groups)
+    if not localiser.bad:
         return []
-    case.blame()
-    causes = case.nodes()
-    case.sort_what_is_left()
-    causes += case.paths() + case.links() + case.undecided()
+    localiser.accept_hypotheses()
+    causes = localiser.nodes()
+    localiser.sort_what_is_left()
+    causes += localiser.paths() + localiser.links() + localiser.undecided()
     return sorted(
         causes,
         key=lambda cause: (SCOPES.index(cause.scope), cause.nodes, cause.groups, cause.plane or ""),
     )
 
 
-class _Case:
-    """The observations, indexed, and the charges that hold so far."""
+class _Localiser:
+    """The observations, indexed, and the hypotheses that hold so far."""
 
     def __init__(self, observations: List[Observation], groups: Mapping[str, str]) -> None:
         self.seen, self.groups = observations, groups
         self.bad = [number for number, one in enumerate(observations) if one.bad]
-        self.ports: Dict[Tuple[str, str], _Suspect] = {}
-        self.routes: Dict[Tuple[str, str, str], _Suspect] = {}
+        self.ports: Dict[Tuple[str, str], _FabricPart] = {}
+        self.routes: Dict[Tuple[str, str, str], _FabricPart] = {}
         #: How many observations there are, by plane and whether directed.
         self.totals: Dict[Tuple[str, bool], int] = {}
-        #: The bad ones that no suspect interface or path could explain: the scattered ones. None
+        #: The bad ones that no interface or path could explain: the scattered ones. None
         #: while that is not known.
         self.scattered: Optional[Dict[Tuple[str, bool], int]] = None
         self.groups_of: Dict[str, Set[str]] = {}
         self.ports_on: Dict[str, int] = {}
         self._index()
-        #: By observation, how many charges explain it.
+        #: By observation, how many hypotheses explain it.
         self.cover = [0] * len(observations)
-        self.charges: List[_Charge] = []
-        self.blamed: Set[Tuple[str, str]] = set()
-        self.blamed_slots: Set[Tuple[str, str, int]] = set()
+        self.hypotheses: List[_Hypothesis] = []
+        self.faulty: Set[Tuple[str, str]] = set()
+        self.faulty_slots: Set[Tuple[str, str, int]] = set()
         #: By plane, node and slot: the groups of those it is good with and of those it is bad with.
         self._met_groups: Dict[Tuple[str, str, int], Tuple[Set[str], Set[str]]] = {}
-        #: What no charge explains: by link, and with the ends that it may be.
+        #: What no hypothesis explains: by link, and with the ends that it may be.
         self._links: Dict[Tuple[str, str, str], List[int]] = {}
         self._doubts: Dict[int, Tuple[str, ...]] = {}
-        self._partners: Optional[Roster] = None
+        self._partners: Optional[PartnerPool] = None
 
     def _index(self) -> None:
         ports = self.ports
@@ -170,7 +168,7 @@ class _Case:
             for node, slot in ((one.source, _OUT), (one.target, _IN)):
                 port = ports.get((one.plane, node))
                 if port is None:
-                    port = ports[(one.plane, node)] = _Suspect(INTERFACE, one.plane, node)
+                    port = ports[(one.plane, node)] = _FabricPart(INTERFACE, one.plane, node)
                 (port.bad if one.bad else port.good)[slot if one.directed else _ANY].append(number)
         for plane, node in ports:
             self.ports_on[plane] = self.ports_on.get(plane, 0) + 1
@@ -179,7 +177,7 @@ class _Case:
             for key, slot in self._routes(self.seen[number]):
                 route = self.routes.get(key)
                 if route is None:
-                    route = self.routes[key] = _Suspect(PATH, *key)
+                    route = self.routes[key] = _FabricPart(PATH, *key)
                 route.bad[slot].append(number)
         for number, one in enumerate(self.seen if self.routes else []):
             for key, slot in [] if one.bad else self._routes(one):
@@ -206,17 +204,17 @@ class _Case:
             ((one.plane, ELSEWHERE, ELSEWHERE), _OUT if one.directed else _ANY),
         ]
 
-    # ---- whom to blame ----
+    # ---- hypotheses ----
 
-    def blame(self) -> None:
-        """Charge what explains most until nothing can be charged. Who would not be charged had all
-        others been charged before is let go, and it starts again.
+    def accept_hypotheses(self) -> None:
+        """Accept what explains most until nothing can be accepted. A hypothesis that would not be
+        accepted after all others is banned, and the cover starts again.
         """
         may_explain = {
             number
-            for charge in map(self._weigh, self._suspects())
-            if charge
-            for number in charge.explains()
+            for hypothesis in map(self._weigh, self._bad_parts())
+            if hypothesis
+            for number in hypothesis.explains()
         }
         self.scattered = dict.fromkeys(self.totals, 0)
         for number in self.bad:
@@ -225,95 +223,97 @@ class _Case:
             )
         banned: Set[int] = set()
         while True:
-            self._charge_greedily(banned)
+            self._cover_greedily(banned)
             standing = [
-                self._weigh(charge.suspect, frozenset(charge.explains())) for charge in self.charges
+                self._weigh(hypothesis.part, frozenset(hypothesis.explains()))
+                for hypothesis in self.hypotheses
             ]
-            fallen = [charge for charge, again in zip(self.charges, standing) if again is None]
+            fallen = [
+                hypothesis for hypothesis, again in zip(self.hypotheses, standing) if again is None
+            ]
             if not fallen:
-                # By now some of the partners may be blamed themselves.
-                self.charges = [
-                    charge._replace(partners=again.partners)
-                    for charge, again in zip(self.charges, standing)
+                # By now some of the partners may be faulty themselves.
+                self.hypotheses = [
+                    hypothesis._replace(partners=again.partners)
+                    for hypothesis, again in zip(self.hypotheses, standing)
                     if again
                 ]
                 return
-            weakest = max(charge.rank for charge in fallen)
-            banned.update(id(charge.suspect) for charge in fallen if charge.rank == weakest)
+            weakest = max(hypothesis.rank for hypothesis in fallen)
+            banned.update(
+                id(hypothesis.part) for hypothesis in fallen if hypothesis.rank == weakest
+            )
 
-    def _suspects(self) -> List[_Suspect]:
+    def _bad_parts(self) -> List[_FabricPart]:
         return [
             one for one in list(self.ports.values()) + list(self.routes.values()) if any(one.bad)
         ]
 
-    def _charge_greedily(self, banned: Set[int]) -> None:
-        self.cover, self.charges, self.blamed, self.blamed_slots = (
+    def _cover_greedily(self, banned: Set[int]) -> None:
+        self.cover, self.hypotheses, self.faulty, self.faulty_slots = (
             [0] * len(self.seen),
             [],
             set(),
             set(),
         )
-        suspects = [one for one in self._suspects() if id(one) not in banned]
+        parts = [one for one in self._bad_parts() if id(one) not in banned]
         heap: List[Tuple[Tuple[int, int], int]] = []
-        for number, suspect in enumerate(suspects):
-            self._put(heap, number, self._weigh(suspect))
+        for number, part in enumerate(parts):
+            self._put(heap, number, self._weigh(part))
         while heap:
-            # What explains equally much is charged together: none of them goes first because of its
-            # name.
+            # Hypotheses that explain equally much are accepted together: a name gives no precedence.
             first, together = heap[0][0], []
             while heap and heap[0][0] == first:
                 _rank, number = heapq.heappop(heap)
-                charge = self._weigh(suspects[number])
-                if charge and charge.rank == first:
-                    together.append(charge)
+                hypothesis = self._weigh(parts[number])
+                if hypothesis and hypothesis.rank == first:
+                    together.append(hypothesis)
                 else:
-                    self._put(heap, number, charge)
-            for charge in together:
-                self._charge(charge)
+                    self._put(heap, number, hypothesis)
+            for hypothesis in together:
+                self._accept(hypothesis)
 
     @staticmethod
     def _put(
-        heap: List[Tuple[Tuple[int, int], int]], number: int, charge: Optional[_Charge]
+        heap: List[Tuple[Tuple[int, int], int]], number: int, hypothesis: Optional[_Hypothesis]
     ) -> None:
-        if charge:
-            heapq.heappush(heap, (charge.rank, number))
+        if hypothesis:
+            heapq.heappush(heap, (hypothesis.rank, number))
 
-    def _charge(self, charge: _Charge) -> None:
-        self.charges.append(charge)
-        for number in charge.explains():
+    def _accept(self, hypothesis: _Hypothesis) -> None:
+        self.hypotheses.append(hypothesis)
+        for number in hypothesis.explains():
             self.cover[number] += 1
-        if charge.scope == INTERFACE:
-            port = (charge.suspect.plane, charge.suspect.names[0])
-            self.blamed.add(port)
-            self.blamed_slots.update((*port, slot) for slot in charge.slots)
+        if hypothesis.scope == INTERFACE:
+            port = (hypothesis.part.plane, hypothesis.part.names[0])
+            self.faulty.add(port)
+            self.faulty_slots.update((*port, slot) for slot in hypothesis.slots)
 
     def _weigh(
-        self, suspect: _Suspect, own: FrozenSet[int] = frozenset(), words: int = WORDS
-    ) -> Optional[_Charge]:
-        """The charge against a suspect from what nobody else explains; ``own``: what is already
+        self, part: _FabricPart, own: FrozenSet[int] = frozenset(), least: int = LEAST_PARTNERS
+    ) -> Optional[_Hypothesis]:
+        """The hypothesis that a part is faulty, by what no other explains; ``own``: what is already
         counted as explained by it.
         """
         cover = self.cover
-        bad = [
-            [number for number in slot if cover[number] == (number in own)] for slot in suspect.bad
-        ]
-        gain, slots = _consistent(bad, suspect.good)
+        bad = [[number for number in slot if cover[number] == (number in own)] for slot in part.bad]
+        gain, slots = _consistent(bad, part.good)
         if not slots:
             return None
         numbers = [number for slot in slots for number in bad[slot]]
-        if suspect.scope == PATH:
-            return self._weigh_path(suspect, gain, slots, numbers)
-        partners = self._words(suspect, slots, bad)
+        if part.scope == PATH:
+            return self._weigh_path(part, gain, slots, numbers)
+        partners = self._healthy_partners(part, slots, bad)
         if (
-            len(partners) < words
-            or words == WORDS
-            and not self._not_by_chance(suspect, slots, numbers)
+            len(partners) < least
+            or least == LEAST_PARTNERS
+            and not self._not_by_chance(part, slots, numbers)
         ):
             return None
-        return _Charge(suspect, INTERFACE, gain, slots, partners)
+        return _Hypothesis(part, INTERFACE, gain, slots, partners)
 
-    def _words(
-        self, port: _Suspect, slots: Sequence[int], bad: Sequence[Sequence[int]]
+    def _healthy_partners(
+        self, port: _FabricPart, slots: Sequence[int], bad: Sequence[Sequence[int]]
     ) -> Tuple[str, ...]:
         """The healthy partners with whom the interface is bad."""
         node, found = port.names[0], set()
@@ -322,30 +322,30 @@ class _Case:
                 partner = _other(self.seen[number], node)
                 if (
                     partner not in found
-                    and (port.plane, partner) not in self.blamed
+                    and (port.plane, partner) not in self.faulty
                     and self._proven(port.plane, partner, _OPPOSITE[slot], node)
                 ):
                     found.add(partner)
         return tuple(sorted(found))
 
     def _proven(self, plane: str, node: str, slot: int, without: str) -> bool:
-        """Whether a node is good in this slot with somebody else who is not blamed, and not blamed
-        itself for this slot.
+        """Whether a node is not faulty in this slot, and good in it with another node that is not
+        faulty.
         """
-        return (plane, node, slot) not in self.blamed_slots and next(
+        return (plane, node, slot) not in self.faulty_slots and next(
             self._good_with(plane, node, slot, without), None
         ) is not None
 
     def _good_with(self, plane: str, node: str, slot: int, without: str) -> Iterator[str]:
         for number in self.ports[(plane, node)].good[slot]:
             partner = _other(self.seen[number], node)
-            if partner != without and (plane, partner) not in self.blamed:
+            if partner != without and (plane, partner) not in self.faulty:
                 yield partner
 
     def _weigh_path(
-        self, route: _Suspect, gain: int, slots: Tuple[int, ...], numbers: List[int]
-    ) -> Optional[_Charge]:
-        """A path is blamed by pairs of which both ends are good elsewhere; where ends were not seen
+        self, route: _FabricPart, gain: int, slots: Tuple[int, ...], numbers: List[int]
+    ) -> Optional[_Hypothesis]:
+        """A path is faulty by pairs of which both ends are good elsewhere; where ends were not seen
         elsewhere it may be the path or them.
         """
         everything = [self.seen[number] for number in numbers]
@@ -372,26 +372,26 @@ class _Case:
                 if None not in ends:
                     sure.append(one)
         if self._several(route, sure):
-            return _Charge(
+            return _Hypothesis(
                 route,
                 PATH,
                 gain,
                 slots,
                 tuple(sorted({node for one in sure for node in (one.source, one.target)})),
             )
-        # Only where the doubtful ends are all that this rests on: who is bad elsewhere too is bad
-        # himself.
+        # Only where the doubtful ends are all that this rests on: a node that is bad elsewhere too is
+        # bad itself.
         if self._several(route, possible) and len(possible) == len(numbers):
             proven = {node for one in possible for node in (one.source, one.target)} - unseen
-            return _Charge(
+            return _Hypothesis(
                 route, UNDECIDED, gain, slots, tuple(sorted(proven)), tuple(sorted(unseen))
             )
         return None
 
-    def _elsewhere(self, route: _Suspect, node: str, slot: int) -> Optional[bool]:
+    def _elsewhere(self, route: _FabricPart, node: str, slot: int) -> Optional[bool]:
         """Whether a node is good off the path; None when it was not seen there."""
         key = (route.plane, node, slot)
-        if key in self.blamed_slots:
+        if key in self.faulty_slots:
             return False
         own, (good, bad) = self.groups.get(node), self._groups_met(key)
         if not all(crosses(route.names, own, group) for group in good):
@@ -410,7 +410,7 @@ class _Case:
             met = self._met_groups[key] = (good, bad)
         return met
 
-    def _several(self, route: _Suspect, pairs: Sequence[Observation]) -> bool:
+    def _several(self, route: _FabricPart, pairs: Sequence[Observation]) -> bool:
         """At least two nodes on either side; then two of the pairs have no node in common. An
         uplink is bad to two groups.
         """
@@ -425,10 +425,10 @@ class _Case:
             sides[1].add(far)
         if route.names[1] == ELSEWHERE and len({self.groups[node] for node in sides[1]}) < 2:
             return False
-        return min(len(side) for side in sides) >= WORDS
+        return min(len(side) for side in sides) >= LEAST_PARTNERS
 
     def _not_by_chance(
-        self, suspect: _Suspect, slots: Sequence[int], numbers: Sequence[int]
+        self, part: _FabricPart, slots: Sequence[int], numbers: Sequence[int]
     ) -> bool:
         """Whether this is more than the bad pairs that are scattered over the plane would give one
         of all interfaces or paths by chance.
@@ -439,10 +439,10 @@ class _Case:
             return True
         share = 0.0
         for directed in {self.seen[number].directed for number in numbers}:
-            family = (suspect.plane, directed)
+            family = (part.plane, directed)
             slots_of = (_OUT, _IN) if directed else (_ANY,)
             others = self.totals[family] - sum(
-                len(of[slot]) for of in (suspect.bad, suspect.good) for slot in slots_of
+                len(of[slot]) for of in (part.bad, part.good) for slot in slots_of
             )
             share = max(share, self.scattered[family] / max(1, others))
         # A pair that is measured both ways has two chances of being bad.
@@ -450,15 +450,13 @@ class _Case:
         sick = {_ends(self.seen[number]) for number in numbers}
         ill, pairs = (
             len(sick),
-            len(
-                sick | {_ends(self.seen[number]) for slot in slots for number in suspect.good[slot]}
-            ),
+            len(sick | {_ends(self.seen[number]) for slot in slots for number in part.good[slot]}),
         )
-        among = len(self.groups_of[suspect.plane] - {""})
+        among = len(self.groups_of[part.plane] - {""})
         like_it = (
-            [among * (among - 1) // 2, among, 1][suspect.names.count(ELSEWHERE)]
-            if suspect.scope == PATH
-            else self.ports_on[suspect.plane]
+            [among * (among - 1) // 2, among, 1][part.names.count(ELSEWHERE)]
+            if part.scope == PATH
+            else self.ports_on[part.plane]
         )
         return share == 0 or log(like_it * comb(pairs, ill)) + ill * log(share) < log(BY_CHANCE)
 
@@ -468,47 +466,47 @@ class _Case:
         return tuple(self.seen[number] for number in sorted(set(numbers)))
 
     def nodes(self) -> List[Cause]:
-        """Interfaces to blame; a node where all it has are, in the same direction."""
+        """Faulty interfaces; a node where all that it has are faulty, in the same direction."""
         planes: Dict[str, List[str]] = {}
         for plane, node in self.ports:
             planes.setdefault(node, []).append(plane)
-        charged: Dict[str, List[_Charge]] = {}
-        for charge in self.charges:
-            if charge.scope == INTERFACE:
-                charged.setdefault(charge.suspect.names[0], []).append(charge)
+        accepted: Dict[str, List[_Hypothesis]] = {}
+        for hypothesis in self.hypotheses:
+            if hypothesis.scope == INTERFACE:
+                accepted.setdefault(hypothesis.part.names[0], []).append(hypothesis)
         causes = []
-        for node, charges in charged.items():
-            everywhere = self._everywhere(node, planes[node], charges)
+        for node, hypotheses in accepted.items():
+            everywhere = self._everywhere(node, planes[node], hypotheses)
             if everywhere:
                 causes.append(self._interface(NODE, node, None, everywhere))
             else:
                 causes += [
-                    self._interface(INTERFACE, node, charge.suspect.plane, [charge])
-                    for charge in charges
+                    self._interface(INTERFACE, node, hypothesis.part.plane, [hypothesis])
+                    for hypothesis in hypotheses
                 ]
         return causes
 
     def _everywhere(
-        self, node: str, planes: Sequence[str], charges: List[_Charge]
-    ) -> List[_Charge]:
-        """The charges against a node on every plane it has; on the planes where it is not charged
-        yet, one partner's word is enough now.
+        self, node: str, planes: Sequence[str], hypotheses: List[_Hypothesis]
+    ) -> List[_Hypothesis]:
+        """The hypotheses about a node on every plane it has; on the planes where none is accepted yet,
+        one partner is enough now.
         """
-        missing = set(planes) - {charge.suspect.plane for charge in charges}
-        more = [self._weigh(self.ports[(plane, node)], words=1) for plane in sorted(missing)]
-        found = charges + [charge for charge in more if charge]
-        directions = {self._direction(charge) for charge in found} - {None}
+        missing = set(planes) - {hypothesis.part.plane for hypothesis in hypotheses}
+        more = [self._weigh(self.ports[(plane, node)], least=1) for plane in sorted(missing)]
+        found = hypotheses + [hypothesis for hypothesis in more if hypothesis]
+        directions = {self._direction(hypothesis) for hypothesis in found} - {None}
         if len(planes) < 2 or len(found) < len(planes) or len(directions) > 1:
             return []
-        for charge in found[len(charges) :]:
-            self._charge(charge)
+        for hypothesis in found[len(hypotheses) :]:
+            self._accept(hypothesis)
         return found
 
-    def _direction(self, charge: _Charge) -> Optional[str]:
+    def _direction(self, hypothesis: _Hypothesis) -> Optional[str]:
         """The direction in which an interface is bad; None when one of them was not seen."""
-        port = charge.suspect
+        port = hypothesis.part
         for slot, other, word in ((_OUT, _IN, TRANSMIT), (_IN, _OUT, RECEIVE)):
-            if slot in charge.slots and other not in charge.slots:
+            if slot in hypothesis.slots and other not in hypothesis.slots:
                 return (
                     word
                     if next(self._good_with(port.plane, port.names[0], other, ""), None)
@@ -521,46 +519,50 @@ class _Case:
         )
 
     def _interface(
-        self, scope: str, node: str, plane: Optional[str], charges: Sequence[_Charge]
+        self, scope: str, node: str, plane: Optional[str], hypotheses: Sequence[_Hypothesis]
     ) -> Cause:
-        direction = next((word for word in map(self._direction, charges) if word), BOTH)
-        partners = tuple(sorted({partner for charge in charges for partner in charge.partners}))
-        bad = self._observations(number for charge in charges for number in charge.explains())
+        direction = next((word for word in map(self._direction, hypotheses) if word), BOTH)
+        partners = tuple(
+            sorted({partner for hypothesis in hypotheses for partner in hypothesis.partners})
+        )
+        bad = self._observations(
+            number for hypothesis in hypotheses for number in hypothesis.explains()
+        )
         good = self._observations(
             number
-            for charge in charges
-            for slot in charge.slots
-            for number in charge.suspect.good[slot]
+            for hypothesis in hypotheses
+            for slot in hypothesis.slots
+            for number in hypothesis.part.good[slot]
         )
         return Cause(scope, (node,), plane, direction, (), bad, partners, good, ())
 
     def paths(self) -> List[Cause]:
         causes = []
-        for charge in self.charges:
-            if charge.scope == INTERFACE:
+        for hypothesis in self.hypotheses:
+            if hypothesis.scope == INTERFACE:
                 continue
-            route, direction = charge.suspect, BOTH
+            route, direction = hypothesis.part, BOTH
             names = route.names
-            if _OUT in charge.slots and _IN not in charge.slots and route.good[_IN]:
+            if _OUT in hypothesis.slots and _IN not in hypothesis.slots and route.good[_IN]:
                 direction = FORWARD
-            elif _IN in charge.slots and _OUT not in charge.slots and route.good[_OUT]:
+            elif _IN in hypothesis.slots and _OUT not in hypothesis.slots and route.good[_OUT]:
                 direction, names = FORWARD, names[::-1]
-            bad = self._observations(charge.explains())
+            bad = self._observations(hypothesis.explains())
             good = self._observations(
-                number for slot in charge.slots for number in route.good[slot]
+                number for slot in hypothesis.slots for number in route.good[slot]
             )
-            further = self._roster().fresh(
-                route.plane, charge.candidates, FRESH_PAIRS, fellows=True
+            further = self._partner_pool().fresh(
+                route.plane, hypothesis.candidates, FRESH_PAIRS, fellows=True
             )
             causes.append(
                 Cause(
-                    charge.scope,
-                    charge.candidates,
+                    hypothesis.scope,
+                    hypothesis.candidates,
                     route.plane,
                     direction,
                     names,
                     bad,
-                    charge.partners,
+                    hypothesis.partners,
                     good,
                     tuple(further),
                 )
@@ -731,14 +733,14 @@ class _Case:
         """Pairs that would tell the candidates apart: each with proven-good partners, or else
         whatever was not measured yet.
         """
-        roster = self._roster()
+        pool = self._partner_pool()
         pairs = [
-            pair for node in nodes for pair in roster.pair(plane, node, PARTNERS_EACH, fresh=True)
+            pair for node in nodes for pair in pool.pair(plane, node, PARTNERS_EACH, fresh=True)
         ]
-        return tuple(pairs or roster.fresh(plane, nodes, FRESH_PAIRS))
+        return tuple(pairs or pool.fresh(plane, nodes, FRESH_PAIRS))
 
-    def _roster(self) -> Roster:
-        """Whom to pair candidates with: nobody who is blamed or a candidate."""
+    def _partner_pool(self) -> PartnerPool:
+        """The nodes to pair candidates with: neither faulty nor candidates."""
         if self._partners is None:
             candidates = {
                 (self.seen[number].plane, node)
@@ -746,11 +748,11 @@ class _Case:
                 for node in nodes
             }
             candidates.update(
-                (charge.suspect.plane, node)
-                for charge in self.charges
-                for node in charge.candidates
+                (hypothesis.part.plane, node)
+                for hypothesis in self.hypotheses
+                for node in hypothesis.candidates
             )
-            self._partners = Roster(self.seen, candidates | self.blamed, self.groups)
+            self._partners = PartnerPool(self.seen, candidates | self.faulty, self.groups)
         return self._partners
 
 
@@ -824,33 +826,33 @@ def follow_up(
         if cause.scope == UNDECIDED and len(cause.nodes) == 1 and cause.against
     ):
         links += list(dict.fromkeys((one.plane, *_ends(one)) for one in cause.bad))[:PARTNERS]
-    roster = Roster(
+    pool = PartnerPool(
         observations, suspects, groups, {(plane, node) for plane, *ends in links for node in ends}
     )
-    pairs = [roster.take(*link) for link in dict.fromkeys(links)]
+    pairs = [pool.take(*link) for link in dict.fromkeys(links)]
     several: Dict[str, int] = {}
     for _plane, node in suspects:
         several[node] = several.get(node, 0) + 1
     for plane, node in sorted(suspects):
-        pairs += roster.pair(plane, node, PARTNERS_EACH if several[node] > 1 else PARTNERS)
+        pairs += pool.pair(plane, node, PARTNERS_EACH if several[node] > 1 else PARTNERS)
     for cause in causes:
         if cause.scope == UNDECIDED and (
-            cause.groups or not any(roster.loads.get(node) for node in cause.nodes)
+            cause.groups or not any(pool.loads.get(node) for node in cause.nodes)
         ):
-            pairs += [roster.take(*pair) for pair in cause.further]
+            pairs += [pool.take(*pair) for pair in cause.further]
     for path in sorted(
         {(str(cause.plane), *_named_first(cause.groups)) for cause in causes if cause.groups}
     ):
-        pairs += roster.across(*path) + roster.within(*path)
+        pairs += pool.across(*path) + pool.within(*path)
     for path in sorted(_doubtful_paths(causes, observations, groups)):
-        pairs += roster.across(*path)
+        pairs += pool.across(*path)
     return list(dict.fromkeys(pairs))
 
 
 def _doubtful_paths(
     causes: Sequence[Cause], observations: Sequence[Observation], groups: Mapping[str, str]
 ) -> Set[Pair]:
-    """Paths with several bad links and hardly a good one: too few to blame the path, and too many
+    """Paths with several bad links and hardly a good one: too few for a path fault, and too many
     to be sure that it is the links.
     """
     bad: Dict[Pair, Set[Tuple[str, str]]] = {}
@@ -861,13 +863,13 @@ def _doubtful_paths(
             bad.setdefault(path, set()).add(_ends(link.bad[0]))
             families.update(one.directed for one in link.bad)
     good: Dict[Pair, Set[Tuple[str, str]]] = {
-        path: set() for path, links in bad.items() if len(links) >= WORDS
+        path: set() for path, links in bad.items() if len(links) >= LEAST_PARTNERS
     }
     for one in observations if good else ():
         path = _path_of(one, groups) if one.directed in families and not one.bad else None
         if path in good and _ends(one) not in bad[path]:
             good[path].add(_ends(one))
-    return {path for path, pairs in good.items() if len(pairs) < WORDS}
+    return {path for path, pairs in good.items() if len(pairs) < LEAST_PARTNERS}
 
 
 def _path_of(one: Observation, groups: Mapping[str, str]) -> Optional[Pair]:

@@ -63,7 +63,7 @@ _INNER_KINDS = (
 _MOST, _NEARLY_ALL = 0.5, 0.75
 
 
-class Settings(NamedTuple):
+class MeshSettings(NamedTuple):
     """What the operator wants. ``options`` are the validated ones of both checks."""
 
     checks: Sequence[str] = CHECKS
@@ -88,7 +88,7 @@ class Settings(NamedTuple):
 class Members:
     """Hosts in natural order, named by their place in it, and the planes on which they meet."""
 
-    def __init__(self, hosts: Mapping[str, Facts], settings: Settings) -> None:
+    def __init__(self, hosts: Mapping[str, Facts], settings: MeshSettings) -> None:
         self.settings = settings
         self.hosts = sorted(hosts, key=natural)
         self.facts = [hosts[host] for host in self.hosts]

@@ -15,11 +15,11 @@ from collections import Counter
 from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
 
 from ...node.checks.iperf3_pairs import port_range
-from .members import Facts, Members, Settings, clock_of
+from .members import Facts, Members, MeshSettings, clock_of
 from .schedule import disjoint_rounds, ping_peers, sampled_rounds
 from .view import CHECKS, IPERF, PING
 
-__all__ = ["Settings", "describe", "follow_up", "lead", "make", "refuse", "shares"]
+__all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "refuse", "shares"]
 
 Plan = Dict[str, Any]
 
@@ -50,7 +50,7 @@ TIMES_AGAIN = 2
 _SMALL_FRAME = 56 + 8 + 40 + 14
 
 
-def make(hosts: Mapping[str, Facts], settings: Settings, now: float, run: str) -> Plan:
+def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: str) -> Plan:
     """The plan for hosts by their facts (None: not known), from ``now`` on the controller's clock.
     Raises ValueError for settings that mean nothing, naming the option, its value and what is
     accepted; what is wrong with a host leaves that host out.
@@ -195,7 +195,7 @@ def follow_up(
 # ---- settings ----
 
 
-def refuse(settings: Settings) -> None:
+def refuse(settings: MeshSettings) -> None:
     """Raise ValueError for what cannot be planned; it names the option, its value and what is
     accepted.
     """

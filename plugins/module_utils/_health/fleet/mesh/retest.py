@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Whom a second pass pairs: suspects with partners that proved good, each taken as seldom as
+"""Choose retest pairs: each suspect with known-good nodes, each of these taken as seldom as
 possible, so that the pairs fit into few rounds. Pure.
 """
 
@@ -22,9 +22,9 @@ PARTNERS = 3
 LOOK = 64
 
 
-class Roster:
-    """Who may be paired with whom: proven-good partners by plane, who has met, and how often each
-    is taken already.
+class PartnerPool:
+    """The nodes that a suspect may be paired with: known-good nodes by plane, the pairs measured so
+    far, and how often each node is taken already.
     """
 
     def __init__(
