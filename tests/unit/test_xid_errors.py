@@ -12,10 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.xid_errors import (
+    CHECK,
     MOST_EVENTS,
-    judge,
     parse,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.kernel_log import (
     Record,
 )
@@ -26,6 +27,12 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     PASS,
     WARN,
 )
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 GPU, OTHER, SWITCH = "00000000:18:00.0", "00000000:2A:00.0", "00000000:05:00.0"
 DAY = 86400.0

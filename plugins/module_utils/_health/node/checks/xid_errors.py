@@ -13,7 +13,18 @@ was before it.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    List,
+    Literal,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypedDict,
+)
 
 from ..system import kernel_log
 from ..framework.check import Check, Options, Readings
@@ -39,10 +50,8 @@ from ...model import (
     gpu_subject,
     normalise_pci,
 )
-from ...lenient import mappings_in
-from ..framework.driver_findings import listed_gpus, read_parts
-
-Event = Dict[str, Any]
+from ...lenient import Unsigned, number
+from ..framework.driver_findings import GpuReading, all_gpus, read_parts
 
 #: Events that are kept of one log.
 MOST_EVENTS = 200
@@ -82,16 +91,80 @@ _RECOVERY_TO = re.compile(r"\bto\s+0x([0-9a-fA-F]+)")
 _WORDS = ("NVRM:", "SXid", "PCIe Bus Error")
 
 
+class LogReading(TypedDict, total=False):
+    """`kernel_log.Log.to_dict`."""
+
+    source: Optional[str]
+    first_seq: Optional[int]
+    last_seq: Optional[int]
+    #: Microseconds since boot.
+    first_usec: Optional[float]
+    overwritten: bool
+    error: Optional[str]
+
+
+class LoadReading(TypedDict):
+    """When the driver was loaded. Total: what ends an error must be whole."""
+
+    seq: Optional[int]
+    #: Microseconds since boot.
+    usec: float
+
+
+class LoggedEvent(TypedDict, total=False):
+    """An error that the driver logged; what its line does not say is None."""
+
+    seq: Optional[int]
+    #: Microseconds since boot.
+    usec: float
+    pci: str
+    kind: Literal["xid", "sxid", "off_bus"]
+    xid: Optional[int]
+    sxid: Optional[int]
+    fatal: Optional[bool]
+    mig: Optional[str]
+    pid: Optional[int]
+    process: Optional[str]
+    text: str
+
+
+class AerReading(TypedDict, total=False):
+    """PCIe errors of one device and severity: how many, and the last of them."""
+
+    seq: Optional[int]
+    #: Microseconds since boot.
+    usec: float
+    pci: str
+    severity: str
+    count: Unsigned
+    text: str
+
+
+class XidGpu(GpuReading, total=False):
+    #: Field 230.
+    recovery: Optional[int]
+
+
+class XidReadings(TypedDict, total=False):
+    boot_id: Optional[str]
+    uptime_seconds: Optional[float]
+    log: LogReading
+    events: List[Optional[LoggedEvent]]
+    #: How many events were not kept.
+    dropped: Unsigned
+    aer: List[AerReading]
+    loads: List[LoadReading]
+    #: Addresses of GPUs on the PCI bus.
+    bus: List[str]
+    driver_version: Optional[str]
+    gpus: List[Optional[XidGpu]]
+
+
 # --- measuring ---
 
 
 def measure(probe: Probe) -> Readings:
-    """``log`` (`kmsg.Log.to_dict`), ``boot_id``, ``uptime_seconds``, ``events`` (`parse`) with the
-    number ``dropped`` of them, ``aer`` (PCIe errors by device and severity: ``count`` and the
-    last), ``loads`` (of the driver: ``seq``, ``usec``), ``bus`` (addresses of GPUs on the PCI bus),
-    and ``gpus`` with ``recovery`` (field 230, None: not supported). A driver that does not answer
-    has a ``driver_error`` and costs nothing else.
-    """
+    """`XidReadings`. A driver that does not answer has a ``driver_error`` and costs nothing else."""
     from ..devices.nvml import DriverError
 
     probe.stage("reading the kernel's log")
@@ -115,7 +188,7 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def _with_recovery(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _with_recovery(nvml: Any, gpu: Mapping[str, Any]) -> Readings:
     return (
         dict(gpu)
         if "error" in gpu
@@ -123,17 +196,14 @@ def _with_recovery(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     )
 
 
-def parse(records: Iterable[kernel_log.Record]) -> Dict[str, Any]:
-    """``events``, ``dropped``, ``aer`` and ``loads`` of a log. An event is ``{seq, usec, pci, kind:
-    xid | sxid | off_bus, xid, sxid, fatal, mig, pid, process, text}``; what its line does not say
-    is None.
-    """
-    events: List[Event] = []
-    loads: List[Dict[str, Any]] = []
-    aer: Dict[Tuple[str, str], Dict[str, Any]] = {}
+def parse(records: Iterable[kernel_log.Record]) -> Readings:
+    """``events``, ``dropped``, ``aer`` and ``loads`` of a log, see `XidReadings`."""
+    events: List[LoggedEvent] = []
+    loads: List[LoadReading] = []
+    aer: Dict[Tuple[str, str], AerReading] = {}
     begun: Optional[str] = None
     for record in records:
-        when = {"seq": record.seq, "usec": record.usec}
+        when: LoadReading = {"seq": record.seq, "usec": record.usec}
         for line in record.text.split("\n"):
             begins = _OFF_BUS_BEGINS.match(line)
             event = _event(line, begun)
@@ -145,7 +215,7 @@ def parse(records: Iterable[kernel_log.Record]) -> Dict[str, Any]:
                 else None
             )
             if event:
-                events.append(dict(when, **event))
+                events.append({**when, **event})
             elif line.startswith(_LOADED):
                 loads.append(when)
             else:
@@ -159,7 +229,7 @@ def parse(records: Iterable[kernel_log.Record]) -> Dict[str, Any]:
     }
 
 
-def _event(line: str, begun: Optional[str]) -> Optional[Event]:
+def _event(line: str, begun: Optional[str]) -> Optional[LoggedEvent]:
     found = _XID.match(line)
     if found:
         text = found.group("text") or ""
@@ -167,28 +237,25 @@ def _event(line: str, begun: Optional[str]) -> Optional[Event]:
         pid = process.group(1) if process else ""
         fatal = _fatal(text) if int(found.group("xid")) in xids.FATAL_IN_TEXT else None
         name = process.group(2).strip() if process and process.group(2) else None
-        return _made(
-            "xid",
-            found.group("bdf"),
-            text,
-            xid=int(found.group("xid")),
-            mig=found.group("mig"),
-            fatal=fatal,
-            pid=int(pid) if pid.isdecimal() else None,
-            process=None if name == "<unknown>" else name,
-        )
+        return {
+            **_made("xid", found.group("bdf"), text),
+            "xid": int(found.group("xid")),
+            "mig": found.group("mig"),
+            "fatal": fatal,
+            "pid": int(pid) if pid.isdecimal() else None,
+            "process": None if name == "<unknown>" else name,
+        }
     found = _SXID.match(line)
     if found:
         # One error is several lines, of which the first says how bad it is.
         if re.match(r"(Severity|Data)\b", found.group("text")):
             return None
-        return _made(
-            "sxid",
-            found.group("bdf"),
-            found.group("text"),
-            sxid=int(found.group("sxid")),
-            fatal=_fatal(found.group("text")),
-        )
+        text = found.group("text")
+        return {
+            **_made("sxid", found.group("bdf"), text),
+            "sxid": int(found.group("sxid")),
+            "fatal": _fatal(text),
+        }
     found = _OFF_BUS.match(line)
     if found:
         return _made("off_bus", found.group("bdf"), line)
@@ -202,8 +269,8 @@ def _fatal(text: str) -> Optional[bool]:
     return None if not found else not found.group(1)
 
 
-def _made(kind: str, bdf: str, text: str, **more: Any) -> Event:
-    event: Event = {
+def _made(kind: Literal["xid", "sxid", "off_bus"], bdf: str, text: str) -> LoggedEvent:
+    return {
         "pci": normalise_pci(bdf),
         "kind": kind,
         "xid": None,
@@ -212,11 +279,11 @@ def _made(kind: str, bdf: str, text: str, **more: Any) -> Event:
         "mig": None,
         "pid": None,
         "process": None,
+        "text": text[:_MOST_TEXT],
     }
-    return dict(event, text=text[:_MOST_TEXT], **more)
 
 
-def _count_aer(aer: Dict[Tuple[str, str], Dict[str, Any]], when: Dict[str, Any], line: str) -> None:
+def _count_aer(aer: Dict[Tuple[str, str], AerReading], when: LoadReading, line: str) -> None:
     found = _AER.match(line)
     if found:
         severity = (
@@ -226,14 +293,18 @@ def _count_aer(aer: Dict[Tuple[str, str], Dict[str, Any]], when: Dict[str, Any],
             if (found.group("fatal") or "").lower() == "fatal"
             else "nonfatal"
         )
-        key = (normalise_pci(found.group("bdf")), severity)
-        known = aer.pop(key, {"count": 0})
-        aer[key] = dict(
-            when, pci=key[0], severity=severity, count=known["count"] + 1, text=line[:_MOST_TEXT]
-        )
+        pci = normalise_pci(found.group("bdf"))
+        known = aer.pop((pci, severity), None)
+        aer[pci, severity] = {
+            **when,
+            "pci": pci,
+            "severity": severity,
+            "count": Unsigned((known["count"] if known else 0) + 1),
+            "text": line[:_MOST_TEXT],
+        }
 
 
-def _thinned(events: List[Event]) -> List[Event]:
+def _thinned(events: List[LoggedEvent]) -> List[LoggedEvent]:
     """At most `MOST_EVENTS`: the newest of each error of each GPU, so that what is logged all the
     time does not push out what was logged once.
     """
@@ -255,7 +326,7 @@ def _thinned(events: List[Event]) -> List[Event]:
 class _Told(NamedTuple):
     """An event with what it says."""
 
-    event: Event
+    event: LoggedEvent
     verdict: Verdict
     #: What happened, in words.
     what: str
@@ -282,7 +353,7 @@ class _Burst(NamedTuple):
     recovered: bool
 
 
-def _log_not_read(log: Dict[str, Any]) -> Finding:
+def _log_not_read(log: LogReading) -> Finding:
     message = (
         "the kernel's log could not be read "
         f"({log.get('error') or 'it was not tried'}); run with become, and give a "
@@ -291,35 +362,29 @@ def _log_not_read(log: Dict[str, Any]) -> Finding:
     return Finding("kernel_log_not_read", UNKNOWN, message, "fix_configuration", NODE, dict(log))
 
 
-def _subjects(bus: Any, gpus: List[Dict[str, Any]]) -> Dict[Optional[str], Subject]:
+def _subjects(bus: List[str], gpus: List[XidGpu]) -> Dict[Optional[str], Subject]:
     """The GPUs by bus address: those on the bus, with all that the driver says of those it shows."""
-    subjects: Dict[Optional[str], Subject] = {
-        pci: Subject("gpu", pci=pci)
-        for pci in (bus if isinstance(bus, list) else [])
-        if isinstance(pci, str)
-    }
+    subjects: Dict[Optional[str], Subject] = {pci: Subject("gpu", pci=pci) for pci in bus}
     subjects.update({subject.pci: subject for subject in map(gpu_subject, gpus) if subject.pci})
     return subjects
 
 
-def _by_device(events: List[Event]) -> Dict[Tuple[bool, str], List[Event]]:
+def _by_device(events: List[LoggedEvent]) -> Dict[Tuple[bool, str], List[LoggedEvent]]:
     """Events in the order of time, by whether the device is a switch and by its bus address."""
-    found: Dict[Tuple[bool, str], List[Event]] = {}
+    found: Dict[Tuple[bool, str], List[LoggedEvent]] = {}
     for event in sorted(events, key=lambda one: one["usec"]):
         found.setdefault((event["kind"] == "sxid", normalise_pci(event["pci"])), []).append(event)
     return found
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
-    log = readings.get("log")
-    log = log if isinstance(log, dict) else {}
-    uptime = _number(readings.get("uptime_seconds"))
-    if log.get("source") not in ("kmsg", "journal") or not isinstance(readings.get("events"), list):
+def judge(readings: XidReadings, options: Options) -> CheckResult:
+    log, uptime = readings.get("log", LogReading()), readings.get("uptime_seconds")
+    listed = readings.get("events")
+    if log.get("source") not in ("kmsg", "journal") or listed is None:
         return concluded(NAME, [_log_not_read(log)], "")
-    events = [event for event in readings["events"] if _understood(event)]
+    events = [event for event in listed if event is not None and _understood(event)]
     findings: List[Finding] = []
-    if len(events) < len(readings["events"]):
+    if len(events) < len(listed):
         findings.append(
             Finding(
                 "kernel_log_not_read",
@@ -330,18 +395,13 @@ def judge(readings: Readings, options: Options) -> CheckResult:
                 dict(log),
             )
         )
-    since = _number(options.get("since"))
+    since = number(options.get("since"))
     if since is not None and uptime is not None:
         events = [event for event in events if uptime - event["usec"] / 1e6 <= since]
-    gpus = listed_gpus(readings)
-    subjects = _subjects(readings.get("bus"), gpus)
+    gpus = all_gpus(readings.get("gpus"))
+    subjects = _subjects(readings.get("bus", []), gpus)
     recovery = {normalise_pci(str(gpu.get("pci"))): gpu.get("recovery") for gpu in gpus}
-    # What ends an error must be whole: half a record of a load is not understood.
-    loads = [
-        load["usec"]
-        for load in mappings_in(readings.get("loads"))
-        if "seq" in load and _number(load.get("usec")) is not None
-    ]
+    loads = [load["usec"] for load in readings.get("loads", [])]
     by_device = _by_device(events)
     devices = {
         key: _bursts(several, recovery.get(key[1]), loads) for key, several in by_device.items()
@@ -359,37 +419,21 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         },
         len(gpus),
     )
-    findings += _judge_aer(mappings_in(readings.get("aer")), subjects, since, uptime) + _judge_log(
-        log, readings.get("dropped"), uptime
-    )
+    findings += _judge_aer(readings.get("aer", []), subjects, since, uptime)
+    findings += _judge_log(log, readings.get("dropped"), uptime)
     return concluded(
         NAME, findings, _summary(devices, uptime, since), _measured(by_device, subjects)
     )
 
 
-def _understood(event: Any) -> bool:
-    if (
-        not isinstance(event, dict)
-        or _number(event.get("usec")) is None
-        or not isinstance(event.get("pci"), str)
-    ):
-        return False
-    number = (
-        event.get("xid")
-        if event.get("kind") == "xid"
-        else event.get("sxid")
-        if event.get("kind") == "sxid"
-        else 0
-    )
-    return (
-        event.get("kind") in ("xid", "sxid", "off_bus")
-        and isinstance(number, int)
-        and not isinstance(number, bool)
-    )
+def _understood(event: LoggedEvent) -> bool:
+    kind = event.get("kind")
+    code = event.get("xid") if kind == "xid" else event.get("sxid") if kind == "sxid" else 0
+    return "usec" in event and "pci" in event and kind is not None and code is not None
 
 
-def _told(event: Event) -> _Told:
-    kind, text = event["kind"], str(event.get("text") or "")
+def _told(event: LoggedEvent) -> _Told:
+    kind, text = event["kind"], event.get("text", "")
     if kind == "off_bus":
         return _Told(event, xids.XIDS[xids.OFF_THE_BUS].verdict, "GPU has fallen off the bus")
     if kind == "sxid":
@@ -406,7 +450,7 @@ def _told(event: Event) -> _Told:
             xids.SWITCH_FATAL if fatal else xids.SWITCH_NOT_FATAL,
             f"SXid {event['sxid']} ({words}: {text})",
         )
-    code = event["xid"]
+    code = event["xid"] or 0
     row = xids.XIDS.get(code)
     if row is None:
         return _Told(event, xids.NOT_KNOWN, f"Xid {code} ({text})")
@@ -430,26 +474,26 @@ def _told(event: Event) -> _Told:
     return _Told(event, verdict, f"Xid {code} ({meaning})")
 
 
-def recovery_of(event: Event) -> Optional[int]:
+def recovery_of(event: LoggedEvent) -> Optional[int]:
     """The recovery action that an Xid 154 changes to, None for other events and a text that does
     not say it.
     """
     found = (
-        _RECOVERY_TO.search(str(event.get("text") or ""))
+        _RECOVERY_TO.search(event.get("text", ""))
         if event.get("xid") == xids.RECOVERY_CHANGED
         else None
     )
     return int(found.group(1), 16) if found else None
 
 
-def _bursts(events: List[Event], recovery: Any, loads: List[float]) -> List[_Burst]:
+def _bursts(events: List[LoggedEvent], recovery: Optional[int], loads: List[float]) -> List[_Burst]:
     """The bursts of one device. ``recovery`` is field 230 as it is now, ``loads`` are the times at
     which the driver was loaded.
     """
     asked = [event for event in events if recovery_of(event) is not None]
     words = [event["usec"] for event in asked if recovery_of(event) == 0]
     # It asked for something once, and now it does not: that was done.
-    if asked and recovery == 0 and not isinstance(recovery, bool):
+    if asked and recovery == 0:
         words.append(asked[-1]["usec"])
     ends = _Ends(max(words, default=_NEVER), max(loads, default=_NEVER))
     bursts: List[List[_Told]] = []
@@ -589,9 +633,9 @@ def _evidence(bursts: List[_Burst]) -> Dict[str, Any]:
     }
 
 
-def _short(event: Event) -> Dict[str, Any]:
+def _short(event: LoggedEvent) -> Dict[str, Any]:
     return {
-        key: event[key]
+        key: event.get(key)
         for key in ("seq", "usec", "xid", "sxid", "mig", "pid", "process", "text")
         if event.get(key) is not None
     }
@@ -606,7 +650,7 @@ def _judge_applications(devices: Dict[Subject, List[_Burst]], gpus: int) -> List
             for burst in bursts
             if burst.cause.verdict == xids.APPLICATION
         ]
-        pids = {pid for pid in causes if isinstance(pid, int)}
+        pids = {pid for pid in causes if pid is not None}
         if pids:
             failed[subject] = pids
     often = [subject for subject, pids in failed.items() if len(pids) >= MANY_PROCESSES]
@@ -630,7 +674,7 @@ def _judge_applications(devices: Dict[Subject, List[_Burst]], gpus: int) -> List
 
 
 def _judge_aer(
-    aer: List[Dict[str, Any]],
+    aer: List[AerReading],
     subjects: Dict[Optional[str], Subject],
     since: Optional[float],
     uptime: Optional[float],
@@ -640,7 +684,7 @@ def _judge_aer(
     """
     findings = []
     for one in aer:
-        when, subject = _number(one.get("usec")), subjects.get(normalise_pci(str(one.get("pci"))))
+        when, subject = one.get("usec"), subjects.get(normalise_pci(str(one.get("pci"))))
         old = (
             since is not None
             and uptime is not None
@@ -658,10 +702,10 @@ def _judge_aer(
     return findings
 
 
-def _judge_log(log: Dict[str, Any], dropped: Any, uptime: Optional[float]) -> List[Finding]:
+def _judge_log(log: LogReading, dropped: Optional[int], uptime: Optional[float]) -> List[Finding]:
     if not log.get("overwritten"):
         return []
-    first = _number(log.get("first_usec"))
+    first = log.get("first_usec")
     reach = "has lost its beginning"
     if uptime and first is not None:
         reach = (
@@ -693,7 +737,7 @@ def _summary(
 
 
 def _measured(
-    by_device: Dict[Tuple[bool, str], List[Event]], subjects: Dict[Optional[str], Subject]
+    by_device: Dict[Tuple[bool, str], List[LoggedEvent]], subjects: Dict[Optional[str], Subject]
 ) -> List[Measurement]:
     counts: Dict[Tuple[str, str], int] = {}
     for (switch, pci), events in by_device.items():
@@ -711,14 +755,6 @@ def _measured(
     ]
 
 
-def _number(value: Any) -> Optional[float]:
-    return (
-        value
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e18
-        else None
-    )
-
-
 NAME = "xid_errors"
 CHECK = Check(
     name=NAME,
@@ -728,6 +764,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=XidReadings,
     options={"since": {"type": "float"}},
     metrics=(
         CheckMetric(
