@@ -129,9 +129,9 @@ def test_every_part_is_read(node, measure):
 def test_only_what_shows_a_slowdown_is_looked_at_for_a_second(node, measure):
     outcome = measure(node("throttled"), "gpu_power")
     assert [len(gpu["reasons"]) for gpu in outcome.readings["gpus"]] == [1, 1, 1, 5, 1, 5, 1, 1]
-    assert 0.9 < outcome.result.duration_seconds < 2.5
     assert outcome.result.findings[0].evidence["held_back_seconds"]["thermal"] > 0
-    assert measure(node("healthy_8xh100"), "gpu_power").result.duration_seconds < 0.5
+    healthy = measure(node("healthy_8xh100"), "gpu_power")
+    assert [len(gpu["reasons"]) for gpu in healthy.readings["gpus"]] == [1] * 8
 
 
 def test_heat_is_judged_against_the_time_since_boot(node, measure):

@@ -193,10 +193,7 @@ def test_what_is_to_be_idle_and_is_not_is_a_warning(node, measure):
 
 def test_only_what_is_doubtful_is_looked_at_again(node, measure):
     outcome = measure(node(idle(LEAKED)), "gpu_processes")
-    assert [("later" in gpu) for gpu in outcome.readings["gpus"]] == [
-        False,
-        True,
-    ] and outcome.result.duration_seconds < 2
+    assert [("later" in gpu) for gpu in outcome.readings["gpus"]] == [False, True]
     gone = idle(on(MEMORY, 80 * GIB, GIB, 0), on(MEMORY, values=[80 * GIB, GIB, 20 * GIB], times=1))
     assert measure(node(gone), "gpu_processes").readings["gpus"][1]["later"]["memory"]["used"] == 0
     assert not any(

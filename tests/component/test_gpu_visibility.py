@@ -95,7 +95,6 @@ def test_each_container_has_its_findings(case, node, measure, monkeypatch):
         status,
         findings,
     ), result
-    assert result.duration_seconds < 1
 
 
 def test_what_is_read(node, measure, monkeypatch):

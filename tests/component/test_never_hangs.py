@@ -19,25 +19,20 @@ import pytest
 from node import processes_of
 
 DEADLINE = 2.0
-#: What a pass may take beyond its deadline, and what starting Python and importing the core takes
-#: on a busy machine.
-BEYOND, START = 5.0, 2.0
 PASSIVE = ("gpu_count", "remapped_rows", "gpu_power")
 HANGS = ("ignore_term", "stop", "uninterruptible")
 
 
 @pytest.fixture
 def passed(measure):
-    """``passed(node, checks) -> outcomes by name``: one pass with the deadline, whose time and
-    leftovers are looked at.
+    """``passed(node, checks) -> outcomes by name``: one pass with the deadline, whose
+    leftovers are ended.
     """
     nodes = []
 
     def run(node, checks=PASSIVE, **more):
         nodes.append(node)
-        began = time.monotonic()
         outcomes = measure.several(node, checks, timeout=DEADLINE, **more)
-        assert time.monotonic() - began < DEADLINE + BEYOND + START
         return {outcome.result.check: outcome for outcome in outcomes}
 
     yield run
@@ -207,7 +202,6 @@ def test_nobody_downstream_waits_for_what_was_abandoned(node, frozen, tmp_path):
         "-m",
         "autopilot.gpu.remapped_rows",
     ]
-    began = time.monotonic()
     done = subprocess.run(
         [*ansible, "-a", f"host_root={built.root} timeout={DEADLINE}"],
         capture_output=True,
@@ -215,7 +209,5 @@ def test_nobody_downstream_waits_for_what_was_abandoned(node, frozen, tmp_path):
         timeout=60,
         check=False,
     )
-    # Ansible itself starts and ends in a few seconds, also on a busy machine.
-    assert time.monotonic() - began < DEADLINE + BEYOND + 10
     assert done.returncode == 0 and '"status": "unknown"' in done.stdout, done.stdout + done.stderr
     assert len(processes_of(built)) == 1

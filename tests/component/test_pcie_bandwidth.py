@@ -8,7 +8,6 @@ clock, every way to go wrong.
 from __future__ import annotations
 
 import fcntl
-import time
 from pathlib import Path
 
 import pytest
@@ -151,9 +150,7 @@ def test_a_gpu_that_hangs_is_named_and_the_others_are_measured(node, measure):
             "rules": [{"gpu": 1, "call": "cuMemAlloc_v2", "hang": "ignore_term"}],
         }
     )
-    began = time.monotonic()
     outcome = measure(hanging, CHECK, timeout=18)
-    assert time.monotonic() - began < 18 + 5
     assert said(outcome) == [("hung", "unknown", "watch", 1)]
     assert "cuMemAlloc_v2 did not return" in outcome.result.findings[0].message
     assert {gpu for gpu, _direction, _method in rates(outcome)} == {"0", "2"}

@@ -252,9 +252,8 @@ def test_a_gpu_that_hangs_is_named_and_those_before_it_count(node, measure):
     ]
 
 
-def test_a_healthy_node_costs_a_few_calls(node, measure):
+def test_a_healthy_node(node, measure):
     result = measure(node("healthy_8xh100"), "remapped_rows").result
-    assert result.duration_seconds < 0.5
     assert result.summary == "8 GPUs: no rows remapped, none pending"
 
 

@@ -195,7 +195,7 @@ def test_a_window_that_is_over_when_its_turn_comes_is_late():
     following.step()
     readings = following.readings()
     assert errors(following) == ["late", "late", "not_run"]
-    assert readings["state"] == "running" and 1.9 < readings["late_seconds"] < 10
+    assert readings["state"] == "running" and readings["late_seconds"] > 1.9
     assert "s too late" in readings["windows"][0]["error"]["message"]
     assert {
         key: readings["windows"][0][key] for key in ("kind", "plane", "round", "peer", "side")

@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import time
 from collections import Counter
 from itertools import combinations
 
@@ -208,10 +207,8 @@ def test_partners_of_one_node_are_not_partners_of_another_too_often():
     assert sum(len(mine[one] & mine[two]) >= 3 for one, two in combinations(range(400), 2)) == 0
 
 
-def test_a_large_fleet_is_scheduled_at_once():
-    began = time.process_time()
+def test_a_large_fleet_is_scheduled():
     rounds = sampled_rounds(4096, 5, 7, racks(4096, 32))
-    assert time.process_time() - began < 3  # it takes 0.1 to 0.2 s
     assert_sound(rounds, 4096)
     assert all(
         inside >= 2 and outside >= 2 for inside, outside in partners(rounds, racks(4096, 32))
