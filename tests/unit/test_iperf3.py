@@ -424,7 +424,7 @@ def test_a_client_that_did_not_come_to_its_document(completed, expected):
     ],
 )
 def test_a_server_that_ended_by_itself_has_a_reason(completed, expected):
-    assert reason(iperf3.parse_server(completed)) == expected
+    assert iperf3.parse_server(completed)["reason"] == expected
 
 
 def test_a_server_that_was_ended_has_none():

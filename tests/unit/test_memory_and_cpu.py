@@ -15,8 +15,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.
     CHECK,
     _list,
     _meminfo,
-    judge,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 GIB = 1 << 30
 DAY = 86400

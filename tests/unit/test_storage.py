@@ -17,9 +17,15 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.
     CHECK,
     _mount_table,
     _unescaped,
-    judge,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 GB = 10**9
 

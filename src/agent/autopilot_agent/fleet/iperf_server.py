@@ -52,7 +52,7 @@ def serve(ports: range, seconds: float) -> None:
         if told.is_set() or ended is None:
             return
         told.set()
-        why = ended["error"]["message"]
+        why = ended["message"]
     _say({"error": f"ports {ports[0]} to {ports[-1]}: {why}"})
 
 

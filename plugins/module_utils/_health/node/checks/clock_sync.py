@@ -18,6 +18,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
 
 from ..system import programs
+from ..system.programs import ErrorReading
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -73,11 +74,6 @@ class KernelClock(TypedDict, total=False):
     error: str
 
 
-class Unheard(TypedDict, total=False):
-    reason: str
-    message: str
-
-
 class ClockReadings(TypedDict, total=False):
     kernel: KernelClock
     #: Processes that set the clock and run.
@@ -90,7 +86,7 @@ class ClockReadings(TypedDict, total=False):
     stratum: Optional[Unsigned]
     last_update_seconds: Optional[float]
     #: Why it could not be asked.
-    unheard: Unheard
+    unheard: ErrorReading
 
 
 def measure(probe: Probe) -> Readings:
@@ -108,8 +104,7 @@ def measure(probe: Probe) -> Readings:
     }
     probe.keep(readings)
     if sources:
-        told = _ASK[sources[0]](probe)
-        readings.update({"unheard": told["error"]} if "error" in told else told)
+        readings.update(_ASK[sources[0]](probe))
     return readings
 
 
@@ -128,11 +123,17 @@ def _kernel() -> KernelClock:
     }
 
 
-def _asked(probe: Probe, *argv: str) -> Dict[str, Any]:
-    """``{"text"}`` that a program printed, or its ``error``."""
+class ProgramAnswer(TypedDict, total=False):
+    """What a program printed, or why it printed nothing."""
+
+    text: str
+    error: ErrorReading
+
+
+def _asked(probe: Probe, *argv: str) -> ProgramAnswer:
     program = programs.path_of(argv[0])
     if not program:
-        return programs.error("missing", f"{argv[0]} is not installed here")
+        return {"error": programs.error("missing", f"{argv[0]} is not installed here")}
     try:
         done = probe.run(
             [program, *argv[1:]],
@@ -140,30 +141,40 @@ def _asked(probe: Probe, *argv: str) -> Dict[str, Any]:
             environment=dict(os.environ, LC_ALL="C"),
         )
     except OSError as problem:
-        return programs.error("not_started", f"{program} could not be started: {problem}")
+        return {
+            "error": programs.error("not_started", f"{program} could not be started: {problem}")
+        }
     if done.timed_out:
-        return programs.error("timeout", f"{argv[0]} did not answer within {done.seconds:.0f} s")
+        return {
+            "error": programs.error(
+                "timeout", f"{argv[0]} did not answer within {done.seconds:.0f} s"
+            )
+        }
     if done.returncode != 0:
-        return programs.error(
-            "failed", f"{argv[0]} failed: {(done.stderr or done.stdout).strip()[:200]}"
-        )
+        return {
+            "error": programs.error(
+                "failed", f"{argv[0]} failed: {(done.stderr or done.stdout).strip()[:200]}"
+            )
+        }
     return {"text": done.stdout}
 
 
-def _not_understood(program: str, text: str) -> Dict[str, Any]:
-    return programs.error(
-        "not_understood", f"{program} printed what is not understood: {text.strip()[:200]}"
-    )
+def _not_understood(program: str, text: str) -> ClockReadings:
+    return {
+        "unheard": programs.error(
+            "not_understood", f"{program} printed what is not understood: {text.strip()[:200]}"
+        )
+    }
 
 
-def _chrony(probe: Probe) -> Dict[str, Any]:
+def _chrony(probe: Probe) -> ClockReadings:
     """chronyc(1), tracking, as comma-separated values: id, name, stratum, time of the last update,
     how far the clock is off, ..., leap status.
     """
     told = _asked(probe, "chronyc", "-n", "-c", "tracking")
     fields = told.get("text", "").strip().split(",")
     if "error" in told:
-        return told
+        return {"unheard": told["error"]}
     try:
         stratum, updated, offset = int(fields[2]), float(fields[3]), float(fields[4])
     except (ValueError, IndexError):
@@ -172,24 +183,24 @@ def _chrony(probe: Probe) -> Dict[str, Any]:
     return {
         "synchronised": synchronised,
         "offset_seconds": offset if synchronised else None,
-        "stratum": stratum,
+        "stratum": Unsigned(stratum),
         "last_update_seconds": round(time.time() - updated, 1)
         if synchronised and updated
         else None,
     }
 
 
-def _timesyncd(probe: Probe) -> Dict[str, Any]:
+def _timesyncd(probe: Probe) -> ClockReadings:
     """timedatectl(1): whether the kernel's clock is synchronised, which this daemon tells the
     kernel, and its last words with the server.
     """
     told = _asked(probe, "timedatectl", "show")
     if "error" in told:
-        return told
+        return {"unheard": told["error"]}
     synchronised = re.search(r"^NTPSynchronized=(yes|no)$", told["text"], re.MULTILINE)
     if not synchronised:
         return _not_understood("timedatectl", told["text"])
-    found: Dict[str, Any] = {
+    found: ClockReadings = {
         "synchronised": synchronised.group(1) == "yes",
         "last_update_seconds": _age(probe.host, "run/systemd/timesync/synchronized"),
     }
@@ -201,17 +212,19 @@ def _timesyncd(probe: Probe) -> Dict[str, Any]:
         if colon
     }
     found["offset_seconds"] = _timespan(lines.get("Offset", ""))
-    found["stratum"] = int(lines["Stratum"]) if lines.get("Stratum", "").isdecimal() else None
+    found["stratum"] = (
+        Unsigned(int(lines["Stratum"])) if lines.get("Stratum", "").isdecimal() else None
+    )
     return found
 
 
-def _ntpd(probe: Probe) -> Dict[str, Any]:
+def _ntpd(probe: Probe) -> ClockReadings:
     """ntpq(8), rv: the system's variables; RFC 5905 for leap (3: not synchronised), stratum (16:
     the same) and offset in milliseconds.
     """
     told = _asked(probe, "ntpq", "-n", "-c", "rv")
     if "error" in told:
-        return told
+        return {"unheard": told["error"]}
     stratum, offset = (
         re.search(r"\bstratum=(\d+)", told["text"]),
         re.search(r"\boffset=([-+]?\d+(?:\.\d+)?)", told["text"]),
@@ -223,14 +236,14 @@ def _ntpd(probe: Probe) -> Dict[str, Any]:
     return {
         "synchronised": synchronised,
         "offset_seconds": float(offset.group(1)) / 1e3 if synchronised else None,
-        "stratum": int(stratum.group(1)),
+        "stratum": Unsigned(int(stratum.group(1))),
         "last_update_seconds": round(time.time() - (int(updated.group(1), 16) - _NTP_EPOCH), 1)
         if updated and synchronised
         else None,
     }
 
 
-_ASK: Dict[str, Callable[[Probe], Dict[str, Any]]] = {
+_ASK: Dict[str, Callable[[Probe], ClockReadings]] = {
     "chrony": _chrony,
     "timesyncd": _timesyncd,
     "ntpd": _ntpd,

@@ -13,6 +13,8 @@ import re
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..system import fping, iperf3, interfaces, programs
+from ..system.iperf3 import LegReading
+from ..system.programs import ErrorReading, ProgramReading
 from ..framework import busy_gate
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
@@ -30,12 +32,11 @@ from ...model import (
     Measurement,
     concluded,
 )
-from ...lenient import Unsigned, number
+from ...lenient import number
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ..framework.network_findings import (
     WHICH_END,
-    ErrorReading,
-    ProgramReading,
+    WayReading,
     error_finding,
     look,
     peer_subject,
@@ -174,17 +175,6 @@ def deadline(options: Options, _gpus: int) -> float:
 # --- measuring ---
 
 
-class LegReading(TypedDict, total=False):
-    """One direction, by `iperf3.parse_client`."""
-
-    bits_per_second: float
-    retransmits: Optional[Unsigned]
-    seconds: float
-    cpu_local_percent: Optional[float]
-    cpu_remote_percent: Optional[float]
-    error: ErrorReading
-
-
 class PeerReading(TypedDict, total=False):
     interface: Optional[str]
     #: Of the link, bits/s; None where it cannot be read.
@@ -236,12 +226,12 @@ def measure(probe: Probe) -> Readings:
 
 
 def _measure_peer(
-    probe: Probe, program: Dict[str, Any], options: Options, way: Dict[str, Any], address: str
+    probe: Probe, program: ProgramReading, options: Options, way: WayReading, address: str
 ) -> Readings:
     if "error" in way:
         return {"error": way["error"]}
     seconds = options["duration"] / len(LEGS)
-    legs = {}
+    legs: Dict[str, LegReading] = {}
     for leg in LEGS:
         argv = iperf3.client_argv(
             program,
@@ -257,7 +247,9 @@ def _measure_peer(
         try:
             legs[leg] = iperf3.parse_client(probe.run(argv, seconds + _SLACK), leg == "receive")
         except OSError as problem:
-            legs[leg] = programs.error("not_started", f"iperf3 could not be started: {problem}")
+            legs[leg] = {
+                "error": programs.error("not_started", f"iperf3 could not be started: {problem}")
+            }
     return {"interface": way["interface"], "speed": way["speed"], "legs": legs}
 
 

@@ -12,17 +12,17 @@ from __future__ import annotations
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..system import fping, interfaces, programs
+from ..system.fping import PingAnswers, PingReading
+from ..system.programs import ErrorReading, ProgramReading
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, PairMetric, StatusText
 from ...knowledge.network import LEAST_LOST, MAXIMUM_LOSS
 from ...model import FAIL, LIGHT, UNKNOWN, CheckResult, Finding, Measurement, concluded
-from ...lenient import Unsigned, number
+from ...lenient import number
 from ..framework.network_findings import (
     WHICH_END,
-    ErrorReading,
-    ProgramReading,
     error_finding,
     look,
     peer_subject,
@@ -101,20 +101,6 @@ def deadline(options: Options, _gpus: int) -> float:
 # --- measuring ---
 
 
-class PingReading(TypedDict, total=False):
-    """Pings of a size to a target."""
-
-    sent: Unsigned
-    received: Unsigned
-    #: Milliseconds; None where there are too few answers.
-    p50_ms: Optional[float]
-    p99_ms: Optional[float]
-    jitter_ms: Optional[float]
-    #: Bytes of data; only of the large pings.
-    size: int
-    error: ErrorReading
-
-
 class TargetReading(TypedDict, total=False):
     interface: Optional[str]
     small: PingReading
@@ -166,8 +152,8 @@ def measure(probe: Probe) -> Readings:
 
 
 def _ping(
-    probe: Probe, program: Dict[str, Any], targets: List[str], count: int, size: Optional[int]
-) -> Dict[str, Readings]:
+    probe: Probe, program: ProgramReading, targets: List[str], count: int, size: Optional[int]
+) -> Dict[str, PingReading]:
     """What fping says of each target, or the ``error`` that speaks for all it says nothing of."""
     if not targets:
         return {}
@@ -185,15 +171,13 @@ def _ping(
     )
     seconds = fping.duration(len(targets), count, period, interval) + _SLACK
     try:
-        told = fping.parse(probe.run(command, seconds), targets, count)
+        told: PingAnswers = fping.parse(probe.run(command, seconds), targets, count)
     except OSError as problem:
-        told = dict(
-            programs.error("not_started", f"fping could not be started: {problem}"), targets={}
-        )
-    error = told["error"] or {
-        "reason": "not_understood",
-        "message": "fping said nothing of it that is understood",
-    }
+        error = programs.error("not_started", f"fping could not be started: {problem}")
+        told = {"targets": {}, "error": error}
+    error = told["error"] or programs.error(
+        "not_understood", "fping said nothing of it that is understood"
+    )
     return {target: told["targets"].get(target) or {"error": error} for target in targets}
 
 

@@ -22,9 +22,10 @@ import queue
 import re
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..system import programs
+from ..system.programs import ErrorReading
 from ..system.bounded import Child, Report, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -44,17 +45,8 @@ from ...model import (
     Subject,
     concluded,
 )
-from ...lenient import mapping
-from ..framework.host_findings import (
-    mappings,
-    names_in,
-    not_read,
-    number,
-    number_in,
-    several,
-    some,
-    whole,
-)
+from ...lenient import Unsigned, mapping, number, whole_number
+from ..framework.host_findings import complete, names_in, not_read, number_in, several, some
 
 #: Seconds that the file systems have to answer, all at once. A judgement: a file system that works
 #: answers in milliseconds, a loaded one in a second.
@@ -155,34 +147,106 @@ _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|nbd|zd|fd|drbd|rbd|nvme\d+c\d+n
 # ---- measure ----
 
 
+class FileSystemFigures(TypedDict, total=False):
+    bytes_total: Unsigned
+    #: For users; `bytes_used` counts what is kept for root too.
+    bytes_free: Unsigned
+    bytes_used: Unsigned
+    inodes_total: Unsigned
+    inodes_free: Unsigned
+    #: Why there are no figures, with errno(3); whatever is there counts.
+    error: Any
+    errno: Any
+    #: The file system did not answer.
+    hung: bool
+    waited_seconds: float
+
+
+class MountReading(FileSystemFigures, total=False):
+    path: str
+    source: str
+    type: str
+    #: Of the mount, and of its file system.
+    options: str
+    super_options: str
+    #: The options in fstab; None where it is not in it.
+    fstab: Optional[str]
+    #: Whether the option ``paths`` names it, and whether it holds one of `SYSTEM`.
+    named: bool
+    system: bool
+
+
+class NvmeHealth(TypedDict, total=False):
+    critical_warning: Unsigned
+    #: Percent.
+    percentage_used: Optional[Unsigned]
+    media_errors: Optional[Unsigned]
+    #: Percent.
+    available_spare: Optional[Unsigned]
+    spare_threshold: Optional[Unsigned]
+
+
+class DiskReading(TypedDict, total=False):
+    name: str
+    model: Optional[str]
+    serial: Optional[str]
+    firmware: Optional[str]
+    state: Optional[str]
+    #: Of NVMe disks.
+    transport: Optional[str]
+    bytes: Optional[int]
+    #: Of SCSI disks.
+    ioerr_count: Optional[int]
+    nvme: Optional[NvmeHealth]
+    #: Why `nvme` was not read.
+    unread: ErrorReading
+
+
+class StorageReadings(TypedDict, total=False):
+    #: None where the table of mounts cannot be read.
+    mounts: Optional[List[Optional[MountReading]]]
+    #: The named paths where nothing is mounted.
+    missing: List[str]
+    disks: List[Optional[DiskReading]]
+    #: The process that the kernel would not let go.
+    abandoned_pid: Unsigned
+
+
+class _Mounted(TypedDict):
+    """A line of mountinfo."""
+
+    path: str
+    source: str
+    type: str
+    options: str
+    super_options: str
+    #: Major and minor number.
+    device: str
+    #: What of the file system is mounted here.
+    root: str
+
+
 def measure(probe: Probe) -> Readings:
-    """``mounts``, each with ``path``, ``source``, ``type``, ``options`` (of the mount),
-    ``super_options`` (of the file system) and ``fstab`` (the options there, None where it is not in
-    it), ``named`` and ``system`` (whether it holds one of `SYSTEM`), ``bytes_total``,
-    ``bytes_free``, ``bytes_used``, ``inodes_total``, ``inodes_free``; or ``hung`` with
-    ``waited_seconds``, or ``error`` and ``errno``. ``missing``: the named paths where nothing is
-    mounted. ``disks``: ``name``, ``model``, ``serial``, ``state``, ``bytes``, ``ioerr_count``
-    (SCSI) and ``nvme`` (its health; None and ``unread`` where it was not told). ``abandoned_pid``:
-    the process that the kernel would not let go.
-    """
+    """`StorageReadings`."""
     host = probe.host
     named = [path.rstrip("/") or "/" for path in names_in(probe.options.get("paths"))]
     table = _mount_table(host)
     if table is None:
         return {"mounts": None, "disks": _disks(host)}
     chosen = _chosen(table, named, _fstab(host))
+    disks = _disks(host)
     readings: Readings = {
         "mounts": chosen,
         "missing": [path for path in named if path not in table],
-        "disks": _disks(host),
+        "disks": disks,
     }
     probe.keep(dict(readings, mounts=[dict(one, error="was not looked at") for one in chosen]))
     _ask_all(probe, chosen, readings)
-    _ask_disks(probe, readings["disks"])
+    _ask_disks(probe, disks)
     return readings
 
 
-def _mount_table(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
+def _mount_table(host: Host) -> Optional[Dict[str, _Mounted]]:
     """What is mounted, by where (what is mounted last at a place hides the others): proc(5),
     /proc/<pid>/mountinfo.
 
@@ -196,7 +260,7 @@ def _mount_table(host: Host) -> Optional[Dict[str, Dict[str, Any]]]:
         text, below = Host().text("proc/self/mountinfo"), own
     if text is None:
         return None
-    found: Dict[str, Dict[str, Any]] = {}
+    found: Dict[str, _Mounted] = {}
     for line in text.splitlines():
         left, dash, right = line.partition(" - ")
         fields, tail = left.split(" "), right.split(" ")
@@ -238,8 +302,8 @@ def _fstab(host: Host) -> Dict[str, str]:
 
 
 def _chosen(
-    table: Dict[str, Dict[str, Any]], named: List[str], fstab: Dict[str, str]
-) -> List[Dict[str, Any]]:
+    table: Dict[str, _Mounted], named: List[str], fstab: Dict[str, str]
+) -> List[MountReading]:
     """The mounts to look at: of each file system that holds files the place nearest to its own
     root, those that hold `SYSTEM`, and those that are named.
     """
@@ -251,7 +315,7 @@ def _chosen(
         )
         for place in SYSTEM
     }
-    first: Dict[str, Dict[str, Any]] = {}
+    first: Dict[str, _Mounted] = {}
     for mount in sorted(table.values(), key=lambda one: (len(one["root"]), len(one["path"]))):
         if mount["type"] not in _OTHERS and mount["type"] not in _NFS:
             first.setdefault(mount["device"], mount)
@@ -267,7 +331,11 @@ def _chosen(
     )
     return [
         {
-            **{key: mount[key] for key in ("path", "source", "type", "options", "super_options")},
+            "path": mount["path"],
+            "source": mount["source"],
+            "type": mount["type"],
+            "options": mount["options"],
+            "super_options": mount["super_options"],
             "fstab": fstab.get(mount["path"]),
             "named": mount["path"] in named,
             "system": mount["path"] in system,
@@ -276,7 +344,7 @@ def _chosen(
     ]
 
 
-def _ask_all(probe: Probe, mounts: List[Dict[str, Any]], readings: Readings) -> None:
+def _ask_all(probe: Probe, mounts: List[MountReading], readings: Readings) -> None:
     """Put into each mount what its file system answers."""
     if not mounts:
         return
@@ -291,14 +359,15 @@ def _ask_all(probe: Probe, mounts: List[Dict[str, Any]], readings: Readings) -> 
     if child.abandoned:
         readings["abandoned_pid"] = child.abandoned
     for index, mount in enumerate(mounts):
-        mount.update(child.values.get(str(index)) or {"hung": True, "waited_seconds": waited})
+        silent: MountReading = {"hung": True, "waited_seconds": waited}
+        mount.update(child.values.get(str(index)) or silent)
 
 
 def _ask(report: Report, paths: List[str]) -> None:
     """In a child: report the figures of each path under its place in the list, as they come.
     Whoever has no answer to wait for does not hold up the others.
     """
-    answers: "queue.Queue[Tuple[int, Dict[str, Any]]]" = queue.Queue()
+    answers: "queue.Queue[Tuple[int, FileSystemFigures]]" = queue.Queue()
     for index, path in enumerate(paths):
         threading.Thread(
             target=lambda place, at: answers.put((place, _figures(at))),
@@ -310,26 +379,26 @@ def _ask(report: Report, paths: List[str]) -> None:
         report.send(str(index), found)
 
 
-def _figures(path: str) -> Dict[str, Any]:
+def _figures(path: str) -> FileSystemFigures:
     try:
         found = os.statvfs(path)
     except OSError as error:
         return {"error": error.strerror, "errno": error.errno}
     unit = found.f_frsize or found.f_bsize
     return {
-        "bytes_total": found.f_blocks * unit,
-        "bytes_free": found.f_bavail * unit,
-        "bytes_used": (found.f_blocks - found.f_bfree) * unit,
-        "inodes_total": found.f_files,
-        "inodes_free": found.f_favail,
+        "bytes_total": Unsigned(found.f_blocks * unit),
+        "bytes_free": Unsigned(found.f_bavail * unit),
+        "bytes_used": Unsigned((found.f_blocks - found.f_bfree) * unit),
+        "inodes_total": Unsigned(found.f_files),
+        "inodes_free": Unsigned(found.f_favail),
     }
 
 
-def _disks(host: Host) -> List[Dict[str, Any]]:
+def _disks(host: Host) -> List[DiskReading]:
     """NVMe controllers and the disks of SCSI, SAS and SATA: Documentation/ABI, sysfs-class-nvme and
     sysfs-block-device.
     """
-    found: List[Dict[str, Any]] = []
+    found: List[DiskReading] = []
     for name in host.names("sys/class/nvme") or []:
         base = f"sys/class/nvme/{name}"
         found.append(
@@ -368,7 +437,7 @@ def _disks(host: Host) -> List[Dict[str, Any]]:
     return found
 
 
-def _ask_disks(probe: Probe, disks: List[Dict[str, Any]]) -> None:
+def _ask_disks(probe: Probe, disks: List[DiskReading]) -> None:
     """Put into each NVMe disk of this host its health, or why it was not told."""
     controllers = [disk for disk in disks if disk.get("transport") == "pcie"]
     program = programs.path_of("nvme") if controllers else None
@@ -376,78 +445,78 @@ def _ask_disks(probe: Probe, disks: List[Dict[str, Any]]) -> None:
     for disk in controllers:
         device = probe.host.path("dev", disk["name"])
         if not program:
-            disk["unread"] = programs.error("missing", "nvme is not installed (package nvme-cli)")[
-                "error"
-            ]
+            disk["unread"] = programs.error("missing", "nvme is not installed (package nvme-cli)")
         elif not os.access(device, os.R_OK):
-            disk["unread"] = programs.error("permission", f"{device} may not be read by this user")[
-                "error"
-            ]
+            disk["unread"] = programs.error("permission", f"{device} may not be read by this user")
         elif time.monotonic() >= until:
-            disk["unread"] = programs.error("no_time", "the disks before it took too long")["error"]
+            disk["unread"] = programs.error("no_time", "the disks before it took too long")
         else:
-            told = _smart(probe, program, device)
-            disk.update({"unread": told["error"]} if "error" in told else {"nvme": told})
+            disk.update(_smart(probe, program, device))
 
 
-def _smart(probe: Probe, program: str, device: str) -> Dict[str, Any]:
-    """The health of an NVMe disk, nvme-smart-log(1); or ``error``."""
+def _smart(probe: Probe, program: str, device: str) -> DiskReading:
+    """The health of an NVMe disk, nvme-smart-log(1), or why it was not told."""
     try:
         done = probe.run([program, "smart-log", "-o", "json", device], _SMART_SECONDS, grace=0.2)
     except OSError as problem:
-        return programs.error("not_started", f"{program} could not be started: {problem}")
+        return {
+            "unread": programs.error("not_started", f"{program} could not be started: {problem}")
+        }
     if done.timed_out:
-        return programs.error("timeout", f"the disk did not answer within {_SMART_SECONDS:.0f} s")
+        return {
+            "unread": programs.error(
+                "timeout", f"the disk did not answer within {_SMART_SECONDS:.0f} s"
+            )
+        }
     if done.returncode != 0:
-        return programs.error(
-            "failed", f"nvme smart-log failed: {(done.stderr or done.stdout).strip()[:200]}"
-        )
+        return {
+            "unread": programs.error(
+                "failed", f"nvme smart-log failed: {(done.stderr or done.stdout).strip()[:200]}"
+            )
+        }
     try:
         log = mapping(json.loads(done.stdout))
     except ValueError:
         log = {}
-    warning = log.get("critical_warning")
     # Newer ones can spell the bits out, with their sum as the value.
-    read = {
-        "critical_warning": _count(
-            mapping(warning).get("value") if isinstance(warning, dict) else warning
-        ),
+    bits = log.get("critical_warning")
+    warning = _count(bits.get("value") if isinstance(bits, dict) else bits)
+    if warning is None:
+        return {
+            "unread": programs.error(
+                "not_understood", "nvme smart-log printed no JSON that is understood"
+            )
+        }
+    health: NvmeHealth = {
+        "critical_warning": warning,
         "percentage_used": _count(log.get("percent_used")),
         "media_errors": _count(log.get("media_errors")),
         "available_spare": _count(log.get("avail_spare")),
         "spare_threshold": _count(log.get("spare_thresh")),
     }
-    return (
-        read
-        if read["critical_warning"] is not None
-        else programs.error("not_understood", "nvme smart-log printed no JSON that is understood")
-    )
+    return {"nvme": health}
 
 
-def _count(value: Any) -> Optional[int]:
+def _count(value: Any) -> Optional[Unsigned]:
     """Counters of 128 bits are text or, in older versions, a float."""
     if isinstance(value, str) and value.isdecimal():
-        return int(value)
-    return (
-        int(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e18
-        else None
-    )
+        return Unsigned(int(value))
+    counted = number(value, 0, 1e18)
+    return None if counted is None else Unsigned(int(value))
 
 
 # ---- judge ----
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = mapping(readings)
-    mounts, disks = mappings(readings.get("mounts")), mappings(readings.get("disks"))
+def judge(readings: StorageReadings, options: Options) -> CheckResult:
+    mounts, disks = complete(readings.get("mounts")), complete(readings.get("disks"))
     if mounts is None or disks is None:
         missing = (
             "what is mounted (/proc/1/mountinfo)" if mounts is None else "the disks (/sys/block)"
         )
         return concluded(NAME, [not_read(missing)], "")
     findings: List[Finding] = []
-    for path in names_in(readings.get("missing")):
+    for path in readings.get("missing", []):
         findings.append(
             Finding(
                 "mount_missing",
@@ -458,44 +527,43 @@ def judge(readings: Readings, options: Options) -> CheckResult:
             )
         )
     for mount in mounts:
-        findings += _judge_mount(mount, readings, options)
+        findings += _judge_mount(mount, readings.get("abandoned_pid"), options)
     findings += _judge_unreadable(mounts)
     for disk in disks:
         findings += _judge_disk(disk)
-    findings += _judge_number(disks, whole(options.get("expected_nvme_disks")))
+    findings += _judge_number(disks, whole_number(options.get("expected_nvme_disks")))
     status = SKIP if not mounts and not disks and not findings else None
     return concluded(NAME, findings, _summary(mounts, disks), _measured(mounts), status)
 
 
-def _subject(mount: Dict[str, Any]) -> Subject:
+def _subject(mount: MountReading) -> Subject:
     return Subject("mount", name=str(mount.get("path")))
 
 
-def _what(mount: Dict[str, Any]) -> str:
+def _what(mount: MountReading) -> str:
     return f"{mount.get('source')} ({mount.get('type')})"
 
 
-def _matters(mount: Dict[str, Any]) -> bool:
+def _matters(mount: MountReading) -> bool:
     """Whether work cannot do without it."""
-    return mount.get("named") is True or mount.get("system") is True
+    return mount.get("named", False) or mount.get("system", False)
 
 
-def _judge_mount(mount: Dict[str, Any], readings: Readings, options: Options) -> List[Finding]:
+def _judge_mount(mount: MountReading, pid: Optional[int], options: Options) -> List[Finding]:
     subject, evidence = (
         _subject(mount),
         {key: value for key, value in mount.items() if key != "path"},
     )
-    if mount.get("hung") is True:
-        pid = whole(readings.get("abandoned_pid"))
+    if mount.get("hung"):
         message = (
             f"{_what(mount)} did not answer within "
-            f"{number(mount.get('waited_seconds')) or 0:.1f} s; whoever touches it waits"
+            f"{mount.get('waited_seconds', 0):.1f} s; whoever touches it waits"
         )
         message += f", as process {pid} of this check does" if pid else ""
         return [
             Finding(
                 "mount_hung",
-                FAIL if mount.get("named") is True else WARN,
+                FAIL if mount.get("named") else WARN,
                 message,
                 "fix_configuration",
                 subject,
@@ -521,11 +589,7 @@ def _judge_mount(mount: Dict[str, Any], readings: Readings, options: Options) ->
             return []
         message = f"{_what(mount)} could not be asked for its figures: {mount['error']}"
         return [Finding("mount_not_read", UNKNOWN, message, "fix_configuration", subject, evidence)]
-    if (
-        whole(mount.get("bytes_total")) is None
-        or whole(mount.get("bytes_free")) is None
-        or not isinstance(mount.get("options"), str)
-    ):
+    if not {"bytes_total", "bytes_free", "options"} <= set(mount):
         return [
             Finding(
                 "mount_not_read",
@@ -541,10 +605,11 @@ def _judge_mount(mount: Dict[str, Any], readings: Readings, options: Options) ->
 
 
 def _judge_read_only(
-    mount: Dict[str, Any], subject: Subject, evidence: Dict[str, Any]
+    mount: MountReading, subject: Subject, evidence: Dict[str, Any]
 ) -> List[Finding]:
     by_mount, by_system = (
-        "ro" in str(mount.get(key)).split(",") for key in ("options", "super_options")
+        "ro" in options.split(",")
+        for options in (mount.get("options", ""), mount.get("super_options", ""))
     )
     if not by_mount and not by_system:
         return []
@@ -564,7 +629,7 @@ def _judge_read_only(
             )
         ]
     wanted = mount.get("fstab")
-    if mount.get("named") is True:
+    if mount.get("named"):
         return [
             Finding(
                 "mount_read_only",
@@ -575,7 +640,7 @@ def _judge_read_only(
                 evidence,
             )
         ]
-    if isinstance(wanted, str) and "ro" not in wanted.split(","):
+    if wanted is not None and "ro" not in wanted.split(","):
         return [
             Finding(
                 "mount_read_only",
@@ -590,17 +655,14 @@ def _judge_read_only(
 
 
 def _judge_room(
-    mount: Dict[str, Any], subject: Subject, evidence: Dict[str, Any], options: Options
+    mount: MountReading, subject: Subject, evidence: Dict[str, Any], options: Options
 ) -> List[Finding]:
     """Free for users, of what users can have, as df(1) has it."""
-    if "ro" in str(mount.get("options")).split(","):
+    if "ro" in mount.get("options", "").split(","):
         return []
     findings = []
-    free, used = whole(mount.get("bytes_free")) or 0, whole(mount.get("bytes_used")) or 0
-    inodes, free_inodes = (
-        whole(mount.get("inodes_total")) or 0,
-        whole(mount.get("inodes_free")) or 0,
-    )
+    free, used = mount.get("bytes_free", 0), mount.get("bytes_used", 0)
+    inodes, free_inodes = mount.get("inodes_total", 0), mount.get("inodes_free", 0)
     for left, total, option, code, words in (
         (
             free,
@@ -637,7 +699,7 @@ def _size(value: int) -> str:
     return f"{value} bytes"
 
 
-def _judge_unreadable(mounts: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_unreadable(mounts: List[MountReading]) -> List[Finding]:
     closed = [
         str(mount.get("path"))
         for mount in mounts
@@ -656,9 +718,9 @@ def _judge_unreadable(mounts: List[Dict[str, Any]]) -> List[Finding]:
     ]
 
 
-def _judge_disk(disk: Dict[str, Any]) -> List[Finding]:
+def _judge_disk(disk: DiskReading) -> List[Finding]:
     name = str(disk.get("name"))
-    about = " ".join(str(disk[key]).strip() for key in ("model", "serial") if disk.get(key))
+    about = " ".join(words.strip() for words in (disk.get("model"), disk.get("serial")) if words)
     subject, evidence = (
         Subject("disk", name=name),
         {key: disk.get(key) for key in ("model", "serial", "firmware", "state", "nvme", "unread")},
@@ -667,29 +729,28 @@ def _judge_disk(disk: Dict[str, Any]) -> List[Finding]:
     if disk.get("state") in ("dead", "offline", "transport-offline"):
         message = f"{about} is {disk['state']}: the kernel has given it up"
         return [Finding("disk_dead", WARN, message, "replace_part", subject, evidence)]
-    if mapping(disk.get("unread")).get("reason") == "timeout":
+    unread = disk.get("unread", ErrorReading())
+    if unread.get("reason") == "timeout":
         return [
             Finding(
                 "disk_not_answering",
                 WARN,
-                f"{about}: {mapping(disk['unread']).get('message')}",
+                f"{about}: {unread.get('message')}",
                 "watch",
                 subject,
                 evidence,
             )
         ]
-    return _judge_nvme_health(mapping(disk.get("nvme")), about, subject, evidence)
+    return _judge_nvme_health(disk.get("nvme") or NvmeHealth(), about, subject, evidence)
 
 
 def _judge_nvme_health(
-    health: Dict[str, Any], about: str, subject: Subject, evidence: Dict[str, Any]
+    health: NvmeHealth, about: str, subject: Subject, evidence: Dict[str, Any]
 ) -> List[Finding]:
     """What a disk's own health log says, which it keeps over its life."""
-    warning, used, media = (
-        whole(health.get(key)) or 0
-        for key in ("critical_warning", "percentage_used", "media_errors")
-    )
-    spare, least = whole(health.get("available_spare")), whole(health.get("spare_threshold"))
+    warning = health.get("critical_warning", 0)
+    used, media = health.get("percentage_used") or 0, health.get("media_errors") or 0
+    spare, least = health.get("available_spare"), health.get("spare_threshold")
     findings = []
     words = [text for bit, text, _failing in _CRITICAL if warning & bit]
     if warning and not words:
@@ -726,7 +787,7 @@ def _judge_nvme_health(
     return findings
 
 
-def _judge_number(disks: List[Dict[str, Any]], expected: Optional[int]) -> List[Finding]:
+def _judge_number(disks: List[DiskReading], expected: Optional[int]) -> List[Finding]:
     live = [
         str(disk.get("name"))
         for disk in disks
@@ -746,8 +807,8 @@ def _judge_number(disks: List[Dict[str, Any]], expected: Optional[int]) -> List[
     ]
 
 
-def _summary(mounts: List[Dict[str, Any]], disks: List[Dict[str, Any]]) -> str:
-    told = [mount for mount in mounts if whole(mount.get("bytes_total")) is not None]
+def _summary(mounts: List[MountReading], disks: List[DiskReading]) -> str:
+    told = [mount for mount in mounts if "bytes_total" in mount]
     shares = [
         (_share(mount), str(mount.get("path"))) for mount in told if _share(mount) is not None
     ]
@@ -758,27 +819,27 @@ def _summary(mounts: List[Dict[str, Any]], disks: List[Dict[str, Any]]) -> str:
     )
     if shares:
         words += f", the fullest is {min(shares)[1]} with {100 * (min(shares)[0] or 0):.0f} % free"
-    asked = [disk for disk in disks if mapping(disk.get("nvme"))]
-    unread = [disk for disk in disks if mapping(disk.get("unread"))]
+    asked = [disk for disk in disks if disk.get("nvme")]
+    unread = [disk["unread"] for disk in disks if disk.get("unread")]
     words += f", {several(len(asked), 'NVMe disk')} asked" if asked else ""
     if unread:
         words += (
             f", the health of {several(len(unread), 'NVMe disk')} was not told "
-            f"({mapping(unread[0]['unread']).get('message')})"
+            f"({unread[0].get('message')})"
         )
     return words
 
 
-def _share(mount: Dict[str, Any]) -> Optional[float]:
-    free, used = whole(mount.get("bytes_free")), whole(mount.get("bytes_used"))
+def _share(mount: MountReading) -> Optional[float]:
+    free, used = mount.get("bytes_free"), mount.get("bytes_used")
     return free / (free + used) if free is not None and used is not None and free + used else None
 
 
-def _measured(mounts: List[Dict[str, Any]]) -> List[Measurement]:
+def _measured(mounts: List[MountReading]) -> List[Measurement]:
     shares = [
         (str(mount.get("path")), _share(mount))
         for mount in mounts
-        if "ro" not in str(mount.get("options")).split(",")
+        if "ro" not in mount.get("options", "").split(",")
     ]
     return [
         Measurement("filesystem_free", round(share, 4), "ratio", {"path": path})
@@ -818,6 +879,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=StorageReadings,
     options=OPTIONS,
     refuse=refuse,
     gpu=False,

@@ -6,9 +6,10 @@ and findings for what could not be done.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional, TypedDict
+from typing import List, Optional, TypedDict
 
-from ..system import interfaces as network
+from ..system import interfaces as network, programs
+from ..system.programs import ErrorReading, ProgramReading
 from ...model import UNKNOWN, Finding, Subject
 
 #: What every finding about two ends says, since one of them alone does not know which of the two it
@@ -16,31 +17,26 @@ from ...model import UNKNOWN, Finding, Subject
 WHICH_END = "the role mesh tells which end it is"
 
 
-class ErrorReading(TypedDict, total=False):
-    """Why a measurement gave no figure, as `programs.error` has it; whatever is there counts."""
-
-    reason: Any
-    message: Any
-
-
-class ProgramReading(TypedDict, total=False):
-    path: str
-    version: str
-    features: List[str]
-    #: Why the program is of no use, and the same as one word; whatever is there counts.
-    error: Any
-    reason: Any
-
-
 def peer_subject(address: str) -> Subject:
     return Subject("peer", name=address)
 
 
-def look(found: Dict[str, Any], wanted: Optional[str], address: str) -> Dict[str, Any]:
-    """The way to ``address`` by what `network.look` found: ``{"interface", "own", "mtu", "speed"}``
-    with None for what is not known, or ``{"error"}``.
+class WayReading(TypedDict, total=False):
+    """The way to a peer, with None for what is not known."""
 
-    By the ``wanted`` interface, or the one the kernel takes; ``own`` is the address to send from.
+    interface: Optional[str]
+    #: The address to send from.
+    own: Optional[str]
+    mtu: Optional[int]
+    #: bits/s
+    speed: Optional[float]
+    #: Why there is no way.
+    error: ErrorReading
+
+
+def look(found: network.HostNetwork, wanted: Optional[str], address: str) -> WayReading:
+    """The way to ``address`` by what `network.look` found, by the ``wanted`` interface or the one
+    the kernel takes.
     """
     interfaces = {one["name"]: one for one in found["interfaces"]}
     family = 6 if ":" in address else 4
@@ -57,30 +53,24 @@ def look(found: Dict[str, Any], wanted: Optional[str], address: str) -> Dict[str
                 else "it has no carrier"
             )
             return {
-                "error": {
-                    "reason": "interface",
-                    "message": f"interface {wanted} cannot be used: {state}",
-                }
+                "error": programs.error("interface", f"interface {wanted} cannot be used: {state}")
             }
         own = next((each["address"] for each in one["addresses"] if each["family"] == family), None)
         return {"interface": wanted, "own": own, "mtu": one["mtu"], "speed": one["speed"]}
     own = network.source_address(address)
     if own is None:
-        return {"error": {"reason": "no_route", "message": "this host has no route to it"}}
-    by_it: Dict[str, Any] = next(
+        return {"error": programs.error("no_route", "this host has no route to it")}
+    by_it = next(
         (
             each
             for each in interfaces.values()
             if own in [known["address"] for known in each["addresses"]]
         ),
-        {},
+        None,
     )
-    return {
-        "interface": by_it.get("name"),
-        "own": own,
-        "mtu": by_it.get("mtu"),
-        "speed": by_it.get("speed"),
-    }
+    if by_it is None:
+        return {"interface": None, "own": own, "mtu": None, "speed": None}
+    return {"interface": by_it["name"], "own": own, "mtu": by_it["mtu"], "speed": by_it["speed"]}
 
 
 def program_findings(program: Optional[ProgramReading], name: str) -> List[Finding]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List
 
-from ..system import fping, iperf3, interfaces
+from ..system import fping, interfaces, iperf3, programs
+from ..system.programs import ProgramReading
 from ..framework import busy_gate
 from ..system.bounded import Child, Report, end, wait
 from ..framework.probe import Probe, HostSettings
@@ -24,7 +25,15 @@ _SECONDS = 40.0
 Part = Callable[[Report, Probe], Any]
 
 
-def look(settings: HostSettings, ask_gate: bool) -> Dict[str, Any]:
+class MeshFacts(interfaces.HostNetwork, total=False):
+    iperf3: ProgramReading
+    fping: ProgramReading
+    #: Why the host is to be left alone, as findings.
+    busy: List[Dict[str, Any]]
+    gate_seconds: float
+
+
+def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     """The facts of this host but for its clock, which only the controller can compare. With
     ``ask_gate`` it takes two seconds longer; ``gate_seconds`` is by how much it really did, since a
     plan has no use for them.
@@ -45,19 +54,23 @@ def look(settings: HostSettings, ask_gate: bool) -> Dict[str, Any]:
     end(list(children.values()), 0.5)
     told = {name: child.values.get("told") for name, child in children.items()}
     troubles = {name: mishap_findings(child.mishap(), NODE) for name, child in children.items()}
-    facts: Dict[str, Any] = dict(
-        told["network"]
-        or {"interfaces": [], "error": {"reason": "hung", "message": _words(troubles["network"])}}
-    )
-    for name in ("iperf3", "fping"):
-        facts[name] = told[name] or {"error": _words(troubles[name]), "reason": "hung"}
+    unread: interfaces.HostNetwork = {
+        "interfaces": [],
+        "error": programs.error("hung", _words(troubles["network"])),
+    }
+    network = told["network"] or unread
     busy = told.get("busy")
-    facts["gate_seconds"] = gate_seconds
-    facts["busy"] = (
-        busy
+    facts: MeshFacts = {
+        "interfaces": network["interfaces"],
+        "iperf3": told["iperf3"] or _hung(troubles["iperf3"]),
+        "fping": told["fping"] or _hung(troubles["fping"]),
+        "gate_seconds": gate_seconds,
+        "busy": busy
         if isinstance(busy, list)
-        else [finding.to_dict() for finding in troubles.get("busy", [])]
-    )
+        else [finding.to_dict() for finding in troubles.get("busy", [])],
+    }
+    if "error" in network:
+        facts["error"] = network["error"]
     return facts
 
 
@@ -73,17 +86,21 @@ def _words(troubles: List[Finding]) -> str:
     return troubles[0].message if troubles else "gave no answer"
 
 
-def _network(report: Report, probe: Probe) -> Dict[str, Any]:
+def _hung(troubles: List[Finding]) -> ProgramReading:
+    return {"error": _words(troubles), "reason": "hung"}
+
+
+def _network(report: Report, probe: Probe) -> interfaces.HostNetwork:
     report.stage("ip")
     return interfaces.look(probe.host)
 
 
-def _iperf3(report: Report, _probe: Probe) -> Dict[str, Any]:
+def _iperf3(report: Report, _probe: Probe) -> ProgramReading:
     report.stage("iperf3")
     return iperf3.find()
 
 
-def _fping(report: Report, _probe: Probe) -> Dict[str, Any]:
+def _fping(report: Report, _probe: Probe) -> ProgramReading:
     report.stage("fping")
     return fping.find()
 

@@ -17,6 +17,7 @@ from ..system import fping, iperf3
 from ..framework import busy_gate
 from ..system.bounded import Child, Report, call, end
 from ..system.host import Host
+from ..system.programs import ProgramReading
 from . import windows
 from .windows import Reading, Tools, Window
 
@@ -186,11 +187,8 @@ def find_tools(share: Share) -> Tools:
             report.send(name, door())
 
     child = call(find, _FIND_SECONDS, _GRACE)
-    return {
-        name: child.values.get(name)
-        or {"error": windows.mishap_of(child)["message"], "reason": "hung"}
-        for name in needed
-    }
+    hung: ProgramReading = {"error": windows.mishap_of(child)["message"], "reason": "hung"}
+    return {name: child.values.get(name) or hung for name in needed}
 
 
 class _Opening:

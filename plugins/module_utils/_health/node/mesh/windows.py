@@ -18,10 +18,11 @@ from typing import Any, Callable, Dict, List, Mapping, Optional, Union
 
 from ..system import fping, iperf3
 from ..system.bounded import Child, Report, run
+from ..system.programs import ErrorReading, ProgramReading
 from .handshake import Handshake, may_bind
 
 Window = Mapping[str, Any]
-Tools = Mapping[str, Dict[str, Any]]
+Tools = Mapping[str, ProgramReading]
 Reading = Dict[str, Any]
 
 #: Seconds before a window closes by which everything in it has ended, so that the next one finds
@@ -51,7 +52,7 @@ def blank(window: Window) -> Reading:
     }
 
 
-def missing(window: Window, tools: Tools) -> Optional[Dict[str, str]]:
+def missing(window: Window, tools: Tools) -> Optional[ErrorReading]:
     """The error of a window whose program is not there."""
     found = tools["fping" if window["kind"] == "ping" else "iperf3"]
     return (
@@ -70,7 +71,7 @@ def ping(report: Report, window: Window, tools: Tools, closes: float) -> None:
     reading = blank(window)
     until = closes - MARGIN
 
-    def pinged(kind: str, count: int, seconds: float, **more: Any) -> Dict[str, Any]:
+    def pinged(kind: str, count: int, seconds: float, **more: Any) -> fping.PingAnswers:
         report.stage(f"fping ({kind} packets)")
         argv = fping.argv(
             tools["fping"],
@@ -195,7 +196,7 @@ class _Client(_Side):
         self, report: Report, window: Window, tools: Tools, opens: float, closes: float
     ) -> None:
         super().__init__(report, window, tools, opens, closes)
-        self.legs: Dict[str, Reading] = {}
+        self.legs: Dict[str, iperf3.LegReading] = {}
         self.port: Optional[int] = None
         self._left = ["transmit", "receive"]
         self._until = 0.0
@@ -253,7 +254,8 @@ class _Client(_Side):
 
     def _take(self, child: Child) -> None:
         child.stop(_GRACE)
-        self.legs[self._left.pop(0)] = child.values.get("leg") or dict(error=mishap_of(child))
+        failed: iperf3.LegReading = {"error": mishap_of(child)}
+        self.legs[self._left.pop(0)] = child.values.get("leg") or failed
         self._child = None
 
 
@@ -278,7 +280,7 @@ class _Server(_Side):
     ) -> None:
         super().__init__(report, window, tools, opens, closes)
         self.port: Optional[int] = None
-        self.error: Optional[Dict[str, str]] = None
+        self.error: Optional[ErrorReading] = None
         self._candidate = window["ports"][0] - 1
 
     @property
@@ -340,9 +342,10 @@ class _Server(_Side):
 
     def _lost(self, child: Child) -> None:
         """A server that ended by itself: the next port when somebody else was quicker on this one."""
-        error = (child.values.get("said") or {}).get("error") or mishap_of(child)
+        error: ErrorReading = child.values.get("said") or mishap_of(child)
         if "in use" not in error["message"].lower():
-            self.error = dict(error, message=f"the iperf3 server ended early: {error['message']}")
+            words = f"the iperf3 server ended early: {error['message']}"
+            self.error = {"reason": error["reason"], "message": words}
         self.port, self._child = None, None
 
 
@@ -354,7 +357,7 @@ def _family(address: str) -> int:
     return socket.AF_INET6 if ":" in address else socket.AF_INET
 
 
-def mishap_of(child: Child) -> Dict[str, str]:
+def mishap_of(child: Child) -> ErrorReading:
     """Why a child did not do what it was for."""
     mishap = child.mishap()
     if "hung" in mishap:

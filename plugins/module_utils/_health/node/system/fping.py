@@ -13,10 +13,12 @@ from __future__ import annotations
 import ipaddress
 import math
 import re
-from typing import Any, Dict, List, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, TypedDict
 
 from . import programs
 from .bounded import Completed
+from .programs import ErrorReading, ProgramReading
+from ...lenient import Unsigned
 from ...knowledge.network import PING_HEADERS
 
 #: Older ones have another program for IPv6, and count replies that come after the time limit.
@@ -44,8 +46,28 @@ _PERMISSION = (
 )
 
 
-def find() -> Dict[str, Any]:
-    """``{"path", "version"}``, or ``{"error": text, "reason": word}``."""
+class PingReading(TypedDict, total=False):
+    """Pings of a size to a target."""
+
+    sent: Unsigned
+    received: Unsigned
+    #: Milliseconds; None where there are too few answers.
+    p50_ms: Optional[float]
+    p99_ms: Optional[float]
+    jitter_ms: Optional[float]
+    #: Bytes of data; only of the large pings.
+    size: int
+    error: ErrorReading
+
+
+class PingAnswers(TypedDict):
+    #: By address, without those of which nothing understandable was said.
+    targets: Dict[str, PingReading]
+    error: Optional[ErrorReading]
+
+
+def find() -> ProgramReading:
+    """The path and version of fping, or why there is none."""
     found = programs.find("fping", LEAST)
     found.pop("told", None)
     return found
@@ -66,7 +88,7 @@ def duration(targets: int, count: int, period_ms: float, interval_ms: float) -> 
 
 
 def argv(
-    program: Dict[str, Any],
+    program: ProgramReading,
     targets: Sequence[str],
     count: int,
     period_ms: float,
@@ -110,18 +132,16 @@ def argv(
     return command + list(dict.fromkeys(targets))
 
 
-def parse(completed: Completed, targets: Sequence[str], count: int) -> Dict[str, Any]:
-    """``{"targets": {address: {"sent", "received", "p50_ms", "p99_ms", "jitter_ms"}}, "error": None
-    | {"reason", "message"}}``.
+def parse(completed: Completed, targets: Sequence[str], count: int) -> PingAnswers:
+    """What fping printed of each target.
 
-    A target of which nothing understandable was said is not there. Percentiles are by nearest rank.
+    Percentiles are by nearest rank.
     Jitter is the mean difference between consecutive round trips (the idea of RFC 3550, without its
     smoothing). What cannot be told of so few replies is None.
     """
-    found: Dict[str, Any] = {"targets": {}, "error": None}
-    trouble = _trouble(completed)
-    if trouble:
-        return dict(found, **trouble)
+    found: PingAnswers = {"targets": {}, "error": _trouble(completed)}
+    if found["error"]:
+        return found
     seen: Dict[str, List[str]] = {}
     # A line without its end may lack some of its figures.
     for line in completed.stderr.split("\n")[:-1]:
@@ -134,16 +154,14 @@ def parse(completed: Completed, targets: Sequence[str], count: int) -> Dict[str,
         if 0 < len(times) <= count:
             found["targets"][target] = _reading(times)
     if targets and not found["targets"]:
-        found.update(
-            programs.error(
-                "not_understood",
-                f"fping said nothing that is understood: {completed.stderr.strip()[:200]!r}",
-            )
+        found["error"] = programs.error(
+            "not_understood",
+            f"fping said nothing that is understood: {completed.stderr.strip()[:200]!r}",
         )
     return found
 
 
-def _trouble(completed: Completed) -> Optional[Dict[str, Any]]:
+def _trouble(completed: Completed) -> Optional[ErrorReading]:
     """What kept fping from pinging, None when it did. Its exit status is 0 or 1 when it did, 2 when
     it passed over targets, 3 and 4 otherwise (fping(8)).
     """
@@ -176,13 +194,13 @@ def _trouble(completed: Completed) -> Optional[Dict[str, Any]]:
     return None
 
 
-def _reading(times: List[str]) -> Dict[str, Any]:
+def _reading(times: List[str]) -> PingReading:
     trips = [float(one) for one in times if one != "-"]
     ranked = sorted(trips)
     steps = [abs(after - before) for before, after in zip(trips, trips[1:])]
     return {
-        "sent": len(times),
-        "received": len(trips),
+        "sent": Unsigned(len(times)),
+        "received": Unsigned(len(trips)),
         "p50_ms": _percentile(ranked, 50),
         "p99_ms": _percentile(ranked, 99),
         "jitter_ms": round(sum(steps) / len(steps), 4) if steps else None,

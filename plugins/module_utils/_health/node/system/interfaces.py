@@ -11,12 +11,13 @@ from __future__ import annotations
 import json
 import socket
 import struct
-from typing import Any, Dict, List, Optional, Set, Tuple
+from typing import Any, List, Optional, Set, Tuple, TypedDict
 
 from . import programs
 from .bounded import run
 from .host import Host
-from ...lenient import mappings_in
+from .programs import ErrorReading
+from ...lenient import decode, mappings_in
 
 #: Seconds `ip` may take; it answers from the kernel's memory.
 _SECONDS = 5.0
@@ -27,37 +28,90 @@ _UNSETTLED = ("tentative", "dadfailed", "deprecated", "temporary")
 _LISTEN = "0A"
 
 
-def look(host: Host) -> Dict[str, Any]:
-    """``{"interfaces": [...]}``, and ``error`` (reason, message) when they could not be read: then
-    the list is empty.
+class InterfaceAddress(TypedDict):
+    #: 4 or 6.
+    family: int
+    address: str
+    prefix: int
 
-    An interface is ``{"name", "kind", "up", "carrier", "mtu", "speed", "addresses",
-    "default_route"}``: ``kind`` is iproute2's (``bond``, ``vlan``, ``veth``; empty for a device),
-    ``speed`` in bits/s or None, ``addresses`` those of global scope as ``{"family", "address",
-    "prefix"}``.
-    """
-    told = _ip("-details", "-json", "address", "show")
-    if "error" in told:
-        return {"interfaces": [], "error": told["error"]}
+
+class NetworkInterface(TypedDict):
+    name: str
+    #: iproute2's: ``bond``, ``vlan``, ``veth``; empty for a device.
+    kind: str
+    up: bool
+    carrier: Optional[bool]
+    mtu: int
+    #: bits/s
+    speed: Optional[float]
+    #: Those of global scope.
+    addresses: List[InterfaceAddress]
+    default_route: bool
+
+
+class HostNetwork(TypedDict, total=False):
+    interfaces: List[NetworkInterface]
+    #: Why the interfaces could not be read: the list is empty then.
+    error: ErrorReading
+
+
+class _Address(TypedDict, total=False):
+    """An address as ``ip address`` prints it; the last four are `_UNSETTLED`."""
+
+    family: str
+    local: str
+    prefixlen: int
+    scope: str
+    tentative: Any
+    dadfailed: Any
+    deprecated: Any
+    temporary: Any
+
+
+class _LinkInfo(TypedDict, total=False):
+    info_kind: str
+
+
+class _Link(TypedDict, total=False):
+    """An interface as ``ip address`` prints it."""
+
+    ifname: str
+    address: str
+    flags: List[str]
+    linkinfo: _LinkInfo
+    mtu: int
+    addr_info: List[_Address]
+
+
+class _NextHop(TypedDict, total=False):
+    dev: str
+
+
+class _Route(TypedDict, total=False):
+    dev: str
+    nexthops: List[_NextHop]
+
+
+def look(host: Host) -> HostNetwork:
+    """The interfaces of this network namespace, or why they could not be read."""
+    links, error = _ip("-details", "-json", "address", "show")
+    if error:
+        return {"interfaces": [], "error": error}
     routes = [
-        route
+        decode(_Route, route)
         for family in ("-4", "-6")
-        for route in mappings_in(_ip(family, "-json", "route", "show", "default").get("value"))
+        for route in mappings_in(_ip(family, "-json", "route", "show", "default")[0])
     ]
-    gateways = {dev for route in routes for dev in _devices(route)}
+    gateways = {device for route in routes for device in _devices(route)}
+    decoded = [decode(_Link, link) for link in mappings_in(links)]
     return {
-        "interfaces": [
-            _interface(host, entry, gateways)
-            for entry in mappings_in(told["value"])
-            if isinstance(entry.get("ifname"), str)
-        ]
+        "interfaces": [_interface(host, link, gateways) for link in decoded if "ifname" in link]
     }
 
 
-def interfaces(host: Host) -> List[Dict[str, Any]]:
+def interfaces(host: Host) -> List[NetworkInterface]:
     """The interfaces of `look`; none when they could not be read."""
-    found: List[Dict[str, Any]] = look(host)["interfaces"]
-    return found
+    return look(host)["interfaces"]
 
 
 def source_address(address: str) -> Optional[str]:
@@ -102,85 +156,72 @@ def _listeners(host: Host) -> List[Tuple[bytes, int]]:
     return found
 
 
-def _ip(*arguments: str) -> Dict[str, Any]:
-    """``{"value": ...}`` or ``{"error": {"reason", "message"}}``."""
+def _ip(*arguments: str) -> Tuple[List[Any], Optional[ErrorReading]]:
+    """The list that ``ip`` printed, and why it printed none."""
     program = programs.path_of("ip")
     if not program:
-        return programs.error("missing", "ip is not installed (package iproute2)")
+        return [], programs.error("missing", "ip is not installed (package iproute2)")
     try:
         done = run([program, *arguments], _SECONDS, grace=0.5)
     except OSError as problem:
-        return programs.error("not_started", f"{program} could not be started: {problem}")
+        return [], programs.error("not_started", f"{program} could not be started: {problem}")
     if done.timed_out:
-        return programs.error("timeout", f"ip did not answer within {_SECONDS:.0f} s")
+        return [], programs.error("timeout", f"ip did not answer within {_SECONDS:.0f} s")
     if done.returncode != 0:
-        return programs.error(
-            "failed", f"ip {' '.join(arguments)} failed: {done.stderr.strip()[:200]}"
-        )
+        words = f"ip {' '.join(arguments)} failed: {done.stderr.strip()[:200]}"
+        return [], programs.error("failed", words)
     try:
         value = json.loads(done.stdout or "[]")
     except ValueError:
-        return programs.error("not_understood", "ip printed no JSON; it may be too old for that")
-    return (
-        {"value": value}
-        if isinstance(value, list)
-        else programs.error("not_understood", "ip printed JSON of another shape")
-    )
+        words = "ip printed no JSON; it may be too old for that"
+        return [], programs.error("not_understood", words)
+    if not isinstance(value, list):
+        return [], programs.error("not_understood", "ip printed JSON of another shape")
+    return value, None
 
 
-def _interface(host: Host, entry: Dict[str, Any], gateways: Set[Any]) -> Dict[str, Any]:
-    flags = entry.get("flags")
-    flags = flags if isinstance(flags, list) else []
-    info, mtu = entry.get("linkinfo"), entry.get("mtu")
-    kind = info.get("info_kind") if isinstance(info, dict) else None
+def _interface(host: Host, link: _Link, gateways: Set[str]) -> NetworkInterface:
+    flags = link.get("flags", [])
     return {
-        "name": entry["ifname"],
-        "kind": kind if isinstance(kind, str) else "",
+        "name": link["ifname"],
+        "kind": link.get("linkinfo", {}).get("info_kind", ""),
         "up": "UP" in flags,
         "carrier": _carrier(flags),
-        "mtu": mtu if isinstance(mtu, int) else 0,
-        "speed": _speed(host, entry),
-        "addresses": [one for one in map(_address, mappings_in(entry.get("addr_info"))) if one],
-        "default_route": entry["ifname"] in gateways,
+        "mtu": link.get("mtu", 0),
+        "speed": _speed(host, link),
+        "addresses": [one for one in map(_address, link.get("addr_info", [])) if one],
+        "default_route": link["ifname"] in gateways,
     }
 
 
-def _carrier(flags: List[Any]) -> Optional[bool]:
+def _carrier(flags: List[str]) -> Optional[bool]:
     """From the flags, which are of our namespace, as sysfs need not be. An interface that is down
     has no carrier to speak of.
     """
     return True if "LOWER_UP" in flags else False if "NO-CARRIER" in flags else None
 
 
-def _speed(host: Host, entry: Dict[str, Any]) -> Optional[float]:
+def _speed(host: Host, link: _Link) -> Optional[float]:
     """bits/s; sysfs has Mbit/s, -1 (or that as an unsigned number) for not known, and an error
     where there is no such thing.
     """
-    base = "sys/class/net/" + entry["ifname"]
+    base = "sys/class/net/" + link["ifname"]
     # A sysfs of another network namespace may have an interface of this name too.
-    if host.text(base, "address") != entry.get("address"):
+    if host.text(base, "address") != link.get("address"):
         return None
     text = host.text(base, "speed") or ""
     return int(text) * 1e6 if text.isdecimal() and 0 < int(text) < 2**32 - 1 else None
 
 
-def _address(entry: Dict[str, Any]) -> Optional[Dict[str, Any]]:
-    family, local, prefix = (
-        _FAMILIES.get(str(entry.get("family"))),
-        entry.get("local"),
-        entry.get("prefixlen"),
-    )
-    if (
-        not family
-        or not isinstance(local, str)
-        or not isinstance(prefix, int)
-        or entry.get("scope") != "global"
-        or any(map(entry.get, _UNSETTLED))
-    ):
+def _address(entry: _Address) -> Optional[InterfaceAddress]:
+    family = _FAMILIES.get(entry.get("family", ""))
+    usable = entry.get("scope") == "global" and not any(map(entry.get, _UNSETTLED))
+    if not family or not usable or "local" not in entry or "prefixlen" not in entry:
         return None
-    return {"family": family, "address": local, "prefix": prefix}
+    return {"family": family, "address": entry["local"], "prefix": entry["prefixlen"]}
 
 
-def _devices(route: Dict[str, Any]) -> List[Any]:
+def _devices(route: _Route) -> List[str]:
     """The interfaces of a route, which may have several next hops."""
-    return [hop.get("dev") for hop in [route] + mappings_in(route.get("nexthops"))]
+    hops = [hop.get("dev") for hop in route.get("nexthops", [])]
+    return [device for device in (route.get("dev"), *hops) if device is not None]

@@ -10,11 +10,12 @@ and that only when it is whole and says what it must.
 from __future__ import annotations
 
 import json
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, List, Optional, Tuple, TypedDict
 
 from . import programs
 from .bounded import Completed
-from ...lenient import mapping
+from .programs import ErrorReading, ProgramReading
+from ...lenient import Unsigned, decode, number
 
 #: The oldest version that is used: 3.1 settled the document and the server that survives a client's
 #: death.
@@ -73,9 +74,59 @@ _REASONS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
 )
 
 
-def find() -> Dict[str, Any]:
-    """``{"path", "version", "features"}``, or ``{"error": text, "reason": word}``. ``features``:
-    None when it does not tell them.
+class LegReading(TypedDict, total=False):
+    """One direction. The rate is the receiver's, over all streams."""
+
+    bits_per_second: float
+    #: None where iperf3 does not tell it, as the CPU times.
+    retransmits: Optional[Unsigned]
+    seconds: float
+    cpu_local_percent: Optional[float]
+    cpu_remote_percent: Optional[float]
+    error: ErrorReading
+
+
+class _TestStart(TypedDict, total=False):
+    reverse: Any
+    duration: float
+
+
+class _Start(TypedDict, total=False):
+    test_start: _TestStart
+
+
+class _Received(TypedDict, total=False):
+    bits_per_second: float
+    bytes: float
+    seconds: float
+
+
+class _Sent(TypedDict, total=False):
+    retransmits: Unsigned
+
+
+class _CpuPercent(TypedDict, total=False):
+    host_total: float
+    remote_total: float
+
+
+class _End(TypedDict, total=False):
+    sum_received: _Received
+    sum_sent: _Sent
+    cpu_utilization_percent: _CpuPercent
+
+
+class _Document(TypedDict, total=False):
+    """What iperf3 prints."""
+
+    start: _Start
+    end: _End
+    error: Any
+
+
+def find() -> ProgramReading:
+    """The path, version and features of iperf3, or why there is none. ``features``: None when it does
+    not tell them.
     """
     found = programs.find("iperf3", LEAST)
     if "error" in found:
@@ -84,16 +135,17 @@ def find() -> Dict[str, Any]:
         line for line in found.pop("told").splitlines() if line.startswith("Optional features")
     ]
     features = [name for name, words in _FEATURES.items() if words in listed[0]] if listed else None
-    return dict(found, features=features)
+    found["features"] = features
+    return found
 
 
-def _can(program: Dict[str, Any], feature: str) -> bool:
+def _can(program: ProgramReading, feature: str) -> bool:
     features = program.get("features")
-    return feature in features if isinstance(features, list) else True
+    return features is None or feature in features
 
 
 def client_argv(
-    program: Dict[str, Any],
+    program: ProgramReading,
     address: str,
     port: int,
     seconds: float,
@@ -134,14 +186,14 @@ def client_argv(
 
 
 def server_argv(
-    program: Dict[str, Any], address: Optional[str], interface: Optional[str], port: int
+    program: ProgramReading, address: Optional[str], interface: Optional[str], port: int
 ) -> List[str]:
     """A server that serves one client after the other until it is ended."""
     return [program["path"], "-s", "-p", str(port), "-J"] + _binding(program, address, interface)
 
 
 def _binding(
-    program: Dict[str, Any], address: Optional[str], interface: Optional[str]
+    program: ProgramReading, address: Optional[str], interface: Optional[str]
 ) -> List[str]:
     can_bind = programs.numbers_of(program["version"]) >= _BIND_DEVICE and _can(
         program, "bind_device"
@@ -151,111 +203,97 @@ def _binding(
     )
 
 
-def parse_client(completed: Completed, reverse: bool) -> Dict[str, Any]:
-    """One direction: ``{"bits_per_second", "retransmits", "seconds", "cpu_local_percent",
-    "cpu_remote_percent"}``, or ``{"error": {"reason", "message"}}``.
-
-    The rate is the receiver's, over all streams. ``retransmits`` and the CPU times are None where
-    iperf3 does not tell them.
-    """
-    document = _document_of(completed)
-    if "error" in document:
-        return document if isinstance(document["error"], dict) else _failed(document["error"])
-    start, end = mapping(document.get("start")), mapping(document.get("end"))
-    received, asked = mapping(end.get("sum_received")), mapping(start.get("test_start"))
-    rate, amount, seconds = (
-        _number(received.get(key)) for key in ("bits_per_second", "bytes", "seconds")
-    )
+def parse_client(completed: Completed, reverse: bool) -> LegReading:
+    """The figures of one direction, or why there are none."""
+    document, trouble = _document_of(completed)
+    if trouble:
+        return {"error": trouble}
+    end, asked = document.get("end", _End()), document.get("start", _Start()).get("test_start", {})
+    received = end.get("sum_received", {})
+    rate, amount = number(received.get("bits_per_second"), 0), number(received.get("bytes"), 0)
+    seconds, planned = number(received.get("seconds"), 0), number(asked.get("duration"), 0)
     if rate is None or amount is None or not seconds:
-        return programs.error("not_understood", "iperf3's document has no sum of what was received")
+        return _not_understood("iperf3's document has no sum of what was received")
     if rate > _ABSURD or abs(rate * seconds - amount * 8) > _TOLERANCE * amount * 8:
-        return programs.error(
-            "not_understood",
+        return _not_understood(
             f"iperf3's figures contradict each other: {rate:.6g} bits/s, {amount:.6g} bytes in "
-            f"{seconds:.6g} s",
+            f"{seconds:.6g} s"
         )
     if "reverse" in asked and bool(asked["reverse"]) != reverse:
-        return programs.error(
-            "not_understood", "iperf3 measured the other direction than it was asked for"
-        )
-    planned = _number(asked.get("duration"))
+        return _not_understood("iperf3 measured the other direction than it was asked for")
     if planned and seconds < planned / 2:
-        return programs.error("not_understood", f"iperf3 measured {seconds:.1f} of {planned:.0f} s")
-    retransmits = mapping(end.get("sum_sent")).get("retransmits")
-    cpu = mapping(end.get("cpu_utilization_percent"))
+        return _not_understood(f"iperf3 measured {seconds:.1f} of {planned:.0f} s")
+    cpu = end.get("cpu_utilization_percent", {})
     return {
         "bits_per_second": rate,
-        "retransmits": retransmits
-        if isinstance(retransmits, int) and not isinstance(retransmits, bool) and retransmits >= 0
-        else None,
+        "retransmits": end.get("sum_sent", {}).get("retransmits"),
         "seconds": seconds,
-        "cpu_local_percent": _number(cpu.get("host_total")),
-        "cpu_remote_percent": _number(cpu.get("remote_total")),
+        "cpu_local_percent": number(cpu.get("host_total"), 0),
+        "cpu_remote_percent": number(cpu.get("remote_total"), 0),
     }
 
 
-def parse_server(completed: Completed) -> Optional[Dict[str, Any]]:
-    """Why a server ended by itself, as ``{"error": {"reason", "message"}}``; None for one that
-    served until it was ended.
-    """
+def _not_understood(message: str) -> LegReading:
+    return {"error": programs.error("not_understood", message)}
+
+
+def parse_server(completed: Completed) -> Optional[ErrorReading]:
+    """Why a server ended by itself; None for one that served until it was ended."""
     if completed.timed_out:
         return None
-    document = _document_of(completed)
-    if isinstance(document.get("error"), str):
-        return _failed(document["error"])
-    return (
-        document
-        if "error" in document
-        else programs.error("failed", "the iperf3 server ended by itself")
-    )
+    _document, trouble = _document_of(completed)
+    return trouble or programs.error("failed", "the iperf3 server ended by itself")
 
 
-def _document_of(completed: Completed) -> Dict[str, Any]:
-    """The document a program printed, or ``{"error": {"reason", "message"}}`` where it is not the
-    one whole document of a program that had its time.
+def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading]]:
+    """The document a program printed, and why it is not the one whole document of a program that
+    had its time and met no error.
     """
+    trouble = None
     if completed.timed_out or completed.returncode is None:
-        return programs.error(
+        trouble = programs.error(
             "timeout", f"iperf3 was not done within {completed.seconds:.1f} s and was ended"
         )
-    if completed.returncode < 0:
-        return programs.error("crashed", f"iperf3 was ended by signal {-completed.returncode}")
-    if completed.cut:
-        return programs.error("truncated", "iperf3 printed more than is kept")
-    if not completed.stdout.strip():
+    elif completed.returncode < 0:
+        trouble = programs.error("crashed", f"iperf3 was ended by signal {-completed.returncode}")
+    elif completed.cut:
+        trouble = programs.error("truncated", "iperf3 printed more than is kept")
+    elif not completed.stdout.strip():
         # The options it does not know are all that iperf3 tells elsewhere.
         words = completed.stderr.strip().splitlines()
-        return (
+        trouble = (
             _failed(words[0])
             if words
             else programs.error("not_understood", "iperf3 printed nothing")
         )
-    return _whole_document(completed.stdout)
+    if trouble:
+        return {}, trouble
+    document, trouble = _whole_document(completed.stdout)
+    return document, _failed(document["error"]) if "error" in document else trouble
 
 
-def _whole_document(text: str) -> Dict[str, Any]:
+def _whole_document(text: str) -> Tuple[_Document, Optional[ErrorReading]]:
     """The only JSON object in the text, with lines of something else (warnings of a loader, of a
     login script) at most before and after it.
     """
     lines = text.splitlines(keepends=True)
     first = next((number for number, line in enumerate(lines) if line.startswith("{")), None)
     if first is None:
-        return programs.error("not_understood", f"iperf3 printed no document: {text.strip()[:100]}")
+        message = f"iperf3 printed no document: {text.strip()[:100]}"
+        return {}, programs.error("not_understood", message)
     before, rest = "".join(lines[:first]), "".join(lines[first:])
     try:
-        document: Dict[str, Any]
-        length: int
-        document, length = json.JSONDecoder(parse_constant=_refuse).raw_decode(rest)
+        value, length = json.JSONDecoder(parse_constant=_refuse).raw_decode(rest)
     except (ValueError, RecursionError):
         if _is_open(rest):
-            return programs.error("truncated", "iperf3's document ends in the middle")
-        return programs.error(
+            return {}, programs.error("truncated", "iperf3's document ends in the middle")
+        return {}, programs.error(
             "not_understood", "iperf3's document is no JSON, or something else was printed into it"
         )
     after = rest[length:]
     if "{" in before or "{" in after or after.partition("\n")[0].strip():
-        return programs.error("not_understood", "iperf3 printed more than one document")
-    return document
+        return {}, programs.error("not_understood", "iperf3 printed more than one document")
+    return decode(_Document, value), None
 
 
 def _refuse(constant: str) -> Any:
@@ -277,7 +315,7 @@ def _is_open(text: str) -> bool:
     return True
 
 
-def _failed(words: Any) -> Dict[str, Any]:
+def _failed(words: Any) -> ErrorReading:
     """iperf3's own words for what went wrong, sorted."""
     message = str(words).strip()[:300]
     for prefix in ("iperf3: ", "error - "):
@@ -286,16 +324,3 @@ def _failed(words: Any) -> Dict[str, Any]:
         (name for name, known in _REASONS if any(one in message.lower() for one in known)), "failed"
     )
     return programs.error(reason, message)
-
-
-def _number(value: Any) -> Optional[float]:
-    """A finite number that is not negative."""
-    try:
-        number = (
-            float(value)
-            if isinstance(value, (int, float)) and not isinstance(value, bool)
-            else -1.0
-        )
-    except OverflowError:
-        return None
-    return number if 0 <= number < float("inf") else None

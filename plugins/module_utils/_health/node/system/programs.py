@@ -7,7 +7,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
-from typing import Any, Dict, Optional, Tuple
+from typing import Any, List, Optional, Tuple, TypedDict
 
 from .bounded import run
 
@@ -17,13 +17,32 @@ _ALSO = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/sbin")
 _SECONDS = 5.0
 
 
+class ErrorReading(TypedDict, total=False):
+    """Why a measurement gave no figure, as `error` has it; whatever is there counts."""
+
+    reason: Any
+    message: Any
+
+
+class ProgramReading(TypedDict, total=False):
+    path: str
+    version: str
+    #: All that it printed when asked for its version.
+    told: str
+    #: What it was built with, of iperf3.
+    features: Optional[List[str]]
+    #: Why the program is of no use, and the same as one word; whatever is there counts.
+    error: Any
+    reason: Any
+
+
 def path_of(name: str) -> Optional[str]:
     return shutil.which(name, path=os.pathsep.join((os.environ.get("PATH", os.defpath),) + _ALSO))
 
 
-def error(reason: str, message: str) -> Dict[str, Any]:
+def error(reason: str, message: str) -> ErrorReading:
     """Why there is no reading: ``reason`` is one word for programs, ``message`` says it to people."""
-    return {"error": {"reason": reason, "message": message}}
+    return {"reason": reason, "message": message}
 
 
 def numbers_of(version: str) -> Tuple[int, ...]:
@@ -31,7 +50,7 @@ def numbers_of(version: str) -> Tuple[int, ...]:
     return tuple(int(part) for part in version.split("."))
 
 
-def find(name: str, least: str) -> Dict[str, Any]:
+def find(name: str, least: str) -> ProgramReading:
     """``{"path", "version", "told"}``, or ``{"error": text, "reason": word}`` where it is missing,
     older than ``least``, or does not tell.
 
