@@ -11,15 +11,16 @@ itself.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..devices import pcie_state
+from ..devices.measured import ComparisonReading, NumaReading, TransferReading, Transfers
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import AGAIN, DIAGNOSTIC, FindingText, IF_FAIL
 from ..framework.check_texts import CheckMetric, StatusText
-from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth, over_pcie
+from ...knowledge.links import GB, WRONG_NODE, Row, expected_bandwidth, over_pcie
 from ...model import (
     FAIL,
     LIGHT,
@@ -36,7 +37,7 @@ from ...model import (
     gpu_subject,
     worst,
 )
-from ...lenient import mapping, positive, whole_number
+from ...lenient import Unsigned, decode, mapping, positive
 from ..framework.cuda_findings import (
     ENOUGH_PEERS,
     GPU_SECONDS,
@@ -47,6 +48,7 @@ from ..framework.cuda_findings import (
     PEER_WARN,
     STOP_SECONDS,
     Gate,
+    MeasuredGpu,
     cuda_finding,
     doubted,
     in_turn,
@@ -55,7 +57,7 @@ from ..framework.cuda_findings import (
     node_findings,
     whole,
 )
-from ..framework.driver_findings import judge_gpus, listed_gpus, mishap_findings
+from ..framework.driver_findings import all_gpus, judge_gpus, mishap_findings
 
 NAME = "pcie_bandwidth"
 DIRECTIONS = ("host_to_device", "device_to_host")
@@ -66,11 +68,57 @@ _LINK_SAMPLES = 10
 # --- measuring ---
 
 
+class BandwidthLink(TypedDict, total=False):
+    """PCIe generations and lanes of a GPU's link."""
+
+    #: The most that GPU and slot can do together.
+    max_generation: Optional[Unsigned]
+    max_width: Optional[Unsigned]
+    #: The most that the GPU can do.
+    gpu_max_generation: Optional[Unsigned]
+    idle_generation: Optional[Unsigned]
+    idle_width: Optional[Unsigned]
+    #: The most that was seen while something was copied, in so many ``looks``.
+    generation: Unsigned
+    width: Unsigned
+    looks: Unsigned
+    #: Packets sent again meanwhile.
+    replays: Optional[int]
+
+
+class BandwidthGpu(MeasuredGpu, total=False):
+    link: BandwidthLink
+    numa: NumaReading
+    transfers: Transfers
+    #: By method.
+    verified: Dict[str, ComparisonReading]
+    #: Why our copy kernel alone did not run.
+    kernel_error: Any
+
+
+class ConcurrentReading(TypedDict, total=False):
+    """What all GPUs carried at once, by GPU and direction, and the errors by GPU."""
+
+    together: Dict[str, Dict[str, TransferReading]]
+    errors: Dict[str, Any]
+    #: Fewer GPUs than two could be measured.
+    too_few: Any
+    hung: Any
+    crashed: Any
+
+
+class BandwidthReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[BandwidthGpu]]
+    #: See `busy_gate.look`.
+    gate: Any
+    after: Any
+    #: `ConcurrentReading`, only when asked for; anything else was not measured.
+    concurrent: Any
+
+
 def measure(probe: Probe) -> Readings:
-    """``gpus``, each with ``link``, ``numa``, ``transfers``, ``verified`` (see `transfers.one`) or
-    with what kept it from being measured (``withheld``, ``hung``, ``crashed``, ``cuda_error``);
-    ``gate`` and ``after`` (see `gate.look`); ``concurrent`` when asked for.
-    """
+    """`BandwidthReadings`: timed copies of one GPU after the other, and of all at once when asked."""
 
     def together(readings: Readings, until: float) -> None:
         if probe.options.get("concurrent"):
@@ -142,45 +190,42 @@ def _measure_together(probe: Probe, gpus: List[Dict[str, Any]], until: float) ->
 # --- judging (pure) ---
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
-    gpus = listed_gpus(readings)
+def judge(readings: BandwidthReadings, options: Options) -> CheckResult:
+    gpus = all_gpus(readings.get("gpus"))
     gates = Gate(readings, gpus, options.get("force") is True)
-    findings = gates.findings + node_findings(gpus)
-    rates = {number: _rates(gpu) for number, gpu in enumerate(gpus)}
-    numbered = [dict(gpu, number=number) for number, gpu in enumerate(gpus)]
 
-    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+    def judge_gpu(gpu: BandwidthGpu, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
         if gates.explains(gpu, subject):
             return [], []
         doubt = gates.doubt(subject)
         found = _mishap_findings(gpu, subject) + _data_findings(gpu, subject)
-        slow = _bandwidth_findings(gpu, subject, rates, numbered, options)
+        slow = _bandwidth_findings(gpu, subject, gpus, options)
         found += [doubted(one, doubt) for one in slow] + _link_findings(
             gpu, subject, worst([one.status for one in slow])
         )
         told = mapping(gpu.get("cuda_error")).get("kind") in NODE_KINDS or worst(
             [one.status for one in found]
         ) in (UNKNOWN, FAIL)
-        if not told and not all(rates[gpu["number"]].values()):
+        if not told and not all(_rates(gpu).values()):
             found.append(Finding("not_measured", UNKNOWN, "was not measured", "watch", subject))
-        return found, _measurements(gpu, rates[gpu["number"]])
+        return found, _measurements(gpu)
 
-    result = judge_gpus(NAME, numbered, judge_gpu, lambda _gpus: "", findings)
+    findings = gates.findings + node_findings(gpus)
+    result = judge_gpus(NAME, gpus, judge_gpu, lambda _gpus: "", findings)
     together_findings, together_measurements = _judge_together(readings.get("concurrent"), gpus)
     lost = lost_meanwhile(gpus, readings.get("after"))
     return concluded(
         NAME,
         result.findings + lost + together_findings,
-        _healthy(rates),
+        _healthy(gpus),
         result.measurements + together_measurements,
     )
 
 
-def _mishap_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
+def _mishap_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
     """What kept a GPU from being measured, whole or in part."""
     found = mishap_findings(gpu, subject)
-    error, kernel = (mapping(gpu.get(key)) for key in ("cuda_error", "kernel_error"))
+    error, kernel = mapping(gpu.get("cuda_error")), mapping(gpu.get("kernel_error"))
     if error and error.get("kind") not in NODE_KINDS:
         found.append(cuda_finding(error, subject))
     if kernel.get("kind") in KERNEL_NOT_LOADED:
@@ -194,18 +239,18 @@ def _mishap_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
     return found
 
 
-def _data_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
+def _data_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
     # What does not tell how many blocks are wrong is no comparison.
     verified = {
         method: value
-        for method, value in mapping(gpu.get("verified")).items()
-        if whole_number(mapping(value).get("wrong_blocks")) is not None
+        for method, value in gpu.get("verified", {}).items()
+        if "wrong_blocks" in value
     }
     wrong = {method: value for method, value in verified.items() if value["wrong_blocks"]}
     if wrong:
         method, first = next(iter(wrong.items()))
         where = (
-            f"copied by {' and '.join(str(name).replace('_', ' ') for name in wrong)}, "
+            f"copied by {' and '.join(name.replace('_', ' ') for name in wrong)}, "
             f"first wrong byte {first.get('first_wrong')} of {first.get('size')}"
         )
         return [
@@ -218,33 +263,30 @@ def _data_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
                 {"verified": verified},
             )
         ]
-    if mapping(gpu.get("transfers")) and "copy_engine" not in verified and whole(gpu):
+    if gpu.get("transfers") and "copy_engine" not in verified and whole(gpu):
         return [
             Finding("not_verified", UNKNOWN, "the copied data was not compared", "watch", subject)
         ]
     return []
 
 
-def _link_findings(gpu: Dict[str, Any], subject: Subject, bandwidth: str) -> List[Finding]:
+def _link_findings(gpu: BandwidthGpu, subject: Subject, bandwidth: str) -> List[Finding]:
     """The link as it is against the most that GPU and slot can do. A link that carries what its
     class should is only worth a look.
     """
-    link = mapping(gpu.get("link"))
+    link = gpu.get("link", {})
     if not over_pcie(gpu.get("name")):
         return []
     found = []
-    generation, width = (
-        whole_number(link.get("max_generation"), 1),
-        whole_number(link.get("max_width"), 1),
-    )
+    generation, width = link.get("max_generation"), link.get("max_width")
     status = WARN if bandwidth == PASS and all(_rates(gpu).values()) else FAIL
     action = "drain_node" if status == FAIL else "watch"
     # Lanes do not go to sleep before PCIe 6.0, so that a narrow link at rest is narrow; the speed
     # does on every link.
-    actual_width = whole_number(link.get("width"), 1) or (
-        whole_number(link.get("idle_width"), 1) if generation and generation < 6 else None
+    actual_width = link.get("width") or (
+        link.get("idle_width") if generation and generation < 6 else None
     )
-    actual_generation = whole_number(link.get("generation"), 1)
+    actual_generation = link.get("generation")
     if width and actual_width and actual_width < width:
         found.append(
             Finding(
@@ -253,7 +295,7 @@ def _link_findings(gpu: Dict[str, Any], subject: Subject, bandwidth: str) -> Lis
                 f"link is up at x{actual_width} instead of x{width}; reseat the card",
                 action,
                 subject,
-                link,
+                dict(link),
             )
         )
     if generation and actual_generation and actual_generation < generation:
@@ -261,8 +303,8 @@ def _link_findings(gpu: Dict[str, Any], subject: Subject, bandwidth: str) -> Lis
             f"link runs at PCIe {actual_generation}.0 instead of {generation}.0 under "
             "load; reseat the card"
         )
-        found.append(Finding("link_speed", status, words, action, subject, link))
-    capable = whole_number(link.get("gpu_max_generation"), 1)
+        found.append(Finding("link_speed", status, words, action, subject, dict(link)))
+    capable = link.get("gpu_max_generation")
     if generation and capable and capable > generation:
         found.append(
             Finding(
@@ -271,7 +313,7 @@ def _link_findings(gpu: Dict[str, Any], subject: Subject, bandwidth: str) -> Lis
                 f"the GPU could do PCIe {capable}.0, the slot allows {generation}.0",
                 "none",
                 subject,
-                link,
+                dict(link),
             )
         )
     return found
@@ -285,7 +327,7 @@ def _verdicts(
     words: str,
     value: float,
     minimum: Optional[float],
-    row: Any,
+    row: Optional[Row],
     peers: List[Optional[float]],
     local: bool,
 ) -> List[_Verdict]:
@@ -332,18 +374,17 @@ def _verdicts(
 
 
 def _low_bandwidth(
-    gpu: Dict[str, Any], subject: Subject, direction: str, value: float, verdicts: List[_Verdict]
+    gpu: BandwidthGpu, subject: Subject, direction: str, value: float, verdicts: List[_Verdict]
 ) -> Finding:
     """The finding of the worst verdict."""
     local = _is_local(gpu)
     status, message, expected = next((one for one in verdicts if one[0] == FAIL), verdicts[0])
     message += "" if local or status == FAIL else ", measured from another NUMA node than the GPU's"
-    transfers = mapping(gpu.get("transfers")).get(direction)
     evidence = dict(
         measured=value,
         expected=expected.to_dict(),
-        transfers=transfers,
-        link=mapping(gpu.get("link")),
+        transfers=gpu.get("transfers", {}).get(direction),
+        link=gpu.get("link", {}),
         numa=gpu.get("numa"),
     )
     return Finding(
@@ -357,35 +398,20 @@ def _low_bandwidth(
 
 
 def _bandwidth_findings(
-    gpu: Dict[str, Any],
-    subject: Subject,
-    rates: Dict[int, Dict[str, Optional[float]]],
-    gpus: List[Dict[str, Any]],
-    options: Options,
+    gpu: BandwidthGpu, subject: Subject, gpus: List[BandwidthGpu], options: Options
 ) -> List[Finding]:
     """Each direction by the copy engine against the operator's minimum or the table, and against
     the node's GPUs of the same kind.
     """
-    link = mapping(gpu.get("link"))
     minimum = positive(options.get("minimum"))
-    row = (
-        None
-        if minimum
-        else expected_bandwidth(
-            whole_number(link.get("max_generation"), 1),
-            whole_number(link.get("max_width"), 1),
-            gpu.get("name"),
-        )
-    )
-    peers = [
-        rates[other["number"]]
-        for other in gpus
-        if _kind(other) == _kind(gpu) and all(rates[other["number"]].values())
-    ]
+    name, generation, width = _kind(gpu)
+    row = None if minimum else expected_bandwidth(generation, width, name)
+    rates = [_rates(other) for other in gpus if _kind(other) == _kind(gpu)]
+    peers = [rate for rate in rates if all(rate.values())]
     local = _is_local(gpu)
     found = []
     for direction in DIRECTIONS:
-        value = rates[gpu["number"]][direction]
+        value = _rates(gpu)[direction]
         if value is None:
             continue
         words = f"{direction.replace('_', ' ')} {value / GB:.3g} GB/s"
@@ -441,39 +467,35 @@ def _slower_than_peers(
 
 
 def _judge_together(
-    readings: Any, gpus: List[Dict[str, Any]]
+    concurrent: Any, gpus: List[BandwidthGpu]
 ) -> Tuple[List[Finding], List[Measurement]]:
     """All GPUs at once show what they share: a switch's uplink, the memory channels. No table knows
     a node's wiring, so a GPU is compared with the node's others of its kind only, and at worst that
     is a warning.
     """
-    if readings is None:
+    if concurrent is None:
         return [], []
-    readings = mapping(readings)
+    readings = decode(ConcurrentReading, concurrent)
     if "too_few" in readings:
         return [], []
     found = [
         Finding(one.code, one.status, f"all at once: {one.message}", one.action, NODE, one.evidence)
-        for one in _mishap_findings(readings, NODE)
+        for one in mishap_findings(readings, NODE)
     ]
-    errors = mapping(readings.get("errors"))
-    together = mapping(readings.get("together"))
+    errors, together = readings.get("errors", {}), readings.get("together", {})
     rates = [
-        dict(
-            {
-                direction: _median(
-                    mapping(mapping(together.get(str(gpu.get("index")))).get(direction))
-                )
-                for direction in DIRECTIONS
-            }
-        )
+        {
+            direction: _median(together.get(str(gpu.get("index")), {}).get(direction, {}))
+            for direction in DIRECTIONS
+        }
         for gpu in gpus
     ]
     measured = []
     for gpu, own in zip(gpus, rates):
         subject = gpu_subject(gpu)
-        if mapping(errors.get(str(gpu.get("index")))):
-            found.append(cuda_finding(mapping(errors[str(gpu.get("index"))]), subject))
+        error = mapping(errors.get(str(gpu.get("index"))))
+        if error:
+            found.append(cuda_finding(error, subject))
         for direction, value in own.items():
             if value is None:
                 continue
@@ -496,17 +518,11 @@ def _judge_together(
     return found, measured
 
 
-def _measurements(gpu: Dict[str, Any], rates: Dict[str, Optional[float]]) -> List[Measurement]:
+def _measurements(gpu: BandwidthGpu) -> List[Measurement]:
     measured = []
     for direction in DIRECTIONS:
         for method in ("copy_engine", "kernel"):
-            value = (
-                rates[direction]
-                if method == "copy_engine"
-                else _median(
-                    mapping(mapping(mapping(gpu.get("transfers")).get(direction)).get(method))
-                )
-            )
+            value = _rate(gpu, direction, method)
             if value is not None:
                 measured.append(
                     Measurement(
@@ -519,50 +535,37 @@ def _measurements(gpu: Dict[str, Any], rates: Dict[str, Optional[float]]) -> Lis
     return measured
 
 
-def _healthy(rates: Dict[int, Dict[str, Optional[float]]]) -> str:
-    values = [value for one in rates.values() for value in one.values() if value is not None]
+def _healthy(gpus: List[BandwidthGpu]) -> str:
+    values = [value for gpu in gpus for value in _rates(gpu).values() if value is not None]
     return f"{min(values) / GB:.1f} to {max(values) / GB:.1f} GB/s both ways" if values else ""
 
 
-def _rates(gpu: Dict[str, Any]) -> Dict[str, Optional[float]]:
-    """Bytes/s by direction: the median of the copy engine's samples, None where it was not
-    measured.
-    """
-    transfers = mapping(gpu.get("transfers"))
-    return {
-        direction: _median(mapping(mapping(transfers.get(direction)).get("copy_engine")))
-        for direction in DIRECTIONS
-    }
+def _rates(gpu: BandwidthGpu) -> Dict[str, Optional[float]]:
+    """Bytes/s by direction as the copy engine reached it, None where it was not measured."""
+    return {direction: _rate(gpu, direction, "copy_engine") for direction in DIRECTIONS}
 
 
-def _median(transfer: Dict[str, Any]) -> Optional[float]:
-    samples = transfer.get("samples")
-    values: Iterable[Optional[float]] = (
-        [positive(sample) for sample in samples] if isinstance(samples, list) else []
-    )
-    numbers = [value for value in values if value is not None]
-    return middle(numbers) if numbers else None
+def _rate(gpu: BandwidthGpu, direction: str, method: str) -> Optional[float]:
+    return _median(gpu.get("transfers", {}).get(direction, {}).get(method, {}))
 
 
-def _kind(gpu: Dict[str, Any]) -> Tuple[Any, ...]:
-    link = mapping(gpu.get("link"))
-    return (
-        str(gpu.get("name")),
-        whole_number(link.get("max_generation"), 1),
-        whole_number(link.get("max_width"), 1),
-    )
+def _median(transfer: TransferReading) -> Optional[float]:
+    samples = [sample for sample in transfer.get("samples", []) if sample > 0]
+    return middle(samples) if samples else None
 
 
-def _is_local(gpu: Dict[str, Any]) -> bool:
+def _kind(gpu: BandwidthGpu) -> Tuple[Optional[str], Optional[int], Optional[int]]:
+    """Model, and the generation and lanes of its link at most."""
+    link = gpu.get("link", {})
+    return gpu.get("name"), link.get("max_generation") or None, link.get("max_width") or None
+
+
+def _is_local(gpu: BandwidthGpu) -> bool:
     """Whether the copies came from next to the GPU, as far as can be told. On a host that does not
     tell where its GPUs are, they did.
     """
-    numa = mapping(gpu.get("numa"))
-    return (
-        numa.get("node") is None
-        or bool(whole_number(numa.get("cpus"), 1))
-        or numa.get("memory") is not None
-    )
+    numa = gpu.get("numa", {})
+    return numa.get("node") is None or bool(numa.get("cpus")) or numa.get("memory") is not None
 
 
 def deadline(options: Options, gpus: int) -> float:
@@ -579,6 +582,7 @@ CHECK = Check(
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
+    readings=BandwidthReadings,
     deadline=deadline,
     grace=2.0,
     options={

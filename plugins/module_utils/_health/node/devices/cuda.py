@@ -17,6 +17,7 @@ from ctypes import byref, c_char_p, c_float, c_int, c_size_t, c_uint, c_uint64, 
 from typing import Any, Callable, Dict, Iterator, List, Optional, Tuple
 
 from ..system.host import Host, sysfs_name
+from .measured import DriverFault
 from .nvml import LIBRARY_DIRECTORIES
 
 SONAME = "libcuda.so.1"
@@ -134,7 +135,7 @@ class CudaError(Exception):
         )
         self.kind, self.call, self.code, self.text = kind, call, code, text
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> DriverFault:
         return {"kind": self.kind, "call": self.call, "code": self.code, "text": self.text}
 
 

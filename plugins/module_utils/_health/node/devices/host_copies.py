@@ -21,6 +21,7 @@ from ..system.bounded import Report
 from .cuda import MULTIPROCESSORS, Context, Cuda, CudaError
 from ..system.host import Host, cpus_in
 from . import ptx_generated
+from .measured import ComparisonReading, DriverFault, NumaReading, TransferReading, Transfers
 
 MIB = 1024 * 1024
 #: Bytes of one copy. A copy takes 1.2 ms on PCIe 5.0 x16, against some microseconds between two
@@ -57,9 +58,8 @@ _MPOL_PREFERRED = 1
 def one(report: Report, host: Host, gpu: Dict[str, Any]) -> None:
     """Measure one GPU, which no other can disturb: the driver is shown no other.
 
-    Sends ``numa`` (see `bind`), ``phase`` (what is being copied, empty when nothing is),
-    ``transfers`` ({direction: {method: {"samples": [bytes/s], "copies", "size"}}}), ``verified``
-    ({method: {"size", "wrong_blocks", "first_wrong"}}), ``kernel_error`` when only our kernel does
+    Sends ``numa``, ``phase`` (what is being copied, empty when nothing is), ``transfers``,
+    ``verified`` (by method), ``kernel_error`` when only our kernel does
     not run, and ``cuda_error`` when nothing more can be had.
     """
     try:
@@ -112,8 +112,8 @@ class _Transfers:
         self._events = context.event(), context.event()
         self._device = context.device_memory(SIZE)
         self._source, self._sink = context.host_memory(SIZE), context.host_memory(SIZE)
-        self._found: Dict[str, Dict[str, Any]] = {}
-        self._verified: Dict[str, Any] = {}
+        self._found: Transfers = {}
+        self._verified: Dict[str, ComparisonReading] = {}
 
     def measure(self, multiprocessors: int) -> None:
         context, stream = self._context, self._stream
@@ -181,8 +181,8 @@ class _CopyingGpu:
         self._cuda, self._host, self.gpu = cuda, host, gpu
         self.ready, self.go = threading.Event(), threading.Event()
         self.begin = 0.0
-        self.found: Dict[str, Any] = {}
-        self.error: Optional[Dict[str, Any]] = None
+        self.found: Dict[str, TransferReading] = {}
+        self.error: Optional[DriverFault] = None
         self.thread = threading.Thread(target=self._run, daemon=True)
         self.thread.start()
 
@@ -270,7 +270,7 @@ def fill(pointer: int, size: int, seed: int) -> None:
         filled *= 2
 
 
-def difference(expected: int, found: int, size: int) -> Dict[str, Any]:
+def difference(expected: int, found: int, size: int) -> ComparisonReading:
     """Where two pieces of memory differ: how many blocks of 64 KiB, and the first wrong byte (None:
     nowhere).
     """
@@ -294,16 +294,15 @@ def difference(expected: int, found: int, size: int) -> Dict[str, Any]:
     }
 
 
-def bind(host: Host, bus_id: str) -> Dict[str, Any]:
+def bind(host: Host, bus_id: str) -> NumaReading:
     """Bind this thread to the CPUs and prefer the memory next to a GPU; what cannot be had is told,
     not enforced.
 
-    ``{"node": number or None, "cpus": how many it is bound to, "memory": "preferred" or None,
-    "problems": [...]}``. Memory is preferred and not demanded there, because the kernel would
+    Memory is preferred and not demanded there, because the kernel would
     rather kill a process than give it memory from a node that it was not allowed to use.
     """
     link = host.pci_link(bus_id)
-    bound: Dict[str, Any] = {"node": link["numa_node"], "cpus": 0, "memory": None, "problems": []}
+    bound: NumaReading = {"node": link["numa_node"], "cpus": 0, "memory": None, "problems": []}
     cpus = cpus_in(link["local_cpulist"] or "") & os.sched_getaffinity(0)
     if cpus:
         try:

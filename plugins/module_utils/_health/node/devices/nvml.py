@@ -18,6 +18,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..system.host import Host
+from .measured import DriverFault
 from ...model import normalise_pci
 
 SONAME = "libnvidia-ml.so.1"
@@ -81,7 +82,7 @@ class DriverError(Exception):
         )
         self.kind, self.call, self.code, self.text = kind, call, code, text
 
-    def to_dict(self) -> Dict[str, Any]:
+    def to_dict(self) -> DriverFault:
         return {"kind": self.kind, "call": self.call, "code": self.code, "text": self.text}
 
 

@@ -42,7 +42,7 @@ class BridgeReading(TypedDict, total=False):
     aer: Optional[AerCounts]
 
 
-def limits(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def limits(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
     """What GPU and slot can do together (``max_generation``, ``max_width``), what the GPU could
     (``gpu_max_generation``), and the link at rest.
     """
@@ -77,10 +77,11 @@ def now(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
     }
 
 
-def replays(nvml: Any, gpu: Dict[str, Any], link: Dict[str, Any]) -> Optional[int]:
+def replays(nvml: Any, gpu: Dict[str, Any], link: Dict[str, Optional[int]]) -> Optional[int]:
     """How many packets had to be sent again since `limits` gave ``link``."""
     after = _ask(nvml, gpu, "nvmlDeviceGetPcieReplayCounter")
-    return after - link["replays"] if after is not None and link["replays"] is not None else None
+    before = link["replays"]
+    return after - before if after is not None and before is not None else None
 
 
 def bridges(host: Host, bus_id: str) -> List[BridgeReading]:

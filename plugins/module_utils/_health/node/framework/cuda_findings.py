@@ -7,14 +7,14 @@ CUDA's errors in words, doubts, medians.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, Iterable, List, Optional, Tuple
+from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
 from . import busy_gate
 from .check import Readings
 from .probe import Probe
 from ...model import FAIL, UNKNOWN, WARN, Finding, NODE, Subject, gpu_subject
 from ...lenient import mapping
-from .driver_findings import NOT_READ, driver_finding
+from .driver_findings import NOT_READ, GpuReading, driver_finding
 
 #: Below these parts of the median of the node's GPUs of the same kind a GPU is slow, and broken.
 #: Our own figures: healthy GPUs of one node lie within 3 % (nvbandwidth issue 24 and its README);
@@ -113,6 +113,17 @@ KERNEL_NOT_LOADED = (
 NODE_KINDS = ("system_not_ready", "driver_mismatch", "library_missing", "stub_library")
 
 
+class MeasuredGpu(GpuReading, total=False):
+    """A GPU that a check measures; what kept it from it counts whatever it is."""
+
+    #: Left alone: it was not idle.
+    withheld: bool
+    #: See `bounded.Child.mishap`.
+    hung: Any
+    crashed: Any
+    cuda_error: Any
+
+
 def in_turn(
     probe: Probe,
     measure_one: Callable[[Any, Dict[str, Any], float], Readings],
@@ -158,7 +169,7 @@ def in_turn(
     return readings
 
 
-def whole(gpu: Dict[str, Any]) -> bool:
+def whole(gpu: Mapping[str, Any]) -> bool:
     """Whether nothing kept it from being measured to the end."""
     return not any(key in gpu for key in ("error", "hung", "crashed", "cuda_error"))
 
@@ -168,7 +179,9 @@ class Gate:
     alone.
     """
 
-    def __init__(self, readings: Readings, gpus: List[Dict[str, Any]], forced: bool) -> None:
+    def __init__(
+        self, readings: Mapping[str, Any], gpus: Iterable[Mapping[str, Any]], forced: bool
+    ) -> None:
         held = busy_gate.judge(readings.get("gate"))
         meanwhile = busy_gate.disturbed(readings.get("gate"), readings.get("after"))
         unreadable = [gpu_subject(gpu) for gpu in gpus if gpu.get("error")]
@@ -179,7 +192,7 @@ class Gate:
             [] if forced else [one for one in held if one.subject not in unreadable]
         )
 
-    def explains(self, gpu: Dict[str, Any], subject: Subject) -> bool:
+    def explains(self, gpu: Mapping[str, Any], subject: Subject) -> bool:
         """Whether a GPU was left alone for a reason that stands in a finding already."""
         return (
             bool(gpu.get("withheld"))
@@ -192,7 +205,7 @@ class Gate:
         return next((one for one in self._doubts if one.subject in (NODE, subject)), None)
 
 
-def node_findings(gpus: List[Dict[str, Any]]) -> List[Finding]:
+def node_findings(gpus: Iterable[Mapping[str, Any]]) -> List[Finding]:
     errors = {
         error["kind"]: error
         for error in (mapping(gpu.get("cuda_error")) for gpu in gpus)
@@ -225,7 +238,7 @@ def doubted(finding: Finding, doubt: Optional[Finding]) -> Finding:
     )
 
 
-def lost_meanwhile(gpus: List[Dict[str, Any]], after: Any) -> List[Finding]:
+def lost_meanwhile(gpus: Iterable[Mapping[str, Any]], after: Any) -> List[Finding]:
     """GPUs that answered before the measurement and do not after it."""
     looks = mapping(after).get("looks")
     seen = mapping(looks[-1]).get("gpus") if isinstance(looks, list) and looks else None

@@ -297,7 +297,7 @@ def sram_threshold(subject: Subject, evidence: Dict[str, Any]) -> Finding:
     return Finding("sram_threshold_exceeded", FAIL, message, "replace_part", subject, evidence)
 
 
-def mishap_findings(readings: Readings, subject: Subject) -> List[Finding]:
+def mishap_findings(readings: Mapping[str, Any], subject: Subject) -> List[Finding]:
     """What kept a measurement from finishing (see `bounded.Child.mishap`): it has learnt nothing
     about the subject, and says so.
     """
