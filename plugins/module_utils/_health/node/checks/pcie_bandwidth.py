@@ -20,7 +20,7 @@ from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import AGAIN, DIAGNOSTIC, FindingText, IF_FAIL
 from ..framework.check_texts import CheckMetric, StatusText
-from ...knowledge.links import GB, WRONG_NODE, Row, expected_bandwidth, over_pcie
+from ...knowledge.links import GB, WRONG_NODE, LinkBandwidth, expected_bandwidth, over_pcie
 from ...model import (
     FAIL,
     LIGHT,
@@ -327,7 +327,7 @@ def _verdicts(
     words: str,
     value: float,
     minimum: Optional[float],
-    row: Optional[Row],
+    row: Optional[LinkBandwidth],
     peers: List[Optional[float]],
     local: bool,
 ) -> List[_Verdict]:
