@@ -12,8 +12,8 @@ import pytest
 from faults import FAULTS, facts_of, run, said
 
 # What only a real network shows: a shaped link, a filter in one direction, a path MTU, a silent
-# host, loss between racks. tests/unit/test_mesh_judge.py localises the others; the slow sender is
-# found over SSH in test_mesh_cluster.py.
+# host, loss between racks. tests/unit/test_mesh_judge.py has all faults on readings of such a mesh;
+# the slow sender is found over SSH in test_mesh_cluster.py.
 KINDS = ("healthy", "slow_receiver", "blackhole", "mtu", "dead", "path")
 
 

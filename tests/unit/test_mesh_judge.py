@@ -133,10 +133,11 @@ def narrow(host, plane):
     return lambda where, source, target: where == plane and host in (source, target)
 
 
-def between_racks(first, second):
+def between_racks(first, second, value=0.12):
+    """This loss, or what is left of the rate, of all directions between two racks on one plane."""
     racks = {f"gpu{number:02d}": 1 if number <= 4 else 2 for number in range(1, 9)}
     return {
-        (plane, source, target): 0.12
+        (plane, source, target): value
         for plane in ("eth1",)
         for source in racks
         for target in racks
@@ -177,6 +178,10 @@ FAULTS = {
         dict(blocked=lambda plane, source, target: (plane, source) == ("eth1", "gpu04")),
         {("gpu04", "eth1", "no_path", "fail")},
     ),
+    "blackhole of all that a host receives": (
+        dict(blocked=lambda plane, source, target: (plane, target) == ("eth1", "gpu04")),
+        {("gpu04", "eth1", "no_path", "fail")},
+    ),
     "blackhole from one host to another": (
         dict(
             blocked=lambda plane, source, target: (
@@ -193,6 +198,10 @@ FAULTS = {
     "racks": (
         dict(loss=between_racks(1, 2)),
         {("run", "rack r1 and rack r2 on eth1", "packet_loss", "fail")},
+    ),
+    "slow between racks": (
+        dict(links=between_racks(1, 2, 0.4)),
+        {("run", "rack r1 and rack r2 on eth1", "slow_path", "fail")},
     ),
     "two faults": (
         dict(slow={("gpu02", "eth1", "transmit"): 0.3}, narrow=narrow("gpu06", "eth2")),
