@@ -1,54 +1,20 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""A check describes itself: a new file and one line of the registry are enough."""
+"""A check describes itself: its file, one line of the registry and its module are enough.
+tests/full/test_sample_check.py runs it in a play.
+"""
 
 from __future__ import annotations
 
 import json
 import re
-import shutil
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).resolve().parents[2]
-
-SAMPLE = """
-from __future__ import annotations
-
-from ..framework.check import Check
-from ..framework.check_texts import CheckMetric, StatusText
-from ...knowledge.finding_text import FindingText
-from ...model import PASSIVE, WARN, Finding, Measurement, concluded
-
-NAME = "fan_speed"
-
-
-def measure(probe):
-    return {"rpm": 900}
-
-
-def judge(readings, options):
-    found = [Finding("slow_fan", WARN, "a fan is slow", "watch")]
-    return concluded(NAME, found, "", [Measurement("fan_speed", 900.0, "rpm", {"fan": "0"})])
-
-
-CHECK = Check(
-    name=NAME,
-    short_names=("fans",),
-    purpose="do the fans turn",
-    intrusion=PASSIVE,
-    measure=measure,
-    judge=judge,
-    gpu=False,
-    findings={"slow_fan": FindingText("A fan turns slowly.", "Replace the fan.")},
-    metrics=(CheckMetric("fan_speed", "rpm", "autopilot_fan_speed", "Speed of a fan.", ("fan",)),),
-    status_text=StatusText("[[ FANS ]]", "FANS", "Fans"),
-)
-"""
+import sample_check
+from controller import ROOT
 
 LOOK = """
 import json, sys
@@ -77,21 +43,7 @@ print(json.dumps({
 def seen(tmp_path_factory):
     if not (ROOT / "src").exists():
         pytest.skip("needs the sources of a checkout: src is not there")
-    copy = tmp_path_factory.mktemp("collection")
-    for name in ("plugins", "src", "meta", "roles"):
-        shutil.copytree(
-            ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", ".build")
-        )
-    shutil.copy(ROOT / "galaxy.yml", copy)
-    node = copy / "plugins/module_utils/_health/node"
-    (node / "checks/fan_speed.py").write_text(SAMPLE, encoding="utf-8")
-    registry = node / "registry.py"
-    registry.write_text(
-        registry.read_text(encoding="utf-8").replace(
-            "        gpu_count,\n", "        gpu_count,\n        fan_speed,\n", 1
-        ),
-        encoding="utf-8",
-    )
+    copy = sample_check.copied(tmp_path_factory.mktemp("copy") / "collection")
     done = subprocess.run(
         [sys.executable, "-c", LOOK, str(copy)],
         capture_output=True,
