@@ -17,7 +17,7 @@ import os
 import re
 import threading
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Set, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -36,17 +36,8 @@ from ...model import (
     Subject,
     concluded,
 )
-from ...lenient import mapping
-from ..framework.host_findings import (
-    mappings,
-    not_read,
-    number,
-    number_in,
-    per_day,
-    several,
-    some,
-    whole,
-)
+from ...lenient import Unsigned, number, whole_number
+from ..framework.host_findings import complete, not_read, number_in, per_day, several, some
 
 #: Corrected errors in 24 hours from which on a memory controller is watched: rasdaemon takes a page
 #: out of use at 50 in 24 hours (PAGE_CE_THRESHOLD).
@@ -71,18 +62,86 @@ _READY = 5.0
 # ---- measure ----
 
 
+class MemoryModule(TypedDict, total=False):
+    """A module of memory that has errors."""
+
+    label: str
+    #: Corrected and uncorrected errors.
+    ce: Optional[Unsigned]
+    ue: Optional[Unsigned]
+
+
+class MemoryController(TypedDict, total=False):
+    controller: str
+    name: Optional[str]
+    #: Corrected and uncorrected errors.
+    ce: Optional[Unsigned]
+    ue: Optional[Unsigned]
+    modules: List[Optional[MemoryModule]]
+
+
+class HugePages(TypedDict, total=False):
+    #: Bytes of a page.
+    size: Optional[Unsigned]
+    total: Optional[Unsigned]
+    free: Optional[Unsigned]
+
+
+class NumaNode(TypedDict, total=False):
+    node: int
+    #: Bytes.
+    memory_total: Optional[Unsigned]
+    #: A list such as ``0-55``.
+    cpus: Optional[str]
+
+
+class Processors(TypedDict, total=False):
+    """Sockets, cores and threads that are online."""
+
+    sockets: Optional[Unsigned]
+    cores: Optional[Unsigned]
+    threads: Optional[Unsigned]
+    present: Optional[Unsigned]
+    #: A list such as ``4-7``.
+    offline: Optional[str]
+    smt: Optional[str]
+
+
+class CopiedNode(TypedDict, total=False):
+    """What a NUMA node copied; 0 where it could not."""
+
+    node: int
+    threads: int
+    bytes_per_second: float
+
+
+class StreamReading(TypedDict, total=False):
+    nodes: List[Optional[CopiedNode]]
+    #: Why nothing was copied.
+    skipped: str
+
+
+class MemoryAndCpuReadings(TypedDict, total=False):
+    #: None where there is no driver of a memory controller.
+    edac: Optional[List[Optional[MemoryController]]]
+    #: Bytes.
+    memory_total: Optional[Unsigned]
+    memory_available: Optional[Unsigned]
+    swap_total: Optional[Unsigned]
+    hugepages: HugePages
+    numa: List[Optional[NumaNode]]
+    cpus: Processors
+    #: Processors by governor.
+    governors: Dict[str, Optional[int]]
+    uptime_seconds: Optional[float]
+    #: Only where it is an option.
+    stream: StreamReading
+
+
 def measure(probe: Probe) -> Readings:
-    """``edac``: memory controllers with ``controller``, ``name``, ``ce`` and ``ue`` (corrected and
-    uncorrected errors) and ``modules`` that have any, as ``{"label", "ce", "ue"}``; None where
-    there is no such driver. ``memory_total``, ``memory_available``, ``swap_total`` and
-    ``hugepages`` (``{"size", "total", "free"}``) in bytes and pages. ``numa``: ``{"node",
-    "memory_total", "cpus"}``. ``cpus``: ``sockets``, ``cores``, ``threads`` (those online),
-    ``present``, ``offline`` (a list such as ``4-7``) and ``smt``. ``governors``: processors by
-    governor. ``uptime_seconds``, and ``stream`` when that is an option: ``{"nodes": [{"node",
-    "threads", "bytes_per_second"}]}`` or ``{"skipped": why}``.
-    """
+    """`MemoryAndCpuReadings`."""
     host = probe.host
-    memory = _meminfo(host.text("proc/meminfo"))
+    memory, numa = _meminfo(host.text("proc/meminfo")), _numa(host)
     readings: Readings = {
         "edac": _edac(host),
         "memory_total": memory.get("MemTotal"),
@@ -93,7 +152,7 @@ def measure(probe: Probe) -> Readings:
             "total": memory.get("HugePages_Total"),
             "free": memory.get("HugePages_Free"),
         },
-        "numa": _numa(host),
+        "numa": numa,
         "cpus": _cpus(host),
         "governors": _governors(host),
         "uptime_seconds": host.uptime(),
@@ -101,17 +160,17 @@ def measure(probe: Probe) -> Readings:
     if probe.options.get("stream"):
         probe.keep(readings)
         probe.stage("copying memory")
-        readings["stream"] = _stream(host, readings)
+        readings["stream"] = _stream(host, numa, memory.get("MemAvailable") or 0)
     return readings
 
 
-def _meminfo(text: Optional[str]) -> Dict[str, int]:
+def _meminfo(text: Optional[str]) -> Dict[str, Unsigned]:
     """Bytes, and numbers of pages, by name: proc(5), /proc/meminfo, and the same of a NUMA node."""
     found = re.findall(r"(\w+(?:\(\w+\))?):\s+(\d+)( kB)?", text or "")
-    return {name: int(value) * (1024 if unit else 1) for name, value, unit in found}
+    return {name: Unsigned(int(value) * (1024 if unit else 1)) for name, value, unit in found}
 
 
-def _edac(host: Host) -> Optional[List[Dict[str, Any]]]:
+def _edac(host: Host) -> Optional[List[Readings]]:
     """Documentation/admin-guide/RAS and Documentation/ABI/testing/sysfs-devices-edac."""
     base = "sys/devices/system/edac/mc"
     names = [name for name in host.names(base) or [] if re.fullmatch(r"mc\d+", name)]
@@ -151,8 +210,8 @@ def _edac(host: Host) -> Optional[List[Dict[str, Any]]]:
     return found or None
 
 
-def _numa(host: Host) -> List[Dict[str, Any]]:
-    found = []
+def _numa(host: Host) -> List[NumaNode]:
+    found: List[NumaNode] = []
     for name in host.names("sys/devices/system/node") or []:
         if re.fullmatch(r"node\d+", name):
             memory = _meminfo(host.text("sys/devices/system/node", name, "meminfo"))
@@ -163,7 +222,7 @@ def _numa(host: Host) -> List[Dict[str, Any]]:
     return sorted(found, key=lambda one: one["node"])
 
 
-def _cpus(host: Host) -> Dict[str, Any]:
+def _cpus(host: Host) -> Readings:
     """Sockets and cores by the lists of their processors: one file for each of them, not for each
     processor.
     """
@@ -180,7 +239,7 @@ def _cpus(host: Host) -> Dict[str, Any]:
     }
 
 
-def _groups(host: Host, cpus: Any, files: Tuple[str, ...]) -> Optional[int]:
+def _groups(host: Host, cpus: Set[int], files: Tuple[str, ...]) -> Optional[int]:
     """How many groups the processors fall into by the first of the files that is there; older
     kernels have the second name.
     """
@@ -204,7 +263,7 @@ def _groups(host: Host, cpus: Any, files: Tuple[str, ...]) -> Optional[int]:
     return groups or None
 
 
-def _list(cpus: Any) -> str:
+def _list(cpus: Set[int]) -> str:
     """Numbers as the kernel lists them: ``0-3,8``."""
     words: List[str] = []
     for cpu in sorted(cpus):
@@ -234,12 +293,10 @@ def _governors(host: Host) -> Dict[str, int]:
 # ---- measuring the bandwidth ----
 
 
-def _stream(host: Host, readings: Readings) -> Dict[str, Any]:
-    """Copy memory on each NUMA node in turn; ``skipped`` says why not."""
+def _stream(host: Host, numa: List[NumaNode], available: int) -> StreamReading:
+    """Copy memory on each NUMA node in turn, of so many bytes that are available."""
     allowed = os.sched_getaffinity(0)
-    nodes = [
-        (one["node"], sorted(cpus_in(one["cpus"] or "") & allowed)) for one in readings["numa"]
-    ]
+    nodes = [(one["node"], sorted(cpus_in(one["cpus"] or "") & allowed)) for one in numa]
     nodes = [(node, cpus) for node, cpus in nodes if cpus] or [(0, sorted(allowed))]
     load, idle = leading_number(host.text("proc/loadavg")), max(IDLE_LOAD * len(allowed), 1.0)
     if load is None or load > idle:
@@ -248,10 +305,10 @@ def _stream(host: Host, readings: Readings) -> Dict[str, Any]:
             f"{idle:g} is idle for {len(allowed)} processors"
         }
     needed = 2 * _BLOCK * _MOST_THREADS
-    if (readings["memory_available"] or 0) < 4 * needed:
+    if available < 4 * needed:
         return {"skipped": f"less than {4 * needed / GIB:g} GiB of memory are available"}
     seconds = max(_STREAM_SECONDS / len(nodes), _LEAST_SECONDS)
-    found = []
+    found: List[Optional[CopiedNode]] = []
     for node, cpus in nodes:
         step = max(len(cpus) // _MOST_THREADS, 1)
         chosen = cpus[::step][:_MOST_THREADS]
@@ -299,11 +356,10 @@ def _copied(cpus: List[int], seconds: float) -> float:
 # ---- judge ----
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = mapping(readings)
+def judge(readings: MemoryAndCpuReadings, options: Options) -> CheckResult:
     findings: List[Finding] = []
-    memory, cpus = whole(readings.get("memory_total")), mapping(readings.get("cpus"))
-    threads, numa = whole(cpus.get("threads")), mappings(readings.get("numa"))
+    memory, cpus = readings.get("memory_total"), readings.get("cpus", Processors())
+    threads, numa = cpus.get("threads"), complete(readings.get("numa"))
     missing = [
         name
         for name, value in (
@@ -313,34 +369,30 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         if not value
     ]
     findings += [not_read(name) for name in missing]
-    edac = readings.get("edac")
-    findings += (
-        _judge_edac(edac, readings.get("uptime_seconds"))
-        if edac is not None or "edac" not in readings
-        else []
-    )
+    if readings.get("edac", ()) is not None:
+        findings += _judge_edac(complete(readings.get("edac")), readings.get("uptime_seconds"))
     findings += _judge_sizes(memory, readings, cpus, options) + _judge_offline(cpus)
     findings += [not_read("the NUMA nodes")] if numa is None else _judge_numa(numa)
-    findings += _judge_governors(mapping(readings.get("governors")), options) + _judge_stream(
-        readings, options
-    )
+    governors, stream = readings.get("governors", {}), readings.get("stream", StreamReading())
+    findings += _judge_governors(governors, options) + _judge_stream(stream, options)
     return concluded(
         NAME, findings, _summary(memory, cpus, numa or [], readings), _measured(readings)
     )
 
 
-def _judge_edac(edac: Any, uptime: Any) -> List[Finding]:
-    controllers = mappings(edac)
+def _judge_edac(
+    controllers: Optional[List[MemoryController]], uptime: Optional[float]
+) -> List[Finding]:
     if controllers is None:
         return [not_read("the errors of the memory (/sys/devices/system/edac)")]
     findings = []
     for one in controllers:
         subject = Subject("memory", name=str(one.get("controller")))
-        corrected, uncorrected = whole(one.get("ce")), whole(one.get("ue"))
+        corrected, uncorrected = one.get("ce"), one.get("ue")
         if corrected is None or uncorrected is None:
             findings.append(not_read("its error counters", subject))
             continue
-        modules = mappings(one.get("modules")) or []
+        modules = complete(one.get("modules")) or []
         evidence = {
             "name": one.get("name"),
             "corrected": corrected,
@@ -348,7 +400,7 @@ def _judge_edac(edac: Any, uptime: Any) -> List[Finding]:
             "modules": modules,
         }
         if uncorrected:
-            where = _where(modules, "ue")
+            where = _where([module for module in modules if module.get("ue")])
             message = (
                 f"{one.get('name')}: {uncorrected} uncorrected memory errors since "
                 f"boot{where}; reboot, and replace the module if they return"
@@ -358,7 +410,7 @@ def _judge_edac(edac: Any, uptime: Any) -> List[Finding]:
             )
         daily = per_day(corrected, uptime)
         if daily is not None and daily >= CORRECTED:
-            where = _where(modules, "ce")
+            where = _where([module for module in modules if module.get("ce")])
             message = (
                 f"{one.get('name')}: {corrected} corrected memory errors since "
                 f"boot{where}, {daily:.0f} in 24 hours; {CORRECTED} are many"
@@ -371,13 +423,13 @@ def _judge_edac(edac: Any, uptime: Any) -> List[Finding]:
     return findings
 
 
-def _where(modules: List[Dict[str, Any]], kind: str) -> str:
-    labels = [str(module.get("label")) for module in modules if whole(module.get(kind))]
+def _where(modules: List[MemoryModule]) -> str:
+    labels = [str(module.get("label")) for module in modules]
     return f" in {some(labels)}" if labels else ""
 
 
 def _judge_sizes(
-    memory: Optional[int], readings: Readings, cpus: Dict[str, Any], options: Options
+    memory: Optional[int], readings: MemoryAndCpuReadings, cpus: Processors, options: Options
 ) -> List[Finding]:
     """What the operator expects of the host."""
     findings = []
@@ -396,7 +448,7 @@ def _judge_sizes(
                 evidence={"memory_total": memory, "minimum_memory_gib": least},
             )
         )
-    has = whole(readings.get("swap_total"))
+    has = readings.get("swap_total")
     if swap is not None and has is None:
         findings.append(not_read("the size of the swap space"))
     elif swap is not None and has is not None and has > swap * GIB:
@@ -410,8 +462,12 @@ def _judge_sizes(
                 evidence={"swap_total": has, "maximum_swap_gib": swap},
             )
         )
-    for kind in ("sockets", "cores", "threads"):
-        expected, there = whole(options.get(kind)), whole(cpus.get(kind))
+    for kind, there in (
+        ("sockets", cpus.get("sockets")),
+        ("cores", cpus.get("cores")),
+        ("threads", cpus.get("threads")),
+    ):
+        expected = whole_number(options.get(kind))
         if expected is None or (there is None and kind == "threads"):
             continue
         message, about = (
@@ -431,11 +487,11 @@ def _judge_sizes(
     return findings
 
 
-def _judge_offline(cpus: Dict[str, Any]) -> List[Finding]:
+def _judge_offline(cpus: Processors) -> List[Finding]:
     offline = cpus.get("offline")
     # With simultaneous multithreading switched off every other one is, as somebody wanted it:
     # Documentation/ABI/testing/sysfs-devices-system-cpu.
-    if not isinstance(offline, str) or not offline or cpus.get("smt") in ("off", "forceoff"):
+    if not offline or cpus.get("smt") in ("off", "forceoff"):
         return []
     message = (
         f"the processors {offline} are there and switched off; switch them on, or look "
@@ -444,13 +500,11 @@ def _judge_offline(cpus: Dict[str, Any]) -> List[Finding]:
     return [Finding("cpus_offline", WARN, message, "fix_configuration", evidence={"cpus": cpus})]
 
 
-def _judge_numa(numa: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_numa(numa: List[NumaNode]) -> List[Finding]:
     """Nodes without processors are not the host's memory: GPUs of Grace and memory over CXL come as
     such.
     """
-    nodes = [
-        (str(one.get("node")), whole(one.get("memory_total"))) for one in numa if one.get("cpus")
-    ]
+    nodes = [(str(one.get("node")), one.get("memory_total")) for one in numa if one.get("cpus")]
     largest = max((memory or 0 for _node, memory in nodes), default=0)
     findings = []
     for node, memory in nodes:
@@ -483,7 +537,7 @@ def _judge_numa(numa: List[Dict[str, Any]]) -> List[Finding]:
     return findings
 
 
-def _judge_governors(governors: Dict[str, Any], options: Options) -> List[Finding]:
+def _judge_governors(governors: Dict[str, Optional[int]], options: Options) -> List[Finding]:
     wanted = options.get("governor")
     others = {name: count for name, count in governors.items() if name != wanted}
     if not isinstance(wanted, str) or not others:
@@ -501,13 +555,12 @@ def _judge_governors(governors: Dict[str, Any], options: Options) -> List[Findin
     ]
 
 
-def _judge_stream(readings: Readings, options: Options) -> List[Finding]:
+def _judge_stream(stream: StreamReading, options: Options) -> List[Finding]:
     """The figures are compared by nobody here: what is much depends on the model of the host."""
-    stream = mapping(readings.get("stream"))
     if not options.get("stream") or _rates(stream):
         return []
     skipped = stream.get("skipped")
-    if isinstance(skipped, str) and skipped:
+    if skipped:
         return [
             Finding(
                 "memory_bandwidth_not_measured",
@@ -525,32 +578,29 @@ def _judge_stream(readings: Readings, options: Options) -> List[Finding]:
     ]
 
 
-def _rates(stream: Dict[str, Any]) -> List[Tuple[str, float]]:
-    rates = [
-        (str(one.get("node")), number(one.get("bytes_per_second")))
-        for one in mappings(stream.get("nodes")) or []
+def _rates(stream: StreamReading) -> List[Tuple[str, float]]:
+    return [
+        (str(node.get("node")), float(node["bytes_per_second"]))
+        for node in complete(stream.get("nodes")) or []
+        if node.get("bytes_per_second")
     ]
-    return [(node, rate) for node, rate in rates if rate]
 
 
 def _summary(
-    memory: Optional[int], cpus: Dict[str, Any], numa: List[Dict[str, Any]], readings: Readings
+    memory: Optional[int], cpus: Processors, numa: List[NumaNode], readings: MemoryAndCpuReadings
 ) -> str:
     nodes = len([one for one in numa if one.get("cpus")]) or 1
     words = (
         f"{(memory or 0) / GIB:.0f} GiB of memory on {several(nodes, 'NUMA node')}, "
-        f"{several(whole(cpus.get('threads')) or 0, 'processor')}"
+        f"{several(cpus.get('threads') or 0, 'processor')}"
     )
-    shape = [
-        several(cpus[kind + "s"], kind)
-        for kind in ("socket", "core")
-        if whole(cpus.get(kind + "s"))
-    ]
+    counted = (("socket", cpus.get("sockets")), ("core", cpus.get("cores")))
+    shape = [several(count, kind) for kind, count in counted if count]
     words += f" ({', '.join(shape)})" if shape else ""
-    governors = mapping(readings.get("governors"))
-    words += f", governor {' and '.join(map(str, governors))}" if governors else ""
-    edac = mappings(readings.get("edac"))
-    corrected = sum(whole(one.get("ce")) or 0 for one in edac or [])
+    governors = readings.get("governors")
+    words += f", governor {' and '.join(governors)}" if governors else ""
+    edac = complete(readings.get("edac"))
+    corrected = sum(one.get("ce") or 0 for one in edac or [])
     words += (
         f", {several(corrected, 'corrected memory error')}"
         if corrected
@@ -558,22 +608,21 @@ def _summary(
         if edac
         else ", its memory errors are not counted"
     )
-    rates = [rate for _node, rate in _rates(mapping(readings.get("stream")))]
+    rates = [rate for _node, rate in _rates(readings.get("stream", StreamReading()))]
     return words + (f", memory at {sum(rates) / 1e9:.0f} GB/s" if rates else "")
 
 
-def _measured(readings: Readings) -> List[Measurement]:
+def _measured(readings: MemoryAndCpuReadings) -> List[Measurement]:
     measured = []
-    edac = mappings(readings.get("edac"))
-    for kind, key in (("corrected", "ce"), ("uncorrected", "ue")):
-        counts = [whole(one.get(key)) for one in edac or []]
+    edac = complete(readings.get("edac")) or []
+    for kind, counts in (
+        ("corrected", [one.get("ce") for one in edac]),
+        ("uncorrected", [one.get("ue") for one in edac]),
+    ):
         if counts and None not in counts:
-            measured.append(
-                Measurement(
-                    "memory_errors", sum(count or 0 for count in counts), "errors", {"kind": kind}
-                )
-            )
-    rates = _rates(mapping(readings.get("stream")))
+            errors = sum(count or 0 for count in counts)
+            measured.append(Measurement("memory_errors", errors, "errors", {"kind": kind}))
+    rates = _rates(readings.get("stream", StreamReading()))
     return measured + [
         Measurement("host_memory_bandwidth", rate, "bytes/s", {"numa": node})
         for node, rate in rates
@@ -601,6 +650,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=MemoryAndCpuReadings,
     options=OPTIONS,
     gpu=False,
     metrics=(

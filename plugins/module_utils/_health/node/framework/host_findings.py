@@ -63,36 +63,11 @@ def pci_function(host: Host, directory: str) -> Optional[str]:
 # ---- judging ----
 
 
-def mappings(value: Any) -> Optional[List[Dict[str, Any]]]:
-    """A list of mappings; None when it is anything else."""
-    return (
-        value if isinstance(value, list) and all(isinstance(one, dict) for one in value) else None
-    )
-
-
 def complete(items: Optional[Iterable[Optional[_Item]]]) -> Optional[List[_Item]]:
     """The decoded items; None when there is no list or an item of it was not understood."""
     found = [] if items is None else list(items)
     known = [item for item in found if item is not None]
     return None if items is None or len(known) < len(found) else known
-
-
-def number(value: Any) -> Optional[float]:
-    """A finite number."""
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and -1e18 < value < 1e18
-        else None
-    )
-
-
-def whole(value: Any) -> Optional[int]:
-    """A whole number of at most 64 bits that is not negative."""
-    return (
-        value
-        if isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
-        else None
-    )
 
 
 def names_in(value: Any) -> List[str]:
@@ -103,15 +78,14 @@ def not_read(what: str, subject: Subject = NODE, action: str = "watch") -> Findi
     return Finding("host_not_read", UNKNOWN, f"was not read: {what}", action, subject)
 
 
-def per_day(count: float, uptime: Any) -> Optional[float]:
+def per_day(count: float, uptime: Optional[float]) -> Optional[float]:
     """How often something that was counted since boot came in 24 hours, on average; all of it while
     the host is up for less than that.
 
     None when the time since boot is not known. Counters that outlive a reboot make this too much,
     those that were cleared too little.
     """
-    seconds = number(uptime)
-    return count / max(seconds / DAY, 1.0) if seconds is not None and seconds > 0 else None
+    return count / max(uptime / DAY, 1.0) if uptime is not None and uptime > 0 else None
 
 
 def common(values: Iterable[_Value]) -> Optional[_Value]:
