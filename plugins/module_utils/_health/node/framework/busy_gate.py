@@ -21,16 +21,27 @@ import contextlib
 import os
 import shutil
 import time
-from typing import Any, Dict, Iterator, List, Optional, Set
+from typing import (
+    Any,
+    Dict,
+    Iterator,
+    List,
+    Mapping,
+    Optional,
+    Set,
+    TypedDict,
+    TypeVar,
+    Union,
+    cast,
+)
 
 from ..system import atomic_file, private_dir
 from ..devices import gpu_holders as processes
-from .check import Readings
 from .probe import Probe
 from ..system.host import Host
 from ...model import NODE, SKIP, UNKNOWN, Finding, Subject, gpu_subject
 from ..devices.gpu_holders import IDLE_MEMORY, DeviceHolder, first_of, foreign
-from ...lenient import mappings_in
+from ...lenient import decode
 from ...times import stamp_of
 
 #: Seconds between the looks: longer than the window over which the driver averages utilisation (at
@@ -46,20 +57,82 @@ LOCK_NAME = "checks.lock"
 LOCK_SECONDS = 10.0
 
 
+_Gpu = TypeVar("_Gpu", bound=Mapping[str, Any])
+
+
 # --- looking ---
 
 
-def look(probe: Probe, locked_by: Optional[Dict[str, Any]] = None, times: int = 2) -> Readings:
+class GateProcess(TypedDict, total=False):
+    """A process that holds a GPU, or of MPS."""
+
+    pid: int
+    name: Optional[str]
+    #: compute, graphics, mps, or open for one that has the device file open; not of MPS.
+    how: str
+    #: Bytes.
+    memory: Optional[int]
+    #: Of MPS: whether it is the server.
+    server: bool
+
+
+class GateGpu(TypedDict, total=False):
+    """A GPU in one look. Our own processes are left out."""
+
+    index: int
+    uuid: Optional[str]
+    pci: Optional[str]
+    name: Optional[str]
+    #: None where they could not be read.
+    processes: Optional[List[GateProcess]]
+    #: Percent.
+    utilisation: Optional[float]
+    memory_utilisation: Optional[float]
+    #: Bytes beyond the driver's reserve.
+    memory_used: Optional[float]
+    #: None for a GPU without MIG mode; whatever is there counts.
+    mig: Any
+    #: Why the GPU did not answer; whatever is there counts.
+    error: Any
+
+
+class SlurmJobs(TypedDict, total=False):
+    """Jobs on the node, or why they are not known; whatever is there counts."""
+
+    ids: List[Any]
+    error: Any
+
+
+class GateLook(TypedDict, total=False):
+    gpus: List[GateGpu]
+    #: The servers of MPS.
+    mps: List[GateProcess]
+    #: None where there is no Slurm.
+    jobs: Optional[SlurmJobs]
+
+
+class LockHolder(TypedDict, total=False):
+    """The check that has the lock, or why the lock cannot be taken."""
+
+    pid: Optional[int]
+    name: Optional[str]
+    #: Seconds since the epoch.
+    since: Optional[int]
+    error: Any
+
+
+class GateReadings(TypedDict, total=False):
+    locked_by: Optional[LockHolder]
+    looks: List[GateLook]
+    #: Of the driver, see `gpu_use`; whatever is there counts.
+    error: Any
+
+
+def look(probe: Probe, locked_by: Optional[LockHolder] = None, times: int = 2) -> GateReadings:
     """What holds the GPUs, looked at ``times`` times, `PAUSE` seconds apart. Raises
     `nvml.DriverError` when there is no driver.
-
-    ``{"locked_by": ..., "looks": [{"gpus": [...], "mps": [process], "jobs": {"ids": [...]} |
-    {"error": text} | None}]}``; a GPU is its identity plus ``processes`` (None: could not be read),
-    ``utilisation`` and ``memory_utilisation`` in percent, ``memory_used`` in bytes beyond the
-    driver's reserve, ``mig`` (None: this GPU has no MIG mode), or ``error``; a process is ``{"pid",
-    "name", "how", "memory"}``. Our own processes are left out.
     """
-    looks: List[Readings] = []
+    looks: List[GateLook] = []
     # While another check has the lock, what it does is all there would be to see.
     for turn in range(1 if locked_by else times):
         if turn:
@@ -69,25 +142,30 @@ def look(probe: Probe, locked_by: Optional[Dict[str, Any]] = None, times: int = 
     return {"locked_by": locked_by, "looks": looks}
 
 
-def _look(probe: Probe) -> Readings:
+def _look(probe: Probe) -> GateLook:
     from ..devices.nvml import DriverError
 
     nvml = probe.nvml()
     ours = processes.ours(probe.host)
     probe.stage("looking for processes that hold GPUs")
     holders, mps = processes.scan(probe.host, ours)
-    gpus = []
+    gpus: List[GateGpu] = []
     for gpu in nvml.gpus:
+        seen = cast(GateGpu, dict(gpu))
+        gpus.append(seen)
         if "error" in gpu:
-            gpus.append(dict(gpu))
             continue
         try:
-            gpus.append(dict(gpu, **_look_at(probe, nvml, gpu, holders, ours)))
+            seen.update(_look_at(probe, nvml, gpu, holders, ours))
         except DriverError as error:
-            gpus.append(dict(gpu, error=error.to_dict()))
+            seen["error"] = error.to_dict()
     return {
         "gpus": gpus,
-        "mps": [process for process in mps if process["server"]],
+        "mps": [
+            {"pid": process["pid"], "name": process["name"], "server": True}
+            for process in mps
+            if process["server"]
+        ],
         "jobs": _jobs(probe),
     }
 
@@ -95,20 +173,28 @@ def _look(probe: Probe) -> Readings:
 def _look_at(
     probe: Probe,
     nvml: Any,
-    gpu: Dict[str, Any],
+    gpu: Mapping[str, Any],
     holders: Dict[int, List[DeviceHolder]],
     ours: Set[int],
-) -> Readings:
+) -> GateGpu:
     listed = processes.listed(nvml, gpu)
-    found = {
-        process["pid"]: dict(process, name=probe.host.process_name(process["pid"]))
+    found: Dict[int, GateProcess] = {
+        process["pid"]: {
+            "pid": process["pid"],
+            "how": process["how"],
+            "memory": process["memory"],
+            "name": probe.host.process_name(process["pid"]),
+        }
         for process in listed or []
     }
     minor = processes.minor_of(probe.host, gpu["pci"])
-    for process in [
+    for holder in [
         one for number, some in holders.items() for one in some if minor in (number, None)
     ]:
-        found.setdefault(process["pid"], dict(process, how="open", memory=None))
+        found.setdefault(
+            holder["pid"],
+            {"pid": holder["pid"], "name": holder["name"], "how": "open", "memory": None},
+        )
     utilisation = nvml.optional(gpu, "nvmlDeviceGetUtilizationRates")
     memory = processes.memory(nvml, gpu)
     mig = nvml.optional(gpu, "nvmlDeviceGetMigMode")
@@ -123,7 +209,7 @@ def _look_at(
     }
 
 
-def _jobs(probe: Probe) -> Optional[Dict[str, Any]]:
+def _jobs(probe: Probe) -> Optional[SlurmJobs]:
     """Slurm jobs on this node other than the one we are part of; None where there is no Slurm."""
     program = shutil.which("squeue")
     if not program:
@@ -155,11 +241,9 @@ def judge(readings: Any) -> List[Finding]:
     """Why GPUs may not be used: ``skip`` when a job has them, ``unknown`` when that could not be
     told or another check runs. Empty: all are idle.
     """
-    looks = mappings_in(_get(readings, "looks"))
-    locked_by = _get(readings, "locked_by")
-    findings: List[Finding] = []
-    if isinstance(locked_by, dict):
-        findings.append(_locked(locked_by))
+    seen = decode(GateReadings, readings)
+    looks, locked_by = seen.get("looks", []), seen.get("locked_by")
+    findings = [] if locked_by is None else [_locked(locked_by)]
     if not looks:
         return findings + [
             Finding(
@@ -167,15 +251,14 @@ def judge(readings: Any) -> List[Finding]:
             )
         ]
     findings += _judge_node(looks)
-    identities = {_key(gpu): gpu for one in looks for gpu in mappings_in(one.get("gpus"))}
-    for key, gpu in identities.items():
-        seen = [
-            other for one in looks for other in mappings_in(one.get("gpus")) if _key(other) == key
-        ]
-        finding = _judge_gpu(gpu_subject(gpu), seen, complete=len(seen) == len(looks))
+    states: Dict[str, List[GateGpu]] = {}
+    for gpu in [gpu for one in looks for gpu in one.get("gpus", [])]:
+        states.setdefault(_key(gpu), []).append(gpu)
+    for several in states.values():
+        finding = _judge_gpu(gpu_subject(several[-1]), several, len(several) == len(looks))
         if finding:
             findings.append(finding)
-    if not identities:
+    if not states:
         findings.append(
             Finding(
                 "use_unknown",
@@ -187,7 +270,7 @@ def judge(readings: Any) -> List[Finding]:
     return findings
 
 
-def free(gpus: List[Dict[str, Any]], findings: List[Finding]) -> List[Dict[str, Any]]:
+def free(gpus: List[_Gpu], findings: List[Finding]) -> List[_Gpu]:
     """Those of ``gpus`` that no finding of `judge` speaks against."""
     if any(finding.subject.kind != "gpu" for finding in findings):
         return []
@@ -201,7 +284,8 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
 
     Utilisation and memory are not asked: what they show after a measurement is our own.
     """
-    old, new = mappings_in(_get(before, "looks")), mappings_in(_get(after, "looks"))
+    old = decode(GateReadings, before).get("looks", [])
+    new = decode(GateReadings, after).get("looks", [])
     if not old or not new:
         return []
     findings = []
@@ -217,12 +301,9 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
                 {"jobs": came},
             )
         )
-    known = {_text(process) for one in old for process in mappings_in(one.get("mps"))}
+    known = {_text(process) for one in old for process in one.get("mps", [])}
     servers = [
-        process
-        for one in new
-        for process in mappings_in(one.get("mps"))
-        if _text(process) not in known
+        process for one in new for process in one.get("mps", []) if _text(process) not in known
     ]
     if servers:
         findings.append(
@@ -238,14 +319,14 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
     return findings + _taken_meanwhile(old, new[-1])
 
 
-def _taken_meanwhile(old: List[Dict[str, Any]], last: Dict[str, Any]) -> List[Finding]:
+def _taken_meanwhile(old: List[GateLook], last: GateLook) -> List[Finding]:
     """GPUs that a process holds which held none of them before."""
     findings = []
-    for gpu in mappings_in(last.get("gpus")):
+    for gpu in last.get("gpus", []):
         held = {
             str(process.get("pid"))
             for one in old
-            for other in mappings_in(one.get("gpus"))
+            for other in one.get("gpus", [])
             if _key(other) == _key(gpu)
             for process in _foreign(other)
         }
@@ -265,11 +346,9 @@ def _taken_meanwhile(old: List[Dict[str, Any]], last: Dict[str, Any]) -> List[Fi
     return findings
 
 
-def _judge_node(looks: List[Dict[str, Any]]) -> List[Finding]:
+def _judge_node(looks: List[GateLook]) -> List[Finding]:
     findings = []
-    servers = {
-        str(process.get("pid")): process for one in looks for process in mappings_in(one.get("mps"))
-    }
+    servers = {str(process.get("pid")): process for one in looks for process in one.get("mps", [])}
     if servers:
         processes = list(servers.values())
         findings.append(
@@ -294,7 +373,7 @@ def _judge_node(looks: List[Dict[str, Any]]) -> List[Finding]:
                 {"jobs": jobs},
             )
         )
-    errors = [_get(one.get("jobs"), "error") for one in looks if _get(one.get("jobs"), "error")]
+    errors = [jobs["error"] for jobs in _jobs_in(looks) if jobs.get("error")]
     if errors:
         findings.append(
             Finding(
@@ -307,7 +386,7 @@ def _judge_node(looks: List[Dict[str, Any]]) -> List[Finding]:
     return findings
 
 
-def _judge_gpu(subject: Subject, seen: List[Dict[str, Any]], complete: bool) -> Optional[Finding]:
+def _judge_gpu(subject: Subject, seen: List[GateGpu], complete: bool) -> Optional[Finding]:
     """The first reason that speaks against a GPU; what holds it comes before what is only a sign
     that something does.
     """
@@ -330,16 +409,14 @@ def _judge_gpu(subject: Subject, seen: List[Dict[str, Any]], complete: bool) -> 
             subject,
             {"processes": list(holders.values())[:8]},
         )
-    if not complete or any(
-        one.get("error") or not isinstance(one.get("processes"), list) for one in seen
-    ):
+    if not complete or any(one.get("error") or one.get("processes") is None for one in seen):
         message = "whether it is in use could not be told: its processes could not be read"
         return Finding(
             "use_unknown", UNKNOWN, message, "watch", subject, {"error": last.get("error")}
         )
     # Only the last look counts here: the first may still average in work that ended before it, such
     # as the driver's own start.
-    busy = [_number(last.get(key)) for key in ("utilisation", "memory_utilisation")]
+    busy = [last.get("utilisation") or 0.0, last.get("memory_utilisation") or 0.0]
     if any(busy):
         return Finding(
             "gpu_in_use",
@@ -356,75 +433,62 @@ def _judge_gpu(subject: Subject, seen: List[Dict[str, Any]], complete: bool) -> 
     return None
 
 
-def _unexplained_memory(gpu: Dict[str, Any]) -> float:
+def _unexplained_memory(gpu: GateGpu) -> float:
     """Bytes in use that no service we ignore accounts for."""
     explained = sum(
-        _number(process.get("memory"))
-        for process in mappings_in(gpu.get("processes"))
-        if not foreign(process)
+        process.get("memory") or 0 for process in gpu.get("processes") or [] if not foreign(process)
     )
-    return _number(gpu.get("memory_used")) - explained
+    return (gpu.get("memory_used") or 0) - explained
 
 
-def _locked(locked_by: Dict[str, Any]) -> Finding:
+def _locked(locked_by: LockHolder) -> Finding:
     if locked_by.get("error"):
         message = f"the lock that keeps checks apart could not be taken: {locked_by['error']}"
-        return Finding("use_unknown", UNKNOWN, message, "fix_configuration", NODE, locked_by)
+        return Finding("use_unknown", UNKNOWN, message, "fix_configuration", NODE, dict(locked_by))
     since = locked_by.get("since")
-    when = (
-        f", since {stamp_of(since)}" if isinstance(since, int) and 0 < since < _END_OF_TIME else ""
-    )
+    when = f", since {stamp_of(since)}" if since is not None and 0 < since < _END_OF_TIME else ""
     return Finding(
         "locked",
         UNKNOWN,
         f"another check of this collection is running: {_text(locked_by)}{when}",
         "watch",
         NODE,
-        locked_by,
+        dict(locked_by),
     )
 
 
-def _foreign(gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
-    return [process for process in mappings_in(gpu.get("processes")) if foreign(process)]
+def _foreign(gpu: GateGpu) -> List[GateProcess]:
+    return [process for process in gpu.get("processes") or [] if foreign(process)]
 
 
-def _job_ids(looks: List[Dict[str, Any]]) -> List[str]:
-    found: Set[str] = set()
-    for one in looks:
-        ids = _get(one.get("jobs"), "ids")
-        found.update(str(job) for job in (ids if isinstance(ids, list) else []))
-    return sorted(found)
+def _jobs_in(looks: List[GateLook]) -> List[SlurmJobs]:
+    return [one.get("jobs") or SlurmJobs() for one in looks]
 
 
-def _people(processes: List[Dict[str, Any]]) -> str:
+def _job_ids(looks: List[GateLook]) -> List[str]:
+    return sorted({str(job) for jobs in _jobs_in(looks) for job in jobs.get("ids", [])})
+
+
+def _people(processes: List[GateProcess]) -> str:
     return first_of([_text(process) for process in processes])
 
 
-def _text(process: Dict[str, Any]) -> str:
+def _text(process: Union[GateProcess, LockHolder]) -> str:
     return f"{process.get('name') or 'a process not visible here'} (pid {process.get('pid')})"
 
 
-def _key(gpu: Dict[str, Any]) -> str:
+def _key(gpu: GateGpu) -> str:
     return f"{gpu.get('index')}/{gpu.get('uuid')}"
-
-
-def _get(value: Any, key: str) -> Any:
-    return value.get(key) if isinstance(value, dict) else None
-
-
-def _number(value: Any) -> float:
-    return float(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else 0.0
 
 
 # --- the lock ---
 
 
 @contextlib.contextmanager
-def lock(host: Host, wait: float = LOCK_SECONDS) -> Iterator[Optional[Dict[str, Any]]]:
+def lock(host: Host, wait: float = LOCK_SECONDS) -> Iterator[Optional[LockHolder]]:
     """Hold the host's lock on measuring GPUs, which is waited for so many seconds.
 
-    Gives None, or who still has the lock (``pid``, ``name``, ``since`` in seconds since the epoch),
-    or why it cannot be taken (``error``). The kernel releases an flock however its process ends;
+    Gives None, or who still has the lock. The kernel releases an flock however its process ends;
     the file stays, as lock files must.
     """
     try:
@@ -464,7 +528,7 @@ def _open_lock(host: Host) -> int:
         os.close(directory)
 
 
-def _lock_holder(host: Host, descriptor: int) -> Dict[str, Any]:
+def _lock_holder(host: Host, descriptor: int) -> LockHolder:
     try:
         pid, since = map(int, os.pread(descriptor, 64, 0).split())
     except (OSError, ValueError):

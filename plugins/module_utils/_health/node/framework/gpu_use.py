@@ -6,10 +6,9 @@ node with or without GPUs.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Any, List, Optional
 
 from . import busy_gate
-from .check import Readings
 from .driver_findings import driver_finding
 from .probe import Probe
 from ...lenient import mapping
@@ -17,8 +16,8 @@ from ...model import Finding
 
 
 def read_gpu_use(
-    probe: Probe, locked_by: Optional[Dict[str, Any]], times: int = 2
-) -> Optional[Readings]:
+    probe: Probe, locked_by: Optional[busy_gate.LockHolder], times: int = 2
+) -> Optional[busy_gate.GateReadings]:
     """Return `busy_gate.look`, or the driver's ``error`` where the driver did not answer; None on a
     host without GPUs or driver, where there is nothing to disturb.
     """
