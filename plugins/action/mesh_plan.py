@@ -19,6 +19,12 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.
     translated,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    HostFacts,
+    PlanDescription,
+    read_facts,
+    read_plan,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.view import (
     CHECKS,
     IPERF,
@@ -131,7 +137,7 @@ class ActionModule(_once.Once):
             )
         if not (options["confirm"] and _frozen(variables, options["plan"])["options"]["confirm"]):
             return dict(_NO_PASS)
-        first = _hosts.plain(planned["plan"])
+        first = read_plan(_hosts.plain(planned["plan"]))
         raws = _hosts.raws(variables)
         answers = _hosts.answers(raws, options["readings"], ("mesh",))
         wanted = judge.second_pass(
@@ -250,13 +256,14 @@ def _forks() -> int:
     return int(context.CLIARGS.get("forks") or C.DEFAULT_FORKS)
 
 
-def _facts(raws: dict[str, dict[str, t.Any]], name: str) -> dict[str, t.Any]:
+def _facts(raws: dict[str, dict[str, t.Any]], name: str) -> dict[str, HostFacts | None]:
     return {
-        host: (answer or {}).get("mesh") for host, answer in _hosts.answers(raws, name, ("mesh",))
+        host: read_facts((answer or {}).get("mesh"))
+        for host, answer in _hosts.answers(raws, name, ("mesh",))
     }
 
 
-def without_twins(facts: dict[str, t.Any]) -> dict[str, t.Any]:
+def without_twins(facts: dict[str, HostFacts | None]) -> dict[str, HostFacts | None]:
     """The facts without the interfaces of hosts that have all of them in common: names for one
     machine, which cannot measure with itself.
     """
@@ -264,7 +271,7 @@ def without_twins(facts: dict[str, t.Any]) -> dict[str, t.Any]:
     for host, own in facts.items():
         addresses = frozenset(
             (one["name"], each["address"])
-            for one in (own or {}).get("interfaces") or []
+            for one in (own["interfaces"] if own else [])
             for each in one["addresses"]
         )
         if addresses:
@@ -277,13 +284,15 @@ def without_twins(facts: dict[str, t.Any]) -> dict[str, t.Any]:
                 f"its interfaces, with their addresses, are also those of {others}, as "
                 "if both were one machine; give each machine one name"
             )
-            found[host] = dict(
-                facts[host], interfaces=[], error={"reason": "twin", "message": message}
-            )
+            found[host] = {
+                **(facts[host] or {}),
+                "interfaces": [],
+                "error": {"reason": "twin", "message": message},
+            }
     return found
 
 
-def lead_of(facts: dict[str, t.Any], now: float, forks: int) -> float:
+def lead_of(facts: dict[str, HostFacts | None], now: float, forks: int) -> float:
     """Seconds to leave for starting: as long as asking all hosts took, without the time in which
     they watched their GPUs.
     """
@@ -305,7 +314,7 @@ def lead_of(facts: dict[str, t.Any], now: float, forks: int) -> float:
     )
 
 
-def in_words(description: dict[str, t.Any], starts_in: float) -> str:
+def in_words(description: PlanDescription, starts_in: float) -> str:
     """What is about to happen, in a line."""
     traffic = description["bytes"]
     words = [

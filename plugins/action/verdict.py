@@ -31,6 +31,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     judge_run,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    Plan,
+    read_plan,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
     console,
     document,
@@ -206,7 +210,7 @@ def _nodes(returned: list[tuple[str, t.Any]], passes: list[dict[str, t.Any]]) ->
 
 
 def _mesh_passes(
-    raws: dict[str, dict[str, t.Any]], names: list[str], plans: list[dict[str, t.Any]]
+    raws: dict[str, dict[str, t.Any]], names: list[str], plans: list[Plan]
 ) -> list[dict[str, t.Any]]:
     """By pass that was planned, what each host registered."""
     return [dict(_hosts.answers(raws, name, ("mesh",))) for name, _plan in zip(names, plans)]
@@ -228,9 +232,10 @@ def _keep_snapshots(report_dir: str, job: str, nodes: list[NodeAnswer]) -> str:
 
 def _plans(
     raws: dict[str, dict[str, t.Any]], batch: list[str], names: list[str]
-) -> tuple[list[dict[str, t.Any]], list[str]]:
+) -> tuple[list[Plan], list[str]]:
     """The plans of the mesh's passes, and why there is none where there should be."""
-    plans, wrong = [], []
+    plans: list[Plan] = []
+    wrong: list[str] = []
     # What is registered once for all hosts is the same on each of them; hosts that left in an
     # earlier batch have that batch's.
     hosts = [*(str(host) for host in batch), *raws]
@@ -244,7 +249,10 @@ def _plans(
             {},
         )
         if isinstance(answer.get("plan"), dict):
-            plans.append(_hosts.plain(answer["plan"]))
+            try:
+                plans.append(read_plan(_hosts.plain(answer["plan"])))
+            except ValueError as error:
+                wrong.append(f"the mesh was not planned: {error}")
         elif answer.get("failed"):
             wrong.append(f"the mesh was not planned: {answer.get('msg')}")
     return plans, wrong

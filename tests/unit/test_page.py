@@ -594,7 +594,7 @@ def test_evidence_with_rows_is_a_table_and_long_texts_end():
 def heat(document, plane, title):
     return next(
         one
-        for one in page_heat.heats_of(document["mesh"])
+        for one in page_heat.heats_of(RunReport.from_dict(document).mesh)
         if one.plane == plane and title in one.title
     )
 

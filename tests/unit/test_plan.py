@@ -15,6 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    read_facts,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     ACTIONS,
     STATUSES,
@@ -97,7 +100,10 @@ def fleet(count, **of_hosts):
 def make(hosts, ping=None, iperf=None, **settings):
     options = {"ping_mesh": {**PING, **(ping or {})}, "iperf3_pairs": {**IPERF, **(iperf or {})}}
     return plan.make(
-        hosts, plan.MeshSettings(**{"seed": 7, "options": options, **settings}), NOW, "run"
+        {host: read_facts(own) for host, own in hosts.items()},
+        plan.MeshSettings(**{"seed": 7, "options": options, **settings}),
+        NOW,
+        "run",
     )
 
 

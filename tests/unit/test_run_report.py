@@ -129,9 +129,9 @@ def test_of_the_looks_at_a_running_job_the_last_is_shown(listening):
 
 
 def test_the_names_of_the_plans_of_the_mesh_are_options():
-    registered = {"gpu01": {"first_plan": {"plan": {"rounds": []}}}, "gpu02": {}}
+    registered = {"gpu01": {"first_plan": {"plan": {"seed": 1}}}, "gpu02": {}}
     assert verdict_action._plans(registered, ["gpu02"], ["first_plan", "second_plan"]) == (
-        [{"rounds": []}],
+        [{"seed": 1}],
         [],
     )
     assert verdict_action._plans(registered, [], ["autopilot_mesh_plan"]) == ([], [])

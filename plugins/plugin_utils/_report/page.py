@@ -26,6 +26,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     Policy,
     is_planned,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    MeshReport,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
     COULD_NOT_TELL,
     FIT,
@@ -38,11 +41,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     runbook,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
-    mapping,
-    mappings_in,
-    sequence,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping, sequence
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     ACTIONS,
     FAIL,
@@ -208,7 +207,7 @@ def _of_run(report: RunReport) -> dict[str, t.Any]:
         "versions": {"collection": run.collection or "", "ansible": run.ansible or ""},
         "findings": [_finding([found]) for found in between],
         "missed": _missed(report.mesh),
-        "heats": page_heat.heats_of(report.mesh),
+        "heats": page_heat.heats_of(report.mesh) if report.mesh else [],
         "commands": page_commands.commands_of(report),
     }
 
@@ -491,10 +490,10 @@ def _cut(groups: list[_Group]) -> list[_Group]:
     ]
 
 
-def _missed(mesh: t.Optional[dict[str, t.Any]]) -> list[_Group]:
+def _missed(mesh: MeshReport | None) -> list[_Group]:
     """Measurements between nodes that were planned and did not take place, by their reason."""
     reasons: dict[str, list[str]] = {}
-    for one in mappings_in(mapping(mesh).get("missed")):
+    for one in mesh.missed if mesh else []:
         words = (
             f"{name_of(one.get('check'))} on {name_of(one.get('plane'))}: "
             f"{text_of(one.get('message'))}"

@@ -20,7 +20,6 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     RunReport,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
-    mapping,
     mappings_in,
     sequence,
 )
@@ -108,8 +107,7 @@ def _of_mesh(report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequen
             f"({', '.join(partners)}), without which it cannot be told whose fault it "
             "is"
         )
-    plan: dict[t.Any, t.Any] = next(iter(mappings_in(mapping(report.mesh).get("plans"))), {})
-    planned = sequence(plan.get("checks"))
+    planned = report.mesh.first_plan.get("checks", []) if report.mesh else []
     names = [name for name in CHECKS if name in planned] or list(CHECKS)
     return _command(words, "--tags", [*suspects, *partners], {"mesh_checks": names})
 
@@ -155,7 +153,7 @@ def _partners(
     report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequence[str]
 ) -> list[str]:
     """Healthy hosts of the mesh, those first that the suspects were measured with."""
-    members = [text_of(host) for host in sequence(mapping(report.mesh).get("hosts"))]
+    members = [text_of(host) for host in report.mesh.hosts] if report.mesh else []
     met = [
         text_of(host)
         for name in suspects

@@ -20,11 +20,15 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.ne
     LEAST_LOST,
     MAXIMUM_LOSS,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    Matrix,
+    MeshExpectation,
+    MeshReport,
+    Plan,
+    PlaneMember,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
-    mapping,
-    mappings_in,
     number,
-    sequence,
     whole_number,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
@@ -100,44 +104,30 @@ class _Pair(t.NamedTuple):
     kind: str
 
 
-def heats_of(mesh: t.Any) -> list[Heat]:
-    """The heat maps of a run document's ``mesh``, in its order; what is not understood of it is
-    left out.
-    """
-    mesh = mapping(mesh)
-    hosts = [name_of(host) for host in sequence(mesh.get("hosts"))]
-    plan = mapping(next(iter(sequence(mesh.get("plans"))), None))
+def heats_of(mesh: MeshReport) -> list[Heat]:
+    """The heat maps of a mesh, in the order of its matrices; an unknown matrix is left out."""
+    hosts = [name_of(host) for host in mesh.hosts]
     found = []
-    for matrix in mappings_in(mesh.get("matrices")):
-        if name_of(matrix.get("measure")) not in _TITLES:
+    for matrix in mesh.matrices:
+        if matrix.get("measure") not in _TITLES:
             continue
         cells = _missed(mesh, matrix, hosts)
-        cells.update(
-            {
-                (cell[0], cell[1]): number(cell[2])
-                for cell in sequence(matrix.get("cells"))
-                if isinstance(cell, list)
-                and len(cell) >= 3
-                and all(
-                    whole_number(place) is not None and place < len(hosts) for place in cell[:2]
-                )
-            }
-        )
+        cells.update({(source, target): value for source, target, value in mesh.cells_of(matrix)})
         if cells:
             pairs = [(source, target, value) for (source, target), value in cells.items()]
-            found.append(_heat(matrix, pairs, hosts, plan, mappings_in(mesh.get("expected"))))
+            found.append(_heat(matrix, pairs, hosts, mesh.first_plan, mesh.expected))
     return found
 
 
 def _missed(
-    mesh: dict[t.Any, t.Any], matrix: dict[str, t.Any], hosts: list[str]
+    mesh: MeshReport, matrix: Matrix, hosts: list[str]
 ) -> dict[tuple[int, int], float | None]:
     """The pairs of a matrix that were planned and did not take place: a pair of iperf3 is to give
     both directions.
     """
     places = {host: place for place, host in enumerate(hosts)}
     found: dict[tuple[int, int], float | None] = {}
-    for one in mappings_in(mesh.get("missed")):
+    for one in mesh.missed:
         source, target = (places.get(name_of(one.get(end))) for end in ("host", "partner"))
         if (
             one.get("check") == matrix.get("check")
@@ -150,11 +140,11 @@ def _missed(
 
 
 def _heat(
-    matrix: dict[str, t.Any],
+    matrix: Matrix,
     cells: list[tuple[int, int, float | None]],
     hosts: list[str],
-    plan: dict[str, t.Any],
-    expected: list[t.Any],
+    plan: Plan,
+    expected: list[MeshExpectation],
 ) -> Heat:
     measure, plane, unit = (
         name_of(matrix["measure"]),
@@ -238,27 +228,21 @@ _Judge = t.Callable[[int, int, float], str]
 
 
 def _bandwidth(
-    plane: str, plan: dict[str, t.Any], expected: list[t.Any], values: list[float]
+    plane: str, plan: Plan, expected: list[MeshExpectation], values: list[float]
 ) -> tuple[_Judge, dict[str, str], list[str]]:
     """By what was expected of the pair's class: the slower end's link speed."""
-    own = {number(one.get("link_speed")): one for one in expected if one.get("plane") == plane}
-    members: list[t.Any] = next(
-        (
-            sequence(one.get("members"))
-            for one in mappings_in(plan.get("planes"))
-            if one.get("name") == plane
-        ),
-        [],
+    own = {one.get("link_speed"): one for one in expected if one.get("plane") == plane}
+    members: list[PlaneMember | None] = next(
+        (one["members"] for one in plan.get("planes", []) if one["name"] == plane), []
     )
-    speeds = [number(mapping(member).get("speed")) for member in members]
+    speeds = [member.get("speed") if member else None for member in members]
     median = statistics.median(values) if values else 0.0
 
     def judge(source: int, target: int, value: float) -> str:
         ends = [speeds[place] if place < len(speeds) else None for place in (source, target)]
-        among = mapping(
-            own.get(None if None in ends else min(end for end in ends if end is not None))
-        )
-        floor, usual = number(among.get("floor")), number(among.get("usual")) or median
+        speed = None if None in ends else min(end for end in ends if end is not None)
+        among: MeshExpectation = own.get(speed, {})
+        floor, usual = among.get("floor"), among.get("usual") or median
         if floor is not None and value < floor:
             return WORST if value < floor / 2 else BAD
         share = value / usual if usual else 1.0
@@ -267,14 +251,13 @@ def _bandwidth(
     steps = {GOOD: "95 % of the usual, or more", FAIR: "90 to 95 %", POOR: "less"}
     words = []
     for one in own.values():
-        if number(one.get("floor")) is not None:
+        floor, link_speed = one.get("floor"), one.get("link_speed")
+        if floor is not None:
             speed = (
-                f" on links of {quantity(one['link_speed'], 'bits/s')}"
-                if number(one.get("link_speed")) is not None
-                else ""
+                f" on links of {quantity(link_speed, 'bits/s')}" if link_speed is not None else ""
             )
             words.append(
-                f"at least {quantity(one['floor'], 'bits/s')}{speed} "
+                f"at least {quantity(floor, 'bits/s')}{speed} "
                 f"({source_words(one.get('source'), one.get('detail'))})"
             )
     if words:
@@ -293,8 +276,8 @@ def _bandwidth(
     return judge, dict(steps, **{NONE: "no figure"}), words
 
 
-def _loss(plan: dict[str, t.Any]) -> tuple[_Judge, dict[str, str], list[str]]:
-    options = mapping(mapping(plan.get("options")).get("ping_mesh"))
+def _loss(plan: Plan) -> tuple[_Judge, dict[str, str], list[str]]:
+    options = plan.get("options", {}).get("ping_mesh", {})
     given = number(options.get("maximum_loss"))
     most = MAXIMUM_LOSS if given is None else given
     sent = whole_number(options.get("count")) or 20
@@ -318,11 +301,9 @@ def _loss(plan: dict[str, t.Any]) -> tuple[_Judge, dict[str, str], list[str]]:
     )
 
 
-def _round_trip(
-    plan: dict[str, t.Any], values: list[float]
-) -> tuple[_Judge, dict[str, str], list[str]]:
+def _round_trip(plan: Plan, values: list[float]) -> tuple[_Judge, dict[str, str], list[str]]:
     median = statistics.median(values) if values else 0.0
-    given = number(mapping(mapping(plan.get("options")).get("ping_mesh")).get("maximum_latency"))
+    given = number(plan.get("options", {}).get("ping_mesh", {}).get("maximum_latency"))
     most = (given or max(LATENCY_FACTOR * median * 1000, LATENCY_LEAST_MS)) / 1000
 
     def judge(_source: int, _target: int, value: float) -> str:
@@ -352,12 +333,7 @@ _Rows = t.List[t.Tuple[str, t.List[t.Optional[Cell]]]]
 
 
 def _shaped(
-    pairs: list[_Pair],
-    hosts: list[str],
-    plan: dict[str, t.Any],
-    low: bool,
-    unit: str,
-    largest: float,
+    pairs: list[_Pair], hosts: list[str], plan: Plan, low: bool, unit: str, largest: float
 ) -> tuple[str, str, list[str], _Rows]:
     if len(hosts) <= MOST_HOSTS:
         by_ends = {
@@ -375,7 +351,7 @@ def _shaped(
                 for row, host in enumerate(hosts)
             ],
         )
-    groups = [name_of(group) for group in sequence(plan.get("groups"))]
+    groups = [name_of(group) for group in plan.get("groups", [])]
     names = list(dict.fromkeys(groups))
     if len(groups) == len(hosts) and 1 < len(names) <= MOST_HOSTS and all(names):
         by = name_of(plan.get("group_by")) or "group"

@@ -18,6 +18,7 @@ from ...node import registry
 from ...node.checks import node_changes
 from ...node.framework.conclude import conclude
 from ..mesh import judge as mesh_judge
+from ..mesh.documents import Plan, read_plan
 from ...times import stamp_of
 
 #: Options by check, validated.
@@ -45,9 +46,9 @@ def replay(before: RunReport, policy: Policy, options: Optional[Options] = None)
     """
     laid_over = options or {}
     answers = [node.answer() for node in before.nodes if node.name]
-    plans = [_planned_with(plan, laid_over) for plan in sequence(mapping(before.mesh).get("plans"))]
-    mesh_trouble = "what the nodes collected is not in the document" if plans else ""
-    if plans and (before.run.check_mode or any(answer.mesh for answer in answers)):
+    planned = sequence(before.mesh.document.get("plans")) if before.mesh else []
+    mesh_trouble = "what the nodes collected is not in the document" if planned else ""
+    if planned and (before.run.check_mode or any(answer.mesh for answer in answers)):
         own = [
             _judge_answer_again(
                 answer,
@@ -57,6 +58,7 @@ def replay(before: RunReport, policy: Policy, options: Optional[Options] = None)
             for answer in answers
         ]
         try:
+            plans = [_planned_with(read_plan(plan), laid_over) for plan in planned]
             return _replay_of(before, judge_run(before.run, own, policy, plans), own, plans)
         # A plan of another version, or a damaged one, must not cost the nodes their own results.
         except Exception as error:
@@ -85,24 +87,18 @@ def name_replay(again: Replay, options: Mapping[str, Any], now: float) -> RunRep
 
 
 def _replay_of(
-    before: RunReport,
-    after: RunReport,
-    answers: Sequence[NodeAnswer],
-    plans: Sequence[Mapping[str, Any]],
+    before: RunReport, after: RunReport, answers: Sequence[NodeAnswer], plans: Sequence[Plan]
 ) -> Replay:
     report = replace(after, replay=before.replay, extra=before.extra)
     return Replay(report, *_count_judged(answers, plans))
 
 
-def _planned_with(plan: Any, options: Options) -> Any:
-    """The plan with these options laid over its own; an invalid one is left as it is."""
-    recorded = mapping(plan).get("options")
-    if not isinstance(recorded, dict):
-        return plan
+def _planned_with(plan: Plan, options: Options) -> Plan:
+    """The plan with these options laid over its own."""
     laid_over = {
-        check: {**mapping(given), **options.get(check, {})} for check, given in recorded.items()
+        check: {**given, **options.get(check, {})} for check, given in plan["options"].items()
     }
-    return dict(plan, options=laid_over)
+    return {**plan, "options": laid_over}
 
 
 def _judge_answer_again(

@@ -14,6 +14,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from .node_answer import NodeAnswer
 from .policy import Policy, apply_policy, policy_as_far_as_valid
+from ..mesh.documents import MeshReport
 from ... import VERSION
 from ...lenient import mapping, mappings_in, number, sequence, text, whole_number
 from ...model import SKIP, CheckResult, Finding, read_action, read_status
@@ -213,7 +214,7 @@ class RunReport:
     #: What is wrong with no single node: links and paths between them, the job.
     findings: List[CheckFinding] = field(default_factory=list)
     #: Plans, figures and causes of the mesh; None where there was none.
-    mesh: Optional[Dict[str, Any]] = None
+    mesh: Optional[MeshReport] = None
     #: What a replay is of; None for a run.
     replay: Optional[Dict[str, Any]] = None
     #: Members that only a newer version knows.
@@ -246,7 +247,7 @@ class RunReport:
                 "reason": verdict.reason,
             },
             "findings": [found.to_dict() for found in self.findings],
-            "mesh": self.mesh,
+            "mesh": self.mesh.document if self.mesh else None,
             "nodes": [node.to_dict() for node in self.nodes],
             **self.extra,
             **({"replay": self.replay} if self.replay else {}),
@@ -274,7 +275,7 @@ class RunReport:
             },
             nodes,
             _findings(data.get("findings")),
-            mesh if isinstance(mesh, dict) else None,
+            MeshReport.from_dict(mesh) if isinstance(mesh, dict) else None,
             replayed if isinstance(replayed, dict) else None,
             {name: value for name, value in data.items() if name not in _MEMBERS},
         )

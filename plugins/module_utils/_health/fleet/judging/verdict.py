@@ -32,6 +32,7 @@ from .report import (
 )
 from ...node import registry
 from ..mesh import judge as mesh_judge
+from ..mesh.documents import MeshReport, Plan
 from ..mesh.plan import describe
 from ...model import (
     ACTIONS,
@@ -130,7 +131,7 @@ def _findings_to_act_on(results: Sequence[CheckResult]) -> List[CheckFinding]:
 class MeshRecord(NamedTuple):
     """What an earlier judgement said between the nodes, to be kept as it is."""
 
-    document: Optional[Dict[str, Any]]
+    mesh: Optional[MeshReport]
     findings: List[CheckFinding]
 
 
@@ -138,7 +139,7 @@ def judge_run(
     run: RunIdentity,
     answers: Sequence[NodeAnswer],
     policy: Policy,
-    plans: Sequence[Dict[str, Any]] = (),
+    plans: Sequence[Plan] = (),
     recorded: Optional[MeshRecord] = None,
 ) -> RunReport:
     """The report of a run: compare the fleet, judge the mesh by its plans (of the first pass and of
@@ -153,15 +154,17 @@ def judge_run(
         _report_node(answer, fleet.get(answer.name, []), mesh_results(answer, mesh), policy)
         for answer in answers
     ]
-    document = dict(mesh.document, description=describe(plans[0])) if mesh else None
+    report = (
+        MeshReport.from_dict({**mesh.document, "description": describe(plans[0])}) if mesh else None
+    )
     between = [CheckFinding(check, finding) for check, finding in mesh.findings] if mesh else []
     between += [CheckFinding(fleet_activity.CHECK, finding) for finding in of_run]
     if recorded is not None:
-        document, between = recorded
+        report, between = recorded
     counts = _count_nodes(nodes)
     findings = judge_between(between, policy)
     verdict = _decide(nodes, counts, findings, policy)
-    return RunReport(run, policy, verdict, counts, nodes, findings, document)
+    return RunReport(run, policy, verdict, counts, nodes, findings, report)
 
 
 def _compare_nodes(
@@ -180,7 +183,7 @@ def _compare_nodes(
 
 
 def _judge_mesh(
-    answers: Sequence[NodeAnswer], plans: Sequence[Dict[str, Any]], planned_only: bool
+    answers: Sequence[NodeAnswer], plans: Sequence[Plan], planned_only: bool
 ) -> mesh_judge.Judged:
     if planned_only:
         return mesh_judge.planned(plans[0])

@@ -10,7 +10,6 @@ is dropped in silence.
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from statistics import median
@@ -18,10 +17,20 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set
 
 from ...model import FAIL, SKIP, UNKNOWN, WARN, Finding, Subject
 from ...node_names import natural
+from .documents import (
+    HostAddress,
+    HostClock,
+    HostFacts,
+    HostInterface,
+    HostTool,
+    LeftOut,
+    Plane,
+    PlaneMember,
+    PlannedFinding,
+)
 from .view import CHECKS, IPERF, PING
 
-Facts = Optional[Mapping[str, Any]]
-Interface = Mapping[str, Any]
+Facts = Optional[HostFacts]
 
 _TOOLS = {PING: "fping", IPERF: "iperf3"}
 
@@ -93,13 +102,12 @@ class Members:
         self.hosts = sorted(hosts, key=natural)
         self.facts = [hosts[host] for host in self.hosts]
         self.clocks = [clock_of(facts) for facts in self.facts]
-        #: ``{"host", "plane" (None: all), "check" (None: both), "finding"}``.
-        self.left_out: List[Dict[str, Any]] = []
+        self.left_out: List[LeftOut] = []
         family = settings.options.get(PING, {}).get("family", "auto")
         self._families = (4, 6) if family == "auto" else (int(family),)
         self._present = [place for place in range(len(self.hosts)) if self._is_present(place)]
         self._interfaces = [
-            {one["name"]: one for one in (facts or {}).get("interfaces") or []}
+            {one["name"]: one for one in facts["interfaces"]} if facts else {}
             for facts in self.facts
         ]
         self.planes = [self._plane(name, chosen) for name, chosen in self._choose().items()]
@@ -122,7 +130,7 @@ class Members:
                 place for place, member in enumerate(plane["members"]) if member and place in kept
             ]
             if len(places) == 1:
-                interface = plane["members"][places[0]]["interface"]
+                interface = member_at(plane, places[0])["interface"]
                 self._leave_out(
                     places[0],
                     _no_partner(interface, f"no other host of {plane['name']} can run {check}"),
@@ -133,10 +141,8 @@ class Members:
             found.append(places)
         return found
 
-    def off_clocks(self) -> List[Dict[str, Any]]:
-        """``{"host", "check", "finding"}`` for each clock that is off; its host takes part all the
-        same.
-        """
+    def off_clocks(self) -> List[PlannedFinding]:
+        """A finding for each clock that is off; its host takes part all the same."""
         clocks = [
             (place, clock)
             for place, clock in ((place, self.clocks[place]) for place in self._present)
@@ -144,7 +150,7 @@ class Members:
         ]
         usual = median([clock["offset_seconds"] for _place, clock in clocks] or [0.0])
         check = next(check for check in CHECKS if check in self.settings.checks)
-        found = []
+        found: List[PlannedFinding] = []
         for place, clock in clocks:
             off, doubt = clock["offset_seconds"] - usual, clock["uncertainty_seconds"]
             if abs(off) - doubt > CLOCK_OFFSET:
@@ -166,38 +172,36 @@ class Members:
                 )
         return found
 
-    def odd_links(self) -> List[Dict[str, Any]]:
-        """``{"host", "check", "finding"}`` for each link that is slower than those of nearly all
-        others on its plane, or has another MTU; its host takes part all the same, and is measured
-        against its own link's speed.
+    def odd_links(self) -> List[PlannedFinding]:
+        """A finding for each link that is slower than those of nearly all others on its plane, or
+        has another MTU; its host takes part all the same, and is measured against its own link's
+        speed.
         """
         check = next(check for check in reversed(CHECKS) if check in self.settings.checks)
-        found = []
+        found: List[PlannedFinding] = []
         for plane in self.planes:
-            for key, code, unit in (
-                ("speed", "link_speed_differs", 1e9),
-                ("mtu", "mtu_differs", 1),
-            ):
-                values = {
-                    place: member[key]
-                    for place, member in enumerate(plane["members"])
-                    if member and member[key]
-                }
+            members = {place: member for place, member in enumerate(plane["members"]) if member}
+            properties: Tuple[Tuple[str, float, Dict[int, Optional[float]]], ...] = (
+                (
+                    "link_speed_differs",
+                    1e9,
+                    {place: one["speed"] for place, one in members.items()},
+                ),
+                ("mtu_differs", 1, {place: one["mtu"] for place, one in members.items()}),
+            )
+            for code, unit, given in properties:
+                values = {place: value for place, value in given.items() if value}
                 usual, times = Counter(values.values()).most_common(1)[0] if values else (0, 0)
                 for place, value in values.items():
                     if (
                         value == usual
-                        or (key == "speed" and value > usual)
+                        or (code == "link_speed_differs" and value > usual)
                         or times < 2
                         or times < _NEARLY_ALL * (len(values) - 1)
                     ):
                         continue
                     finding = _odd(
-                        code,
-                        plane["members"][place]["interface"],
-                        value / unit,
-                        usual / unit,
-                        times,
+                        code, members[place]["interface"], value / unit, usual / unit, times
                     )
                     found.append(
                         {"host": self.hosts[place], "check": check, "finding": finding.to_dict()}
@@ -228,16 +232,11 @@ class Members:
             finding = Finding(
                 "no_partner", SKIP, "it is the only host, there is none to measure it with"
             )
-        elif isinstance(facts.get("error"), dict):
-            why = (
-                ""
-                if facts["error"].get("reason") == "twin"
-                else "its interfaces could not be read: "
-            )
-            message = f"it takes no part in the mesh: {why}{facts['error'].get('message')}"
-            finding = Finding(
-                "interfaces_not_read", UNKNOWN, message, "watch", evidence=dict(facts["error"])
-            )
+        elif "error" in facts:
+            error = facts["error"]
+            why = "" if error.get("reason") == "twin" else "its interfaces could not be read: "
+            message = f"it takes no part in the mesh: {why}{error.get('message')}"
+            finding = Finding("interfaces_not_read", UNKNOWN, message, "watch", evidence=error)
         elif not clock:
             message = (
                 "it takes no part in the mesh, which goes by the clock: "
@@ -260,10 +259,10 @@ class Members:
 
     # ---- which interfaces ----
 
-    def _choose(self) -> Dict[str, Dict[int, Interface]]:
+    def _choose(self) -> Dict[str, Dict[int, HostInterface]]:
         """The interface of each host on each plane, by the plane's name."""
         positions = self._positions()
-        planes: Dict[str, Dict[int, Interface]] = {name: {} for name in positions}
+        planes: Dict[str, Dict[int, HostInterface]] = {name: {} for name in positions}
         unnamed = []
         for place in self._present:
             names = self.settings.interfaces.get(self.hosts[place]) or []
@@ -275,7 +274,7 @@ class Members:
                     self._leave_out(place, trouble, plane)
                 else:
                     planes[plane][place] = self._interfaces[place][name]
-        by_name: Dict[str, Dict[int, Interface]] = {}
+        by_name: Dict[str, Dict[int, HostInterface]] = {}
         for place, chosen in self._by_themselves(unnamed).items():
             for name, interface in chosen.items():
                 by_name.setdefault(name, {})[place] = interface
@@ -301,7 +300,7 @@ class Members:
             )
         return names
 
-    def _by_themselves(self, places: List[int]) -> Dict[int, Dict[str, Interface]]:
+    def _by_themselves(self, places: List[int]) -> Dict[int, Dict[str, HostInterface]]:
         """Interfaces of hosts that name none, by name."""
         usable = self._usable(places)
         chosen = {place: self._of_class(usable[place]) for place in places}
@@ -351,7 +350,7 @@ class Members:
                 self._leave_out(place, self._nothing(place))
         return chosen
 
-    def _usable(self, places: List[int]) -> Dict[int, Dict[str, Interface]]:
+    def _usable(self, places: List[int]) -> Dict[int, Dict[str, HostInterface]]:
         """Interfaces that lead to other hosts, as far as can be told: up, with a carrier, and not
         with an address that all have.
         """
@@ -367,7 +366,7 @@ class Members:
             for place, own in found.items()
         }
 
-    def _leads_out(self, interface: Interface) -> bool:
+    def _leads_out(self, interface: HostInterface) -> bool:
         inner = _INNER_NAMES.match(interface["name"]) or interface.get("kind") in _INNER_KINDS
         # A link-local IPv4 address is that of a way to the host's own service processor.
         reachable = [
@@ -382,7 +381,7 @@ class Members:
             and reachable
         )
 
-    def _of_class(self, usable: Dict[str, Interface]) -> Dict[str, Interface]:
+    def _of_class(self, usable: Dict[str, HostInterface]) -> Dict[str, HostInterface]:
         management = {name: one for name, one in usable.items() if one.get("default_route")}
         data = {name: one for name, one in usable.items() if not one.get("default_route")}
         return management if self.settings.plane_class == "mgmt" else data or management
@@ -429,7 +428,7 @@ class Members:
 
     # ---- planes and checks ----
 
-    def _plane(self, name: str, chosen: Mapping[int, Interface]) -> Dict[str, Any]:
+    def _plane(self, name: str, chosen: Mapping[int, HostInterface]) -> Plane:
         """A plane of the interfaces chosen for it, without those that have no address of the
         plane's family or another's address.
         """
@@ -476,7 +475,7 @@ class Members:
                 name,
             )
             unique = {}
-        members: List[Optional[Dict[str, Any]]] = [None] * len(self.hosts)
+        members: List[Optional[PlaneMember]] = [None] * len(self.hosts)
         for place, address in unique.items():
             interface = chosen[place]
             members[place] = {
@@ -488,8 +487,8 @@ class Members:
         return {"name": name, "members": members}
 
     def _unable(self, place: int, check: str) -> Optional[Finding]:
-        facts, tool = self.facts[place] or {}, _TOOLS[check]
-        found = facts.get(tool) or {}
+        facts, tool = self.facts[place] or HostFacts(), _TOOLS[check]
+        found = facts.get("fping", HostTool()) if check == PING else facts.get("iperf3", HostTool())
         if not found.get("path"):
             return Finding(
                 f"{tool}_missing",
@@ -497,31 +496,32 @@ class Members:
                 f"{tool} cannot be used: {found.get('error') or 'it was not found'}",
                 "fix_configuration",
             )
-        busy = [Finding.from_dict(one) for one in facts.get("busy") or []]
+        busy = [Finding.from_dict(one) for one in facts.get("busy", [])]
         if check == IPERF and busy and not self.settings.options[IPERF]["force"]:
             # One reason is enough, and one that is known is better than one that could not be told.
             return min(busy, key=lambda finding: finding.status != SKIP)
         return None
 
 
-def clock_of(facts: Facts) -> Optional[Dict[str, Any]]:
+def clock_of(facts: Facts) -> Optional[HostClock]:
     """A host's clock as it was read, None when it was not."""
-    clock = (facts or {}).get("clock")
-    if not isinstance(clock, dict):
-        return None
-    numbers = [clock.get(key) for key in ("offset_seconds", "uncertainty_seconds")]
-    return (
-        clock
-        if all(isinstance(one, (int, float)) and math.isfinite(one) for one in numbers)
-        else None
-    )
+    clock = facts.get("clock") if facts else None
+    return clock if clock and {"offset_seconds", "uncertainty_seconds"} <= clock.keys() else None
 
 
-def _addresses(interface: Interface, families: Tuple[int, ...]) -> List[Mapping[str, Any]]:
-    return [one for one in interface.get("addresses") or [] if one["family"] in families]
+def member_at(plane: Plane, place: int) -> PlaneMember:
+    """The interface of a host that takes part on the plane."""
+    member = plane["members"][place]
+    if member is None:
+        raise ValueError(f"host {place} does not take part on {plane['name']}")
+    return member
 
 
-def _private(interfaces: List[Interface]) -> Set[str]:
+def _addresses(interface: HostInterface, families: Tuple[int, ...]) -> List[HostAddress]:
+    return [one for one in interface["addresses"] if one["family"] in families]
+
+
+def _private(interfaces: List[HostInterface]) -> Set[str]:
     """Names of interfaces that have nothing but the same addresses on most hosts: networks within a
     host, such as bridges of containers.
     """

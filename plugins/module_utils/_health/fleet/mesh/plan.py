@@ -2,26 +2,23 @@
 # SPDX-License-Identifier: Apache-2.0
 """The plan of a mesh run: who does what when. Pure.
 
-A plan and the shares of it that the hosts get are plain JSON values. Hosts are named by their place
-in ``plan["hosts"]``, planes by theirs in ``plan["planes"]``; times are seconds after
-``plan["start"]``, which is by the controller's clock. Windows never overlap on a host: first
-everybody pings, then pairs meet round by round.
+A plan and the shares of it that the hosts get are plain JSON values. Windows never overlap on a
+host: first everybody pings, then pairs meet round by round.
 """
 
 from __future__ import annotations
 
 import math
 from collections import Counter
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional, Set, Tuple, TypedDict, Union
 
 from ...node.checks.iperf3_pairs import port_range
-from .members import Facts, Members, MeshSettings, clock_of
+from .documents import Plan, PlanDescription, PlannedPairs, PlannedPings
+from .members import Facts, Members, MeshSettings, clock_of, member_at
 from .schedule import disjoint_rounds, ping_peers, sampled_rounds
 from .view import CHECKS, IPERF, PING
 
 __all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "refuse", "shares"]
-
-Plan = Dict[str, Any]
 
 #: Seconds of a round in which the two ends find each other, and before and after its legs: what
 #: their clocks may be apart.
@@ -99,19 +96,20 @@ def lead(hosts: Mapping[str, Facts], now: float) -> float:
     return max(5.0, 1.3 * took + 3.0)
 
 
-def shares(plan: Plan) -> Dict[str, Dict[str, Any]]:
+def shares(plan: Plan) -> Dict[str, Share]:
     """What each host needs to know of the plan, by host; those with nothing to do have none."""
-    windows: List[List[Dict[str, Any]]] = [[] for _host in plan["hosts"]]
+    windows: List[List[Union[PingWindow, PairWindow]]] = [[] for _host in plan["hosts"]]
     if plan["ping"]:
         for place, window in _ping_windows(plan, plan["ping"]):
             windows[place].append(window)
     if plan["pairs"]:
-        for place, window in _pair_windows(plan, plan["pairs"]):
-            windows[place].append(window)
-    found = {}
+        for place, meeting in _pair_windows(plan, plan["pairs"]):
+            windows[place].append(meeting)
+    found: Dict[str, Share] = {}
     for place, (host, own) in enumerate(zip(plan["hosts"], windows)):
         if own:
-            start = plan["start"] + plan["clocks"][place]["offset_seconds"]
+            clock = plan["clocks"][place]
+            start = plan["start"] + (clock["offset_seconds"] if clock else 0.0)
             found[host] = {
                 "run": plan["run"],
                 "pass": plan["pass"],
@@ -123,7 +121,7 @@ def shares(plan: Plan) -> Dict[str, Dict[str, Any]]:
     return found
 
 
-def describe(plan: Plan) -> Dict[str, Any]:
+def describe(plan: Plan) -> PlanDescription:
     """What a plan costs: hosts that take part, names of planes, rounds, pairs, echo requests, bytes
     at most (None when the speed of an interface is not known), seconds from the first window to the
     end of the last, seed, and hosts left out of something.
@@ -187,9 +185,8 @@ def follow_up(
     )
     if not ping and not pairs:
         return None
-    return _timed(
-        dict(plan, **{"pass": 2, "start": now + lead, "left_out": [], "findings": []}), ping, pairs
-    )
+    second: Plan = {**plan, "pass": 2, "start": now + lead, "left_out": [], "findings": []}
+    return _timed(second, ping, pairs)
 
 
 # ---- settings ----
@@ -234,7 +231,7 @@ def refuse(settings: MeshSettings) -> None:
 # ---- windows ----
 
 
-def _timed(plan: Plan, ping: Optional[Dict[str, Any]], pairs: Optional[Dict[str, Any]]) -> Plan:
+def _timed(plan: Plan, ping: Optional[PlannedPings], pairs: Optional[PlannedPairs]) -> Plan:
     """The plan with its windows one after the other."""
     seconds = 0.0
     if ping:
@@ -242,7 +239,7 @@ def _timed(plan: Plan, ping: Optional[Dict[str, Any]], pairs: Optional[Dict[str,
     if pairs:
         pairs["offset"] = seconds + _GUARD if ping else 0.0
         seconds = pairs["offset"] + len(pairs["rounds"]) * pairs["period"]
-    return dict(plan, ping=ping, pairs=pairs, seconds=round(seconds, 3))
+    return {**plan, "ping": ping, "pairs": pairs, "seconds": round(seconds, 3)}
 
 
 def _peers(plan: Plan, plane: str, places: List[int]) -> List[List[int]]:
@@ -261,7 +258,7 @@ def _peers(plan: Plan, plane: str, places: List[int]) -> List[List[int]]:
 
 def _ping(
     peers: List[List[List[int]]], options: Mapping[str, Any], count: int
-) -> Optional[Dict[str, Any]]:
+) -> Optional[PlannedPings]:
     """The window in which all ping all of their peers, on all planes at once; paced for the sum of
     them, the same for all hosts.
     """
@@ -327,7 +324,7 @@ def _rounds(plan: Plan, able: List[List[int]], count: Union[int, str]) -> List[L
     return [pairs for pairs in found if pairs]
 
 
-def _pairs(rounds: List[List[List[int]]], options: Mapping[str, Any]) -> Optional[Dict[str, Any]]:
+def _pairs(rounds: List[List[List[int]]], options: Mapping[str, Any]) -> Optional[PlannedPairs]:
     if not rounds:
         return None
     duration = options["duration"]
@@ -371,53 +368,112 @@ def _few_each(wanted: List[Tuple[int, int, int]]) -> List[Tuple[int, int, int]]:
 # ---- shares and figures ----
 
 
-def _ping_windows(plan: Plan, ping: Dict[str, Any]) -> Iterable[Tuple[int, Dict[str, Any]]]:
+class PingWindow(TypedDict):
+    """The window in which a host pings its ``targets`` (address by host); see `PlannedPings`."""
+
+    offset: float
+    seconds: float
+    count: int
+    interval_ms: float
+    period_ms: float
+    big_count: int
+    kind: str
+    plane: str
+    targets: Dict[str, str]
+    interface: str
+    address: str
+    mtu: Optional[int]
+
+
+class PairWindow(TypedDict):
+    """The window in which a host meets one peer, as ``client`` or ``server``; see `PlannedPairs`."""
+
+    handshake_seconds: float
+    leg_seconds: float
+    slack_seconds: float
+    streams: int
+    zerocopy: bool
+    ports: List[int]
+    kind: str
+    plane: str
+    round: int
+    offset: float
+    seconds: float
+    interface: str
+    address: str
+    peer: str
+    peer_address: str
+    side: str
+
+
+#: What a host needs to know of a pass; ``start`` is by its own clock, ``lifetime`` in seconds.
+Share = TypedDict(
+    "Share",
+    {
+        "run": str,
+        "pass": int,
+        "host": str,
+        "start": float,
+        "lifetime": float,
+        "windows": List[Union[PingWindow, PairWindow]],
+    },
+)
+
+
+def _ping_windows(plan: Plan, ping: PlannedPings) -> Iterable[Tuple[int, PingWindow]]:
     hosts = plan["hosts"]
-    paces = {
-        key: ping[key]
-        for key in ("offset", "seconds", "count", "interval_ms", "period_ms", "big_count")
-    }
     for plane, lists in zip(plan["planes"], ping["peers"]):
-        members = plane["members"]
         for place, peers in enumerate(lists):
             if peers:
-                targets = {hosts[peer]: members[peer]["address"] for peer in peers}
-                own = {key: members[place][key] for key in ("interface", "address", "mtu")}
-                yield place, dict(paces, kind="ping", plane=plane["name"], targets=targets, **own)
+                own = member_at(plane, place)
+                yield (
+                    place,
+                    {
+                        "offset": ping["offset"],
+                        "seconds": ping["seconds"],
+                        "count": ping["count"],
+                        "interval_ms": ping["interval_ms"],
+                        "period_ms": ping["period_ms"],
+                        "big_count": ping["big_count"],
+                        "kind": "ping",
+                        "plane": plane["name"],
+                        "targets": {
+                            hosts[peer]: member_at(plane, peer)["address"] for peer in peers
+                        },
+                        "interface": own["interface"],
+                        "address": own["address"],
+                        "mtu": own["mtu"],
+                    },
+                )
 
 
-def _pair_windows(plan: Plan, pairs: Dict[str, Any]) -> Iterable[Tuple[int, Dict[str, Any]]]:
-    common = {
-        key: pairs[key]
-        for key in (
-            "handshake_seconds",
-            "leg_seconds",
-            "slack_seconds",
-            "streams",
-            "zerocopy",
-            "ports",
-        )
-    }
+def _pair_windows(plan: Plan, pairs: PlannedPairs) -> Iterable[Tuple[int, PairWindow]]:
     for number, one in enumerate(pairs["rounds"]):
         offset = round(pairs["offset"] + number * pairs["period"], 3)
         for plane, client, server in one["pairs"]:
-            members = plan["planes"][plane]["members"]
+            on = plan["planes"][plane]
             for place, peer, side in ((client, server, "client"), (server, client, "server")):
+                own = member_at(on, place)
                 yield (
                     place,
-                    dict(
-                        common,
-                        kind="pair",
-                        plane=plan["planes"][plane]["name"],
-                        round=number,
-                        offset=offset,
-                        seconds=pairs["period"],
-                        interface=members[place]["interface"],
-                        address=members[place]["address"],
-                        peer=plan["hosts"][peer],
-                        peer_address=members[peer]["address"],
-                        side=side,
-                    ),
+                    {
+                        "handshake_seconds": pairs["handshake_seconds"],
+                        "leg_seconds": pairs["leg_seconds"],
+                        "slack_seconds": pairs["slack_seconds"],
+                        "streams": pairs["streams"],
+                        "zerocopy": pairs["zerocopy"],
+                        "ports": pairs["ports"],
+                        "kind": "pair",
+                        "plane": on["name"],
+                        "round": number,
+                        "offset": offset,
+                        "seconds": pairs["period"],
+                        "interface": own["interface"],
+                        "address": own["address"],
+                        "peer": plan["hosts"][peer],
+                        "peer_address": member_at(on, peer)["address"],
+                        "side": side,
+                    },
                 )
 
 
@@ -426,19 +482,16 @@ def _bytes(plan: Plan, pairs: List[List[int]], peers: List[List[List[int]]]) -> 
     pings with their answers.
     """
     total = 0.0
-    for plane, one, other in pairs:
-        members = plan["planes"][plane]["members"]
-        speeds = [members[place]["speed"] for place in (one, other)]
-        if None in speeds:
-            return None
-        total += min(speeds) / 8 * 2 * plan["pairs"]["leg_seconds"]
-    for plane, lists in zip(plan["planes"], peers):
-        for member, some in zip(plane["members"], lists):
-            if some:
-                large = (member["mtu"] or 1500) + 14
-                total += (
-                    2
-                    * len(some)
-                    * (plan["ping"]["count"] * _SMALL_FRAME + plan["ping"]["big_count"] * large)
-                )
+    planned, ping = plan["pairs"], plan["ping"]
+    if planned:
+        for place, one, other in pairs:
+            first, second = (member_at(plan["planes"][place], end)["speed"] for end in (one, other))
+            if first is None or second is None:
+                return None
+            total += min(first, second) / 8 * 2 * planned["leg_seconds"]
+    if ping:
+        for plane, lists in zip(plan["planes"], peers):
+            for member, some in zip(plane["members"], lists):
+                large = ((member["mtu"] if member else None) or 1500) + 14
+                total += 2 * len(some) * (ping["count"] * _SMALL_FRAME + ping["big_count"] * large)
     return round(total)

@@ -7,7 +7,7 @@ first. Pure.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from ...node.checks import node_changes
 from ...model import ACTIONS, FAIL, NODE, PASS, SKIP, STATUSES, UNKNOWN, WARN
@@ -15,6 +15,7 @@ from ...node_names import fold, natural
 from ...text import WIDTH, Line, plain, wrapped
 from .document import plan_of
 from ..judging.policy import is_planned
+from ..mesh.documents import MeshReport
 from ..judging.report import FITNESS, SKIPPED, CheckFinding, NodeReport, RunReport
 
 #: Healthy nodes that get a line each; more of them share one.
@@ -238,9 +239,9 @@ def _plan_lines(report: RunReport) -> List[str]:
     )
 
 
-def _mesh_lines(mesh: Optional[Dict[str, Any]]) -> List[str]:
+def _mesh_lines(mesh: Optional[MeshReport]) -> List[str]:
     """The plan of a mesh: rounds, pairs, traffic, time."""
-    plan = mesh.get("description") if mesh else None
+    plan = mesh.description if mesh else None
     if not plan or not (plan["rounds"] or plan["pings"]):
         return []
     traffic = (

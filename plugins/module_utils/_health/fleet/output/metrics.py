@@ -412,16 +412,18 @@ def _measured(result: CheckResult) -> List[Sample]:
 
 def _cells(report: RunReport) -> Dict[str, List[MeshCell]]:
     """What each node measured towards each other, in a mesh that is not too large for that."""
-    mesh = report.mesh or {}
-    hosts = mesh.get("hosts") or []
+    mesh = report.mesh
     found: Dict[str, List[MeshCell]] = {}
-    for matrix in (mesh.get("matrices") or []) if len(hosts) <= MOST_MESH_HOSTS else []:
-        known = _CELLS.get((matrix["check"], matrix["measure"], matrix["unit"]))
-        for source, target, value in matrix["cells"] if known else []:
-            if known and value is not None and math.isfinite(value):
-                labels = {"plane": _text(matrix["plane"]), "peer": _text(hosts[target])}
-                found.setdefault(hosts[source], []).append(
-                    (matrix["check"], Sample(known[0], labels, value / known[1]))
+    if mesh is None or len(mesh.hosts) > MOST_MESH_HOSTS:
+        return found
+    for matrix in mesh.matrices:
+        check = matrix.get("check", "")
+        known = _CELLS.get((check, matrix.get("measure", ""), matrix.get("unit", "")))
+        for source, target, value in mesh.cells_of(matrix) if known else []:
+            if known and value is not None:
+                labels = {"plane": _text(matrix.get("plane")), "peer": _text(mesh.hosts[target])}
+                found.setdefault(mesh.hosts[source], []).append(
+                    (check, Sample(known[0], labels, value / known[1]))
                 )
     return found
 
