@@ -120,17 +120,23 @@ class Browser:
         """The cumulative layout shift, after the whole page has been scrolled through."""
         self.run("""
             window.shifts = 0;
-            new PerformanceObserver(function (list) {
-              list.getEntries().forEach(function (one) { window.shifts += one.value; });
-            }).observe({type: "layout-shift", buffered: true});
+            window.add = function (entries) {
+              entries.forEach(function (one) { window.shifts += one.value; });
+            };
+            window.shifting = new PerformanceObserver(list => window.add(list.getEntries()));
+            window.shifting.observe({type: "layout-shift", buffered: true});
         """)
         height = self.run("return document.documentElement.scrollHeight")
-        for place in range(0, height, max(700, height // 40)):
+        for place in [*range(0, height, max(700, height // 40)), 0]:
             self.run("window.scrollTo(0, arguments[0])", place)
-        time.sleep(0.3)
-        self.run("window.scrollTo(0, 0)")
-        time.sleep(0.2)
-        return self.run("return window.shifts")
+            self._painted()
+        return self.run("window.add(window.shifting.takeRecords()); return window.shifts")
+
+    def _painted(self):
+        """Wait until what was done before is on the screen."""
+        self.driver.execute_async_script(
+            "const done = arguments[0]; requestAnimationFrame(() => requestAnimationFrame(done));"
+        )
 
     def keep(self, name, most=12000):
         """A picture of the page from its top, for people."""
