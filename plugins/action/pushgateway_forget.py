@@ -11,10 +11,21 @@ from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import callback_loader
 from ansible.utils.display import Display
-
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold, natural
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts, options
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import (
+    Gateway,
+    GatewayError,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import (
+    PushSettings,
+    missing_packages,
+    settings_from,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_threads import (
+    WorkerThreads,
+)
 
 _CALLBACK = "autopilot.gpu.pushgateway"
 _OPTIONS: dict[str, dict[str, t.Any]] = {"nodes": {"type": "list", "elements": "str"}}
@@ -35,7 +46,7 @@ class ActionModule(ActionBase):
         try:
             nodes = options.validated(_OPTIONS, hosts.plain(self._task.args)).get("nodes")
             result.update(self._forget(nodes, variables))
-        except (AnsibleError, ValueError, OSError, push.Trouble) as error:
+        except (AnsibleError, ValueError, OSError, GatewayError) as error:
             words = (error.strerror or str(error)) if isinstance(error, OSError) else str(error)
             result.update(failed=True, msg=words)
         return result
@@ -43,16 +54,18 @@ class ActionModule(ActionBase):
     def _forget(self, nodes: list[str] | None, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         # Ansible knows its options, by a name of its own, once it is loaded.
         callback = callback_loader.get(_CALLBACK, class_only=True)
-        settings = push.settings_from(callback._load_name, variables, self._templar)
+        settings = settings_from(callback._load_name, variables, self._templar)
         if settings is None:
             raise ValueError(
                 "url: is missing, give the address of the Pushgateway (pushgateway_url)"
             )
-        if push.missing():
-            raise ValueError(f"{' and '.join(push.missing())} cannot be imported on the controller")
+        if missing_packages():
+            raise ValueError(
+                f"{' and '.join(missing_packages())} cannot be imported on the controller"
+            )
         until = time.monotonic() + settings.timeout
-        gateway, crew = push.Gateway(settings), push.Crew()
-        found = _pushed(settings, gateway, crew, until)
+        gateway, workers = Gateway(settings), WorkerThreads()
+        found = _pushed(settings, gateway, workers, until)
         names = _chosen(
             nodes, {key["node"] for key in found}, set(map(str, variables["groups"]["all"]))
         )
@@ -60,7 +73,7 @@ class ActionModule(ActionBase):
         if not self._task.check_mode:
             # First, since it waits for a run that pushes just now, which may have them in hand.
             push.forget(settings, names, until)
-        left = {} if self._task.check_mode else _removed(gateway, crew, keys, until)
+        left = {} if self._task.check_mode else _removed(gateway, workers, keys, until)
         gone = fold({key["node"] for key in keys} - set(left))
         if gone:
             verb = "would forget" if self._task.check_mode else "forgot"
@@ -99,11 +112,11 @@ def _chosen(nodes: list[str] | None, pushed: set[str], inventory: set[str]) -> s
 
 
 def _pushed(
-    settings: push.Settings, gateway: push.Gateway, crew: push.Crew, until: float
+    settings: PushSettings, gateway: Gateway, workers: WorkerThreads, until: float
 ) -> list[dict[str, str]]:
-    """The grouping keys of the nodes that this job has pushed with these labels. Raises Trouble."""
+    """The grouping keys of the nodes that this job has pushed with these labels. Raises GatewayError."""
     found: list[dict[str, str]] = []
-    trouble: list[push.Trouble] = []
+    errors: list[GatewayError] = []
 
     def look() -> None:
         try:
@@ -112,18 +125,18 @@ def _pushed(
                     {name: labels.get(name, "") for name in ("node", "phase")}
                 ):
                     found.append(labels)
-        except push.Trouble as error:
-            trouble.append(error)
+        except GatewayError as error:
+            errors.append(error)
 
-    if not crew.run([look], until):
-        trouble.append(push.Trouble(f"it took longer than {settings.timeout:.0f} s"))
-    if trouble:
-        raise push.Trouble(f"{settings.url}: {trouble[0]}")
+    if not workers.run([look], until):
+        errors.append(GatewayError(f"it took longer than {settings.timeout:.0f} s"))
+    if errors:
+        raise GatewayError(f"{settings.url}: {errors[0]}")
     return found
 
 
 def _removed(
-    gateway: push.Gateway, crew: push.Crew, keys: list[dict[str, str]], until: float
+    gateway: Gateway, workers: WorkerThreads, keys: list[dict[str, str]], until: float
 ) -> dict[str, str]:
     """Remove the groups; returns the nodes of which one is left, with why."""
     left = {key["node"]: "there was no time left" for key in keys}
@@ -137,8 +150,8 @@ def _removed(
             for key in several[name]:
                 gateway.delete(key, until)
             left.pop(name)
-        except push.Trouble as error:
+        except GatewayError as error:
             why[name] = str(error)
 
-    crew.run([lambda name=name: remove(name) for name in several], until)  # type: ignore[misc]
+    workers.run([lambda name=name: remove(name) for name in several], until)  # type: ignore[misc]
     return {name: why.get(name, words) for name, words in list(left.items())}

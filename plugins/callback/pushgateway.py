@@ -54,9 +54,6 @@ from ansible.errors import AnsibleError
 from ansible.plugins.callback import CallbackBase
 from ansible.release import __version__ as ansible_version
 from ansible.template import Templar
-
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
     answer_from_task,
@@ -71,12 +68,27 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
     judge_run,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, worst
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import CheckResult, worst
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import Gateway
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.push import (
+    PushReport,
+    write_down,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import (
+    PushSettings,
+    missing_packages,
+    settings_from,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_threads import (
+    WorkerThreads,
+)
 
 _VERDICT = "autopilot.gpu.verdict"
 _CAPTURE = "autopilot.gpu.usage_capture"
@@ -102,9 +114,9 @@ class CallbackModule(CallbackBase):
 
     def __init__(self, *arguments: t.Any, **options: t.Any) -> None:
         super().__init__(*arguments, **options)
-        self._settings: _push.Settings | None = None
+        self._settings: PushSettings | None = None
         self._gateway: t.Any = None
-        self._crew: t.Any = None
+        self._workers: t.Any = None
         self._process = os.getpid()
         self._started = time.time()
         #: By host, what each task returned, as text.
@@ -156,21 +168,21 @@ class CallbackModule(CallbackBase):
         off.
         """
         try:
-            settings = _push.settings_from(self._load_name, variables, templar)
+            settings = settings_from(self._load_name, variables, templar)
             if settings is None:
                 return
-            absent = _push.missing()
+            absent = missing_packages()
             if absent:
                 raise ValueError(
                     f"{' and '.join(absent)} cannot be imported on the controller; pip install "
                     f"{' '.join(absent)}"
                 )
-            self._gateway = _push.Gateway(settings)
+            self._gateway = Gateway(settings)
         except (AnsibleError, ValueError) as error:
             self._complain(f"autopilot: nothing will be pushed to a Pushgateway: {error}")
             return
         self._settings = settings
-        self._crew = _push.Crew()
+        self._workers = WorkerThreads()
         _push.active = self
         atexit.register(self._at_exit)
         for number in (signal.SIGTERM, signal.SIGHUP):
@@ -274,16 +286,16 @@ class CallbackModule(CallbackBase):
                 self._push(complete=False, seconds=min(_LAST_SECONDS, self._settings.timeout))
 
     def _push(self, complete: bool, seconds: float) -> None:
-        settings = t.cast("_push.Settings", self._settings)
+        settings = t.cast("PushSettings", self._settings)
         exports = self._exports(complete)
-        new, wrong = _push.write_down(settings, exports)
+        new, wrong = write_down(settings, exports)
         # The run is in the spool now: an interrupt after this line must not write it again, an
         # interrupt before it must.
         self._found, self._judged = {}, []
         for words in wrong:
             self._warn(f"autopilot: {words}")
         if exports:
-            self._say(_push.push(settings, self._gateway, self._crew, new, seconds), complete)
+            self._say(_push.push(settings, self._gateway, self._workers, new, seconds), complete)
 
     def _exports(self, complete: bool) -> list[metrics.Export]:
         """What there is to push, oldest first: the verdicts, and what no verdict was about."""
@@ -320,8 +332,8 @@ class CallbackModule(CallbackBase):
         run = identify_run(run_id, self._phase, self._started, finished, False, ansible_version)
         return metrics.export_of(judge_run(run, nodes, self._policy), complete)
 
-    def _say(self, said: _push.Report, complete: bool) -> None:
-        settings = t.cast("_push.Settings", self._settings)
+    def _say(self, said: PushReport, complete: bool) -> None:
+        settings = t.cast("PushSettings", self._settings)
         if said.pushed:
             nodes = f"{len(said.pushed)} node{'' if len(said.pushed) == 1 else 's'}"
             more = (
@@ -352,7 +364,7 @@ class CallbackModule(CallbackBase):
             self._warn(f"autopilot: {what}; start it with --push.disable-consistency-check")
 
     def _warn(self, words: str) -> None:
-        if t.cast("_push.Settings", self._settings).on_failure == "warn":
+        if t.cast("PushSettings", self._settings).on_failure == "warn":
             self._display.warning(words)
         else:
             self._display.v(words)

@@ -20,26 +20,24 @@ from pathlib import Path
 import cluster as sandbox_cluster
 import node as sandbox
 import pytest
+import run_world  # noqa: E402
 import servers
-from faults import said_in
-
-from controller import ROOT, linked
-
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+)  # noqa: E402
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
     RunReport,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
-    NodeAnswer,
-)  # noqa: E402
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import volume_claim
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     CheckResult,
     Measurement,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
-
-import run_world  # noqa: E402
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import volume_claim
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import Gateway
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import settings_of
+from controller import ROOT, linked
+from faults import said_in
 
 # One worker runs all of it: what fills the Prometheus takes a minute.
 pytestmark = pytest.mark.xdist_group("dashboards")
@@ -345,8 +343,8 @@ def run_on_a_job(base, url):
 
 
 def push(groups, base, url):
-    settings = _push.settings_of({"url": url, "compatibility": True}, str(base))
-    gateway = _push.Gateway(settings)
+    settings = settings_of({"url": url, "compatibility": True}, str(base))
+    gateway = Gateway(settings)
     for group in groups:
         gateway.put(settings.key(group.labels), group.samples, time.monotonic() + 30)
 

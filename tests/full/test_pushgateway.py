@@ -19,14 +19,21 @@ from pathlib import Path
 import gateways
 import node as sandbox
 import pytest
-from servers import Pushgateway, free_port, get, missing
-
-from controller import ROOT, linked, write_inventory
-from interpreters import CORES, core
-
 from ansible_collections.autopilot.gpu.plugins.callback import pushgateway
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import (
+    delivery as _delivery,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import Gateway
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.push import write_down
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import settings_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_threads import (
+    WorkerThreads,
+)
+from controller import ROOT, linked, write_inventory
+from interpreters import CORES, core
+from servers import Pushgateway, free_port, get, missing
 
 SECRET = "hunter2-very-secret"
 FAST = ["--push.disable-consistency-check"]
@@ -572,14 +579,12 @@ def run_of(finished, *nodes, check="remapped_rows", status="pass"):
 
 
 def settings_for(url, tmp_path, **options):
-    return _push.settings_of(
-        {"url": url, "spool_dir": str(tmp_path / "spool"), **options}, "/nowhere"
-    )
+    return settings_of({"url": url, "spool_dir": str(tmp_path / "spool"), **options}, "/nowhere")
 
 
 def push(settings, *exports):
-    new, wrong = _push.write_down(settings, exports)
-    report = _push.push(settings, _push.Gateway(settings), _push.Crew(), new, settings.timeout)
+    new, wrong = write_down(settings, exports)
+    report = _push.push(settings, Gateway(settings), WorkerThreads(), new, settings.timeout)
     return report._replace(wrong=wrong + report.wrong)
 
 
@@ -749,7 +754,7 @@ def test_a_certificate_for_another_host_is_not_accepted(tmp_path):
         )
     assert re.search("TLS: .*(mismatch|match)", next(iter(report.left)))
     with pytest.raises(ValueError, match="^client_cert: "):
-        _push.Gateway(
+        Gateway(
             settings_for(
                 server.url,
                 tmp_path,
@@ -790,9 +795,7 @@ def test_a_node_that_waits_several_times_takes_the_room_of_one(tmp_path):
 @needs_pushgateway
 def test_a_spool_that_cannot_be_written_is_said_and_the_push_goes_on(tmp_path, gateway):
     (tmp_path / "file").write_text("")
-    settings = _push.settings_of(
-        {"url": gateway.url, "spool_dir": str(tmp_path / "file")}, "/nowhere"
-    )
+    settings = settings_of({"url": gateway.url, "spool_dir": str(tmp_path / "file")}, "/nowhere")
     report = push(settings, run_of(100.0, "gpu01"))
     assert (
         report.pushed == ["gpu01"]
@@ -818,7 +821,7 @@ def test_a_controller_whose_clock_is_ahead_has_not_the_last_word(tmp_path, gatew
 def test_a_run_that_is_interrupted_while_it_is_written_down_is_written_down(tmp_path, monkeypatch):
     callback = pushgateway.CallbackModule()
     callback._settings = settings_for(f"http://127.0.0.1:{free_port()}", tmp_path, timeout=1)
-    callback._gateway, callback._crew = _push.Gateway(callback._settings), _push.Crew()
+    callback._gateway, callback._workers = Gateway(callback._settings), WorkerThreads()
     callback._found = {
         "gpu01": [
             json.dumps(
@@ -844,7 +847,7 @@ def test_a_run_that_is_interrupted_while_it_is_written_down_is_written_down(tmp_
 
 @needs_pushgateway
 def test_a_gateway_that_compares_everything_is_said(tmp_path, monkeypatch):
-    monkeypatch.setattr(_push, "_SLOW", 0.0)
+    monkeypatch.setattr(_delivery, "_SLOW", 0.0)
     for arguments, slow in (([], True), (FAST, False)):
         with Pushgateway(tmp_path / f"gateway{slow}", arguments=arguments) as gateway:
             assert (

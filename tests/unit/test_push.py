@@ -11,21 +11,31 @@ import time
 
 import pytest
 import yaml
-
 from ansible_collections.autopilot.gpu.plugins.doc_fragments._pushgateway import ModuleDocFragment
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.delivery import (
+    merge_groups,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import (
+    error_of_answer,
+    listed_groups,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import settings_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_threads import (
+    CONNECTIONS,
+    WorkerThreads,
+)
 
 SECRET = "hunter2-very-secret"
 OPTIONS = yaml.safe_load(ModuleDocFragment.DOCUMENTATION)["options"]
 
 
 def settings(url="https://push.example:9091", **options):
-    return push.settings_of({"url": url, **options}, "/var/lib/ansible")
+    return settings_of({"url": url, **options}, "/var/lib/ansible")
 
 
 def test_without_a_url_there_is_nothing_to_push():
-    assert push.settings_of({"job": "other", "url": None}, "/") is None
+    assert settings_of({"job": "other", "url": None}, "/") is None
 
 
 def test_the_defaults_are_those_of_the_documentation():
@@ -178,23 +188,23 @@ def test_the_spool_belongs_to_url_job_and_labels_and_to_no_secret():
 
 
 def test_words_of_a_server_obey_nobody():
-    trouble = push._answered(
+    trouble = error_of_answer(
         400, None, "pushed metrics are \x1b[31minvalid\x1b[0m\r\n\n" + "x" * 999
     )
     assert (
         str(trouble).startswith("it answers 400: pushed metrics are [31minvalid [0m xxx")
         and len(str(trouble)) < 340
     )
-    assert not trouble.lasting and push._answered(401, None, "").lasting
-    moved = push._answered(302, f"http://ops:{SECRET}@elsewhere/", "")
+    assert not trouble.lasting and error_of_answer(401, None, "").lasting
+    moved = error_of_answer(302, f"http://ops:{SECRET}@elsewhere/", "")
     assert moved.lasting and "http://***@elsewhere/" in str(moved) and SECRET not in str(moved)
 
 
 def test_groups_are_read_one_by_one():
     assert list(
-        push._listed('{"status":"success","data":[{"labels":{}}, {"labels":{"a":"b"}}]}')
+        listed_groups('{"status":"success","data":[{"labels":{}}, {"labels":{"a":"b"}}]}')
     ) == [{"labels": {}}, {"labels": {"a": "b"}}]
-    assert list(push._listed(' {"data" : [ ] , "status":"success"}')) == []
+    assert list(listed_groups(' {"data" : [ ] , "status":"success"}')) == []
     for wrong in (
         "",
         "{}",
@@ -204,12 +214,12 @@ def test_groups_are_read_one_by_one():
         '{"data":[nonsense]}',
     ):
         with pytest.raises(ValueError):
-            list(push._listed(wrong))
+            list(listed_groups(wrong))
 
 
-def test_a_crew_does_what_it_can_in_time_and_leaves_the_rest():
-    crew, done = push.Crew(), []
-    assert crew.run(
+def test_workers_do_what_they_can_in_time_and_leave_the_rest():
+    workers, done = WorkerThreads(), []
+    assert workers.run(
         [lambda number=number: done.append(number) for number in range(50)], time.monotonic() + 5
     )
     assert sorted(done) == list(range(50))
@@ -220,13 +230,13 @@ def test_a_crew_does_what_it_can_in_time_and_leaves_the_rest():
 
     try:
         # They hold all threads, so the others are not begun, and nobody waits for any.
-        assert not crew.run([work] * (push.CONNECTIONS + 3), time.monotonic() + 0.3)
+        assert not workers.run([work] * (CONNECTIONS + 3), time.monotonic() + 0.3)
         assert begun == []
     finally:
         release.set()
-    all_free = threading.Barrier(push.CONNECTIONS)
-    assert crew.run([lambda: all_free.wait(60)] * push.CONNECTIONS, time.monotonic() + 60)
-    assert begun == [True] * push.CONNECTIONS
+    all_free = threading.Barrier(CONNECTIONS)
+    assert workers.run([lambda: all_free.wait(60)] * CONNECTIONS, time.monotonic() + 60)
+    assert begun == [True] * CONNECTIONS
 
 
 def test_several_states_of_a_group_come_to_one():
@@ -245,7 +255,7 @@ def test_several_states_of_a_group_come_to_one():
             [metrics.Group({"node": "gpu01", "phase": "preflight"}, samples)],
         )
 
-    together = push._together(
+    together = merge_groups(
         [run(1.0, "gpu_power", 4.0), run(2.0, "remapped_rows", 0.0), run(3.0, "gpu_power", 0.0)]
     )
     group = next(iter(together.values()))
