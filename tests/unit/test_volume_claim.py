@@ -21,6 +21,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster impo
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import BY_HAND
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import volume_claim
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 FAST = {
@@ -83,8 +84,13 @@ def late(claim_seen=None, pod=None, events=(), **more):
     return found
 
 
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return volume_claim.CHECK.judge(decode(volume_claim.CHECK.readings, readings), options)
+
+
 def judged(seen, **options):
-    result = volume_claim.judge(seen, dict(OPTIONS, **options))
+    result = judge(seen, dict(OPTIONS, **options))
     return result, [(finding.code, finding.status) for finding in result.findings]
 
 
@@ -381,7 +387,7 @@ anything = st.recursive(
     )
 )
 def test_only_a_pod_that_is_done_passes(seen):
-    result = volume_claim.judge(dict(seen, storage_class="fast"), OPTIONS)
+    result = judge(dict(seen, storage_class="fast"), OPTIONS)
     assert result.status in STATUSES and result.status != "pass"
     assert all(finding.action in ACTIONS for finding in result.findings)
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict
+from typing import Any, Mapping
 
 #: Where the role puts the agent when nobody says otherwise: IBM Autopilot's namespace.
 NAMESPACE = "autopilot"
@@ -33,6 +33,6 @@ WRITTEN = 4 << 20
 BY_HAND = "kubernetes.io/no-provisioner"
 
 
-def keeps_volumes(chosen: Dict[str, Any]) -> bool:
+def keeps_volumes(chosen: Mapping[str, Any]) -> bool:
     """Whether each claim of the class leaves a volume behind."""
     return chosen.get("reclaim_policy") == "Retain" and chosen.get("provisioner") != BY_HAND

@@ -12,7 +12,7 @@ from __future__ import annotations
 import errno
 import re
 from dataclasses import replace
-from typing import Any, Dict, List, Optional
+from typing import Any, Dict, List, Optional, TypedDict
 
 from ..framework.check import ON_CLUSTER, Check, Options, Readings
 from ..framework.probe import Probe
@@ -52,6 +52,9 @@ _UNITS = {
 _MOST_WRITING = 30.0
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 
+#: Readings that every finding has as evidence.
+_EVIDENCE = ("storage_classes", "refused", "quotas", "claim", "pod", "events")
+
 #: What the kubelet says of a volume that it cannot have; and of an image, which it fetches once it
 #: has the volumes.
 _MOUNT_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedDetachVolume")
@@ -82,17 +85,93 @@ def refuse(options: Options) -> None:
         )
 
 
+class StorageClass(TypedDict, total=False):
+    name: str
+    provisioner: Optional[str]
+    binding_mode: Optional[str]
+    reclaim_policy: Optional[str]
+    #: Whether claims without a class have it.
+    default: bool
+
+
+class RefusedRequest(TypedDict, total=False):
+    """What the API server refused: ``step`` is look, dry_run, claim or pod."""
+
+    step: str
+    status: Optional[int]
+    reason: Optional[str]
+    message: str
+
+
+class ClaimReading(TypedDict, total=False):
+    uid: Optional[str]
+    phase: Optional[str]
+    volume: Optional[str]
+    #: Seconds until it was bound.
+    seconds: float
+
+
+class PodReading(TypedDict, total=False):
+    """The pod that uses the claim; times are seconds after the claim was made."""
+
+    uid: Optional[str]
+    phase: Optional[str]
+    node: Optional[str]
+    reason: Optional[str]
+    message: Optional[str]
+    #: Why no node was found for it, and why its container waits.
+    scheduling: Optional[str]
+    waiting: Optional[str]
+    #: When it was looked at last.
+    watched: float
+    #: When its container ran.
+    seconds: float
+    exit_code: Optional[int]
+    ended: Optional[str]
+    #: What it wrote about the volume: ``step``, ``error``, ``errno``, ``uid``, ``same``.
+    said: Optional[Dict[str, Any]]
+
+
+class ClaimEvent(TypedDict, total=False):
+    """``on`` is claim or pod."""
+
+    on: str
+    type: Optional[str]
+    reason: Optional[str]
+    message: str
+    count: int
+
+
+class VolumeClaimReadings(TypedDict, total=False):
+    storage_class: str
+    #: None where they may not be listed.
+    storage_classes: Optional[List[StorageClass]]
+    refused: RefusedRequest
+    #: Hard limits and use by quota.
+    quotas: Dict[str, Any]
+    #: Why the API server could not be asked.
+    api: str
+    dry_run: ClaimReading
+    claim: ClaimReading
+    pod: PodReading
+    events: List[ClaimEvent]
+    began: bool
+    #: The time was up.
+    late: bool
+    #: Claim or pod was removed by somebody else.
+    gone: bool
+    no_image: bool
+    #: What could not be removed.
+    left: List[str]
+
+
 def measure(probe: Probe) -> Readings:
     return {}
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    subject = Subject("claim", name=str(readings.get("storage_class") or "") or None)
-    kept = {
-        key: readings[key]
-        for key in ("storage_classes", "refused", "quotas", "claim", "pod", "events")
-        if readings.get(key)
-    }
+def judge(readings: VolumeClaimReadings, options: Options) -> CheckResult:
+    subject = Subject("claim", name=readings.get("storage_class") or None)
+    kept = {key: value for key, value in readings.items() if key in _EVIDENCE and value}
     bad = _not_tried(readings, options) or (
         _tried(readings) if "claim" in readings else _not_made(readings)
     )
@@ -108,7 +187,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     return concluded(NAME, findings, _healthy(readings, options), _measurements(readings))
 
 
-def _not_tried(readings: Readings, options: Options) -> Optional[Finding]:
+def _not_tried(readings: VolumeClaimReadings, options: Options) -> Optional[Finding]:
     """Why there was nothing to try."""
     if not readings:
         return Finding(
@@ -119,15 +198,17 @@ def _not_tried(readings: Readings, options: Options) -> Optional[Finding]:
             "watch",
         )
     given, classes = readings.get("storage_class"), readings.get("storage_classes")
-    known = classes if isinstance(classes, list) else []
+    known = {one["name"]: one for one in classes or [] if "name" in one}
     names = (
-        ", ".join(str(one["name"]) + (" (default)" if one.get("default") else "") for one in known)
+        ", ".join(
+            name + (" (default)" if one.get("default") else "") for name, one in known.items()
+        )
         or "none"
     )
     if not given:
         there = (
             f"this cluster has: {names}"
-            if isinstance(classes, list)
+            if classes is not None
             else "those of this cluster may not be listed"
         )
         return Finding(
@@ -136,14 +217,13 @@ def _not_tried(readings: Readings, options: Options) -> Optional[Finding]:
             f"storage_class: none is given, so no claim was made; {there}",
             "fix_configuration",
         )
-    chosen = [one for one in known if one["name"] == given]
-    if isinstance(classes, list) and not chosen:
+    if classes is not None and given not in known:
         message = (
             f"storage_class: {given!r} does not exist, so no claim was made; this "
             f"cluster has: {names}"
         )
         return Finding("storage_class_not_found", UNKNOWN, message, "fix_configuration")
-    if chosen and keeps_volumes(chosen[0]):
+    if given in known and keeps_volumes(known[given]):
         message = (
             f"storage_class: {given!r} keeps volumes (reclaimPolicy Retain), so each try "
             "would leave one behind; give one with Delete"
@@ -158,7 +238,7 @@ def _not_tried(readings: Readings, options: Options) -> Optional[Finding]:
     return None
 
 
-def _not_made(readings: Readings) -> Finding:
+def _not_made(readings: VolumeClaimReadings) -> Finding:
     """No claim was made: it was refused, the API server is away, or it was not to be made."""
     refused = readings.get("refused")
     if refused:
@@ -178,7 +258,7 @@ def _not_made(readings: Readings) -> Finding:
     return Finding("claim_not_tried", UNKNOWN, "no claim was made: the try was broken off", "watch")
 
 
-def _refused(refused: Dict[str, Any]) -> Finding:
+def _refused(refused: RefusedRequest) -> Finding:
     message = str(refused.get("message"))
     what = "pod" if refused.get("step") == "pod" else "claim"
     quota = re.search(r"exceeded quota: (.*)", message)
@@ -204,7 +284,7 @@ def _refused(refused: Dict[str, Any]) -> Finding:
     )
 
 
-def _tried(readings: Readings) -> Optional[Finding]:
+def _tried(readings: VolumeClaimReadings) -> Optional[Finding]:
     """What is wrong after a claim was made; None when all is well."""
     claim, pod = readings["claim"], readings.get("pod")
     if readings.get("refused"):
@@ -232,20 +312,20 @@ def _tried(readings: Readings) -> Optional[Finding]:
         return _failed(pod)
     if not readings.get("late"):
         return Finding("claim_not_tried", UNKNOWN, "the try was broken off", "watch")
-    return _late(claim, pod, [one for one in readings.get("events") or [] if isinstance(one, dict)])
+    return _late(claim, pod, readings.get("events", []))
 
 
-def _failed(pod: Dict[str, Any]) -> Finding:
+def _failed(pod: PodReading) -> Finding:
     """The pod ended with an error, of its own or not."""
     said, where = pod.get("said"), f"on {pod.get('node')}"
-    if isinstance(said, dict) and said.get("same") is False:
+    if said and said.get("same") is False:
         return Finding(
             "volume_data_differs",
             FAIL,
             f"what was read back {where} is not what was written",
             "fix_configuration",
         )
-    if isinstance(said, dict) and said.get("error"):
+    if said and said.get("error"):
         words = f"could not {said.get('step')} {where}: {said['error']}"
         if said.get("errno") in (errno.EACCES, errno.EPERM):
             return Finding(
@@ -260,7 +340,7 @@ def _failed(pod: Dict[str, Any]) -> Finding:
             "volume_io_hung", FAIL, f"the pod {where} did not end its writing and reading", "watch"
         )
     told = (
-        "; ".join(str(pod[key]) for key in ("reason", "message", "ended") if pod.get(key))
+        "; ".join(filter(None, [pod.get("reason"), pod.get("message"), pod.get("ended")]))
         or f"exit status {pod.get('exit_code')}"
     )
     return Finding(
@@ -271,13 +351,13 @@ def _failed(pod: Dict[str, Any]) -> Finding:
     )
 
 
-def _late(claim: Dict[str, Any], pod: Dict[str, Any], events: List[Dict[str, Any]]) -> Finding:
+def _late(claim: ClaimReading, pod: PodReading, events: List[ClaimEvent]) -> Finding:
     """The time was up; whose fault that is."""
     warnings = {
         kind: [one for one in events if one.get("on") == kind and one.get("type") == "Warning"]
         for kind in ("claim", "pod")
     }
-    node, seconds, watched = pod.get("node"), pod.get("seconds"), pod.get("watched") or 0.0
+    node, seconds, watched = pod.get("node"), pod.get("seconds"), pod.get("watched", 0.0)
     if seconds is not None:
         wrote = watched - seconds
         if wrote >= _MOST_WRITING:
@@ -294,12 +374,12 @@ def _late(claim: Dict[str, Any], pod: Dict[str, Any], events: List[Dict[str, Any
         )
         return Finding("claim_too_late", UNKNOWN, message, "watch")
     if node:
-        return _late_on(str(node), watched, str(pod.get("waiting") or ""), warnings["pod"], events)
-    scheduling = str(pod.get("scheduling") or "")
-    told = str(
-        (warnings["claim"] or [{}])[-1].get("message")
+        return _late_on(node, watched, pod.get("waiting") or "", warnings["pod"], events)
+    scheduling = pod.get("scheduling") or ""
+    told = (
+        _last_message(warnings["claim"])
         or scheduling
-        or (events or [{}])[-1].get("message")
+        or _last_message(events)
         or "no event says why"
     )
     if warnings["claim"] or _ABOUT_VOLUMES.search(scheduling):
@@ -318,11 +398,7 @@ def _late(claim: Dict[str, Any], pod: Dict[str, Any], events: List[Dict[str, Any
 
 
 def _late_on(
-    node: str,
-    watched: float,
-    waiting: str,
-    warnings: List[Dict[str, Any]],
-    events: List[Dict[str, Any]],
+    node: str, watched: float, waiting: str, warnings: List[ClaimEvent], events: List[ClaimEvent]
 ) -> Finding:
     """The time was up while the pod was to start on a node."""
     mounting = [one for one in warnings if one.get("reason") in _MOUNT_EVENTS]
@@ -332,10 +408,7 @@ def _late_on(
         if _NFS.search(message):
             return Finding("nfs_unreachable", FAIL, message, "watch")
         return Finding("volume_mount_timeout", FAIL, message, "watch")
-    told = (
-        "; ".join(filter(None, [waiting, *(one.get("message") for one in warnings[-1:])]))
-        or "its kubelet says nothing"
-    )
+    told = "; ".join(filter(None, [waiting, _last_message(warnings)])) or "its kubelet says nothing"
     return Finding(
         "claim_pod_not_started",
         UNKNOWN,
@@ -344,8 +417,12 @@ def _late_on(
     )
 
 
-def _healthy(readings: Readings, options: Options) -> str:
-    claim, pod = readings.get("claim") or {}, readings.get("pod") or {}
+def _last_message(events: List[ClaimEvent]) -> str:
+    return events[-1].get("message", "") if events else ""
+
+
+def _healthy(readings: VolumeClaimReadings, options: Options) -> str:
+    claim, pod = readings.get("claim", ClaimReading()), readings.get("pod", PodReading())
     bound = f"bound after {claim['seconds']:.1f} s, " if "seconds" in claim else ""
     used = f"in use on {pod.get('node')} after {pod['seconds']:.1f} s, " if "seconds" in pod else ""
     return (
@@ -354,12 +431,14 @@ def _healthy(readings: Readings, options: Options) -> str:
     )
 
 
-def _measurements(readings: Readings) -> List[Measurement]:
+def _measurements(readings: VolumeClaimReadings) -> List[Measurement]:
     labels = {"storage_class": str(readings.get("storage_class"))}
+    claim, pod = readings.get("claim", ClaimReading()), readings.get("pod", PodReading())
+    times = (("volume_bound", claim.get("seconds")), ("volume_ready", pod.get("seconds")))
     return [
-        Measurement(name, readings[kind]["seconds"], "seconds", labels)
-        for kind, name in (("claim", "volume_bound"), ("pod", "volume_ready"))
-        if "seconds" in (readings.get(kind) or {})
+        Measurement(name, seconds, "seconds", labels)
+        for name, seconds in times
+        if seconds is not None
     ]
 
 
@@ -371,6 +450,7 @@ CHECK = Check(
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
+    readings=VolumeClaimReadings,
     options={
         "storage_class": {"type": "str"},
         "namespace": {"type": "str", "default": NAMESPACE},
