@@ -13,11 +13,18 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_activity import (
-    judge,
+    CHECK,
     judge_gpu,
     refuse,
     series_of,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return CHECK.judge(decode(CHECK.readings, readings), options)
+
 
 LOST, SLOW = (
     {"kind": "lost", "call": "x", "code": 15, "text": ""},
@@ -353,6 +360,11 @@ def test_a_gpu_that_lost_its_uuid_is_the_one_with_its_index():
 def test_samples_alone_are_enough():
     (series,) = series_of([{"m": turn, "gpus": [gpu(ecc_uncorrected=turn)]} for turn in range(3)])
     assert [finding.code for finding in judge_gpu(series)] == ["ecc_errors_growing"]
+
+
+@pytest.mark.parametrize("trouble", [5, True, None, [], {}])
+def test_a_mishap_that_is_not_understood_is_no_reason_for_missing_samples(trouble):
+    assert judge({"hung": trouble, "crashed": trouble}, {}).status == "unknown"
 
 
 KEYS = (

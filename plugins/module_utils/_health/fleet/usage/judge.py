@@ -24,7 +24,7 @@ from ...model import (
     Subject,
     concluded,
 )
-from ...lenient import sequence, mapping
+from ...lenient import decode, mapping, sequence
 from .figures import IDLE, Episode, UsageSeries, episodes, figures, warm_up
 from .reading import NAN, Capture, number
 
@@ -373,7 +373,7 @@ def visible(variables: Mapping[str, Any], on_node: int) -> Tuple[Optional[int], 
 def _presence(capture: Capture, expected_gpus: Optional[int]) -> List[Finding]:
     found: List[Finding] = []
     for uuid, probes in capture.probes.items():
-        gpu = _Gpu(capture, uuid, 0.0).subject.to_dict()
+        gpu = decode(gpu_activity.ActivityGpu, _Gpu(capture, uuid, 0.0).subject.to_dict())
         # By the same function as the check beside a running job.
         found += gpu_activity.judge_gpu(gpu_activity.Series(gpu, [], [], list(probes)))
     driver = mapping(capture.record.get("gpus"))

@@ -11,8 +11,21 @@ back by the power cap are normal under load and are no finding.
 from __future__ import annotations
 
 import time
+from functools import partial
 from statistics import mean
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    Literal,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypedDict,
+)
 
 from ..framework.check import WHEN_NAMED, Check, Options, Readings
 from ..framework.probe import Probe
@@ -35,8 +48,8 @@ from ...model import (
     gpu_subject,
 )
 from ..sampling import gpus as sampling
-from ...lenient import mapping, number, sequence
-from ..framework.driver_findings import driver_finding, read_gpus
+from ..system.bounded import CrashReading, HungReading
+from ..framework.driver_findings import GpuReading, driver_finding, read_gpus
 
 #: Samples of one measurement at most: what is kept of each has some 400 bytes a GPU.
 MOST_SAMPLES = 120
@@ -76,17 +89,67 @@ _AWAY, _SILENT = ("lost", "vanished", "reset_required"), ("timeout", "unknown_er
 #: Counters of `clocks.violations` -> the slowdown they count.
 _COUNTED = {"hw_thermal": HW_THERMAL, "power_brake": POWER_BRAKE, "sw_thermal": SW_THERMAL}
 
-Sample = Dict[str, Any]
+#: What a sample has as a number.
+_Name = Literal["utilization", "memory_bandwidth_busy", "sm_clock", "power", "reasons"]
+
+
+class ActivityGpu(GpuReading, total=False):
+    #: Watts.
+    power_limit: Optional[float]
+
+
+class LinkTraffic(TypedDict, total=False):
+    """Over all NVLinks of a GPU since the driver was loaded: errors by kind, and bytes."""
+
+    errors: Dict[str, Optional[float]]
+    sent: Optional[float]
+    received: Optional[float]
+
+
+class SampledGpu(ActivityGpu, total=False):
+    """What the judge takes of `sampling.gpus.read`, which has the units."""
+
+    utilization: Optional[float]
+    memory_bandwidth_busy: Optional[float]
+    sm_clock: Optional[float]
+    power: Optional[float]
+    reasons: Optional[float]
+    violation: Optional[Dict[str, Optional[float]]]
+    processes: Optional[List[Optional[int]]]
+    ecc_uncorrected: Optional[float]
+    ecc_uncorrected_dram: Optional[float]
+    ecc_uncorrected_sram: Optional[float]
+    nvlink: Optional[LinkTraffic]
+
+
+class SampleReading(TypedDict):
+    """All GPUs at ``m`` seconds of the monotonic clock."""
+
+    m: float
+    gpus: List[SampledGpu]
+
+
+class OverheadReading(TypedDict, total=False):
+    cpu_seconds: float
+    memory_bytes: Optional[float]
+    seconds: float
+
+
+class ActivityReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[ActivityGpu]
+    samples: List[SampleReading]
+    window_seconds: float
+    overhead: OverheadReading
+    hung: HungReading
+    crashed: CrashReading
 
 
 # ---- measuring ----
 
 
 def measure(probe: Probe) -> Readings:
-    """``gpus`` (identity and ``power_limit`` in watts), ``samples`` (``t`` seconds since the epoch,
-    ``m`` seconds of the monotonic clock, ``gpus`` as `sampling.gpus.read` gives them, without name
-    and bus id) and ``overhead`` (``cpu_seconds``, ``memory_bytes``, ``seconds``).
-    """
+    """`ActivityReadings`; a sample also has ``t``, its time in seconds since the epoch."""
     began, cpu = time.monotonic(), time.process_time()
     nvml = probe.nvml()
     readings = read_gpus(
@@ -98,7 +161,7 @@ def measure(probe: Probe) -> Readings:
         },
     )
     window, interval = float(probe.options["window"]), float(probe.options["interval"])
-    samples: List[Sample] = []
+    samples: List[Readings] = []
     readings.update(samples=samples, window_seconds=window)
     count = int(window / interval) + 1
     start = time.monotonic()
@@ -124,7 +187,7 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def _short(gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _short(gpu: Mapping[str, Any]) -> Readings:
     return {key: value for key, value in gpu.items() if key not in ("name", "pci")}
 
 
@@ -145,45 +208,43 @@ class Series(NamedTuple):
     and how often it did not.
     """
 
-    gpu: Dict[str, Any]
+    gpu: ActivityGpu
     times: List[float]
-    values: List[Dict[str, Any]]
+    values: List[SampledGpu]
     #: What it said, probe by probe: None where it answered, else the driver's error; ``{"kind":
     #: "absent"}`` where it was not listed.
-    probes: List[Optional[Dict[str, Any]]]
+    probes: List[Optional[Mapping[str, Any]]]
 
     @property
     def seconds(self) -> float:
         return self.times[-1] - self.times[0] if self.times else 0.0
 
-    def numbers(self, name: str) -> List[float]:
+    def numbers(self, name: _Name) -> List[float]:
         """What every sample has under the name; nothing where one of them has no number."""
-        found = [number(value.get(name)) for value in self.values]
-        return [] if None in found else [one for one in found if one is not None]
+        found = [value.get(name) for value in self.values]
+        return [] if None in found else [float(one) for one in found if one is not None]
 
-    def growth(self, part: str, name: Optional[str] = None) -> Optional[float]:
+    def looks(self) -> List[int]:
+        """The clock event reasons of the samples that have them."""
+        found = (value.get("reasons") for value in self.values)
+        return [int(one) for one in found if one is not None and one >= 0]
+
+    def growth(self, count: Callable[[SampledGpu], Optional[float]]) -> Optional[float]:
         """By how much a counter grew; None where it was not read, or was set back (the driver was
         loaded anew).
         """
-        found = [
-            value.get(part) if name is None else mapping(value.get(part)).get(name)
-            for value in self.values
-        ]
-        counts = [one for one in (number(value) for value in found) if one is not None]
+        counts = [float(one) for one in map(count, self.values) if one is not None]
         if len(counts) < 2 or any(later < earlier for earlier, later in zip(counts, counts[1:])):
             return None
         return counts[-1] - counts[0]
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = mapping(readings)
-    samples = readings.get("samples")
-    known = [gpu for gpu in sequence(readings.get("gpus")) if isinstance(gpu, dict)]
-    series = series_of(sequence(samples), known)
+def judge(readings: ActivityReadings, options: Options) -> CheckResult:
+    series = series_of(readings.get("samples", []), readings.get("gpus", []))
     findings: List[Finding] = []
     measured: List[Measurement] = []
     # What hung or crashed is its own reason.
-    if not series and not ("hung" in readings or "crashed" in readings):
+    if not series and not (readings.get("hung") or readings.get("crashed")):
         findings.append(Finding("not_sampled", UNKNOWN, "no sample of any GPU was taken", "watch"))
     for one in series:
         findings += judge_gpu(one)
@@ -191,7 +252,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     silent = [
         one.gpu.get("index")
         for one in series
-        if one.values and all(number(value.get("utilization")) is None for value in one.values)
+        if one.values and all(value.get("utilization") is None for value in one.values)
     ]
     if silent:
         message = (
@@ -201,54 +262,43 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         findings.append(
             Finding("utilization_not_reported", PASS, message, "none", NODE, {"gpus": silent})
         )
-    overhead = mapping(readings.get("overhead"))
-    cost, cpu = _cost(overhead)
+    cost, cpu = _cost(readings.get("overhead", OverheadReading()))
     return concluded(NAME, findings, f"{_summary(series)}{cost}", measured + cpu)
 
 
-def series_of(samples: Iterable[Any], known: Iterable[Dict[str, Any]] = ()) -> List[Series]:
-    """The samples (dicts with ``m`` and ``gpus``) by GPU. One that is in some of them only was
-    absent from the others.
-    """
+def series_of(samples: Iterable[SampleReading], known: Iterable[ActivityGpu] = ()) -> List[Series]:
+    """The samples by GPU. One that is in some of them only was absent from the others."""
     found: Dict[Any, Series] = {}
     for gpu in known:
         found[_key(gpu, found)] = Series(gpu, [], [], [])
     understood = 0
     for sample in samples:
-        moment = number(mapping(sample).get("m"))
-        if moment is None or not isinstance(sample.get("gpus"), list):
-            continue
-        seen = {_key(gpu, found): gpu for gpu in sample["gpus"] if isinstance(gpu, dict)}
-        for key, gpu in seen.items():
+        seen = {_key(gpu, found): gpu for gpu in sample["gpus"]}
+        for key, sampled in seen.items():
             if key not in found:
-                found[key] = Series(gpu, [], [], [{"kind": "absent"}] * understood)
+                found[key] = Series(sampled, [], [], [{"kind": "absent"}] * understood)
         for key, series in found.items():
             value = seen.get(key)
             error = {"kind": "absent"} if value is None else value.get("error")
             series.probes.append(
-                error
-                if isinstance(error, dict)
-                else None
-                if error is None
-                else {"kind": "other_error"}
+                error if error is None or isinstance(error, dict) else {"kind": "other_error"}
             )
             if value is not None and error is None:
-                series.times.append(moment)
+                series.times.append(sample["m"])
                 series.values.append(value)
         understood += 1
     return list(found.values()) if understood else []
 
 
-def _key(gpu: Dict[str, Any], known: Dict[Any, Series]) -> Any:
+def _key(gpu: GpuReading, known: Mapping[Any, Series]) -> Any:
     """By UUID, which does not move. A GPU that is lost when the driver is asked for it has none:
     then it is the known one with its index.
     """
-    if isinstance(gpu.get("uuid"), str):
+    if gpu.get("uuid") is not None:
         return gpu["uuid"]
-    index = str(gpu.get("index"))
+    index = gpu.get("index")
     return next(
-        (key for key, series in known.items() if str(series.gpu.get("index")) == index),
-        ("index", index),
+        (key for key, series in known.items() if series.gpu.get("index") == index), ("index", index)
     )
 
 
@@ -330,11 +380,7 @@ def _held_back(series: Series, subject: Subject) -> List[Finding]:
     """Slowdowns, by the time for which the driver counted them, or by the looks that show them
     where it does not.
     """
-    looks = [
-        int(one)
-        for one in (number(value.get("reasons")) for value in series.values)
-        if one is not None and one >= 0
-    ]
+    looks = series.looks()
     counted = _counted(series)
     findings = []
     for bit, (code, unfit, action, message) in SLOWDOWNS.items():
@@ -368,22 +414,31 @@ def _counted(series: Series) -> Dict[int, float]:
         return {}
     found = {}
     for cause, bit in _COUNTED.items():
-        grown = series.growth("violation", cause)
+        grown = series.growth(partial(_violation, cause))
         if grown is not None:
             found[bit] = min(1.0, grown / 1e9 / series.seconds)
-    heat = series.growth("violation", "thermal")
+    heat = series.growth(partial(_violation, "thermal"))
     if heat is not None and not found:
-        looks = [value.get("reasons") for value in series.values]
-        hardware = any(isinstance(look, int) and look & HW_THERMAL for look in looks)
+        hardware = any(look & HW_THERMAL for look in series.looks())
         found[HW_THERMAL if hardware else SW_THERMAL] = min(1.0, heat / 1e9 / series.seconds)
     return found
 
 
+def _violation(cause: str, gpu: SampledGpu) -> Optional[float]:
+    """Nanoseconds."""
+    return (gpu.get("violation") or {}).get(cause)
+
+
+def _link_errors(kind: str, gpu: SampledGpu) -> Optional[float]:
+    return (gpu.get("nvlink") or LinkTraffic()).get("errors", {}).get(kind)
+
+
 def _errors(series: Series, subject: Subject) -> List[Finding]:
     findings = []
-    uncorrected = series.growth("ecc_uncorrected")
+    uncorrected = series.growth(lambda gpu: gpu.get("ecc_uncorrected"))
     if uncorrected:
-        dram, sram = series.growth("ecc_uncorrected_dram"), series.growth("ecc_uncorrected_sram")
+        dram = series.growth(lambda gpu: gpu.get("ecc_uncorrected_dram"))
+        sram = series.growth(lambda gpu: gpu.get("ecc_uncorrected_sram"))
         contained = are_contained(series.gpu.get("name"), uncorrected, dram, sram)
         message = f"{uncorrected:.0f} uncorrectable memory errors within {span(series.seconds)}" + (
             ", which it contains" if contained else ""
@@ -406,17 +461,9 @@ def _errors(series: Series, subject: Subject) -> List[Finding]:
         )
     grown = {}
     for kind in ("crc_flit", "crc_data", "replay", "recovery"):
-        counts = [
-            number(mapping(mapping(value.get("nvlink")).get("errors")).get(kind))
-            for value in series.values
-        ]
-        read = [one for one in counts if one is not None]
-        if (
-            len(read) > 1
-            and all(later >= earlier for earlier, later in zip(read, read[1:]))
-            and read[-1] > read[0]
-        ):
-            grown[kind] = read[-1] - read[0]
+        more = series.growth(partial(_link_errors, kind))
+        if more:
+            grown[kind] = more
     crc = (grown.get("crc_flit", 0.0) + grown.get("crc_data", 0.0)) / max(series.seconds, 1.0)
     if "replay" in grown or "recovery" in grown or crc >= MOST_CRC_RATE:
         words = ", ".join(f"{kind} {count:.0f}" for kind, count in grown.items())
@@ -434,8 +481,8 @@ def _idle(series: Series, subject: Subject) -> List[Finding]:
     """The longest time without a pause in which a process held it and it did nothing."""
     longest, since = 0.0, None
     for moment, value in zip(series.times, series.values):
-        busy = number(value.get("utilization"))
-        if busy is None or busy >= IDLE or not sequence(value.get("processes")):
+        busy = value.get("utilization")
+        if busy is None or busy >= IDLE or not value.get("processes"):
             since = None
             continue
         since = moment if since is None else since
@@ -444,7 +491,7 @@ def _idle(series: Series, subject: Subject) -> List[Finding]:
     # lasts, and in full.
     if longest < IDLE_WARN_SECONDS or (longest < IDLE_FAIL_SECONDS and longest < series.seconds):
         return []
-    last = [one for one in (sequence(value.get("processes")) for value in series.values) if one][-1]
+    last = [one for one in (value.get("processes") for value in series.values) if one][-1]
     message = (
         f"held by {len(last)} process{'es' if len(last) > 1 else ''} and idle (below "
         f"{IDLE:.0f} %) for {span(longest)}"
@@ -493,7 +540,7 @@ def stalled_share(series: Series) -> Optional[float]:
     busy, power, limit = (
         series.numbers("utilization"),
         series.numbers("power"),
-        number(series.gpu.get("power_limit")),
+        series.gpu.get("power_limit"),
     )
     if len(busy) < STALL_SAMPLES or series.seconds < STALL_SECONDS or not power or not limit:
         return None
@@ -507,16 +554,17 @@ def stalled_share(series: Series) -> Optional[float]:
         return None
     if any(one > _LITTLE_MEMORY for one in series.numbers("memory_bandwidth_busy")):
         return None
-    traffic = (
-        sum(series.growth("nvlink", way) or 0.0 for way in ("sent", "received")) / series.seconds
-    )
+    sent = series.growth(lambda gpu: (gpu.get("nvlink") or LinkTraffic()).get("sent"))
+    received = series.growth(lambda gpu: (gpu.get("nvlink") or LinkTraffic()).get("received"))
+    traffic = ((sent or 0.0) + (received or 0.0)) / series.seconds
     return mean(power) / limit if traffic < _LITTLE_TRAFFIC else None
 
 
 def _measured(series: Series) -> List[Measurement]:
     label = {"gpu": str(series.gpu.get("index"))}
     found = []
-    busy, power, clock = (series.numbers(name) for name in ("utilization", "power", "sm_clock"))
+    busy, power = series.numbers("utilization"), series.numbers("power")
+    clock = series.numbers("sm_clock")
     if busy:
         found.append(Measurement("utilization", round(mean(busy) / 100, 4), "ratio", label))
     if power:
@@ -526,18 +574,17 @@ def _measured(series: Series) -> List[Measurement]:
     return found
 
 
-def _cost(overhead: Dict[str, Any]) -> Tuple[str, List[Measurement]]:
+def _cost(overhead: OverheadReading) -> Tuple[str, List[Measurement]]:
     """What the sampling cost, in words and as measurements of the node."""
-    cpu, seconds, memory = (
-        number(overhead.get(name)) for name in ("cpu_seconds", "seconds", "memory_bytes")
-    )
+    cpu, seconds = overhead.get("cpu_seconds"), overhead.get("seconds")
+    memory = overhead.get("memory_bytes")
     if cpu is None or not seconds:
         return "", []
     words = f"; sampling took {cpu:.3f} s of CPU time in {seconds:.0f} s"
     found = [Measurement("sampling_cpu", round(cpu / seconds, 6), "ratio", {})]
     if memory:
         words += f" and {memory / 1e6:.0f} MB"
-        found.append(Measurement("sampling_memory", memory, "bytes", {}))
+        found.append(Measurement("sampling_memory", float(memory), "bytes", {}))
     return words, found
 
 
@@ -585,6 +632,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=ActivityReadings,
     options={
         "window": {"type": "float", "default": 30.0},
         "interval": {"type": "float", "default": 5.0},

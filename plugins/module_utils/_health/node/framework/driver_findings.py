@@ -23,6 +23,7 @@ from typing import (
 
 from .check import Readings
 from .probe import Probe
+from ..system.bounded import CrashReading, HungReading
 from ...model import (
     FAIL,
     SKIP,
@@ -36,7 +37,7 @@ from ...model import (
     concluded,
     gpu_subject,
 )
-from ...lenient import Unsigned, mapping, sequence
+from ...lenient import Unsigned, decode, mapping, sequence
 
 
 class GpuReading(TypedDict, total=False):
@@ -59,6 +60,13 @@ class ModeReading(TypedDict):
 
     current: Unsigned
     pending: Unsigned
+
+
+class MishapReading(TypedDict, total=False):
+    """What kept a measurement from finishing, by `bounded.Child.mishap`."""
+
+    hung: HungReading
+    crashed: CrashReading
 
 
 G = TypeVar("G", bound=Mapping[str, Any])
@@ -298,19 +306,14 @@ def sram_threshold(subject: Subject, evidence: Dict[str, Any]) -> Finding:
 
 
 def mishap_findings(readings: Mapping[str, Any], subject: Subject) -> List[Finding]:
-    """What kept a measurement from finishing (see `bounded.Child.mishap`): it has learnt nothing
-    about the subject, and says so.
+    """What kept a measurement from finishing (`MishapReading`): it has learnt nothing about the
+    subject, and says so.
     """
     found = []
-    hung, crashed = (
-        readings.get(key) if isinstance(readings.get(key), dict) else None
-        for key in ("hung", "crashed")
-    )
+    mishap = decode(MishapReading, readings)
+    hung, crashed = mishap.get("hung"), mishap.get("crashed")
     if hung:
-        seconds, allowed = (
-            value if isinstance(value, (int, float)) else 0
-            for value in (hung.get("seconds"), hung.get("allowed_seconds"))
-        )
+        seconds, allowed = hung.get("seconds", 0.0), hung.get("allowed_seconds", 0.0)
         # A call that was only the last of many did not hang: then it is the whole that took too
         # long.
         if seconds >= allowed / 2:
