@@ -25,6 +25,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import (
     dcgm as knowledge,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import ACTIONS, STATUSES
 
 GATE = {"locked_by": None, "looks": [{"gpus": [], "mps": [], "jobs": None}]}
@@ -83,8 +84,13 @@ def printed(shape="4", tests=("memory", "pcie"), count=2, **more):
     return documents.styled(documents.document(shape, tests, range(count), **more))
 
 
+def judged(readings, options):
+    """The verdict on readings as a node sent them."""
+    return dcgm_diag.CHECK.judge(decode(dcgm_diag.CHECK.readings, readings), options)
+
+
 def judge(*runs, level=2, count=2, **options):
-    return dcgm_diag.judge(readings(*runs, count=count), dict({"level": level}, **options))
+    return judged(readings(*runs, count=count), dict({"level": level}, **options))
 
 
 def found(result):
@@ -400,9 +406,7 @@ def test_a_row_that_waits_is_for_later_only_where_errors_are_contained(model, st
         run(printed(faults=[{"test": "software", "gpu": number, "id": 84, "severity": 6}]), 226)
     )
     told["gpus"] = [dict(gpu, name=model) for gpu in told["gpus"]]
-    assert found(dcgm_diag.judge(told, {"level": 2})) == [
-        ("row_remap_pending", status, number, "reset_gpu")
-    ]
+    assert found(judged(told, {"level": 2})) == [("row_remap_pending", status, number, "reset_gpu")]
 
 
 @pytest.mark.parametrize("code", sorted(set(knowledge.SEVERITY_OF) - set(knowledge.OVERRIDES)))
@@ -488,7 +492,7 @@ def test_what_performs_badly_beside_someone_else_is_not_broken():
             run(printed(faults=[fault]), 226),
             run(printed(tests=["pcie"], faults=[fault]), 226),
         ]
-        result = dcgm_diag.judge(dict(readings(*twice), after=taken), {"level": 2})
+        result = judged(dict(readings(*twice), after=taken), {"level": 2})
         assert [one.status for one in result.findings if one.code.startswith("dcgm_")] == [status]
         assert [one.status for one in result.findings if one.code == "disturbed"] == ["unknown"]
 
@@ -574,11 +578,11 @@ def test_options_that_mean_nothing_are_refused(options):
 
 
 def test_no_dcgmi_no_run_and_mig():
-    assert found(dcgm_diag.judge({"gpus": gpus(), "dcgmi": None}, {})) == [
+    assert found(judged({"gpus": gpus(), "dcgmi": None}, {})) == [
         ("dcgmi_missing", "unknown", None, "fix_configuration")
     ]
-    on_host = dcgm_diag.judge({"gpus": gpus(), "dcgmi": None, "in_agent_image": False}, {}).summary
-    in_image = dcgm_diag.judge({"gpus": gpus(), "dcgmi": None, "in_agent_image": True}, {})
+    on_host = judged({"gpus": gpus(), "dcgmi": None, "in_agent_image": False}, {}).summary
+    in_image = judged({"gpus": gpus(), "dcgmi": None, "in_agent_image": True}, {})
     assert found(in_image) == [("dcgmi_missing", "unknown", None, "fix_configuration")]
     assert "datacenter-gpu-manager-4-core" in on_host and "--build-arg" not in on_host
     assert (
@@ -586,10 +590,8 @@ def test_no_dcgmi_no_run_and_mig():
         and "--build-arg DCGM_KEY=" in in_image.summary
         and "install" not in in_image.summary
     )
-    assert found(dcgm_diag.judge({"gpus": gpus()}, {})) == [
-        ("diagnostic_not_run", "unknown", None, "watch")
-    ]
-    assert found(dcgm_diag.judge({"gpus": [dict(gpus()[0], mig=[0, 1])]}, {})) == [
+    assert found(judged({"gpus": gpus()}, {})) == [("diagnostic_not_run", "unknown", None, "watch")]
+    assert found(judged({"gpus": [dict(gpus()[0], mig=[0, 1])]}, {})) == [
         ("mig_enabled", "skip", 0, "none")
     ]
 
@@ -777,11 +779,7 @@ def test_no_change_of_the_readings_raises(data):
     )
     path = data.draw(st.sampled_from(sorted((path for path in _paths(good) if path), key=str)))
     changed = _replaced(good, path, data.draw(JSON))
-    assert dcgm_diag.judge(changed, {"level": data.draw(JSON)}).status in (
-        "fail",
-        "unknown",
-        "warn",
-    )
+    assert judged(changed, {"level": data.draw(JSON)}).status in ("fail", "unknown", "warn")
 
 
 @pytest.mark.parametrize(
@@ -789,12 +787,12 @@ def test_no_change_of_the_readings_raises(data):
 )
 def test_readings_that_lack_a_part_do_not_pass(key):
     good = readings(run(printed()))
-    assert dcgm_diag.judge(good, {"level": 2}).status == "pass"
+    assert judged(good, {"level": 2}).status == "pass"
     for place in (good, good["runs"][0], good["runs"][0]["report"]):
         if key in place:
             del place[key]
             break
-    assert dcgm_diag.judge(good, {"level": 2}).status == "unknown"
+    assert judged(good, {"level": 2}).status == "unknown"
 
 
 def test_a_time_limit_of_dcgm_stays_above_the_durations_given(monkeypatch):

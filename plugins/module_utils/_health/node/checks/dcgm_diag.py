@@ -19,9 +19,11 @@ import os
 import re
 import shutil
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypedDict
 
 from ..devices import dcgm_report, dcgm_run
+from ..devices.dcgm_report import DcgmReport
+from ..devices.dcgm_run import DcgmRun
 from ..framework import busy_gate
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -30,7 +32,7 @@ from ..framework.check_texts import StatusText
 from ...knowledge import dcgm as knowledge
 from ...knowledge.gpus import model_of
 from ...knowledge.links import GB, WRONG_NODE, expected_bandwidth
-from ...lenient import mappings_in
+from ...lenient import decode
 from ...model import (
     FAIL,
     INVASIVE,
@@ -43,7 +45,7 @@ from ...model import (
     Subject,
     gpu_subject,
 )
-from ..framework.driver_findings import judge_gpus, listed_gpus, read_gpus, read_parts
+from ..framework.driver_findings import GpuReading, all_gpus, judge_gpus, read_gpus, read_parts
 
 _PCIE = "pcie.h2d_d2h_single_pinned."
 
@@ -134,12 +136,32 @@ def deadline(options: Options, gpus: int) -> float:
 # --- measuring ---
 
 
+class DcgmGpu(GpuReading, total=False):
+    serial: Optional[str]
+    #: Now, and after the next reset.
+    mig: Optional[List[int]]
+    #: The most that the GPU's link can do.
+    generation: Optional[int]
+    width: Optional[int]
+
+
+class DcgmReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[DcgmGpu]]
+    #: The path of the program; None where it is not installed.
+    dcgmi: Optional[str]
+    #: Without dcgmi: whether this runs in the agent's image.
+    in_agent_image: bool
+    version: List[int]
+    #: See `busy_gate.look`.
+    before: Any
+    after: Any
+    #: The diagnostic and, where an error called for it, its repetition.
+    runs: List[DcgmRun]
+
+
 def measure(probe: Probe) -> Readings:
-    """``gpus`` (with serial, mig, link maxima), ``dcgmi`` (its path, None where it is not
-    installed), ``version``, ``before`` and ``after`` (`gate.look`), and ``runs`` (see `dcgmi.run`):
-    the diagnostic and, where an error called for it, its repetition. Without dcgmi
-    ``in_agent_image``: whether this runs in the agent's image.
-    """
+    """`DcgmReadings`: what dcgmi says of the GPUs."""
     until = time.monotonic() + probe.seconds
     what = wanted(probe.options)
     readings = read_gpus(probe, _read_gpu)
@@ -174,13 +196,13 @@ def _read_gpu(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     )
 
 
-def _has_mig(gpu: Dict[str, Any]) -> bool:
-    mig = gpu.get("mig")
-    return isinstance(mig, list) and any(mig)
+def _has_mig(gpu: Mapping[str, Any]) -> bool:
+    return any(gpu.get("mig") or [])
 
 
 def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> None:
-    version = readings["version"] = dcgm_run.version(probe, readings["dcgmi"])
+    program = readings["dcgmi"]
+    version = readings["version"] = dcgm_run.version(probe, program)
     parameters = dict(
         _floor(readings["gpus"]) if "pcie" in what.required else {}, **what.parameters
     )
@@ -191,12 +213,14 @@ def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> N
         else []
     )
     engine = probe.options.get("host_engine")
-    first = dcgm_run.run(probe, readings, ["-r", what.run] + selection, parameters, until, engine)
+    first = dcgm_run.run(
+        probe, program, version, ["-r", what.run] + selection, parameters, until, engine
+    )
     readings["runs"].append(first)
     probe.keep(readings)
     suspects = [
         fault.result
-        for fault in dcgm_report.faults(first.get("report"))
+        for fault in dcgm_report.faults(first.get("report", {}))
         if fault.kind == knowledge.TRIAGE and fault.result.status == "fail"
     ]
     if suspects and time.monotonic() < until:
@@ -210,7 +234,8 @@ def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> N
         readings["runs"].append(
             dcgm_run.run(
                 probe,
-                readings,
+                program,
+                version,
                 ["-r", ",".join(tests) or "1"] + selection,
                 parameters,
                 until,
@@ -242,49 +267,40 @@ def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
 
 def first_run_statuses(readings: Readings) -> Set[str]:
     """What DCGM's own results of the first diagnostic say: empty without its document."""
-    runs = mappings_in(readings.get("runs"))
-    return (
-        {result.status for result in dcgm_report.results(runs[0].get("report"))} if runs else set()
-    )
+    runs = decode(DcgmReadings, readings).get("runs")
+    return {result.status for result in _results(runs[0])} if runs else set()
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    gpus = listed_gpus(readings)
+def _results(run: DcgmRun) -> List[dcgm_report.Result]:
+    return dcgm_report.results(run.get("report", {}))
+
+
+def judge(readings: DcgmReadings, options: Options) -> CheckResult:
+    gpus, runs = all_gpus(readings.get("gpus")), readings.get("runs")
     try:
         what = wanted(options)
     except ValueError:
         what = Wanted(1, (), {})
-    runs = (
-        [run for run in readings["runs"] if isinstance(run, dict)]
-        if isinstance(readings.get("runs"), list)
-        else []
-    )
     if runs:
         findings = _judge_runs(runs, readings, what, [gpu for gpu in gpus if not gpu.get("error")])
     else:
         findings = _judge_absence(readings, options, gpus)
     return judge_gpus(
-        NAME,
-        gpus,
-        lambda gpu, subject: ([], []),
-        lambda found: _clean(readings, runs, what),
-        findings,
+        NAME, gpus, lambda gpu, subject: ([], []), lambda found: _clean(readings, what), findings
     )
 
 
-def _clean(readings: Readings, runs: List[Readings], what: Wanted) -> str:
+def _clean(readings: DcgmReadings, what: Wanted) -> str:
     """The summary when nothing is wrong."""
-    numbers = readings.get("version")
-    version = ".".join(map(str, numbers)) + " " if isinstance(numbers, list) and numbers else ""
-    skipped = _skipped(dcgm_report.results(runs[0].get("report"))) if runs else []
+    numbers, runs = readings.get("version"), readings.get("runs")
+    version = ".".join(map(str, numbers)) + " " if numbers else ""
+    skipped = _skipped(_results(runs[0])) if runs else []
     return f"DCGM {version}{what.words} clean" + (
         f"; skipped by DCGM: {', '.join(skipped)}" if skipped else ""
     )
 
 
-def _judge_absence(
-    readings: Readings, options: Options, gpus: List[Dict[str, Any]]
-) -> List[Finding]:
+def _judge_absence(readings: DcgmReadings, options: Options, gpus: List[DcgmGpu]) -> List[Finding]:
     """Why nothing was run."""
     words = "MIG is enabled or about to be, DCGM's diagnostic needs whole GPUs"
     partitioned = [
@@ -330,10 +346,10 @@ def _missing(in_agent_image: bool) -> str:
 
 
 def _judge_runs(
-    runs: List[Readings], readings: Readings, what: Wanted, gpus: List[Dict[str, Any]]
+    runs: List[DcgmRun], readings: DcgmReadings, what: Wanted, gpus: List[DcgmGpu]
 ) -> List[Finding]:
     first = runs[0]
-    report = first.get("report")
+    report = first.get("report", {})
     subjects = {
         number: gpu_subject(gpu) for number, gpu in zip(dcgm_report.gpu_ids(gpus, report), gpus)
     }
@@ -351,7 +367,7 @@ def _judge_runs(
     results = dcgm_report.results(report)
     if not findings or results:
         findings += _judge_coverage(results, report, what, subjects)
-    returncode = _status(first)
+    returncode = first.get("returncode")
     if (
         what.run != "1"
         and not first.get("timed_out")
@@ -377,9 +393,7 @@ def _judge_runs(
                 "exit_status_unexplained", UNKNOWN, words, "watch", NODE, {"returncode": returncode}
             )
         )
-    left = [
-        pid for run in runs for pid in (run["left"] if isinstance(run.get("left"), list) else [])
-    ]
+    left = [pid for run in runs for pid in run.get("left", [])]
     if left:
         words = (
             f"the diagnostic's process {', '.join(map(str, left))} could not be ended and "
@@ -389,10 +403,9 @@ def _judge_runs(
     return findings + disturbed
 
 
-def _judge_run(run: Readings) -> List[Finding]:
+def _judge_run(run: DcgmRun) -> List[Finding]:
     """Whether the run came to a result that can be read."""
-    report = dcgm_run.report_of(run)
-    returncode = _status(run)
+    report, returncode = run.get("report", {}), run.get("returncode")
     evidence = {"returncode": returncode, "argv": run.get("argv")}
     hint = knowledge.exit_hint(returncode)
     if run.get("error"):
@@ -408,11 +421,10 @@ def _judge_run(run: Readings) -> List[Finding]:
         ]
     if run.get("timed_out"):
         seconds = run.get("seconds")
-        within = f" within {seconds:.0f} s" if isinstance(seconds, (int, float)) else ""
+        within = f" within {seconds:.0f} s" if seconds is not None else ""
         words = f"dcgmi did not answer{within} and was ended; run again, then look at nv-hostengine"
         return [Finding("dcgmi_timed_out", UNKNOWN, words, "watch", NODE, evidence)]
-    errors = report.get("errors")
-    said = "; ".join(map(str, errors)) if isinstance(errors, list) else ""
+    said = "; ".join(map(str, report.get("errors", [])))
     if said or report.get("problem", dcgm_report.NO_DOCUMENT):
         words = _shown(said) or _shown(run.get("text")) or _shown(run.get("stderr")) or "nothing"
         code, what = "dcgm_could_not_run", "DCGM could not run its diagnostic"
@@ -447,20 +459,16 @@ def _judge_run(run: Readings) -> List[Finding]:
     return []
 
 
-def _status(run: Readings) -> Optional[int]:
-    return run["returncode"] if isinstance(run.get("returncode"), int) else None
-
-
-def _shown(text: Any) -> str:
-    words = " ".join(text.split()) if isinstance(text, str) else ""
+def _shown(text: Optional[str]) -> str:
+    words = " ".join((text or "").split())
     return words if len(words) <= 300 else words[:300] + "..."
 
 
 def _judge_faults(
-    runs: List[Readings], subjects: Dict[int, Subject], disturbed: bool
+    runs: List[DcgmRun], subjects: Dict[int, Subject], disturbed: bool
 ) -> List[Finding]:
     """What the results report, each fault of a test and GPU once, also when both runs have it."""
-    reports = [run.get("report") for run in runs[:2]]
+    reports = [run.get("report", {}) for run in runs[:2]]
     faults = [dcgm_report.faults(report) for report in reports]
     findings = []
     seen = set()
@@ -559,16 +567,10 @@ def _judge_fault(
         status, action, words = UNKNOWN, "watch", f"{words} while someone else used the GPUs"
     texts = [text for text in (_shown(warning.get("text")) for warning in fault.warnings) if text]
     more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
-    errors = sorted(
-        {
-            warning["error_id"]
-            for warning in fault.warnings
-            if isinstance(warning.get("error_id"), int)
-        }
-    )
+    error_ids = {warning.get("error_id") for warning in fault.warnings}
     evidence: Dict[str, Any] = {
         "test": result.test,
-        "error_ids": errors,
+        "error_ids": sorted(number for number in error_ids if number is not None),
         "severity": fault.kind if isinstance(fault.kind, str) else "overridden",
     }
     categories = [warning.get("category") for warning in fault.warnings]
@@ -576,7 +578,7 @@ def _judge_fault(
         {
             knowledge.CATEGORIES[number]
             for number in categories
-            if isinstance(number, int) and 0 <= number < len(knowledge.CATEGORIES)
+            if number is not None and 0 <= number < len(knowledge.CATEGORIES)
         }
     )
     if named:
@@ -593,7 +595,10 @@ def _subject(result: dcgm_report.Result, subjects: Dict[int, Subject]) -> Subjec
 
 
 def _judge_coverage(
-    results: List[dcgm_report.Result], report: Any, what: Wanted, subjects: Dict[int, Subject]
+    results: List[dcgm_report.Result],
+    report: DcgmReport,
+    what: Wanted,
+    subjects: Dict[int, Subject],
 ) -> List[Finding]:
     """A GPU or a test that DCGM has no result of did not pass."""
     if not results:
@@ -602,11 +607,7 @@ def _judge_coverage(
     by_test: Dict[str, Dict[Optional[int], List[str]]] = {}
     for result in results:
         by_test.setdefault(result.test, {}).setdefault(result.gpu, []).append(result.status)
-    listed = (
-        report.get("gpus")
-        if isinstance(report, dict) and isinstance(report.get("gpus"), list)
-        else None
-    )
+    listed = report.get("gpus")
     per_gpu = {
         test: found
         for test, found in by_test.items()
@@ -663,6 +664,7 @@ CHECK = Check(
     intrusion=INVASIVE,
     measure=measure,
     judge=judge,
+    readings=DcgmReadings,
     options={
         "level": {"type": "int", "choices": [1, 2, 3, 4]},
         "tests": {"type": "list", "elements": "str"},

@@ -11,10 +11,22 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, Iterator, List, NamedTuple, Optional, Tuple
+from typing import (
+    Any,
+    Dict,
+    Sequence,
+    Iterator,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Tuple,
+    TypedDict,
+    Union,
+)
 
 from ...knowledge import dcgm as knowledge
-from ...lenient import sequence, mapping
+from ...lenient import decode, mappings_in
 
 #: The key of a diagnostic's document in DCGM 4, and in DCGM 2 and 3.
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
@@ -29,23 +41,136 @@ _STATUSES = {"pass": "pass", "skip": "skip", "fail": "fail", "warn": "fail"}
 NO_DOCUMENT, INCOMPLETE = "no document", "incomplete document"
 
 
-def normalise(text: Any) -> Dict[str, Any]:
-    """What a run printed, as plain JSON values::
+# --- what dcgmi prints ---
 
-        {"problem": None | NO_DOCUMENT | INCOMPLETE, "errors": [text], "version": text | None,
-         "driver": text | None, "gpus": [DCGM's ids] | None (it does not list them),
-         "serials": {id: serial}, "rates": whether this DCGM gives severities,
-         "results": [{"test", "title", "gpu": id | None (all of the node), "entity": text | None,
-                      "status", "warnings", "info"}]}
+#: A number; some versions write it as text, and several of them as one text or as a list.
+_Number = Union[int, str]
+_Numbers = Union[int, str, List[Union[int, str]]]
 
-    There is one result for each test and GPU (or other entity). ``test`` is the name ``--run``
-    takes, ``title`` the one printed. ``status`` is pass, skip, fail or whatever other word there
-    was; a warning is printed as fail in every version of DCGM, so ask `faults`. ``warnings`` are
-    ``{"text", "error_id", "category", "severity"}``, the last three whole numbers or None.
-    """
+_Header = TypedDict(
+    "_Header",
+    {
+        "version": str,
+        "Driver Version Detected": str,
+        "GPU Device IDs": List[Any],
+        "GPU Device Serials": Dict[str, Optional[str]],
+    },
+    total=False,
+)
+
+
+class _About(TypedDict, total=False):
+    """The kind of what something is about; a GPU where there is neither."""
+
+    entity_group_id: Any
+    entity_group: Any
+
+
+class _Entity(TypedDict, total=False):
+    entity_id: _Number
+    serial_num: str
+
+
+class _EntityGroup(_About, total=False):
+    entities: List[_Entity]
+
+
+class _WarningItem(TypedDict, total=False):
+    """Whatever is in a text or an error number is a warning."""
+
+    warning: Any
+    warnings: Any
+    error_id: Any
+    error_category: _Number
+    error_severity: _Number
+
+
+class _TestResult(_About, total=False):
+    entity_id: _Numbers
+    gpu_id: _Numbers
+    gpu_ids: _Numbers
+    status: Any
+    #: See `_warnings`.
+    warnings: Any
+    error_id: Any
+    error_category: _Number
+    error_severity: _Number
+    #: A text or a list of them.
+    info: Any
+
+
+class _Test(TypedDict, total=False):
+    name: Union[str, int, float]
+    #: DCGM 2 and 3 have null where a GPU did not run.
+    results: List[_TestResult]
+    test_summary: _TestResult
+
+
+class _Category(TypedDict, total=False):
+    tests: List[_Test]
+
+
+class _Surroundings(TypedDict, total=False):
+    """What stands beside a diagnostic's document, or in it."""
+
+    metadata: _Header
+    entity_groups: List[_EntityGroup]
+
+
+class _Diagnostic(_Header, total=False):
+    metadata: _Header
+    entity_groups: List[_EntityGroup]
+    #: Any value is an error.
+    runtime_error: Any
+    test_categories: List[_Category]
+
+
+# --- what is made of it ---
+
+
+class DcgmWarning(TypedDict, total=False):
+    text: str
+    error_id: Optional[int]
+    category: Optional[int]
+    severity: Optional[int]
+
+
+class DcgmResult(TypedDict, total=False):
+    """One test of one GPU, or of another entity; of the node where both are None."""
+
+    #: The name that ``--run`` takes, and the one printed.
+    test: str
+    title: str
+    #: DCGM's id.
+    gpu: Optional[int]
+    entity: Optional[str]
+    #: pass, skip, fail or whatever other word there was. Every version of DCGM prints a warning as
+    #: fail, so ask `faults`.
+    status: str
+    warnings: List[Optional[DcgmWarning]]
+    info: List[str]
+
+
+class DcgmReport(TypedDict, total=False):
+    #: None, `NO_DOCUMENT` or `INCOMPLETE`.
+    problem: Optional[str]
+    errors: List[Any]
+    version: Optional[str]
+    driver: Optional[str]
+    #: DCGM's ids; None where it does not list them.
+    gpus: Optional[List[int]]
+    #: By DCGM's id.
+    serials: Dict[str, str]
+    #: Whether this DCGM gives severities.
+    rates: bool
+    results: List[Optional[DcgmResult]]
+
+
+def normalise(text: str) -> DcgmReport:
+    """What a run printed, as plain JSON values."""
     reader = _Reader()
     try:
-        documents, complete = _documents(text if isinstance(text, str) else "")
+        documents, complete = _documents(text)
         for document in documents:
             reader.read(document)
     except RecursionError:
@@ -53,7 +178,8 @@ def normalise(text: Any) -> Dict[str, Any]:
     problem = None if complete else INCOMPLETE
     if not reader.seen:
         problem = INCOMPLETE if not complete else NO_DOCUMENT
-    return dict(reader.report, problem=problem)
+    reader.report["problem"] = problem
+    return reader.report
 
 
 def _documents(text: str) -> Tuple[List[Dict[str, Any]], bool]:
@@ -77,7 +203,7 @@ def _documents(text: str) -> Tuple[List[Dict[str, Any]], bool]:
 class _Reader:
     def __init__(self) -> None:
         self.seen = False
-        self.report: Dict[str, Any] = {
+        self.report: DcgmReport = {
             "problem": None,
             "errors": [],
             "version": None,
@@ -89,79 +215,75 @@ class _Reader:
         }
 
     def read(self, document: Dict[str, Any]) -> None:
-        for iteration in sequence(document.get("iterations")):
-            if isinstance(iteration, dict):
-                self.read(iteration)
+        for iteration in mappings_in(document.get("iterations")):
+            self.read(iteration)
+        around = decode(_Surroundings, document)
         for root in _ROOTS:
             if root not in document:
                 continue
             self.seen = True
             self.report["rates"] = self.report["rates"] or root == _ROOTS[0]
-            body = mapping(document[root])
-            self._read_header(body)
-            self._read_header(mapping(document.get("metadata")))
-            self._read_header(mapping(body.get("metadata")))
-            self._read_entities(document.get("entity_groups") or body.get("entity_groups"))
+            body = decode(_Diagnostic, document[root])
+            for header in (body, around.get("metadata", {}), body.get("metadata", {})):
+                self._read_header(header)
+            self._read_entities(around.get("entity_groups") or body.get("entity_groups", []))
             if "runtime_error" in body:
                 self.report["errors"].append(
                     _short(body["runtime_error"]) or "an error without words"
                 )
-            for category in sequence(body.get("test_categories")):
-                for test in sequence(mapping(category).get("tests")):
-                    self._read_test(mapping(test))
+            for category in body.get("test_categories", []):
+                for test in category.get("tests", []):
+                    self._read_test(test)
 
-    def _read_header(self, header: Dict[str, Any]) -> None:
-        for key, name in (("version", "version"), ("Driver Version Detected", "driver")):
-            if isinstance(header.get(key), str):
-                self.report[name] = header[key][:_TEXT]
-        devices, serials = (
-            sequence(header.get("GPU Device IDs")),
-            mapping(header.get("GPU Device Serials")),
-        )
+    def _read_header(self, header: _Header) -> None:
+        if "version" in header:
+            self.report["version"] = header["version"][:_TEXT]
+        if "Driver Version Detected" in header:
+            self.report["driver"] = header["Driver Version Detected"][:_TEXT]
+        devices, serials = header.get("GPU Device IDs"), header.get("GPU Device Serials")
         if devices:
             self.report["gpus"] = list(range(len(devices[:_ROWS])))
         if serials:
             self.report["gpus"] = [number for number in map(_whole, serials) if number is not None]
             self.report["serials"] = {
-                key: serial for key, serial in serials.items() if isinstance(serial, str)
+                key: serial for key, serial in serials.items() if serial is not None
             }
 
-    def _read_entities(self, groups: Any) -> None:
-        for group in sequence(groups):
-            if not _is_gpu(mapping(group)):
+    def _read_entities(self, groups: List[_EntityGroup]) -> None:
+        for group in groups:
+            if not _is_gpu(group):
                 continue
-            for entity in map(mapping, sequence(mapping(group).get("entities"))):
+            for entity in group.get("entities", []):
                 number = _whole(entity.get("entity_id"))
                 if number is None:
                     continue
                 self.report["gpus"] = (self.report["gpus"] or []) + [number]
-                if isinstance(entity.get("serial_num"), str):
+                if "serial_num" in entity:
                     self.report["serials"][str(number)] = entity["serial_num"][:_TEXT]
 
-    def _read_test(self, test: Dict[str, Any]) -> None:
+    def _read_test(self, test: _Test) -> None:
         title = _short(test.get("name"))
         if not title:
             return
         before = len(self.report["results"])
-        for result in sequence(test.get("results")):
-            if isinstance(result, dict):  # DCGM 2 and 3 leave null where a GPU did not run
-                for gpu, entity in _about(result):
-                    self._add(title, gpu, entity, result)
-        summary = mapping(test.get("test_summary"))
+        for result in test.get("results", []):
+            for gpu, entity in _about(result):
+                self._add(title, gpu, entity, result)
+        summary = test.get("test_summary")
         # The summary repeats its results' worst status; only an error of no GPU in particular
         # stands nowhere else.
         if summary and (_warnings(summary) or len(self.report["results"]) == before):
             self._add(title, None, None, summary)
 
     def _add(
-        self, title: str, gpu: Optional[int], entity: Optional[str], result: Dict[str, Any]
+        self, title: str, gpu: Optional[int], entity: Optional[str], result: _TestResult
     ) -> None:
         word = result.get("status")
         warnings = _warnings(result)
         if len(self.report["results"]) >= _ROWS:
             return
         self.report["rates"] = self.report["rates"] or any(
-            warning["severity"] is not None for warning in warnings
+            warning.get("severity") is not None for warning in warnings
         )
         self.report["results"].append(
             {
@@ -169,7 +291,7 @@ class _Reader:
                 "title": title,
                 "gpu": gpu,
                 "entity": entity,
-                "warnings": warnings,
+                "warnings": [*warnings],
                 "status": _STATUSES.get(word.strip().lower(), word[:_TEXT])
                 if isinstance(word, str)
                 else "no status",
@@ -178,7 +300,7 @@ class _Reader:
         )
 
 
-def _about(result: Dict[str, Any]) -> Iterator[Tuple[Optional[int], Optional[str]]]:
+def _about(result: _TestResult) -> Iterator[Tuple[Optional[int], Optional[str]]]:
     """The GPUs, or other entity, that a result is about: ``(GPU id, None)``, ``(None, "CPU 0")``,
     ``(None, None)`` for the node.
     """
@@ -188,25 +310,14 @@ def _about(result: Dict[str, Any]) -> Iterator[Tuple[Optional[int], Optional[str
             f"{_short(result.get('entity_group')) or 'entity'} {_short(result['entity_id'])}",
         )
         return
-    given = next(
-        (result[key] for key in ("entity_id", "gpu_id", "gpu_ids") if result.get(key) is not None),
-        None,
-    )
-    numbers = [
-        _whole(part)
-        for part in (
-            given.split(",")
-            if isinstance(given, str)
-            else given
-            if isinstance(given, list)
-            else [given]
-        )
-    ]
+    given = result.get("entity_id", result.get("gpu_id", result.get("gpu_ids")))
+    parts = given.split(",") if isinstance(given, str) else given
+    numbers = [_whole(part) for part in (parts if isinstance(parts, list) else [parts])]
     for number in numbers[:_ROWS]:
         yield number, None
 
 
-def _is_gpu(about: Dict[str, Any]) -> bool:
+def _is_gpu(about: _About) -> bool:
     group = about.get("entity_group_id")
     return (
         group == _GPU
@@ -215,19 +326,18 @@ def _is_gpu(about: Dict[str, Any]) -> bool:
     )
 
 
-def _warnings(result: Dict[str, Any]) -> List[Dict[str, Any]]:
+def _warnings(result: _TestResult) -> List[DcgmWarning]:
     """Warnings are one string (2.x to 3.2, with an ``error_id`` beside it from 3.2 on), or objects
     whose text is called ``warning``, in the deployment tests of 3.3 ``warnings``.
     """
     given = result.get("warnings")
-    found = []
+    found: List[DcgmWarning] = []
     for item in given if isinstance(given, list) else [given]:
-        source = item if isinstance(item, dict) else result
-        text = (
-            next((item[key] for key in ("warning", "warnings") if item.get(key)), "")
-            if isinstance(item, dict)
-            else item
-        )
+        if isinstance(item, dict):
+            source = decode(_WarningItem, item)
+            text = source.get("warning") or source.get("warnings")
+        else:
+            source, text = decode(_WarningItem, result), item
         error_id = _whole(source.get("error_id"))
         if text or error_id:
             found.append(
@@ -238,10 +348,9 @@ def _warnings(result: Dict[str, Any]) -> List[Dict[str, Any]]:
                     "severity": _whole(source.get("error_severity")),
                 }
             )
-    if not found and _whole(result.get("error_id")):
-        found.append(
-            {"text": "", "error_id": _whole(result["error_id"]), "category": None, "severity": None}
-        )
+    error_id = _whole(result.get("error_id"))
+    if not found and error_id:
+        found.append({"text": "", "error_id": error_id, "category": None, "severity": None})
     return found[:_TEXTS]
 
 
@@ -249,14 +358,14 @@ def _warnings(result: Dict[str, Any]) -> List[Dict[str, Any]]:
 
 
 class Result(NamedTuple):
-    """One result of a report, with every field of its type."""
+    """One result of a report, with every field."""
 
     test: str
     title: str
     gpu: Optional[int]
     entity: Optional[str]
     status: str
-    warnings: List[Dict[str, Any]]
+    warnings: List[DcgmWarning]
 
 
 class Fault(NamedTuple):
@@ -264,30 +373,32 @@ class Fault(NamedTuple):
     code that is overridden.
     """
 
-    kind: Any
+    kind: Union[str, int]
     result: Result
-    warnings: List[Dict[str, Any]]
+    warnings: List[DcgmWarning]
 
 
-def results(report: Any) -> List[Result]:
-    """The results of a report; what is not understood in it is passed over."""
+def results(report: DcgmReport) -> List[Result]:
+    """The results of a report; one that is not understood has no status."""
     found = []
-    for row in map(mapping, sequence(mapping(report).get("results"))):
-        warnings = [mapping(warning) for warning in sequence(row.get("warnings"))]
-        entity = row.get("entity") if isinstance(row.get("entity"), str) else None
+    for row in report.get("results", []):
+        row = row or {}
         test, title, status = (_short(row.get(key)) for key in ("test", "title", "status"))
-        found.append(Result(test, title or test, _whole(row.get("gpu")), entity, status, warnings))
+        warnings: List[DcgmWarning] = [warning or {} for warning in row.get("warnings", [])]
+        found.append(
+            Result(test, title or test, row.get("gpu"), row.get("entity"), status, warnings)
+        )
     return found
 
 
-def faults(report: Any) -> List[Fault]:
+def faults(report: DcgmReport) -> List[Fault]:
     """Everything that a report says is wrong: the warnings of each result by class, the worst not
     hiding the others.
     """
-    rates = bool(mapping(report).get("rates"))
+    rates = report.get("rates", False)
     found: List[Fault] = []
     for result in results(report):
-        by_kind: Dict[Any, List[Dict[str, Any]]] = {}
+        by_kind: Dict[Union[str, int], List[DcgmWarning]] = {}
         for warning in result.warnings:
             by_kind.setdefault(_kind(warning, result), []).append(warning)
         none = by_kind.pop(knowledge.NONE, [])
@@ -307,10 +418,10 @@ def meaning(fault: Fault) -> knowledge.Meaning:
     return row or knowledge.MEANINGS[knowledge.UNRECOGNISED]
 
 
-def _kind(warning: Dict[str, Any], result: Result) -> Any:
+def _kind(warning: DcgmWarning, result: Result) -> Union[str, int]:
     """The document's own severity before the table's: they change between releases."""
-    error_id, severity = _whole(warning.get("error_id")), _whole(warning.get("severity"))
-    if error_id in knowledge.OVERRIDES:
+    error_id, severity = warning.get("error_id"), warning.get("severity")
+    if error_id is not None and error_id in knowledge.OVERRIDES:
         return error_id
     if severity is not None:
         known = (
@@ -320,7 +431,7 @@ def _kind(warning: Dict[str, Any], result: Result) -> Any:
         )
         if known != knowledge.UNRECOGNISED:
             return known
-    if error_id in knowledge.SEVERITY_OF:
+    if error_id is not None and error_id in knowledge.SEVERITY_OF:
         return knowledge.SEVERITY_OF[error_id]
     if severity is not None:
         return knowledge.UNRECOGNISED
@@ -329,22 +440,20 @@ def _kind(warning: Dict[str, Any], result: Result) -> Any:
     return knowledge.UNRATED
 
 
-def gpu_ids(gpus: List[Dict[str, Any]], report: Any) -> List[int]:
+def gpu_ids(gpus: Sequence[Mapping[str, Any]], report: DcgmReport) -> List[int]:
     """DCGM's id of each GPU: by serial number where every GPU has one that DCGM gives too, else its
-    index, which DCGM counts alike.
+    index, which DCGM counts alike; -1 for a GPU without an index.
     """
-    by_serial: Dict[Any, int] = {}
-    for key, serial in mapping(mapping(report).get("serials")).items():
-        number = _whole(key)
-        if number is not None and isinstance(serial, str):
-            by_serial[serial] = number
-    matched = [by_serial.get(str(gpu.get("serial"))) for gpu in gpus]
-    if None not in matched and len(set(matched)) == len(gpus):
-        return [number for number in matched if number is not None]
-    return [
-        number if number is not None else -1
-        for number in (_whole(gpu.get("index")) for gpu in gpus)
-    ]
+    by_serial: Dict[Optional[str], int] = {
+        serial: number
+        for key, serial in report.get("serials", {}).items()
+        for number in [_whole(key)]
+        if number is not None
+    }
+    matched = [by_serial[gpu["serial"]] for gpu in gpus if gpu.get("serial") in by_serial]
+    if len(set(matched)) == len(gpus):
+        return matched
+    return [-1 if gpu.get("index") is None else gpu["index"] for gpu in gpus]
 
 
 # --- reading what may be anything ---

@@ -14,7 +14,7 @@ import shutil
 import signal
 import tempfile
 import time
-from typing import Any, Dict, List, Optional, Protocol
+from typing import Any, Dict, List, Optional, Protocol, TypedDict
 
 from . import dcgm_report
 from ..system.bounded import Completed
@@ -28,6 +28,22 @@ _VERSION_SECONDS = 10.0
 #: Seconds at the end of the check's grace, at most a quarter of it, for what dcgmi leaves behind.
 #: dcgmi itself needs up to 25 s to stop a diagnostic (dcgmi/Diag.cpp) and has the rest of the 30.
 _LAST_SECONDS = 4.0
+
+
+class DcgmRun(TypedDict, total=False):
+    """One diagnostic; what kept it from its end counts whatever it is."""
+
+    argv: List[str]
+    #: Only where dcgmi could not be started.
+    error: Any
+    returncode: Optional[int]
+    timed_out: Any
+    seconds: float
+    #: Processes that could not be ended.
+    left: List[Any]
+    report: dcgm_report.DcgmReport
+    text: str
+    stderr: str
 
 
 class ProgramRunner(Protocol):
@@ -66,20 +82,17 @@ def test_seconds(parameters: Dict[str, str]) -> float:
 
 def run(
     runner: ProgramRunner,
-    readings: Dict[str, Any],
+    program: str,
+    version: List[int],
     selection: List[str],
     parameters: Dict[str, str],
     until: float,
     host_engine: Optional[str] = None,
-) -> Dict[str, Any]:
-    """One diagnostic by the program and version in ``readings``; while another one is running,
-    tried again for half of the time there is.
-
-    ``{"argv", "returncode", "timed_out", "seconds", "report" (`dcgm.normalise`), "text", "stderr",
-    "left" (processes that could not be ended)}``, or ``{"argv", "error"}`` where dcgmi could not be
-    started.
+) -> DcgmRun:
+    """One diagnostic by the program of this version; while another one is running, tried again for
+    half of the time there is.
     """
-    argv = [readings["dcgmi"], "diag", "-j"] + selection
+    argv = [program, "diag", "-j"] + selection
     if host_engine:
         argv += ["--host", host_engine]
     if parameters:
@@ -88,9 +101,7 @@ def run(
     patience = (time.monotonic() + until) / 2
     while True:
         with _StatsDirectory(wanted=not host_engine) as stats:
-            one = _run_once(
-                runner, argv + stats, _time_limit(readings["version"], parameters, until), until
-            )
+            one = _run_once(runner, argv + stats, _time_limit(version, parameters, until), until)
         if not already_running(one) or time.monotonic() + pause > patience:
             return one
         runner.stage("waiting for another DCGM diagnostic to end")
@@ -170,9 +181,7 @@ class _StatsDirectory:
         return None
 
 
-def _run_once(
-    runner: ProgramRunner, argv: List[str], limit: List[str], until: float
-) -> Dict[str, Any]:
+def _run_once(runner: ProgramRunner, argv: List[str], limit: List[str], until: float) -> DcgmRun:
     before = _engine_tests()
     finished = False
     left: List[int] = []
@@ -203,17 +212,11 @@ def _run_once(
     }
 
 
-def report_of(one: Dict[str, Any]) -> Dict[str, Any]:
-    """The normalised document of a run, empty when it has none."""
-    report = one.get("report")
-    return report if isinstance(report, dict) else {}
-
-
-def already_running(one: Dict[str, Any]) -> bool:
+def already_running(run: DcgmRun) -> bool:
     """Whether a run was refused because the engine is busy with another diagnostic."""
-    report = report_of(one)
-    words = f"{report.get('errors')} {one.get('text') if report.get('problem') else ''}"
-    return one.get("returncode") == knowledge.ALREADY_RUNNING or "already running" in words
+    report = run.get("report", {})
+    words = f"{report.get('errors')} {run.get('text') if report.get('problem') else ''}"
+    return run.get("returncode") == knowledge.ALREADY_RUNNING or "already running" in words
 
 
 # --- the tests a host engine runs for us; dcgmi's own descendants are ended with it ---
