@@ -16,13 +16,18 @@ from hypothesis import strategies as st
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import kernels
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import gpu_memory
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_memory import (
-    judge,
-)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.memory import (
     BANDWIDTHS,
     memory_bandwidth_of,
 )
+
+
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    check = gpu_memory.CHECK
+    return check.judge(decode(check.readings, readings), options)
+
 
 H100, NEW = "NVIDIA H100 80GB HBM3", "NVIDIA X900"
 TRAINING = {"pid": 4242, "name": "python3", "how": "compute", "memory": 1 << 36}

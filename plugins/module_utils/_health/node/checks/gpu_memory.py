@@ -12,7 +12,7 @@ figure.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, Optional, Tuple
+from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
@@ -36,7 +36,7 @@ from ...model import (
     concluded,
     worst,
 )
-from ...lenient import mapping, positive, whole_number
+from ...lenient import Unsigned, mapping, positive
 from ..framework.cuda_findings import (
     ENOUGH_PEERS,
     GRACE,
@@ -44,6 +44,7 @@ from ..framework.cuda_findings import (
     PEER_FAIL,
     PEER_WARN,
     Gate,
+    MeasuredGpu,
     cuda_finding,
     doubted,
     in_turn,
@@ -51,7 +52,7 @@ from ..framework.cuda_findings import (
     middle,
     node_findings,
 )
-from ..framework.driver_findings import judge_gpus, listed_gpus, mishap_findings
+from ..framework.driver_findings import all_gpus, judge_gpus, mishap_findings
 
 NAME = "gpu_memory"
 #: Our kernels are for Volta and newer: their texts say sm_70.
@@ -73,15 +74,40 @@ _WORDS = {
 # --- measuring ---
 
 
-def measure(probe: Probe) -> Readings:
-    """``gpus``, each with ``rates``, ``samples``, ``verified`` and ``capability`` (see
-    `computing.one`) or with what kept it from being measured (``withheld``, ``hung``, ``crashed``,
-    ``cuda_error``); ``gate`` and ``after`` (see `gate.look`).
+class ResultReading(TypedDict, total=False):
+    """Of ``size`` bytes of results, how many elements or blocks of 64 KiB are ``wrong``, and the
+    first wrong byte.
     """
+
+    size: Unsigned
+    wrong: Unsigned
+    first_wrong: Optional[Unsigned]
+
+
+class KernelsGpu(MeasuredGpu, total=False):
+    """By name of `RATES`: the median rate, all samples, and the comparison of the results."""
+
+    #: The number before the dot of its compute capability.
+    capability: Unsigned
+    rates: Dict[str, float]
+    samples: Dict[str, List[float]]
+    verified: Dict[str, ResultReading]
+
+
+class KernelsReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[KernelsGpu]]
+    #: See `busy_gate.look`.
+    gate: Any
+    after: Any
+
+
+def measure(probe: Probe) -> Readings:
+    """`KernelsReadings`."""
     return in_turn(probe, lambda nvml, gpu, seconds: _measure_one(probe, gpu, seconds))
 
 
-def _measure_one(probe: Probe, gpu: Dict[str, Any], seconds: float) -> Readings:
+def _measure_one(probe: Probe, gpu: Readings, seconds: float) -> Readings:
     from ..devices import kernels
 
     probe.stage(f"measuring GPU {gpu['index']}")
@@ -101,15 +127,14 @@ def _measure_one(probe: Probe, gpu: Dict[str, Any], seconds: float) -> Readings:
 # --- judging (pure) ---
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
-    gpus = listed_gpus(readings)
+def judge(readings: KernelsReadings, options: Options) -> CheckResult:
+    gpus = all_gpus(readings.get("gpus"))
     gates = Gate(readings, gpus, options.get("force") is True)
 
-    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+    def judge_gpu(gpu: KernelsGpu, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
         if gates.explains(gpu, subject):
             return [], []
-        capability = whole_number(gpu.get("capability"), 1)
+        capability = gpu.get("capability")
         if capability and capability < OLDEST:
             message = (
                 f"was not measured: its compute capability is {capability}, our kernels "
@@ -150,19 +175,15 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     return concluded(NAME, result.findings + lost, _healthy(gpus), result.measurements)
 
 
-def _result_findings(gpu: Dict[str, Any], subject: Subject) -> List[Finding]:
-    verified = mapping(gpu.get("verified"))
-    known = {
-        name: mapping(verified.get(name))
-        for name in RATES
-        if whole_number(mapping(verified.get(name)).get("wrong")) is not None
-    }
+def _result_findings(gpu: KernelsGpu, subject: Subject) -> List[Finding]:
+    verified = gpu.get("verified", {})
+    known = {name: verified[name] for name in RATES if "wrong" in verified.get(name, {})}
     wrong = [name for name, value in known.items() if value["wrong"]]
     if wrong:
         first = known[wrong[0]].get("first_wrong")
         where = (
             f", first wrong byte {first} of {known[wrong[0]].get('size')}"
-            if whole_number(first) is not None
+            if first is not None
             else ""
         )
         message = (
@@ -197,7 +218,7 @@ def _no_expectation(words: str, peers: int, subject: Subject) -> Finding:
 
 
 def _rate_findings(
-    name: str, gpu: Dict[str, Any], subject: Subject, gpus: List[Dict[str, Any]], options: Options
+    name: str, gpu: KernelsGpu, subject: Subject, gpus: List[KernelsGpu], options: Options
 ) -> List[Finding]:
     """The worst that can be said of one rate: against the operator's minimum or the table (memory
     only), and against the node's GPUs of the model.
@@ -239,7 +260,7 @@ def _rate_findings(
         evidence = {
             "measured": value,
             "expected": expected.to_dict(),
-            "samples": mapping(gpu.get("samples")).get(name),
+            "samples": gpu.get("samples", {}).get(name),
         }
         code = "low_memory_bandwidth" if name == "triad" else "low_compute_rate"
         return [
@@ -257,7 +278,7 @@ def _rate_findings(
     return []
 
 
-def _measurements(gpu: Dict[str, Any]) -> List[Measurement]:
+def _measurements(gpu: KernelsGpu) -> List[Measurement]:
     measured = []
     for name, (unit, metric, _scale, _spelt) in RATES.items():
         value = _rate(gpu, name)
@@ -271,7 +292,7 @@ def _measurements(gpu: Dict[str, Any]) -> List[Measurement]:
     return measured
 
 
-def _healthy(gpus: List[Dict[str, Any]]) -> str:
+def _healthy(gpus: List[KernelsGpu]) -> str:
     parts = []
     for name, (_unit, _metric, scale, spelt) in RATES.items():
         values = [
@@ -282,8 +303,8 @@ def _healthy(gpus: List[Dict[str, Any]]) -> str:
     return ", ".join(parts) + ", all results right" if parts else ""
 
 
-def _rate(gpu: Dict[str, Any], name: str) -> Optional[float]:
-    return positive(mapping(gpu.get("rates")).get(name))
+def _rate(gpu: KernelsGpu, name: str) -> Optional[float]:
+    return positive(gpu.get("rates", {}).get(name))
 
 
 def deadline(options: Options, gpus: int) -> float:
@@ -300,6 +321,7 @@ CHECK = Check(
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
+    readings=KernelsReadings,
     deadline=deadline,
     grace=2.0,
     options={"minimum": {"type": "float"}, "force": {"type": "bool", "default": False}},
