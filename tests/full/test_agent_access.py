@@ -14,7 +14,7 @@ import time
 
 import pytest
 
-from agent_world import Agent, NoDeep, result, settings  # noqa: E402
+from agent_world import Agent, NoDeepDiagnostics, result, settings  # noqa: E402
 from autopilot_agent.http import access, http_api  # noqa: E402
 from autopilot_agent.fleet.agent_token import PEER_HEADER  # noqa: E402
 from autopilot_agent.http.access import AGENTS, Access, Denied  # noqa: E402
@@ -310,7 +310,7 @@ def table(cluster, tmp_path_factory):
     known = identities(cluster)
 
     async def ask():
-        deep = NoDeep()
+        deep = NoDeepDiagnostics()
         async with Agent(chosen, {check: result(check) for check in CHECKS}, deep=deep) as agent:
             codes = {}
             for identity, headers in known.items():

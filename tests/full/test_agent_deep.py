@@ -20,10 +20,10 @@ import pytest
 from _health.cluster.client import ApiError, NotFound, path_of
 from _health.cluster.mark_states import Rules
 from autopilot_agent.cluster import gpu_reservation
-from autopilot_agent.passes.deep import Deep
+from autopilot_agent.passes.deep import DeepDiagnostics
 from autopilot_agent.passes.engine import Engine
 from autopilot_agent.cluster.kube import Kube
-from autopilot_agent.cluster.marker import Marker
+from autopilot_agent.cluster.marker import NodeMarker
 from autopilot_agent.settings import AgentSettings
 from node import processes_of
 
@@ -208,8 +208,11 @@ def agent(place, node, monkeypatch):
         own = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": place.agent}, "spec": spec}
         async with place.kube() as kube, place.kube("kubelet") as admin:
             await admin.create(place.pods, own)
-            engine, marker = Engine(settings), Marker(kube, place.node, Rules(namespace=place.name))
-            deep = Deep(settings, engine, kube, marker, admission)
+            engine, marker = (
+                Engine(settings),
+                NodeMarker(kube, place.node, Rules(namespace=place.name)),
+            )
+            deep = DeepDiagnostics(settings, engine, kube, marker, admission)
             kubelet = asyncio.create_task(place.be_the_kubelet())
             await engine.start()
             await marker.start()

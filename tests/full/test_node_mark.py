@@ -23,7 +23,7 @@ from marks_place import Place
 
 # The agent's files; the place has made them importable.
 from _health.cluster import client, mark_writer, mark_states, mark_on_node
-from autopilot_agent.cluster.marker import Marker
+from autopilot_agent.cluster.marker import NodeMarker
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
 
@@ -124,7 +124,7 @@ def test_a_node_that_is_deleted_while_it_is_tested_stays_deleted(place):
 
     async def life():
         async with place.agent() as agent:
-            marker = Marker(agent, name, place.rules)
+            marker = NodeMarker(agent, name, place.rules)
             await marker.start()
             assert await marker.testing(HOUR) and marker.current == "TESTING"
             place.lab.kubectl("delete", "node", name)
@@ -148,7 +148,7 @@ def test_what_was_found_while_the_api_server_was_away_arrives(place):
 
     async def life():
         async with place.agent() as agent:
-            marker = Marker(agent, name, place.rules)
+            marker = NodeMarker(agent, name, place.rules)
             await marker.start()
             marker.checked("pass")
             assert await marker.testing(HOUR)
@@ -176,7 +176,7 @@ def test_who_died_while_testing_is_not_waited_for(place):
 
     async def life(testing):
         async with place.agent() as agent:
-            marker = Marker(agent, name, place.rules)
+            marker = NodeMarker(agent, name, place.rules)
             await marker.start()
             await until(lambda: marker.waiting == 0)
             found = marker.current
@@ -207,7 +207,7 @@ def test_a_clock_that_jumps_ends_a_lease_and_uncovers_nothing_else(place, jump):
     async def life():
         async with place.agent() as agent:
             await tell(agent, place, evicted, mark_states.Set("EVICT", "smoke"))
-            markers = [Marker(agent, node, place.rules, clock) for node in (name, evicted)]
+            markers = [NodeMarker(agent, node, place.rules, clock) for node in (name, evicted)]
             for marker in markers:
                 await marker.start()
                 await until(lambda marker=marker: marker.waiting == 0)

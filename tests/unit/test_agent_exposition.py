@@ -17,7 +17,7 @@ from _health.knowledge import agent as table
 from _health.model import CheckResult, Finding, Measurement, Subject, concluded
 from _health.fleet.judging.policy import Policy
 from _health.fleet.judging.verdict import judge_node
-from autopilot_agent.passes.deep import Deep
+from autopilot_agent.passes.deep import DeepDiagnostics
 from autopilot_agent.passes.engine import Engine, Pass
 from autopilot_agent.http.exposition import Exposition
 from autopilot_agent.cluster.kube import Kube
@@ -53,7 +53,7 @@ class Agent:
         settings = agent_world.settings(**variables)
         self.kube, self.engine = Kube(settings.api_server), Engine(settings)
         self.history = History(settings.periodic_checks, settings.repeat_seconds)
-        self.deep = Deep(settings, self.engine, self.kube, None)
+        self.deep = DeepDiagnostics(settings, self.engine, self.kube, None)
         self.marker = SimpleNamespace(current="WARN", refused=0, waiting=1) if marks else None
         self.exposition = Exposition(self.engine, self.history, self.kube, self.deep, self.marker)
         self.engine.node = {

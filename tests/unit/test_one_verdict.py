@@ -15,7 +15,7 @@ from _health.model import STATUSES, UNKNOWN, CheckResult, Finding, Subject, conc
 from autopilot_agent.cluster.kube import Kube
 from autopilot_agent.fleet import node_row
 from autopilot_agent.http.exposition import Exposition
-from autopilot_agent.passes.deep import Deep
+from autopilot_agent.passes.deep import DeepDiagnostics
 from autopilot_agent.passes.engine import Engine
 from autopilot_agent.passes.history import History, results_that_count
 from autopilot_agent.passes.mark_decision import decide_mark
@@ -63,7 +63,7 @@ def metrics_of(history):
     """Values of the metrics without labels of their own, by name."""
     engine = Engine(AGENT_SETTINGS)
     kube = Kube(AGENT_SETTINGS.api_server)
-    deep = Deep(AGENT_SETTINGS, engine, kube, None)
+    deep = DeepDiagnostics(AGENT_SETTINGS, engine, kube, None)
     text, _type = Exposition(engine, history, kube, deep, None).render("")
     return {
         sample.name: sample.value

@@ -68,7 +68,7 @@ class Counted:
         self.answers.append((path, code))
 
 
-class NoDeep:
+class NoDeepDiagnostics:
     """The node is never idle."""
 
     def __init__(self):
@@ -98,7 +98,7 @@ class Agent:
         self.kube = kube or Kube(chosen.api_server, chosen.api_ca, chosen.api_token_file)
         self.engine = Engine(chosen, command)
         self.limits = limits
-        self.exposition, self.deep = Counted(), deep or NoDeep()
+        self.exposition, self.deep = Counted(), deep or NoDeepDiagnostics()
         #: Options of each run of a check.
         self.runs = []
         for check, answer in dict(says).items():

@@ -23,12 +23,12 @@ from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
 from .http import http_api
 from .fleet import network_checks
 from .passes import volume_claim
-from .passes.deep import Deep
+from .passes.deep import DeepDiagnostics
 from .passes.engine import DEEP, Engine, Pass
 from .http.exposition import Exposition
 from .cluster.kube import Kube
 from .passes.orphans import Reaper
-from .cluster.marker import Marker
+from .cluster.marker import NodeMarker
 from .settings import AgentSettings
 from .passes.history import History
 from .passes.mark_decision import decide_mark
@@ -49,9 +49,9 @@ class Service:
         self.engine = Engine(settings)
         self.history = History(settings.periodic_checks, settings.repeat_seconds)
         self.marker = (
-            Marker(self.kube, settings.node, _rules(settings)) if settings.mark_nodes else None
+            NodeMarker(self.kube, settings.node, _rules(settings)) if settings.mark_nodes else None
         )
-        self.deep = Deep(settings, self.engine, self.kube, self.marker)
+        self.deep = DeepDiagnostics(settings, self.engine, self.kube, self.marker)
         self.exposition = Exposition(self.engine, self.history, self.kube, self.deep, self.marker)
         self.engine.reserve = self.deep.reserved if settings.pod else None
         for part in (volume_claim, network_checks):

@@ -40,7 +40,7 @@ _FIRST_WAIT, _MOST_WAIT = 1.0, 60.0
 _LAST_SECONDS = 3.0
 
 
-class Marker:
+class NodeMarker:
     """Marks one node. `checked` and `ended` never wait for the API server: what cannot be written
     now is written when it is back.
     """

@@ -41,8 +41,8 @@ ALL_PING, SOME_PING = 64, 16
 MOST_IPERF = 64
 
 
-class Fanout:
-    """One agent's way to the others, and to its own engine."""
+class NodeStatusCollector:
+    """Collects the rows of nodes: of the own node from its engine, of each other from its agent."""
 
     def __init__(self, settings: AgentSettings, engine: Engine, peers: Peers) -> None:
         self._settings = settings

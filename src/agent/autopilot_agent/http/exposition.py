@@ -23,10 +23,10 @@ from _health.fleet.output.metrics import Sample
 from _health.model import STATUSES
 from _health.fleet.judging.report import FIT, NodeReport
 
-from ..passes.deep import Deep
+from ..passes.deep import DeepDiagnostics
 from ..passes.engine import Engine, Pass
 from ..cluster.kube import Kube
-from ..cluster.marker import Marker
+from ..cluster.marker import NodeMarker
 from ..passes.history import History, judge_history
 
 MARKS = ("PASS", "WARN", "TESTING", "EVICT")
@@ -39,7 +39,12 @@ _OTHER = "other"
 
 class Exposition(Collector):
     def __init__(
-        self, engine: Engine, history: History, kube: Kube, deep: Deep, marker: Optional[Marker]
+        self,
+        engine: Engine,
+        history: History,
+        kube: Kube,
+        deep: DeepDiagnostics,
+        marker: Optional[NodeMarker],
     ) -> None:
         self._engine, self._history, self._kube, self._deep, self._marker = (
             engine,

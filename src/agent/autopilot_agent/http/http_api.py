@@ -31,7 +31,7 @@ from . import connection_limits, legacy_text
 from .access import Access, Denied, Identity
 from ..passes.engine import Busy, Engine, Stopped
 from ..fleet.agent_token import PEER_HEADER
-from ..fleet.fanout import BEAT, Fanout
+from ..fleet.fanout import BEAT, NodeStatusCollector
 from ..fleet.node_row import Row, could_not_tell, plain
 from ..cluster.kube import Kube
 from .limits import A_MINUTE, AT_ONCE, PEER_A_MINUTE, PEER_AT_ONCE, Buckets, Slots, TooMany
@@ -64,8 +64,8 @@ class Exposition(Protocol):
     def answered(self, path: str, code: int) -> None: ...
 
 
-class Deep(Protocol):
-    """What is needed of `deep.Deep`: the outcome has ``ran``, ``reason``, ``outcome`` and
+class DeepDiagnosticRunner(Protocol):
+    """What is needed of `deep.DeepDiagnostics`: the outcome has ``ran``, ``reason``, ``outcome`` and
     ``results``.
     """
 
@@ -133,7 +133,7 @@ def access_of(settings: AgentSettings, kube: Kube) -> Access:
 def make_app(
     settings: AgentSettings,
     engine: Engine,
-    deep: Deep,
+    deep: DeepDiagnosticRunner,
     kube: Kube,
     health: Callable[[], Optional[str]],
     exposition: Exposition,
@@ -142,7 +142,14 @@ def make_app(
     access = access_of(settings, kube)
     peers = Peers(kube, settings.namespace, settings.service)
     return HttpApi(
-        settings, engine, deep, access, peers, Fanout(settings, engine, peers), health, exposition
+        settings,
+        engine,
+        deep,
+        access,
+        peers,
+        NodeStatusCollector(settings, engine, peers),
+        health,
+        exposition,
     ).app()
 
 
@@ -169,10 +176,10 @@ class HttpApi:
         self,
         settings: AgentSettings,
         engine: Engine,
-        deep: Deep,
+        deep: DeepDiagnosticRunner,
         access: Access,
         peers: Peers,
-        fanout: Fanout,
+        fanout: NodeStatusCollector,
         health: Callable[[], Optional[str]],
         exposition: Exposition,
     ) -> None:

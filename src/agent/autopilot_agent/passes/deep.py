@@ -26,7 +26,7 @@ from _health.model import FAIL, PASS, SKIP, WARN, CheckResult, Finding
 from ..cluster import gpu_reservation
 from .engine import DEEP, Engine, NotNow, Stopped
 from ..cluster.kube import Kube
-from ..cluster.marker import Marker
+from ..cluster.marker import NodeMarker
 from ..settings import AgentSettings
 
 log = logging.getLogger("autopilot")
@@ -61,13 +61,15 @@ class DiagnosticReport:
     results: List[CheckResult] = field(default_factory=list)
 
 
-class Deep:
+class DeepDiagnostics:
+    """Runs deep diagnostics of the own node, one at a time, on GPUs that it reserves before."""
+
     def __init__(
         self,
         settings: AgentSettings,
         engine: Engine,
         kube: Kube,
-        marker: Optional[Marker],
+        marker: Optional[NodeMarker],
         admission: float = ADMISSION,
     ) -> None:
         self._settings = settings
