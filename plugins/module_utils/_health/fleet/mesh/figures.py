@@ -14,12 +14,26 @@ from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Seq
 
 from ...knowledge import network as rules
 from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
-from ...lenient import mapping
+from ...lenient import decode, number
+from .documents import (
+    CollectError,
+    DirectionReading,
+    HandshakeReading,
+    HostReadings,
+    PairLegs,
+    PingsReading,
+    PingTarget,
+    Plan,
+    PlannedPairs,
+    PlannedPings,
+    WindowReading,
+)
 from .observation import Observation
 
-Readings = Mapping[str, Any]
-#: The readings of each pass by host.
-Passes = Sequence[Mapping[str, Readings]]
+#: What each host handed over after each pass, as it came.
+Passes = Sequence[Mapping[str, Any]]
+#: Windows of a host: pings by plane, pairs by plane and round.
+Windows = Dict[Tuple[Any, ...], WindowReading]
 
 #: What `Observation.kind` can be, the deepest first: what comes first explains what comes after at
 #: the same place.
@@ -96,20 +110,19 @@ class Figures(NamedTuple):
     silent: Dict[Tuple[int, str], str]
 
 
-def gather(plans: Sequence[Mapping[str, Any]], passes: Passes) -> Figures:
+def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
     """All figures of the passes; readings that are not understood count as missing."""
     found = Figures([], [], [], [], {})
     for turn, (plan, collected) in enumerate(zip(plans, passes), 1):
         readings = {host: _of_this_pass(plan, collected.get(host)) for host in plan["hosts"]}
-        entries = {host: _windows(readings.get(host)) for host in plan["hosts"]}
-        if plan.get("ping"):
-            _gather_pings(found, plan, turn, entries)
-        if plan.get("pairs"):
-            _gather_pairs(found, plan, turn, entries)
-        silent = [host for host in _taking_part(plan) if not _has_answered(readings.get(host))]
-        found.silent.update(
-            {(turn, host): str(mapping(readings.get(host)).get("reason") or "") for host in silent}
-        )
+        entries = {host: _windows(own) for host, own in readings.items()}
+        ping, pairs = plan.get("ping"), plan.get("pairs")
+        if ping:
+            _gather_pings(found, plan, ping, turn, entries)
+        if pairs:
+            _gather_pairs(found, plan, pairs, turn, entries)
+        silent = [host for host in _taking_part(plan) if not _has_answered(readings[host])]
+        found.silent.update({(turn, host): readings[host].get("reason", "") for host in silent})
     return _believed(found)
 
 
@@ -140,110 +153,82 @@ def _believed(found: Figures) -> Figures:
     return found._replace(legs=list(legs.values()), handshakes=list(handshakes.values()))
 
 
-def _of_this_pass(plan: Mapping[str, Any], readings: Any) -> Any:
+def _of_this_pass(plan: Plan, collected: Any) -> HostReadings:
     """A host's readings, but none of another run's or pass's: whom it met then says nothing of the
     partners it has now.
     """
-    own = mapping(readings)
+    own = decode(HostReadings, collected)
     if own.get("run") in (None, plan["run"]) and own.get("pass") in (None, plan["pass"]):
-        return readings
+        return own
     return {
         "state": "none",
         "reason": f"what it handed over is of run {own.get('run')}, pass {own.get('pass')}",
     }
 
 
-def _taking_part(plan: Mapping[str, Any]) -> Set[str]:
-    hosts = plan["hosts"]
+def _taking_part(plan: Plan) -> Set[str]:
+    hosts, pairs, ping = plan["hosts"], plan.get("pairs"), plan.get("ping")
     members = {
         hosts[place]
-        for one in (plan.get("pairs") or {}).get("rounds", [])
+        for one in (pairs["rounds"] if pairs else [])
         for pair in one["pairs"]
         for place in pair[1:]
     }
-    for peers in (plan.get("ping") or {}).get("peers", []):
+    for peers in ping["peers"] if ping else []:
         members.update(hosts[place] for place, own in enumerate(peers) if own)
     return members
 
 
-def _has_answered(readings: Any) -> bool:
-    return (
-        isinstance(readings, dict)
-        and readings.get("state") in ("done", "running", "replaced")
-        and isinstance(readings.get("windows"), list)
-    )
+def _has_answered(readings: HostReadings) -> bool:
+    return readings.get("state") in ("done", "running", "replaced") and "windows" in readings
 
 
-def _windows(readings: Any) -> Dict[Any, Dict[str, Any]]:
-    """A host's windows: pings by plane, pairs by plane and round."""
+def _windows(readings: HostReadings) -> Windows:
     if not _has_answered(readings):
         return {}
-    windows = [window for window in readings["windows"] if isinstance(window, dict)]
     return {
         ("ping", window.get("plane"))
         if window.get("kind") == "ping"
         else ("pair", window.get("plane"), window.get("round")): window
-        for window in windows
+        for window in readings["windows"]
     }
 
 
-def _count(value: Any) -> int:
-    return value if isinstance(value, int) and not isinstance(value, bool) and value > 0 else 0
-
-
-def _number(value: Any) -> Optional[float]:
-    return (
-        float(value)
-        if isinstance(value, (int, float))
-        and not isinstance(value, bool)
-        and 0 <= value < float("inf")
-        else None
-    )
-
-
-def _trouble(window: Optional[Mapping[str, Any]]) -> Optional[str]:
+def _trouble(window: Optional[WindowReading]) -> Optional[str]:
     """Why a window gave nothing; None when it did."""
     if window is None:
         return "it gave no answer"
     error = window.get("error")
-    return str(error.get("message") or error.get("reason")) if isinstance(error, dict) else None
+    return None if error is None else error.get("message") or error.get("reason") or "no reason"
 
 
 # ---- pings ----
 
 
 def _gather_pings(
-    found: Figures,
-    plan: Mapping[str, Any],
-    turn: int,
-    entries: Mapping[str, Dict[Any, Dict[str, Any]]],
+    found: Figures, plan: Plan, ping: PlannedPings, turn: int, entries: Mapping[str, Windows]
 ) -> None:
     hosts = plan["hosts"]
-    for plane, peers in zip(plan["planes"], plan["ping"]["peers"]):
+    for plane, peers in zip(plan["planes"], ping["peers"]):
         for place, own in enumerate(peers):
             host = hosts[place]
             window = entries[host].get(("ping", plane["name"]))
             trouble = _trouble(window)
-            targets = mapping(mapping(window).get("targets"))
+            targets = window.get("targets", {}) if window else {}
             for peer in (hosts[other] for other in own):
-                echo = (
-                    None if trouble else _echo(plane["name"], host, peer, turn, targets.get(peer))
-                )
+                target = targets.get(peer, PingTarget())
+                echo = None if trouble else _echo(plane["name"], host, peer, turn, target)
                 if echo:
                     found.echoes.append(echo)
                 else:
-                    message = trouble or str(
-                        mapping(mapping(mapping(targets.get(peer)).get("small")).get("error")).get(
-                            "message"
-                        )
-                        or "fping gave no figure"
-                    )
+                    error = target.get("small", PingsReading()).get("error", CollectError())
+                    message = trouble or error.get("message") or "fping gave no figure"
                     found.missed.append(Missed("ping_mesh", plane["name"], host, peer, message))
 
 
-def _echo(plane: str, source: str, target: str, turn: int, reading: Any) -> Optional[Echo]:
-    small, big = mapping(mapping(reading).get("small")), mapping(mapping(reading).get("big"))
-    sent, received = _count(small.get("sent")), _count(small.get("received"))
+def _echo(plane: str, source: str, target: str, turn: int, reading: PingTarget) -> Optional[Echo]:
+    small, big = reading.get("small", PingsReading()), reading.get("big", PingsReading())
+    sent, received = small.get("sent", 0), small.get("received", 0)
     if not sent or received > sent:
         return None
     return Echo(
@@ -253,10 +238,10 @@ def _echo(plane: str, source: str, target: str, turn: int, reading: Any) -> Opti
         turn,
         sent,
         received,
-        _number(small.get("p50_ms")),
-        _count(big.get("size")),
-        _count(big.get("sent")),
-        min(_count(big.get("received")), _count(big.get("sent"))),
+        number(small.get("p50_ms"), 0),
+        big.get("size", 0),
+        big.get("sent", 0),
+        min(big.get("received", 0), big.get("sent", 0)),
     )
 
 
@@ -264,20 +249,17 @@ def _echo(plane: str, source: str, target: str, turn: int, reading: Any) -> Opti
 
 
 def _gather_pairs(
-    found: Figures,
-    plan: Mapping[str, Any],
-    turn: int,
-    entries: Mapping[str, Dict[Any, Dict[str, Any]]],
+    found: Figures, plan: Plan, pairs: PlannedPairs, turn: int, entries: Mapping[str, Windows]
 ) -> None:
     hosts = plan["hosts"]
-    for number, one in enumerate(plan["pairs"]["rounds"]):
+    for turn_of_pairs, one in enumerate(pairs["rounds"]):
         for plane_place, client_place, server_place in one["pairs"]:
             plane, client, server = (
                 plan["planes"][plane_place]["name"],
                 hosts[client_place],
                 hosts[server_place],
             )
-            key = ("pair", plane, number)
+            key = ("pair", plane, turn_of_pairs)
             _gather_pair(
                 found,
                 plane,
@@ -287,14 +269,16 @@ def _gather_pairs(
             )
 
 
-def _gather_pair(
-    found: Figures, plane: str, turn: int, client: Tuple[str, Any], server: Tuple[str, Any]
-) -> None:
+#: A host of a pair and what it collected.
+_End = Tuple[str, Optional[WindowReading]]
+
+
+def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _End) -> None:
     troubles = {host: _trouble(window) for host, window in (client, server)}
-    legs = mapping(mapping(client[1]).get("legs"))
+    legs = (client[1] or WindowReading()).get("legs", PairLegs())
     got = [
-        _leg(plane, client[0], server[0], turn, legs.get("transmit")),
-        _leg(plane, server[0], client[0], turn, legs.get("receive")),
+        _leg(plane, client[0], server[0], turn, legs.get("transmit", DirectionReading())),
+        _leg(plane, server[0], client[0], turn, legs.get("receive", DirectionReading())),
     ]
     if any(leg.rate is not None for leg in got):
         found.legs.extend(got)
@@ -309,18 +293,19 @@ def _gather_pair(
     found.legs.extend(got)
     if all(leg.reason in _SILENT for leg in got):
         for (source, own), (target, window) in ((client, server), (server, client)):
-            sent, heard = mapping(mapping(own).get("hello")), mapping(mapping(window).get("hello"))
+            sent, heard = (
+                (seen or WindowReading()).get("hello", HandshakeReading()) for seen in (own, window)
+            )
             # Silence is evidence only where one end spoke and the other could listen.
-            if heard.get("heard") or (_count(sent.get("sent")) and not heard.get("error")):
+            if heard.get("heard") or (sent.get("sent") and not heard.get("error")):
                 found.handshakes.append(
-                    SeenHandshake(plane, source, target, turn, _count(heard.get("heard")))
+                    SeenHandshake(plane, source, target, turn, heard.get("heard", 0))
                 )
 
 
-def _leg(plane: str, source: str, target: str, turn: int, reading: Any) -> Leg:
-    reading = mapping(reading)
-    error = mapping(reading.get("error"))
-    rate = None if error else _number(reading.get("bits_per_second"))
+def _leg(plane: str, source: str, target: str, turn: int, reading: DirectionReading) -> Leg:
+    error = reading.get("error", CollectError())
+    rate = None if "error" in reading else number(reading.get("bits_per_second"), 0)
     if rate is None:
         return Leg(
             plane,
@@ -328,25 +313,24 @@ def _leg(plane: str, source: str, target: str, turn: int, reading: Any) -> Leg:
             target,
             turn,
             None,
-            reason=str(error.get("reason") or "not_run"),
-            message=str(error.get("message") or "was not run"),
+            reason=error.get("reason") or "not_run",
+            message=error.get("message") or "was not run",
         )
     cpus = [
         cpu
         for cpu in (
-            _number(reading.get("cpu_local_percent")),
-            _number(reading.get("cpu_remote_percent")),
+            number(reading.get("cpu_local_percent"), 0),
+            number(reading.get("cpu_remote_percent"), 0),
         )
         if cpu is not None
     ]
-    retransmits = reading.get("retransmits")
     return Leg(
         plane,
         source,
         target,
         turn,
         rate,
-        _count(retransmits) if isinstance(retransmits, int) else None,
+        reading.get("retransmits"),
         max(cpus) if cpus else None,
         rounds=1,
     )
@@ -376,10 +360,10 @@ class Expected(NamedTuple):
 LinkClass = Tuple[str, Optional[float]]
 
 
-def link_classes(plan: Mapping[str, Any]) -> Dict[Tuple[str, str], Optional[float]]:
+def link_classes(plan: Plan) -> Dict[Tuple[str, str], Optional[float]]:
     """The link speed of each plane and host, in bits/s."""
     return {
-        (plane["name"], host): _number(member.get("speed")) or None
+        (plane["name"], host): number(member.get("speed"), 0) or None
         for plane in plan["planes"]
         for host, member in zip(plan["hosts"], plane["members"])
         if member
@@ -391,7 +375,7 @@ def class_of(speeds: Mapping[Tuple[str, str], Optional[float]], leg: Leg) -> Lin
     return leg.plane, min(one for one in both if one is not None) if None not in both else None
 
 
-def expectations(plan: Mapping[str, Any], legs: Iterable[Leg]) -> Dict[LinkClass, Expected]:
+def expectations(plan: Plan, legs: Iterable[Leg]) -> Dict[LinkClass, Expected]:
     """What is expected by plane and link class: the operator's word, else what the fleet shows,
     else the link's speed.
 
@@ -403,7 +387,7 @@ def expectations(plan: Mapping[str, Any], legs: Iterable[Leg]) -> Dict[LinkClass
     for leg in legs:
         if leg.rate is not None:
             by_class.setdefault(class_of(speeds, leg), []).append(leg)
-    minimum = _number(mapping(plan["options"].get("iperf3_pairs")).get("minimum"))
+    minimum = number(plan["options"].get("iperf3_pairs", {}).get("minimum"), 0)
     return {
         key: _expected(key[1], several, minimum * 1e9 if minimum else None)
         for key, several in by_class.items()
@@ -494,7 +478,7 @@ class Observed(NamedTuple):
 
 
 def observe(
-    plan: Mapping[str, Any], figures: Figures, expected: Mapping[LinkClass, Expected], turn: int
+    plan: Plan, figures: Figures, expected: Mapping[LinkClass, Expected], turn: int
 ) -> Observed:
     """What the figures of one pass say."""
     observed = Observed({}, {}, {}, {})
@@ -569,10 +553,9 @@ def _by_pair(echoes: Iterable[Echo]) -> Dict[Key, List[Echo]]:
 
 
 def _observe_pings(
-    observed: Observed, plan: Mapping[str, Any], echoes: Sequence[Echo], usual: Mapping[str, float]
+    observed: Observed, plan: Plan, echoes: Sequence[Echo], usual: Mapping[str, float]
 ) -> None:
-    options = mapping(plan["options"].get("ping_mesh"))
-    most_loss = _number(options.get("maximum_loss"))
+    most_loss = number(plan["options"].get("ping_mesh", {}).get("maximum_loss"), 0)
     share = (rules.MAXIMUM_LOSS if most_loss is None else most_loss) / 100
     limits = latency_limits(plan, usual)
     mtus = {
@@ -625,16 +608,16 @@ def _delay(echoes: Sequence[Echo]) -> Optional[float]:
     return min(delays) if delays else None
 
 
-def _fits(mtus: Mapping[Tuple[str, str], Any], echo: Echo) -> bool:
-    own, other = (_number(mtus.get((echo.plane, host))) for host in (echo.source, echo.target))
+def _fits(mtus: Mapping[Tuple[str, str], Optional[int]], echo: Echo) -> bool:
+    own, other = (mtus.get((echo.plane, host)) for host in (echo.source, echo.target))
     return not own or not other or own <= other
 
 
-def latency_limits(plan: Mapping[str, Any], usual: Mapping[str, float]) -> Dict[str, float]:
+def latency_limits(plan: Plan, usual: Mapping[str, float]) -> Dict[str, float]:
     """The longest median round trip that is accepted, in ms by plane: the operator's word, or what
     is well beyond the usual.
     """
-    limit = _number(mapping(plan["options"].get("ping_mesh")).get("maximum_latency"))
+    limit = number(plan["options"].get("ping_mesh", {}).get("maximum_latency"), 0)
     return {
         plane: limit or max(rules.LATENCY_FACTOR * delay, rules.LATENCY_LEAST_MS)
         for plane, delay in usual.items()
@@ -652,10 +635,7 @@ def usual_delays(echoes: Iterable[Echo]) -> Dict[str, float]:
 
 
 def _observe_rates(
-    observed: Observed,
-    plan: Mapping[str, Any],
-    legs: Sequence[Leg],
-    expected: Mapping[LinkClass, Expected],
+    observed: Observed, plan: Plan, legs: Sequence[Leg], expected: Mapping[LinkClass, Expected]
 ) -> None:
     speeds = link_classes(plan)
     for leg in legs:

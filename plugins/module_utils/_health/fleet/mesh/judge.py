@@ -9,7 +9,19 @@ link, a path from rack to rack) is nobody's fault here: it is a finding of the r
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple
+from typing import (
+    Any,
+    Dict,
+    Iterable,
+    List,
+    Mapping,
+    NamedTuple,
+    Optional,
+    Sequence,
+    Set,
+    Tuple,
+    cast,
+)
 
 from ...knowledge.network import FLEET_SHARE, LINK_SHARE
 from ...model import (
@@ -25,6 +37,7 @@ from ...model import (
     concluded,
 )
 from . import localise
+from .documents import Matrix, MeshCause, MeshDocument, MeshExpectation, MissedMeasurement, Plan
 from .figures import Expected, Leg, Passes, quantile, rate_text
 from .view import CHECKS, IPERF, PING, Explained, View
 from .messages import (
@@ -51,10 +64,10 @@ class Judged(NamedTuple):
     results: Dict[str, List[CheckResult]]
     findings: List[Tuple[str, Finding]]
     #: What goes into the run document.
-    document: Dict[str, Any]
+    document: MeshDocument
 
 
-def judge(plans: Sequence[Mapping[str, Any]], passes: Passes) -> Judged:
+def judge(plans: Sequence[Plan], passes: Passes) -> Judged:
     """Judge one or two passes; ``passes`` holds what each pass's hosts collected, in the order of
     the plans.
     """
@@ -71,7 +84,7 @@ def judge(plans: Sequence[Mapping[str, Any]], passes: Passes) -> Judged:
     return Judged(results, findings, _document(view, plans, causes))
 
 
-def planned(plan: Mapping[str, Any]) -> Judged:
+def planned(plan: Plan) -> Judged:
     """What would run, as check mode tells it."""
     view = View([plan], [{}])
     results: Dict[str, List[CheckResult]] = {}
@@ -98,7 +111,7 @@ def planned(plan: Mapping[str, Any]) -> Judged:
         [],
         {
             "hosts": list(plan["hosts"]),
-            "plans": [dict(plan)],
+            "plans": [plan],
             "matrices": [],
             "causes": [],
             "expected": [],
@@ -107,9 +120,7 @@ def planned(plan: Mapping[str, Any]) -> Judged:
     )
 
 
-def second_pass(
-    plan: Mapping[str, Any], readings: Mapping[str, Mapping[str, Any]]
-) -> List[Tuple[str, str, str]]:
+def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str, str]]:
     """Pairs (plane, host, host) whose measurement would confirm or clear what the first pass
     suspects.
     """
@@ -568,23 +579,21 @@ def _uneven(plane: str, expected: Expected) -> Optional[Finding]:
 # ---- the document ----
 
 
-def _document(
-    view: View, plans: Sequence[Mapping[str, Any]], causes: Sequence[Explained]
-) -> Dict[str, Any]:
+def _document(view: View, plans: Sequence[Plan], causes: Sequence[Explained]) -> MeshDocument:
     return {
         "hosts": list(view.plan["hosts"]),
-        "plans": [dict(plan) for plan in plans],
+        "plans": list(plans),
         "matrices": _matrices(view),
         "causes": [_cause(view, one) for one in causes],
         "expected": [
-            {"plane": plane, "link_speed": speed, **expected._asdict()}
+            cast(MeshExpectation, {"plane": plane, "link_speed": speed, **expected._asdict()})
             for (plane, speed), expected in sorted(view.expected.items(), key=str)
         ],
-        "missed": [one._asdict() for one in view.figures.missed[:1000]],
+        "missed": [cast(MissedMeasurement, one._asdict()) for one in view.figures.missed[:1000]],
     }
 
 
-def _cause(view: View, one: Explained) -> Dict[str, Any]:
+def _cause(view: View, one: Explained) -> MeshCause:
     cause = one.cause
     return {
         "check": one.check,
@@ -598,12 +607,12 @@ def _cause(view: View, one: Explained) -> Dict[str, Any]:
     }
 
 
-def _matrices(view: View) -> List[Dict[str, Any]]:
+def _matrices(view: View) -> List[Matrix]:
     """Figures by plane as cells ``[from, to, value]``, numbers of hosts in ``hosts``; the last
     pass's figure, null where there is none.
     """
     places = view.places
-    matrices = []
+    matrices: List[Matrix] = []
     for plane in view.planes:
         rates = {
             (leg.source, leg.target): leg.rate for leg in view.figures.legs if leg.plane == plane

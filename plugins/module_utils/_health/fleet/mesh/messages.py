@@ -126,8 +126,9 @@ def interface_of(view: View, host: str, plane: Optional[str]) -> Optional[str]:
     """What the host calls its interface on the plane."""
     place = view.places[host]
     for one in view.plan["planes"]:
-        if one["name"] == plane and one["members"][place]:
-            return str(one["members"][place]["interface"])
+        member = one["members"][place]
+        if one["name"] == plane and member:
+            return member["interface"]
     return plane
 
 

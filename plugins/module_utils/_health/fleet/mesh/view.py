@@ -29,6 +29,7 @@ from .figures import (
     united,
     usual_delays,
 )
+from .documents import Plan
 from .localise import Cause
 from .observation import Observation
 
@@ -66,14 +67,15 @@ class Explained(NamedTuple):
         return {self.check} | {IPERF if one.directed else PING for one in following}
 
 
-def _planned_planes(plan: Mapping[str, Any]) -> Dict[Tuple[str, int], Set[int]]:
+def _planned_planes(plan: Plan) -> Dict[Tuple[str, int], Set[int]]:
     """The places of the planes that a host is measured on, by check and place of the host."""
     planned: Dict[Tuple[str, int], Set[int]] = {}
-    for measured in (plan.get("pairs") or {}).get("rounds", []):
+    pairs, ping = plan.get("pairs"), plan.get("ping")
+    for measured in pairs["rounds"] if pairs else []:
         for plane, *ends in measured["pairs"]:
             for place in ends:
                 planned.setdefault((IPERF, place), set()).add(plane)
-    for plane, peers in enumerate((plan.get("ping") or {}).get("peers", [])):
+    for plane, peers in enumerate(ping["peers"] if ping else []):
         for place, pinged in enumerate(peers):
             if pinged:
                 planned.setdefault((PING, place), set()).add(plane)
@@ -83,7 +85,7 @@ def _planned_planes(plan: Mapping[str, Any]) -> Dict[Tuple[str, int], Set[int]]:
 class View:
     """The figures of a run with what was expected of them."""
 
-    def __init__(self, plans: Sequence[Mapping[str, Any]], passes: Passes) -> None:
+    def __init__(self, plans: Sequence[Plan], passes: Passes) -> None:
         self.plan = plans[0]
         self.groups: Dict[str, str] = {
             host: group for host, group in zip(self.plan["hosts"], self.plan["groups"]) if group
@@ -118,8 +120,7 @@ class View:
             if member
         ]
         self.headers = {
-            plane: PING_HEADERS[6 if ":" in str(member["address"]) else 4]
-            for plane, member in members
+            plane: PING_HEADERS[6 if ":" in member["address"] else 4] for plane, member in members
         }
         self.planes = [plane["name"] for plane in self.plan["planes"]]
         self.places = {host: place for place, host in enumerate(self.plan["hosts"])}
