@@ -11,7 +11,7 @@ for a GPU that is slow with several others, else one for the pair.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, TypedDict
 
 from ..devices import pcie_state
 from ..system.bounded import Child, wait
@@ -39,7 +39,8 @@ from ...model import (
     normalise_pci,
     worst,
 )
-from ..devices.nvlink_state import links_of
+from ..devices.measured import ComparisonReading
+from ..devices.nvlink_state import NvlinkReading, links_of
 from ...lenient import mapping, positive, whole_number
 from ..framework.cuda_findings import (
     ENOUGH_PEERS,
@@ -48,13 +49,20 @@ from ..framework.cuda_findings import (
     PEER_WARN,
     STOP_SECONDS,
     Gate,
+    MeasuredGpu,
     cuda_finding,
     doubted,
     in_turn,
     lost_meanwhile,
     middle,
 )
-from ..framework.driver_findings import judge_gpus, listed_gpus, mishap_findings, read_parts
+from ..framework.driver_findings import (
+    MishapReading,
+    all_gpus,
+    judge_gpus,
+    mishap_findings,
+    read_parts,
+)
 
 NAME = "gpu_link"
 #: Parts of a direct connection's nominal rate below which it is broken, and worth a look, where no
@@ -71,11 +79,47 @@ NVLINK, PCIE = "nvlink", "pcie"
 # --- measuring ---
 
 
+class LinkGpu(MeasuredGpu, total=False):
+    #: ``active`` and ``remote`` of each.
+    links: List[NvlinkReading]
+    #: Addresses of the PCIe bridges above it, the host's first.
+    bridges: List[str]
+    numa_node: Optional[int]
+
+
+#: One direction between two GPUs, given by their indexes; without ``access`` there is no more.
+PairReading = TypedDict(
+    "PairReading",
+    {
+        "from": int,
+        "to": int,
+        "access": bool,
+        "samples": List[float],
+        "bytes_per_second": float,
+        "copies": int,
+        "verified": ComparisonReading,
+    },
+    total=False,
+)
+
+
+class LinkReadings(TypedDict, total=False):
+    driver_version: Optional[str]
+    gpus: List[Optional[LinkGpu]]
+    pairs: List[PairReading]
+    #: An error of CUDA, with the indexes of the ``gpus`` that it is about.
+    cuda_error: Any
+    mishap: MishapReading
+    #: What was being copied, empty when nothing was.
+    phase: str
+    no_time: bool
+    #: See `busy_gate.look`.
+    gate: Any
+    after: Any
+
+
 def measure(probe: Probe) -> Readings:
-    """``gpus``, each with ``links`` (``{"active", "remote"}``), ``bridges`` (their addresses, the
-    host's first) and ``numa_node``; ``pairs`` (see `peers.between`), ``cuda_error`` and ``mishap``
-    (what kept the measurement from its end); ``gate`` and ``after`` (see `gate.look`).
-    """
+    """`LinkReadings`."""
 
     def together(readings: Readings, until: float) -> None:
         free = [gpu for gpu in readings["gpus"] if "error" not in gpu and not gpu.get("withheld")]
@@ -123,8 +167,8 @@ def _measure(probe: Probe, gpus: List[Dict[str, Any]], until: float) -> Readings
 class _Pair(NamedTuple):
     """One direction between two GPUs."""
 
-    one: Dict[str, Any]
-    other: Dict[str, Any]
+    one: LinkGpu
+    other: LinkGpu
     #: NVLINK or PCIE, and how many links.
     kind: str
     links: int
@@ -132,7 +176,7 @@ class _Pair(NamedTuple):
     group: Tuple[Any, ...]
     access: bool
     rate: Optional[float]
-    verified: Dict[str, Any]
+    verified: ComparisonReading
 
     def __str__(self) -> str:
         return f"GPU {self.one.get('index')} to {self.other.get('index')}"
@@ -146,17 +190,16 @@ class _Slow(NamedTuple):
     expected: Expectation
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    readings = readings if isinstance(readings, dict) else {}
-    gpus = listed_gpus(readings)
+def judge(readings: LinkReadings, options: Options) -> CheckResult:
+    gpus = all_gpus(readings.get("gpus"))
     answering = [gpu for gpu in gpus if not gpu.get("error")]
     if len(gpus) == 1 and answering:
         return CheckResult(NAME, SKIP, "one GPU, so there is no pair to measure")
     gates = Gate(readings, gpus, options.get("force") is True)
-    pairs = _pairs(readings.get("pairs"), answering)
+    pairs = _pairs(readings.get("pairs", []), answering)
     found = (
         gates.findings
-        + mishap_findings(mapping(readings.get("mishap")), NODE)
+        + mishap_findings(readings.get("mishap", {}), NODE)
         + _error_findings(readings.get("cuda_error"), answering)
     )
     found += (
@@ -166,7 +209,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     )
     told = worst([one.status for one in found]) in (UNKNOWN, FAIL)
 
-    def judge_gpu(gpu: Dict[str, Any], subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
+    def judge_gpu(gpu: LinkGpu, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
         if gates.explains(gpu, subject):
             return [], []
         met = [
@@ -197,15 +240,14 @@ def judge(readings: Readings, options: Options) -> CheckResult:
     )
 
 
-def _pairs(given: Any, gpus: List[Dict[str, Any]]) -> List[_Pair]:
-    by_index = {gpu.get("index"): gpu for gpu in gpus if isinstance(gpu.get("index"), int)}
+def _pairs(given: List[PairReading], gpus: List[LinkGpu]) -> List[_Pair]:
+    by_index = {gpu["index"]: gpu for gpu in gpus if "index" in gpu}
     found = []
-    for pair in [one for one in given if isinstance(one, dict)] if isinstance(given, list) else []:
-        one, other = (
-            by_index.get(pair[key]) if isinstance(pair.get(key), int) else None
-            for key in ("from", "to")
-        )
-        if one is None or other is None or one is other or not isinstance(pair.get("access"), bool):
+    for pair in given:
+        if not ("from" in pair and "to" in pair and "access" in pair):
+            continue
+        one, other = by_index.get(pair["from"]), by_index.get(pair["to"])
+        if one is None or other is None or one is other:
             continue
         links = _links_between(one, other)
         group = (
@@ -222,18 +264,18 @@ def _pairs(given: Any, gpus: List[Dict[str, Any]]) -> List[_Pair]:
                 group,
                 pair["access"],
                 positive(pair.get("bytes_per_second")),
-                mapping(pair.get("verified")),
+                pair.get("verified", {}),
             )
         )
     return found
 
 
-def _links_between(one: Dict[str, Any], other: Dict[str, Any]) -> int:
+def _links_between(one: LinkGpu, other: LinkGpu) -> int:
     """NVLinks over which one GPU reaches another: those that end there, or all that end at a switch
     where the other has such too.
     """
     active = [
-        [mapping(link.get("remote")) for link in _links(gpu) if link.get("active") is True]
+        [link.get("remote") or {} for link in gpu.get("links", []) if link.get("active")]
         for gpu in (one, other)
     ]
     switched = [
@@ -241,30 +283,19 @@ def _links_between(one: Dict[str, Any], other: Dict[str, Any]) -> int:
     ]
     if all(switched):
         return min(switched)
-    return sum(
-        1
-        for remote in active[0]
-        if isinstance(remote.get("pci"), str)
-        and normalise_pci(remote["pci"]) == normalise_pci(str(other.get("pci")))
-    )
+    ends = [remote.get("pci") for remote in active[0]]
+    pci = normalise_pci(str(other.get("pci")))
+    return sum(1 for end in ends if end is not None and normalise_pci(end) == pci)
 
 
-def _links(gpu: Dict[str, Any]) -> List[Dict[str, Any]]:
-    links = gpu.get("links")
-    return [link for link in links if isinstance(link, dict)] if isinstance(links, list) else []
-
-
-def _distance(one: Dict[str, Any], other: Dict[str, Any]) -> Tuple[str, ...]:
+def _distance(one: LinkGpu, other: LinkGpu) -> Tuple[str, ...]:
     """How far two GPUs are from each other over PCIe: below one switch, on one NUMA node, or on
     two.
     """
-    first, second = (
-        gpu["bridges"] if isinstance(gpu.get("bridges"), list) else [] for gpu in (one, other)
-    )
-    if any(bridge in second for bridge in first):
+    if set(one.get("bridges", [])) & set(other.get("bridges", [])):
         return ("one switch",)
-    nodes = [gpu.get("numa_node") for gpu in (one, other)]
-    return ("one NUMA node",) if nodes[0] == nodes[1] else ("two NUMA nodes",)
+    same = one.get("numa_node") == other.get("numa_node")
+    return ("one NUMA node",) if same else ("two NUMA nodes",)
 
 
 def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
@@ -320,7 +351,7 @@ def _floors(pair: _Pair) -> Optional[Tuple[float, float]]:
     return floors_of(pair.one.get("name"), pair.links)
 
 
-def floors_of(model: Any, links: int) -> Optional[Tuple[float, float]]:
+def floors_of(model: Optional[str], links: int) -> Optional[Tuple[float, float]]:
     """The same for two GPUs of a model with so many links between them."""
     row = nvlinks_of(model)
     if row is None:
@@ -388,11 +419,11 @@ def _findings_of(slow: List[_Slow], pairs: List[_Pair], gates: Gate) -> List[Fin
     return found
 
 
-def _guilty(slow: List[_Slow], pairs: List[_Pair]) -> Optional[Dict[str, Any]]:
+def _guilty(slow: List[_Slow], pairs: List[_Pair]) -> Optional[LinkGpu]:
     """The GPU that is slow with the most others, when these are at least two and more than half of
     those it was measured with.
     """
-    counted: List[Tuple[int, Dict[str, Any]]] = []
+    counted: List[Tuple[int, LinkGpu]] = []
     for gpu in [end for one in slow for end in (one.pair.one, one.pair.other)]:
         partners = {
             index
@@ -411,8 +442,8 @@ def _guilty(slow: List[_Slow], pairs: List[_Pair]) -> Optional[Dict[str, Any]]:
     return max(counted, key=lambda one: one[0])[1] if counted else None
 
 
-def _of(pair: _Pair) -> Tuple[Any, Any]:
-    return pair.one.get("index"), pair.other.get("index")
+def _of(pair: _Pair) -> Tuple[int, int]:
+    return pair.one["index"], pair.other["index"]
 
 
 def _over(pair: _Pair) -> str:
@@ -485,7 +516,7 @@ def _access_findings(pairs: List[_Pair]) -> List[Finding]:
     return found
 
 
-def _error_findings(error: Any, gpus: List[Dict[str, Any]]) -> List[Finding]:
+def _error_findings(error: Any, gpus: List[LinkGpu]) -> List[Finding]:
     error = mapping(error)
     if not error:
         return []
@@ -494,7 +525,7 @@ def _error_findings(error: Any, gpus: List[Dict[str, Any]]) -> List[Finding]:
     return [cuda_finding(error, gpu_subject(blamed) if blamed else NODE)]
 
 
-def _measurements(gpu: Dict[str, Any], pairs: List[_Pair]) -> List[Measurement]:
+def _measurements(gpu: LinkGpu, pairs: List[_Pair]) -> List[Measurement]:
     """The slowest direction of a GPU by what it goes over: a matrix of pairs is for the readings."""
     measured = []
     for kind in (NVLINK, PCIE):
@@ -537,6 +568,7 @@ CHECK = Check(
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
+    readings=LinkReadings,
     deadline=deadline,
     grace=2.0,
     options={"minimum": {"type": "float"}, "force": {"type": "bool", "default": False}},
