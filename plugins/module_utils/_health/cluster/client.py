@@ -12,10 +12,21 @@ from __future__ import annotations
 
 import json
 import random
-from typing import Any, Callable, Dict, Generator, List, NamedTuple, Optional, TypeVar, Union
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Generator,
+    List,
+    NamedTuple,
+    Optional,
+    TypedDict,
+    TypeVar,
+    Union,
+)
 from urllib.parse import quote
 
-from ..lenient import mapping, mappings_in
+from ..lenient import decode, mapping, mappings_in
 
 JSON, MERGE, STRATEGIC, APPLY = (
     "application/json",
@@ -44,12 +55,27 @@ _MOST_WORDS = 400
 _REASONS = {429: "TooManyRequests"}
 
 
+#: An object as the API has it: to send it, to send it back, or before it is decoded.
+ApiObject = Dict[str, Any]
+
+
+class ObjectMetadata(TypedDict, total=False):
+    name: str
+    uid: str
+    resourceVersion: str
+    labels: Dict[str, str]
+    annotations: Dict[str, str]
+    finalizers: List[str]
+    creationTimestamp: str
+    deletionTimestamp: str
+
+
 class Request(NamedTuple):
     """What to ask: ``path`` as `path_of` makes it, ``body`` for JSON."""
 
     method: str
     path: str
-    body: Optional[Dict[str, Any]] = None
+    body: Optional[ApiObject] = None
     query: Dict[str, str] = {}
     content_type: str = JSON
     accept: str = JSON
@@ -166,12 +192,17 @@ def path_of(*parts: str) -> str:
     return "/" + "/".join([parts[0].strip("/")] + [quote(part, safe="") for part in parts[1:]])
 
 
+def metadata_of(one: ApiObject) -> ObjectMetadata:
+    """An object's metadata."""
+    return decode(ObjectMetadata, one.get("metadata"))
+
+
 def items(
     path: str,
     query: Optional[Dict[str, str]] = None,
     metadata_only: bool = False,
     page: int = PAGE,
-    keep: Callable[[Dict[str, Any]], List[Any]] = lambda one: [one],
+    keep: Callable[[ApiObject], List[Any]] = lambda one: [one],
 ) -> Procedure[List[Any]]:
     """What ``keep`` takes of each object of a list, page by page; from the beginning, once, where
     it went out of date meanwhile.

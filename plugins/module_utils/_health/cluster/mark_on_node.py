@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, List, NamedTuple, Optional
+from typing import Any, Dict, List, NamedTuple, Optional, Tuple, TypedDict
 
 from ..knowledge.marks import (
     CONDITION,
@@ -24,6 +24,7 @@ from ..knowledge.marks import (
     TESTING,
     WARN,
 )
+from .client import ApiObject, ObjectMetadata
 from .mark_states import (
     FOUND_LEASE,
     Event,
@@ -35,7 +36,7 @@ from .mark_states import (
     TestingEnded,
     step,
 )
-from ..lenient import mapping
+from ..lenient import decode, mapping, text
 from ..times import format_utc, parse_stamp, stamp_of
 
 #: Characters of a reason, of the tests and of a name that are written down; all annotations of a
@@ -44,6 +45,57 @@ MOST_REASON, MOST_TESTS, MOST_NAME = 300, 2000, 100
 #: Seconds after which a pass without news says in the condition that somebody still looks.
 HEARTBEAT = 1800.0
 _BY_HAND = "the label was set by hand"
+#: Labels or annotations to write; None removes one.
+Wanted = Dict[str, Optional[str]]
+
+
+class NodeSpec(TypedDict, total=False):
+    #: As they are, since a patch writes all of them.
+    taints: List[Dict[str, Any]]
+    unschedulable: bool
+
+
+class NodeCondition(TypedDict, total=False):
+    type: str
+    status: str
+    reason: str
+    message: str
+    lastHeartbeatTime: str
+    lastTransitionTime: str
+
+
+class NodeStatus(TypedDict, total=False):
+    conditions: List[NodeCondition]
+
+
+class NodeObject(TypedDict, total=False):
+    """What marks need of a Node object."""
+
+    metadata: ObjectMetadata
+    spec: NodeSpec
+    status: NodeStatus
+
+
+class RecordedTest(TypedDict, total=False):
+    id: str
+    by: str
+    until: str
+    base: str
+    seen: str
+
+
+class MarkRecord(TypedDict, total=False):
+    """The annotation, which anybody may have written."""
+
+    mark: str
+    since: str
+    by: str
+    run: str
+    reason: str
+    test: RecordedTest
+    cordoned: bool
+    #: The level of DCGM that failed.
+    failed: int
 
 
 class Decision(NamedTuple):
@@ -57,8 +109,8 @@ class Decision(NamedTuple):
     refused: str = ""
     #: Whether the node becomes EVICT, which the share has to allow first.
     evicts: bool = False
-    patch: Optional[Dict[str, Any]] = None
-    status_patch: Optional[Dict[str, Any]] = None
+    patch: Optional[ApiObject] = None
+    status_patch: Optional[ApiObject] = None
     #: Whether it is more than the condition's time that changes.
     changes: bool = False
 
@@ -90,67 +142,77 @@ def written_labels(rules: Rules) -> List[str]:
 # ---- reading ----
 
 
-def _text(value: Any) -> str:
-    return value if isinstance(value, str) else ""
+def _labels(node: NodeObject) -> Dict[str, str]:
+    return node.get("metadata", {}).get("labels", {})
 
 
-def _metadata(node: Dict[str, Any], part: str) -> Dict[str, Any]:
-    return mapping(mapping(node.get("metadata")).get(part))
+def _annotations(node: NodeObject) -> Dict[str, str]:
+    return node.get("metadata", {}).get("annotations", {})
+
+
+def _conditions(node: NodeObject) -> List[NodeCondition]:
+    """The conditions of marks, at most one in a valid node."""
+    every = node.get("status", {}).get("conditions", [])
+    return [condition for condition in every if condition.get("type") == CONDITION]
 
 
 def mark_of(value: Any) -> str:
     """The mark that a label's value means; a word that nobody knows means none."""
-    word = _text(value).strip().upper()
+    word = text(value).strip().upper()
     return OLD_WORDS.get(word, word if word in MARKS else NONE)
 
 
-def _record(node: Dict[str, Any], rules: Rules) -> Dict[str, Any]:
+def _record(node: NodeObject, rules: Rules) -> Optional[MarkRecord]:
+    """The record, None where there is none or an empty one."""
     try:
-        return mapping(json.loads(_text(_metadata(node, "annotations").get(record_key(rules)))))
+        found = mapping(json.loads(_annotations(node).get(record_key(rules), "")))
     except (ValueError, RecursionError):
-        return {}
+        return None
+    return decode(MarkRecord, found) if found else None
 
 
-def _test(given: Any) -> Optional[Test]:
-    if not isinstance(given, dict):
+def _test(given: Optional[RecordedTest]) -> Optional[Test]:
+    if given is None:
         return None
     until = parse_stamp(given.get("until"))
     base, seen = (mark_of(given.get(name)) for name in ("base", "seen"))
     return Test(
-        _text(given.get("id")),
-        _text(given.get("by")),
+        given.get("id", ""),
+        given.get("by", ""),
         -math.inf if until is None else until,
         base if base != TESTING else NONE,
         seen if seen in (PASS, WARN) else NONE,
     )
 
 
-def read(node: Dict[str, Any], rules: Rules, now: float) -> State:
+def read(node: ApiObject, rules: Rules, now: float) -> State:
     """The state that a Node object tells, whatever stands in it."""
-    mark = mark_of(_metadata(node, "labels").get(rules.label_key))
-    record = _record(node, rules)
+    return _state_of(decode(NodeObject, node), rules, now)
+
+
+def _state_of(node: NodeObject, rules: Rules, now: float) -> State:
+    mark = mark_of(_labels(node).get(rules.label_key))
+    found = _record(node, rules)
+    if found is None and mark == NONE:
+        return State()
+    record = found or MarkRecord()
     known = mark_of(record.get("mark"))
-    cordoned = record.get("cordoned") if isinstance(record.get("cordoned"), bool) else None
-    if cordoned and not mapping(node.get("spec")).get("unschedulable"):
+    cordoned = record.get("cordoned")
+    if cordoned and not node.get("spec", {}).get("unschedulable"):
         cordoned = False
-    level = record.get("failed")
-    failed = (
-        level if isinstance(level, int) and not isinstance(level, bool) and 1 <= level <= 4 else 0
-    )
-    if record and mark == known:
-        reason, by, run = (_text(record.get(name)) for name in ("reason", "by", "run"))
+    level = record.get("failed", 0)
+    failed = level if 1 <= level <= 4 else 0
+    if found is not None and mark == known:
         return State(
             mark,
-            reason,
-            by,
-            run,
+            record.get("reason", ""),
+            record.get("by", ""),
+            record.get("run", ""),
             parse_stamp(record.get("since")),
             _test(record.get("test")),
             cordoned,
             failed,
         )
-    if mark == NONE and not record:
-        return State()
     # TESTING set by hand, or by IBM Autopilot, may not cover what was before.
     test = (
         Test("", "somebody", now + FOUND_LEASE, NONE if known == TESTING else known)
@@ -159,10 +221,10 @@ def read(node: Dict[str, Any], rules: Rules, now: float) -> State:
     )
     return State(
         mark,
-        _BY_HAND if record else "",
+        "" if found is None else _BY_HAND,
         "",
         "",
-        now if record else None,
+        None if found is None else now,
         test,
         cordoned,
         failed if mark == TESTING else 0,
@@ -173,7 +235,7 @@ def read(node: Dict[str, Any], rules: Rules, now: float) -> State:
 
 
 def decide(
-    node: Dict[str, Any],
+    given: ApiObject,
     event: Event,
     rules: Rules,
     now: float,
@@ -181,14 +243,15 @@ def decide(
     run: str = "",
     refusal: str = "",
 ) -> Decision:
-    """What an event makes of a node; ``refusal`` says why it may not become EVICT. Raises
+    """What an event makes of a Node object; ``refusal`` says why it may not become EVICT. Raises
     ValueError for an event that means nothing.
     """
-    was = read(node, rules, now)
+    node = decode(NodeObject, given)
+    was = _state_of(node, rules, now)
     state, refused = step(was, event, now, by, run)
     evicts = (
         state.mark == EVICT
-        and mark_of(_metadata(node, "labels").get(rules.label_key)) != EVICT
+        and mark_of(_labels(node).get(rules.label_key)) != EVICT
         and was.mark != EVICT
     )
     if evicts and refusal:
@@ -213,10 +276,8 @@ def decide(
     elif state.mark != EVICT:
         state = state._replace(cordoned=None)
     gone = isinstance(event, Removed)
-    labels, annotations = (
-        {rules.label_key: state.mark or None},
-        {record_key(rules): None if gone else _recorded(state)},
-    )
+    labels: Wanted = {rules.label_key: state.mark or None}
+    annotations: Wanted = {record_key(rules): None if gone else _recorded(state)}
     if isinstance(event, TestingEnded) and event.outcome != "unknown":
         key = result_key(rules, event.level)
         word = "PASS" if event.outcome == "pass" else "ERR"
@@ -232,24 +293,22 @@ def decide(
     )
 
 
-def _patch_of(
-    node: Dict[str, Any], labels: Dict[str, Any], annotations: Dict[str, Any], spec: Dict[str, Any]
-) -> Dict[str, Any]:
+def _patch_of(node: NodeObject, labels: Wanted, annotations: Wanted, spec: ApiObject) -> ApiObject:
     """The merge patch that makes the node have these; empty where it has them."""
-    patch: Dict[str, Any] = {}
-    for part, wanted in (("labels", labels), ("annotations", annotations)):
-        different = {
-            key: value for key, value in wanted.items() if _metadata(node, part).get(key) != value
-        }
+    patch: ApiObject = {}
+    for part, present, wanted in (
+        ("labels", _labels(node), labels),
+        ("annotations", _annotations(node), annotations),
+    ):
+        different = {key: value for key, value in wanted.items() if present.get(key) != value}
         if different:
             patch.setdefault("metadata", {})[part] = different
     if spec:
         patch["spec"] = spec
     if patch:
         # So that it is refused when somebody else has written meanwhile.
-        patch.setdefault("metadata", {})["resourceVersion"] = _text(
-            mapping(node.get("metadata")).get("resourceVersion")
-        )
+        version = node.get("metadata", {}).get("resourceVersion", "")
+        patch.setdefault("metadata", {})["resourceVersion"] = version
     return patch
 
 
@@ -258,7 +317,7 @@ def _recorded(state: State) -> Optional[str]:
     if state == State(state.mark) or (state.mark == NONE and state.test is None):
         return None
     since = stamp_of(state.since) if state.since is not None else ""
-    record: Dict[str, Any] = dict(
+    record = MarkRecord(
         mark=state.mark,
         since=since,
         by=state.by[:MOST_NAME],
@@ -266,9 +325,13 @@ def _recorded(state: State) -> Optional[str]:
         reason=state.reason[:MOST_REASON],
     )
     if state.test is not None:
-        record["test"] = dict(
-            state.test._asdict(),
-            until=stamp_of(state.test.until) if math.isfinite(state.test.until) else "",
+        test = state.test
+        record["test"] = RecordedTest(
+            id=test.id,
+            by=test.by,
+            until=stamp_of(test.until) if math.isfinite(test.until) else "",
+            base=test.base,
+            seen=test.seen,
         )
     if state.cordoned is not None:
         record["cordoned"] = state.cordoned
@@ -277,13 +340,13 @@ def _recorded(state: State) -> Optional[str]:
     return json.dumps(record, sort_keys=True)
 
 
-def _spec(node: Dict[str, Any], state: State, rules: Rules) -> Dict[str, Any]:
+def _spec(node: NodeObject, state: State, rules: Rules) -> ApiObject:
     """What changes of taints and cordon. A taint with our key and the value EVICT is ours, whoever
     set it; while the mark stays, who wants none leaves it.
     """
-    spec = mapping(node.get("spec"))
-    changes: Dict[str, Any] = {}
-    taints: List[Any] = [taint for taint in spec.get("taints") or [] if isinstance(taint, dict)]
+    spec = node.get("spec", {})
+    changes: ApiObject = {}
+    taints = spec.get("taints", [])
     kept, effect = taints, rules.taint if MARKS[state.mark].out_of_service else ""
     if effect or not MARKS[state.mark].out_of_service:
         kept = [
@@ -306,37 +369,34 @@ def _spec(node: Dict[str, Any], state: State, rules: Rules) -> Dict[str, Any]:
     return changes
 
 
-def _condition(node: Dict[str, Any], state: State, rules: Rules, now: float, beats: bool) -> Any:
+def _condition(
+    node: NodeObject, state: State, rules: Rules, now: float, beats: bool
+) -> Tuple[Optional[ApiObject], bool]:
     """The patch of the node's status and whether it says anything new."""
-    present = next(
-        (
-            one
-            for one in mapping(node.get("status")).get("conditions") or []
-            if isinstance(one, dict) and one.get("type") == CONDITION
-        ),
-        None,
-    )
+    known = next(iter(_conditions(node)), NodeCondition())
     status = MARKS[state.mark].condition
     if not rules.condition or not status:
-        ours = present is not None and _text(present.get("reason")).startswith(CONDITION_REASON)
+        ours = known.get("reason", "").startswith(CONDITION_REASON)
         return (
             ({"status": {"conditions": [{"$patch": "delete", "type": CONDITION}]}}, True)
             if ours
             else (None, False)
         )
-    told = {
-        "status": status,
-        "reason": CONDITION_REASON + state.mark.capitalize(),
-        "message": state.reason[:MOST_REASON],
-    }
-    known = present or {}
-    turns = any(_text(known.get(name)) != value for name, value in told.items())
+    reason = CONDITION_REASON + state.mark.capitalize()
+    message = state.reason[:MOST_REASON]
+    turns = (status, reason, message) != (
+        known.get("status", ""),
+        known.get("reason", ""),
+        known.get("message", ""),
+    )
     beat = parse_stamp(known.get("lastHeartbeatTime"))
     if not turns and not (beats and (beat is None or abs(now - beat) >= HEARTBEAT)):
         return None, False
     since = known.get("lastTransitionTime") if known.get("status") == status else None
-    whole = dict(
-        told,
+    whole = NodeCondition(
+        status=status,
+        reason=reason,
+        message=message,
         type=CONDITION,
         lastHeartbeatTime=stamp_of(now),
         lastTransitionTime=since or stamp_of(now),
@@ -344,26 +404,21 @@ def _condition(node: Dict[str, Any], state: State, rules: Rules, now: float, bea
     return {"status": {"conditions": [whole]}}, turns
 
 
-def shown(node: Dict[str, Any], rules: Rules) -> Dict[str, Any]:
+def shown(given: ApiObject, rules: Rules) -> Dict[str, Any]:
     """What people see of the mark in a Node object, for a diff."""
-    spec = mapping(node.get("spec"))
+    node = decode(NodeObject, given)
+    spec = node.get("spec", {})
     keys = written_labels(rules)
-    condition = [
-        one
-        for one in mapping(node.get("status")).get("conditions") or []
-        if isinstance(one, dict) and one.get("type") == CONDITION
-    ]
+    condition = [dict(one) for one in _conditions(node)]
     return {
-        "labels": {key: value for key, value in _metadata(node, "labels").items() if key in keys},
+        "labels": {key: value for key, value in _labels(node).items() if key in keys},
         "annotations": {
             key: value
-            for key, value in _metadata(node, "annotations").items()
+            for key, value in _annotations(node).items()
             if key in [record_key(rules)] + [f"{key}.output" for key in keys[1:]]
         },
         "taints": [
-            taint
-            for taint in spec.get("taints") or []
-            if isinstance(taint, dict) and taint.get("key") == rules.label_key
+            taint for taint in spec.get("taints", []) if taint.get("key") == rules.label_key
         ],
         "unschedulable": bool(spec.get("unschedulable")),
         "condition": {name: condition[0].get(name) for name in ("status", "reason", "message")}

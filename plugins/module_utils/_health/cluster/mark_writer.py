@@ -16,6 +16,7 @@ from typing import Any, Callable, Dict, List, NamedTuple, Optional, Tuple
 
 from ..knowledge.marks import CONDITION_REASON, EVICT
 from .client import (
+    ApiObject,
     MERGE,
     STRATEGIC,
     TRIES,
@@ -29,10 +30,12 @@ from .client import (
     Unavailable,
     after_conflict,
     items,
+    metadata_of,
     path_of,
 )
 from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, refuse
 from .mark_on_node import Decision, decide, mark_of, shown
+from ..lenient import mapping, number
 from ..times import stamp_of
 
 NODES = "api/v1/nodes"
@@ -97,7 +100,7 @@ def mark(
 
 def _decided(
     name: str, event: Event, rules: Rules, clock: Callable[[], float], by: str, run: str, dry: bool
-) -> Procedure[Tuple[Dict[str, Any], Decision, bool]]:
+) -> Procedure[Tuple[ApiObject, Decision, bool]]:
     """The node as it was when the decision about it was written, its new resourceVersion in it, and
     whether it has a place.
     """
@@ -126,15 +129,10 @@ def _decided(
 
 
 def _tell_status(
-    name: str,
-    patch: Dict[str, Any],
-    node: Dict[str, Any],
-    rules: Rules,
-    clock: Callable[[], float],
-    by: str,
+    name: str, patch: ApiObject, node: ApiObject, rules: Rules, clock: Callable[[], float], by: str
 ) -> Procedure[None]:
     """Write the condition; where the node is not any more what it was, as its mark is then."""
-    wanted: Optional[Dict[str, Any]] = patch
+    wanted: Optional[ApiObject] = patch
     for attempt in range(TRIES):
         if not wanted:
             return
@@ -153,9 +151,9 @@ def _tell_status(
         wanted = decide(node, Refresh(), rules, clock(), by).status_patch
 
 
-def _merged(node: Dict[str, Any], decision: Decision) -> Dict[str, Any]:
+def _merged(node: ApiObject, decision: Decision) -> ApiObject:
     """The node as it will be, as far as marks go."""
-    merged: Dict[str, Any] = _merge(node, decision.patch or {})
+    merged: ApiObject = _merge(node, decision.patch or {})
     if decision.status_patch:
         merged["status"] = decision.status_patch["status"]
     return merged
@@ -181,35 +179,25 @@ def _lease_path(rules: Rules) -> str:
     return path_of("apis/coordination.k8s.io/v1/namespaces", rules.namespace, "leases", LEASE)
 
 
-def _lease(rules: Rules) -> Procedure[Optional[Dict[str, Any]]]:
+def _lease(rules: Rules) -> Procedure[Optional[ApiObject]]:
     try:
-        lease: Dict[str, Any] = yield Request("GET", _lease_path(rules))
+        lease: ApiObject = yield Request("GET", _lease_path(rules))
         return lease
     except NotFound:
         return None
 
 
-def places(lease: Optional[Dict[str, Any]], now: float) -> Dict[str, float]:
+def places(lease: Optional[ApiObject], now: float) -> Dict[str, float]:
     """The places that count by now. One that ends later than any can was written by a clock that
     was wrong.
     """
-    annotations = ((lease or {}).get("metadata") or {}).get("annotations") or {}
+    annotations = metadata_of(lease or {}).get("annotations", {})
     try:
-        found = json.loads(annotations.get(PLACES) or "{}")
-    except (ValueError, RecursionError, TypeError):
+        found = mapping(json.loads(annotations.get(PLACES) or "{}"))
+    except (ValueError, RecursionError):
         return {}
-    if not isinstance(found, dict):
-        return {}
-    numbers = {
-        node: until
-        for node, until in found.items()
-        if isinstance(until, (int, float)) and not isinstance(until, bool)
-    }
-    return {
-        node: until
-        for node, until in numbers.items()
-        if now - SKEW <= until <= now + PLACE_SECONDS + SKEW
-    }
+    first, last = now - SKEW, now + PLACE_SECONDS + SKEW
+    return {node: until for node, until in found.items() if number(until, first, last) is not None}
 
 
 def most_evicted(rules: Rules, nodes: int) -> int:
@@ -221,16 +209,20 @@ def census(rules: Rules) -> Procedure[Tuple[List[str], int]]:
     """The nodes that are EVICT, and how many GPU nodes there are: with the label of GPU nodes, or
     with a mark.
     """
-    gpu_nodes = yield from items(path_of(NODES), {"labelSelector": GPU_NODES}, metadata_only=True)
-    marked = yield from items(
-        path_of(NODES), {"labelSelector": rules.label_key}, metadata_only=True
-    )
-    labels = {
-        one["metadata"]["name"]: one["metadata"].get("labels") or {} for one in gpu_nodes + marked
-    }
-    return sorted(
-        name for name, those in labels.items() if mark_of(those.get(rules.label_key)) == EVICT
-    ), len(labels)
+
+    def name_and_mark(node: ApiObject) -> List[Tuple[str, str]]:
+        metadata = metadata_of(node)
+        return [
+            (metadata.get("name", ""), mark_of(metadata.get("labels", {}).get(rules.label_key)))
+        ]
+
+    marks: Dict[str, str] = {}
+    for selector in (GPU_NODES, rules.label_key):
+        query = {"labelSelector": selector}
+        marks.update(
+            (yield from items(path_of(NODES), query, metadata_only=True, keep=name_and_mark))
+        )
+    return sorted(name for name, found in marks.items() if found == EVICT), len(marks)
 
 
 def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Procedure[str]:
@@ -269,7 +261,7 @@ def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Pr
     )
 
 
-def _lease_write(lease: Optional[Dict[str, Any]], taken: Dict[str, float], rules: Rules) -> Request:
+def _lease_write(lease: Optional[ApiObject], taken: Dict[str, float], rules: Rules) -> Request:
     annotation = json.dumps(taken, sort_keys=True)
     if lease is None:
         metadata = {
