@@ -166,6 +166,17 @@ def test_nothing_to_compare_is_skipped(given):
     assert node_changes.judge(given, {}).status == "skip"
 
 
+@pytest.mark.parametrize("gigatransfers, status", [(32.0, "fail"), (64.0, "pass")])
+def test_a_bridge_of_pcie_6_may_rest_lanes(gigatransfers, status):
+    def at(width):
+        bridge = {"pci": "00000000:5C:00.0", "max_link_speed": gigatransfers}
+        gpu = dict(GPU, bridges=[dict(bridge, current_link_width=width)])
+        return {"pcie_link": {"gpus": [gpu]}}
+
+    header, facts = made(), {"gpus": [GPU], "driver_version": "580"}
+    assert judged(at(8), before=store.of(header, facts, at(16))).status == status
+
+
 def test_a_check_that_hung_now_is_not_a_difference():
     result = judged(
         {

@@ -64,7 +64,7 @@ CHECKS = tuple(_KEPT)
 #: out of ``errors`` and ``counters``.
 _MEMBERS: Dict[str, Tuple[str, ...]] = {
     "links": ("link", "active", "errors"),
-    "bridges": ("pci", "current_link_width", "aer"),
+    "bridges": ("pci", "current_link_width", "max_link_speed", "aer"),
     "ports": ("device", "port", "state", "rate_gbps", "pci", "counters"),
     "interfaces": ("name", "operstate", "speed_mbps", "pci", "counters"),
     "processes": ("pid", "name", "state", "memory", "started"),
