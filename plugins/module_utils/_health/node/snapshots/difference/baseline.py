@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import Any, Dict, List
 
 from ....model import FAIL, PASS, SKIP, WARN, Finding, NODE, gpu_subject, normalise_pci
-from ....lenient import mapping, mappings_in
+from ..snapshot import GpuSnapshot
 from .between import Between, key_of, named
 
 _FROM_ZERO = "what counts from zero since then is the least that came in between"
@@ -19,9 +19,11 @@ def boot(between: Between) -> List[Finding]:
     """A reboot, which nobody guesses: the kernel makes a new boot id each time (random(4))."""
     if between.same_boot is not False:
         return []
+    before, after = between.before, between.after
     evidence = {
-        key: [between.before.get(key), between.after.get(key)]
-        for key in ("boot_id", "uptime_seconds", "driver_version")
+        "boot_id": [before.get("boot_id"), after.get("boot_id")],
+        "uptime_seconds": [before.get("uptime_seconds"), after.get("uptime_seconds")],
+        "driver_version": [before.get("driver_version"), after.get("driver_version")],
     }
     message = (
         f"the node was rebooted since the snapshot: its kernel log begins anew, and {_FROM_ZERO}"
@@ -37,8 +39,11 @@ def load(between: Between) -> List[Finding]:
         old, new = between.before.get("driver_version"), between.after.get("driver_version")
         how = f" in another version, {new} instead of {old}" if old != new else ""
         evidence = {
-            key: [between.before.get(key), between.after.get(key)]
-            for key in ("driver_version", "driver_loaded")
+            "driver_version": [old, new],
+            "driver_loaded": [
+                between.before.get("driver_loaded"),
+                between.after.get("driver_loaded"),
+            ],
         }
         return [
             Finding(
@@ -89,7 +94,7 @@ def _without_persistence(between: Between) -> bool:
     return any(
         gpu.get("persistence") in (0, False)
         for readings in between.node("driver")
-        for gpu in mappings_in(readings.get("gpus"))
+        for gpu in readings.get("gpus", [])
     )
 
 
@@ -98,9 +103,7 @@ def gpus(between: Between) -> List[Finding]:
     old, new = between.gpus()
     # One that answers without a UUID may be any of those that are missed; the other checks say what
     # is wrong with it.
-    nameless = [
-        gpu for gpu in mappings_in(between.after.get("gpus")) if key_of(gpu, "uuid") not in new
-    ]
+    nameless = [gpu for gpu in between.after.get("gpus", []) if key_of(gpu, "uuid") not in new]
     gone = [gpu for uuid, gpu in old.items() if uuid not in new]
     fresh = {_address(gpu): gpu for uuid, gpu in new.items() if uuid not in old}
     if gone and len(gone) == len(old) and new and len(fresh) == len(new):
@@ -151,7 +154,7 @@ def gpus(between: Between) -> List[Finding]:
     return found
 
 
-def _address(gpu: Dict[str, Any]) -> str:
+def _address(gpu: GpuSnapshot) -> str:
     return normalise_pci(str(gpu.get("pci")))
 
 
@@ -159,7 +162,7 @@ def unread(between: Between) -> List[Finding]:
     """Checks of this pass that were read only once, so that nothing of them is compared. What was
     not asked for now is nobody's want.
     """
-    old, new = mapping(between.before.get("readings")), mapping(between.after.get("readings"))
+    old, new = between.before.get("readings", {}), between.after.get("readings", {})
     only_now = sorted(check for check in new if new[check] and not old.get(check))
     only_then = sorted(check for check in new if old.get(check) and not new[check])
     parts = [

@@ -14,10 +14,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from ....model import Subject, gpu_subject
-from ....lenient import mapping, mappings_in
+from ....lenient import Unsigned, decode
 from ....times import parse_stamp
-
-Readings = Dict[str, Any]
+from ..snapshot import CheckSnapshot, GpuSnapshot, LogRecordSnapshot, LogSnapshot, Snapshot
 
 #: What findings about what came in between begin with; their summary joins them after it.
 JOB = "this job "
@@ -43,23 +42,25 @@ class Pair(NamedTuple):
     """A GPU before and after, as a check read it."""
 
     subject: Subject
-    before: Readings
-    after: Readings
+    before: GpuSnapshot
+    after: GpuSnapshot
     #: Whether the driver ran on in between. A GPU that was reset does not count here: which of its
     #: counters that sets back differs, and a counter that did not go back has grown by the
     #: difference at least.
     ran_on: bool
 
 
-def counted(before: Any, after: Any, ran_on: bool = True, bits: int = 0) -> Optional[Count]:
+def counted(
+    before: Optional[int], after: Optional[int], ran_on: bool = True, bits: int = 0
+) -> Optional[Count]:
     """How far a counter got. None where one of the numbers is missing; ``bits`` is the counter's
     width where that is known.
     """
-    if not is_whole(after):
+    if after is None:
         return None
     if not ran_on:
         return Count(after, True)
-    if not is_whole(before):
+    if before is None:
         return None
     if after >= before:
         return Count(after - before)
@@ -72,24 +73,6 @@ def wrapped(before: int, after: int, bits: int) -> bool:
     """Whether a counter that is smaller than before has gone past the end of its range."""
     part = (1 << bits) // _NEAR_THE_END if bits else 0
     return bool(bits) and before >= (1 << bits) - part and after < part
-
-
-def is_whole(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 1 << 64
-
-
-def whole(value: Any) -> Optional[int]:
-    """A whole number as counters have them, else None."""
-    return int(value) if is_whole(value) else None
-
-
-def number(value: Any) -> Optional[float]:
-    """A finite number that is not negative, else None."""
-    return (
-        float(value)
-        if isinstance(value, (int, float)) and not isinstance(value, bool) and 0 <= value < 1e300
-        else None
-    )
 
 
 def key_of(part: Mapping[str, Any], *names: str) -> str:
@@ -112,23 +95,23 @@ class Between:
     hold.
     """
 
-    def __init__(self, before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
-        self.before, self.after = before, after
-        boots = (before.get("boot_id"), after.get("boot_id"))
+    def __init__(self, before: Any, after: Any) -> None:
+        self.before, self.after = decode(Snapshot, before), decode(Snapshot, after)
+        boots = (self.before.get("boot_id"), self.after.get("boot_id"))
         #: Whether the node was not booted in between; None where that cannot be told.
-        self.same_boot = (
-            boots[0] == boots[1] if all(isinstance(boot, str) and boot for boot in boots) else None
-        )
+        self.same_boot = boots[0] == boots[1] if all(boots) else None
         #: Whether the driver was loaded anew for sure.
         self.reloaded = self.same_boot is not False and (
-            any(self._differs(key) for key in ("driver_version", "driver_loaded")) or self._loaded()
+            _differ(self.before.get("driver_version"), self.after.get("driver_version"))
+            or _differ(self.before.get("driver_loaded"), self.after.get("driver_loaded"))
+            or self._loaded()
         )
         #: GPUs whose driver counters went back though neither the node nor the driver was started,
         #: by UUID.
         self.set_back: List[str] = []
         self._by_uuid = {
-            check: (_by_uuid(self.node(check)[0]), _by_uuid(self.node(check)[1]))
-            for check in self.checks()
+            check: (_by_uuid(old.get("gpus", [])), _by_uuid(new.get("gpus", [])))
+            for check, (old, new) in ((check, self.node(check)) for check in self.checks())
         }
         if self.same_boot is not False and not self.reloaded:
             uuids = sorted(
@@ -138,41 +121,32 @@ class Between:
         #: Seconds between the two; None where the clocks do not tell.
         self.seconds = self._seconds()
 
-    def came_since(self, record: Mapping[str, Any]) -> bool:
+    def came_since(self, record: LogRecordSnapshot) -> bool:
         """Whether a record of the kernel's log came after the snapshot. After a reboot all did."""
         if self.same_boot is False:
             return True
         old = self.node("xid_errors")[0]
-        last, seq = whole(mapping(old.get("log")).get("last_seq")), whole(record.get("seq"))
+        last, seq = old.get("log", LogSnapshot()).get("last_seq"), record.get("seq")
         if last is not None and seq is not None:
             return seq > last
-        then, when = number(old.get("uptime_seconds")), number(record.get("usec"))
+        then, when = old.get("uptime_seconds"), record.get("usec")
         return then is not None and when is not None and when / 1e6 > then
 
     def _loaded(self) -> bool:
         """Whether the kernel logged a loading of the driver since the snapshot, in the same boot."""
         return self.same_boot is True and any(
-            self.came_since(load) for load in mappings_in(self.node("xid_errors")[1].get("loads"))
+            self.came_since(load) for load in self.node("xid_errors")[1].get("loads", [])
         )
-
-    def _differs(self, key: str) -> bool:
-        old, new = self.before.get(key), self.after.get(key)
-        return isinstance(old, str) and isinstance(new, str) and bool(old and new) and old != new
 
     def checks(self) -> List[str]:
         """Those that both have read."""
-        old, new = mapping(self.before.get("readings")), mapping(self.after.get("readings"))
-        return [
-            check
-            for check in old
-            if check in new and isinstance(old[check], dict) and isinstance(new[check], dict)
-        ]
+        new = self.after.get("readings", {})
+        return [check for check in self.before.get("readings", {}) if check in new]
 
-    def node(self, check: str) -> Tuple[Readings, Readings]:
+    def node(self, check: str) -> Tuple[CheckSnapshot, CheckSnapshot]:
         """The check's readings before and after, empty ones where it was not read both times."""
-        old, new = (
-            mapping(mapping(one.get("readings")).get(check)) for one in (self.before, self.after)
-        )
+        old = self.before.get("readings", {}).get(check)
+        new = self.after.get("readings", {}).get(check)
         return (old, new) if old and new else ({}, {})
 
     def pairs(self, check: str) -> List[Pair]:
@@ -189,15 +163,12 @@ class Between:
             if uuid in old
         ]
 
-    def gpus(self) -> Tuple[Dict[str, Readings], Dict[str, Readings]]:
+    def gpus(self) -> Tuple[Dict[str, GpuSnapshot], Dict[str, GpuSnapshot]]:
         """All GPUs by UUID, before and after."""
-        return _by_uuid(self.before), _by_uuid(self.after)
+        return _by_uuid(self.before.get("gpus", [])), _by_uuid(self.after.get("gpus", []))
 
     def _seconds(self) -> Optional[float]:
-        old, new = (
-            number(self.before.get("uptime_seconds")),
-            number(self.after.get("uptime_seconds")),
-        )
+        old, new = self.before.get("uptime_seconds"), self.after.get("uptime_seconds")
         if self.same_boot and old is not None and new is not None and new >= old:
             return new - old
         taken = [parse_stamp(one.get("taken")) for one in (self.before, self.after)]
@@ -211,8 +182,8 @@ class Between:
             old, new = self._by_uuid.get(check, ({}, {}))
             for before, after, bits in counters(old.get(uuid, {}), new.get(uuid, {})):
                 if (
-                    is_whole(before)
-                    and is_whole(after)
+                    before is not None
+                    and after is not None
                     and after < before
                     and not wrapped(before, after, bits)
                 ):
@@ -220,44 +191,45 @@ class Between:
         return False
 
 
-def _by_uuid(found: Mapping[str, Any]) -> Dict[str, Readings]:
+def _differ(old: Optional[str], new: Optional[str]) -> bool:
+    return bool(old and new) and old != new
+
+
+def _by_uuid(gpus: List[GpuSnapshot]) -> Dict[str, GpuSnapshot]:
     """GPUs that were read, by their UUID; one that did not answer has nothing to compare."""
-    return {
-        gpu["uuid"]: gpu
-        for gpu in mappings_in(found.get("gpus"))
-        if isinstance(gpu.get("uuid"), str) and not gpu.get("error")
-    }
+    found = [(gpu.get("uuid"), gpu) for gpu in gpus if not gpu.get("error")]
+    return {uuid: gpu for uuid, gpu in found if uuid is not None}
 
 
-Counter = Tuple[Any, Any, int]
+Counter = Tuple[Optional[int], Optional[int], int]
 
 
-def _ecc(before: Readings, after: Readings) -> List[Counter]:
-    old, new = mapping(before.get("volatile")), mapping(after.get("volatile"))
+def _ecc(before: GpuSnapshot, after: GpuSnapshot) -> List[Counter]:
+    old, new = before.get("volatile") or {}, after.get("volatile") or {}
     return [(old.get(kind), new.get(kind), 0) for kind in ("corrected", "uncorrected")]
 
 
-def _violations(before: Readings, after: Readings) -> List[Counter]:
-    old, new = mapping(before.get("violations")), mapping(after.get("violations"))
+def _violations(before: GpuSnapshot, after: GpuSnapshot) -> List[Counter]:
+    old, new = before.get("violations") or {}, after.get("violations") or {}
     return [(old[cause], new.get(cause), 0) for cause in old]
 
 
-def _replays(before: Readings, after: Readings) -> List[Counter]:
+def _replays(before: GpuSnapshot, after: GpuSnapshot) -> List[Counter]:
     return [(before.get("replays"), after.get("replays"), REPLAY_BITS)]
 
 
-def _nvlink(before: Readings, after: Readings) -> List[Counter]:
+def _nvlink(before: GpuSnapshot, after: GpuSnapshot) -> List[Counter]:
     # Of a link that is down nothing is counted.
     new = {
-        key_of(link, "link"): mapping(link.get("errors"))
-        for link in mappings_in(after.get("links"))
+        link.get("link"): link.get("errors") or {}
+        for link in after.get("links") or []
         if link.get("active") is not False
     }
     return [
-        (value, new[key_of(link, "link")].get(kind, 0), 0)
-        for link in mappings_in(before.get("links"))
-        for kind, value in mapping(link.get("errors")).items()
-        if key_of(link, "link") in new
+        (value, new[link.get("link")].get(kind, Unsigned(0)), 0)
+        for link in before.get("links") or []
+        for kind, value in (link.get("errors") or {}).items()
+        if link.get("link") in new
     ]
 
 

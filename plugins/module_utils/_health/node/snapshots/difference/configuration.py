@@ -6,44 +6,78 @@ changes them and does not set them back changes the next one.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Callable, Dict, List, Optional, Tuple
 
 from ....model import WARN, Finding, NODE
-from ....lenient import mapping
-from .between import Between, Pair, is_whole, named
+from ..snapshot import GpuSnapshot, Settings
+from .between import Between, Pair, named
 
 _ON_OFF = {0: "off", 1: "on"}
 #: nvmlComputeMode_t (nvml.h).
 _COMPUTE_MODES = {0: "default", 1: "exclusive thread", 2: "prohibited", 3: "exclusive process"}
 
 
-def _word(names: Dict[int, str]) -> Callable[[Any], str]:
+def _word(names: Dict[int, str]) -> Callable[[int], str]:
     return lambda value: names.get(int(value), str(value))
 
 
-def _watts(value: Any) -> str:
+def _watts(value: int) -> str:
     return f"{value / 1000:g} W"
 
 
-def _megahertz(value: Any) -> str:
+def _megahertz(value: int) -> str:
     return f"{value} MHz"
 
 
-#: Check, part and key in it ("": the part itself), what it is called, and how its values are put in
-#: words.
-_SETTINGS: Tuple[Tuple[str, str, str, str, Callable[[Any], str]], ...] = (
-    ("driver", "persistence", "", "persistence mode", _word(_ON_OFF)),
-    ("driver", "compute_mode", "", "compute mode", _word(_COMPUTE_MODES)),
-    ("driver", "mig", "current", "MIG", _word(_ON_OFF)),
-    ("driver", "mig", "pending", "MIG after the next reset", _word(_ON_OFF)),
-    ("ecc_errors", "ecc_mode", "current", "ECC", _word(_ON_OFF)),
-    ("ecc_errors", "ecc_mode", "pending", "ECC after the next reset", _word(_ON_OFF)),
-    ("gpu_power", "power_limit", "configured", "power limit", _watts),
-    ("gpu_power", "graphics_clock", "application", "graphics application clock", _megahertz),
-    ("gpu_power", "memory_clock", "application", "memory application clock", _megahertz),
+def _mig(gpu: GpuSnapshot) -> Settings:
+    mode = gpu.get("mig")
+    return mode if isinstance(mode, dict) else {}
+
+
+#: Check, part and key in it, what it is called, and how its values are put in words.
+_SETTINGS: Tuple[
+    Tuple[str, Callable[[GpuSnapshot], Optional[Settings]], str, str, Callable[[int], str]], ...
+] = (
+    (
+        "driver",
+        lambda gpu: {"on": gpu.get("persistence")},
+        "on",
+        "persistence mode",
+        _word(_ON_OFF),
+    ),
+    (
+        "driver",
+        lambda gpu: {"mode": gpu.get("compute_mode")},
+        "mode",
+        "compute mode",
+        _word(_COMPUTE_MODES),
+    ),
+    ("driver", _mig, "current", "MIG", _word(_ON_OFF)),
+    ("driver", _mig, "pending", "MIG after the next reset", _word(_ON_OFF)),
+    ("ecc_errors", lambda gpu: gpu.get("ecc_mode"), "current", "ECC", _word(_ON_OFF)),
+    (
+        "ecc_errors",
+        lambda gpu: gpu.get("ecc_mode"),
+        "pending",
+        "ECC after the next reset",
+        _word(_ON_OFF),
+    ),
+    ("gpu_power", lambda gpu: gpu.get("power_limit"), "configured", "power limit", _watts),
+    (
+        "gpu_power",
+        lambda gpu: gpu.get("graphics_clock"),
+        "application",
+        "graphics application clock",
+        _megahertz,
+    ),
+    (
+        "gpu_power",
+        lambda gpu: gpu.get("memory_clock"),
+        "application",
+        "memory application clock",
+        _megahertz,
+    ),
 )
-#: Not that of the GSP: the driver brings it along, in its own version.
-_FIRMWARE = (("vbios", "VBIOS"), ("inforom", "InfoROM"))
 
 
 def settings(between: Between) -> List[Finding]:
@@ -52,21 +86,17 @@ def settings(between: Between) -> List[Finding]:
     pairs: Dict[str, Pair] = {}
     for check, part, key, name, words in _SETTINGS:
         for pair in between.pairs(check):
-            old, new = (
-                mapping(gpu.get(part)).get(key) if key else gpu.get(part)
-                for gpu in (pair.before, pair.after)
-            )
+            before, after = part(pair.before) or {}, part(pair.after) or {}
+            old, new = before.get(key), after.get(key)
             # A mode that is pending in the same way as it is current is said once.
             told = (
                 [f"{name} {words(new)} instead of {words(old)}"]
-                if is_value(old) and is_value(new) and old != new
+                if old is not None and new is not None and old != new
                 else []
             )
             uuid = str(pair.subject.uuid)
             pairs[uuid] = pair
-            if told and not (
-                key == "pending" and mapping(pair.after.get(part)).get("current") == new
-            ):
+            if told and not (key == "pending" and after.get("current") == new):
                 changed.setdefault(uuid, []).extend(told)
     code = "settings_changed"
     return _collected(
@@ -81,16 +111,15 @@ def firmware(between: Between) -> List[Finding]:
     for pair in between.pairs("driver"):
         uuid = str(pair.subject.uuid)
         pairs[uuid] = pair
-        for key, name in _FIRMWARE:
-            old, new = pair.before.get(key), pair.after.get(key)
-            if isinstance(old, str) and isinstance(new, str) and old and new and old != new:
+        for name, old, new in (
+            ("VBIOS", pair.before.get("vbios"), pair.after.get("vbios")),
+            ("InfoROM", pair.before.get("inforom"), pair.after.get("inforom")),
+        ):
+            # Not that of the GSP: the driver brings it along, in its own version.
+            if old and new and old != new:
                 changed.setdefault(uuid, []).append(f"{name} {new} instead of {old}")
     code = "firmware_changed"
     return _collected(code, "another version than at the snapshot: ", "", "watch", changed, pairs)
-
-
-def is_value(value: Any) -> bool:
-    return isinstance(value, bool) or is_whole(value)
 
 
 def _collected(

@@ -4,11 +4,12 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List
+from typing import Any, Dict, List, Optional
 
 from ....model import PASS, WARN, Finding, Subject
-from ....lenient import mapping, mappings_in
-from .between import JOB, Between, Readings, counted, key_of, named, number
+from ....lenient import Unsigned
+from ..snapshot import PortSnapshot
+from .between import JOB, Between, counted, key_of, named
 
 #: Counters of a port that count a loss of the link, and those that count errors: kernel,
 #: Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net.
@@ -30,33 +31,29 @@ def ports(between: Between) -> List[Finding]:
     counters begin anew with a boot and with their driver.
     """
     found = []
-    for check, list_name, kind, speed, unit in (
-        ("infiniband", "ports", "port", "rate_gbps", "Gb/s"),
-        ("ethernet", "interfaces", "interface", "speed_mbps", "Mb/s"),
+    cards, ethernet = between.node("infiniband"), between.node("ethernet")
+    for kind, olds, news in (
+        ("port", cards[0].get("ports"), cards[1].get("ports")),
+        ("interface", ethernet[0].get("interfaces"), ethernet[1].get("interfaces")),
     ):
-        old, new = between.node(check)
-        known = {_port_name(port): port for port in mappings_in(old.get(list_name))}
-        for port in mappings_in(new.get(list_name)):
+        known = {_port_name(port): port for port in olds or []}
+        for port in news or []:
             before = known.get(_port_name(port))
             if before:
-                subject = Subject(
-                    kind,
-                    name=_port_name(port),
-                    pci=port["pci"] if isinstance(port.get("pci"), str) else None,
-                )
-                found += _port(between, before, port, subject, speed, unit)
+                subject = Subject(kind, name=_port_name(port), pci=port.get("pci"))
+                found += _port(between, before, port, subject)
     return found
 
 
-def _port_name(port: Readings) -> str:
-    return str(port["name"]) if "name" in port else f"{port.get('device')}:{port.get('port')}"
+def _port_name(port: PortSnapshot) -> str:
+    return port["name"] if "name" in port else f"{port.get('device')}:{port.get('port')}"
 
 
 def _port(
-    between: Between, before: Readings, after: Readings, subject: Subject, speed: str, unit: str
+    between: Between, before: PortSnapshot, after: PortSnapshot, subject: Subject
 ) -> List[Finding]:
     found = []
-    states = [str(port.get("state") or port.get("operstate") or "") for port in (before, after)]
+    states = [port.get("state") or port.get("operstate") or "" for port in (before, after)]
     if _up(states[0]) and states[1] and not _up(states[1]):
         words = (
             f"is {_plain(states[1])} and was {_plain(states[0])} at the snapshot; look at "
@@ -72,8 +69,9 @@ def _port(
                 {"before": states[0], "after": states[1]},
             )
         )
-    rates = [number(port.get(speed)) for port in (before, after)]
-    if rates[0] and rates[1] and rates[1] < rates[0]:
+    rates = [port.get("rate_gbps", port.get("speed_mbps")) for port in (before, after)]
+    unit = "Gb/s" if "rate_gbps" in after else "Mb/s"
+    if rates[0] and rates[1] and 0 < rates[1] < rates[0]:
         words = (
             f"runs at {rates[1]:g} {unit}, at the snapshot it was {rates[0]:g} {unit}; "
             "look at the cable and the transceiver"
@@ -92,13 +90,13 @@ def _port(
 
 
 def _port_counts(
-    between: Between, before: Readings, after: Readings, subject: Subject
+    between: Between, before: PortSnapshot, after: PortSnapshot, subject: Subject
 ) -> List[Finding]:
     """What the port counted since the snapshot."""
     found = []
-    old, new = mapping(before.get("counters")), mapping(after.get("counters"))
+    old, new = before.get("counters", {}), after.get("counters", {})
     counts = (
-        (name, counted(old.get(name, 0), new.get(name), between.same_boot is not False))
+        (name, counted(old.get(name, Unsigned(0)), new.get(name), between.same_boot is not False))
         for name in _FLAPS + _ERRORS
     )
     grown = {name: count for name, count in counts if count and count.value and not count.least}
@@ -139,8 +137,8 @@ def disks(between: Between) -> List[Finding]:
     """
     found = []
     old, new = between.node("storage")
-    known = {key_of(disk, "name", "serial"): disk for disk in mappings_in(old.get("disks"))}
-    for disk in mappings_in(new.get("disks")):
+    known = {key_of(disk, "name", "serial"): disk for disk in old.get("disks", [])}
+    for disk in new.get("disks", []):
         before = known.get(key_of(disk, "name", "serial"))
         if not before:
             continue
@@ -148,8 +146,8 @@ def disks(between: Between) -> List[Finding]:
             before.get("ioerr_count"), disk.get("ioerr_count"), between.same_boot is not False, 32
         )
         media = counted(
-            mapping(before.get("nvme")).get("media_errors"),
-            mapping(disk.get("nvme")).get("media_errors"),
+            (before.get("nvme") or {}).get("media_errors"),
+            (disk.get("nvme") or {}).get("media_errors"),
         )
         words = (
             [f"{failed} failed commands"] if failed and failed.value and not failed.least else []
@@ -176,33 +174,35 @@ def host_memory(between: Between) -> List[Finding]:
     may have changed data, and the module is bad.
     """
     old, new = between.node("memory_and_cpu")
-    known = {key_of(one, "controller"): one for one in mappings_in(old.get("edac"))}
-    totals: Dict[str, int] = {"ce": 0, "ue": 0}
-    for one in mappings_in(new.get("edac")):
-        before = known.get(key_of(one, "controller"))
-        for kind in totals:
-            grown = (
-                counted(before.get(kind), one.get(kind), between.same_boot is not False)
-                if before
-                else None
-            )
-            totals[kind] += grown.value if grown and not grown.least else 0
-    return _host_memory(totals, {"before": old.get("edac"), "after": new.get("edac")})
+    known = {one.get("controller"): one for one in old.get("edac") or []}
+    corrected = uncorrected = 0
+    for one in new.get("edac") or []:
+        before = known.get(one.get("controller"))
+        if before:
+            corrected += _grown(between, before.get("ce"), one.get("ce"))
+            uncorrected += _grown(between, before.get("ue"), one.get("ue"))
+    evidence = {"before": old.get("edac"), "after": new.get("edac")}
+    return _host_memory(corrected, uncorrected, evidence)
 
 
-def _host_memory(totals: Dict[str, int], evidence: Dict[str, Any]) -> List[Finding]:
-    if totals["ue"]:
+def _grown(between: Between, before: Optional[int], after: Optional[int]) -> int:
+    grown = counted(before, after, between.same_boot is not False)
+    return grown.value if grown and not grown.least else 0
+
+
+def _host_memory(corrected: int, uncorrected: int, evidence: Dict[str, Any]) -> List[Finding]:
+    if uncorrected:
         words = (
-            f"{JOB}saw {totals['ue']} uncorrected errors of the host's memory; replace the "
+            f"{JOB}saw {uncorrected} uncorrected errors of the host's memory; replace the "
             "module (`ras-mc-ctl --error-count` names it)"
         )
         return [Finding("new_host_memory_errors", WARN, words, "watch", evidence=evidence)]
-    if totals["ce"]:
+    if corrected:
         return [
             Finding(
                 "new_host_memory_errors",
                 PASS,
-                f"{JOB}saw {totals['ce']} corrected errors of the host's memory",
+                f"{JOB}saw {corrected} corrected errors of the host's memory",
                 "none",
                 evidence=evidence,
             )

@@ -6,23 +6,21 @@ before and after.
 
 from __future__ import annotations
 
-from typing import Any, Callable, Dict, List
+from typing import Any, Callable, Dict, List, Optional
 
 from ....knowledge.links import GENERATIONS, over_pcie, replays_per_minute
 from ....model import FAIL, PASS, WARN, Finding, NODE, Subject
-from ....lenient import mapping, mappings_in
-from .between import (
-    JOB,
-    REPLAY_BITS,
-    Between,
-    Pair,
-    Readings,
-    counted,
-    is_whole,
-    key_of,
-    named,
-    number,
+from ....lenient import Unsigned
+from ..snapshot import (
+    CheckSnapshot,
+    Counters,
+    EngineSnapshot,
+    GpuSnapshot,
+    LinkSnapshot,
+    NvlinkSnapshot,
+    TransferSnapshot,
 )
+from .between import JOB, REPLAY_BITS, Between, Pair, counted, key_of, named
 
 #: Part of a bandwidth that may be lost without a word. A judgement: repeated measurements of one
 #: healthy GPU lie within 1 %, and no clock or placement that a job leaves behind costs a tenth.
@@ -51,11 +49,8 @@ def replays(between: Between) -> List[Finding]:
         )
         if not grown or not grown.value:
             continue
-        link = mapping(pair.after.get("link"))
-        generation, width = (
-            link.get(key) if is_whole(link.get(key)) and link.get(key) else None
-            for key in ("max_generation", "max_width")
-        )
+        link = pair.after.get("link") or LinkSnapshot()
+        generation, width = link.get("max_generation"), link.get("max_width")
         line = replays_per_minute(generation, width) if generation and width else None
         rate = (
             grown.value * 60 / max(between.seconds, _LEAST_SECONDS)
@@ -104,23 +99,23 @@ def aer(between: Between) -> List[Finding]:
     bridges: Dict[str, bool] = {}
     for pair in between.pairs("pcie_link"):
         found += _aer(
-            between, mapping(pair.before.get("aer")), mapping(pair.after.get("aer")), pair.subject
+            between, pair.before.get("aer") or {}, pair.after.get("aer") or {}, pair.subject
         )
-        old = {key_of(bridge, "pci"): bridge for bridge in mappings_in(pair.before.get("bridges"))}
-        for bridge in mappings_in(pair.after.get("bridges")):
+        old = {key_of(bridge, "pci"): bridge for bridge in pair.before.get("bridges") or []}
+        for bridge in pair.after.get("bridges") or []:
             address = key_of(bridge, "pci")
             if address not in bridges and address in old:
                 bridges[address] = True
                 found += _aer(
                     between,
-                    mapping(old[address].get("aer")),
-                    mapping(bridge.get("aer")),
+                    old[address].get("aer") or {},
+                    bridge.get("aer") or {},
                     Subject("link", pci=address),
                 )
     return found
 
 
-def _aer(between: Between, old: Readings, new: Readings, subject: Subject) -> List[Finding]:
+def _aer(between: Between, old: Counters, new: Counters, subject: Subject) -> List[Finding]:
     counts = {
         kind: counted(old.get(kind), new.get(kind), between.same_boot is not False)
         for kind in ("correctable", "nonfatal", "fatal")
@@ -156,7 +151,8 @@ def trained(between: Between) -> List[Finding]:
     """
     found = []
     for pair in between.pairs("pcie_link"):
-        old, new = mapping(pair.before.get("link")), mapping(pair.after.get("link"))
+        old = pair.before.get("link") or LinkSnapshot()
+        new = pair.after.get("link") or LinkSnapshot()
         if not over_pcie(pair.after.get("name")):
             continue  # as `pcie_link` has it: its link says nothing of what carries its data
         found += _narrower(
@@ -166,7 +162,7 @@ def trained(between: Between) -> List[Finding]:
             {"before": old, "after": new},
             old.get("max_generation"),
         )
-        then, now = number(old.get("max_generation")), number(new.get("max_generation"))
+        then, now = old.get("max_generation"), new.get("max_generation")
         if then and now and now < then:
             words = (
                 f"its slot is limited to PCIe {now:g}.0, at the snapshot it was "
@@ -189,8 +185,8 @@ def trained(between: Between) -> List[Finding]:
 def _narrower_above(pair: Pair, told: List[Finding]) -> List[Finding]:
     """Links of the ports and switches above a GPU; ``told`` is what was found already."""
     found: List[Finding] = []
-    above = {key_of(bridge, "pci"): bridge for bridge in mappings_in(pair.before.get("bridges"))}
-    for bridge in mappings_in(pair.after.get("bridges")):
+    above = {key_of(bridge, "pci"): bridge for bridge in pair.before.get("bridges") or []}
+    for bridge in pair.after.get("bridges") or []:
         before = above.get(key_of(bridge, "pci"))
         subject = Subject("link", pci=key_of(bridge, "pci"))
         # The port that the GPU is plugged into is the other end of the same link, and bridges
@@ -200,7 +196,7 @@ def _narrower_above(pair: Pair, told: List[Finding]) -> List[Finding]:
             for one in [*told, *found]
         )
         if before and not known:
-            generation = GENERATIONS.get(number(bridge.get("max_link_speed")) or 0.0, 0)
+            generation = GENERATIONS.get(bridge.get("max_link_speed") or 0.0, 0)
             widths = before.get("current_link_width"), bridge.get("current_link_width")
             found += _narrower(*widths, subject, {"before": before, "after": bridge}, generation)
     return found
@@ -209,8 +205,9 @@ def _narrower_above(pair: Pair, told: List[Finding]) -> List[Finding]:
 def _slower_under_load(between: Between) -> List[Finding]:
     found = []
     for pair in between.pairs("pcie_bandwidth"):
-        old, new = mapping(pair.before.get("link")), mapping(pair.after.get("link"))
-        then, now = number(old.get("generation")), number(new.get("generation"))
+        old = pair.before.get("link") or LinkSnapshot()
+        new = pair.after.get("link") or LinkSnapshot()
+        then, now = old.get("generation"), new.get("generation")
         if then and now and now < then:
             words = (
                 f"its link runs at PCIe {now:g}.0 under load, at the snapshot it was "
@@ -225,11 +222,13 @@ def _slower_under_load(between: Between) -> List[Finding]:
 
 
 def _narrower(
-    old: Any, new: Any, subject: Subject, evidence: Dict[str, Any], generation: Any
+    old: Optional[int],
+    new: Optional[int],
+    subject: Subject,
+    evidence: Dict[str, Any],
+    generation: Optional[int],
 ) -> List[Finding]:
-    if not (is_whole(old) and is_whole(new) and 0 < new < old) or (
-        is_whole(generation) and generation >= 6
-    ):
+    if not old or not new or new >= old or (generation or 0) >= 6:
         return []
     words = (
         f"its link is up at x{new}, at the snapshot it was x{old}; reseat the card, and "
@@ -245,10 +244,10 @@ def nvlink(between: Between) -> List[Finding]:
     """
     found = []
     for pair in between.pairs("nvlink"):
-        old = {key_of(link, "link"): link for link in mappings_in(pair.before.get("links"))}
+        old = {key_of(link, "link"): link for link in pair.before.get("links") or []}
         new = {
             key_of(link, "link"): link
-            for link in mappings_in(pair.after.get("links"))
+            for link in pair.after.get("links") or []
             if key_of(link, "link") in old
         }
         down = [
@@ -279,12 +278,15 @@ def nvlink(between: Between) -> List[Finding]:
     return found
 
 
-def _nvlink_errors(pair: Pair, old: Dict[str, Any], new: Dict[str, Any]) -> List[Finding]:
+def _nvlink_errors(
+    pair: Pair, old: Dict[str, NvlinkSnapshot], new: Dict[str, NvlinkSnapshot]
+) -> List[Finding]:
     totals: Dict[str, int] = {}
     least = False
     for name, link in new.items():
-        for kind, value in mapping(link.get("errors")).items():
-            grown = counted(mapping(old[name].get("errors")).get(kind, 0), value, pair.ran_on)
+        before = old[name].get("errors") or {}
+        for kind, value in (link.get("errors") or {}).items():
+            grown = counted(before.get(kind, Unsigned(0)), value, pair.ran_on)
             totals[kind] = totals.get(kind, 0) + (grown.value if grown else 0)
             least = least or bool(grown and grown.value and grown.least)
     totals = {kind: count for kind, count in totals.items() if count}
@@ -353,15 +355,12 @@ def _rate(value: float, what: str) -> str:
     return f"{value / 1e12:.3g} TFLOP/s" if what in _OPERATIONS else f"{value / 1e9:.3g} GB/s"
 
 
-def _pcie_rates(gpu: Readings) -> Dict[str, float]:
+def _pcie_rates(gpu: GpuSnapshot) -> Dict[str, float]:
     found: Dict[str, float] = {}
     for direction in ("host_to_device", "device_to_host"):
-        samples = mapping(
-            mapping(mapping(gpu.get("transfers")).get(direction)).get("copy_engine")
-        ).get("samples")
-        rates = sorted(
-            rate for rate in map(number, samples if isinstance(samples, list) else []) if rate
-        )
+        transfer = gpu.get("transfers", {}).get(direction, TransferSnapshot())
+        samples = (transfer.get("copy_engine") or EngineSnapshot()).get("samples", [])
+        rates = sorted(rate for rate in samples if rate > 0)
         if rates:
             found[f"PCIe {direction.replace('_', ' ')}"] = rates[len(rates) // 2]
     return found
@@ -370,24 +369,18 @@ def _pcie_rates(gpu: Readings) -> Dict[str, float]:
 _OPERATIONS = ("fp64", "tensor")
 
 
-def _memory_rates(gpu: Readings) -> Dict[str, float]:
+def _memory_rates(gpu: GpuSnapshot) -> Dict[str, float]:
+    return {what: rate for what, rate in gpu.get("rates", {}).items() if rate and rate > 0}
+
+
+def _pairs_rates(readings: CheckSnapshot) -> Dict[str, float]:
+    rated = [(pair, pair.get("bytes_per_second") or 0.0) for pair in readings.get("pairs", [])]
     return {
-        what: rate
-        for what, rate in (
-            (what, number(value)) for what, value in mapping(gpu.get("rates")).items()
-        )
-        if rate
+        f"GPU {pair.get('from')} to GPU {pair.get('to')}": rate for pair, rate in rated if rate > 0
     }
 
 
-def _pairs_rates(readings: Readings) -> Dict[str, float]:
-    rated = [
-        (pair, number(pair.get("bytes_per_second"))) for pair in mappings_in(readings.get("pairs"))
-    ]
-    return {f"GPU {pair.get('from')} to GPU {pair.get('to')}": rate for pair, rate in rated if rate}
-
-
-_RATES: Dict[str, Callable[[Readings], Dict[str, float]]] = {
+_RATES: Dict[str, Callable[[GpuSnapshot], Dict[str, float]]] = {
     "pcie_bandwidth": _pcie_rates,
     "gpu_memory": _memory_rates,
 }

@@ -10,14 +10,14 @@ the snapshot.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 from ....knowledge import xids
 from ....model import PASS, STATUSES, WARN, Finding, NODE, Subject, gpu_subject, normalise_pci
-from ....lenient import mapping, mappings_in
-from .between import JOB, Between, named, number, whole
+from ..snapshot import EventSnapshot, LogSnapshot
+from .between import JOB, Between, named
 
-Event = Dict[str, Any]
+_EVIDENCE = ("seq", "usec", "xid", "sxid", "pid", "process", "text")
 
 
 def events(between: Between) -> List[Finding]:
@@ -26,8 +26,8 @@ def events(between: Between) -> List[Finding]:
     subjects = {
         normalise_pci(str(gpu.get("pci"))): gpu_subject(gpu) for gpu in between.gpus()[1].values()
     }
-    by_device: Dict[Subject, List[Event]] = {}
-    for event in mappings_in(new.get("events")):
+    by_device: Dict[Subject, List[EventSnapshot]] = {}
+    for event in new.get("events", []):
         if between.came_since(event) and event.get("kind") in ("xid", "sxid", "off_bus"):
             pci = normalise_pci(str(event.get("pci")))
             subject = (
@@ -39,7 +39,7 @@ def events(between: Between) -> List[Finding]:
     return [_finding(subject, several) for subject, several in by_device.items()]
 
 
-def _finding(subject: Subject, several: List[Event]) -> Finding:
+def _finding(subject: Subject, several: List[EventSnapshot]) -> Finding:
     verdicts = {_word(event): _verdict(event) for event in several}
     ranked = sorted(verdicts, key=lambda word: -STATUSES.index(verdicts[word].status))
     times = {word: sum(_word(event) == word for event in several) for word in ranked}
@@ -48,15 +48,7 @@ def _finding(subject: Subject, several: List[Event]) -> Finding:
     )
     worst = verdicts[ranked[0]]
     harmless = worst.status == PASS
-    evidence = {
-        "events": [
-            {
-                key: event.get(key)
-                for key in ("seq", "usec", "xid", "sxid", "pid", "process", "text")
-            }
-            for event in several[-16:]
-        ]
-    }
+    evidence = {"events": [{key: event.get(key) for key in _EVIDENCE} for event in several[-16:]]}
     if harmless:
         return Finding(
             "new_xids",
@@ -69,19 +61,19 @@ def _finding(subject: Subject, several: List[Event]) -> Finding:
     return Finding("new_xids", WARN, f"{JOB}met {words}", worst.action, subject, evidence)
 
 
-def _word(event: Event) -> str:
+def _word(event: EventSnapshot) -> str:
     if event["kind"] == "off_bus":
         return "the GPU's falling off the bus"
     if event["kind"] == "sxid":
         return f"SXid {event.get('sxid')}"
-    row = xids.XIDS.get(whole(event.get("xid")) or 0)
+    row = xids.XIDS.get(event.get("xid") or 0)
     return f"Xid {event.get('xid')}" + (f" ({row.meaning})" if row else "")
 
 
-def _verdict(event: Event) -> xids.Verdict:
+def _verdict(event: EventSnapshot) -> xids.Verdict:
     if event["kind"] == "sxid":
         return xids.SWITCH_FATAL if event.get("fatal") else xids.SWITCH_NOT_FATAL
-    code = xids.OFF_THE_BUS if event["kind"] == "off_bus" else whole(event.get("xid")) or 0
+    code = xids.OFF_THE_BUS if event["kind"] == "off_bus" else event.get("xid") or 0
     if code in xids.FATAL_IN_TEXT and event.get("fatal"):
         return xids.FATAL_LINK
     return xids.XIDS[code].verdict if code in xids.XIDS else xids.NOT_KNOWN
@@ -95,8 +87,8 @@ def gap(between: Between) -> List[Finding]:
     old, new = between.node("xid_errors")
     if between.same_boot is not True or not new:
         return []
-    then, now = mapping(old.get("log")), mapping(new.get("log"))
-    missing = _missing(then, now, number(old.get("uptime_seconds")))
+    then, now = old.get("log", LogSnapshot()), new.get("log", LogSnapshot())
+    missing = _missing(then, now, old.get("uptime_seconds"))
     if not missing:
         return []
     message = (
@@ -106,12 +98,12 @@ def gap(between: Between) -> List[Finding]:
     return [Finding("kernel_log_gap", WARN, message, "watch", NODE, {"before": then, "after": now})]
 
 
-def _missing(then: Dict[str, Any], now: Dict[str, Any], uptime: Optional[float]) -> str:
+def _missing(then: LogSnapshot, now: LogSnapshot, uptime: Optional[float]) -> str:
     """How much is gone, in words; "" where nothing is."""
-    last, first = whole(then.get("last_seq")), whole(now.get("first_seq"))
+    last, first = then.get("last_seq"), now.get("first_seq")
     if last is not None and first is not None:
         return f"{first - last - 1} records of the kernel's log" if first > last + 1 else ""
-    begins = number(now.get("first_usec"))
+    begins = now.get("first_usec")
     # The journal may begin anywhere; only a log that says that it lost its beginning has lost some.
     if (
         now.get("overwritten")

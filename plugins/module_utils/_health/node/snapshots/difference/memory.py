@@ -4,11 +4,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Optional
+from typing import Dict, List, Optional
 
 from ....model import PASS, WARN, Finding
-from ....lenient import mapping
-from .between import JOB, Between, Count, Pair, counted, is_whole, named, whole
+from ..snapshot import Counters, GpuSnapshot
+from .between import JOB, Between, Count, counted, named
 
 #: Flags of remapped rows -> what a job left when one came up.
 _FLAGS = {
@@ -23,17 +23,17 @@ def ecc(between: Between) -> List[Finding]:
     """
     found = []
     for pair in between.pairs("ecc_errors"):
-        volatile = {
-            kind: _counter(pair, "volatile", kind, pair.ran_on)
+        parts = (
+            (pair.before.get("volatile") or {}, pair.after.get("volatile") or {}, pair.ran_on),
+            (pair.before.get("aggregate") or {}, pair.after.get("aggregate") or {}, True),
+        )
+        corrected, uncorrected = (
+            _more(*(counted(old.get(kind), new.get(kind), ran_on) for old, new, ran_on in parts))
             for kind in ("corrected", "uncorrected")
-        }
-        aggregate = {
-            kind: _counter(pair, "aggregate", kind, True) for kind in ("corrected", "uncorrected")
-        }
+        )
         evidence = {"before": _counters(pair.before), "after": _counters(pair.after)}
-        uncorrected = _more(volatile["uncorrected"], aggregate["uncorrected"])
         if uncorrected:
-            uncleared = bool(whole(mapping(pair.after.get("volatile")).get("uncorrected")))
+            uncleared = bool((pair.after.get("volatile") or {}).get("uncorrected"))
             words = (
                 f"{JOB}cost {uncorrected} uncorrectable memory "
                 f"error{'s' * (uncorrected.value != 1)}" + ("; reset the GPU" if uncleared else "")
@@ -48,7 +48,6 @@ def ecc(between: Between) -> List[Finding]:
                     evidence,
                 )
             )
-        corrected = _more(volatile["corrected"], aggregate["corrected"])
         if corrected:
             words = f"{JOB}saw {corrected} corrected memory error{'s' * (corrected.value != 1)}"
             found.append(
@@ -57,14 +56,8 @@ def ecc(between: Between) -> List[Finding]:
     return found
 
 
-def _counters(gpu: Dict[str, Any]) -> Dict[str, Any]:
-    return {key: gpu.get(key) for key in ("volatile", "aggregate")}
-
-
-def _counter(pair: Pair, part: str, kind: str, ran_on: bool) -> Optional[Count]:
-    return counted(
-        mapping(pair.before.get(part)).get(kind), mapping(pair.after.get(part)).get(kind), ran_on
-    )
+def _counters(gpu: GpuSnapshot) -> Dict[str, Optional[Counters]]:
+    return {"volatile": gpu.get("volatile"), "aggregate": gpu.get("aggregate")}
 
 
 def _more(*counts: Optional[Count]) -> Optional[Count]:
@@ -118,22 +111,22 @@ def rows(between: Between) -> List[Finding]:
     return found
 
 
-def _rows(gpu: Dict[str, Any]) -> Dict[str, int]:
+def _rows(gpu: GpuSnapshot) -> Dict[str, int]:
     """By both ways to read them; where they differ the worse one."""
-    parts = [mapping(gpu.get(name)) for name in ("rows", "row_fields")]
-    names = ("correctable", "uncorrectable", "pending", "failure")
-    return {
-        name: max(part[name] for part in parts if is_whole(part.get(name)))
-        for name in names
-        if any(is_whole(part.get(name)) for part in parts)
-    }
+    worst: Dict[str, int] = {}
+    for part in (gpu.get("rows"), gpu.get("row_fields")):
+        for name in ("correctable", "uncorrectable", "pending", "failure"):
+            count = (part or {}).get(name)
+            if count is not None:
+                worst[name] = max(count, worst.get(name, 0))
+    return worst
 
 
 def banks(between: Between) -> List[Finding]:
     """Memory banks that came to have few spare rows, or none."""
     found = []
     for pair in between.pairs("remapped_rows"):
-        old, new = mapping(pair.before.get("banks")), mapping(pair.after.get("banks"))
+        old, new = pair.before.get("banks") or {}, pair.after.get("banks") or {}
         words = []
         for level, text in (("none", "without a spare row"), ("low", "with few spare rows")):
             grown = counted(old.get(level), new.get(level))
@@ -157,7 +150,7 @@ def pages(between: Between) -> List[Finding]:
     """Pages that GPUs before Ampere took out of use."""
     found = []
     for pair in between.pairs("remapped_rows"):
-        old, new = mapping(pair.before.get("pages")), mapping(pair.after.get("pages"))
+        old, new = pair.before.get("pages") or {}, pair.after.get("pages") or {}
         counts = [counted(old.get(cause), new.get(cause)) for cause in ("single_bit", "double_bit")]
         grown = sum(count.value for count in counts if count and not count.least)
         if grown:

@@ -6,14 +6,14 @@ long heat held a GPU back.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional
+from typing import Any, List, Optional, Union
 
 from ...devices.clock_events import HOT_SHARE, duration
 from ....knowledge.gpus import shares_memory
 from ....model import FAIL, UNKNOWN, WARN, Finding, NODE
 from ...devices.gpu_holders import IDLE_MEMORY, foreign
-from ....lenient import mapping, mappings_in
-from .between import JOB, Between, Pair, Readings, bytes_words, counted, is_whole, key_of, named
+from ..snapshot import GpuSnapshot, MpsSnapshot, ProcessSnapshot
+from .between import JOB, Between, Pair, bytes_words, counted, key_of, named
 
 #: States of processes that no signal ends at once (proc(5)). What to make of them `gpu_processes`
 #: says, which looks twice.
@@ -28,7 +28,7 @@ def processes(between: Between) -> List[Finding]:
     for pair in between.pairs("gpu_processes"):
         left = _left(pair)
         if left:
-            held = sum(process["memory"] for process in left if is_whole(process.get("memory")))
+            held = sum(process.get("memory") or 0 for process in left)
             words = named([_who(process) for process in left])
             memory = f", which hold{'s' * (len(left) == 1)} {bytes_words(held)}" if held else ""
             message = (
@@ -40,10 +40,10 @@ def processes(between: Between) -> List[Finding]:
                 Finding("left_processes", WARN, message, "watch", pair.subject, {"processes": left})
             )
     old, new = between.node("gpu_processes")
-    known = {_identity(server) for server in mappings_in(old.get("mps"))}
+    known = {_identity(server) for server in old.get("mps", [])}
     servers = [
         server
-        for server in mappings_in(new.get("mps"))
+        for server in new.get("mps", [])
         if _identity(server) not in known and server.get("server") is not False
     ]
     if servers:
@@ -67,7 +67,7 @@ def memory(between: Between) -> List[Finding]:
         if more is None or more <= IDLE_MEMORY:
             continue
         holders = _holders(pair.after)
-        old, new = mapping(pair.before.get("memory")), mapping(pair.after.get("memory"))
+        old, new = pair.before.get("memory") or {}, pair.after.get("memory") or {}
         evidence = {"before": old, "after": new, "holders": holders}
         left = f"{JOB}left {bytes_words(more)} allocated"
         if _left(pair):
@@ -75,8 +75,8 @@ def memory(between: Between) -> List[Finding]:
         if holders:
             message = f"{left}, which {named([_who(holder) for holder in holders])} may hold"
             found.append(Finding("left_memory", WARN, message, "watch", pair.subject, evidence))
-        elif between.node("gpu_processes")[1].get("processes_scope") == "host" and isinstance(
-            pair.after.get("processes"), list
+        elif between.node("gpu_processes")[1].get("processes_scope") == "host" and (
+            pair.after.get("processes") is not None
         ):
             found.append(
                 Finding(
@@ -96,7 +96,7 @@ def memory(between: Between) -> List[Finding]:
     return found
 
 
-def still_held(before: Mapping[str, Any], after: Mapping[str, Any]) -> bool:
+def still_held(before: Any, after: Any) -> bool:
     """Whether a GPU is held that was not before: taking down a job with all its memory takes
     seconds.
     """
@@ -115,42 +115,37 @@ def _more_memory(pair: Pair) -> Optional[int]:
     if shares_memory(pair.after.get("name")) or not pair.ran_on:
         return None
     grown = counted(
-        mapping(pair.before.get("memory")).get("used"),
-        mapping(pair.after.get("memory")).get("used"),
+        (pair.before.get("memory") or {}).get("used"), (pair.after.get("memory") or {}).get("used")
     )
     return None if grown is None or grown.least else grown.value
 
 
-def _left(pair: Pair) -> List[Readings]:
+def _left(pair: Pair) -> List[ProcessSnapshot]:
     """Processes of now that were not there before. One that the driver lists and the host does not
     have is no process: its memory is.
     """
-    known = {_identity(process) for process in mappings_in(pair.before.get("processes"))}
+    known = {_identity(process) for process in (pair.before.get("processes") or [])}
     new = [
-        process
-        for process in mappings_in(pair.after.get("processes"))
-        if _identity(process) not in known
+        process for process in pair.after.get("processes") or [] if _identity(process) not in known
     ]
     return [process for process in new if process.get("name") and foreign(process)]
 
 
-def _holders(gpu: Readings) -> List[Readings]:
+def _holders(gpu: GpuSnapshot) -> List[ProcessSnapshot]:
     """All that hold the GPU now, whoever they are."""
-    own = [process for process in mappings_in(gpu.get("processes")) if process.get("name")]
-    pids = {key_of(process, "pid") for process in own}
-    others = gpu.get("holders")
-    return own + [
-        {"pid": pid}
-        for pid in (others if isinstance(others, list) else [])
-        if is_whole(pid) and str(pid) not in pids
+    own = [process for process in (gpu.get("processes") or []) if process.get("name")]
+    pids = {process.get("pid") for process in own}
+    others: List[ProcessSnapshot] = [
+        {"pid": pid} for pid in gpu.get("holders", []) if pid not in pids
     ]
+    return own + others
 
 
-def _identity(process: Readings) -> str:
+def _identity(process: Union[ProcessSnapshot, MpsSnapshot]) -> str:
     return key_of(process, "pid", "started")
 
 
-def _who(process: Readings) -> str:
+def _who(process: Union[ProcessSnapshot, MpsSnapshot]) -> str:
     state = _STUCK.get(str(process.get("state")), "")
     return (
         f"{process.get('name') or 'a process'} (pid "
@@ -165,8 +160,8 @@ def heat(between: Between) -> List[Finding]:
     found = []
     for pair in between.pairs("gpu_power"):
         grown = counted(
-            mapping(pair.before.get("violations")).get("thermal"),
-            mapping(pair.after.get("violations")).get("thermal"),
+            (pair.before.get("violations") or {}).get("thermal"),
+            (pair.after.get("violations") or {}).get("thermal"),
             pair.ran_on,
         )
         seconds = grown.value / 1e9 if grown else 0.0
@@ -177,7 +172,7 @@ def heat(between: Between) -> List[Finding]:
                 f"{duration(between.seconds)} since the snapshot"
             )
             message = f"{JOB}was held back by heat for {share}; look at its cooling"
-            evidence: Dict[str, Any] = {
+            evidence = {
                 "thermal_violation_seconds": round(seconds, 1),
                 "seconds": round(between.seconds, 1),
             }
