@@ -21,6 +21,7 @@ import shutil
 import time
 from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Sequence, Set, Tuple, TypedDict
 
+from ..devices.measured import GpuIdentity
 from ..devices import dcgm_report, dcgm_run
 from ..devices.dcgm_report import DcgmReport
 from ..devices.dcgm_run import DcgmRun
@@ -185,7 +186,7 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def _read_gpu(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _read_gpu(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     return read_parts(
         {
             "serial": lambda: nvml.read(gpu, "nvmlDeviceGetSerial"),

@@ -24,6 +24,7 @@ from typing import (
     TypedDict,
 )
 
+from ..devices.measured import GpuIdentity
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -203,7 +204,7 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     def version(function: str) -> Optional[str]:
         value = nvml.optional(gpu, function)
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else value

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
+from ..devices.measured import GpuIdentity
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText, RESET
@@ -100,7 +101,7 @@ def measure(probe: Probe) -> Readings:
     return read_gpus(probe, _read)
 
 
-def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     def totals(counter: str) -> Optional[Values]:
         return named(
             tuple(_TYPES),

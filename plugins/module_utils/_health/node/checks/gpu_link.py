@@ -11,8 +11,9 @@ for a GPU that is slow with several others, else one for the pair.
 from __future__ import annotations
 
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple, TypedDict
+from typing import Any, List, NamedTuple, Optional, Tuple, TypedDict
 
+from ..devices.measured import GpuIdentity
 from ..devices import pcie_state
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
@@ -133,7 +134,7 @@ def measure(probe: Probe) -> Readings:
     return in_turn(probe, lambda nvml, gpu, seconds: _place(probe, nvml, gpu), together)
 
 
-def _place(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
+def _place(probe: Probe, nvml: Any, gpu: GpuIdentity) -> Readings:
     """How a GPU is connected."""
     links = read_parts({"links": lambda: links_of(nvml, gpu)}).get("links") or []
     return {
@@ -143,7 +144,7 @@ def _place(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Readings:
     }
 
 
-def _measure(probe: Probe, gpus: List[Dict[str, Any]], until: float) -> Readings:
+def _measure(probe: Probe, gpus: List[GpuIdentity], until: float) -> Readings:
     from ..devices import peer_copies
 
     seconds = until - time.monotonic() - STOP_SECONDS

@@ -14,6 +14,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
+from ..devices.measured import GpuIdentity
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -107,7 +108,7 @@ def measure(probe: Probe) -> Readings:
     return in_turn(probe, lambda nvml, gpu, seconds: _measure_one(probe, gpu, seconds))
 
 
-def _measure_one(probe: Probe, gpu: Readings, seconds: float) -> Readings:
+def _measure_one(probe: Probe, gpu: GpuIdentity, seconds: float) -> Readings:
     from ..devices import kernels
 
     probe.stage(f"measuring GPU {gpu['index']}")

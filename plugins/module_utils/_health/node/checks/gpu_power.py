@@ -15,6 +15,7 @@ import time
 from functools import partial
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
+from ..devices.measured import GpuIdentity
 from ..devices import clock_events
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -121,7 +122,7 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def _look_again(nvml: Any, gpus: List[Dict[str, Any]]) -> None:
+def _look_again(nvml: Any, gpus: List[Any]) -> None:
     began = time.monotonic()
     for _look in range(LOOKS - 1):
         time.sleep(PAUSE)
@@ -149,7 +150,7 @@ def _look_again(nvml: Any, gpus: List[Dict[str, Any]]) -> None:
             }
 
 
-def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     def limits() -> Optional[Values]:
         values = [
             nvml.optional(gpu, function)

@@ -14,6 +14,7 @@ import time
 from functools import partial
 from typing import Any, Dict, Iterable, List, Literal, Optional, Tuple, TypedDict
 
+from ..devices.measured import GpuIdentity
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import AGAIN, FindingText, IF_FAIL
@@ -172,8 +173,8 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def _look_again(nvml: Any, counted: List[Tuple[Dict[str, Any], Dict[str, Any]]]) -> None:
-    by_gpu: Dict[int, Tuple[Dict[str, Any], List[Dict[str, Any]]]] = {}
+def _look_again(nvml: Any, counted: List[Tuple[NvlinkGpu, NvlinkReading]]) -> None:
+    by_gpu: Dict[int, Tuple[NvlinkGpu, List[NvlinkReading]]] = {}
     for gpu, link in counted:
         by_gpu.setdefault(gpu["index"], (gpu, []))[1].append(link)
     for gpu, links in by_gpu.values():
@@ -189,7 +190,7 @@ def _look_again(nvml: Any, counted: List[Tuple[Dict[str, Any], Dict[str, Any]]])
             }
 
 
-def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     return read_parts(
         {
             "mig": lambda: _mig(nvml, gpu),
@@ -199,12 +200,12 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     )
 
 
-def _mig(nvml: Any, gpu: Dict[str, Any]) -> Optional[bool]:
+def _mig(nvml: Any, gpu: GpuIdentity) -> Optional[bool]:
     mode = nvml.optional(gpu, "nvmlDeviceGetMigMode")
     return bool(mode[0]) if mode else None
 
 
-def _fabric(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, int]]:
+def _fabric(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, int]]:
     """What the driver knows of the fabric; drivers before 570 have no summary, bindings before
     12.535 do not ask.
     """

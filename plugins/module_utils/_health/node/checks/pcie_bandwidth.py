@@ -14,7 +14,13 @@ import time
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..devices import pcie_state
-from ..devices.measured import ComparisonReading, NumaReading, TransferReading, Transfers
+from ..devices.measured import (
+    GpuIdentity,
+    ComparisonReading,
+    NumaReading,
+    TransferReading,
+    Transfers,
+)
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -132,7 +138,7 @@ def measure(probe: Probe) -> Readings:
     )
 
 
-def _measure_one(probe: Probe, nvml: Any, gpu: Dict[str, Any], seconds: float) -> Readings:
+def _measure_one(probe: Probe, nvml: Any, gpu: GpuIdentity, seconds: float) -> Readings:
     """What a child finds out about a GPU within its time, while this process watches the link."""
     from ..devices import host_copies as transfers
 
@@ -169,7 +175,7 @@ def _measure_one(probe: Probe, nvml: Any, gpu: Dict[str, Any], seconds: float) -
     )
 
 
-def _measure_together(probe: Probe, gpus: List[Dict[str, Any]], until: float) -> Readings:
+def _measure_together(probe: Probe, gpus: List[GpuIdentity], until: float) -> Readings:
     from ..devices import host_copies as transfers
 
     seconds = min(GPU_SECONDS, until - time.monotonic()) - STOP_SECONDS

@@ -14,6 +14,7 @@ import time
 from functools import partial
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
+from ..devices.measured import GpuIdentity
 from ..devices import pcie_state
 from ..devices.pcie_state import AerCounts, BridgeReading
 from ..framework.check import Check, Options, Readings
@@ -125,7 +126,7 @@ def measure(probe: Probe) -> Readings:
     return readings
 
 
-def _read(probe: Probe, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _read(probe: Probe, nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     parts: Dict[str, Any] = {
         name: partial(nvml.optional, gpu, call) for name, call in _CALLS.items()
     }

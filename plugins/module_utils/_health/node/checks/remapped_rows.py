@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict, Union, cast
 
+from ..devices.measured import GpuIdentity
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import DIAGNOSTIC, FindingText, RESET
@@ -149,7 +150,7 @@ def measure(probe: Probe) -> Readings:
     return read_gpus(probe, _read)
 
 
-def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     def fields(*identifiers: int) -> List[Any]:
         return list(nvml.fields(gpu, list(identifiers)).values())
 
@@ -192,7 +193,7 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def _pages(nvml: Any, gpu: Dict[str, Any]) -> Values:
+def _pages(nvml: Any, gpu: GpuIdentity) -> Values:
     """Retired pages by cause; ``pending_double_bit`` only where the driver tells it apart (field
     93).
     """

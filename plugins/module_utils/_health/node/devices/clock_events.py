@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from typing import Any, Dict, Tuple
 
+from .measured import GpuIdentity
+
 #: Bits of NVML's clock event reasons: nvml.h, nvmlClocksEventReason*.
 IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0x80
 #: 0x2 application clocks, 0x4 software power cap (normal under load), 0x10 sync boost, 0x100
@@ -56,7 +58,7 @@ EXACT = {"sw_thermal": 269, "hw_thermal": 270, "power_brake": 271}
 HOT_SHARE = 0.05
 
 
-def reasons(nvml: Any, gpu: Dict[str, Any]) -> int:
+def reasons(nvml: Any, gpu: GpuIdentity) -> int:
     """The bits now. Drivers and bindings before 535 know the call by its older name only."""
     found = nvml.optional(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
     if found is None:
@@ -65,7 +67,7 @@ def reasons(nvml: Any, gpu: Dict[str, Any]) -> int:
     return bits
 
 
-def violations(nvml: Any, gpu: Dict[str, Any], exact: bool = False) -> Dict[str, int]:
+def violations(nvml: Any, gpu: GpuIdentity, exact: bool = False) -> Dict[str, int]:
     """Nanoseconds by cause since the driver was loaded, without the causes this GPU does not count;
     ``exact``: those of `EXACT` too.
     """

@@ -21,7 +21,14 @@ from ..system.bounded import Report
 from .cuda import MULTIPROCESSORS, Context, Cuda, CudaError
 from ..system.host import Host, cpus_in
 from . import ptx_generated
-from .measured import ComparisonReading, DriverFault, NumaReading, TransferReading, Transfers
+from .measured import (
+    GpuIdentity,
+    ComparisonReading,
+    DriverFault,
+    NumaReading,
+    TransferReading,
+    Transfers,
+)
 
 MIB = 1024 * 1024
 #: Bytes of one copy. A copy takes 1.2 ms on PCIe 5.0 x16, against some microseconds between two
@@ -55,7 +62,7 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _MPOL_PREFERRED = 1
 
 
-def one(report: Report, host: Host, gpu: Dict[str, Any]) -> None:
+def one(report: Report, host: Host, gpu: GpuIdentity) -> None:
     """Measure one GPU, which no other can disturb: the driver is shown no other.
 
     Sends ``numa``, ``phase`` (what is being copied, empty when nothing is), ``transfers``,
@@ -74,7 +81,7 @@ def one(report: Report, host: Host, gpu: Dict[str, Any]) -> None:
         report.send("cuda_error", error.to_dict())
 
 
-def together(report: Report, host: Host, gpus: List[Dict[str, Any]]) -> None:
+def together(report: Report, host: Host, gpus: List[GpuIdentity]) -> None:
     """Measure all GPUs at the same time, by copy engine. Sends ``{index: {direction: {"samples":
     [bytes/s]}}}`` as ``together`` and ``{index: error}`` as ``errors``.
     """
@@ -177,7 +184,7 @@ class _CopyingGpu:
     so all go by the clock.
     """
 
-    def __init__(self, cuda: Cuda, host: Host, gpu: Dict[str, Any]) -> None:
+    def __init__(self, cuda: Cuda, host: Host, gpu: GpuIdentity) -> None:
         self._cuda, self._host, self.gpu = cuda, host, gpu
         self.ready, self.go = threading.Event(), threading.Event()
         self.begin = 0.0
@@ -344,12 +351,12 @@ def _prefer_memory_of(node: int) -> Optional[str]:
     return f"set_mempolicy: {os.strerror(ctypes.get_errno())}"
 
 
-def only_these(gpus: List[Dict[str, Any]]) -> None:
+def only_these(gpus: List[GpuIdentity]) -> None:
     """Show the driver these GPUs only, so that another that is broken cannot hold it up; and leave
     nothing in anyone's home.
     """
-    uuids = [gpu["uuid"] for gpu in gpus]
-    if all(uuids):
+    uuids = [gpu["uuid"] for gpu in gpus if gpu["uuid"]]
+    if len(uuids) == len(gpus):
         os.environ["CUDA_VISIBLE_DEVICES"] = ",".join(uuids)
     os.environ["CUDA_CACHE_DISABLE"] = "1"
     for name in ("CUDA_LAUNCH_BLOCKING", "CUDA_DISABLE_PTX_JIT", "CUDA_FORCE_PTX_JIT"):

@@ -14,6 +14,7 @@ import struct
 import time
 from typing import Any, Callable, Dict, List, Optional, cast
 
+from .measured import GpuIdentity
 from ..system.bounded import Report
 from .cuda import CAPABILITY, L2_CACHE, MULTIPROCESSORS, Context, Cuda, CudaError
 from ..system.host import Host
@@ -47,7 +48,7 @@ _STARTS = tuple(0.1 + 0.1 * chain for chain in range(_CHAINS))
 _ADDITIONS, _TILE, _TILES = 4096, 256, 4
 
 
-def one(report: Report, host: Host, gpu: Dict[str, Any]) -> None:
+def one(report: Report, host: Host, gpu: GpuIdentity) -> None:
     """Measure one GPU; the driver is shown no other.
 
     Sends ``capability`` (major), ``rates`` ({name: per second, see RATES, the median}), ``samples``

@@ -6,7 +6,19 @@ judge does not load.
 
 from __future__ import annotations
 
-from typing import Dict, List, Optional, TypedDict
+from typing import Any, Dict, List, Optional, TypedDict
+
+
+class GpuIdentity(TypedDict, total=False):
+    """How the driver names a GPU."""
+
+    index: int
+    uuid: Optional[str]
+    #: Its address; None where the GPU does not answer and its address is not known.
+    pci: Any
+    name: Optional[str]
+    #: Why the GPU did not answer; anything that is not empty counts.
+    error: Any
 
 
 class DriverFault(TypedDict):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
+from .measured import GpuIdentity
 from ...lenient import Unsigned
 
 #: What is counted, the counter of nvmlDeviceGetNvLinkErrorCounter, and the fields that give the
@@ -49,7 +50,7 @@ class NvlinkReading(TypedDict, total=False):
     grown: LinkErrors
 
 
-def links_of(nvml: Any, gpu: Dict[str, Any]) -> List[NvlinkReading]:
+def links_of(nvml: Any, gpu: GpuIdentity) -> List[NvlinkReading]:
     """The NVLinks of a GPU; raises `nvml.DriverError`."""
     states = {}
     for link in range(getattr(nvml.binding, "NVML_NVLINK_MAX_LINKS", _MOST_LINKS)):
@@ -72,7 +73,7 @@ def links_of(nvml: Any, gpu: Dict[str, Any]) -> List[NvlinkReading]:
     ]
 
 
-def _remote(nvml: Any, gpu: Dict[str, Any], link: int) -> RemoteReading:
+def _remote(nvml: Any, gpu: GpuIdentity, link: int) -> RemoteReading:
     kind, pci = (
         nvml.selected(gpu, function, link)
         for function in ("nvmlDeviceGetNvLinkRemoteDeviceType", "nvmlDeviceGetNvLinkRemotePciInfo")
@@ -84,7 +85,7 @@ def _remote(nvml: Any, gpu: Dict[str, Any], link: int) -> RemoteReading:
     }
 
 
-def errors_of(nvml: Any, gpu: Dict[str, Any], links: List[int]) -> Dict[int, LinkErrors]:
+def errors_of(nvml: Any, gpu: GpuIdentity, links: List[int]) -> Dict[int, LinkErrors]:
     """What each link has counted, by one call for all where the driver has the fields."""
     wanted = [
         (field, link)

@@ -18,7 +18,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, Union
 
 from ..system.host import Host
-from .measured import DriverFault
+from .measured import DriverFault, GpuIdentity
 from ...model import normalise_pci
 
 SONAME = "libnvidia-ml.so.1"
@@ -106,7 +106,7 @@ class Nvml:
         self.binding = _load(host, library)
         self._call("nvmlInit")
         self.driver_version = self._text(self._call_or_none("nvmlSystemGetDriverVersion"))
-        self.gpus: List[Dict[str, Any]] = [
+        self.gpus: List[GpuIdentity] = [
             self._identify(index) for index in range(self._call("nvmlDeviceGetCount"))
         ]
         self._name_the_nameless()
@@ -117,7 +117,7 @@ class Nvml:
         except DriverError:
             pass
 
-    def read(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
+    def read(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
         """The value of ``pynvml.<function>(handle, *arguments)``; raises `DriverError`."""
         if gpu["index"] not in self._handles:
             raise DriverError(**gpu["error"])
@@ -125,7 +125,7 @@ class Nvml:
             function, self._handles[gpu["index"]], *arguments, about=f" on GPU {gpu['index']}"
         )
 
-    def optional(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
+    def optional(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
         """Like `read`, but None when this GPU, driver or binding does not have it."""
         try:
             return self.read(gpu, function, *arguments)
@@ -134,7 +134,7 @@ class Nvml:
                 return None
             raise
 
-    def selected(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
+    def selected(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
         """Like `optional`, but None also where an argument names what this GPU or driver does not
         have: a link, a counter, a memory location.
         """
@@ -156,7 +156,7 @@ class Nvml:
                 return None
             raise
 
-    def demanded(self, gpu: Dict[str, Any], function: str, *arguments: Any) -> Any:
+    def demanded(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
         """Like `optional`, for what no other call tells: raises `DriverError` when the driver has
         it and only the binding does not.
         """
@@ -164,7 +164,7 @@ class Nvml:
             raise DriverError("binding_too_old", function, None, _remedy("upgrade"))
         return self.optional(gpu, function, *arguments)
 
-    def fields(self, gpu: Dict[str, Any], identifiers: Sequence[Field]) -> Dict[Field, Any]:
+    def fields(self, gpu: GpuIdentity, identifiers: Sequence[Field]) -> Dict[Field, Any]:
         """Field values by identifier; None for each field that this GPU or driver does not have.
         Raises `DriverError` for one that it could not read.
         """
@@ -182,8 +182,8 @@ class Nvml:
                 )
         return found
 
-    def _identify(self, index: int) -> Dict[str, Any]:
-        gpu: Dict[str, Any] = {"index": index, "uuid": None, "pci": None, "name": None}
+    def _identify(self, index: int) -> GpuIdentity:
+        gpu: GpuIdentity = {"index": index, "uuid": None, "pci": None, "name": None}
         try:
             handle = self._call("nvmlDeviceGetHandleByIndex", index, about=f" on GPU {index}")
             self._handles[index] = handle

@@ -8,6 +8,7 @@ import os
 import re
 from typing import Any, Dict, List, Literal, Optional, Tuple, TypedDict
 
+from .measured import GpuIdentity
 from ..system.host import Host, sysfs_name
 from ...knowledge.links import GENERATIONS
 from ...lenient import Unsigned
@@ -42,7 +43,7 @@ class BridgeReading(TypedDict, total=False):
     aer: Optional[AerCounts]
 
 
-def limits(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
+def limits(host: Host, nvml: Any, gpu: GpuIdentity) -> Dict[str, Optional[int]]:
     """What GPU and slot can do together (``max_generation``, ``max_width``), what the GPU could
     (``gpu_max_generation``), and the link at rest.
     """
@@ -62,7 +63,7 @@ def limits(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int
     }
 
 
-def now(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
+def now(host: Host, nvml: Any, gpu: GpuIdentity) -> Dict[str, Optional[int]]:
     """``generation`` and ``width`` at this moment; a link at rest sleeps in a lower generation."""
     generation, width = (
         _ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"),
@@ -77,7 +78,7 @@ def now(host: Host, nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Optional[int]]:
     }
 
 
-def replays(nvml: Any, gpu: Dict[str, Any], link: Dict[str, Optional[int]]) -> Optional[int]:
+def replays(nvml: Any, gpu: GpuIdentity, link: Dict[str, Optional[int]]) -> Optional[int]:
     """How many packets had to be sent again since `limits` gave ``link``."""
     after = _ask(nvml, gpu, "nvmlDeviceGetPcieReplayCounter")
     before = link["replays"]
@@ -130,7 +131,7 @@ def _sysfs_limits(host: Host, bus_id: str) -> Dict[str, Optional[int]]:
     return {"generation": min(generations, default=None), "width": min(widths, default=None)}
 
 
-def _ask(nvml: Any, gpu: Dict[str, Any], function: str) -> Any:
+def _ask(nvml: Any, gpu: GpuIdentity, function: str) -> Any:
     """The driver's answer, None when it has none: then sysfs is asked, or the reading is missing
     and is judged as that.
     """

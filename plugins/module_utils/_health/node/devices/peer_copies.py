@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 from typing import Any, Dict, List, Sequence, Tuple
 
+from .measured import GpuIdentity
 from ..system.bounded import Report
 from .cuda import Context, Cuda, CudaError
 from ..system.host import Host
@@ -35,7 +36,7 @@ def rounds(members: Sequence[int]) -> List[List[Tuple[int, int]]]:
     return found
 
 
-def between(report: Report, host: Host, gpus: List[Dict[str, Any]]) -> None:
+def between(report: Report, host: Host, gpus: List[GpuIdentity]) -> None:
     """Measure every two of the GPUs in both directions.
 
     Sends ``pairs``, a list of ``{"from", "to" (indexes), "access", "samples", "bytes_per_second"

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, Iterable, List, Mapping, Optional, Tuple
 
+from ..devices.measured import GpuIdentity
 from . import busy_gate
 from .check import Readings
 from .probe import Probe
@@ -126,7 +127,7 @@ class MeasuredGpu(GpuReading, total=False):
 
 def in_turn(
     probe: Probe,
-    measure_one: Callable[[Any, Dict[str, Any], float], Readings],
+    measure_one: Callable[[Any, GpuIdentity, float], Readings],
     then: Callable[[Readings, float], None] = lambda readings, until: None,
 ) -> Readings:
     """``measure_one(nvml, gpu, seconds)`` of every GPU that is free, one after the other behind the

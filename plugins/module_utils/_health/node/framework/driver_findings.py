@@ -21,6 +21,7 @@ from typing import (
     cast,
 )
 
+from ..devices.measured import GpuIdentity
 from .check import Readings
 from .probe import Probe
 from ..system.bounded import CrashReading, HungReading
@@ -176,7 +177,7 @@ _GONE = ("lost", "vanished", "not_ready", "in_use")
 _SILENT = ("timeout", "unknown_error")
 
 
-def read_gpus(probe: Probe, read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]) -> Readings:
+def read_gpus(probe: Probe, read: Callable[[Any, GpuIdentity], Dict[str, Any]]) -> Readings:
     """``read(nvml, gpu)`` for every GPU; one that does not answer gets an ``error``, the others are
     read all the same.
     """
@@ -190,7 +191,7 @@ def read_gpus(probe: Probe, read: Callable[[Any, Dict[str, Any]], Dict[str, Any]
 
 
 def read_gpu(
-    nvml: Any, gpu: Dict[str, Any], read: Callable[[Any, Dict[str, Any]], Dict[str, Any]]
+    nvml: Any, gpu: GpuIdentity, read: Callable[[Any, GpuIdentity], Dict[str, Any]]
 ) -> Dict[str, Any]:
     """A GPU's identity with what ``read`` found, or with the ``error`` it met."""
     from ..devices.nvml import DriverError
@@ -232,7 +233,7 @@ def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
 
 
 def members_of(
-    nvml: Any, gpu: Dict[str, Any], function: str, structure: str, **members: str
+    nvml: Any, gpu: GpuIdentity, function: str, structure: str, **members: str
 ) -> Optional[Dict[str, int]]:
     """Members of a structure that the function fills in; None where the driver or the GPU does not
     have it. The binding has both or neither.

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from typing import Any, Callable, Dict, List, Optional
 
+from ..devices.measured import GpuIdentity
 from ..devices import clock_events, gpu_holders
 from ..framework.driver_findings import DRAM, SRAM, read_gpu, read_parts
 
@@ -61,7 +62,7 @@ def read(nvml: Any) -> List[Dict[str, Any]]:
     return [dict(dict.fromkeys(_KEYS), **read_gpu(nvml, gpu, _read)) for gpu in nvml.gpus]
 
 
-def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     parts: Dict[str, Callable[[], Any]] = {
         "busy": lambda: nvml.optional(gpu, "nvmlDeviceGetUtilizationRates"),
         "memory": lambda: _memory(nvml, gpu),
@@ -91,7 +92,7 @@ def _read(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
     return found
 
 
-def _memory(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, int]]:
+def _memory(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, int]]:
     """Drivers before 510 do not tell their reserve apart: then it counts as used."""
     apart = gpu_holders.memory(nvml, gpu)
     if apart is not None:
@@ -106,12 +107,12 @@ def thousandth(value: Optional[int]) -> Optional[float]:
     return None if value is None else value / 1000
 
 
-def _processes(nvml: Any, gpu: Dict[str, Any]) -> Optional[List[int]]:
+def _processes(nvml: Any, gpu: GpuIdentity) -> Optional[List[int]]:
     listed = gpu_holders.listed(nvml, gpu, but=("graphics",))
     return None if listed is None else sorted(process["pid"] for process in listed)
 
 
-def _links(nvml: Any, gpu: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def _links(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, Any]]:
     """One call for all counters; None for a GPU that counts nothing of the kind."""
     values = nvml.fields(gpu, [*_LINK_ERRORS.values(), *_LINK_DATA.values()])
     errors = {

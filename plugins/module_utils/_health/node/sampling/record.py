@@ -14,6 +14,7 @@ import re
 import socket
 from typing import Any, Dict, List, Optional, Set
 
+from ..devices.measured import GpuIdentity
 from ..system.bounded import Report, call
 from ..system.host import Host
 from ..devices.nvml import DriverError, Nvml
@@ -235,7 +236,7 @@ def _gpus(settings: Dict[str, Any], host: Host) -> Dict[str, Any]:
     return found
 
 
-def _gpu(nvml: Any, gpu: Dict[str, Any]) -> Dict[str, Any]:
+def _gpu(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     own = {name: gpu.get(name) for name in ("index", "uuid", "pci", "name")}
     if gpu.get("error"):
         return dict(own, error=gpu["error"])
