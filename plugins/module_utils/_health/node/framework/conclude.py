@@ -5,27 +5,44 @@
 from __future__ import annotations
 
 import traceback
-from typing import Any, Dict, List
+from typing import Any, List, Optional, TypedDict
 
 from ...model import FAIL, NODE, SKIP, UNKNOWN, CheckResult, Finding, concluded, gpu_subject
 from .check import Check, Options, Readings
-from .driver_findings import NOT_READ, driver_finding, listed_gpus, mishap_findings
+from .driver_findings import NOT_READ, GpuReading, all_gpus, driver_finding, mishap_findings
 from ...lenient import decode
+
+
+class AbsenceReading(TypedDict, total=False):
+    """Of a node without GPUs for its programs: PCI addresses."""
+
+    pci: List[str]
+    passed_through: List[str]
+
+
+class MeasurementReading(TypedDict, total=False):
+    """What the readings of any check may say; `MishapReading` has more."""
+
+    absent: AbsenceReading
+    #: Why the driver gave no session; whatever it is, nothing was measured.
+    error: Any
+    kernel_driver: bool
+    gpus: List[Optional[GpuReading]]
 
 
 def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
     """Judge readings, also those of a measurement that hung, crashed or never began. Pure: old
     readings can be judged again.
     """
-    if isinstance(readings.get("absent"), dict):
-        return _judge_absence(check, options, readings["absent"])
-    if "error" in readings:
-        return concluded(
-            check.name,
-            [driver_finding(readings["error"], kernel_driver=bool(readings.get("kernel_driver")))],
-            "",
-        )
-    trouble = _trouble(readings)
+    measurement = decode(MeasurementReading, readings)
+    if "absent" in measurement:
+        return _judge_absence(check, options, measurement["absent"])
+    if "error" in measurement:
+        has_driver = measurement.get("kernel_driver", False)
+        finding = driver_finding(measurement["error"], kernel_driver=has_driver)
+        return concluded(check.name, [finding], "")
+    unread = [gpu for gpu in all_gpus(measurement.get("gpus")) if gpu.get("error") == NOT_READ]
+    trouble = mishap_findings(readings, gpu_subject(unread[0]) if unread else NODE)
     try:
         result = check.judge(decode(check.readings, readings), options)
     except Exception as error:  # a judge that meets what it was not built for must not cost the node its other results
@@ -50,15 +67,8 @@ def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
     return result
 
 
-def _trouble(readings: Readings) -> List[Finding]:
-    unread = [gpu for gpu in listed_gpus(readings) if gpu.get("error") == NOT_READ]
-    return mishap_findings(readings, gpu_subject(unread[0]) if unread else NODE)
-
-
-def _judge_absence(check: Check, options: Options, absent: Dict[str, Any]) -> CheckResult:
-    expected = options.get("expected_gpus")
-    through = absent.get("passed_through")
-    through = through if isinstance(through, list) else []
+def _judge_absence(check: Check, options: Options, absent: AbsenceReading) -> CheckResult:
+    expected, through = options.get("expected_gpus"), absent.get("passed_through", [])
     words = (
         f"all {len(through)} NVIDIA GPUs are passed through to virtual machines"
         if through

@@ -38,7 +38,7 @@ from ...model import (
     concluded,
     gpu_subject,
 )
-from ...lenient import Unsigned, decode, mapping, sequence
+from ...lenient import Unsigned, decode, mapping
 
 
 class GpuReading(TypedDict, total=False):
@@ -252,19 +252,6 @@ def unread_parts(gpu: Mapping[str, Any], names: Iterable[str]) -> List[str]:
     return [name for name in names if name not in gpu]
 
 
-def whole_numbers(part: Any, names: Iterable[str]) -> Optional[Dict[str, int]]:
-    """The part of a GPU's readings as whole numbers of at most 64 bits under ``names``; None when
-    one of them is not there.
-    """
-    values: Dict[str, int] = {}
-    for name in names:
-        value = part.get(name) if isinstance(part, dict) else None
-        if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 1 << 64:
-            return None
-        values[name] = value
-    return values
-
-
 def named(names: Iterable[str], values: Optional[Iterable[Any]]) -> Optional[Dict[str, int]]:
     """What a driver call gave, by name; None where it or one part of it was not there."""
     found = None if values is None else list(values)
@@ -385,12 +372,6 @@ def driver_finding(error: Any, subject: Subject = NODE, kernel_driver: bool = Fa
     if error.get("text") and status == UNKNOWN:
         message = f"{message}: {error['text']}"
     return Finding(code, status, message, action, subject, dict(error))
-
-
-def listed_gpus(readings: Any) -> List[Dict[str, Any]]:
-    """The GPUs in readings that are not decoded; a GPU that is not understood was not read."""
-    gpus = sequence(mapping(readings).get("gpus"))
-    return all_gpus([gpu if isinstance(gpu, dict) else None for gpu in gpus])
 
 
 def all_gpus(gpus: Optional[Iterable[Optional[G]]]) -> List[G]:
