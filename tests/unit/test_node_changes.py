@@ -30,6 +30,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
     Outcome,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
 )
@@ -81,13 +82,18 @@ def made(taken="2026-11-22T01:00:00Z", run="job42", **more):
     return store.of(head, {"gpus": [GPU], "driver_version": "580"}, readings(**more))
 
 
+def judge(readings, options):
+    """The verdict on readings as a node sent them."""
+    return node_changes.CHECK.judge(decode(node_changes.CHECK.readings, readings), options)
+
+
 def judged(after, before=None, baseline=None, **options):
     given = {
         "before": made() if before is None else before,
         "after": dict(made(), readings=after),
         "baseline": baseline or BASELINE,
     }
-    return node_changes.judge(given, options)
+    return judge(given, options)
 
 
 def test_what_a_job_cost_is_one_sentence():
@@ -163,7 +169,7 @@ def test_without_a_snapshot_it_is_not_told():
     ],
 )
 def test_nothing_to_compare_is_skipped(given):
-    assert node_changes.judge(given, {}).status == "skip"
+    assert judge(given, {}).status == "skip"
 
 
 @pytest.mark.parametrize("gigatransfers, status", [(32.0, "fail"), (64.0, "pass")])

@@ -9,23 +9,23 @@ from __future__ import annotations
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
 from .snapshots import store
-from .framework.check import Options
+from .snapshots.snapshot import Snapshot
+from .framework.check import Options, Readings
 from .framework.probe import HostSettings
 from .checks import node_changes
+from .checks.node_changes import BaselineReading, KeptReading, NodeChangesReadings
 from .snapshots.difference.work import still_held
 from .system.host import Host
 from .framework.runner import Outcome, Request, node_facts, run
-from ..lenient import mapping
+from ..lenient import decode, mapping
 
 
 class Baseline(NamedTuple):
     """What a node is compared with."""
 
     #: The snapshot, None where there is none.
-    before: Optional[Dict[str, Any]]
-    #: ``run``, ``source`` (node, controller, both, or None), ``taken``, and under ``node`` and
-    #: ``controller`` why that copy could not be used.
-    about: Dict[str, Any]
+    before: Optional[Snapshot]
+    about: BaselineReading
 
 
 def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> Baseline:
@@ -35,8 +35,8 @@ def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> B
     ``given`` is a snapshot, or ``{"error": why the controller has none}``.
     """
     own = store.read_back(name, host)
-    copies: Dict[str, Dict[str, Any]] = {"node": own["snapshot"]} if "snapshot" in own else {}
-    about: Dict[str, Any] = {"run": name, "source": None, "taken": None}
+    copies: Dict[str, Snapshot] = {"node": own["snapshot"]} if "snapshot" in own else {}
+    about: BaselineReading = {"run": name, "source": None, "taken": None}
     if "error" in own:
         about["node"] = own["error"]
     if given is None or set(given) == {"error"}:
@@ -51,12 +51,12 @@ def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> B
     taken = {place: str(copy.get("taken")) for place, copy in copies.items()}
     newest = max(taken, key=lambda place: taken[place])
     if len(set(taken.values())) > 1:
-        other = "controller" if newest == "node" else "node"
-        about[other] = f"it is of {taken[other]}, the other copy is newer"
-    about.update(
-        source="both" if len(copies) == 2 and len(set(taken.values())) == 1 else newest,
-        taken=taken[newest],
-    )
+        if newest == "node":
+            about["controller"] = f"it is of {taken['controller']}, the other copy is newer"
+        else:
+            about["node"] = f"it is of {taken['node']}, the other copy is newer"
+    about["source"] = "both" if len(copies) == 2 and len(set(taken.values())) == 1 else newest
+    about["taken"] = taken[newest]
     return Baseline(copies[newest], about)
 
 
@@ -136,8 +136,9 @@ def is_still_held(base: Baseline, seconds: float) -> Callable[[Outcome, float], 
     return again
 
 
-def _judged(readings: Dict[str, Any], options: Options, outcomes: Sequence[Outcome]) -> Outcome:
-    result = node_changes.judge(node_changes.completed(readings, _readings(outcomes)), options)
+def _judged(readings: Readings, options: Options, outcomes: Sequence[Outcome]) -> Outcome:
+    whole = node_changes.completed(readings, _readings(outcomes))
+    result = node_changes.judge(decode(NodeChangesReadings, whole), options)
     return Outcome(result, readings, options)
 
 
@@ -150,10 +151,11 @@ def _readings(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
     }
 
 
-def controller_copy(readings: Dict[str, Any], facts: Dict[str, Any]) -> Optional[Dict[str, Any]]:
+def controller_copy(readings: Dict[str, Any], facts: Dict[str, Any]) -> Optional[Snapshot]:
     """The snapshot that a node kept or tried to keep, from the readings that its module returned,
     with their options, and the facts; None where it was not asked to.
     """
     found = {check: mapping(one).get("readings") for check, one in readings.items()}
-    header = mapping(mapping(mapping(found.get(node_changes.NAME)).get("kept")).get("header"))
+    changes = decode(NodeChangesReadings, found.get(node_changes.NAME))
+    header = changes.get("kept", KeptReading()).get("header")
     return store.of(header, facts, found) if header else None

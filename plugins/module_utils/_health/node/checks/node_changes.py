@@ -10,7 +10,7 @@ It is never measured by itself: its readings are made of those of the other chec
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Dict, List, Mapping, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
 
 from ..framework.check import AFTER_A_JOB, Check, Options, Readings
 from ..framework.probe import Probe
@@ -30,12 +30,39 @@ from ...model import (
     Subject,
     concluded,
 )
-from ..snapshots.store import CHECKS, comparable
+from ..snapshots.snapshot import SnapshotHeader
+from ..snapshots.store import CHECKS, KeptSnapshot, comparable
 from ...lenient import mapping
 
 NAME = "node_changes"
 #: Subjects that the summary names.
 _MOST_SUBJECTS = 3
+
+
+class KeptReading(KeptSnapshot, total=False):
+    run: str
+    header: SnapshotHeader
+
+
+class BaselineReading(TypedDict, total=False):
+    """What the node is compared with."""
+
+    run: str
+    #: Where the snapshot was kept: node, controller or both.
+    source: Optional[str]
+    taken: Optional[str]
+    #: Why the copy of the node, and that of the controller, could not be used.
+    node: str
+    controller: str
+
+
+class NodeChangesReadings(TypedDict, total=False):
+    #: Where a snapshot was kept, or why not.
+    kept: KeptReading
+    #: Snapshots, `Between` decodes them; None where there is none.
+    before: Optional[Dict[str, Any]]
+    after: Dict[str, Any]
+    baseline: BaselineReading
 
 
 def measure(probe: Probe) -> Readings:
@@ -51,17 +78,11 @@ def completed(readings: Readings, by_check: Mapping[str, Any]) -> Readings:
     return dict(readings, after=dict(after, readings=dict(by_check))) if after else readings
 
 
-def judge(readings: Readings, options: Options) -> CheckResult:
-    """``readings`` are ``kept`` (where a snapshot was kept, or why not), or ``before`` (a snapshot,
-    None where there is none), ``after`` (the same of now) and ``baseline`` (``run``, ``source``:
-    node, controller or both, ``taken``, and why a copy could not be used).
-    """
-    readings = readings if isinstance(readings, dict) else {}
+def judge(readings: NodeChangesReadings, options: Options) -> CheckResult:
     if "kept" in readings:
-        return _judge_kept(mapping(readings["kept"]))
-    before, after, baseline = (
-        mapping(readings.get(key)) for key in ("before", "after", "baseline")
-    )
+        return _judge_kept(readings["kept"])
+    before, after = readings.get("before"), readings.get("after", {})
+    baseline = readings.get("baseline", BaselineReading())
     run = baseline.get("run")
     read = {
         check: comparable(check, found)
@@ -73,7 +94,12 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         if not after.get("gpus") and not any(read.values()):
             return CheckResult(NAME, SKIP, "nothing that could have changed was read")
         why = "; ".join(
-            f"{place}: {baseline[place]}" for place in ("node", "controller") if baseline.get(place)
+            f"{place}: {reason}"
+            for place, reason in (
+                ("node", baseline.get("node")),
+                ("controller", baseline.get("controller")),
+            )
+            if reason
         )
         message = (
             f"there is no snapshot of run {run} to compare with "
@@ -83,7 +109,7 @@ def judge(readings: Readings, options: Options) -> CheckResult:
         if options.get("phase") == "inflight":
             return CheckResult(NAME, SKIP, message)
         return concluded(
-            NAME, [Finding("no_baseline", UNKNOWN, message, "watch", NODE, baseline)], ""
+            NAME, [Finding("no_baseline", UNKNOWN, message, "watch", NODE, dict(baseline))], ""
         )
     if not any(read.values()):
         return CheckResult(NAME, SKIP, "nothing was read that could be compared")
@@ -143,14 +169,16 @@ def in_words(findings: List[Finding]) -> str:
     return "; ".join(([JOB + named(job)] if job else []) + others)
 
 
-def _judge_kept(kept: Dict[str, Any]) -> CheckResult:
+def _judge_kept(kept: KeptReading) -> CheckResult:
     if kept.get("error"):
         message = (
             f"the snapshot of run {kept.get('run')} was not kept on the node: "
             f"{kept['error']}; only what the controller keeps will serve"
         )
         return concluded(
-            NAME, [Finding("snapshot_not_kept", WARN, message, "fix_configuration", NODE, kept)], ""
+            NAME,
+            [Finding("snapshot_not_kept", WARN, message, "fix_configuration", NODE, dict(kept))],
+            "",
         )
     return CheckResult(NAME, PASS, f"snapshot kept as {kept.get('run')}")
 
@@ -163,6 +191,7 @@ CHECK = Check(
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
+    readings=NodeChangesReadings,
     gpu=False,
     options={
         "phase": {"type": "str", "default": "postflight", "choices": ["inflight", "postflight"]}

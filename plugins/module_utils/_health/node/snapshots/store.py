@@ -3,10 +3,7 @@
 """What a node was like at a moment: the readings that can be compared later, kept on the node and
 on the controller under the name of a run.
 
-A snapshot is a mapping: ``schema``, ``schema_version``, ``run``, ``taken`` (UTC),
-``uptime_seconds``, ``boot_id``, ``driver_version``, ``driver_loaded`` (a word that changes when the
-driver's module is loaded anew, None where that cannot be told), ``gpus`` (index, uuid, pci, name)
-and ``readings`` by check, as far as ``_KEPT`` has them. ``difference`` compares two of them.
+`difference` compares two of them.
 """
 
 from __future__ import annotations
@@ -16,13 +13,15 @@ import json
 import os
 import re
 import time
-from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
+from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypedDict, cast
 from urllib.parse import quote
 
 from ..system.bounded import Report, call
 from ..system.atomic_file import UNFINISHED, write
 from ..system.host import Host
+from ...lenient import mappings_in, sequence
 from ...times import stamp_of
+from .snapshot import CheckSnapshot, Snapshot, SnapshotHeader
 
 SCHEMA = "autopilot.gpu/snapshot"
 SCHEMA_VERSION = 1
@@ -99,8 +98,8 @@ def refuse_run(name: Any) -> str:
 # ---- taking ----
 
 
-def header(run: str, host: Host, now: Optional[float] = None) -> Dict[str, Any]:
-    """A snapshot without its GPUs and readings: what is read of the node itself."""
+def header(run: str, host: Host, now: Optional[float] = None) -> SnapshotHeader:
+    """The header of a snapshot of now."""
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -112,23 +111,19 @@ def header(run: str, host: Host, now: Optional[float] = None) -> Dict[str, Any]:
     }
 
 
-def of(
-    head: Mapping[str, Any], facts: Mapping[str, Any], readings: Mapping[str, Any]
-) -> Dict[str, Any]:
+def of(head: SnapshotHeader, facts: Mapping[str, Any], readings: Mapping[str, Any]) -> Snapshot:
     """The snapshot from its header, the node's facts (see `runner.node_facts`) and the readings by
     check. Pure.
     """
     kept = {check: comparable(check, found) for check, found in readings.items() if check in _KEPT}
-    gpus = facts.get("gpus")
-    return {
-        **head,
-        "driver_version": facts.get("driver_version"),
-        "gpus": gpus if isinstance(gpus, list) else [],
-        "readings": {check: found for check, found in kept.items() if found},
-    }
+    snapshot = cast(Snapshot, dict(head))
+    snapshot["driver_version"] = facts.get("driver_version")
+    snapshot["gpus"] = sequence(facts.get("gpus"))
+    snapshot["readings"] = {check: found for check, found in kept.items() if found}
+    return snapshot
 
 
-def comparable(check: str, readings: Any) -> Dict[str, Any]:
+def comparable(check: str, readings: Any) -> CheckSnapshot:
     """What a snapshot has of a check's readings; empty where they hold nothing of it."""
     if not isinstance(readings, dict):
         return {}
@@ -136,8 +131,8 @@ def comparable(check: str, readings: Any) -> Dict[str, Any]:
     found = _picked(readings, of_node)
     gpus = readings.get("gpus")
     if of_gpu and isinstance(gpus, list):
-        found["gpus"] = [_picked(gpu, _IDENTITY + of_gpu) for gpu in gpus if isinstance(gpu, dict)]
-    return found
+        found["gpus"] = [_picked(gpu, _IDENTITY + of_gpu) for gpu in mappings_in(gpus)]
+    return cast(CheckSnapshot, found)
 
 
 def _picked(part: Mapping[str, Any], keys: Tuple[str, ...]) -> Dict[str, Any]:
@@ -145,9 +140,7 @@ def _picked(part: Mapping[str, Any], keys: Tuple[str, ...]) -> Dict[str, Any]:
     for key in keys:
         value = part.get(key)
         if key in _MEMBERS and isinstance(value, list):
-            found[key] = [
-                _picked(member, _MEMBERS[key]) for member in value if isinstance(member, dict)
-            ]
+            found[key] = [_picked(member, _MEMBERS[key]) for member in mappings_in(value)]
         elif key in ("errors", "counters") and isinstance(value, dict):
             found[key] = {name: count for name, count in value.items() if count != 0}
         elif key in part:
@@ -172,10 +165,17 @@ def _driver_loaded(host: Host) -> Optional[str]:
 # ---- on the node ----
 
 
-def keep(snapshot: Mapping[str, Any], host: Host) -> Dict[str, Any]:
-    """Keep it on the node: ``{"path": where}`` or ``{"error": why not}``. Never raises, and takes a
-    few seconds at most.
-    """
+class KeptSnapshot(TypedDict, total=False):
+    """Where a snapshot is on the node, or why there is none; the snapshot itself where it was read."""
+
+    snapshot: Snapshot
+    path: str
+    #: Whatever is there counts.
+    error: Any
+
+
+def keep(snapshot: Snapshot, host: Host) -> KeptSnapshot:
+    """Keep a snapshot on the node. Never raises, and takes a few seconds at most."""
 
     def kept(report: Report) -> None:
         place = _places(host)[0]
@@ -192,10 +192,8 @@ def keep(snapshot: Mapping[str, Any], host: Host) -> Dict[str, Any]:
     return _bounded(kept, "path")
 
 
-def read_back(run: str, host: Host) -> Dict[str, Any]:
-    """The node's own snapshot of the run: ``{"snapshot": it, "path": where}`` or ``{"error": why
-    there is none}``.
-    """
+def read_back(run: str, host: Host) -> KeptSnapshot:
+    """The node's own snapshot of the run."""
 
     def read(report: Report) -> None:
         wrong = []
@@ -216,11 +214,9 @@ def read_back(run: str, host: Host) -> Dict[str, Any]:
     return _bounded(read, "snapshot")
 
 
-def _bounded(function: Callable[[Report], None], wanted: str) -> Dict[str, Any]:
+def _bounded(function: Callable[[Report], None], wanted: str) -> KeptSnapshot:
     child = call(function, _DISK_SECONDS, 0.5)
-    found: Dict[str, Any] = {
-        key: child.values[key] for key in ("snapshot", "path", "error") if key in child.values
-    }
+    found = {key: child.values[key] for key in ("snapshot", "path", "error") if key in child.values}
     if wanted not in found and "error" not in found:
         hung = "hung" in child.mishap()
         found["error"] = (
@@ -228,7 +224,7 @@ def _bounded(function: Callable[[Report], None], wanted: str) -> Dict[str, Any]:
             if hung
             else f"{child.stage} could not be used"
         )
-    return found
+    return cast(KeptSnapshot, found)
 
 
 def _places(host: Host) -> List[Place]:
@@ -296,7 +292,7 @@ def controller_path(report_dir: str, run: str, host: str) -> str:
 # ---- reading ----
 
 
-def parse(text: Any, run: str) -> Dict[str, Any]:
+def parse(text: bytes, run: str) -> Snapshot:
     """The snapshot in a file; raises ValueError that says what it is instead. Fields of other
     versions are no reason to.
     """
@@ -309,7 +305,7 @@ def parse(text: Any, run: str) -> Dict[str, Any]:
     return accepted(found, run)
 
 
-def accepted(found: Any, run: str) -> Dict[str, Any]:
+def accepted(found: Any, run: str) -> Snapshot:
     """The snapshot as it stands in a document; raises ValueError that says what is wrong with it."""
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise ValueError(f"it has no schema {SCHEMA!r}")
@@ -327,7 +323,7 @@ def accepted(found: Any, run: str) -> Dict[str, Any]:
         raise ValueError(f"it is of run {found.get('run')!r} and not of {run!r}")
     if not isinstance(found.get("readings"), dict) or not isinstance(found.get("gpus"), list):
         raise ValueError("it has no readings")
-    return found
+    return cast(Snapshot, found)
 
 
 def _words(error: OSError, directory: str) -> str:
