@@ -36,12 +36,12 @@ HOSTS = {
 @pytest.fixture
 def verdict(tmp_path, monkeypatch):
     """``verdict(names, check_mode=False, **options)`` in a directory of its own: what it returns
-    for these hosts, and what it shows.
+    for these hosts, and what it shows; ``registered`` is what all of them have besides.
     """
     monkeypatch.chdir(tmp_path)
 
-    def judged(names, check_mode=False, **options):
-        raws = {name: {"autopilot_checks": HOSTS[name]} for name in names}
+    def judged(names, check_mode=False, registered=None, **options):
+        raws = {name: {"autopilot_checks": HOSTS[name], **(registered or {})} for name in names}
         variables = {
             "ansible_play_hosts_all": names,
             "ansible_play_hosts": names,
@@ -107,6 +107,14 @@ def test_a_wrong_option_is_named_and_costs_nothing_of_what_was_found(
     assert [node["name"] for node in document["nodes"]] == ["bare", "lost"]
     assert any(line.startswith("  lost  FAIL") for line in shown)
     assert any(line.startswith("preflight FAILED: ") for line in shown)
+
+
+def test_a_mesh_that_was_not_planned_fails_the_run_and_costs_nothing_of_what_was_found(verdict):
+    refused = {"failed": True, "msg": "rounds: 0 is not accepted"}
+    result, shown = verdict(["well", "bare"], registered={"autopilot_mesh_plan": refused})
+    assert result["failed"] and not result["passed"]
+    assert "the mesh was not planned: rounds: 0 is not accepted" in result["msg"]
+    assert result["counts"]["fit"] == 1 and any(line.startswith("  well  PASS") for line in shown)
 
 
 def test_check_mode_writes_nothing(verdict, tmp_path):

@@ -151,6 +151,10 @@ def test_rounds_may_come_as_text_and_a_list_too():
             "options of ping_mesh: value of family must be one of: auto, 4, 6, got: 5",
         ),
         (
+            {"options": {"iperf": {"duration": 1}}},
+            "options of iperf3_pairs: duration: 1 is not accepted, give 2 or more",
+        ),
+        (
             {"options": {"iperf": {"workload": "mesh"}}},
             "options of iperf3_pairs: workload: mesh is not accepted, give ring",
         ),
