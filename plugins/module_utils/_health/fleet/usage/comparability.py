@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import json
 from functools import partial
-from typing import Any, Callable, Dict, List, Optional, Sequence
+from typing import Any, Callable, Dict, List, Optional, Sequence, Tuple, TypedDict
 
-from ...lenient import mapping
+from .reading import RecordedDriver, RecordedJob, RecordedNode, RecordedPlatform, RunRecord
 
 IDENTICAL, SAME_HARDWARE, DIFFERENT_HARDWARE, DIFFERENT_JOB = (
     "identical",
@@ -27,60 +27,84 @@ _NOT_OURS = "no difference is attributable to the platform"
 #: Share by which the memory of two equal nodes may differ: firmware and kernel keep some of it.
 _MEMORY_SHARE = 0.03
 
-Records = Sequence[Dict[str, Any]]
+Records = Sequence[RunRecord]
+#: Reads a value of a record; None where the record does not have it.
+ReadRecord = Callable[[RunRecord], Any]
 
 
-def comparability(a: Records, b: Records) -> Dict[str, Any]:
-    """``{"verdict", "attributable", "reason", "parameters", "hardware", "software"}``; the lists
-    hold ``{"name", "a", "b"}`` of what differs.
+class Difference(TypedDict):
+    """What differs between two runs, and its value in either; None where it is not told."""
+
+    name: str
+    a: Any
+    b: Any
+
+
+class Comparability(TypedDict):
+    """Whether two runs can be compared, and what differs; ``attributable``: whether a difference in
+    speed can be the platform's.
     """
+
+    parameters: List[Difference]
+    hardware: List[Difference]
+    software: List[Difference]
+    verdict: str
+    attributable: bool
+    reason: str
+
+
+def comparability(a: Records, b: Records) -> Comparability:
+    """Compare the records of the hosts of two runs."""
     parameters, known = _parameters(a, b)
     hardware, software = _differing(_HARDWARE, a, b), _differing(_SOFTWARE, a, b)
-    found: Dict[str, Any] = {"parameters": parameters, "hardware": hardware, "software": software}
+    verdict, attributable, reason = _conclude(a, b, (parameters, hardware, software), known)
+    return {
+        "parameters": parameters,
+        "hardware": hardware,
+        "software": software,
+        "verdict": verdict,
+        "attributable": attributable,
+        "reason": reason,
+    }
+
+
+def _conclude(
+    a: Records,
+    b: Records,
+    differences: Tuple[List[Difference], List[Difference], List[Difference]],
+    known: bool,
+) -> Tuple[str, bool, str]:
+    """Verdict, whether a difference is attributable, and the reason."""
+    parameters, hardware, software = differences
     if parameters:
-        names = ", ".join(one["name"] for one in parameters)
-        return dict(
-            found,
-            verdict=DIFFERENT_JOB,
-            attributable=False,
-            reason=f"the jobs differ in {names}: {_NOT_OURS}",
-        )
+        return DIFFERENT_JOB, False, f"the jobs differ in {_names(parameters)}: {_NOT_OURS}"
     if hardware:
-        names = ", ".join(one["name"] for one in hardware)
-        return dict(
-            found,
-            verdict=DIFFERENT_HARDWARE,
-            attributable=False,
-            reason=f"the hardware differs in {names}: {_NOT_OURS}",
-        )
+        reason = f"the hardware differs in {_names(hardware)}: {_NOT_OURS}"
+        return DIFFERENT_HARDWARE, False, reason
     verdict = SAME_HARDWARE if software else IDENTICAL
     if not known:
         reason = f"nothing is declared of the jobs, so that they may not be the same: {_NOT_OURS}"
-        return dict(found, verdict=verdict, attributable=False, reason=reason)
+        return verdict, False, reason
     if not _hardware_known(a) or not _hardware_known(b):
         reason = (
             "the records do not tell all of the hardware, so that it may not be the "
             f"same: {_NOT_OURS}"
         )
-        return dict(found, verdict=verdict, attributable=False, reason=reason)
+        return verdict, False, reason
     if software:
-        names = ", ".join(one["name"] for one in software)
-        return dict(
-            found,
-            verdict=verdict,
-            attributable=True,
-            reason=f"the same job on the same hardware; what differs is {names}",
-        )
-    return dict(
-        found,
-        verdict=verdict,
-        attributable=True,
-        reason="the same job on the same hardware and software: a difference is that of two "
-        "runs of it",
+        reason = f"the same job on the same hardware; what differs is {_names(software)}"
+        return verdict, True, reason
+    reason = (
+        "the same job on the same hardware and software: a difference is that of two runs of it"
     )
+    return verdict, True, reason
 
 
-def _parameters(a: Records, b: Records) -> "tuple[List[Dict[str, Any]], bool]":
+def _names(differences: List[Difference]) -> str:
+    return ", ".join(one["name"] for one in differences)
+
+
+def _parameters(a: Records, b: Records) -> Tuple[List[Difference], bool]:
     """What is declared of the jobs and differs, and whether anything is known of both. Their
     command lines stand in where nothing is declared.
     """
@@ -104,28 +128,27 @@ def _parameters(a: Records, b: Records) -> "tuple[List[Dict[str, Any]], bool]":
 
 def _declared(records: Records) -> Dict[str, Any]:
     """What the hosts of a run declare; what only differs between them stands as a list."""
-    names = dict.fromkeys(name for record in records for name in mapping(record.get("declared")))
+    names = dict.fromkeys(name for record in records for name in record.get("declared", {}))
     return {str(name): _of_all(records, partial(_declared_value, name)) for name in names}
 
 
-def _declared_value(name: str, record: Dict[str, Any]) -> Any:
-    return mapping(record.get("declared")).get(name)
+def _declared_value(name: str, record: RunRecord) -> Any:
+    return record.get("declared", {}).get(name)
 
 
-def _command(record: Dict[str, Any]) -> Any:
-    return mapping(record.get("job")).get("command")
+def _command(record: RunRecord) -> Any:
+    return record.get("job", RecordedJob()).get("command")
 
 
-def _node(key: str) -> Callable[[Dict[str, Any]], Any]:
-    return lambda record: mapping(record.get("node")).get(key)
+def _node(key: str) -> ReadRecord:
+    return lambda record: record.get("node", RecordedNode()).get(key)
 
 
-def _gpus(key: str, worded: Callable[[Any], str] = str) -> Callable[[Dict[str, Any]], Any]:
+def _gpus(key: str, worded: Callable[[Any], str] = str) -> ReadRecord:
     """The values of all GPUs of a node, as people count them: 8 x NVIDIA H100."""
 
-    def read(record: Dict[str, Any]) -> Any:
-        listed = mapping(record.get("gpus")).get("list")
-        told = [mapping(gpu).get(key) for gpu in listed] if isinstance(listed, list) else []
+    def read(record: RunRecord) -> Any:
+        told = [gpu.get(key) for gpu in record.get("gpus", RecordedDriver()).get("list", [])]
         values = sorted(worded(value) for value in told if isinstance(value, (str, int, float)))
         return (
             ", ".join(f"{values.count(value)} x {value}" for value in dict.fromkeys(values)) or None
@@ -138,16 +161,16 @@ def _gib(value: Any) -> str:
     return f"{value / (1 << 30):.0f} GiB" if isinstance(value, (int, float)) else str(value)
 
 
-def _driver(key: str) -> Callable[[Dict[str, Any]], Any]:
-    return lambda record: mapping(record.get("gpus")).get(key)
+def _driver(key: str) -> ReadRecord:
+    return lambda record: record.get("gpus", RecordedDriver()).get(key)
 
 
-def _memory(record: Dict[str, Any]) -> Any:
+def _memory(record: RunRecord) -> Any:
     value = _node("memory")(record)
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-_HARDWARE: Dict[str, Callable[[Dict[str, Any]], Any]] = {
+_HARDWARE: Dict[str, ReadRecord] = {
     "nodes": lambda record: None,
     "gpus": _gpus("name"),
     "gpu power limit": _gpus("power_limit", lambda watts: f"{watts} W"),
@@ -158,8 +181,8 @@ _HARDWARE: Dict[str, Callable[[Dict[str, Any]], Any]] = {
     "processors": _node("cpus"),
     "memory": _memory,
 }
-_SOFTWARE: Dict[str, Callable[[Dict[str, Any]], Any]] = {
-    "platform": lambda record: mapping(record.get("platform")).get("kind"),
+_SOFTWARE: Dict[str, ReadRecord] = {
+    "platform": lambda record: record.get("platform", RecordedPlatform()).get("kind"),
     "driver": _driver("driver_version"),
     "cuda": _driver("cuda_version"),
     "kernel": _node("kernel"),
@@ -170,13 +193,11 @@ _SOFTWARE: Dict[str, Callable[[Dict[str, Any]], Any]] = {
 }
 
 
-def _limit(record: Dict[str, Any], key: str) -> Any:
-    return mapping(mapping(record.get("job")).get("limits")).get(key)
+def _limit(record: RunRecord, key: str) -> Any:
+    return record.get("job", RecordedJob()).get("limits", {}).get(key)
 
 
-def _differing(
-    what: Dict[str, Callable[[Dict[str, Any]], Any]], a: Records, b: Records
-) -> List[Dict[str, Any]]:
+def _differing(what: Dict[str, ReadRecord], a: Records, b: Records) -> List[Difference]:
     found = []
     for name, read in what.items():
         first, second = (
@@ -208,7 +229,7 @@ def _hardware_known(records: Records) -> bool:
     )
 
 
-def _of_all(records: Records, read: Callable[[Dict[str, Any]], Any]) -> Any:
+def _of_all(records: Records, read: ReadRecord) -> Any:
     """What all hosts have in common; a list of what they have where they differ, None where none
     tells.
     """
@@ -219,7 +240,7 @@ def _of_all(records: Records, read: Callable[[Dict[str, Any]], Any]) -> Any:
     return (ordered[0] if len(ordered) == 1 else ordered) if ordered else None
 
 
-def _row(name: str, first: Optional[Any], second: Optional[Any]) -> Dict[str, Any]:
+def _row(name: str, first: Optional[Any], second: Optional[Any]) -> Difference:
     return {"name": name, "a": first, "b": second}
 
 

@@ -6,10 +6,13 @@ first, and every figure after it.
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Sequence, Tuple, TypedDict
 
-from .comparability import comparability
+from .comparability import Comparability, comparability
 from .figures import (
+    EpisodeFigures,
+    MeanDifference,
+    UsageFigures,
     UsageSeries,
     buckets,
     difference,
@@ -35,12 +38,94 @@ _MOST_GPUS = 16
 _OTHERS = 2.0
 
 
+class _PartFigures(TypedDict):
+    """Figures of the whole run, and of it after the warm-up."""
+
+    whole: Optional[UsageFigures]
+    steady: Optional[UsageFigures]
+
+
+class RunFigures(_PartFigures, total=False):
+    episodes: EpisodeFigures
+
+
+class PartDifferences(TypedDict):
+    whole: Optional[MeanDifference]
+    steady: Optional[MeanDifference]
+
+
+class MetricPlot(TypedDict):
+    """Bands by stretch of so many seconds; see `buckets`."""
+
+    seconds: float
+    a: List[Optional[List[float]]]
+    b: List[Optional[List[float]]]
+
+
+class ComparedMetric(TypedDict):
+    """A metric over all subjects of each run."""
+
+    name: str
+    scope: str
+    unit: str
+    words: str
+    difference: PartDifferences
+    plot: MetricPlot
+    a: RunFigures
+    b: RunFigures
+
+
+class ComparedGpu(TypedDict):
+    run: str
+    host: str
+    index: int
+    uuid: str
+    whole: Optional[UsageFigures]
+    steady: Optional[UsageFigures]
+    episodes: EpisodeFigures
+
+
+class ComparedHost(TypedDict):
+    """A host of a run; ``shared``: processors that all else on it kept busy, where they are many."""
+
+    host: str
+    record: Mapping[str, Any]
+    interval: float
+    samples: int
+    seconds: float
+    gpus: int
+    idle_gpus: int
+    ended: str
+    gaps: Dict[str, str]
+    torn: int
+    shared: Optional[float]
+    result: Mapping[str, Any]
+
+
+class ComparedRun(TypedDict):
+    directory: str
+    warm_up_seconds: float
+    hosts: List[ComparedHost]
+
+
+class ComparisonDocument(TypedDict):
+    """Two runs side by side, ``runs`` by ``a`` and ``b``."""
+
+    schema: str
+    schema_version: int
+    compared: str
+    comparability: Comparability
+    runs: Dict[str, ComparedRun]
+    metrics: List[ComparedMetric]
+    gpus: List[ComparedGpu]
+
+
 def compare(
     a: Tuple[str, Sequence[Capture]],
     b: Tuple[str, Sequence[Capture]],
     now: float,
     rules: Optional[Mapping[str, Any]] = None,
-) -> Dict[str, Any]:
+) -> ComparisonDocument:
     """The document of two runs, each its directory and the captures of its hosts; ``now`` in
     seconds since the epoch.
     """
@@ -89,7 +174,7 @@ def _series(capture: Capture, name: str) -> List[UsageSeries]:
 
 def _row(
     metric: UsageMetric, runs: Mapping[str, Sequence[Capture]], steady: Mapping[str, float]
-) -> Optional[Dict[str, Any]]:
+) -> Optional[ComparedMetric]:
     """A metric over all subjects of each run; None where neither run has it."""
     series = {
         name: [one for capture in captures for one in _series(capture, metric.name)]
@@ -106,7 +191,7 @@ def _row(
         longest / _STRETCHES,
         max((capture.interval for captures in runs.values() for capture in captures), default=1.0),
     )
-    row: Dict[str, Any] = {
+    return {
         "name": metric.name,
         "scope": metric.scope,
         "unit": metric.unit,
@@ -117,28 +202,33 @@ def _row(
         },
         "plot": {
             "seconds": rounded(seconds),
-            **{name: buckets(own, seconds) for name, own in series.items()},
+            "a": buckets(series["a"], seconds),
+            "b": buckets(series["b"], seconds),
         },
+        "a": _run_figures(series["a"], after["a"], shares),
+        "b": _run_figures(series["b"], after["b"], shares),
     }
-    for name, own in series.items():
-        row[name] = {"whole": figures(own, shares), "steady": figures(after[name], shares)}
-        if shares:
-            row[name]["episodes"] = of_episodes(
-                [episode for one in own for episode in episodes(one)]
-            )
-    return row
+
+
+def _run_figures(
+    whole: Sequence[UsageSeries], steady: Sequence[UsageSeries], shares: bool
+) -> RunFigures:
+    found: RunFigures = {"whole": figures(whole, shares), "steady": figures(steady, shares)}
+    if shares:
+        found["episodes"] = of_episodes([episode for one in whole for episode in episodes(one)])
+    return found
 
 
 def _run(
     directory: str, captures: Sequence[Capture], steady: float, rules: Optional[Mapping[str, Any]]
-) -> Dict[str, Any]:
-    hosts = []
+) -> ComparedRun:
+    hosts: List[ComparedHost] = []
     for capture in captures:
         others = figures(list(_series(capture, "other_cpu")))
         hosts.append(
             {
                 "host": capture.host,
-                "record": capture.record,
+                "record": capture.recorded,
                 "interval": capture.interval,
                 "samples": len(capture.times),
                 "seconds": rounded(capture.span),
@@ -154,8 +244,8 @@ def _run(
     return {"directory": directory, "warm_up_seconds": rounded(steady), "hosts": hosts}
 
 
-def _gpus(run: str, captures: Sequence[Capture], steady: float) -> List[Dict[str, Any]]:
-    found = []
+def _gpus(run: str, captures: Sequence[Capture], steady: float) -> List[ComparedGpu]:
+    found: List[ComparedGpu] = []
     for capture in captures:
         for uuid in capture.used():
             index = capture.gpus[uuid]
@@ -180,22 +270,22 @@ def _gpus(run: str, captures: Sequence[Capture], steady: float) -> List[Dict[str
 # ---- in words ----
 
 
-def lines_of(document: Mapping[str, Any]) -> List[str]:
+def lines_of(document: ComparisonDocument) -> List[str]:
     """The document for a person at a terminal: the verdict of comparability first, then what
     differs, then the figures.
     """
     found, runs = document["comparability"], document["runs"]
     lines = [f"autopilot compare   {name} = {_of_run(run)}" for name, run in runs.items()]
     lines.append(f"{found['verdict'].upper()}: {found['reason']}")
-    for kind, title in (
-        ("parameters", "of the job"),
-        ("hardware", "of the hardware"),
-        ("software", "of the software"),
+    for differences, title in (
+        (found["parameters"], "of the job"),
+        (found["hardware"], "of the hardware"),
+        (found["software"], "of the software"),
     ):
-        if found[kind]:
+        if differences:
             lines.append(f"what differs {title}:")
             lines += _table(
-                [[f"  {one['name']}", _value(one["a"]), _value(one["b"])] for one in found[kind]],
+                [[f"  {one['name']}", _value(one["a"]), _value(one["b"])] for one in differences],
                 ["", "a", "b"],
             )
     for name, run in runs.items():
@@ -217,8 +307,7 @@ def lines_of(document: Mapping[str, Any]) -> List[str]:
     ]
     rows = []
     for row in document["metrics"]:
-        for name in ("a", "b"):
-            rows.append(_figures_row(row, name))
+        rows += [_figures_row(row, "a", row["a"]), _figures_row(row, "b", row["b"])]
     warm = ", ".join(f"{name} {_span(run['warm_up_seconds'])}" for name, run in runs.items())
     lines.append(
         "figures of the whole run, weighted by time; steady is the mean after the warm-up "
@@ -241,7 +330,7 @@ def lines_of(document: Mapping[str, Any]) -> List[str]:
     return lines
 
 
-def _of_run(run: Mapping[str, Any]) -> str:
+def _of_run(run: ComparedRun) -> str:
     hosts = run["hosts"]
     gpus, seconds = (
         sum(host["gpus"] for host in hosts),
@@ -261,7 +350,7 @@ def _of_run(run: Mapping[str, Any]) -> str:
     )
 
 
-def _remarks(host: Mapping[str, Any]) -> List[str]:
+def _remarks(host: ComparedHost) -> List[str]:
     words = []
     if host["ended"] == "vanished":
         words.append("the sampler ended without saying why (it was killed, or the node went down)")
@@ -285,23 +374,25 @@ def _remarks(host: Mapping[str, Any]) -> List[str]:
     ]
 
 
-def _figures_row(row: Mapping[str, Any], run: str) -> List[str]:
+def _figures_row(row: ComparedMetric, run: str, of_run: RunFigures) -> List[str]:
     own, steady, differs = (
-        row[run]["whole"],
-        row[run]["steady"],
+        of_run["whole"],
+        of_run["steady"],
         row["difference"]["steady"] or row["difference"]["whole"],
     )
     scale, unit = _scale(row)
     head = [row["name"] if run == "a" else "", unit if run == "a" else "", run]
     if own is None:
         return head + ["none"] + [""] * 7 + [""]
-    shown = [f"{own[key] / scale:.1f}" for key in ("mean", "p5", "p50", "p95", "max")]
+    values = (own["mean"], own["p5"], own["p50"], own["p95"], own["max"])
+    shown = [f"{value / scale:.1f}" for value in values]
     interval = ""
     if run == "b" and differs:
         interval = f"{differs['mean'] / scale:+.1f}"
+        low, high = differs["low"], differs["high"]
         interval += (
-            f" ({differs['low'] / scale:+.1f} to {differs['high'] / scale:+.1f})"
-            if differs["low"] is not None
+            f" ({low / scale:+.1f} to {high / scale:+.1f})"
+            if low is not None and high is not None
             else " (too short for an interval)"
         )
     return head + [
@@ -313,11 +404,11 @@ def _figures_row(row: Mapping[str, Any], run: str) -> List[str]:
     ]
 
 
-def _scale(row: Mapping[str, Any]) -> Tuple[float, str]:
+def _scale(row: ComparedMetric) -> Tuple[float, str]:
     if row["unit"] not in ("bytes", "bytes/s"):
         return 1.0, row["unit"]
     largest = max(
-        (row[name]["whole"]["max"] for name in ("a", "b") if row[name]["whole"]), default=0.0
+        (whole["max"] for whole in (row["a"]["whole"], row["b"]["whole"]) if whole), default=0.0
     )
     size, letter = next(
         (
@@ -330,19 +421,24 @@ def _scale(row: Mapping[str, Any]) -> Tuple[float, str]:
     return size, row["unit"].replace("bytes", f"{letter}B")
 
 
-def _gpu_lines(gpus: Sequence[Mapping[str, Any]]) -> List[str]:
+def _gpu_lines(gpus: Sequence[ComparedGpu]) -> List[str]:
     rows = [
         [
             f"{one['run']} {one['host']}",
             f"GPU {one['index']}",
-            *(f"{one['whole'][key]:.1f}" for key in ("mean", "p50", "p95", "max")),
-            f"{one['whole']['idle']:.1f} %",
-            f"{one['whole']['busy']:.1f} %",
+            *(
+                f"{value:.1f}"
+                for value in (whole["mean"], whole["p50"], whole["p95"], whole["max"])
+            ),
+            f"{whole['idle']:.1f} %",
+            f"{whole['busy']:.1f} %",
             str(one["episodes"]["count"]),
             _span(one["episodes"]["mean_seconds"]),
             _span(one["episodes"]["longest_seconds"]),
         ]
         for one in gpus[:_MOST_GPUS]
+        for whole in [one["whole"]]
+        if whole
     ]
     if not rows:
         return []

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 import random
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, TypedDict
 
 #: Percent below which a GPU idles and from which on it is busy.
 IDLE, BUSY = 5.0, 90.0
@@ -45,9 +45,44 @@ class UsageSeries(NamedTuple):
         return self.times[-1] - self.times[0] + self.weights[0] if len(self.times) else 0.0
 
 
-def figures(series: Sequence[UsageSeries], shares: bool = False) -> Optional[Dict[str, Any]]:
-    """``n``, ``missing`` (percent of the time), ``mean``, ``p5``, ``p50``, ``p95``, ``max``; with
-    ``shares`` also ``idle`` and ``busy`` (percent of the time).
+class _Quantiles(TypedDict):
+    """``n`` values and what they show; ``missing`` in percent of the time."""
+
+    n: int
+    missing: float
+    mean: float
+    p5: float
+    p50: float
+    p95: float
+    max: float
+
+
+class UsageFigures(_Quantiles, total=False):
+    """With the shares of time in which a GPU idled and was busy, in percent."""
+
+    idle: float
+    busy: float
+
+
+class MeanDifference(TypedDict):
+    """The difference of two means with its interval, None where the runs are too short."""
+
+    mean: float
+    low: Optional[float]
+    high: Optional[float]
+
+
+class EpisodeFigures(TypedDict):
+    """Episodes; ``at`` has start and length of the longest, in seconds."""
+
+    count: int
+    mean_seconds: float
+    longest_seconds: float
+    at: List[List[float]]
+
+
+def figures(series: Sequence[UsageSeries], shares: bool = False) -> Optional[UsageFigures]:
+    """The figures of series of one metric, with ``shares`` those of idling and busy time too.
 
     Of several subjects all samples count alike. None where there is no value at all.
     """
@@ -61,14 +96,13 @@ def figures(series: Sequence[UsageSeries], shares: bool = False) -> Optional[Dic
     span = math.fsum(one.span for one in series)
     if not pairs or total <= 0:
         return None
-    found: Dict[str, Any] = {
+    found: UsageFigures = {
         "n": len(pairs),
         "missing": rounded(max(0.0, 100.0 * (1.0 - total / span))),
         "mean": rounded(_mean(pairs, total)),
-        **{
-            f"p{percent}": rounded(_quantile(pairs, total * percent / 100))
-            for percent in (5, 50, 95)
-        },
+        "p5": rounded(_quantile(pairs, total * 5 / 100)),
+        "p50": rounded(_quantile(pairs, total * 50 / 100)),
+        "p95": rounded(_quantile(pairs, total * 95 / 100)),
         "max": rounded(pairs[-1][0]),
     }
     if shares:
@@ -124,7 +158,7 @@ def episodes(series: UsageSeries, below: float = IDLE) -> List[Episode]:
     return found + ([Episode(start, length)] if length else [])
 
 
-def of_episodes(found: Sequence[Episode]) -> Dict[str, Any]:
+def of_episodes(found: Sequence[Episode]) -> EpisodeFigures:
     """How many, how long on average and at most, and where the longest are."""
     longest = sorted(sorted(found, key=lambda one: -one.seconds)[:_MOST_EPISODES])
     return {
@@ -179,9 +213,8 @@ def block_means(series: Sequence[UsageSeries], seconds: float = BLOCK_SECONDS) -
 
 def difference(
     a: Sequence[UsageSeries], b: Sequence[UsageSeries], seed: str
-) -> Optional[Dict[str, Any]]:
-    """The mean of ``b`` less that of ``a``, with the middle 95 % of what blocks drawn anew give:
-    ``{"mean", "low", "high"}``.
+) -> Optional[MeanDifference]:
+    """The mean of ``b`` less that of ``a``, with the middle 95 % of what blocks drawn anew give.
 
     The interval is None for runs of fewer than five minutes. The same ``seed`` gives the same
     interval. None where either has no values.
@@ -189,7 +222,7 @@ def difference(
     first, second = figures(a), figures(b)
     if first is None or second is None:
         return None
-    found: Dict[str, Any] = {
+    found: MeanDifference = {
         "mean": rounded(second["mean"] - first["mean"]),
         "low": None,
         "high": None,
@@ -198,9 +231,8 @@ def difference(
     if min(len(blocks_a), len(blocks_b)) >= _FEWEST_BLOCKS:
         draw = random.Random(seed)
         drawn = sorted(_drawn(draw, blocks_b) - _drawn(draw, blocks_a) for _draw in range(_DRAWS))
-        found.update(
-            low=rounded(drawn[int(_DRAWS * 0.025)]), high=rounded(drawn[int(_DRAWS * 0.975)])
-        )
+        found["low"] = rounded(drawn[int(_DRAWS * 0.025)])
+        found["high"] = rounded(drawn[int(_DRAWS * 0.975)])
     return found
 
 

@@ -9,7 +9,7 @@ source beside them; every one is an option.
 from __future__ import annotations
 
 import math
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict, cast
 
 from ...node.checks import gpu_activity
 from ...model import (
@@ -24,9 +24,17 @@ from ...model import (
     Subject,
     concluded,
 )
-from ...lenient import decode, mapping, sequence
+from ...lenient import decode
 from .figures import IDLE, Episode, UsageSeries, episodes, figures, warm_up
-from .reading import NAN, Capture, number
+from .reading import (
+    NAN,
+    Capture,
+    GpuProcess,
+    RecordedDriver,
+    RecordedGpu,
+    RecordedJob,
+    number_or_nan,
+)
 
 NAME = "gpu_usage"
 #: Processes that a finding names.
@@ -55,17 +63,9 @@ class _Gpu:
 
     def __init__(self, capture: Capture, uuid: str, steady_from: float) -> None:
         self.uuid, self.index = uuid, capture.gpus[uuid]
-        known: Dict[str, Any] = next(
-            (
-                gpu
-                for gpu in sequence(mapping(capture.record.get("gpus")).get("list"))
-                if mapping(gpu).get("uuid") == uuid
-            ),
-            {},
-        )
-        self.subject = Subject(
-            "gpu", self.index, uuid, known.get("pci") if isinstance(known.get("pci"), str) else None
-        )
+        listed = capture.record.get("gpus", RecordedDriver()).get("list", [])
+        known = next((gpu for gpu in listed if gpu.get("uuid") == uuid), RecordedGpu())
+        self.subject = Subject("gpu", self.index, uuid, known.get("pci"))
         self.busy = _series(capture, "gpu_utilization", uuid)
         held = capture.held.get(uuid) or [NAN] * len(capture.times)
         #: How busy it was while a process had it.
@@ -80,17 +80,34 @@ class _Gpu:
         self.told = any(not math.isnan(has) for has in held)
 
 
-def defaults() -> Dict[str, Any]:
-    return {name: rule["default"] for name, rule in RULES.items()}
+class UsageRules(TypedDict):
+    """The rules of the findings; see `RULES`."""
+
+    warm_up: float
+    underused_percent: float
+    underused_seconds: float
+    held_idle_seconds: float
+    stalled_percent: float
+    stalled_episodes: int
+    memory_low_percent: float
+    imbalance_points: float
+    throttled_percent: float
+    cpu_pressure_percent: float
+    memory_limit_percent: float
+
+
+def _rules_from(given: Mapping[str, Any]) -> UsageRules:
+    """The rules, by default where they are not given."""
+    defaults = {name: rule["default"] for name, rule in RULES.items()}
+    chosen = {name: value for name, value in given.items() if value is not None}
+    return cast(UsageRules, {**defaults, **chosen})
 
 
 def judge(
     capture: Capture, rules: Optional[Mapping[str, Any]] = None, expected_gpus: Optional[int] = None
 ) -> CheckResult:
     """The result of the check ``gpu_usage`` for one host."""
-    given = dict(
-        defaults(), **{name: value for name, value in (rules or {}).items() if value is not None}
-    )
+    given = _rules_from(rules or {})
     if not len(capture.times):
         return concluded(
             NAME,
@@ -132,7 +149,7 @@ def _series(capture: Capture, name: str, uuid: str = "") -> UsageSeries:
     )
 
 
-def _of_gpu(gpu: _Gpu, rules: Mapping[str, Any], processes: List[Dict[str, Any]]) -> List[Finding]:
+def _of_gpu(gpu: _Gpu, rules: UsageRules, processes: List[GpuProcess]) -> List[Finding]:
     found: List[Finding] = []
     held_seconds = _seconds(gpu.steady)
     underused = False
@@ -179,7 +196,7 @@ def _of_gpu(gpu: _Gpu, rules: Mapping[str, Any], processes: List[Dict[str, Any]]
 
 
 def _held_idle(
-    gpu: _Gpu, idle: List[Episode], rules: Mapping[str, Any], processes: List[Dict[str, Any]]
+    gpu: _Gpu, idle: List[Episode], rules: UsageRules, processes: List[GpuProcess]
 ) -> List[Finding]:
     longest = max(idle, key=lambda one: one.seconds, default=None)
     if longest is None or longest.seconds < rules["held_idle_seconds"]:
@@ -200,7 +217,7 @@ def _held_idle(
     return [Finding("gpu_held_idle", FAIL, message, "fix_configuration", gpu.subject, evidence)]
 
 
-def _stalls(gpu: _Gpu, idle: List[Episode], rules: Mapping[str, Any]) -> List[Finding]:
+def _stalls(gpu: _Gpu, idle: List[Episode], rules: UsageRules) -> List[Finding]:
     total, stood = _seconds(gpu.used), sum(one.seconds for one in idle)
     share = 100 * stood / total if total else 0.0
     if share < rules["stalled_percent"] or len(idle) < rules["stalled_episodes"]:
@@ -219,7 +236,7 @@ def _stalls(gpu: _Gpu, idle: List[Episode], rules: Mapping[str, Any]) -> List[Fi
     return [Finding("gpu_stalls", WARN, message, "watch", gpu.subject, evidence)]
 
 
-def _across(gpus: List[_Gpu], rules: Mapping[str, Any]) -> List[Finding]:
+def _across(gpus: List[_Gpu], rules: UsageRules) -> List[Finding]:
     used = [(gpu.figures["mean"], gpu) for gpu in gpus if gpu.figures]
     if len(used) < 2:
         return []
@@ -239,7 +256,7 @@ def _across(gpus: List[_Gpu], rules: Mapping[str, Any]) -> List[Finding]:
 
 
 def _cpu(
-    capture: Capture, gpus: List[_Gpu], rules: Mapping[str, Any], steady_from: float
+    capture: Capture, gpus: List[_Gpu], rules: UsageRules, steady_from: float
 ) -> List[Finding]:
     periods, throttled = capture.job.get("nr_periods", 0.0), capture.job.get("nr_throttled", 0.0)
     if periods and 100 * throttled / periods > rules["throttled_percent"]:
@@ -289,9 +306,9 @@ def _cpu(
     ]
 
 
-def _memory(capture: Capture, rules: Mapping[str, Any]) -> List[Finding]:
+def _memory(capture: Capture, rules: UsageRules) -> List[Finding]:
     kills = capture.job.get("oom_kill", 0.0)
-    limit = number(_limits(capture).get("memory"))
+    limit = number_or_nan(_limits(capture).get("memory"))
     used = figures([_series(capture, "job_memory")])
     if kills:
         message = (
@@ -337,9 +354,9 @@ def _visible(capture: Capture) -> List[Finding]:
     """More GPUs than asked for are visible: the variable that says which is read from the job, what
     it asked for its user says (``declared.gpus``).
     """
-    requested = number(mapping(capture.record.get("declared")).get("gpus"))
-    variables = mapping(mapping(capture.record.get("job")).get("visible"))
-    listed = sequence(mapping(capture.record.get("gpus")).get("list"))
+    requested = number_or_nan(capture.record.get("declared", {}).get("gpus"))
+    variables = capture.record.get("job", RecordedJob()).get("visible", {})
+    listed = capture.record.get("gpus", RecordedDriver()).get("list", [])
     shown, by = visible(variables, len(listed) or len(capture.gpus))
     if math.isnan(requested) or shown is None or shown <= requested:
         return []
@@ -376,8 +393,8 @@ def _presence(capture: Capture, expected_gpus: Optional[int]) -> List[Finding]:
         gpu = decode(gpu_activity.ActivityGpu, _Gpu(capture, uuid, 0.0).subject.to_dict())
         # By the same function as the check beside a running job.
         found += gpu_activity.judge_gpu(gpu_activity.Series(gpu, [], [], list(probes)))
-    driver = mapping(capture.record.get("gpus"))
-    listed = sequence(driver.get("list")) if not driver.get("error") else []
+    driver = capture.record.get("gpus", RecordedDriver())
+    listed = driver.get("list", []) if not driver.get("error") else []
     if expected_gpus and listed and len(listed) < expected_gpus:
         message = f"the driver lists {len(listed)} GPUs, expected {expected_gpus} (expected_gpus)"
         found.append(
@@ -476,4 +493,4 @@ def _seconds(series: UsageSeries) -> float:
 
 
 def _limits(capture: Capture) -> Dict[str, Any]:
-    return mapping(mapping(capture.record.get("job")).get("limits"))
+    return capture.record.get("job", RecordedJob()).get("limits", {})

@@ -11,9 +11,9 @@ from __future__ import annotations
 import json
 import math
 from array import array
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Tuple, TypedDict
 
-from ...lenient import mapping
+from ...lenient import decode, mapping, number
 
 NAN = float("nan")
 SCHEMA, SCHEMA_VERSION = "autopilot.gpu/usage", 1
@@ -91,17 +91,79 @@ _GPU = (
     ("temperature", "temperature"),
 )
 
-_ABSENT: Dict[str, Any] = {"kind": "absent"}
+#: The driver's error for a GPU; None where it answered.
+ProbeError = Optional[Mapping[str, Any]]
+_ABSENT: ProbeError = {"kind": "absent"}
 
 #: A column: a metric and the UUID of a GPU, "" for what is the node's or the job's.
 Key = Tuple[str, str]
+
+
+class RecordedGpu(TypedDict, total=False):
+    """A GPU of a run record. What is only compared may be of any type."""
+
+    uuid: str
+    pci: str
+    name: Any
+    power_limit: Any
+    memory: Any
+    mig: Any
+
+
+class RecordedDriver(TypedDict, total=False):
+    list: List[RecordedGpu]
+    driver_version: Any
+    cuda_version: Any
+    error: Any
+
+
+class RecordedNode(TypedDict, total=False):
+    model: Any
+    cpu_model: Any
+    cpus: Any
+    memory: Any
+    kernel: Any
+    system: Any
+
+
+class RecordedJob(TypedDict, total=False):
+    """``limits`` has cpus, memory and cpuset, ``visible`` the variables that name its GPUs."""
+
+    command: Any
+    limits: Dict[str, Any]
+    visible: Dict[str, Any]
+
+
+class RecordedPlatform(TypedDict, total=False):
+    kind: Any
+
+
+class RunRecord(TypedDict, total=False):
+    """What a run was made on, as the capture recorded it; ``declared`` is what its user says."""
+
+    platform: RecordedPlatform
+    node: RecordedNode
+    gpus: RecordedDriver
+    job: RecordedJob
+    declared: Dict[str, Any]
+
+
+class GpuProcess(TypedDict, total=False):
+    """A process that was seen on the GPU with this index."""
+
+    gpu: Any
+    pid: Any
+    name: Any
+    pod: Any
 
 
 class Capture(NamedTuple):
     """The samples of one host in columns of equal length."""
 
     host: str
-    record: Dict[str, Any]
+    record: RunRecord
+    #: The record as it was written.
+    recorded: Mapping[str, Any]
     interval: float
     #: Seconds since the capture began, and seconds that each sample stands for.
     times: "array[float]"
@@ -113,14 +175,14 @@ class Capture(NamedTuple):
     #: "absent"}`` where it was not listed.
     gpus: Dict[str, int]
     held: Dict[str, "array[float]"]
-    probes: Dict[str, List[Optional[Dict[str, Any]]]]
+    probes: Dict[str, List[ProbeError]]
     #: By counter of the job its growth over the capture; what was not told is not there.
     job: Dict[str, float]
     #: Why the sampler ended (``vanished`` where it does not say), why sources are missing, who was
     #: on the GPUs, and lines that are torn.
     ended: str
     gaps: Dict[str, str]
-    processes: List[Dict[str, Any]]
+    processes: List[GpuProcess]
     torn: int
 
     def used(self) -> List[str]:
@@ -136,11 +198,10 @@ class Capture(NamedTuple):
         return self.times[-1] if len(self.times) else 0.0
 
 
-def number(value: Any) -> float:
+def number_or_nan(value: Any) -> float:
     """The number, NaN for anything else and for what no reading can be."""
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return NAN
-    return float(value) if -1e30 < value < 1e30 else NAN
+    found = number(value)
+    return NAN if found is None else found
 
 
 def read(lines: Iterable[str], record: Any, host: str) -> Capture:
@@ -168,18 +229,18 @@ class _Builder:
         self.torn = 0
         self._cpus = NAN
         self._begun = self._last = NAN
-        self._ended, self._gaps, self._processes = "vanished", {}, []  # type: str, Dict[str, str], List[Dict[str, Any]]
+        self._ended, self._gaps, self._processes = "vanished", {}, []  # type: str, Dict[str, str], List[GpuProcess]
         self._times, self._weights = array("d"), array("d")
         self._columns: Dict[Key, "array[float]"] = {}
         self._index: Dict[str, int] = {}
         self._held: Dict[str, "array[float]"] = {}
-        self._probes: Dict[str, List[Optional[Dict[str, Any]]]] = {}
+        self._probes: Dict[str, List[ProbeError]] = {}
         self._probed = 0
         #: By counter of the job when it was last told, and its value.
         self._job_before: Dict[str, Tuple[float, float]] = {}
         self._job: Dict[str, float] = {}
 
-    def take_event(self, said: Dict[str, Any]) -> None:
+    def take_event(self, said: Mapping[str, Any]) -> None:
         event = said.get("event")
         if event == "started":
             version = said.get("schema_version")
@@ -188,15 +249,15 @@ class _Builder:
                     f"schema {said.get('schema')!r} {version!r} is not accepted, this version "
                     f"reads {SCHEMA} {SCHEMA_VERSION}"
                 )
-            interval = number(said.get("interval"))
+            interval = number_or_nan(said.get("interval"))
             if math.isnan(interval) or interval <= 0:
                 raise ValueError(
                     f"interval: {said.get('interval')!r} is not a time between samples"
                 )
             self.interval, self._begun, self._cpus = (
                 interval,
-                number(said.get("m")),
-                number(said.get("cpus")),
+                number_or_nan(said.get("m")),
+                number_or_nan(said.get("cpus")),
             )
             self._last = self._begun
             self._gaps.update(
@@ -207,10 +268,10 @@ class _Builder:
         elif event == "gap":
             self._gaps.setdefault(str(said.get("source")), str(said.get("reason")))
         elif event == "process":
-            self._processes.append(said)
+            self._processes.append(decode(GpuProcess, said))
 
-    def take(self, said: Dict[str, Any]) -> None:
-        now = number(said.get("m"))
+    def take(self, said: Mapping[str, Any]) -> None:
+        now = number_or_nan(said.get("m"))
         if self.interval is None or math.isnan(now) or now <= self._last:
             self.torn += 1
             return
@@ -222,7 +283,7 @@ class _Builder:
         self._of_job(mapping(said.get("job")), mapping(said.get("cpu")), now)
         self._gpus(said.get("gpus"), mapping(said.get("job")).get("gpus"))
 
-    def capture(self, host: str, record: Dict[str, Any]) -> Capture:
+    def capture(self, host: str, record: Mapping[str, Any]) -> Capture:
         length = len(self._times)
         for series in (*self._columns.values(), *self._held.values()):
             _fill(series, length)
@@ -237,6 +298,7 @@ class _Builder:
         }
         return Capture(
             host,
+            decode(RunRecord, record),
             record,
             self.interval or NAN,
             self._times,
@@ -257,23 +319,24 @@ class _Builder:
         _fill(column, len(self._times) - 1)
         column.append(value)
 
-    def _node(self, said: Dict[str, Any]) -> None:
+    def _node(self, said: Mapping[str, Any]) -> None:
         for name, source, key, factor in _NODE:
-            self._put((name, ""), number(mapping(said.get(source)).get(key)) * factor)
+            self._put((name, ""), number_or_nan(mapping(said.get(source)).get(key)) * factor)
         memory = mapping(said.get("memory"))
-        total = number(memory.get("total"))
+        total = number_or_nan(memory.get("total"))
         for name, key in (("memory_used", "available"), ("memory_with_cache", "free")):
             self._put(
-                (name, ""), 100.0 * (1.0 - number(memory.get(key)) / total) if total > 0 else NAN
+                (name, ""),
+                100.0 * (1.0 - number_or_nan(memory.get(key)) / total) if total > 0 else NAN,
             )
         pressure = mapping(said.get("pressure"))
-        self._put(("cpu_pressure", ""), number(mapping(pressure.get("cpu")).get("some")))
-        self._put(("io_pressure", ""), number(mapping(pressure.get("io")).get("some")))
+        self._put(("cpu_pressure", ""), number_or_nan(mapping(pressure.get("cpu")).get("some")))
+        self._put(("io_pressure", ""), number_or_nan(mapping(pressure.get("io")).get("some")))
 
-    def _of_job(self, job: Dict[str, Any], cpu: Dict[str, Any], now: float) -> None:
+    def _of_job(self, job: Mapping[str, Any], cpu: Mapping[str, Any], now: float) -> None:
         cores = NAN
         for name in ("cpu_usec", "nr_periods", "nr_throttled", "oom_kill"):
-            value = number(job.get(name))
+            value = number_or_nan(job.get(name))
             if math.isnan(value):
                 continue
             at, before = self._job_before.get(name, (NAN, NAN))
@@ -283,21 +346,23 @@ class _Builder:
                 self._job[name] = self._job.get(name, 0.0) + value - before
                 cores = (value - before) / (now - at) / 1e6 if name == "cpu_usec" else cores
         self._put(("job_cpu", ""), cores)
-        busy = (1.0 - number(cpu.get("idle")) - number(cpu.get("iowait"))) * self._cpus
+        busy = (
+            1.0 - number_or_nan(cpu.get("idle")) - number_or_nan(cpu.get("iowait"))
+        ) * self._cpus
         self._put(
             ("other_cpu", ""), max(0.0, busy - cores) if not math.isnan(busy - cores) else NAN
         )
-        cached = number(job.get("memory_inactive_file"))
+        cached = number_or_nan(job.get("memory_inactive_file"))
         self._put(
             ("job_memory", ""),
-            number(job.get("memory_current")) - (0.0 if math.isnan(cached) else cached),
+            number_or_nan(job.get("memory_current")) - (0.0 if math.isnan(cached) else cached),
         )
-        self._put(("job_cpu_pressure", ""), number(job.get("cpu_pressure")))
+        self._put(("job_cpu_pressure", ""), number_or_nan(job.get("cpu_pressure")))
 
     def _gpus(self, listed: Any, of_job: Any) -> None:
         if not isinstance(listed, list):
             return
-        seen: Dict[str, Optional[Dict[str, Any]]] = {}
+        seen: Dict[str, ProbeError] = {}
         for gpu in listed:
             uuid, index = mapping(gpu).get("uuid"), mapping(gpu).get("index")
             if not isinstance(uuid, str):
@@ -315,13 +380,13 @@ class _Builder:
             self._probes.setdefault(uuid, [_ABSENT] * self._probed).append(seen.get(uuid, _ABSENT))
         self._probed += 1
 
-    def _gpu(self, uuid: str, gpu: Dict[str, Any], of_job: Optional[bool]) -> None:
+    def _gpu(self, uuid: str, gpu: Mapping[str, Any], of_job: Optional[bool]) -> None:
         for name, key in _GPU:
-            self._put((name, uuid), number(gpu.get(key)))
-        total = number(gpu.get("memory_total"))
+            self._put((name, uuid), number_or_nan(gpu.get(key)))
+        total = number_or_nan(gpu.get("memory_total"))
         self._put(
             ("memory_occupied", uuid),
-            100.0 * number(gpu.get("memory_used")) / total if total > 0 else NAN,
+            100.0 * number_or_nan(gpu.get("memory_used")) / total if total > 0 else NAN,
         )
         held = self._held.setdefault(uuid, array("d"))
         _fill(held, len(self._times) - 1)
