@@ -40,7 +40,7 @@ from ...model import (
     normalise_pci,
     worst,
 )
-from ..devices.measured import ComparisonReading
+from ..devices.measured import ComparisonReading, PairReading
 from ..devices.nvlink_state import NvlinkReading, links_of
 from ...lenient import mapping, positive, whole_number
 from ..framework.cuda_findings import (
@@ -86,22 +86,6 @@ class LinkGpu(MeasuredGpu, total=False):
     #: Addresses of the PCIe bridges above it, the host's first.
     bridges: List[str]
     numa_node: Optional[int]
-
-
-#: One direction between two GPUs, given by their indexes; without ``access`` there is no more.
-PairReading = TypedDict(
-    "PairReading",
-    {
-        "from": int,
-        "to": int,
-        "access": bool,
-        "samples": List[float],
-        "bytes_per_second": float,
-        "copies": int,
-        "verified": ComparisonReading,
-    },
-    total=False,
-)
 
 
 class LinkReadings(TypedDict, total=False):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import time
 from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
-from ..devices.measured import GpuIdentity
+from ..devices.measured import GpuIdentity, ResultReading
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
@@ -73,16 +73,6 @@ _WORDS = {
 
 
 # --- measuring ---
-
-
-class ResultReading(TypedDict, total=False):
-    """Of ``size`` bytes of results, how many elements or blocks of 64 KiB are ``wrong``, and the
-    first wrong byte.
-    """
-
-    size: Unsigned
-    wrong: Unsigned
-    first_wrong: Optional[Unsigned]
 
 
 class KernelsGpu(MeasuredGpu, total=False):

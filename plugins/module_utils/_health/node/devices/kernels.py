@@ -14,7 +14,7 @@ import struct
 import time
 from typing import Any, Callable, Dict, List, Optional, cast
 
-from .measured import GpuIdentity
+from .measured import GpuIdentity, KernelsReading
 from ..system.bounded import Report
 from .cuda import CAPABILITY, L2_CACHE, MULTIPROCESSORS, Context, Cuda, CudaError
 from ..system.host import Host
@@ -51,9 +51,7 @@ _ADDITIONS, _TILE, _TILES = 4096, 256, 4
 def one(report: Report, host: Host, gpu: GpuIdentity) -> None:
     """Measure one GPU; the driver is shown no other.
 
-    Sends ``capability`` (major), ``rates`` ({name: per second, see RATES, the median}), ``samples``
-    ({name: [...]}), ``verified`` ({name: {"size", "wrong", "first_wrong"}}: bytes compared,
-    elements or blocks of 64 KiB that differ, first wrong byte), ``phase`` and ``cuda_error``.
+    Sends ``capability`` (major), the fields of `KernelsReading`, ``phase`` and ``cuda_error``.
     """
     only_these([gpu])
     try:
@@ -67,7 +65,7 @@ def one(report: Report, host: Host, gpu: GpuIdentity) -> None:
             cuda.attribute(device, L2_CACHE),
             cuda.attribute(device, MULTIPROCESSORS),
         )
-        found: Dict[str, Dict[str, Any]] = {"rates": {}, "samples": {}, "verified": {}}
+        found: KernelsReading = {"rates": {}, "samples": {}, "verified": {}}
         with cuda.context(device) as context:
             own = _Kernels(report, context, found, processors, cache)
             for name, measure in _MEASURES.items():
@@ -82,12 +80,7 @@ class _Kernels:
     """One context, and what came of the kernels in it."""
 
     def __init__(
-        self,
-        report: Report,
-        context: Context,
-        found: Dict[str, Dict[str, Any]],
-        processors: int,
-        cache: int,
+        self, report: Report, context: Context, found: KernelsReading, processors: int, cache: int
     ) -> None:
         self._report, self.context, self._found = report, context, found
         self.processors, self.cache = processors, cache
@@ -103,15 +96,14 @@ class _Kernels:
         sample = sampler(self.context, self.stream, self._events, work, size)
         launches = enough_copies(sample, size)
         samples = sorted(sample(launches) for _turn in range(SAMPLES))
-        self._tell("samples", name, samples)
-        self._tell("rates", name, samples[len(samples) // 2])
+        self._found["samples"][name] = samples
+        self._found["rates"][name] = samples[len(samples) // 2]
+        self._report.send("samples", self._found["samples"])
+        self._report.send("rates", self._found["rates"])
 
     def verify(self, name: str, size: int, wrong: int, first: Optional[int]) -> None:
-        self._tell("verified", name, {"size": size, "wrong": wrong, "first_wrong": first})
-
-    def _tell(self, what: str, name: str, value: Any) -> None:
-        self._found[what][name] = value
-        self._report.send(what, self._found[what])
+        self._found["verified"][name] = {"size": size, "wrong": wrong, "first_wrong": first}
+        self._report.send("verified", self._found["verified"])
 
     def verify_pattern(self, name: str, device: int, size: int, pattern: bytes) -> None:
         """Compare what a kernel wrote with a pattern that repeats."""

@@ -62,3 +62,36 @@ class ComparisonReading(TypedDict, total=False):
 
 #: By direction and method.
 Transfers = Dict[str, Dict[str, TransferReading]]
+
+#: One direction between two GPUs, given by their indexes; without ``access`` there is no more.
+PairReading = TypedDict(
+    "PairReading",
+    {
+        "from": int,
+        "to": int,
+        "access": bool,
+        "samples": List[float],
+        "bytes_per_second": float,
+        "copies": int,
+        "verified": ComparisonReading,
+    },
+    total=False,
+)
+
+
+class ResultReading(TypedDict, total=False):
+    """Of ``size`` bytes of a kernel's results, how many elements or blocks of 64 KiB are ``wrong``,
+    and the first wrong byte.
+    """
+
+    size: int
+    wrong: int
+    first_wrong: Optional[int]
+
+
+class KernelsReading(TypedDict):
+    """By kernel: the median rate per second, all rates, and the comparison of the results."""
+
+    rates: Dict[str, float]
+    samples: Dict[str, List[float]]
+    verified: Dict[str, ResultReading]

@@ -9,9 +9,9 @@ another on a switch that lets all through. Rates are in bytes per second, one di
 from __future__ import annotations
 
 import contextlib
-from typing import Any, Dict, List, Sequence, Tuple
+from typing import Dict, List, Sequence, Tuple
 
-from .measured import GpuIdentity
+from .measured import GpuIdentity, PairReading
 from ..system.bounded import Report
 from .cuda import Context, Cuda, CudaError
 from ..system.host import Host
@@ -39,10 +39,8 @@ def rounds(members: Sequence[int]) -> List[List[Tuple[int, int]]]:
 def between(report: Report, host: Host, gpus: List[GpuIdentity]) -> None:
     """Measure every two of the GPUs in both directions.
 
-    Sends ``pairs``, a list of ``{"from", "to" (indexes), "access", "samples", "bytes_per_second"
-    (median), "verified": {"size", "wrong_blocks", "first_wrong"}}``, of which those without
-    ``access`` have no more; and ``cuda_error`` with the ``gpus`` it is about when nothing more can
-    be had.
+    Sends ``pairs``, a list of `PairReading`, and ``cuda_error`` with the ``gpus`` it is about when
+    nothing more can be had.
     """
     only_these(gpus)
     about: List[int] = [gpu["index"] for gpu in gpus]
@@ -56,7 +54,7 @@ def between(report: Report, host: Host, gpus: List[GpuIdentity]) -> None:
                 members[gpu["index"]] = _SendingGpu(
                     device, stack.enter_context(cuda.context(device)), gpu["index"]
                 )
-            pairs: List[Dict[str, Any]] = []
+            pairs: List[PairReading] = []
             for round_ in rounds([gpu["index"] for gpu in gpus]):
                 for direction in (round_, [(second, first) for first, second in round_]):
                     about = [index for pair in direction for index in pair]
@@ -101,9 +99,9 @@ class _SendingGpu:
         return self.context.seconds_between(*self.events)
 
 
-def _copy(cuda: Cuda, pairs: List[Tuple[_SendingGpu, _SendingGpu]]) -> List[Dict[str, Any]]:
-    found: List[Dict[str, Any]] = []
-    open_: List[Tuple[_SendingGpu, _SendingGpu, Dict[str, Any]]] = []
+def _copy(cuda: Cuda, pairs: List[Tuple[_SendingGpu, _SendingGpu]]) -> List[PairReading]:
+    found: List[PairReading] = []
+    open_: List[Tuple[_SendingGpu, _SendingGpu, PairReading]] = []
     for one, other in pairs:
         access = cuda.can_access(one.device, other.device)
         found.append({"from": one.index, "to": other.index, "access": access})
@@ -139,10 +137,8 @@ def _copy(cuda: Cuda, pairs: List[Tuple[_SendingGpu, _SendingGpu]]) -> List[Dict
         other.context.make_current()
         other.context.copy_to_host(other.back, other.sink, SIZE, other.stream)
         other.context.finish(other.stream)
-        pair.update(
-            samples=samples[one.index],
-            bytes_per_second=sorted(samples[one.index])[SAMPLES // 2],
-            copies=copies[one.index],
-            verified=difference(one.host, other.back, SIZE),
-        )
+        pair["samples"] = samples[one.index]
+        pair["bytes_per_second"] = sorted(samples[one.index])[SAMPLES // 2]
+        pair["copies"] = copies[one.index]
+        pair["verified"] = difference(one.host, other.back, SIZE)
     return found

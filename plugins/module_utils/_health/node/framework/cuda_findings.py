@@ -14,7 +14,7 @@ from . import busy_gate
 from .check import Readings
 from .probe import Probe
 from ...model import FAIL, UNKNOWN, WARN, Finding, NODE, Subject, gpu_subject
-from ...lenient import mapping
+from ...lenient import decode, mapping
 from .driver_findings import NOT_READ, GpuReading, driver_finding
 
 #: Below these parts of the median of the node's GPUs of the same kind a GPU is slow, and broken.
@@ -170,7 +170,7 @@ def in_turn(
     return readings
 
 
-def whole(gpu: Mapping[str, Any]) -> bool:
+def whole(gpu: MeasuredGpu) -> bool:
     """Whether nothing kept it from being measured to the end."""
     return not any(key in gpu for key in ("error", "hung", "crashed", "cuda_error"))
 
@@ -181,7 +181,7 @@ class Gate:
     """
 
     def __init__(
-        self, readings: Mapping[str, Any], gpus: Iterable[Mapping[str, Any]], forced: bool
+        self, readings: Mapping[str, Any], gpus: Iterable[MeasuredGpu], forced: bool
     ) -> None:
         held = busy_gate.judge(readings.get("gate"))
         meanwhile = busy_gate.disturbed(readings.get("gate"), readings.get("after"))
@@ -193,7 +193,7 @@ class Gate:
             [] if forced else [one for one in held if one.subject not in unreadable]
         )
 
-    def explains(self, gpu: Mapping[str, Any], subject: Subject) -> bool:
+    def explains(self, gpu: MeasuredGpu, subject: Subject) -> bool:
         """Whether a GPU was left alone for a reason that stands in a finding already."""
         return (
             bool(gpu.get("withheld"))
@@ -206,7 +206,7 @@ class Gate:
         return next((one for one in self._doubts if one.subject in (NODE, subject)), None)
 
 
-def node_findings(gpus: Iterable[Mapping[str, Any]]) -> List[Finding]:
+def node_findings(gpus: Iterable[MeasuredGpu]) -> List[Finding]:
     errors = {
         error["kind"]: error
         for error in (mapping(gpu.get("cuda_error")) for gpu in gpus)
@@ -239,15 +239,14 @@ def doubted(finding: Finding, doubt: Optional[Finding]) -> Finding:
     )
 
 
-def lost_meanwhile(gpus: Iterable[Mapping[str, Any]], after: Any) -> List[Finding]:
+def lost_meanwhile(gpus: Iterable[MeasuredGpu], after: Any) -> List[Finding]:
     """GPUs that answered before the measurement and do not after it."""
-    looks = mapping(after).get("looks")
-    seen = mapping(looks[-1]).get("gpus") if isinstance(looks, list) and looks else None
+    looks = decode(busy_gate.GateReadings, after).get("looks")
     answered = [gpu.get("index") for gpu in gpus if not gpu.get("error")]
     gone = [
         gpu
-        for gpu in (seen if isinstance(seen, list) else [])
-        if mapping(mapping(gpu).get("error")) and gpu.get("index") in answered
+        for gpu in (looks[-1].get("gpus", []) if looks else [])
+        if mapping(gpu.get("error")) and gpu.get("index") in answered
     ]
     return [driver_finding(gpu["error"], gpu_subject(gpu)) for gpu in gone]
 
