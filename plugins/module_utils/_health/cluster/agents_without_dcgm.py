@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from typing import Any, Dict, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Iterable, List, Mapping, NamedTuple, Optional, Sequence, Tuple, TypedDict
 
 from ..knowledge.dcgm import BUILD_ARGUMENTS
-from ..lenient import sequence, mapping
+from .api_objects import PodObject
+from ..lenient import decode, sequence
 
 #: What the defaults leave out where dcgmi is missing -> its name in a sentence.
 LEFT_OUT = {
@@ -33,6 +34,23 @@ class AgentWithoutDcgm(NamedTuple):
     left_out: Tuple[str, ...]
 
 
+class AgentReport(TypedDict, total=False):
+    """An agent's report in the termination message of its pod."""
+
+    dcgmi: bool
+    left_out: List[str]
+
+
+class DcgmSummary(TypedDict, total=False):
+    """Nodes without dcgmi, what the defaults leave out on any of these nodes, and both as a
+    sentence.
+    """
+
+    nodes: List[str]
+    left_out: List[str]
+    message: str
+
+
 def report_of(has_dcgmi: bool, left_out: Sequence[str]) -> str:
     """Return an agent's report as JSON."""
     return json.dumps({"dcgmi": has_dcgmi, "left_out": list(left_out)})
@@ -42,27 +60,19 @@ def agents_in(pods: Iterable[Any]) -> List[AgentWithoutDcgm]:
     """Return the agents without dcgmi, by the reports in the status of the pods. Ignore a pod that
     is being deleted or has no valid report.
     """
-    found = [_agent_in(mapping(pod)) for pod in pods]
+    found = [_agent_in(decode(PodObject, pod)) for pod in pods]
     return [agent for agent in found if agent is not None]
 
 
-def _agent_in(pod: Mapping[str, Any]) -> Optional[AgentWithoutDcgm]:
-    node = mapping(pod.get("spec")).get("nodeName")
-    if (
-        not isinstance(node, str)
-        or not _NODE.fullmatch(node)
-        or mapping(pod.get("metadata")).get("deletionTimestamp")
-    ):
+def _agent_in(pod: PodObject) -> Optional[AgentWithoutDcgm]:
+    node = pod.get("spec", {}).get("nodeName", "")
+    if not _NODE.fullmatch(node) or pod.get("metadata", {}).get("deletionTimestamp"):
         return None
-    for status in map(mapping, sequence(mapping(pod.get("status")).get("initContainerStatuses"))):
-        message = mapping(mapping(status.get("state")).get("terminated")).get("message")
-        if (
-            status.get("name") == CONTAINER
-            and isinstance(message, str)
-            and len(message) <= _MOST_BYTES
-        ):
+    for status in pod.get("status", {}).get("initContainerStatuses", []):
+        message = status.get("state", {}).get("terminated", {}).get("message")
+        if status.get("name") == CONTAINER and message is not None and len(message) <= _MOST_BYTES:
             try:
-                report = mapping(json.loads(message))
+                report = decode(AgentReport, json.loads(message))
             except (ValueError, RecursionError):
                 return None
             return (
@@ -77,10 +87,10 @@ def agent_in_answer(node: str, answer: Mapping[str, Any]) -> Optional[AgentWitho
     """Return the agent of a node if its own answer to /status reports that dcgmi is missing, else
     None.
     """
-    report = mapping(answer.get("without_dcgm"))
+    report = decode(DcgmSummary, answer.get("without_dcgm"))
     return (
         AgentWithoutDcgm(node, known_in(report.get("left_out")))
-        if node in sequence(report.get("nodes"))
+        if node in report.get("nodes", [])
         else None
     )
 
@@ -91,9 +101,8 @@ def known_in(left_out: Any) -> Tuple[str, ...]:
     return tuple(key for key in LEFT_OUT if key in given)
 
 
-def summary_of(agents: Iterable[AgentWithoutDcgm]) -> Dict[str, Any]:
-    """Return ``{"nodes", "left_out", "message"}``: the nodes without dcgmi, what the defaults leave
-    out on any of these nodes, and both as a sentence.
+def summary_of(agents: Iterable[AgentWithoutDcgm]) -> DcgmSummary:
+    """Return the summary of all agents.
 
     The message is "" if the defaults leave out nothing: every agent has dcgmi, or its settings name
     the checks and the timer.

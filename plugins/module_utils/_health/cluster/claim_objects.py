@@ -7,8 +7,9 @@ does. Pure.
 from __future__ import annotations
 
 import textwrap
-from typing import Any, Dict, NamedTuple, Optional
+from typing import List, NamedTuple, Optional, TypedDict
 
+from .client import ApiObject
 from ..knowledge.cluster import REMOVAL, WRITTEN
 
 LABELS = {
@@ -92,10 +93,22 @@ class Plan(NamedTuple):
     #: namespace where it is not named.
     agent: Optional[str] = None
     #: Of whom the objects are part (an ownerReference).
-    owner: Optional[Dict[str, Any]] = None
+    owner: Optional[ApiObject] = None
 
 
-def claim_of(plan: Plan) -> Dict[str, Any]:
+class PodPattern(TypedDict):
+    """What the pod takes over from the agent's. ``owner`` is the agent's pod where it is named: what it
+    leaves then goes with it.
+    """
+
+    image: str
+    pull_secrets: List[ApiObject]
+    tolerations: List[ApiObject]
+    security_context: ApiObject
+    owner: Optional[ApiObject]
+
+
+def claim_of(plan: Plan) -> ApiObject:
     """The PersistentVolumeClaim."""
     return {
         "apiVersion": "v1",
@@ -109,11 +122,11 @@ def claim_of(plan: Plan) -> Dict[str, Any]:
     }
 
 
-def pod_of(plan: Plan, like: Dict[str, Any]) -> Dict[str, Any]:
+def pod_of(plan: Plan, like: PodPattern) -> ApiObject:
     """The pod that uses the claim; ``like`` as `pattern` returns it. It needs no rights, requests no GPU
     and has a deadline of its own.
     """
-    spec: Dict[str, Any] = {
+    spec: ApiObject = {
         "restartPolicy": "Never",
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
@@ -161,8 +174,8 @@ def pod_of(plan: Plan, like: Dict[str, Any]) -> Dict[str, Any]:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": _metadata(plan), "spec": spec}
 
 
-def _metadata(plan: Plan) -> Dict[str, Any]:
-    metadata: Dict[str, Any] = {
+def _metadata(plan: Plan) -> ApiObject:
+    metadata: ApiObject = {
         "name": plan.name,
         "namespace": plan.namespace,
         "labels": dict(LABELS),
@@ -173,7 +186,7 @@ def _metadata(plan: Plan) -> Dict[str, Any]:
     return metadata
 
 
-def _security(context: Dict[str, Any]) -> Dict[str, Any]:
+def _security(context: ApiObject) -> ApiObject:
     """The agent's own, with a group that may write to a new volume."""
     user = context.get("runAsGroup", context.get("runAsUser"))
     return {

@@ -12,11 +12,24 @@ from __future__ import annotations
 import json
 import re
 import uuid
-from typing import Any, Callable, Dict, List, Optional, Tuple
+from typing import Any, Callable, Dict, List, Optional, Tuple, Union
 
-from .claim_objects import LABELS, LIFETIME, Plan, claim_of, pod_of
+from .api_objects import (
+    ClaimObject,
+    ContainerEnd,
+    ContainerState,
+    ContainerWait,
+    EventObject,
+    PodObject,
+    PodSpec,
+    QuotaObject,
+    StatusCondition,
+    StorageClassObject,
+)
+from .claim_objects import LABELS, LIFETIME, Plan, PodPattern, claim_of, pod_of
 from .client import (
     ApiError,
+    ApiObject,
     Forbidden,
     NotFound,
     Pause,
@@ -25,15 +38,21 @@ from .client import (
     Unauthorized,
     Unavailable,
     items,
+    metadata_of,
     path_of,
 )
 from ..knowledge.cluster import CONTAINER, SELECTOR, keeps_volumes
+from ..lenient import decode
 from ..times import parse_stamp
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
 #: Seconds by which the clocks of those who try may differ from the API server's.
 _SKEW = 60.0
 _MOST_EVENTS, _MOST_TEXT = 10, 400
+
+
+#: What was seen, as the check volume_claim declares it in VolumeClaimReadings.
+Readings = Dict[str, Any]
 
 
 def plan_of(options: Dict[str, Any], seconds: float, agent: Optional[str] = None) -> Plan:
@@ -52,11 +71,7 @@ def plan_of(options: Dict[str, Any], seconds: float, agent: Optional[str] = None
 
 
 def attempt(
-    plan: Plan,
-    readings: Dict[str, Any],
-    clock: Callable[[], float],
-    now: float,
-    dry_run: bool = False,
+    plan: Plan, readings: Readings, clock: Callable[[], float], now: float, dry_run: bool = False
 ) -> Procedure[None]:
     """Make claim and pod and watch them until the pod is done or the time is up; ``dry_run`` only
     asks whether the claim would be taken.
@@ -109,10 +124,10 @@ def attempt(
 
 def _made(
     plan: Plan,
-    readings: Dict[str, Any],
+    readings: Readings,
     step: str,
     kind: str,
-    body: Dict[str, Any],
+    body: ApiObject,
     query: Optional[Dict[str, str]] = None,
 ) -> Procedure[bool]:
     """Create an object; what refuses it is a reading."""
@@ -130,11 +145,11 @@ def _made(
         if isinstance(error, Forbidden) and "exceeded quota" in str(error):
             readings["quotas"] = yield from _quotas(plan.namespace)
         return False
-    readings[step] = {"uid": (made.get("metadata") or {}).get("uid")}
+    readings[step] = {"uid": metadata_of(made).get("uid")}
     return True
 
 
-def _unusable_class(plan: Plan, readings: Dict[str, Any]) -> Procedure[bool]:
+def _unusable_class(plan: Plan, readings: Readings) -> Procedure[bool]:
     """Look up the storage classes, as far as that is allowed; whether to try the one that was given
     is no use.
     """
@@ -146,36 +161,30 @@ def _unusable_class(plan: Plan, readings: Dict[str, Any]) -> Procedure[bool]:
         return not plan.storage_class
     readings["storage_classes"] = [
         {
-            "name": name_of(one),
+            "name": str(one.get("metadata", {}).get("name")),
             "provisioner": one.get("provisioner"),
             "binding_mode": one.get("volumeBindingMode"),
             "reclaim_policy": one.get("reclaimPolicy"),
-            "default": ((one.get("metadata") or {}).get("annotations") or {}).get(_DEFAULT_CLASS)
-            == "true",
+            "default": one.get("metadata", {}).get("annotations", {}).get(_DEFAULT_CLASS) == "true",
         }
-        for one in found
+        for one in (decode(StorageClassObject, given) for given in found)
     ]
     chosen = [one for one in readings["storage_classes"] if one["name"] == plan.storage_class]
     return not chosen or keeps_volumes(chosen[0])
 
 
-def pattern(plan: Plan) -> Procedure[Optional[Dict[str, Any]]]:
-    """What the pod takes over from the agent's: ``image``, ``pull_secrets``, ``tolerations``,
-    ``security_context``; None where no image is known.
-
-    ``owner`` is the agent's pod where it is named: what it leaves then goes with it.
-    """
+def pattern(plan: Plan) -> Procedure[Optional[PodPattern]]:
+    """What the pod takes over from the agent's; None where no image is known."""
     try:
         if plan.agent:
             pods = [(yield Request("GET", _path(plan.namespace, "pods", plan.agent)))]
         else:
-            pods = (yield from items(_path(plan.namespace, "pods"), {"labelSelector": SELECTOR}))[
-                :1
-            ]
+            pods = yield from items(_path(plan.namespace, "pods"), {"labelSelector": SELECTOR})
     except (Forbidden, NotFound):
         pods = []
-    spec = pods[0].get("spec") or {} if pods else {}
-    containers = spec.get("containers") or []
+    pod = decode(PodObject, pods[0] if pods else None)
+    spec = pod.get("spec", PodSpec())
+    containers = spec.get("containers", [])
     image = plan.image or next(
         (
             one.get("image")
@@ -186,7 +195,7 @@ def pattern(plan: Plan) -> Procedure[Optional[Dict[str, Any]]]:
     if not image:
         return None
     owner = (
-        {"apiVersion": "v1", "kind": "Pod", "name": plan.agent, "uid": pods[0]["metadata"]["uid"]}
+        {"apiVersion": "v1", "kind": "Pod", "name": plan.agent, "uid": pod["metadata"]["uid"]}
         if plan.agent and pods
         else None
     )
@@ -194,19 +203,19 @@ def pattern(plan: Plan) -> Procedure[Optional[Dict[str, Any]]]:
     # nodes that cannot start it.
     tolerations = [
         one
-        for one in spec.get("tolerations") or []
+        for one in spec.get("tolerations", [])
         if not str(one.get("key") or "").startswith("node.kubernetes.io/")
     ]
     return {
         "image": image,
-        "pull_secrets": spec.get("imagePullSecrets") or [],
+        "pull_secrets": spec.get("imagePullSecrets", []),
         "tolerations": tolerations,
         "security_context": _security_context(spec, image),
         "owner": owner,
     }
 
 
-def _security_context(spec: Dict[str, Any], image: str) -> Dict[str, Any]:
+def _security_context(spec: PodSpec, image: str) -> ApiObject:
     """The user and group of the pod: those of the agent's pod and of its container of this image."""
     kept = (
         "runAsUser",
@@ -217,13 +226,11 @@ def _security_context(spec: Dict[str, Any], image: str) -> Dict[str, Any]:
         "seccompProfile",
         "seLinuxOptions",
     )
-    context = {
-        key: value for key, value in (spec.get("securityContext") or {}).items() if key in kept
-    }
-    own = next(
+    context = {key: value for key, value in spec.get("securityContext", {}).items() if key in kept}
+    own: ApiObject = next(
         (
-            container.get("securityContext") or {}
-            for container in spec.get("containers") or []
+            container.get("securityContext", {})
+            for container in spec.get("containers", [])
             if container.get("image") == image
         ),
         {},
@@ -235,7 +242,7 @@ def _security_context(spec: Dict[str, Any], image: str) -> Dict[str, Any]:
 
 
 def _watched(
-    plan: Plan, readings: Dict[str, Any], clock: Callable[[], float], began: float, until: float
+    plan: Plan, readings: Readings, clock: Callable[[], float], began: float, until: float
 ) -> Procedure[None]:
     """Until the pod has ended, one of the two is gone, or the time is up."""
     readings["began"] = True
@@ -251,7 +258,7 @@ def _watched(
             readings["api"] = str(error)
         else:
             readings["pod"]["watched"] = round(clock() - began, 3)
-            _see(readings, claim, pod)
+            _see(readings, decode(ClaimObject, claim), decode(PodObject, pod))
             if (
                 readings["pod"]["phase"] in ("Succeeded", "Failed")
                 or readings["claim"]["phase"] == "Lost"
@@ -267,24 +274,24 @@ def _watched(
         )
 
 
-def _see(readings: Dict[str, Any], claim: Dict[str, Any], pod: Dict[str, Any]) -> None:
+def _see(readings: Readings, claim: ClaimObject, pod: PodObject) -> None:
     """What is new of claim and pod, ``watched`` seconds after the claim was made."""
-    status, took = pod.get("status") or {}, readings["pod"]["watched"]
+    status, took = pod.get("status", {}), readings["pod"]["watched"]
     seen = readings["claim"]
-    seen["phase"] = (claim.get("status") or {}).get("phase")
-    seen["volume"] = (claim.get("spec") or {}).get("volumeName")
+    seen["phase"] = claim.get("status", {}).get("phase")
+    seen["volume"] = claim.get("spec", {}).get("volumeName")
     if seen["phase"] == "Bound":
         seen.setdefault("seconds", took)
-    state: Dict[str, Any] = next(
-        (one.get("state") or {} for one in status.get("containerStatuses") or []), {}
-    )
+    containers = (one.get("state", {}) for one in status.get("containerStatuses", []))
+    state = next(containers, ContainerState())
     seen = readings["pod"]
-    scheduled: Dict[str, Any] = next(
-        (one for one in status.get("conditions") or [] if one.get("type") == "PodScheduled"), {}
+    conditions = status.get("conditions", [])
+    scheduled = next(
+        (one for one in conditions if one.get("type") == "PodScheduled"), StatusCondition()
     )
     seen.update(
         phase=status.get("phase"),
-        node=(pod.get("spec") or {}).get("nodeName"),
+        node=pod.get("spec", {}).get("nodeName"),
         reason=status.get("reason"),
         message=_cut(status.get("message")),
         scheduling=_cut(scheduled.get("message")) if scheduled.get("status") == "False" else None,
@@ -300,18 +307,14 @@ def _see(readings: Dict[str, Any], claim: Dict[str, Any], pod: Dict[str, Any]) -
         )
 
 
-def _words(state: Any) -> Optional[str]:
+def _words(state: Union[ContainerEnd, ContainerWait, None]) -> Optional[str]:
     """A container's state as the kubelet words it."""
-    state = state if isinstance(state, dict) else {}
-    parts = [
-        str(state[key])
-        for key in ("reason", "message")
-        if state.get(key) and _said(state[key]) is None
-    ]
+    given = (state.get("reason"), state.get("message")) if state else ()
+    parts = [words for words in given if words and _said(words) is None]
     return _cut(": ".join(parts)) or None
 
 
-def _said(message: Any) -> Optional[Dict[str, Any]]:
+def _said(message: Optional[str]) -> Optional[Dict[str, Any]]:
     try:
         said = json.loads(str(message))
     except ValueError:
@@ -319,8 +322,8 @@ def _said(message: Any) -> Optional[Dict[str, Any]]:
     return said if isinstance(said, dict) else None
 
 
-def _cut(text: Any) -> str:
-    return " ".join(str(text or "").split())[:_MOST_TEXT]
+def _cut(text: Optional[str]) -> str:
+    return " ".join((text or "").split())[:_MOST_TEXT]
 
 
 def _events(namespace: str, uids: Dict[Any, str]) -> Procedure[List[Dict[str, Any]]]:
@@ -333,7 +336,7 @@ def _events(namespace: str, uids: Dict[Any, str]) -> Procedure[List[Dict[str, An
             )
         except ApiError:
             continue
-        for one in of_one:
+        for one in (decode(EventObject, given) for given in of_one):
             told = {
                 "on": kind,
                 "type": one.get("type"),
@@ -344,7 +347,7 @@ def _events(namespace: str, uids: Dict[Any, str]) -> Procedure[List[Dict[str, An
             found.append(
                 (
                     one.get("type") == "Warning",
-                    str(one.get("lastTimestamp") or one.get("eventTime") or ""),
+                    one.get("lastTimestamp") or one.get("eventTime", ""),
                     told,
                 )
             )
@@ -359,15 +362,15 @@ def _quotas(namespace: str) -> Procedure[Dict[str, Any]]:
         return {}
     storage = re.compile(r"storage|persistentvolumeclaims|pods|cpu|memory")
     return {
-        name_of(one): {
+        str(one.get("metadata", {}).get("name")): {
             side: {
                 name: amount
-                for name, amount in ((one.get("status") or {}).get(side) or {}).items()
+                for name, amount in one.get("status", {}).get(side, {}).items()
                 if storage.search(name)
             }
             for side in ("hard", "used")
         }
-        for one in found
+        for one in (decode(QuotaObject, given) for given in found)
     }
 
 
@@ -385,11 +388,11 @@ def leftovers(namespace: str, now: float) -> Procedure[List[str]]:
     return removed
 
 
-def _is_left(one: Dict[str, Any], now: float) -> bool:
-    metadata = one.get("metadata") or {}
+def _is_left(one: ApiObject, now: float) -> bool:
+    metadata = metadata_of(one)
     made = parse_stamp(metadata.get("creationTimestamp"))
     try:
-        lifetime = float((metadata.get("annotations") or {}).get(LIFETIME, ""))
+        lifetime = float(metadata.get("annotations", {}).get(LIFETIME, ""))
     except ValueError:
         return False
     if made is None:
@@ -411,10 +414,8 @@ def removal(plan: Plan, clock: Callable[[], float], until: float) -> Procedure[L
                     yield from _deleted(plan.namespace, kind, plan.name)
                     asked.append(kind)
                 there = yield Request("GET", _path(plan.namespace, kind, plan.name))
-                left[kind] = (
-                    "held by "
-                    f"{', '.join((there.get('metadata') or {}).get('finalizers') or []) or 'its node'}"
-                )
+                finalizers = metadata_of(there).get("finalizers", [])
+                left[kind] = f"held by {', '.join(finalizers) or 'its node'}"
             except NotFound:
                 left.pop(kind)
             except ApiError as error:
@@ -433,8 +434,8 @@ def _deleted(namespace: str, kind: str, name: str) -> Procedure[None]:
         pass
 
 
-def name_of(one: Dict[str, Any]) -> str:
-    return str((one.get("metadata") or {}).get("name"))
+def name_of(one: ApiObject) -> str:
+    return str(metadata_of(one).get("name"))
 
 
 def _path(namespace: str, kind: str, *name: str) -> str:

@@ -7,10 +7,11 @@ Slurm as programs to call. Nothing here does it by itself.
 from __future__ import annotations
 
 import re
-from typing import Any, Dict, List, NamedTuple, Tuple
+from typing import Dict, List, NamedTuple, Tuple
 
+from .api_objects import JobObject
 from .client import MERGE, TRIES, Conflict, Procedure, Request, after_conflict, path_of
-from ..lenient import mapping
+from ..lenient import decode
 
 #: Kinds of Kubernetes that have ``spec.suspend`` -> where they are asked for.
 KINDS: Dict[str, Tuple[str, str]] = {
@@ -60,16 +61,14 @@ def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedur
     path = path_of(base, "namespaces", namespace, plural, name)
     what = f"{kind} {namespace}/{name}"
     for attempt in range(TRIES):
-        found = yield Request("GET", path)
+        found = decode(JobObject, (yield Request("GET", path)))
         if _ended(found):
             return Done(False, f"{what} has ended")
-        if mapping(found.get("spec")).get("suspend") is True:
+        if found.get("spec", {}).get("suspend"):
             return Done(False, f"{what} is suspended already")
         if dry:
             return Done(True, f"would suspend {what}")
-        version = {
-            "resourceVersion": str(mapping(found.get("metadata")).get("resourceVersion", ""))
-        }
+        version = {"resourceVersion": found.get("metadata", {}).get("resourceVersion", "")}
         try:
             yield Request(
                 "PATCH", path, {"metadata": version, "spec": {"suspend": True}}, content_type=MERGE
@@ -82,19 +81,12 @@ def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedur
     )
 
 
-def _ended(found: Dict[str, Any]) -> bool:
-    status = mapping(found.get("status"))
-    conditions = status.get("conditions")
-    said = (
-        [
-            one.get("type")
-            for one in conditions
-            if isinstance(one, dict) and one.get("status") == "True"
-        ]
-        if isinstance(conditions, list)
-        else []
+def _ended(found: JobObject) -> bool:
+    status = found.get("status", {})
+    return status.get("phase") in _ENDED or any(
+        condition.get("type") in _ENDED and condition.get("status") == "True"
+        for condition in status.get("conditions", [])
     )
-    return status.get("phase") in _ENDED or any(one in _ENDED for one in said)
 
 
 def slurm_states(text: str) -> List[str]:

@@ -16,7 +16,7 @@ from _health.node import registry
 from _health.node.framework.check_texts import StatusText
 from _health.model import FAIL, PASS, SKIP, STATUSES, UNKNOWN, WARN, CheckResult, worst
 from _health.fleet.judging.report import FIT, FITNESS, SKIPPED
-from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, summary_of
+from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, DcgmSummary, summary_of
 
 from ..fleet import peer_results
 from ..fleet.node_row import Row, plain
@@ -128,7 +128,7 @@ class Summary:
         return {"nodes": len(self._states), **self._counts, "status": status}
 
     @property
-    def without_dcgm(self) -> Dict[str, Any]:
+    def without_dcgm(self) -> DcgmSummary:
         """The summary of the agents without dcgmi (`_health.cluster.agents_without_dcgm.summary_of`)."""
         return summary_of(self._without_dcgm)
 
@@ -136,7 +136,7 @@ class Summary:
         """The predecessor's last lines. The line about agents without DCGM, if any, comes first,
         outside of every node's block.
         """
-        message = plain(str(self.without_dcgm["message"]), _MOST_OF_DCGM)
+        message = plain(self.without_dcgm["message"], _MOST_OF_DCGM)
         pairs = [f"{node!r}: {list(state)!r}" for node, state in sorted(self._states.items())]
         return (
             (f"{message}\n" if message else "")
