@@ -45,6 +45,10 @@ def floors(controller, tmp_path_factory):
 
 
 @pytest.mark.smoke
+def test_the_playbook_makes_a_file(floors):
+    assert "pcie_bandwidth" in floors.read_text(encoding="utf-8")
+
+
 def test_a_preflight_takes_the_floors_and_the_file_of_nhc(controller, floors, tmp_path):
     """Two nodes of one GPU, of which the file of NHC says that there are two: one between NHC's
     limit and the floor, one between that and the built-in one.

@@ -242,17 +242,9 @@ def test_check_mode_looks_once_and_writes_and_tells_nothing(controller, hosts, t
             "watch: 'soon' is not accepted, give a length of time such as 90s, 30m",
         ),
         (
-            {"watch": "30m", "inflight_every": "5 minutes"},
-            "inflight_every: '5 minutes' is not accepted",
-        ),
-        (
             {"inflight_decisions": {"on_fail": "kill"}},
             "inflight_decisions.on_fail: 'kill' is not accepted, give one of continue, "
             "warn_owner, suspend, stop",
-        ),
-        (
-            {"inflight_act": {"slurm": {"job_id": "all"}}},
-            "inflight_act.slurm.job_id: 'all' is not accepted",
         ),
         (
             {"inflight_notify": {"slack": "hush-hush"}},

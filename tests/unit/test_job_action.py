@@ -17,10 +17,10 @@ import socket
 import socketserver
 import threading
 import time
-from types import SimpleNamespace
 
 import gateways
 import pytest
+from action_call import call
 
 from ansible_collections.autopilot.gpu.plugins.action.job_action import ActionModule
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
@@ -74,23 +74,7 @@ def act(tmp_path):
             "history": str(tmp_path / "history.json"),
             **options,
         }
-        task = SimpleNamespace(
-            args=arguments,
-            check_mode=check_mode,
-            async_val=0,
-            diff=False,
-            action="autopilot.gpu.job_action",
-            no_log=False,
-        )
-        action = ActionModule(
-            task,
-            SimpleNamespace(_shell=SimpleNamespace(tmpdir=None)),
-            SimpleNamespace(check_mode=check_mode),
-            None,
-            None,
-            None,
-        )
-        return action.run(task_vars={})
+        return call(ActionModule, arguments, check_mode=check_mode)[0]
 
     return decided
 
