@@ -20,6 +20,9 @@ import pytest
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework import busy_gate
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import share_runner
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.share import (
+    accepted_share,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh.handshake import (
     Handshake,
@@ -87,10 +90,10 @@ def share(*windows, **changed):
 
 
 def test_a_share_is_accepted():
-    share_runner.refuse(
+    accepted_share(
         share(PAIR, PING, dict(PAIR, address="fd00::1", peer_address="fd00::2", side="server")), NOW
     )
-    share_runner.refuse(share(), NOW + 59)
+    accepted_share(share(), NOW + 59)
 
 
 @pytest.mark.parametrize(
@@ -105,7 +108,7 @@ def test_every_share_of_a_plan_is_accepted(settings):
     shares = plan.shares(make(fleet(9), **settings))
     assert len(shares) == 9
     for one in shares.values():
-        share_runner.refuse(json.loads(json.dumps(one)), one["start"] - 5)
+        accepted_share(json.loads(json.dumps(one)), one["start"] - 5)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +168,7 @@ def test_every_share_of_a_plan_is_accepted(settings):
 )
 def test_what_is_no_share_is_refused_by_name_value_and_what_is_accepted(given, said):
     with pytest.raises(ValueError, match="^" + said):
-        share_runner.refuse(given, NOW)
+        accepted_share(given, NOW)
 
 
 # ---- windows that cannot be opened ----
@@ -191,7 +194,7 @@ def test_a_window_that_is_over_when_its_turn_comes_is_late():
         dict(PAIR, offset=30, round=1),
         start=time.time() - 2,
     )
-    following = share_runner.Node(late, TOOLS, Host())
+    following = share_runner.ShareRunner(late, TOOLS, Host())
     following.step()
     readings = following.readings()
     assert errors(following) == ["late", "late", "not_run"]
@@ -205,7 +208,7 @@ def test_a_window_that_is_over_when_its_turn_comes_is_late():
 
 def test_a_node_on_which_another_check_measures_does_not(tmp_path):
     (tmp_path / "run").mkdir()
-    following = share_runner.Node(share(PAIR, start=time.time()), TOOLS, Host(str(tmp_path)))
+    following = share_runner.ShareRunner(share(PAIR, start=time.time()), TOOLS, Host(str(tmp_path)))
     with busy_gate.lock(Host(str(tmp_path))) as locked_by:
         assert locked_by is None
         following.step()
@@ -218,7 +221,9 @@ def test_a_node_on_which_another_check_measures_does_not(tmp_path):
 def test_other_checks_are_kept_away_until_the_last_pair_is_over(tmp_path):
     (tmp_path / "run").mkdir()
     host = Host(str(tmp_path))
-    following = share_runner.Node(share(dict(PAIR, seconds=0.5), start=time.time()), TOOLS, host)
+    following = share_runner.ShareRunner(
+        share(dict(PAIR, seconds=0.5), start=time.time()), TOOLS, host
+    )
     following.step()
     with busy_gate.lock(host) as locked_by:
         assert locked_by["pid"] == os.getpid()
@@ -229,7 +234,7 @@ def test_other_checks_are_kept_away_until_the_last_pair_is_over(tmp_path):
 
 def test_a_program_that_is_not_there_is_said():
     tools = {"iperf3": {"error": "iperf3 is not installed", "reason": "missing"}}
-    following = share_runner.Node(share(PAIR, start=time.time()), tools, Host())
+    following = share_runner.ShareRunner(share(PAIR, start=time.time()), tools, Host())
     following.step()
     assert following.readings()["windows"][0]["error"] == {
         "reason": "missing",
@@ -238,7 +243,7 @@ def test_a_program_that_is_not_there_is_said():
 
 
 def test_a_window_for_which_there_is_no_process_costs_no_other():
-    following = share_runner.Node(
+    following = share_runner.ShareRunner(
         share(PING, dict(PING, offset=30), start=time.time()), TOOLS, Host()
     )
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -264,7 +269,7 @@ def test_a_window_whose_child_dies_or_overruns_says_in_what(tmp_path):
         dict(PING, plane="q", seconds=PATIENCE),
         dict(PING, plane="r", seconds=2),
     ]
-    following = share_runner.Node(share(*windows, start=time.time()), tools, Host())
+    following = share_runner.ShareRunner(share(*windows, start=time.time()), tools, Host())
     following.step()
     _first, killed, stopped = following.children()
     while not (killed.stage.startswith("fping") and stopped.stage.startswith("fping")):

@@ -247,7 +247,7 @@ def _target_findings(address: str, reading: TargetReading, options: Options) -> 
             Finding("mtu_on_the_way", FAIL, message, "watch", subject, {"small": small, "big": big})
         )
     elif big and not big_sent and received:
-        found.append(error_finding(big.get("error", {}), address, "large packets were not tried"))
+        found.append(error_finding(big.get("error") or {}, address, "large packets were not tried"))
     return found
 
 

@@ -12,7 +12,10 @@ from __future__ import annotations
 import json
 import socket
 import time
-from typing import Any, Dict, List, Mapping, Optional, Tuple
+from typing import Any, List, Optional, Tuple, TypedDict
+
+from .share import ShareWindow
+from ...lenient import decode, number
 
 #: Seconds between two datagrams.
 INTERVAL = 0.05
@@ -21,10 +24,37 @@ _LARGEST = 2048
 _BATCH = 64
 
 
+class HelloReading(TypedDict):
+    """Datagrams of a handshake; ``offset_seconds`` is the peer's clock less our own."""
+
+    sent: int
+    heard: int
+    #: How many of ours the peer says to have heard.
+    peer_heard: Optional[int]
+    offset_seconds: Optional[float]
+    error: Optional[str]
+
+
+class Datagram(TypedDict, total=False):
+    """What ``host`` sends to ``peer``, with its counts, its clock, and where its server listens."""
+
+    mesh: Any
+    round: Any
+    plane: Any
+    host: Any
+    peer: Any
+    heard: int
+    answer: bool
+    clock: float
+    port: Optional[int]
+    #: The clock of the datagram that it heard last, and how long ago that was.
+    echo: Optional[List[Optional[float]]]
+
+
 class Handshake:
     """One end of a handshake; it waits for nothing, `step` and `hear` do what there is to do."""
 
-    def __init__(self, run: str, host: str, window: Mapping[str, Any]) -> None:
+    def __init__(self, run: str, host: str, window: ShareWindow) -> None:
         self.sent = self.heard = 0
         #: How many of ours the peer says to have heard, and where it says that its server listens.
         self.peer_heard: Optional[int] = None
@@ -75,8 +105,7 @@ class Handshake:
                 if not greeting and not message["answer"]:
                     self._send(answer=True)
 
-    def reading(self) -> Dict[str, Any]:
-        """``offset_seconds`` is the peer's clock less our own."""
+    def reading(self) -> HelloReading:
         offset = round(self._best[1], 6) if self._best else None
         return {
             "sent": self.sent,
@@ -110,34 +139,30 @@ class Handshake:
         except OSError as error:
             self.error = f"nothing can be sent to {self._address[0]}: {error}"
 
-    def _understood(self, data: bytes) -> Optional[Dict[str, Any]]:
+    def _understood(self, data: bytes) -> Optional[Datagram]:
         """A datagram of the same run, round and pair; None for any other."""
         try:
-            message = json.loads(data)
+            message = decode(Datagram, json.loads(data))
         except (ValueError, RecursionError):
             return None
         expected = dict(self._about, host=self._peer, peer=self._host)
-        if not isinstance(message, dict) or any(
-            message.get(key) != value for key, value in expected.items()
-        ):
+        if any(message.get(key) != value for key, value in expected.items()):
             return None
         whole = (
-            isinstance(message.get("heard"), int)
-            and isinstance(message.get("answer"), bool)
-            and _is_number(message.get("clock"))
+            "heard" in message and "answer" in message and _clock(message.get("clock")) is not None
         )
         return message if whole else None
 
-    def _take(self, message: Dict[str, Any]) -> None:
+    def _take(self, message: Datagram) -> None:
         now = time.time()
         self.heard += 1
         self.peer_heard = max(self.peer_heard or 0, message["heard"])
         port = message.get("port")
-        if isinstance(port, int) and self._ports[0] <= port <= self._ports[1]:
+        if port is not None and self._ports[0] <= port <= self._ports[1]:
             self.peer_port = port
         self._last = (message["clock"], now)
-        echo = message.get("echo")
-        if isinstance(echo, list) and len(echo) == 2 and all(_is_number(one) for one in echo):
+        echo = [_clock(one) for one in message.get("echo") or []]
+        if len(echo) == 2 and echo[0] is not None and echo[1] is not None:
             # As NTP does (RFC 5905, section 8): the way there and back is taken to be equally long.
             trip = now - echo[0] - echo[1]
             if trip >= 0 and (self._best is None or trip < self._best[0]):
@@ -170,5 +195,6 @@ def may_bind(opened: socket.socket, interface: str) -> bool:
     return True
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) < 1e12
+def _clock(value: Optional[float]) -> Optional[float]:
+    """Seconds that a clock can show."""
+    return number(value, -1e12, 1e12)

@@ -20,12 +20,15 @@ import signal
 import socket
 import struct
 import time
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, TypedDict
 
 from ..system import atomic_file, private_dir
 from ..system.bounded import Report, detach
 from ..system.host import Host
-from .share_runner import Node, Share, find_tools, refuse
+from .windows import WindowReadings
+from ...lenient import decode
+from .share import Share, accepted_share
+from .share_runner import ShareRunner, find_tools
 
 #: Seconds within which a node process listens, answers, and obeys: is gone once it was told to end.
 _START_SECONDS, _ANSWER_SECONDS, _OBEY_SECONDS = 10.0, 5.0, 2.0
@@ -42,6 +45,49 @@ _LENGTH = struct.Struct(">I")
 
 class MeshError(Exception):
     """What kept a node process from being started, asked or ended, in words for the operator."""
+
+
+class StartedShare(TypedDict):
+    #: started, would_start or nothing_to_do.
+    state: str
+    pid: Optional[int]
+    #: The run of the node process that was ended for this one.
+    replaced: Optional[str]
+
+
+class NodeProcess(TypedDict, total=False):
+    """The node process here: ``state`` is running, done or none."""
+
+    state: str
+    run: str
+    host: str
+    pid: int
+    uid: int
+
+
+#: What is asked of a node process: ``command`` is status, collect, taken or stop. None: of any run,
+#: pass or host.
+Question = TypedDict(
+    "Question", {"command": str, "run": Any, "pass": Any, "host": Any}, total=False
+)
+#: `ShareReadings`, or part of it.
+MeshAnswer = TypedDict(
+    "MeshAnswer",
+    {
+        "run": str,
+        "pass": Optional[int],
+        "host": Optional[str],
+        "state": str,
+        "reason": Optional[str],
+        "late_seconds": float,
+        "windows": List[WindowReadings],
+        #: What is measured instead of what was asked for; whatever is there counts.
+        "replaced": Any,
+        #: Why there is no answer.
+        "error": Any,
+    },
+    total=False,
+)
 
 
 class _Peer(NamedTuple):
@@ -64,14 +110,11 @@ def _peer_of(connection: socket.socket) -> _Peer:
 # --- from outside ---
 
 
-def start(share: Any, host_root: str = "/") -> Dict[str, Any]:
+def start(given: Any, host_root: str = "/") -> StartedShare:
     """End the node process of an earlier run, and start one that follows the share. Raises
-    ValueError for what is no share, else `MeshError`.
-
-    ``{"state": "started", "pid", "replaced": run or None}``; a share without windows starts nothing
-    and has the state ``nothing_to_do``.
+    ValueError for what is no share, else `MeshError`. A share without windows starts nothing.
     """
-    refuse(share, time.time())
+    share = accepted_share(given, time.time())
     _refuse_twin(share, host_root)
     replaced = stop(host_root=host_root)
     if not share["windows"]:
@@ -92,9 +135,9 @@ def start(share: Any, host_root: str = "/") -> Dict[str, Any]:
     return {"state": "started", "pid": child.values["pid"], "replaced": replaced}
 
 
-def would_start(share: Any, host_root: str = "/") -> Dict[str, Any]:
+def would_start(given: Any, host_root: str = "/") -> StartedShare:
     """What `start` would do."""
-    refuse(share, time.time())
+    share = accepted_share(given, time.time())
     _refuse_twin(share, host_root)
     return {
         "state": "would_start" if share["windows"] else "nothing_to_do",
@@ -110,7 +153,7 @@ def collect(
     turn: Optional[int] = None,
     known_as: Optional[str] = None,
     host_root: str = "/",
-) -> Dict[str, Any]:
+) -> MeshAnswer:
     """The readings of a run as they are after ``wait_seconds``, or as soon as it is over; with
     ``take`` the node process then ends.
 
@@ -142,12 +185,13 @@ def collect(
         time.sleep(min(_ASK_AGAIN, max(0.0, until - time.monotonic())))
 
 
-def state(host_root: str = "/") -> Dict[str, Any]:
-    """``{"state": "running" | "done", "run", "host", "pid", "uid"}`` of the node process,
-    ``{"state": "none"}`` when there is none.
-    """
+def state(host_root: str = "/") -> NodeProcess:
+    """The node process here, if there is one."""
     answer, peer = _ask({"command": "status"}, host_root)
-    return {"state": "none"} if answer is None else dict(answer, **peer._asdict())
+    found: NodeProcess = {"state": "none"}
+    if answer is not None:
+        found = decode(NodeProcess, dict(answer, **peer._asdict()))
+    return found
 
 
 def stop(run: Optional[str] = None, host_root: str = "/") -> Optional[str]:
@@ -185,7 +229,7 @@ def _refuse_twin(share: Share, host_root: str) -> None:
         )
 
 
-def nothing(run: str, found: str, reason: str) -> Dict[str, Any]:
+def nothing(run: str, found: str, reason: str) -> MeshAnswer:
     """Readings that are none, and why."""
     return {
         "run": run,
@@ -199,8 +243,8 @@ def nothing(run: str, found: str, reason: str) -> Dict[str, Any]:
 
 
 def _ask(
-    question: Dict[str, Any], host_root: str, take: bool = False, whatever: bool = False
-) -> Tuple[Optional[Dict[str, Any]], _Peer]:
+    question: Question, host_root: str, take: bool = False, whatever: bool = False
+) -> Tuple[Optional[MeshAnswer], _Peer]:
     """The answer of the node process, and its peer credentials; the answer is None where no node
     process runs.
 
@@ -269,9 +313,7 @@ def _connected_to(address: str) -> Optional[socket.socket]:
             raise MeshError(f"the node process here cannot be reached: {error}") from error
 
 
-def _exchange(
-    connection: socket.socket, question: Dict[str, Any], seconds: float
-) -> Dict[str, Any]:
+def _exchange(connection: socket.socket, question: Question, seconds: float) -> MeshAnswer:
     until = time.monotonic() + seconds
     _send(connection, question)
     length = _LENGTH.unpack(_received(connection, _LENGTH.size, until))[0]
@@ -280,7 +322,7 @@ def _exchange(
     answer = json.loads(_received(connection, length, until))
     if not isinstance(answer, dict):
         raise ValueError("its answer is no dictionary")
-    return answer
+    return decode(MeshAnswer, answer)
 
 
 def _received(connection: socket.socket, length: int, until: float) -> bytes:
@@ -297,11 +339,11 @@ def _received(connection: socket.socket, length: int, until: float) -> bytes:
     return bytes(data)
 
 
-def _send(connection: socket.socket, message: Dict[str, Any]) -> None:
+def _send(connection: socket.socket, message: Mapping[str, Any]) -> None:
     connection.sendall(_framed(message))
 
 
-def _framed(message: Dict[str, Any]) -> bytes:
+def _framed(message: Mapping[str, Any]) -> bytes:
     data = json.dumps(message).encode()
     return _LENGTH.pack(len(data)) + data
 
@@ -320,7 +362,7 @@ def _ended(host_root: str, peer: _Peer) -> bool:
     return False
 
 
-def _kill(peer: _Peer, run: Optional[str], answer: Dict[str, Any], host_root: str) -> None:
+def _kill(peer: _Peer, run: Optional[str], answer: MeshAnswer, host_root: str) -> None:
     """End a node process that does not end when told to."""
     words = answer.get("error") or "it does not end"
     try:
@@ -344,26 +386,26 @@ def _serve(report: Report, share: Share, tools: Any, host_root: str) -> None:
     """The life of a node process."""
     report.stage("listening")
     door = _Door(host_root)
-    node = Node(share, tools, Host(host_root))
+    runner = ShareRunner(share, tools, Host(host_root))
     report.send("listening", True)
     report.close()
     try:
-        while not door.ends and time.monotonic() < node.until:
-            node.step()
+        while not door.ends and time.monotonic() < runner.until:
+            runner.step()
             door.expire()
-            children = node.children()
+            children = runner.children()
             readers, writers = door.readers(), door.writers()
-            wait = min(node.wake(), door.wake()) - time.monotonic()
+            wait = min(runner.wake(), door.wake()) - time.monotonic()
             readable, writable, _none = select.select(
                 [*readers, *children], writers, [], max(0.0, wait)
             )
             for child in children:
                 if child in readable:
                     child.pump()
-            door.turn(readable, writable, node)
+            door.turn(readable, writable, runner)
     finally:
         door.close()
-        node.close()
+        runner.close()
 
 
 class _Guest:
@@ -378,7 +420,7 @@ class _Guest:
         #: acknowledged.
         self.has_readings = False
 
-    def questions(self) -> List[Dict[str, Any]]:
+    def questions(self) -> List[Question]:
         """The whole questions that have come; ValueError for what is none."""
         found = []
         while len(self.come) >= _LENGTH.size:
@@ -387,7 +429,9 @@ class _Guest:
                 raise ValueError("a question that long")
             if len(self.come) < _LENGTH.size + length:
                 break
-            found.append(json.loads(self.come[_LENGTH.size : _LENGTH.size + length]))
+            found.append(
+                decode(Question, json.loads(self.come[_LENGTH.size : _LENGTH.size + length]))
+            )
             del self.come[: _LENGTH.size + length]
         return found
 
@@ -431,12 +475,12 @@ class _Door:
         for guest in [one for one in self._guests if now >= one.until]:
             self._dismiss(guest)
 
-    def turn(self, readable: List[Any], writable: List[Any], node: Node) -> None:
+    def turn(self, readable: List[Any], writable: List[Any], runner: ShareRunner) -> None:
         """Hear and answer whoever can be heard and answered without waiting."""
         for guest in list(self._guests):
             try:
                 if guest.connection in readable:
-                    self._hear(guest, node)
+                    self._hear(guest, runner)
                 if guest.left and (guest.connection in writable or guest.connection in readable):
                     guest.left = guest.left[guest.connection.send(guest.left) :]
             except BlockingIOError:
@@ -467,7 +511,7 @@ class _Door:
         self._guests.remove(guest)
         guest.connection.close()
 
-    def _hear(self, guest: _Guest, node: Node) -> None:
+    def _hear(self, guest: _Guest, runner: ShareRunner) -> None:
         data = guest.connection.recv(65536)
         if not data:
             raise OSError("gone")
@@ -476,16 +520,21 @@ class _Door:
             if question["command"] == "taken":
                 self.ends = self.ends or guest.has_readings
             else:
-                guest.left = memoryview(_framed(self._answer(guest, question, node)))
+                guest.left = memoryview(_framed(self._answer(guest, question, runner)))
 
-    def _answer(self, guest: _Guest, question: Dict[str, Any], node: Node) -> Dict[str, Any]:
-        if any(
-            question.get(key) not in (None, own)
-            for key, own in (("run", node.run), ("pass", node.turn), ("host", node.host))
+    def _answer(self, guest: _Guest, question: Question, runner: ShareRunner) -> Mapping[str, Any]:
+        if (
+            question.get("run") not in (None, runner.run)
+            or question.get("pass") not in (None, runner.turn)
+            or question.get("host") not in (None, runner.host)
         ):
-            return {"replaced": f"run {node.run}, pass {node.turn}, as {node.host}"}
+            return {"replaced": f"run {runner.run}, pass {runner.turn}, as {runner.host}"}
         if question["command"] == "collect":
             guest.has_readings = True
-            return node.readings()
+            return runner.readings()
         self.ends = self.ends or question["command"] == "stop"
-        return {"run": node.run, "host": node.host, "state": "done" if node.finished else "running"}
+        return {
+            "run": runner.run,
+            "host": runner.host,
+            "state": "done" if runner.finished else "running",
+        }

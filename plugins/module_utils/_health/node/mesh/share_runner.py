@@ -8,20 +8,17 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import ipaddress
-import math
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple
+from typing import Callable, List, Optional, TypedDict
 
-from ..system import fping, iperf3
+from ..system import fping, iperf3, programs
 from ..framework import busy_gate
 from ..system.bounded import Child, Report, call, end
 from ..system.host import Host
-from ..system.programs import ProgramReading
+from ..system.programs import ErrorReading, ProgramReading
 from . import windows
-from .windows import Reading, Tools, Window
-
-Share = Mapping[str, Any]
+from .share import Share, ShareWindow
+from .windows import Tools, WindowReadings
 
 #: Seconds after which a ping window, which has no handshake, is too late to begin.
 _LATE = 0.5
@@ -30,150 +27,6 @@ _LATE = 0.5
 _OVERRUN, _GRACE = 0.1, 0.2
 #: Seconds that finding the programs may take.
 _FIND_SECONDS = 12.0
-#: The longest life of a node process (seconds) and how far its start may be away: all pairs of
-#: thousands of nodes take hours.
-_LONGEST, _FARTHEST = 7 * 86400, 86400
-
-
-# --- the share ---
-
-
-def refuse(share: Any, now: float) -> None:
-    """Raise ValueError for what is no share; it names what is wrong, its value and what is
-    accepted. ``now`` is this host's clock.
-    """
-    _check(share, "share", _SHARE)
-    if not abs(share["start"] - now) <= _FARTHEST:
-        raise ValueError(
-            f"share.start: {share['start']} is more than a day away from this host's clock "
-            f"({now:.0f}); give seconds since the epoch"
-        )
-    if share["start"] + share["lifetime"] <= now:
-        raise ValueError(
-            f"share.lifetime: {share['lifetime']} s after share.start are over on this host's "
-            f"clock ({now:.0f})"
-        )
-    for number, window in enumerate(share["windows"]):
-        where = f"share.windows[{number}]"
-        _check(
-            window,
-            where,
-            {"kind": (lambda kind: isinstance(kind, str) and kind in _WINDOWS, "ping or pair")},
-        )
-        _check(window, where, _WINDOWS[window["kind"]])
-        families = {fping.family_of(one) for one in [window["address"], *_peers(window)]}
-        if len(families) > 1:
-            raise ValueError(
-                f"{where}: {window['address']} and its peers must be of one address family"
-            )
-
-
-def _peers(window: Window) -> List[str]:
-    return (
-        list(window["targets"].values()) if window["kind"] == "ping" else [window["peer_address"]]
-    )
-
-
-_Rules = Dict[str, Tuple[Callable[[Any], bool], str]]
-
-
-def _check(value: Any, where: str, rules: _Rules) -> None:
-    if not isinstance(value, dict):
-        raise ValueError(f"{where}: {value!r} is not accepted, give a dictionary")
-    for key, (fits, accepted) in rules.items():
-        if key not in value or not fits(value[key]):
-            given = f"{value[key]!r} is not accepted" if key in value else "is missing"
-            raise ValueError(f"{where}.{key}: {given}, give {accepted}")
-
-
-def _number(least: float, most: float) -> Tuple[Callable[[Any], bool], str]:
-    def fits(value: Any) -> bool:
-        return (
-            isinstance(value, (int, float))
-            and not isinstance(value, bool)
-            and math.isfinite(value)
-            and least <= value <= most
-        )
-
-    return fits, f"a number from {least:g} to {most:g}"
-
-
-def _whole(least: int, most: int) -> Tuple[Callable[[Any], bool], str]:
-    return (
-        lambda value: (
-            isinstance(value, int) and not isinstance(value, bool) and least <= value <= most
-        ),
-        f"a whole number from {least} to {most}",
-    )
-
-
-def _is_address(value: Any) -> bool:
-    try:
-        return isinstance(value, str) and bool(ipaddress.ip_address(value))
-    except ValueError:
-        return False
-
-
-def _is_range(value: Any) -> bool:
-    whole = (
-        isinstance(value, list)
-        and len(value) == 2
-        and all(isinstance(one, int) and not isinstance(one, bool) for one in value)
-    )
-    return whole and 1 <= value[0] <= value[1] <= 65535
-
-
-_TEXT = (lambda value: isinstance(value, str) and bool(value), "text")
-_ADDRESS = (_is_address, "an IP address")
-_SHARE: _Rules = {
-    "run": _TEXT,
-    "pass": _whole(1, 2),
-    "host": _TEXT,
-    "start": _number(0, 1e12),
-    "lifetime": _number(1, _LONGEST),
-    "windows": (lambda value: isinstance(value, list), "a list"),
-}
-_ANY_WINDOW: _Rules = {
-    "plane": _TEXT,
-    "offset": _number(0, _LONGEST),
-    "seconds": _number(0.1, _LONGEST),
-    "address": _ADDRESS,
-    # As long as the kernel allows (IFNAMSIZ), and no word that a program could take for an option.
-    "interface": (
-        lambda value: isinstance(value, str) and 0 < len(value) < 16 and value[0] != "-",
-        "the name of an interface",
-    ),
-}
-_WINDOWS: Dict[str, _Rules] = {
-    "ping": dict(
-        _ANY_WINDOW,
-        mtu=_whole(68, 65536),
-        count=_whole(1, 10000),
-        big_count=_whole(0, 10000),
-        interval_ms=_number(0, 60000),
-        period_ms=_number(0, 600000),
-        targets=(
-            lambda value: isinstance(value, dict) and all(map(_is_address, value.values())),
-            "IP addresses by host",
-        ),
-    ),
-    "pair": dict(
-        _ANY_WINDOW,
-        round=_whole(0, 10**6),
-        peer=_TEXT,
-        peer_address=_ADDRESS,
-        side=(lambda value: value in ("client", "server"), "client or server"),
-        handshake_seconds=_number(0, 60),
-        leg_seconds=_number(1, 86400),
-        slack_seconds=_number(0, 60),
-        streams=_whole(1, 128),
-        zerocopy=(lambda value: isinstance(value, bool), "true or false"),
-        ports=(_is_range, "a list of two ports, the first and the last"),
-    ),
-}
-
-
-# --- following it ---
 
 
 def find_tools(share: Share) -> Tools:
@@ -194,7 +47,7 @@ def find_tools(share: Share) -> Tools:
 class _Opening:
     """A window with its times on the monotonic clock, its child while it is open, and its reading."""
 
-    def __init__(self, window: Window, origin: float) -> None:
+    def __init__(self, window: ShareWindow, origin: float) -> None:
         self.window = window
         self.opens: float = origin + window["offset"]
         self.closes = self.opens + window["seconds"]
@@ -202,8 +55,8 @@ class _Opening:
         self.done = False
         self.reading = windows.blank(window)
 
-    def fail(self, reason: str, message: str) -> None:
-        self.reading["error"] = {"reason": reason, "message": message}
+    def fail(self, error: ErrorReading) -> None:
+        self.reading["error"] = error
         self.done = True
 
     def take(self) -> None:
@@ -214,25 +67,35 @@ class _Opening:
             if child.mishap():
                 self.reading["error"] = windows.mishap_of(child)
 
-    def current(self) -> Reading:
+    def current(self) -> WindowReadings:
         """The reading so far."""
         if self.done:
             return self.reading
-        reading = (
-            dict(self.child.values.get("reading") or self.reading)
-            if self.child
-            else dict(self.reading)
-        )
-        return dict(
-            reading,
-            error={
-                "reason": "not_run",
-                "message": "this window was not over when the readings were taken",
-            },
-        )
+        reading = self.reading.copy()
+        if self.child:
+            reading.update(self.child.values.get("reading") or self.reading)
+        words = "this window was not over when the readings were taken"
+        reading["error"] = programs.error("not_run", words)
+        return reading
 
 
-class Node:
+ShareReadings = TypedDict(
+    "ShareReadings",
+    {
+        "run": str,
+        "pass": Optional[int],
+        "host": Optional[str],
+        #: running or done; of no readings: none or replaced.
+        "state": str,
+        "reason": Optional[str],
+        #: By how much the node process began too late.
+        "late_seconds": float,
+        "windows": List[WindowReadings],
+    },
+)
+
+
+class ShareRunner:
     """Follows a share. `step` does what is due and never waits; `children` and `wake` say what to
     wait for until the next step.
     """
@@ -288,7 +151,7 @@ class Node:
         if self._locked and all(one.done for one in self._openings if one.window["kind"] == "pair"):
             self._unlock()
 
-    def readings(self) -> Dict[str, Any]:
+    def readings(self) -> ShareReadings:
         return {
             "run": self.run,
             "pass": self.turn,
@@ -308,11 +171,13 @@ class Node:
         window = one.window
         lateness = time.monotonic() - one.opens
         if lateness > window.get("handshake_seconds", _LATE):
-            one.fail("late", f"this node came {lateness:.1f} s too late for this window")
+            one.fail(
+                programs.error("late", f"this node came {lateness:.1f} s too late for this window")
+            )
             return
         trouble = windows.missing(window, self._tools)
         if trouble:
-            one.fail(**trouble)
+            one.fail(trouble)
             return
         if window["kind"] == "ping":
             work: Callable[[Report], None] = functools.partial(
@@ -321,7 +186,7 @@ class Node:
         else:
             locked_by = self._take_lock()
             if locked_by is not None:
-                one.fail("locked", locked_by)
+                one.fail(programs.error("locked", locked_by))
                 return
             work = functools.partial(
                 windows.pair,
@@ -334,7 +199,8 @@ class Node:
         try:
             one.child = Child(work, one.closes - time.monotonic() + _OVERRUN + _GRACE)
         except OSError as error:  # of which there may be less later on
-            one.fail("not_started", f"no process could be started for this window: {error}")
+            words = f"no process could be started for this window: {error}"
+            one.fail(programs.error("not_started", words))
 
     def _take_lock(self) -> Optional[str]:
         """Keep checks of GPUs away until the last pair is measured; the words for who has the lock,

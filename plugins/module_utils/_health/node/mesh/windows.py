@@ -14,16 +14,15 @@ import functools
 import select
 import socket
 import time
-from typing import Any, Callable, Dict, List, Mapping, Optional, Union
+from typing import Any, Callable, Dict, List, Mapping, Optional, TypedDict, Union
 
-from ..system import fping, iperf3
+from ..system import fping, iperf3, programs
 from ..system.bounded import Child, Report, run
 from ..system.programs import ErrorReading, ProgramReading
-from .handshake import Handshake, may_bind
+from .handshake import Handshake, HelloReading, may_bind
+from .share import ShareWindow
 
-Window = Mapping[str, Any]
 Tools = Mapping[str, ProgramReading]
-Reading = Dict[str, Any]
 
 #: Seconds before a window closes by which everything in it has ended, so that the next one finds
 #: ports and processor free.
@@ -35,7 +34,30 @@ _GRACE = 0.1
 _LOOK, _RETRY = 0.01, 0.05
 
 
-def blank(window: Window) -> Reading:
+class WindowTarget(TypedDict, total=False):
+    small: fping.PingReading
+    big: fping.PingReading
+
+
+class WindowReadings(TypedDict, total=False):
+    #: Of the window.
+    kind: str
+    plane: str
+    round: int
+    peer: str
+    side: str
+    #: Of a ping window, by host.
+    targets: Dict[str, WindowTarget]
+    #: Of a pair.
+    hello: HelloReading
+    #: Of the server.
+    port: Optional[int]
+    #: transmit and receive.
+    legs: Dict[str, iperf3.LegReading]
+    error: Optional[ErrorReading]
+
+
+def blank(window: ShareWindow) -> WindowReadings:
     """The reading of a window before anything was done in it."""
     if window["kind"] == "ping":
         return {"kind": "ping", "plane": window["plane"], "targets": {}, "error": None}
@@ -52,20 +74,18 @@ def blank(window: Window) -> Reading:
     }
 
 
-def missing(window: Window, tools: Tools) -> Optional[ErrorReading]:
+def missing(window: ShareWindow, tools: Tools) -> Optional[ErrorReading]:
     """The error of a window whose program is not there."""
     found = tools["fping" if window["kind"] == "ping" else "iperf3"]
     return (
-        {"reason": found.get("reason", "missing"), "message": found["error"]}
-        if "error" in found
-        else None
+        programs.error(found.get("reason", "missing"), found["error"]) if "error" in found else None
     )
 
 
 # --- ping ---
 
 
-def ping(report: Report, window: Window, tools: Tools, closes: float) -> None:
+def ping(report: Report, window: ShareWindow, tools: Tools, closes: float) -> None:
     """Small pings to all targets, then big ones that must not be fragmented."""
     addresses, family = list(window["targets"].values()), fping.family_of(window["address"])
     reading = blank(window)
@@ -110,9 +130,9 @@ def ping(report: Report, window: Window, tools: Tools, closes: float) -> None:
             dont_fragment=family == 4,
         )
         for host, target in reading["targets"].items():
-            target["big"] = dict(
-                big["targets"].get(window["targets"][host]) or {"error": big["error"]}, size=size
-            )
+            answer = big["targets"].get(window["targets"][host])
+            target["big"] = answer or {"error": big["error"]}
+            target["big"]["size"] = size
         report.send("reading", reading)
 
 
@@ -120,7 +140,7 @@ def ping(report: Report, window: Window, tools: Tools, closes: float) -> None:
 
 
 def pair(
-    report: Report, run_id: str, host: str, window: Window, tools: Tools, opens: float
+    report: Report, run_id: str, host: str, window: ShareWindow, tools: Tools, opens: float
 ) -> None:
     """The handshake, and beside it this side's part: the server, or the client's two legs."""
     closes, greeted = opens + window["seconds"] - MARGIN, opens + window["handshake_seconds"]
@@ -128,14 +148,16 @@ def pair(
     side: Union[_Client, _Server] = (_Client if window["side"] == "client" else _Server)(
         report, window, tools, opens, closes
     )
-    told: Reading = {}
+    told = WindowReadings()
     try:
         while True:
             now = time.monotonic()
             if now < greeted or not hello.sent:
                 hello.step(now)
             side.step(now, hello)
-            reading = dict(blank(window), hello=hello.reading(), **side.reading())
+            reading = blank(window)
+            reading["hello"] = hello.reading()
+            reading.update(side.reading())
             if reading != told:
                 report.send("reading", reading)
                 told = reading
@@ -163,7 +185,7 @@ class _Side:
     """
 
     def __init__(
-        self, report: Report, window: Window, tools: Tools, opens: float, closes: float
+        self, report: Report, window: ShareWindow, tools: Tools, opens: float, closes: float
     ) -> None:
         self._report, self._window, self._program = report, window, tools["iperf3"]
         self._opens, self._closes = opens, closes
@@ -193,7 +215,7 @@ class _Client(_Side):
     """Two legs, one after the other: this side sends, then the server does."""
 
     def __init__(
-        self, report: Report, window: Window, tools: Tools, opens: float, closes: float
+        self, report: Report, window: ShareWindow, tools: Tools, opens: float, closes: float
     ) -> None:
         super().__init__(report, window, tools, opens, closes)
         self.legs: Dict[str, iperf3.LegReading] = {}
@@ -205,7 +227,7 @@ class _Client(_Side):
     def over(self) -> bool:
         return not self._left
 
-    def reading(self) -> Reading:
+    def reading(self) -> WindowReadings:
         return {"legs": dict(self.legs), "port": self.port}
 
     def due(self, now: float) -> float:
@@ -276,7 +298,7 @@ class _Server(_Side):
     """A server on the first port of the range that is free, until the window closes."""
 
     def __init__(
-        self, report: Report, window: Window, tools: Tools, opens: float, closes: float
+        self, report: Report, window: ShareWindow, tools: Tools, opens: float, closes: float
     ) -> None:
         super().__init__(report, window, tools, opens, closes)
         self.port: Optional[int] = None
@@ -287,7 +309,7 @@ class _Server(_Side):
     def over(self) -> bool:
         return self.error is not None
 
-    def reading(self) -> Reading:
+    def reading(self) -> WindowReadings:
         return {"port": self.port, "error": self.error}
 
     def due(self, now: float) -> float:
@@ -308,18 +330,16 @@ class _Server(_Side):
             while self._in_use(self._candidate + 1):
                 self._candidate += 1
         except OSError as error:
-            self.error = {
-                "reason": "bind",
-                "message": f"no server on {self._window['address']}: {error.strerror}",
-            }
+            self.error = programs.error(
+                "bind", f"no server on {self._window['address']}: {error.strerror}"
+            )
             return
         self._candidate += 1
         if self._candidate > self._window["ports"][1]:
             first, last = self._window["ports"]
-            self.error = {
-                "reason": "bind",
-                "message": f"no port from {first} to {last} is free on {self._window['address']}",
-            }
+            self.error = programs.error(
+                "bind", f"no port from {first} to {last} is free on {self._window['address']}"
+            )
             return
         argv = iperf3.server_argv(
             self._program, self._window["address"], self._interface, self._candidate
@@ -361,13 +381,13 @@ def mishap_of(child: Child) -> ErrorReading:
     """Why a child did not do what it was for."""
     mishap = child.mishap()
     if "hung" in mishap:
-        return {
-            "reason": "hung",
-            "message": f"{mishap['hung']['what']} hung and was ended after "
+        return programs.error(
+            "hung",
+            f"{mishap['hung']['what']} hung and was ended after "
             f"{mishap['hung']['allowed_seconds']:.1f} s",
-        }
+        )
     crashed = mishap.get("crashed") or {}
     how = crashed.get("raised") or (
         f"ended by signal {crashed['signal']}" if crashed.get("signal") else "ended without a word"
     )
-    return {"reason": "crashed", "message": f"{crashed.get('what') or child.stage}: {how}"}
+    return programs.error("crashed", f"{crashed.get('what') or child.stage}: {how}")

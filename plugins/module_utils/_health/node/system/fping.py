@@ -57,7 +57,7 @@ class PingReading(TypedDict, total=False):
     jitter_ms: Optional[float]
     #: Bytes of data; only of the large pings.
     size: int
-    error: ErrorReading
+    error: Optional[ErrorReading]
 
 
 class PingAnswers(TypedDict):
