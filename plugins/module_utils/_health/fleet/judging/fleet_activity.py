@@ -11,8 +11,9 @@ findings are warnings, since a job may do such things on purpose.
 from __future__ import annotations
 
 from statistics import mean, median
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
+from .node_answer import KnownGpu
 from ...model import SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject
 
 CHECK = "gpu_activity"
@@ -42,7 +43,7 @@ class _Node(NamedTuple):
 
 
 def compare(
-    nodes: Iterable[Tuple[str, List[CheckResult], Any]],
+    nodes: Iterable[Tuple[str, List[CheckResult], Sequence[KnownGpu]]],
 ) -> Tuple[Dict[str, List[CheckResult]], List[Finding]]:
     """From names of nodes, their results and their GPUs (as node facts have them): further results
     by node, and findings about the run.
@@ -67,7 +68,7 @@ def compare(
     return _blamed(_far(others)), []
 
 
-def _node(name: str, results: List[CheckResult], gpus: Any) -> Optional[_Node]:
+def _node(name: str, results: List[CheckResult], gpus: Sequence[KnownGpu]) -> Optional[_Node]:
     """What a node does; None where that could not be told, or where it is not at work for anybody."""
     result = next((one for one in results if one.check == CHECK), None)
     if (
@@ -88,11 +89,7 @@ def _node(name: str, results: List[CheckResult], gpus: Any) -> Optional[_Node]:
     busy = {gpu for gpu, value in use.items() if value >= _BUSY}
     if not use or not (held or any(value >= _IDLE for value in use.values())):
         return None
-    models = (
-        {gpu.get("name") for gpu in gpus if isinstance(gpu, dict)}
-        if isinstance(gpus, list)
-        else set()
-    )
+    models = {gpu.get("name") for gpu in gpus}
     slowest = [clocks[gpu] for gpu in busy if gpu in clocks]
     model = next(iter(models)) if len(models) == 1 else None
     return _Node(

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from typing import Any, Dict, List, NamedTuple, Sequence, Tuple
+from typing import Any, Dict, List, NamedTuple, Sequence, Tuple, TypedDict
 
 from .node_answer import NodeAnswer
 from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
@@ -22,6 +22,20 @@ LEAST_SHARE = 0.05
 _LESS_IS_WORSE = ("bytes/s", "FLOP/s")
 #: Labels that say whose a measurement is: a GPU's, a NUMA node's.
 _OWNER_LABELS = ("gpu", "numa")
+
+
+class Outlier(TypedDict):
+    """Evidence for a measurement below its peers; ``deviation`` is its share above the median."""
+
+    measurement: str
+    labels: Dict[str, str]
+    value: float
+    unit: str
+    median: float
+    mad: float
+    deviation: float
+    peers: int
+    model: str
 
 
 class _FleetValue(NamedTuple):
@@ -58,12 +72,12 @@ def compare_fleet(nodes: Sequence[NodeAnswer]) -> Dict[str, List[CheckResult]]:
                     labels,
                 )
                 groups.setdefault(key, []).append(value)
-    outliers: Dict[Any, List[Dict[str, Any]]] = {}
+    outliers: Dict[Any, List[Outlier]] = {}
     subjects: Dict[Any, Subject] = {}
-    for (check, model, _name, _unit, _labels), values in groups.items():
+    for (check, _model, _name, _unit, _labels), values in groups.items():
         for value, evidence in _below(values):
             where = (value.node, check, str(value.subject))
-            outliers.setdefault(where, []).append(dict(evidence, model=model))
+            outliers.setdefault(where, []).append(evidence)
             subjects[where] = value.subject
     found: Dict[str, List[CheckResult]] = {}
     for where, several in outliers.items():
@@ -75,16 +89,14 @@ def compare_fleet(nodes: Sequence[NodeAnswer]) -> Dict[str, List[CheckResult]]:
 
 def _models(node: NodeAnswer) -> Dict[str, Tuple[str, Subject]]:
     """Model and subject of the node's GPUs by index, as labels spell it."""
-    gpus = node.facts.get("gpus")
-    models = {}
-    for gpu in gpus if isinstance(gpus, list) else []:
-        if isinstance(gpu, dict) and isinstance(gpu.get("name"), str):
-            identity = {key: gpu.get(key) for key in ("index", "uuid", "pci")}
-            models[str(gpu.get("index"))] = (
-                gpu["name"],
-                Subject.from_dict(dict(identity, kind="gpu")),
-            )
-    return models
+    return {
+        str(gpu.get("index")): (
+            gpu["name"],
+            Subject("gpu", gpu.get("index"), gpu.get("uuid"), gpu.get("pci")),
+        )
+        for gpu in node.gpus
+        if "name" in gpu
+    }
 
 
 def _comparable(node: NodeAnswer, result: CheckResult) -> List[_FleetValue]:
@@ -108,14 +120,14 @@ def _comparable(node: NodeAnswer, result: CheckResult) -> List[_FleetValue]:
     return values
 
 
-def _below(values: Sequence[_FleetValue]) -> List[Tuple[_FleetValue, Dict[str, Any]]]:
+def _below(values: Sequence[_FleetValue]) -> List[Tuple[_FleetValue, Outlier]]:
     """The values that lie below their peers, each compared with all others but itself."""
     peers = len(values) - 1
     if peers < MINIMUM_PEERS or len({value.node for value in values}) < MINIMUM_NODES:
         return []
     ordered = sorted(value.measurement.value for value in values)
     deviations: Dict[float, List[float]] = {}
-    below = []
+    below: List[Tuple[_FleetValue, Outlier]] = []
     for value in values:
         own = value.measurement.value
         median = _median_without(ordered, own)
@@ -138,6 +150,7 @@ def _below(values: Sequence[_FleetValue]) -> List[Tuple[_FleetValue, Dict[str, A
                         "mad": mad,
                         "deviation": own / median - 1,
                         "peers": peers,
+                        "model": value.model,
                     },
                 )
             )
@@ -155,7 +168,7 @@ def _median_without(ordered: Sequence[float], value: float) -> float:
     return at(count // 2) if count % 2 else (at(count // 2 - 1) + at(count // 2)) / 2
 
 
-def _below_fleet(subject: Subject, evidence: List[Dict[str, Any]]) -> Finding:
+def _below_fleet(subject: Subject, evidence: List[Outlier]) -> Finding:
     """One finding for all measurements of a GPU by one check; the one furthest below is put in
     words.
     """

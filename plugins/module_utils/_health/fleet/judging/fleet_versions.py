@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any, Dict, List, Sequence, Tuple
 
 from ...model import WARN, CheckResult, Finding
-from ...lenient import mappings_in
-from ...node.checks.driver import FIRMWARE, Odd, Value, odd_ones
+from ...lenient import decode, mapping
+from ...node.checks.driver import FIRMWARE, DriverGpu, DriverReadings, Odd, Value, odd_ones
+from ...node.checks.infiniband import InfinibandReadings
 
 #: Nodes that must have a value before it is said of one that it differs: of two nobody knows which
 #: is right.
@@ -30,8 +31,10 @@ def compare(nodes: Sequence[Tuple[str, Any]]) -> Dict[str, List[CheckResult]]:
     drivers: List[Value] = []
     partitions: List[Value] = []
     for name, readings in nodes:
-        drivers += _versions(name, _readings_of(readings, "driver"))
-        partitions += _partitions(name, _readings_of(readings, "infiniband"))
+        drivers += _versions(name, decode(DriverReadings, _readings_of(readings, "driver")))
+        partitions += _partitions(
+            name, decode(InfinibandReadings, _readings_of(readings, "infiniband"))
+        )
     found: Dict[str, List[CheckResult]] = {}
     for check, values in (("driver", drivers), ("infiniband", partitions)):
         by_node: Dict[str, List[Odd]] = {}
@@ -43,30 +46,29 @@ def compare(nodes: Sequence[Tuple[str, Any]]) -> Dict[str, List[CheckResult]]:
     return found
 
 
-def _readings_of(readings: Any, check: str) -> Dict[str, Any]:
-    for key in (check, "readings"):
-        readings = readings.get(key) if isinstance(readings, dict) else None
-    return readings if isinstance(readings, dict) else {}
+def _readings_of(by_check: Any, check: str) -> Any:
+    return mapping(mapping(by_check).get(check)).get("readings")
 
 
-def _versions(name: str, readings: Dict[str, Any]) -> List[Value]:
+def _versions(name: str, readings: DriverReadings) -> List[Value]:
     """Driver and firmware of a node by model of GPU; of firmware that differs within the node, what
     most of its GPUs have.
     """
-    by_model: Dict[str, List[Dict[str, Any]]] = {}
-    for gpu in mappings_in(readings.get("gpus")):
-        if isinstance(gpu.get("name"), str):
-            by_model.setdefault(gpu["name"], []).append(gpu)
+    by_model: Dict[str, List[DriverGpu]] = {}
+    for gpu in readings.get("gpus", []):
+        model = gpu.get("name") if gpu else None
+        if gpu and model is not None:
+            by_model.setdefault(model, []).append(gpu)
     driver = readings.get("driver_version")
     values = []
     for model, gpus in by_model.items():
-        told: Dict[str, List[str]] = {"driver": [str(driver)] if _version(driver) else []}
+        told: Dict[str, List[str]] = {"driver": [driver] if driver and driver.strip() else []}
         for key, words in FIRMWARE:
             # Firmware that comes with the driver differs with it, which is said once.
             told[words] = [
-                "of the driver's version" if gpu[key] == driver else str(gpu[key])
-                for gpu in gpus
-                if _version(gpu.get(key))
+                "of the driver's version" if version == driver else version
+                for version in (gpu.get(key) for gpu in gpus)
+                if isinstance(version, str) and version.strip()
             ]
         values += [
             Value(name, model, what, max(sorted(set(versions)), key=versions.count))
@@ -76,26 +78,19 @@ def _versions(name: str, readings: Dict[str, Any]) -> List[Value]:
     return values
 
 
-def _version(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
-
-
-def _partitions(name: str, readings: Dict[str, Any]) -> List[Value]:
+def _partitions(name: str, readings: InfinibandReadings) -> List[Value]:
     """The partitions (P_Keys, with their membership bit) of each InfiniBand port that is up."""
     values = []
-    for port in mappings_in(readings.get("ports")):
+    for port in readings.get("ports") or []:
+        if not port:
+            continue
         pkeys = port.get("pkeys")
         up = (
-            str(port.get("state")).upper().endswith("ACTIVE")
-            and str(port.get("link_layer")) == "InfiniBand"
+            (port.get("state") or "").upper().endswith("ACTIVE")
+            and port.get("link_layer") == "InfiniBand"
             and not port.get("virtual_function")
         )
-        if (
-            up
-            and isinstance(pkeys, list)
-            and pkeys
-            and all(isinstance(pkey, str) for pkey in pkeys)
-        ):
+        if up and pkeys:
             values.append(
                 Value(
                     name,

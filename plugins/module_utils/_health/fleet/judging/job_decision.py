@@ -10,8 +10,9 @@ history, which the caller keeps.
 
 from __future__ import annotations
 
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypedDict
 
+from ...lenient import decode, mappings_in
 from ...model import FAIL, STATUSES, WARN, Finding
 from .report import RunReport
 from ...node_names import natural
@@ -121,6 +122,19 @@ class Fact(NamedTuple):
         )
 
 
+class PassRecord(TypedDict, total=False):
+    """A pass in a history: its decision and facts, when it was finished (seconds since the epoch),
+    whether its owner was told, and the decision by which somebody acted.
+    """
+
+    decision: str
+    facts: List[List[str]]
+    run_id: Any
+    finished: Optional[float]
+    told: bool
+    acted: str
+
+
 class JobDecision(NamedTuple):
     """What becomes of the job and why; ``history`` is to be kept for the next pass."""
 
@@ -129,7 +143,7 @@ class JobDecision(NamedTuple):
     facts: List[Fact]
     #: Its last entry is this pass; who tells the news sets ``told`` in it, and who acts ``acted``
     #: to the decision.
-    history: List[Dict[str, Any]]
+    history: List[PassRecord]
     #: Whether nobody was told the same about the pass before.
     news: bool
     #: By which decision somebody acted in the pass before, "" where nobody did.
@@ -145,7 +159,7 @@ def decide(
     ``history`` is that of the decision before (None: there was none); what in it is not understood
     does not count.
     """
-    passes = [one for one in history if isinstance(one, dict)] if isinstance(history, list) else []
+    passes = [decode(PassRecord, one) for one in mappings_in(history)]
     run, finished = report.run.run_id, parse_stamp(report.run.finished)
     # Who decides twice about one pass has still seen it once.
     earlier = [one for one in passes if one.get("run_id") != run]
@@ -167,15 +181,20 @@ def decide(
         )
     )
     decision = facts[0].decided if facts else CONTINUE
-    now = {"decision": decision, "facts": sorted(one.key for one in facts)}
-    before = passes[-1] if passes else {}
-    news = decision != CONTINUE and (
-        before.get("told") is not True or any(now[name] != before.get(name) for name in now)
-    )
-    acted = str(before.get("acted") or "") if decision == before.get("decision") else ""
-    kept = (earlier + [dict(now, run_id=run, finished=finished, told=not news, acted=acted)])[
-        -_MOST_PASSES:
-    ]
+    keys = sorted(one.key for one in facts)
+    before = passes[-1] if passes else PassRecord()
+    same = (before.get("decision"), before.get("facts")) == (decision, keys)
+    news = decision != CONTINUE and not (before.get("told") and same)
+    acted = before.get("acted", "") if decision == before.get("decision") else ""
+    this_pass: PassRecord = {
+        "decision": decision,
+        "facts": keys,
+        "run_id": run,
+        "finished": finished,
+        "told": not news,
+        "acted": acted,
+    }
+    kept = (earlier + [this_pass])[-_MOST_PASSES:]
     return JobDecision(
         decision, _reason(facts, policy, _pause(earlier, finished)), facts, kept, news, acted
     )
@@ -215,31 +234,24 @@ def _key(node: str, finding: Finding) -> List[str]:
     ]
 
 
-def _in_a_row(key: List[str], passes: Sequence[Dict[str, Any]], finished: Optional[float]) -> int:
+def _in_a_row(key: List[str], passes: Sequence[PassRecord], finished: Optional[float]) -> int:
     """In how many passes before this one the same was seen without a pause."""
     count, after = 0, finished
     for one in reversed(passes):
         moment = one.get("finished")
-        near = (
-            isinstance(moment, (int, float))
-            and after is not None
-            and 0 <= after - moment <= LONGEST_GAP
-        )
-        facts = one.get("facts")
-        if not near or not isinstance(facts, list) or key not in facts:
+        near = moment is not None and after is not None and 0 <= after - moment <= LONGEST_GAP
+        if not near or key not in one.get("facts", []):
             break
         count, after = count + 1, moment
     return count
 
 
-def _pause(passes: Sequence[Dict[str, Any]], finished: Optional[float]) -> Optional[float]:
+def _pause(passes: Sequence[PassRecord], finished: Optional[float]) -> Optional[float]:
     """Seconds since the pass before, where that is so long ago that it does not count; else None."""
     moment = passes[-1].get("finished") if passes else None
     return (
         finished - moment
-        if isinstance(moment, (int, float))
-        and finished is not None
-        and finished - moment > LONGEST_GAP
+        if moment is not None and finished is not None and finished - moment > LONGEST_GAP
         else None
     )
 

@@ -4,13 +4,31 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, NamedTuple, Optional, Tuple
+from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypedDict
 
-from ...lenient import mapping
+from ...lenient import decode, mapping
 from ...model import UNKNOWN, CheckResult, Finding
 
 #: What ansible-core puts before the message of any task that failed.
 _PREFIX = "Task failed: "
+
+
+class KnownGpu(TypedDict, total=False):
+    """A GPU as the facts of its node have it."""
+
+    index: int
+    uuid: Optional[str]
+    pci: Optional[str]
+    name: str
+
+
+class _NodeFacts(TypedDict, total=False):
+    gpus: List[KnownGpu]
+
+
+def gpus_of(facts: Mapping[str, Any]) -> List[KnownGpu]:
+    """The GPUs in the facts of a node."""
+    return decode(_NodeFacts, facts).get("gpus", [])
 
 
 class NodeAnswer(NamedTuple):
@@ -29,6 +47,10 @@ class NodeAnswer(NamedTuple):
     skipped: Optional[str] = None
     #: What the host collected in each pass of the mesh; None where it gave no answer.
     mesh: Tuple[Optional[Dict[str, Any]], ...] = ()
+
+    @property
+    def gpus(self) -> List[KnownGpu]:
+        return gpus_of(self.facts)
 
 
 def not_checked(reason: str) -> Finding:

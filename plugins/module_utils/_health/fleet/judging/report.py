@@ -12,7 +12,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from .node_answer import NodeAnswer
+from .node_answer import KnownGpu, NodeAnswer, gpus_of
 from .policy import Policy, apply_policy, policy_as_far_as_valid
 from ..mesh.documents import MeshReport
 from ... import VERSION
@@ -79,9 +79,8 @@ class NodeReport:
         return self.verdict.status
 
     @property
-    def gpus(self) -> List[Dict[str, Any]]:
-        """The node's GPUs as its facts have them."""
-        return mappings_in(self.facts.get("gpus"))
+    def gpus(self) -> List[KnownGpu]:
+        return gpus_of(self.facts)
 
     def answer(self) -> NodeAnswer:
         """What came back from the host, to be judged again; the results of the mesh included."""

@@ -172,7 +172,7 @@ def _compare_nodes(
 ) -> Tuple[Dict[str, List[CheckResult]], List[Finding]]:
     """Further results by node from comparing the nodes, and findings about the run."""
     by_activity, of_run = fleet_activity.compare(
-        (answer.name, answer.results, answer.facts.get("gpus")) for answer in answers
+        (answer.name, answer.results, answer.gpus) for answer in answers
     )
     fleet = fleet_statistics.compare_fleet(answers)
     by_version = fleet_versions.compare([(answer.name, answer.readings) for answer in answers])
