@@ -15,8 +15,9 @@ from __future__ import annotations
 import operator
 import os
 import re
-from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
+from typing import Any, Callable, Dict, List, Mapping, Optional, Tuple, TypedDict
 
+from ..devices.measured import DriverFault
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -82,13 +83,8 @@ _COMPARISONS: Dict[str, Callable[[Any, Any], bool]] = {
 }
 
 
-class DriverErrorReading(TypedDict, total=False):
-    """`nvml.DriverError.to_dict`."""
-
-    kind: str
-    call: Optional[str]
-    code: Optional[int]
-    text: Optional[str]
+class DriverErrorReading(DriverFault, total=False):
+    """A part of it is enough to tell a driver that failed."""
 
 
 class VisibilityReadings(TypedDict, total=False):
@@ -227,7 +223,7 @@ def _missing(
     readings: VisibilityReadings,
 ) -> List[Finding]:
     """GPUs that were asked for and are not shown; with why that may be."""
-    error = readings.get("driver_error") or {}
+    error: Mapping[str, Any] = readings.get("driver_error", {})
     files = [name for name in devices if name[6:].isdecimal() or name == "dxg"]
     evidence = {
         "asked": asked,

@@ -177,7 +177,7 @@ _GONE = ("lost", "vanished", "not_ready", "in_use")
 _SILENT = ("timeout", "unknown_error")
 
 
-def read_gpus(probe: Probe, read: Callable[[Any, GpuIdentity], Dict[str, Any]]) -> Readings:
+def read_gpus(probe: Probe, read: Callable[[Any, GpuIdentity], Readings]) -> Readings:
     """``read(nvml, gpu)`` for every GPU; one that does not answer gets an ``error``, the others are
     read all the same.
     """
@@ -190,9 +190,7 @@ def read_gpus(probe: Probe, read: Callable[[Any, GpuIdentity], Dict[str, Any]]) 
     return readings
 
 
-def read_gpu(
-    nvml: Any, gpu: GpuIdentity, read: Callable[[Any, GpuIdentity], Dict[str, Any]]
-) -> Dict[str, Any]:
+def read_gpu(nvml: Any, gpu: GpuIdentity, read: Callable[[Any, GpuIdentity], Readings]) -> Readings:
     """A GPU's identity with what ``read`` found, or with the ``error`` it met."""
     from ..devices.nvml import DriverError
 
@@ -204,7 +202,7 @@ def read_gpu(
         return dict(gpu, error=error.to_dict())
 
 
-def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
+def read_parts(parts: Dict[str, Callable[[], Any]]) -> Readings:
     """What each part of a GPU gives, under its name; None where this GPU or driver does not have
     it.
 
@@ -214,7 +212,7 @@ def read_parts(parts: Dict[str, Callable[[], Any]]) -> Dict[str, Any]:
     """
     from ..devices.nvml import DriverError
 
-    found: Dict[str, Any] = {}
+    found: Readings = {}
     for name, read in parts.items():
         try:
             found[name] = read()
