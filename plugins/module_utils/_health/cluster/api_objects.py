@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Dict, List, TypedDict
+from typing import Any, Dict, List, TypedDict
 
 from .client import ApiObject, ObjectMetadata
 
@@ -46,15 +46,27 @@ class PodStatus(TypedDict, total=False):
     initContainerStatuses: List[ContainerStatus]
 
 
+class ContainerResources(TypedDict, total=False):
+    """Amounts by resource: text, or a number."""
+
+    limits: Dict[str, Any]
+    requests: Dict[str, Any]
+
+
 class PodContainer(TypedDict, total=False):
     name: str
     image: str
+    resources: ContainerResources
     securityContext: ApiObject
 
 
 class PodSpec(TypedDict, total=False):
     nodeName: str
     containers: List[PodContainer]
+    initContainers: List[PodContainer]
+    #: Whatever it is: a pod with a claim may have any device.
+    resourceClaims: Any
+    runtimeClassName: str
     imagePullSecrets: List[ApiObject]
     tolerations: List[ApiObject]
     securityContext: ApiObject

@@ -61,6 +61,7 @@ ApiObject = Dict[str, Any]
 
 class ObjectMetadata(TypedDict, total=False):
     name: str
+    namespace: str
     uid: str
     resourceVersion: str
     labels: Dict[str, str]

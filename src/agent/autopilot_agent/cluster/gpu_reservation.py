@@ -7,9 +7,12 @@ them itself. Pure.
 from __future__ import annotations
 
 import hashlib
-from typing import Any, Dict, List, Mapping, Optional, Sequence
+from typing import Dict, List, Optional, Sequence, TypedDict
 
+from _health.cluster.api_objects import ContainerResources, PodObject, PodSpec
+from _health.cluster.client import ApiObject
 from _health.knowledge.cluster import GPU, MIG
+from _health.lenient import decode
 
 #: Waits, and is deaf to SIGTERM, so that who takes the GPUs from us leaves us the grace period to
 #: notice.
@@ -21,12 +24,20 @@ _PROGRAM = (
 GRACE = 60
 
 
+class GpuNodeStatus(TypedDict, total=False):
+    allocatable: Dict[str, str]
+
+
+class GpuNode(TypedDict, total=False):
+    status: GpuNodeStatus
+
+
 def name_of(node: str) -> str:
     """The name of a node's reservation pod; a node's own name may be too long for a part of one."""
     return f"autopilot-hold-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
 
 
-def holders(pods: Sequence[Mapping[str, Any]], own: Sequence[str] = ()) -> List[str]:
+def holders(pods: Sequence[ApiObject], own: Sequence[str] = ()) -> List[str]:
     """Pods that have GPUs of the node or are about to, as ``namespace/name``; ``own`` names are
     left out.
 
@@ -34,40 +45,41 @@ def holders(pods: Sequence[Mapping[str, Any]], own: Sequence[str] = ()) -> List[
     counts.
     """
     found = []
-    for pod in pods:
-        meta, spec, status = (pod.get(part) or {} for part in ("metadata", "spec", "status"))
+    for pod in (decode(PodObject, given) for given in pods):
+        meta, spec, status = pod.get("metadata", {}), pod.get("spec", {}), pod.get("status", {})
         name = f"{meta.get('namespace')}/{meta.get('name')}"
         if name in own or status.get("phase") in ("Succeeded", "Failed"):
             continue
-        containers = list(spec.get("containers") or []) + list(spec.get("initContainers") or [])
+        containers = spec.get("containers", []) + spec.get("initContainers", [])
         if spec.get("resourceClaims") or any(
-            _wants_gpus(one.get("resources") or {}) for one in containers
+            _wants_gpus(one.get("resources", {})) for one in containers
         ):
             found.append(name)
     return found
 
 
-def _wants_gpus(resources: Mapping[str, Any]) -> bool:
-    wanted = {**(resources.get("limits") or {}), **(resources.get("requests") or {})}
+def _wants_gpus(resources: ContainerResources) -> bool:
+    wanted = {**resources.get("limits", {}), **resources.get("requests", {})}
     return any(
         (name == GPU or name.startswith(MIG)) and str(amount).strip() not in ("", "0")
         for name, amount in wanted.items()
     )
 
 
-def offered(node: Mapping[str, Any]) -> int:
+def offered(node: ApiObject) -> int:
     """How many GPUs the node offers to pods."""
-    text = str(((node.get("status") or {}).get("allocatable") or {}).get(GPU, "0"))
+    text = decode(GpuNode, node).get("status", {}).get("allocatable", {}).get(GPU, "0")
     return int(text) if text.isdecimal() else 0
 
 
-def pod_of(node: str, gpus: int, own: Mapping[str, Any], seconds: int) -> Dict[str, Any]:
+def pod_of(node: str, gpus: int, given: ApiObject, seconds: int) -> ApiObject:
     """The pod that holds all GPUs of the node for at most ``seconds``; image and the like are those
-    of the agent's ``own`` pod, whose end is its end.
+    of the agent's own pod, whose end is its end.
     """
+    own = decode(PodObject, given)
     meta, spec = own["metadata"], own["spec"]
     resources = {GPU: str(gpus)}
-    pod: Dict[str, Any] = {
+    pod: ApiObject = {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
@@ -113,32 +125,38 @@ def pod_of(node: str, gpus: int, own: Mapping[str, Any], seconds: int) -> Dict[s
             ],
         },
     }
-    for name in ("imagePullSecrets", "runtimeClassName"):
-        if spec.get(name):
-            pod["spec"][name] = spec[name]
+    if spec.get("imagePullSecrets"):
+        pod["spec"]["imagePullSecrets"] = spec["imagePullSecrets"]
+    if spec.get("runtimeClassName"):
+        pod["spec"]["runtimeClassName"] = spec["runtimeClassName"]
     return pod
 
 
-def _user(spec: Mapping[str, Any]) -> Dict[str, Any]:
+def _user(spec: PodSpec) -> ApiObject:
     """The user that the agent's own pod was told; the image's where it was told none."""
     told = [
-        (one.get("securityContext") or {}).get("runAsUser") for one in (spec["containers"][0], spec)
+        context.get("runAsUser")
+        for context in (
+            spec["containers"][0].get("securityContext", {}),
+            spec.get("securityContext", {}),
+        )
     ]
     return next(({"runAsUser": user} for user in told if user is not None), {})
 
 
-def admitted(pod: Mapping[str, Any]) -> Optional[bool]:
+def admitted(given: ApiObject) -> Optional[bool]:
     """Whether the kubelet gave the pod its GPUs: True once it runs, False when it was refused or is
     ending, None while that is open.
     """
-    phase = (pod.get("status") or {}).get("phase")
-    if phase in ("Failed", "Succeeded") or (pod.get("metadata") or {}).get("deletionTimestamp"):
+    pod = decode(PodObject, given)
+    phase = pod.get("status", {}).get("phase")
+    if phase in ("Failed", "Succeeded") or pod.get("metadata", {}).get("deletionTimestamp"):
         return False
     return True if phase == "Running" else None
 
 
-def refusal(pod: Mapping[str, Any]) -> str:
+def refusal(pod: ApiObject) -> str:
     """The kubelet's words for refusing it."""
-    status = pod.get("status") or {}
-    words = [str(status[name]) for name in ("reason", "message") if status.get(name)]
-    return ": ".join(words) or "it was ended"
+    status = decode(PodObject, pod).get("status", {})
+    words = (status.get("reason"), status.get("message"))
+    return ": ".join(word for word in words if word) or "it was ended"

@@ -18,6 +18,7 @@ import aiohttp
 import yarl
 
 from _health.cluster.client import (
+    ApiObject,
     JSON,
     MERGE,
     MOST_BYTES,
@@ -79,7 +80,7 @@ class Kube:
 
     async def get(
         self, path: str, query: Mapping[str, str] | None = None, deadline: float = DEADLINE
-    ) -> dict[str, Any]:
+    ) -> ApiObject:
         return await self.request(Request("GET", path, query=dict(query or {})), deadline)
 
     async def list(
@@ -88,32 +89,30 @@ class Kube:
         query: Mapping[str, str] | None = None,
         deadline: float = DEADLINE,
         metadata_only: bool = False,
-    ) -> list[dict[str, Any]]:
+    ) -> list[ApiObject]:
         """The objects of all pages; ``deadline`` is for all of them together."""
         return await self.run(items(path, dict(query or {}), metadata_only), deadline)
 
     async def create(
         self,
         path: str,
-        body: dict[str, Any],
+        body: ApiObject,
         query: Mapping[str, str] | None = None,
         deadline: float = DEADLINE,
-    ) -> dict[str, Any]:
+    ) -> ApiObject:
         return await self.request(Request("POST", path, body, dict(query or {})), deadline)
 
-    async def replace(
-        self, path: str, body: dict[str, Any], deadline: float = DEADLINE
-    ) -> dict[str, Any]:
+    async def replace(self, path: str, body: ApiObject, deadline: float = DEADLINE) -> ApiObject:
         return await self.request(Request("PUT", path, body), deadline)
 
     async def patch(
-        self, path: str, body: dict[str, Any], content_type: str = MERGE, deadline: float = DEADLINE
-    ) -> dict[str, Any]:
+        self, path: str, body: ApiObject, content_type: str = MERGE, deadline: float = DEADLINE
+    ) -> ApiObject:
         return await self.request(Request("PATCH", path, body, content_type=content_type), deadline)
 
     async def delete(
-        self, path: str, body: dict[str, Any] | None = None, deadline: float = DEADLINE
-    ) -> dict[str, Any]:
+        self, path: str, body: ApiObject | None = None, deadline: float = DEADLINE
+    ) -> ApiObject:
         return await self.request(Request("DELETE", path, body), deadline)
 
     async def run(self, procedure: Procedure[T], deadline: float = PROCEDURE_DEADLINE) -> T:
@@ -145,7 +144,7 @@ class Kube:
             raise Unavailable(f"{step.method} {step.path}: there was no time left for it")
         return await self.request(step, min(left, DEADLINE))
 
-    async def request(self, request: Request, deadline: float = DEADLINE) -> dict[str, Any]:
+    async def request(self, request: Request, deadline: float = DEADLINE) -> ApiObject:
         """One answer within ``deadline`` seconds; a read is tried up to three times within them."""
         waits = READ_WAITS if request.method == "GET" else ()
         try:
@@ -165,7 +164,7 @@ class Kube:
                 f"{deadline:.0f} s"
             ) from None
 
-    async def _ask(self, request: Request) -> dict[str, Any]:
+    async def _ask(self, request: Request) -> ApiObject:
         try:
             return await self._exchange(request)
         except ApiError as error:
@@ -181,7 +180,7 @@ class Kube:
                 f"{request.method} {request.path}: no answer from {self.server}: {words}"
             ) from None
 
-    async def _exchange(self, request: Request) -> dict[str, Any]:
+    async def _exchange(self, request: Request) -> ApiObject:
         headers = {"Accept": request.accept}
         if self._token_file:
             # Read each time, since the kubelet replaces it.

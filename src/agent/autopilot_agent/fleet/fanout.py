@@ -10,11 +10,12 @@ import asyncio
 import contextlib
 import json
 import time
-from typing import Any, AsyncGenerator, Dict, List, Optional, Sequence, Tuple
+from typing import Any, AsyncGenerator, Dict, List, Optional, Sequence, Tuple, TypedDict
 
 import aiohttp
 
 from _health.cluster.client import ApiError
+from _health.lenient import decode, mapping
 from _health.model import UNKNOWN, CheckResult, Finding, concluded
 from _health.cluster.agents_without_dcgm import AgentWithoutDcgm, agent_in_answer
 
@@ -39,6 +40,19 @@ MOST_BYTES = 256 << 10
 ALL_PING, SOME_PING = 64, 16
 #: Nodes that can be asked for iperf, one after the other.
 MOST_IPERF = 64
+
+
+class PeerRow(TypedDict, total=False):
+    """A node in another agent's answer, as `node_row.Row.to_dict` writes it."""
+
+    node: str
+    summary: str
+    health: List[Any]
+
+
+class PeerAnswer(TypedDict, total=False):
+    #: None in place of what is no row.
+    nodes: List[Optional[PeerRow]]
 
 
 class NodeStatusCollector:
@@ -254,27 +268,23 @@ def _read(node: str, agent: Agent, query: Query, answer: Any, seconds: float) ->
     """The row behind an agent's answer, judged anew. Raises ValueError for what is no answer of
     this node.
     """
-    rows = answer.get("nodes") if isinstance(answer, dict) else None
-    row = (
-        rows[0] if isinstance(rows, list) and len(rows) == 1 and isinstance(rows[0], dict) else None
-    )
+    rows = decode(PeerAnswer, answer).get("nodes", [])
+    row = rows[0] if len(rows) == 1 else None
     if row is None:
         raise ValueError("it is not about one node")
     if row.get("node") != node:
         raise ValueError(f"it is about the node {plain(str(row.get('node')), 80)}")
     health = row.get("health")
     if not health:
-        why = plain(str(row.get("summary") or "its agent gave no results"))
+        why = plain(row.get("summary") or "its agent gave no results")
         return could_not_tell(
             node,
             why[len("could not tell: ") :] if why.startswith("could not tell: ") else why,
             agent.endpoint,
             seconds,
         )
-    without_dcgm = agent_in_answer(node, answer)
-    return judged(
-        node, _asked(query, health if isinstance(health, list) else []), agent.endpoint, seconds
-    )._replace(without_dcgm=without_dcgm)
+    found = judged(node, _asked(query, health), agent.endpoint, seconds)
+    return found._replace(without_dcgm=agent_in_answer(node, mapping(answer)))
 
 
 def _asked(query: Query, health: List[Any]) -> List[CheckResult]:

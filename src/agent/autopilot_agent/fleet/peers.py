@@ -8,10 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Protocol, Tuple
+from typing import (
+    Any,
+    Callable,
+    Dict,
+    Iterable,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Tuple,
+    TypedDict,
+)
 
-from _health.cluster.client import Procedure, Unavailable, items, path_of
-from _health.lenient import sequence, mapping
+from _health.cluster.api_objects import PodObject
+from _health.cluster.client import ApiObject, Procedure, Unavailable, items, metadata_of, path_of
+from _health.lenient import decode
 
 from .query import Query, Refused
 
@@ -27,6 +39,25 @@ _PAGE = 100
 _DEADLINE = 20.0
 #: Nodes that should have an agent: feature discovery's label for nodes with GPUs.
 GPU_NODES = "nvidia.com/gpu.present=true"
+
+
+class EndpointPort(TypedDict, total=False):
+    port: int
+
+
+class EndpointConditions(TypedDict, total=False):
+    ready: bool
+
+
+class SliceEndpoint(TypedDict, total=False):
+    nodeName: str
+    addresses: List[str]
+    conditions: EndpointConditions
+
+
+class EndpointSlice(TypedDict, total=False):
+    ports: List[EndpointPort]
+    endpoints: List[SliceEndpoint]
 
 
 class Agent(NamedTuple):
@@ -139,23 +170,18 @@ def _some(found: Iterable[str], words: str) -> List[str]:
     return names
 
 
-def _agents(endpoint_slice: Dict[str, Any]) -> List[Agent]:
-    ports = [mapping(one).get("port") for one in sequence(endpoint_slice.get("ports"))]
-    port = next((one for one in ports if isinstance(one, int) and 0 < one < 65536), None)
+def _agents(given: ApiObject) -> List[Agent]:
+    endpoint_slice = decode(EndpointSlice, given)
+    ports = [one.get("port", 0) for one in endpoint_slice.get("ports", [])]
+    port = next((one for one in ports if 0 < one < 65536), None)
     found = []
-    for endpoint in map(mapping, sequence(endpoint_slice.get("endpoints"))):
-        node, addresses = endpoint.get("nodeName"), sequence(endpoint.get("addresses"))
-        if isinstance(node, str) and node and addresses and isinstance(addresses[0], str) and port:
+    for endpoint in endpoint_slice.get("endpoints", []):
+        node, addresses = endpoint.get("nodeName"), endpoint.get("addresses")
+        if node and addresses and port:
             # Absent means that it is not known, which counts as ready (EndpointConditions in the
             # API's reference).
-            found.append(
-                Agent(
-                    node,
-                    addresses[0],
-                    port,
-                    mapping(endpoint.get("conditions")).get("ready") is not False,
-                )
-            )
+            ready = endpoint.get("conditions", {}).get("ready", True)
+            found.append(Agent(node, addresses[0], port, ready))
     return found
 
 
@@ -174,15 +200,15 @@ def _names_of_nodes(selector: str) -> Procedure[List[Any]]:
     )
 
 
-def _names(item: Dict[str, Any]) -> List[str]:
-    name = mapping(item.get("metadata")).get("name")
-    return [name] if isinstance(name, str) else []
+def _names(item: ApiObject) -> List[str]:
+    name = metadata_of(item).get("name")
+    return [] if name is None else [name]
 
 
-def _nodes_of_pods(pod: Dict[str, Any]) -> List[str]:
+def _nodes_of_pods(pod: ApiObject) -> List[str]:
     """Those that ended count too: a job's nodes are asked for after it as well."""
-    node = mapping(pod.get("spec")).get("nodeName")
-    return [node] if isinstance(node, str) and node else []
+    node = decode(PodObject, pod).get("spec", {}).get("nodeName")
+    return [node] if node else []
 
 
 def ring(node: str, nodes: List[str], most: int) -> Tuple[str, ...]:
