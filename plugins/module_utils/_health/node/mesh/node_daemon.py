@@ -110,19 +110,21 @@ def _peer_of(connection: socket.socket) -> _Peer:
 # --- from outside ---
 
 
-def start(given: Any, host_root: str = "/") -> StartedShare:
+def start(share: Any, host_root: str = "/") -> StartedShare:
     """End the node process of an earlier run, and start one that follows the share. Raises
     ValueError for what is no share, else `MeshError`. A share without windows starts nothing.
     """
-    share = accepted_share(given, time.time())
-    _refuse_twin(share, host_root)
+    accepted = accepted_share(share, time.time())
+    _refuse_twin(accepted, host_root)
     replaced = stop(host_root=host_root)
-    if not share["windows"]:
+    if not accepted["windows"]:
         return {"state": "nothing_to_do", "pid": None, "replaced": replaced}
-    tools = find_tools(share)
-    lifetime = max(share["start"] + share["lifetime"] - time.time(), 1.0)
+    tools = find_tools(accepted)
+    lifetime = max(accepted["start"] + accepted["lifetime"] - time.time(), 1.0)
     child = detach(
-        lambda report: _serve(report, share, tools, host_root), lifetime + _FAREWELL, _START_SECONDS
+        lambda report: _serve(report, accepted, tools, host_root),
+        lifetime + _FAREWELL,
+        _START_SECONDS,
     )
     mishap = child.mishap()
     if mishap or not child.values.get("listening"):
@@ -130,17 +132,17 @@ def start(given: Any, host_root: str = "/") -> StartedShare:
         how = crashed.get("raised") or (
             "it did not begin to listen" if mishap.get("hung") else "it ended at once"
         )
-        _refuse_twin(share, host_root)
+        _refuse_twin(accepted, host_root)
         raise MeshError(f"the node process could not be started: {how}")
     return {"state": "started", "pid": child.values["pid"], "replaced": replaced}
 
 
-def would_start(given: Any, host_root: str = "/") -> StartedShare:
+def would_start(share: Any, host_root: str = "/") -> StartedShare:
     """What `start` would do."""
-    share = accepted_share(given, time.time())
-    _refuse_twin(share, host_root)
+    accepted = accepted_share(share, time.time())
+    _refuse_twin(accepted, host_root)
     return {
-        "state": "would_start" if share["windows"] else "nothing_to_do",
+        "state": "would_start" if accepted["windows"] else "nothing_to_do",
         "pid": None,
         "replaced": state(host_root).get("run"),
     }
