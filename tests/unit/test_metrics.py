@@ -465,6 +465,21 @@ def test_figures_of_the_mesh():
     ] == pytest.approx(0.0001)
 
 
+def test_figures_of_a_mesh_that_cannot_be_read_are_left_out():
+    bandwidth = {
+        "check": "iperf3_pairs",
+        "plane": "eth1",
+        "measure": "bandwidth",
+        "unit": "bits/s",
+        "cells": [[0, 7, 1.0], [0], None, [0, 1, "fast"], [0, 1, 8e9]],
+    }
+    read = RunReport.from_dict({"mesh": {"hosts": ["a", "b"], "matrices": [{}, 3, bandwidth]}})
+    (cells,) = metrics._cells(read).values()
+    assert [(check, sample.labels, sample.value) for check, sample in cells] == [
+        ("iperf3_pairs", {"plane": "eth1", "peer": "b"}, 1e9)
+    ]
+
+
 def test_a_large_mesh_has_no_figures_of_pairs():
     for hosts, some in ((metrics.MOST_MESH_HOSTS, True), (metrics.MOST_MESH_HOSTS + 1, False)):
         samples = group(mesh(hosts), run_world.names(hosts)[0], compatibility=True)

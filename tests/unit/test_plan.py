@@ -17,6 +17,7 @@ from hypothesis import strategies as st
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
     read_facts,
+    read_plan,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
     ACTIONS,
@@ -582,6 +583,37 @@ def test_a_host_of_which_too_little_is_known(change, code):
     assert left_out(made) == [("n2", None, None, "unknown", code, "watch")]
     assert paired(made)["eth1"] == names(1, 3, 4, 5, 6)
     assert "n2" not in plan.shares(made)
+
+
+@pytest.mark.parametrize(
+    "change, codes",
+    [
+        ({"interfaces": "eth1"}, {"interface_missing"}),
+        ({"interfaces": [3, {"name": 5, "addresses": []}]}, {"interface_missing"}),
+        (
+            {"interfaces": [{"name": "eth1"}, {"name": "eth2", "addresses": [{"family": 4}]}]},
+            {"interface_down"},
+        ),
+        ({"iperf3": "present", "fping": ["present"]}, {"iperf3_missing", "fping_missing"}),
+        ({"busy": 3}, {"use_unknown"}),
+    ],
+)
+def test_facts_of_the_wrong_type_cost_only_the_host_that_sent_them(change, codes):
+    made = make(fleet(6, n2=change))
+    assert {(host, code) for host, _plane, _check, _status, code, _action in left_out(made)} == {
+        ("n2", code) for code in codes
+    }
+    assert paired(made)["eth1"] == names(1, 3, 4, 5, 6)
+
+
+@pytest.mark.parametrize("name", ["hosts", "groups", "planes", "clocks"])
+def test_a_plan_whose_places_have_shifted_is_not_read(name):
+    made = make(fleet(3))
+    assert read_plan(made) == made
+    with pytest.raises(ValueError, match=f"unreadable {name}"):
+        read_plan(
+            {**made, name: [3, *made[name]]} if name != "clocks" else {**made, name: {"a": 1}}
+        )
 
 
 @pytest.mark.parametrize(

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
 
 from ...lenient import Unsigned, decode, mapping, number, sequence, text, whole_number
+from ...model import UNKNOWN, Finding
 
 # ---- what hosts say of themselves ----
 
@@ -62,9 +63,14 @@ class HostFacts(TypedDict, total=False):
     wanted: List[str]
 
 
+_USE_UNKNOWN = Finding(
+    "use_unknown", UNKNOWN, "what it says of its GPUs' use is unreadable", "watch"
+)
+
+
 def read_facts(value: Any) -> Optional[HostFacts]:
     """The facts that a host sent; None where there are none. An interface without a name is left
-    out.
+    out, and GPUs of which it is not told whether they are idle are not known to be.
     """
     if not isinstance(value, dict):
         return None
@@ -73,6 +79,8 @@ def read_facts(value: Any) -> Optional[HostFacts]:
     for interface in named:
         interface.setdefault("addresses", [])
     facts["interfaces"] = named
+    if value.get("busy") and "busy" not in facts:
+        facts["busy"] = [_USE_UNKNOWN.to_dict()]
     return facts
 
 
@@ -184,7 +192,7 @@ def read_plan(value: Any) -> Plan:
     return plan
 
 
-class PlanDescription(TypedDict, total=False):
+class PlanDescription(TypedDict):
     """What a plan costs; ``bytes`` at most, None where the speed of a link is not known."""
 
     hosts: int
@@ -330,7 +338,8 @@ class MeshReport:
     matrices: List[Matrix]
     expected: List[MeshExpectation]
     missed: List[MissedMeasurement]
-    description: PlanDescription
+    #: None where the document does not have all of it.
+    description: Optional[PlanDescription]
     #: The member of the run document, to be written as it is: with what only a newer version knows.
     document: Mapping[str, Any]
 
@@ -362,6 +371,6 @@ class MeshReport:
             recorded.get("matrices", []),
             recorded.get("expected", []),
             recorded.get("missed", []),
-            recorded.get("description", {}),
+            recorded.get("description"),
             document,
         )
