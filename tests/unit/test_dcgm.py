@@ -782,6 +782,13 @@ def test_no_change_of_the_readings_raises(data):
     assert judged(changed, {"level": data.draw(JSON)}).status in ("fail", "unknown", "warn")
 
 
+@pytest.mark.parametrize("junk", [None, 5, "Pass", [], {"status": 5}])
+def test_a_result_that_is_not_understood_does_not_pass(junk):
+    good = readings(run(printed()))
+    good["runs"][0]["report"]["results"].append(junk)
+    assert judged(good, {"level": 2}).status == "unknown"
+
+
 @pytest.mark.parametrize(
     "key", ["gpus", "before", "after", "runs", "report", "returncode", "results", "problem"]
 )

@@ -624,6 +624,12 @@ def test_all_at_once(case):
     assert (result.status, said(result)) == (status, findings)
 
 
+@pytest.mark.parametrize("junk", [[], "", 5, True, {"together": 5}])
+def test_all_at_once_that_is_not_understood_was_not_measured(junk):
+    result = judge(node(*GPUS, concurrent=junk), {"concurrent": True})
+    assert said(result) == [("not_measured_together", "unknown", "watch", None)]
+
+
 def test_all_at_once_has_measurements_of_its_own():
     result = judge(node(*GPUS, concurrent=at_once(gpu0=28, gpu1=28, gpu2=28, gpu3=28)), {})
     own = [one for one in result.measurements if one.name == "pcie_bandwidth_concurrent"]

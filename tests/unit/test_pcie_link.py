@@ -305,6 +305,12 @@ def test_words():
     assert "33.3 a minute since boot, expected at most 30.7 a minute" in replays.message
 
 
+def test_a_port_that_is_not_understood_is_not_taken_from_the_bridge_above_it():
+    narrow = gpu(width=8)
+    narrow["bridges"] = [bridge("40:00.0", width=8), "junk"]
+    assert [one.status for one in judge(alone(narrow), {}).findings] == ["warn"]
+
+
 def test_replays_are_measured():
     measured = judge(alone(gpu(replays=7)), {}).measurements
     assert [(one.name, one.value, one.unit, one.labels) for one in measured] == [

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import time
 from functools import partial
-from typing import Any, Dict, List, Optional, Tuple, TypedDict
+from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 
 from ..devices.measured import GpuIdentity
 from ..devices import pcie_state
@@ -127,7 +127,7 @@ def measure(probe: Probe) -> Readings:
 
 
 def _read(probe: Probe, nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
-    parts: Dict[str, Any] = {
+    parts: Dict[str, Callable[[], Any]] = {
         name: partial(nvml.optional, gpu, call) for name, call in _CALLS.items()
     }
     found = read_parts(dict(parts, replays=partial(nvml.optional, gpu, _REPLAYS)))

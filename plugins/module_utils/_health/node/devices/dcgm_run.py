@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the program ``dcgmi``: one diagnostic, within its time, with nothing left behind.
+"""Runs the program ``dcgmi``: one diagnostic, within its time, with nothing left behind.
 
 Use it only inside a `bounded.Child`, which ends what dcgmi itself started.
 """

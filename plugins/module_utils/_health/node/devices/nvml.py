@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the driver's management library, over NVIDIA's own binding (package nvidia-ml-py,
-module pynvml).
+"""Calls of the driver's management library, over NVIDIA's own binding (package nvidia-ml-py, module
+pynvml).
 
 Use it only inside a `bounded.Child`: any call can block in the kernel. What a call may answer
 besides a value is a `DriverError` whose ``kind`` says what that means; the kinds are judged in one
-place, ``checks._driver``.
+place, ``framework.driver_findings``.
 """
 
 from __future__ import annotations
@@ -89,8 +89,8 @@ class DriverError(Exception):
 class Nvml:
     """One initialised session. ``gpus`` lists every GPU NVML counts, also those that do not answer.
 
-    A GPU is ``{"index", "uuid", "pci", "name"}``, plus ``error`` (a `DriverError` as a dict) when
-    it could not be identified. ``stage`` is told the name of each call before it is made.
+    A GPU has an ``error``, a `DriverFault`, when it could not be identified. ``stage`` is told the
+    name of each call before it is made.
     """
 
     def __init__(

@@ -134,7 +134,7 @@ def in_turn(
     busy gate; all of them when forced.
 
     ``gpus``, each with what it gave, or with what kept it from it (``withheld``, ``error``),
-    ``gate`` and ``after`` (see `gate.look`). ``then(readings, until)`` may add to the readings
+    ``gate`` and ``after`` (see `busy_gate.look`). ``then(readings, until)`` may add to the readings
     while the lock is still held, until that monotonic time.
     """
     until = time.monotonic() + probe.seconds - _LOOK_SECONDS
