@@ -179,8 +179,8 @@ Plan = TypedDict(
     total=False,
 )
 
-#: Members of a plan in which the place of an item is its name.
-_BY_PLACE = ("hosts", "groups", "planes", "clocks")
+#: Members of a plan in which the place of an item is its name, and an unreadable one is left out.
+_BY_PLACE = ("hosts", "groups", "planes")
 
 
 def read_plan(value: Any) -> Plan:
