@@ -52,9 +52,10 @@ preflight: setup-run
 demo: as-root setup-run
 	@python tests/tools/demo.py --fault $(DEMO_FAULT) $(ARGS)
 
-## make generated         write what is made from the core: reference pages, alert rules, dashboards
+## make generated         write what is made from the core and the modules: reference pages, alert rules, dashboards, routing
 generated: setup-run
 	@$(MAKE) -C src/docs
+	@$(MAKE) -C src/meta
 	@$(MAKE) -C src/monitoring
 	@$(MAKE) -C src/grafana
 

@@ -5,6 +5,8 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 
 from controller import ROOT
 
@@ -64,4 +66,6 @@ def copied(to):
     (modules / "fan_speed.py").write_text(
         module.replace("gpu_count", "fan_speed"), encoding="utf-8"
     )
+    # As `make generated` does.
+    subprocess.run([sys.executable, str(to / "src/meta/runtime.py")], timeout=60, check=True)
     return to
