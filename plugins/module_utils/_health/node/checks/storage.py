@@ -26,7 +26,7 @@ from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..system import programs
 from ..system.programs import ErrorReading
-from ..system.bounded import Child, Report, wait
+from ..system.bounded import Child, ReportPipe, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
@@ -363,7 +363,7 @@ def _ask_all(probe: Probe, mounts: List[MountReading], readings: Readings) -> No
         mount.update(child.values.get(str(index)) or silent)
 
 
-def _ask(report: Report, paths: List[str]) -> None:
+def _ask(report: ReportPipe, paths: List[str]) -> None:
     """In a child: report the figures of each path under its place in the list, as they come.
     Whoever has no answer to wait for does not hold up the others.
     """

@@ -17,7 +17,7 @@ import threading
 import time
 from typing import Any, Callable, Dict, List, Optional
 
-from ..system.bounded import Report
+from ..system.bounded import ReportPipe
 from .cuda import MULTIPROCESSORS, Context, Cuda, CudaError
 from ..system.host import Host, cpus_in
 from . import ptx_generated
@@ -62,7 +62,7 @@ _SET_MEMPOLICY = {"x86_64": 238, "aarch64": 237}
 _MPOL_PREFERRED = 1
 
 
-def one(report: Report, host: Host, gpu: GpuIdentity) -> None:
+def one(report: ReportPipe, host: Host, gpu: GpuIdentity) -> None:
     """Measure one GPU, which no other can disturb: the driver is shown no other.
 
     Sends ``numa``, ``phase`` (what is being copied, empty when nothing is), ``transfers``,
@@ -81,7 +81,7 @@ def one(report: Report, host: Host, gpu: GpuIdentity) -> None:
         report.send("cuda_error", error.to_dict())
 
 
-def together(report: Report, host: Host, gpus: List[GpuIdentity]) -> None:
+def together(report: ReportPipe, host: Host, gpus: List[GpuIdentity]) -> None:
     """Measure all GPUs at the same time, by copy engine. Sends ``{index: {direction: {"samples":
     [bytes/s]}}}`` as ``together`` and ``{index: error}`` as ``errors``.
     """
@@ -113,7 +113,7 @@ def together(report: Report, host: Host, gpus: List[GpuIdentity]) -> None:
 class _Transfers:
     """The copies of one GPU and what came of them."""
 
-    def __init__(self, report: Report, context: Context) -> None:
+    def __init__(self, report: ReportPipe, context: Context) -> None:
         self._report, self._context = report, context
         self._stream = context.stream()
         self._events = context.event(), context.event()

@@ -15,7 +15,7 @@ import time
 from typing import Any, Callable, Dict, List, Optional, cast
 
 from .measured import GpuIdentity, KernelsReading
-from ..system.bounded import Report
+from ..system.bounded import ReportPipe
 from .cuda import CAPABILITY, L2_CACHE, MULTIPROCESSORS, Context, Cuda, CudaError
 from ..system.host import Host
 from . import ptx_generated
@@ -48,7 +48,7 @@ _STARTS = tuple(0.1 + 0.1 * chain for chain in range(_CHAINS))
 _ADDITIONS, _TILE, _TILES = 4096, 256, 4
 
 
-def one(report: Report, host: Host, gpu: GpuIdentity) -> None:
+def one(report: ReportPipe, host: Host, gpu: GpuIdentity) -> None:
     """Measure one GPU; the driver is shown no other.
 
     Sends ``capability`` (major), the fields of `KernelsReading`, ``phase`` and ``cuda_error``.
@@ -80,7 +80,12 @@ class _Kernels:
     """One context, and what came of the kernels in it."""
 
     def __init__(
-        self, report: Report, context: Context, found: KernelsReading, processors: int, cache: int
+        self,
+        report: ReportPipe,
+        context: Context,
+        found: KernelsReading,
+        processors: int,
+        cache: int,
     ) -> None:
         self._report, self.context, self._found = report, context, found
         self.processors, self.cache = processors, cache

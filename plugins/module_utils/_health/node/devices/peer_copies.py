@@ -12,7 +12,7 @@ import contextlib
 from typing import Dict, List, Sequence, Tuple
 
 from .measured import GpuIdentity, PairReading
-from ..system.bounded import Report
+from ..system.bounded import ReportPipe
 from .cuda import Context, Cuda, CudaError
 from ..system.host import Host
 from .host_copies import MIB, MOST_COPIES, SAMPLE_SECONDS, difference, fill, only_these
@@ -36,7 +36,7 @@ def rounds(members: Sequence[int]) -> List[List[Tuple[int, int]]]:
     return found
 
 
-def between(report: Report, host: Host, gpus: List[GpuIdentity]) -> None:
+def between(report: ReportPipe, host: Host, gpus: List[GpuIdentity]) -> None:
     """Measure every two of the GPUs in both directions.
 
     Sends ``pairs``, a list of `PairReading`, and ``cuda_error`` with the ``gpus`` it is about when

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Dict, NamedTuple, Optional
 
-from ..system.bounded import Completed, Report, run
+from ..system.bounded import Completed, ReportPipe, run
 from ..system.host import Host
 
 
@@ -29,14 +29,14 @@ class Probe:
     doing.
     """
 
-    def __init__(self, settings: HostSettings, report: Optional[Report] = None) -> None:
+    def __init__(self, settings: HostSettings, report: Optional[ReportPipe] = None) -> None:
         self.settings = settings
         self.host = Host(settings.host_root)
         self.options: Dict[str, Any] = {}
         #: Seconds this check may take, and after those the seconds it has for ending what it
         #: started.
         self.seconds = self.grace = 0.0
-        self._report = report or Report()
+        self._report = report or ReportPipe()
         self._key = ""
         self._nvml: Any = None
 

@@ -13,7 +13,7 @@ from __future__ import annotations
 import time
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
-from ..system.bounded import Child, Report, call, end, wait
+from ..system.bounded import Child, ReportPipe, call, end, wait
 from .check import Check, Options, Readings
 from .conclude import conclude
 from .probe import Probe, HostSettings
@@ -207,7 +207,7 @@ def _measure_alone(
 def _measuring(requests: Sequence[Request], settings: HostSettings, seconds: float) -> Any:
     """The function a child runs: measure each check and hand over its readings."""
 
-    def measure(report: Report) -> None:
+    def measure(report: ReportPipe) -> None:
         probe = Probe(settings, report)
         absent = _absence(probe.host)
         for check, options in requests:

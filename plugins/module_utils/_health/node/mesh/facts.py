@@ -12,7 +12,7 @@ from typing import Any, Callable, Dict, List
 from ..system import fping, interfaces, iperf3, programs
 from ..system.programs import ProgramReading
 from ..framework import busy_gate
-from ..system.bounded import Child, Report, end, wait
+from ..system.bounded import Child, ReportPipe, end, wait
 from ..framework.probe import Probe, HostSettings
 from ..framework.driver_findings import mishap_findings
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
@@ -22,7 +22,7 @@ from ...model import NODE, Finding
 #: each time.
 _SECONDS = 40.0
 
-Part = Callable[[Report, Probe], Any]
+Part = Callable[[ReportPipe, Probe], Any]
 
 
 class MeshFacts(interfaces.HostNetwork, total=False):
@@ -74,8 +74,8 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     return facts
 
 
-def _reading(part: Part, settings: HostSettings) -> Callable[[Report], None]:
-    def read(report: Report) -> None:
+def _reading(part: Part, settings: HostSettings) -> Callable[[ReportPipe], None]:
+    def read(report: ReportPipe) -> None:
         probe = Probe(settings, report)
         report.send("told", part(report, probe))
 
@@ -90,22 +90,22 @@ def _hung(troubles: List[Finding]) -> ProgramReading:
     return {"error": _words(troubles), "reason": "hung"}
 
 
-def _network(report: Report, probe: Probe) -> interfaces.HostNetwork:
+def _network(report: ReportPipe, probe: Probe) -> interfaces.HostNetwork:
     report.stage("ip")
     return interfaces.look(probe.host)
 
 
-def _iperf3(report: Report, _probe: Probe) -> ProgramReading:
+def _iperf3(report: ReportPipe, _probe: Probe) -> ProgramReading:
     report.stage("iperf3")
     return iperf3.find()
 
 
-def _fping(report: Report, _probe: Probe) -> ProgramReading:
+def _fping(report: ReportPipe, _probe: Probe) -> ProgramReading:
     report.stage("fping")
     return fping.find()
 
 
-def _busy(_report: Report, probe: Probe) -> List[Dict[str, Any]]:
+def _busy(_report: ReportPipe, probe: Probe) -> List[Dict[str, Any]]:
     """Why the host is to be left alone; empty when its GPUs are idle, or there are none."""
     if probe.host.driver_gpus() == []:
         return []

@@ -23,7 +23,7 @@ import time
 from typing import Any, List, Mapping, NamedTuple, Optional, Tuple, TypedDict
 
 from ..system import atomic_file, private_dir
-from ..system.bounded import Report, detach
+from ..system.bounded import ReportPipe, detach
 from ..system.host import Host
 from .windows import WindowReadings
 from ...lenient import decode
@@ -384,7 +384,7 @@ def _kill(peer: _Peer, run: Optional[str], answer: MeshAnswer, host_root: str) -
 # --- inside ---
 
 
-def _serve(report: Report, share: Share, tools: Any, host_root: str) -> None:
+def _serve(report: ReportPipe, share: Share, tools: Any, host_root: str) -> None:
     """The life of a node process."""
     report.stage("listening")
     door = _Door(host_root)

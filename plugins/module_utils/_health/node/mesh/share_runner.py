@@ -13,7 +13,7 @@ from typing import Callable, List, Optional, TypedDict
 
 from ..system import fping, iperf3, programs
 from ..framework import busy_gate
-from ..system.bounded import Child, Report, call, end
+from ..system.bounded import Child, ReportPipe, call, end
 from ..system.host import Host
 from ..system.programs import ErrorReading, ProgramReading
 from . import windows
@@ -34,7 +34,7 @@ def find_tools(share: Share) -> Tools:
     doors = {"ping": ("fping", fping.find), "pair": ("iperf3", iperf3.find)}
     needed = dict(doors[window["kind"]] for window in share["windows"])
 
-    def find(report: Report) -> None:
+    def find(report: ReportPipe) -> None:
         for name, door in needed.items():
             report.stage(f"{name} -v")
             report.send(name, door())
@@ -180,7 +180,7 @@ class ShareRunner:
             one.fail(trouble)
             return
         if window["kind"] == "ping":
-            work: Callable[[Report], None] = functools.partial(
+            work: Callable[[ReportPipe], None] = functools.partial(
                 windows.ping, window=window, tools=self._tools, closes=one.closes
             )
         else:

@@ -17,7 +17,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, Optional, TypedDict, Union
 
 from ..system import fping, iperf3, programs
-from ..system.bounded import Child, Report, run
+from ..system.bounded import Child, ReportPipe, run
 from ..system.programs import ErrorReading, ProgramReading
 from .handshake import Handshake, HelloReading, may_bind
 from .share import ShareWindow
@@ -85,7 +85,7 @@ def missing(window: ShareWindow, tools: Tools) -> Optional[ErrorReading]:
 # --- ping ---
 
 
-def ping(report: Report, window: ShareWindow, tools: Tools, closes: float) -> None:
+def ping(report: ReportPipe, window: ShareWindow, tools: Tools, closes: float) -> None:
     """Small pings to all targets, then big ones that must not be fragmented."""
     addresses, family = list(window["targets"].values()), fping.family_of(window["address"])
     reading = blank(window)
@@ -140,7 +140,7 @@ def ping(report: Report, window: ShareWindow, tools: Tools, closes: float) -> No
 
 
 def pair(
-    report: Report, run_id: str, host: str, window: ShareWindow, tools: Tools, opens: float
+    report: ReportPipe, run_id: str, host: str, window: ShareWindow, tools: Tools, opens: float
 ) -> None:
     """The handshake, and beside it this side's part: the server, or the client's two legs."""
     closes, greeted = opens + window["seconds"] - MARGIN, opens + window["handshake_seconds"]
@@ -185,7 +185,7 @@ class _Side:
     """
 
     def __init__(
-        self, report: Report, window: ShareWindow, tools: Tools, opens: float, closes: float
+        self, report: ReportPipe, window: ShareWindow, tools: Tools, opens: float, closes: float
     ) -> None:
         self._report, self._window, self._program = report, window, tools["iperf3"]
         self._opens, self._closes = opens, closes
@@ -205,7 +205,7 @@ class _Side:
         if self._child:
             self._child.stop(_GRACE)
 
-    def _begin(self, stage: str, function: Callable[[Report], None], until: float) -> Child:
+    def _begin(self, stage: str, function: Callable[[ReportPipe], None], until: float) -> Child:
         self._report.stage(stage)
         self._child = Child(function, max(0.1, until - time.monotonic()) + 2 * _GRACE)
         return self._child
@@ -215,7 +215,7 @@ class _Client(_Side):
     """Two legs, one after the other: this side sends, then the server does."""
 
     def __init__(
-        self, report: Report, window: ShareWindow, tools: Tools, opens: float, closes: float
+        self, report: ReportPipe, window: ShareWindow, tools: Tools, opens: float, closes: float
     ) -> None:
         super().__init__(report, window, tools, opens, closes)
         self.legs: Dict[str, iperf3.LegReading] = {}
@@ -281,7 +281,9 @@ class _Client(_Side):
         self._child = None
 
 
-def _measure(argv: List[str], reverse: bool, until: float, latest: float, report: Report) -> None:
+def _measure(
+    argv: List[str], reverse: bool, until: float, latest: float, report: ReportPipe
+) -> None:
     """One leg; a server that does not listen yet, or is not done with the leg before, is asked
     again until ``latest``.
     """
@@ -298,7 +300,7 @@ class _Server(_Side):
     """A server on the first port of the range that is free, until the window closes."""
 
     def __init__(
-        self, report: Report, window: ShareWindow, tools: Tools, opens: float, closes: float
+        self, report: ReportPipe, window: ShareWindow, tools: Tools, opens: float, closes: float
     ) -> None:
         super().__init__(report, window, tools, opens, closes)
         self.port: Optional[int] = None
@@ -369,7 +371,7 @@ class _Server(_Side):
         self.port, self._child = None, None
 
 
-def _serve(argv: List[str], until: float, report: Report) -> None:
+def _serve(argv: List[str], until: float, report: ReportPipe) -> None:
     report.send("said", iperf3.parse_server(run(argv, max(0.1, until - time.monotonic()), _GRACE)))
 
 

@@ -28,7 +28,7 @@ import time
 from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from ..system import atomic_file
-from ..system.bounded import Report, detach
+from ..system.bounded import ReportPipe, detach
 from ..system.host import Host
 from . import sampler
 
@@ -237,7 +237,7 @@ def _launch(directory: str, settings: Dict[str, Any]) -> None:
         "path": _binding(),
     }
 
-    def become(report: Report) -> None:
+    def become(report: ReportPipe) -> None:
         report.stage("starting a Python of its own")
         own = _identity(os.getpid())
         _write(os.path.join(directory, SAMPLER), own._asdict())

@@ -15,7 +15,7 @@ import socket
 from typing import Any, Dict, List, Optional, Set
 
 from ..devices.measured import GpuIdentity
-from ..system.bounded import Report, call
+from ..system.bounded import ReportPipe, call
 from ..system.host import Host
 from ..devices.nvml import DriverError, Nvml
 from .cgroup import ControlGroup, NoGroup, pod_of
@@ -68,7 +68,7 @@ def throughput(log: str, pattern: str) -> Dict[str, Any]:
     Bounded, since the log may lie on a mount that hangs and a pattern may take for ever.
     """
 
-    def read(report: Report) -> None:
+    def read(report: ReportPipe) -> None:
         report.stage(f"reading {log}")
         with open(log, "rb") as stream:
             stream.seek(max(0, os.fstat(stream.fileno()).st_size - _LOG_BYTES))
@@ -214,7 +214,7 @@ def _gpus(settings: Dict[str, Any], host: Host) -> Dict[str, Any]:
     "driver_version", "cuda_version"}``, or ``error`` and what there was.
     """
 
-    def read(report: Report) -> None:
+    def read(report: ReportPipe) -> None:
         try:
             nvml = Nvml(host, settings["nvml_library"], report.stage)
             report.send("driver_version", nvml.driver_version)

@@ -25,7 +25,7 @@ import struct
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
-from ..system.bounded import Child, Report
+from ..system.bounded import Child, ReportPipe
 from ..system.host import Host
 from ..devices.nvml import DriverError, Nvml
 from . import gpus
@@ -65,7 +65,7 @@ def main(settings: Dict[str, Any], report_descriptor: int) -> None:
     os.set_blocking(woken, False)
     signal.set_wakeup_fd(woken)
     signal.signal(signal.SIGTERM, lambda number, frame: None)
-    report = Report(report_descriptor)
+    report = ReportPipe(report_descriptor)
     report.stage("opening the capture")
     file = _File(os.path.join(settings["directory"], "samples.jsonl"), settings["max_bytes"])
     try:
@@ -128,7 +128,7 @@ class _Sampler:
         #: By process id its control group; None for one that is gone.
         self._known: Dict[int, Optional[str]] = {}
 
-    def run(self, report: Report) -> None:
+    def run(self, report: ReportPipe) -> None:
         self._find_job()
         self._sources.read(self._begun)
         self._told = dict(self._sources.missing, **({"job": self._no_job} if self._no_job else {}))
@@ -367,7 +367,7 @@ class _Driver:
         self._stage.set("starting")
         self._child = Child(self._read, self._settings["duration"])
 
-    def _read(self, report: Report) -> None:
+    def _read(self, report: ReportPipe) -> None:
         """In the child. It ends by itself soon after its parent has gone, even when a call hangs
         and SIGTERM does not end it.
         """

@@ -16,7 +16,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypedDict, cast
 from urllib.parse import quote
 
-from ..system.bounded import Report, call
+from ..system.bounded import ReportPipe, call
 from ..system.atomic_file import UNFINISHED, write
 from ..system.host import Host
 from ...lenient import mappings_in, sequence
@@ -177,7 +177,7 @@ class KeptSnapshot(TypedDict, total=False):
 def keep(snapshot: Snapshot, host: Host) -> KeptSnapshot:
     """Keep a snapshot on the node. Never raises, and takes a few seconds at most."""
 
-    def kept(report: Report) -> None:
+    def kept(report: ReportPipe) -> None:
         place = _places(host)[0]
         report.stage(place.directory)
         try:
@@ -195,7 +195,7 @@ def keep(snapshot: Snapshot, host: Host) -> KeptSnapshot:
 def read_back(run: str, host: Host) -> KeptSnapshot:
     """The node's own snapshot of the run."""
 
-    def read(report: Report) -> None:
+    def read(report: ReportPipe) -> None:
         wrong = []
         for place in _places(host):
             path = _path(place, run)
@@ -214,7 +214,7 @@ def read_back(run: str, host: Host) -> KeptSnapshot:
     return _bounded(read, "snapshot")
 
 
-def _bounded(function: Callable[[Report], None], wanted: str) -> KeptSnapshot:
+def _bounded(function: Callable[[ReportPipe], None], wanted: str) -> KeptSnapshot:
     child = call(function, _DISK_SECONDS, 0.5)
     found = {key: child.values[key] for key in ("snapshot", "path", "error") if key in child.values}
     if wanted not in found and "error" not in found:

@@ -76,7 +76,7 @@ def _signal_group(pid: int, number: int) -> None:
         pass
 
 
-class Report:
+class ReportPipe:
     """The child's end of the pipe: it names what it is about to touch and hands over what it found."""
 
     def __init__(self, descriptor: Optional[int] = None) -> None:
@@ -143,7 +143,7 @@ class Child:
     ``lifetime`` in seconds.
     """
 
-    def __init__(self, function: Callable[[Report], None], lifetime: float) -> None:
+    def __init__(self, function: Callable[[ReportPipe], None], lifetime: float) -> None:
         self.values: Dict[str, Any] = {}
         self.stage = "start"
         self.stage_since = self.started = time.monotonic()
@@ -242,7 +242,7 @@ class Child:
 
 
 def _be_the_child(
-    function: Callable[[Report], None], pipe: int, parent: int, lifetime: float
+    function: Callable[[ReportPipe], None], pipe: int, parent: int, lifetime: float
 ) -> None:
     code = 1
     try:
@@ -267,7 +267,7 @@ def _be_the_child(
                     pass
         global _reader
         _reader = None
-        report = Report(pipe)
+        report = ReportPipe(pipe)
         if os.getppid() == parent:
             try:
                 function(report)
@@ -339,7 +339,7 @@ def end(children: Sequence[Child], grace: float = GRACE) -> None:
         child._finish(_gone(child.pid, until))
 
 
-def call(function: Callable[[Report], None], seconds: float, grace: float = GRACE) -> Child:
+def call(function: Callable[[ReportPipe], None], seconds: float, grace: float = GRACE) -> Child:
     """Run ``function(report)`` in a child for at most ``seconds``, then end it; returns the ended
     child.
 
@@ -351,17 +351,17 @@ def call(function: Callable[[Report], None], seconds: float, grace: float = GRAC
     return child
 
 
-def detach(function: Callable[[Report], None], lifetime: float, seconds: float) -> Child:
+def detach(function: Callable[[ReportPipe], None], lifetime: float, seconds: float) -> Child:
     """Run ``function(report)`` in a process that outlives this one and that nobody waits for;
     SIGALRM ends it after its ``lifetime`` in seconds.
 
-    Returns an ended child with what was reported until `Report.close`, its process id under
+    Returns an ended child with what was reported until `ReportPipe.close`, its process id under
     ``pid``; who has not closed it in ``seconds`` is killed. It is in a session of its own at ``/``,
     has no standard streams and none of the caller's descriptors, and SIGHUP does not end it. Not
     for use in a `Child`, which adopts what is left behind by those it started.
     """
 
-    def fork_off(report: Report) -> None:
+    def fork_off(report: ReportPipe) -> None:
         if os.fork() == 0:
             _be_detached(function, report, lifetime)
 
@@ -372,7 +372,9 @@ def detach(function: Callable[[Report], None], lifetime: float, seconds: float) 
     return child
 
 
-def _be_detached(function: Callable[[Report], None], report: Report, lifetime: float) -> None:
+def _be_detached(
+    function: Callable[[ReportPipe], None], report: ReportPipe, lifetime: float
+) -> None:
     """In the child of a `Child`: streams and descriptors are as they must be, and what was to die
     with the parent is not inherited by a fork.
     """

@@ -17,7 +17,7 @@ import time
 from typing import Dict, List, TypedDict
 
 from . import tcp
-from .bounded import Report
+from .bounded import ReportPipe
 from .host import Host
 
 PROGRAM, PORT = 100003, 2049
@@ -93,7 +93,7 @@ def mounts(host: Host) -> List[NfsMount]:
     return found
 
 
-def ask(report: Report, server: str, port: int) -> None:
+def ask(report: ReportPipe, server: str, port: int) -> None:
     """Report the server's ``addresses``, and ``seconds`` until it answered the call with its
     ``version``, or the ``trouble`` (``step``, ``kind``, words).
     """
@@ -198,7 +198,7 @@ def reply_of(record: bytes, transaction: int) -> str:
         raise NotUnderstood("answered less than a reply") from None
 
 
-def look(report: Report, path: str) -> None:
+def look(report: ReportPipe, path: str) -> None:
     """Report the ``size`` of the file system at the path, in bytes, which NFS asks its server for,
     or the ``error`` in words with its ``errno``.
     """

@@ -25,7 +25,7 @@ from urllib.parse import quote, unquote, urlencode, urljoin, urlsplit
 from urllib.request import getproxies_environment
 
 from . import tcp
-from .bounded import Report
+from .bounded import ReportPipe
 from .host import Host
 from .image_reference import Reference
 
@@ -100,7 +100,7 @@ class Answer(NamedTuple):
     body: bytes
 
 
-def examine(report: Report, reference: Reference, access: Access, host: Host) -> None:
+def examine(report: ReportPipe, reference: Reference, access: Access, host: Host) -> None:
     """Report what each step found, under its name: ``addresses``, ``proxy`` (None where none is
     used), ``tls`` (``version``, ``expires`` in seconds since the epoch, ``verified``), ``plain``,
     ``credentials`` (where they are from), ``digest``, ``seconds``; and ``trouble`` (see `Trouble`)
@@ -115,7 +115,9 @@ def examine(report: Report, reference: Reference, access: Access, host: Host) ->
 
 
 class _Visit:
-    def __init__(self, report: Report, reference: Reference, access: Access, host: Host) -> None:
+    def __init__(
+        self, report: ReportPipe, reference: Reference, access: Access, host: Host
+    ) -> None:
         self._report, self._reference, self._access, self._host = report, reference, access, host
         self._plain_allowed = bool(access.insecure) or is_loopback(reference.host)
         self._scheme = "https"
