@@ -283,7 +283,7 @@ class Network:
         options = {**check.defaults(), **given}
         heard: List[CheckResult] = []
 
-        def hear(message: Dict[str, Any]) -> None:
+        def hear(message: worker_client.WorkerMessage) -> None:
             heard.extend([CheckResult.from_dict(message["result"])] if "result" in message else [])
 
         request = {"checks": [[check.name, options]], "settings": self._check_settings._asdict()}

@@ -17,10 +17,22 @@ import json
 import logging
 import re
 import time
-from typing import Any, Awaitable, Callable, Dict, Hashable, NamedTuple, Optional, Protocol, Tuple
+from typing import (
+    Any,
+    Awaitable,
+    Callable,
+    Dict,
+    Hashable,
+    List,
+    NamedTuple,
+    Optional,
+    Protocol,
+    Tuple,
+    TypedDict,
+)
 
-from _health.cluster.client import ApiError, Unavailable
-from _health.lenient import mapping
+from _health.cluster.client import ApiError, ApiObject, Unavailable
+from _health.lenient import decode
 
 from ..fleet.agent_token import AgentToken
 from .limits import REVIEWS_A_MINUTE, REVIEWS_AT_ONCE, Bounded, Buckets
@@ -72,12 +84,31 @@ class Identity(NamedTuple):
 ANYBODY = Identity("anybody")
 
 
+class ReviewedUser(TypedDict, total=False):
+    username: str
+    uid: str
+    groups: List[str]
+    extra: Dict[str, Any]
+
+
+class TokenReviewStatus(TypedDict, total=False):
+    authenticated: bool
+    user: ReviewedUser
+    audiences: List[str]
+
+
+class AccessReviewStatus(TypedDict, total=False):
+    allowed: bool
+    #: Denies whatever it is, unless it is empty or false.
+    denied: Any
+
+
 class Api(Protocol):
     """What is needed of `kube.Kube`."""
 
     def create(
-        self, path: str, body: Dict[str, Any], query: Any = None, deadline: float = 10.0
-    ) -> Awaitable[Dict[str, Any]]: ...
+        self, path: str, body: ApiObject, query: Any = None, deadline: float = 10.0
+    ) -> Awaitable[ApiObject]: ...
 
 
 class Remembered:
@@ -208,27 +239,25 @@ class Access:
 
     async def _review(self, token: str, audience: str, peer: bool) -> Optional[Identity]:
         assert self._api is not None
-        spec: Dict[str, Any] = {"token": token, **({"audiences": [audience]} if audience else {})}
+        spec: ApiObject = {"token": token, **({"audiences": [audience]} if audience else {})}
         review = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenReview", "spec": spec}
-        status = mapping(
-            (await self._api.create(_REVIEW, review, deadline=_DEADLINE)).get("status")
-        )
-        user = mapping(status.get("user"))
+        answer = await self._api.create(_REVIEW, review, deadline=_DEADLINE)
+        status = decode(TokenReviewStatus, answer.get("status"))
+        user = status.get("user", ReviewedUser())
         # An authenticator that knows no audiences leaves them out, and then nobody said that the
         # token is for this one.
         if (
-            status.get("authenticated") is not True
+            not status.get("authenticated")
             or not user.get("username")
-            or (audience and audience not in (status.get("audiences") or []))
+            or (audience and audience not in status.get("audiences", []))
         ):
             return None
-        groups = tuple(str(group) for group in user.get("groups") or [])
         return Identity(
-            str(user["username"]),
+            user["username"],
             peer,
-            str(user.get("uid") or ""),
-            groups,
-            json.dumps(mapping(user.get("extra")), sort_keys=True),
+            user.get("uid", ""),
+            tuple(user.get("groups", [])),
+            json.dumps(user.get("extra", {}), sort_keys=True),
         )
 
     async def _ask_access(self, identity: Identity, path: str, verb: str) -> Optional[bool]:
@@ -245,7 +274,6 @@ class Access:
             "kind": "SubjectAccessReview",
             "spec": spec,
         }
-        status = mapping(
-            (await self._api.create(_ACCESS, review, deadline=_DEADLINE)).get("status")
-        )
-        return True if status.get("allowed") is True and status.get("denied") is not True else None
+        answer = await self._api.create(_ACCESS, review, deadline=_DEADLINE)
+        status = decode(AccessReviewStatus, answer.get("status"))
+        return True if status.get("allowed") and not status.get("denied") else None

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from _health.node.framework.check import Options
-from _health.node.framework.driver_findings import mishap_findings
+from _health.node.framework.driver_findings import MishapReading, mishap_findings
 from _health.cluster.client import ApiError
 from _health.fleet.output.metrics import Sample
 from _health.model import NODE, SKIP, CheckResult, Finding, concluded
@@ -114,7 +114,7 @@ class Engine(Catalogue):
         self._running: Optional[_Entry] = None
         self._wake = asyncio.Event()
         self._task: Optional["asyncio.Task[None]"] = None
-        self._worker: Optional["asyncio.Task[Dict[str, Any]]"] = None
+        self._worker: Optional["asyncio.Task[MishapReading]"] = None
         self._typical = _TYPICAL
         #: The latest result of each check, and what is known of the node
         #: (`_health.node.framework.runner.node_facts`).
@@ -230,7 +230,7 @@ class Engine(Catalogue):
         """Whether nobody uses the GPUs: a pass when so, else a skip that says who does, or unknown."""
         found: List[CheckResult] = []
 
-        def heard(message: Dict[str, Any]) -> None:
+        def heard(message: worker_client.WorkerMessage) -> None:
             found.extend([CheckResult.from_dict(message["result"])] if "result" in message else [])
 
         began = time.monotonic()
@@ -336,13 +336,12 @@ class Engine(Catalogue):
         """
         facts: Dict[str, Any] = {}
 
-        def heard(message: Dict[str, Any]) -> None:
+        def heard(message: worker_client.WorkerMessage) -> None:
             if "result" in message:
                 result = CheckResult.from_dict(message["result"])
                 if result.check in wanted:
                     results[result.check] = result
-            elif isinstance(message.get("node"), dict):
-                facts.update(message["node"])
+            facts.update(message.get("node", {}))
 
         request = {
             "checks": [[name, options] for name, options in wanted.items()],
@@ -359,7 +358,7 @@ class Engine(Catalogue):
         finally:
             self._worker.cancel()
             await asyncio.wait({self._worker})
-        aborted = {
+        aborted: MishapReading = {
             "crashed": {
                 "what": "the worker",
                 "signal": None,
@@ -382,24 +381,20 @@ class Engine(Catalogue):
                 raise TimeoutError
             result = task.result()
         except TimeoutError:
-            trouble = {
-                "hung": {
+            trouble = MishapReading(
+                hung={
                     "what": name,
                     "seconds": round(time.monotonic() - began, 1),
                     "allowed_seconds": seconds,
                     "abandoned_pid": None,
                 }
-            }
+            )
             return _unfinished(name, trouble, time.monotonic() - began)
         except Exception as error:
             log.exception("%s failed", name)
-            trouble = {
-                "crashed": {
-                    "what": name,
-                    "signal": None,
-                    "raised": f"{type(error).__name__}: {error}",
-                }
-            }
+            trouble = MishapReading(
+                crashed={"what": name, "signal": None, "raised": f"{type(error).__name__}: {error}"}
+            )
             return _unfinished(name, trouble, time.monotonic() - began)
         finally:
             if not task.done():
@@ -415,7 +410,7 @@ class Engine(Catalogue):
         )
 
 
-def _unfinished(name: str, trouble: Dict[str, Any], seconds: float) -> CheckResult:
+def _unfinished(name: str, trouble: MishapReading, seconds: float) -> CheckResult:
     """A check that did not come to its end could not tell, and says why."""
     why = trouble or {
         "crashed": {

@@ -13,7 +13,10 @@ import os
 import signal
 import sys
 import time
-from typing import Any, Callable, Dict, Optional, Sequence
+from typing import Any, Callable, Dict, Optional, Sequence, TypedDict
+
+from _health.lenient import decode
+from _health.node.framework.driver_findings import MishapReading
 
 from . import orphans
 
@@ -29,6 +32,15 @@ _MOST_LINE = 32 << 20
 _MOST_WORDS = 4000
 
 
+class WorkerMessage(TypedDict, total=False):
+    """A line of the worker: a check's result, or what it says of the node
+    (`_health.node.framework.runner.node_facts`).
+    """
+
+    result: Dict[str, Any]
+    node: Dict[str, Any]
+
+
 class WorkerClient:
     """One worker. `run` tells what went wrong as a measurement's readings do (``hung``,
     ``crashed``), nothing when all went well.
@@ -41,8 +53,8 @@ class WorkerClient:
         self._words = b""
 
     async def run(
-        self, request: Dict[str, Any], seconds: float, heard: Callable[[Dict[str, Any]], None]
-    ) -> Dict[str, Any]:
+        self, request: Dict[str, Any], seconds: float, heard: Callable[[WorkerMessage], None]
+    ) -> MishapReading:
         """``heard`` gets each message of the worker. After ``seconds`` it is ended; it never
         outlives this call, unless the kernel will not let it go.
         """
@@ -92,7 +104,7 @@ class WorkerClient:
             words.cancel()
 
     async def _converse(
-        self, request: Dict[str, Any], heard: Callable[[Dict[str, Any]], None]
+        self, request: Dict[str, Any], heard: Callable[[WorkerMessage], None]
     ) -> None:
         process = self._process
         assert process and process.stdin and process.stdout
@@ -104,14 +116,14 @@ class WorkerClient:
             message = json.loads(line)
             if not isinstance(message, dict):
                 raise ValueError("a line is no JSON object")
-            heard(message)
+            heard(decode(WorkerMessage, message))
 
     async def _hear_words(self) -> None:
         assert self._process and self._process.stderr
         while data := await self._process.stderr.read(4096):
             self._words = (self._words + data)[-_MOST_WORDS:]
 
-    def _crash(self) -> Dict[str, Any]:
+    def _crash(self) -> MishapReading:
         code = (self._process.returncode if self._process else None) or 0
         if code == 0:
             return {}
