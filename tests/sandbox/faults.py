@@ -21,6 +21,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     iperf3_pairs,
     ping_mesh,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    read_facts,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
 
 _PROGRAM = Path(__file__).parent / "on_node.py"
@@ -99,7 +102,10 @@ def run(cluster, facts, seed, rounds=5, duration=2.0, together=True, alive=None,
     alive = alive or cluster.hosts
     plans = [
         plan.make(
-            {host: facts.get(host) for host in cluster.hosts}, settings, time.time(), f"seed{seed}"
+            {host: read_facts(facts.get(host)) for host in cluster.hosts},
+            settings,
+            time.time(),
+            f"seed{seed}",
         )
     ]
     passes = [_measure(cluster, alive, plans[0])]
