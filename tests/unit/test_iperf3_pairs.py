@@ -86,6 +86,11 @@ def test_a_pair_at_its_links_speed_passes_with_its_figures():
     ]
 
 
+def test_an_error_of_unknown_fields_still_counts():
+    reading = dict(pair(leg(94), leg(93)), error={"cause": "new"})
+    assert found(judge(reading)) == [("not_measured", "unknown", "watch")]
+
+
 @pytest.mark.parametrize(
     "reading, options, expected",
     [

@@ -140,6 +140,12 @@ def test_a_target_that_was_not_pinged_is_unknown_with_the_reason(error, action):
     assert str(error.get("message", error["reason"])) in result.summary
 
 
+def test_an_error_of_unknown_fields_still_counts():
+    assert found(judge({"error": {"cause": "new"}, "small": pings()})) == [
+        ("not_measured", "unknown", "watch")
+    ]
+
+
 @pytest.mark.parametrize(
     "program, code",
     [

@@ -80,7 +80,7 @@ def test_the_reference_pages_have_it(seen):
 
 #: Where the name of a check stands besides its file, the registry and its module.
 ELSEWHERE = {
-    "meta/runtime.yml",  # action group and action of its module; held by test_repository
+    "meta/runtime.yml",  # written by `make generated`
     "playbooks/postflight.yml",  # the checks of a postflight
     "plugins/module_utils/_health/node/nhc.py",  # NHC's settings and the checks that replace them
     "plugins/module_utils/_health/node/snapshots/store.py",  # readings that a snapshot keeps

@@ -312,7 +312,7 @@ def _doubted(finding: Finding, doubts: List[Finding]) -> Finding:
 
 
 def _peer_findings(address: str, reading: PeerReading, options: Options) -> List[Finding]:
-    if reading.get("error"):
+    if "error" in reading:
         return [error_finding(reading["error"], address, "was not measured")]
     rates, legs = _rates(reading), reading.get("legs", {})
     errors = {

@@ -215,7 +215,7 @@ def judge(readings: PingMeshReadings, options: Options) -> CheckResult:
 
 
 def _target_findings(address: str, reading: TargetReading, options: Options) -> List[Finding]:
-    if reading.get("error"):
+    if "error" in reading:
         return [error_finding(reading["error"], address, "was not pinged")]
     small, big = reading.get("small", PingReading()), reading.get("big", PingReading())
     subject = peer_subject(address)
