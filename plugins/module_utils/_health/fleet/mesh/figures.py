@@ -146,10 +146,12 @@ def _believed(found: Figures) -> Figures:
         for end, other in ((leg.source, leg.target), (leg.target, leg.source))
     }
     handshakes: Dict[Tuple[int, str, str, str], SeenHandshake] = {}
-    for hello in found.handshakes:
-        key = (hello.turn, hello.plane, hello.source, hello.target)
+    for handshake in found.handshakes:
+        key = (handshake.turn, handshake.plane, handshake.source, handshake.target)
         if key not in met:
-            handshakes[key] = max(handshakes.get(key, hello), hello, key=lambda one: one.heard)
+            handshakes[key] = max(
+                handshakes.get(key, handshake), handshake, key=lambda one: one.heard
+            )
     return found._replace(legs=list(legs.values()), handshakes=list(handshakes.values()))
 
 
@@ -252,14 +254,14 @@ def _gather_pairs(
     found: Figures, plan: Plan, pairs: PlannedPairs, turn: int, entries: Mapping[str, Windows]
 ) -> None:
     hosts = plan["hosts"]
-    for turn_of_pairs, one in enumerate(pairs["rounds"]):
+    for round_number, one in enumerate(pairs["rounds"]):
         for plane_place, client_place, server_place in one["pairs"]:
             plane, client, server = (
                 plan["planes"][plane_place]["name"],
                 hosts[client_place],
                 hosts[server_place],
             )
-            key = ("pair", plane, turn_of_pairs)
+            key = ("pair", plane, round_number)
             _gather_pair(
                 found,
                 plane,
@@ -283,11 +285,17 @@ def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _E
     if any(leg.rate is not None for leg in got):
         found.legs.extend(got)
         return
-    guilty = [host for host, trouble in troubles.items() if trouble]
-    if guilty:
+    unmeasured = [host for host, trouble in troubles.items() if trouble]
+    if unmeasured:
         for host, partner in ((client[0], server[0]), (server[0], client[0])):
             found.missed.append(
-                Missed("iperf3_pairs", plane, host, partner, f"{guilty[0]}: {troubles[guilty[0]]}")
+                Missed(
+                    "iperf3_pairs",
+                    plane,
+                    host,
+                    partner,
+                    f"{unmeasured[0]}: {troubles[unmeasured[0]]}",
+                )
             )
         return
     found.legs.extend(got)
@@ -488,14 +496,14 @@ def observe(
     _observe_pings(observed, plan, echoes, usual)
     _observe_rates(observed, plan, [leg for leg in figures.legs if leg.turn == turn], expected)
     # Only where there is no figure does it matter whether anything arrived.
-    for hello in figures.handshakes:
-        key = (hello.plane, hello.source, hello.target)
-        if hello.turn == turn and key not in observed.rate:
-            bad = not hello.heard
+    for handshake in figures.handshakes:
+        key = (handshake.plane, handshake.source, handshake.target)
+        if handshake.turn == turn and key not in observed.rate:
+            bad = not handshake.heard
             observed.rate[key] = Observation(
-                hello.plane,
-                hello.source,
-                hello.target,
+                handshake.plane,
+                handshake.source,
+                handshake.target,
                 True,
                 bad,
                 "blocked" if bad else "",

@@ -3,7 +3,7 @@
 """From the figures of a mesh to what is wrong: a result of each check for each host, and findings
 about what lies between hosts. Pure.
 
-A host is only blamed for what at least two healthy partners say of it. What lies between hosts (a
+A host is only at fault by figures with at least two healthy partners. What lies between hosts (a
 link, a path from rack to rack) is nobody's fault here: it is a finding of the run.
 """
 

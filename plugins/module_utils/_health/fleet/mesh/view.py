@@ -214,7 +214,7 @@ class View:
         )
 
     def is_not_its_own(self, host: str, figure: Any) -> bool:
-        """Whether a pair's figure is bad, in either pass, and others are to blame for it."""
+        """Whether a pair's figure is bad, in either pass, by the fault of another part."""
         directed = isinstance(figure, Leg)
         ends = (
             (figure.source, figure.target)
@@ -224,8 +224,8 @@ class View:
         return (figure.plane, *ends, directed) in self._bad and self.excused(host, figure)
 
     def speaks(self, host: str, one: Optional[Observation]) -> bool:
-        """Whether an observation says something of this host: a good one does, a bad one that
-        others are to blame for does not.
+        """Whether an observation says something of this host: a good one does, a bad one that the
+        fault of another part explains does not.
         """
         return one is not None and not (one.bad and self.excused(host, one))
 
