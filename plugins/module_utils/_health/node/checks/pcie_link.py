@@ -136,7 +136,7 @@ def _read(probe: Probe, nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     # of GPU and port.
     ends = [seen] + above[-1:]
     fallback = {
-        "generation": GENERATIONS.get(seen["current_link_speed"]),
+        "generation": GENERATIONS.get(seen["current_link_speed"] or 0.0),
         "width": seen["current_link_width"],
         "max_generation": min(
             (

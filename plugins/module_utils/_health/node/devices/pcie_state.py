@@ -73,7 +73,7 @@ def now(host: Host, nvml: Any, gpu: GpuIdentity) -> Dict[str, Optional[int]]:
         return {"generation": generation, "width": width}
     sysfs = host.pci_link(gpu["pci"])
     return {
-        "generation": generation or GENERATIONS.get(sysfs["current_link_speed"]),
+        "generation": generation or GENERATIONS.get(sysfs["current_link_speed"] or 0.0),
         "width": width or sysfs["current_link_width"] or None,
     }
 

@@ -11,7 +11,7 @@ all on a node that already failed.
 from __future__ import annotations
 
 import time
-from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence, Tuple, TypedDict
 
 from ..system.bounded import Child, ReportPipe, call, end, wait
 from .check import Check, Options, Readings
@@ -84,12 +84,18 @@ def deadline(check: Check, options: Options, settings: HostSettings) -> float:
     return settings.timeout or check.deadline(options, settings.expected_gpus or 8)
 
 
-def node_facts(outcomes: Sequence[Outcome], settings: HostSettings) -> Dict[str, Any]:
-    """What the readings tell about the node itself: its GPUs (index, uuid, pci, name), driver
-    version, CPU model and boot id.
-    """
+class NodeFacts(TypedDict):
+    #: Index, UUID, PCI address and name.
+    gpus: List[Dict[str, Any]]
+    driver_version: Optional[str]
+    cpu_model: Optional[str]
+    boot_id: Optional[str]
+
+
+def node_facts(outcomes: Sequence[Outcome], settings: HostSettings) -> NodeFacts:
+    """What the readings tell about the node itself."""
     host = Host(settings.host_root)
-    facts: Dict[str, Any] = {
+    facts: NodeFacts = {
         "gpus": [],
         "driver_version": None,
         "cpu_model": host.cpu_model(),

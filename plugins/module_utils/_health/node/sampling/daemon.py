@@ -25,11 +25,12 @@ import signal
 import sys
 import tempfile
 import time
-from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
+from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional, TypedDict
 
 from ..system import atomic_file
 from ..system.bounded import ReportPipe, detach
 from ..system.host import Host
+from ...lenient import mapping
 from . import sampler
 
 SAMPLES, RECORD, SAMPLER, PARTS = "samples.jsonl", "record.json", "sampler.json", "parts"
@@ -93,10 +94,30 @@ def default_directory() -> str:
     )
 
 
-def state(directory: str) -> Dict[str, Any]:
-    """``{"state": "running" | "ended" | "none", "pid", "settings", "record", "bytes"}`` of the
-    capture in a directory.
-    """
+class CaptureState(TypedDict, total=False):
+    #: running, ended or none.
+    state: str
+    pid: Optional[int]
+    #: As `record.gather` made it; None without a capture.
+    record: Optional[Dict[str, Any]]
+    #: Of the samples.
+    bytes: int
+    #: Of `start`.
+    changed: bool
+
+
+class PackedCapture(TypedDict):
+    #: Paths of the parts of the packed samples.
+    parts: List[str]
+    sha256: str
+    bytes: int
+    #: The reason in the last line, or ``vanished`` where the sampler ended without a last line: it
+    #: was killed, or the node went down.
+    ended: str
+
+
+def state(directory: str) -> CaptureState:
+    """The capture in a directory."""
     record = _read(os.path.join(directory, RECORD))
     if record is None:
         return {"state": "none", "pid": None, "record": None, "bytes": 0}
@@ -114,18 +135,18 @@ def state(directory: str) -> Dict[str, Any]:
 
 def start(
     directory: str, settings: Dict[str, Any], record: Callable[[], Dict[str, Any]]
-) -> Dict[str, Any]:
+) -> CaptureState:
     """Start a sampler, unless the capture runs already; ``record()`` gathers what is to be known of
     the run. Raises `CaptureError`.
 
-    Returns `state` with ``changed``.
     """
     os.makedirs(directory, mode=0o755, exist_ok=True)
     with _locked(directory):
         refuse(directory, settings)
         found = state(directory)
         if found["state"] == "running":
-            return dict(found, changed=False)
+            found["changed"] = False
+            return found
         for name in (SAMPLES, RECORD, SAMPLER):
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(os.path.join(directory, name))
@@ -138,7 +159,9 @@ def start(
         except BaseException:
             os.unlink(os.path.join(directory, RECORD))
             raise
-        return dict(state(directory), changed=True)
+        found = state(directory)
+        found["changed"] = True
+        return found
 
 
 def refuse(directory: str, settings: Dict[str, Any]) -> None:
@@ -147,7 +170,7 @@ def refuse(directory: str, settings: Dict[str, Any]) -> None:
     """
     found = state(directory)
     if found["state"] == "running":
-        before = found["record"].get("settings") or {}
+        before = mapping(mapping(found["record"]).get("settings"))
         other = [
             f"{name} {before.get(name)!r}"
             for name in settings
@@ -158,7 +181,11 @@ def refuse(directory: str, settings: Dict[str, Any]) -> None:
                 f"the capture {settings['name']} runs already, with {', '.join(other)}; stop "
                 "it first, or give another name"
             )
-    elif found["state"] == "ended" and found["bytes"] and not found["record"].get("collected"):
+    elif (
+        found["state"] == "ended"
+        and found["bytes"]
+        and not mapping(found["record"]).get("collected")
+    ):
         raise CaptureError(
             f"there is a capture {settings['name']} that nobody has collected; collect it "
             "(state=collected), remove it (state=absent), or give another name"
@@ -189,13 +216,8 @@ def stop(directory: str) -> bool:
     return True
 
 
-def collect(directory: str) -> Dict[str, Any]:
-    """Pack the samples of an ended capture, in parts that an answer can carry: ``{"parts": [paths],
-    "sha256", "bytes", "ended"}``.
-
-    ``ended`` is the reason that its last line gives, or ``vanished`` where the sampler ended
-    without one: it was killed or the node went down.
-    """
+def collect(directory: str) -> PackedCapture:
+    """Pack the samples of an ended capture, in parts that an answer can carry."""
     base = os.path.join(directory, PARTS)
     shutil.rmtree(base, ignore_errors=True)
     os.makedirs(base, mode=0o700)

@@ -10,8 +10,9 @@ elsewhere. What cannot be read is None or empty, never an exception.
 from __future__ import annotations
 
 import os
-from typing import Any, Dict, List, NamedTuple, Optional, Set
+from typing import Dict, List, NamedTuple, Optional, Set, TypedDict
 
+from ...lenient import Unsigned
 from ...model import normalise_pci
 
 NVIDIA_VENDOR = "0x10de"
@@ -29,6 +30,24 @@ class Process(NamedTuple):
     name: str
     state: str
     parent: int
+
+
+class PciGpu(TypedDict):
+    pci: str
+    #: The kernel driver bound to it: ``nvidia``, ``vfio-pci``, ``nouveau``.
+    driver: Optional[str]
+    device: Optional[str]
+
+
+class PciLink(TypedDict):
+    """Speeds in GT/s, widths in lanes."""
+
+    current_link_speed: Optional[float]
+    current_link_width: Optional[Unsigned]
+    max_link_speed: Optional[float]
+    max_link_width: Optional[Unsigned]
+    numa_node: Optional[int]
+    local_cpulist: Optional[str]
 
 
 class Host:
@@ -55,18 +74,16 @@ class Host:
         except OSError:
             return None
 
-    def pci_gpus(self) -> Optional[List[Dict[str, Any]]]:
-        """NVIDIA GPUs on the PCI bus as ``{"pci", "driver", "device"}``; None where there is no PCI
-        to read.
+    def pci_gpus(self) -> Optional[List[PciGpu]]:
+        """NVIDIA GPUs on the PCI bus; None where there is no PCI to read.
 
-        ``driver`` is the kernel driver bound to the device (``nvidia``, ``vfio-pci``, ``nouveau``)
-        or None. A virtual function that a GPU of this host lends to virtual machines (it has a
+        A virtual function that a GPU of this host lends to virtual machines (it has a
         ``physfn``, Linux PCI SR-IOV documentation) is none of the host's own GPUs.
         """
         names = self.names("sys/bus/pci/devices")
         if names is None:
             return None
-        found = []
+        found: List[PciGpu] = []
         for name in names:
             if self.text("sys/bus/pci/devices", name, "vendor") != NVIDIA_VENDOR:
                 continue
@@ -98,19 +115,17 @@ class Host:
         names = self.names("proc/driver/nvidia/gpus")
         return None if names is None else [normalise_pci(name) for name in names]
 
-    def pci_link(self, bus_id: str) -> Dict[str, Any]:
-        """The link of a device as sysfs shows it: speeds in GT/s, widths in lanes, ``numa_node``,
-        ``local_cpulist``.
-
-        A NUMA node of -1 means the firmware does not say; it is given as None.
+    def pci_link(self, bus_id: str) -> PciLink:
+        """The link of a device as sysfs shows it. A NUMA node of -1 means that the firmware does not
+        say: None.
         """
         base = "sys/bus/pci/devices/" + sysfs_name(bus_id)
         node = whole_number(self.text(base, "numa_node"))
         return {
             "current_link_speed": leading_number(self.text(base, "current_link_speed")),
-            "current_link_width": whole_number(self.text(base, "current_link_width")),
+            "current_link_width": _lanes(self.text(base, "current_link_width")),
             "max_link_speed": leading_number(self.text(base, "max_link_speed")),
-            "max_link_width": whole_number(self.text(base, "max_link_width")),
+            "max_link_width": _lanes(self.text(base, "max_link_width")),
             "numa_node": node if node is not None and node >= 0 else None,
             "local_cpulist": self.text(base, "local_cpulist") or None,
         }
@@ -188,6 +203,11 @@ def whole_number(text: Optional[str]) -> Optional[int]:
         return int(text or "")
     except ValueError:
         return None
+
+
+def _lanes(text: Optional[str]) -> Optional[Unsigned]:
+    lanes = whole_number(text)
+    return None if lanes is None else Unsigned(lanes)
 
 
 def leading_number(text: Optional[str]) -> Optional[float]:
