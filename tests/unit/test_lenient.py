@@ -4,13 +4,19 @@
 
 from __future__ import annotations
 
+import ast
+import builtins
+import importlib
+import pkgutil
 from typing import Any, Dict, List, Literal, Optional, TypedDict, Union
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils import _health
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import (
+    _TYPE_NAMES,
     LARGEST,
     MOST_CHARACTERS,
     MOST_DEPTH,
@@ -145,6 +151,32 @@ def test_a_type_that_json_has_not_is_a_mistake_of_the_declaration():
     # The annotation is text that is looked up in the module.
     with pytest.raises(TypeError, match="cannot be declared"):
         decode(Wrong, {"when": 1})
+
+
+#: Types of what is only written.
+NEVER_DECODED = {"MeshFacts"}
+
+
+def test_types_of_inherited_fields_are_known_where_they_are_inherited():
+    """Python 3.8, which a host may have, looks for them in the module of the heir."""
+    for part in pkgutil.walk_packages(_health.__path__, _health.__name__ + "."):
+        known = vars(importlib.import_module(part.name))
+        for name, kind in known.items():
+            if not hasattr(kind, "__total__") or kind.__module__ != part.name:
+                continue
+            hints = [
+                hint.__forward_arg__
+                for hint in kind.__annotations__.values()
+                if hasattr(hint, "__forward_arg__")
+            ]
+            used = {
+                node.id
+                for hint in hints
+                for node in ast.walk(ast.parse(hint))
+                if isinstance(node, ast.Name)
+            }
+            missing = used - {*known, *_TYPE_NAMES, *dir(builtins)}
+            assert name in NEVER_DECODED or not missing, f"{part.name}.{name}"
 
 
 @settings(max_examples=300, deadline=None)

@@ -138,7 +138,6 @@ def start(
 ) -> CaptureState:
     """Start a sampler, unless the capture runs already; ``record()`` gathers what is to be known of
     the run. Raises `CaptureError`.
-
     """
     os.makedirs(directory, mode=0o755, exist_ok=True)
     with _locked(directory):

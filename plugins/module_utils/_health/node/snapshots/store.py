@@ -166,12 +166,15 @@ def _driver_loaded(host: Host) -> Optional[str]:
 
 
 class KeptSnapshot(TypedDict, total=False):
-    """Where a snapshot is on the node, or why there is none; the snapshot itself where it was read."""
+    """Where a snapshot is on the node, or why there is none."""
 
-    snapshot: Snapshot
     path: str
     #: Whatever is there counts.
     error: Any
+
+
+class FoundSnapshot(KeptSnapshot, total=False):
+    snapshot: Snapshot
 
 
 def keep(snapshot: Snapshot, host: Host) -> KeptSnapshot:
@@ -192,7 +195,7 @@ def keep(snapshot: Snapshot, host: Host) -> KeptSnapshot:
     return _bounded(kept, "path")
 
 
-def read_back(run: str, host: Host) -> KeptSnapshot:
+def read_back(run: str, host: Host) -> FoundSnapshot:
     """The node's own snapshot of the run."""
 
     def read(report: ReportPipe) -> None:
@@ -214,7 +217,7 @@ def read_back(run: str, host: Host) -> KeptSnapshot:
     return _bounded(read, "snapshot")
 
 
-def _bounded(function: Callable[[ReportPipe], None], wanted: str) -> KeptSnapshot:
+def _bounded(function: Callable[[ReportPipe], None], wanted: str) -> FoundSnapshot:
     child = call(function, _DISK_SECONDS, 0.5)
     found = {key: child.values[key] for key in ("snapshot", "path", "error") if key in child.values}
     if wanted not in found and "error" not in found:
@@ -224,7 +227,7 @@ def _bounded(function: Callable[[ReportPipe], None], wanted: str) -> KeptSnapsho
             if hung
             else f"{child.stage} could not be used"
         )
-    return cast(KeptSnapshot, found)
+    return cast(FoundSnapshot, found)
 
 
 def _places(host: Host) -> List[Place]:
