@@ -108,13 +108,16 @@ def _done(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
 
 
 def _started(directory: str, params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
-    settings = {
-        name: params[name]
-        for name in ("name", "interval", "duration", "max_bytes", "host_root", "nvml_library")
+    job = {name: value for name, value in (params["job"] or {}).items() if value is not None}
+    settings: record.CaptureSettings = {
+        "name": params["name"],
+        "interval": params["interval"],
+        "duration": params["duration"],
+        "max_bytes": params["max_bytes"],
+        "host_root": params["host_root"],
+        "nvml_library": params["nvml_library"],
+        "job": job or None,
     }
-    settings["job"] = {
-        name: value for name, value in (params["job"] or {}).items() if value is not None
-    } or None
     if check_mode:
         daemon.refuse(directory, settings)
         return _shown(directory, daemon.state(directory)["state"] != "running")

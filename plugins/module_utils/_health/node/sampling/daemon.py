@@ -32,6 +32,7 @@ from ..system.bounded import ReportPipe, detach
 from ..system.host import Host
 from ...lenient import mapping
 from . import sampler
+from .record import CaptureSettings
 
 SAMPLES, RECORD, SAMPLER, PARTS = "samples.jsonl", "record.json", "sampler.json", "parts"
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
@@ -134,7 +135,7 @@ def state(directory: str) -> CaptureState:
 
 
 def start(
-    directory: str, settings: Dict[str, Any], record: Callable[[], Dict[str, Any]]
+    directory: str, settings: CaptureSettings, record: Callable[[], Dict[str, Any]]
 ) -> CaptureState:
     """Start a sampler, unless the capture runs already; ``record()`` gathers what is to be known of
     the run. Raises `CaptureError`.
@@ -163,7 +164,7 @@ def start(
         return found
 
 
-def refuse(directory: str, settings: Dict[str, Any]) -> None:
+def refuse(directory: str, settings: CaptureSettings) -> None:
     """Raise `CaptureError` where a capture of other settings runs, or one that nobody has collected
     would be lost.
     """
@@ -172,8 +173,8 @@ def refuse(directory: str, settings: Dict[str, Any]) -> None:
         before = mapping(mapping(found["record"]).get("settings"))
         other = [
             f"{name} {before.get(name)!r}"
-            for name in settings
-            if before.get(name) != settings[name]
+            for name, value in settings.items()
+            if before.get(name) != value
         ]
         if other:
             raise CaptureError(
@@ -249,7 +250,7 @@ def remove(directory: str) -> None:
 # ---- the process ----
 
 
-def _launch(directory: str, settings: Dict[str, Any]) -> None:
+def _launch(directory: str, settings: CaptureSettings) -> None:
     sources = _sources()
     given = {
         "sources": sources["sources"],

@@ -12,7 +12,7 @@ import contextlib
 import os
 import re
 import socket
-from typing import Any, Dict, List, Optional, Set
+from typing import Any, Dict, List, Optional, Set, TypedDict
 
 from ..devices.measured import GpuIdentity
 from ..system.bounded import ReportPipe, call
@@ -41,12 +41,22 @@ _SCHEDULERS = {"SLURM_JOB_ID": "slurm", "LSB_JOBID": "lsf"}
 _DAEMONS = {"kubelet": "kubernetes", "slurmd": "slurm", "sbatchd": "lsf", "lim": "lsf"}
 
 
-def gather(settings: Dict[str, Any], declared: Dict[str, Any], taken: float) -> Dict[str, Any]:
-    """The record at the start of a capture; ``settings`` as `sampler.main` has them, ``taken`` in
-    seconds since the epoch.
-    """
+class CaptureSettings(TypedDict):
+    name: str
+    #: Seconds between two samples, and seconds and bytes after which a capture ends by itself.
+    interval: float
+    duration: int
+    max_bytes: int
+    host_root: str
+    nvml_library: Optional[str]
+    #: What `ControlGroup` finds the job by.
+    job: Optional[Dict[str, Any]]
+
+
+def gather(settings: CaptureSettings, declared: Dict[str, Any], taken: float) -> Dict[str, Any]:
+    """The record at the start of a capture; ``taken`` in seconds since the epoch."""
     host = Host(settings["host_root"])
-    job, environment = _job(host, settings.get("job"))
+    job, environment = _job(host, settings["job"])
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -209,7 +219,7 @@ def _command(host: Host, pids: List[int]) -> Optional[str]:
     return None
 
 
-def _gpus(settings: Dict[str, Any], host: Host) -> Dict[str, Any]:
+def _gpus(settings: CaptureSettings, host: Host) -> Dict[str, Any]:
     """``{"list": [{"index", "uuid", "pci", "name", "memory", "power_limit", "mig"}],
     "driver_version", "cuda_version"}``, or ``error`` and what there was.
     """
