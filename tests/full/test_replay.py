@@ -12,6 +12,7 @@ import node as sandbox
 import pytest
 
 from controller import statuses, write_inventory
+from run_world import saved_run
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 
@@ -103,3 +104,17 @@ def test_the_document_has_all_that_the_checks_judge_by(controller, saved, tmp_pa
     summary = (directory / "summary.txt").read_text(encoding="utf-8").strip()
     assert summary in done.stdout[done.stdout.rfind("PLAY RECAP") :], done.stdout
     assert done.stdout.count("autopilot replay   ") == 1
+
+
+def test_options_and_a_policy_take_the_place_of_the_recorded_ones(controller, tmp_path):
+    saved_run(tmp_path, "night", 1.7e9, [1.0, 0.6, 0.95])
+    given = {
+        "run": "night/run.json",
+        "checks_options": {"pcie_bandwidth": {"minimum": 54}},
+        "replay_policy": {"max_unfit": 2},
+    }
+    done = controller.run(
+        "ansible-playbook", "autopilot.gpu.replay", "-e", json.dumps(given), cwd=tmp_path
+    )
+    assert done.returncode == 0 and "\n  gpu02  FAIL  " in done.stdout, done.stdout
+    assert "would be passed instead of FAILED" in done.stdout, done.stdout
