@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Dict, Iterable, List, Mapping, Optional, Union
+from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 PASS, SKIP, WARN, UNKNOWN, FAIL = "pass", "skip", "warn", "unknown", "fail"
 #: From best to worst. ``unknown`` means the check could not tell; it is worse than a warning and
@@ -30,12 +30,9 @@ ACTIONS = (
     "replace_part",
 )
 
-PASSIVE, LIGHT, INVASIVE = "passive", "light", "invasive"
 #: ``passive`` reads counters, ``light`` costs seconds of copies or traffic, ``invasive`` takes the
 #: GPUs.
-INTRUSIONS = (PASSIVE, LIGHT, INVASIVE)
-
-Scalar = Union[str, int, float, bool, None]
+PASSIVE, LIGHT, INVASIVE = "passive", "light", "invasive"
 
 
 def worst(statuses: Iterable[str], default: str = PASS) -> str:

@@ -20,7 +20,6 @@ IDENTICAL, SAME_HARDWARE, DIFFERENT_HARDWARE, DIFFERENT_JOB = (
     "different hardware",
     "different job",
 )
-VERDICTS = (IDENTICAL, SAME_HARDWARE, DIFFERENT_HARDWARE, DIFFERENT_JOB)
 
 _NOT_OURS = "no difference is attributable to the platform"
 

@@ -69,7 +69,6 @@ METRICS = (
         "job_cpu_pressure", "job", "%", "time in which some task of the job waited for a processor"
     ),
 )
-BY_NAME = {metric.name: metric for metric in METRICS}
 
 #: Metric, source, key and factor of those that a sample has as they are.
 _NODE = (
