@@ -99,7 +99,7 @@ class ActionModule(on_node.OnNode):
             "changed": answer["changed"],
             "state": "none",
             "pid": None,
-            "record": capture.record,
+            "record": capture.recorded,
             "samples": samples,
             "status": own.status,
             "health": [own.to_dict()],
@@ -151,7 +151,7 @@ def _where(args: dict[str, t.Any]) -> dict[str, t.Any]:
 
 def _node(capture: reading.Capture) -> dict[str, t.Any]:
     """The node as every check module returns it."""
-    gpus, node = mapping(capture.record.get("gpus")), mapping(capture.record.get("node"))
+    gpus, node = mapping(capture.recorded.get("gpus")), mapping(capture.recorded.get("node"))
     listed = gpus.get("list") if isinstance(gpus.get("list"), list) else []
     return {
         "gpus": [
