@@ -474,10 +474,10 @@ def test_figures_of_a_mesh_that_cannot_be_read_are_left_out():
         "cells": [[0, 7, 1.0], [0], None, [0, 1, "fast"], [0, 1, 8e9]],
     }
     read = RunReport.from_dict({"mesh": {"hosts": ["a", "b"], "matrices": [{}, 3, bandwidth]}})
-    (cells,) = metrics._cells(read).values()
-    assert [(check, sample.labels, sample.value) for check, sample in cells] == [
-        ("iperf3_pairs", {"plane": "eth1", "peer": "b"}, 1e9)
-    ]
+    cells = metrics._cells(read)
+    assert [
+        (check, sample.labels, sample.value) for node in cells for check, sample in cells[node]
+    ] == [("iperf3_pairs", {"plane": "eth1", "peer": "b"}, 1e9)]
 
 
 def test_a_large_mesh_has_no_figures_of_pairs():
