@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -81,3 +82,10 @@ def test_whatever_was_read_is_concluded(readings):
         readings if isinstance(readings, dict) else {"gpus": readings},
     )
     assert result.status != "pass"
+
+
+@pytest.mark.parametrize("mishap", ["hung", "crashed"])
+def test_a_mishap_of_unknown_fields_still_counts(mishap):
+    readings = dict(HEALTHY, **{mishap: {"cause": "new"}})
+    result = conclude(gpu_count.CHECK, {"expected_gpus": 1}, readings)
+    assert [(one.code, one.status) for one in result.findings] == [(mishap, "unknown")]

@@ -298,7 +298,8 @@ def mishap_findings(readings: Mapping[str, Any], subject: Subject) -> List[Findi
     found = []
     mishap = decode(MishapReading, readings)
     hung, crashed = mishap.get("hung"), mishap.get("crashed")
-    if hung:
+    # Present is enough: one whose fields are not understood kept it from finishing all the same.
+    if hung is not None:
         seconds, allowed = hung.get("seconds", 0.0), hung.get("allowed_seconds", 0.0)
         # A call that was only the last of many did not hang: then it is the whole that took too
         # long.
@@ -324,7 +325,7 @@ def mishap_findings(readings: Mapping[str, Any], subject: Subject) -> List[Findi
                 dict(hung),
             )
         )
-    if crashed:
+    if crashed is not None:
         how = (
             f"was ended by signal {crashed['signal']}"
             if crashed.get("signal")
