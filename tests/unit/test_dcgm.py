@@ -782,6 +782,15 @@ def test_no_change_of_the_readings_raises(data):
     assert judged(changed, {"level": data.draw(JSON)}).status in ("fail", "unknown", "warn")
 
 
+@pytest.mark.parametrize("ids", [None, 1.5, {}, [None], [1.5], [{}]])
+def test_a_failure_of_gpus_that_are_not_understood_is_the_nodes(ids):
+    row = {"gpu_ids": ids, "status": "Fail", "warnings": "broken"}
+    tests = [{"name": "GPU Memory", "results": [row]}]
+    document = {"DCGM GPU Diagnostic": {"test_categories": [{"tests": tests}]}}
+    (result,) = dcgm_report.results(dcgm_report.normalise(json.dumps(document)))
+    assert (result.gpu, result.entity, result.status) == (None, None, "fail")
+
+
 @pytest.mark.parametrize("junk", [None, 5, "Pass", [], {"status": 5}])
 def test_a_result_that_is_not_understood_does_not_pass(junk):
     good = readings(run(printed()))

@@ -43,9 +43,10 @@ NO_DOCUMENT, INCOMPLETE = "no document", "incomplete document"
 
 # --- what dcgmi prints ---
 
-#: A number; some versions write it as text, and several of them as one text or as a list.
+#: A number; some versions write it as text, and several of them as one text or as a list, in which
+#: what is no number stands for the node.
 _Number = Union[int, str]
-_Numbers = Union[int, str, List[Union[int, str]]]
+_Numbers = Union[int, str, List[Any]]
 
 _Header = TypedDict(
     "_Header",
