@@ -392,6 +392,14 @@ def test_only_a_pod_that_is_done_passes(seen):
     assert all(finding.action in ACTIONS for finding in result.findings)
 
 
+@pytest.mark.parametrize("junk", [True, 5, "x", [1], {"cause": "new"}])
+@pytest.mark.parametrize("part", ["refused", "claim"])
+def test_a_refusal_or_a_claim_that_is_not_understood_is_neither_a_pass_nor_a_dry_run(part, junk):
+    assert judge({**readings(), "dry_run": {"uid": "0"}, part: junk}, OPTIONS).status == "unknown"
+    made = {"storage_class": "fast", "dry_run": {"uid": "0"}, part: junk}
+    assert judge(made, OPTIONS).status == "unknown"
+
+
 # ---- objects ----
 
 

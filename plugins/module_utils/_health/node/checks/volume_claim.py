@@ -19,6 +19,7 @@ from ..framework.probe import Probe
 from ...knowledge.finding_text import AGAIN, FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.cluster import NAMESPACE, REMOVAL, WRITTEN, keeps_volumes
+from ...lenient import decode
 from ...model import (
     FAIL,
     LIGHT,
@@ -146,13 +147,15 @@ class VolumeClaimReadings(TypedDict, total=False):
     storage_class: str
     #: None where they may not be listed.
     storage_classes: Optional[List[StorageClass]]
-    refused: RefusedRequest
+    #: `RefusedRequest`; whatever is there counts.
+    refused: Any
     #: Hard limits and use by quota.
     quotas: Dict[str, Any]
     #: Why the API server could not be asked.
     api: str
     dry_run: ClaimReading
-    claim: ClaimReading
+    #: `ClaimReading`; whatever is there tells that it was made.
+    claim: Any
     pod: PodReading
     events: List[ClaimEvent]
     began: bool
@@ -258,7 +261,8 @@ def _not_made(readings: VolumeClaimReadings) -> Finding:
     return Finding("claim_not_tried", UNKNOWN, "no claim was made: the try was broken off", "watch")
 
 
-def _refused(refused: RefusedRequest) -> Finding:
+def _refused(given: Any) -> Finding:
+    refused = decode(RefusedRequest, given)
     message = str(refused.get("message"))
     what = "pod" if refused.get("step") == "pod" else "claim"
     quota = re.search(r"exceeded quota: (.*)", message)
@@ -286,10 +290,10 @@ def _refused(refused: RefusedRequest) -> Finding:
 
 def _tried(readings: VolumeClaimReadings) -> Optional[Finding]:
     """What is wrong after a claim was made; None when all is well."""
-    claim, pod = readings["claim"], readings.get("pod")
+    claim, pod = decode(ClaimReading, readings["claim"]), readings.get("pod")
     if readings.get("refused"):
         return _refused(readings["refused"])
-    if pod and pod.get("phase") == "Succeeded":
+    if claim and pod and pod.get("phase") == "Succeeded":
         return None
     if readings.get("api"):
         return Finding(
@@ -422,7 +426,7 @@ def _last_message(events: List[ClaimEvent]) -> str:
 
 
 def _healthy(readings: VolumeClaimReadings, options: Options) -> str:
-    claim, pod = readings.get("claim", ClaimReading()), readings.get("pod", PodReading())
+    claim, pod = decode(ClaimReading, readings.get("claim")), readings.get("pod", PodReading())
     bound = f"bound after {claim['seconds']:.1f} s, " if "seconds" in claim else ""
     used = f"in use on {pod.get('node')} after {pod['seconds']:.1f} s, " if "seconds" in pod else ""
     return (
@@ -433,7 +437,7 @@ def _healthy(readings: VolumeClaimReadings, options: Options) -> str:
 
 def _measurements(readings: VolumeClaimReadings) -> List[Measurement]:
     labels = {"storage_class": str(readings.get("storage_class"))}
-    claim, pod = readings.get("claim", ClaimReading()), readings.get("pod", PodReading())
+    claim, pod = decode(ClaimReading, readings.get("claim")), readings.get("pod", PodReading())
     times = (("volume_bound", claim.get("seconds")), ("volume_ready", pod.get("seconds")))
     return [
         Measurement(name, seconds, "seconds", labels)
