@@ -86,7 +86,7 @@ ENOUGH_PROBES = 3
 
 #: Errors of the driver that say the GPU itself is away, and those that can also be a moment's.
 _AWAY, _SILENT = ("lost", "vanished", "reset_required"), ("timeout", "unknown_error")
-#: Counters of `clocks.violations` -> the slowdown they count.
+#: Counters of `clock_events.violations` -> the slowdown they count.
 _COUNTED = {"hw_thermal": HW_THERMAL, "power_brake": POWER_BRAKE, "sw_thermal": SW_THERMAL}
 
 #: What a sample has as a number.

@@ -51,8 +51,8 @@ def read(nvml: Any) -> List[Dict[str, Any]]:
 
     ``utilization`` and ``memory_bandwidth_busy`` in percent, ``memory_used`` (without the driver's
     reserve) and ``memory_total`` in bytes, ``sm_clock`` in MHz, ``power`` in watts, ``temperature``
-    in degrees Celsius, ``reasons`` (bits, see `clocks`), ``violation`` (nanoseconds by cause since
-    the driver was loaded, see `clocks.violations`), ``energy`` in joules since then, ``processes``
+    in degrees Celsius, ``reasons`` (bits, see `clock_events`), ``violation`` (nanoseconds by cause since
+    the driver was loaded, see `clock_events.violations`), ``energy`` in joules since then, ``processes``
     (ids of those with a context, numbered as the host does), ``ecc_uncorrected`` since then, and of
     these ``ecc_uncorrected_dram`` and ``ecc_uncorrected_sram``, ``nvlink`` (``errors`` by kind and
     ``sent`` and ``received`` in bytes, over all links since then), ``error`` (see
