@@ -307,11 +307,13 @@ def lead_of(facts: dict[str, HostFacts | None], now: float, forks: int) -> float
     if spent < _BUSY * took * min(forks, len(told)):
         # The controller was the limit, not the hosts.
         return whole
-    return max(
-        _LEAST_LEAD,
-        whole * (1 - sum(own["gate_seconds"] for own in told) / spent),
-        _DISPATCH * len(told),
+    watched = sum(
+        min(
+            max(own.get("gate_seconds", 0.0), 0.0), own["clock"]["answered"] - own["clock"]["asked"]
+        )
+        for own in told
     )
+    return max(_LEAST_LEAD, whole * (1 - watched / spent), _DISPATCH * len(told))
 
 
 def in_words(description: PlanDescription, starts_in: float) -> str:

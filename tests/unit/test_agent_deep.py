@@ -44,6 +44,15 @@ def pod(name="job", phase="Running", kind="containers", **resources):
                 "status": {"phase": "Running"},
             },
         ),
+        (True, {**pod(), "spec": "x"}),
+        (True, {**pod(), "spec": {"containers": "x"}}),
+        (True, {**pod(), "spec": {"containers": [None]}}),
+        (True, {**pod(), "spec": {"containers": [{"resources": ["nvidia.com/gpu"]}]}}),
+        (True, pod(limits=["nvidia.com/gpu"])),
+        (False, {**pod(), "spec": None}),
+        (False, {**pod(), "spec": {"containers": None, "initContainers": None}}),
+        (False, {**pod(), "spec": {"containers": [{"resources": None}]}}),
+        (False, pod(limits=None, requests=None)),
         (False, pod(limits={"nvidia.com/gpu": "0"})),
         (False, pod(limits={"cpu": "8"})),
         (False, pod(phase="Succeeded", limits={"nvidia.com/gpu": "8"})),
@@ -57,6 +66,13 @@ def test_who_has_gpus_of_the_node(held, given):
 def test_a_failed_pod_does_not_keep_the_node_from_being_tested():
     """The predecessor counted it (functions.go, GPUsAvailability)."""
     assert gpu_reservation.holders([pod(phase="Failed", limits={"nvidia.com/gpu": "8"})]) == []
+
+
+@pytest.mark.parametrize(
+    "amount, gpus", [("8", 8), (8, 8), ("0", 0), ("1k", 0), (None, 0), (-1, 0), ([8], 0)]
+)
+def test_how_many_gpus_the_node_offers(amount, gpus):
+    assert gpu_reservation.offered({"status": {"allocatable": {"nvidia.com/gpu": amount}}}) == gpus
 
 
 def test_our_own_pod_is_nobody_else():

@@ -798,6 +798,10 @@ def test_how_many_may_be_evict(share, nodes, most):
     assert mark_writer.most_evicted(Rules(max_bad_share=share), nodes) == most
 
 
+#: More than the 65,536 characters to which what the API says is cut.
+MANY_PLACES = {f"gpu{number:04d}.cluster.example.org": NOW + 60 for number in range(2000)}
+
+
 @pytest.mark.parametrize(
     "annotation, expected",
     [
@@ -806,7 +810,9 @@ def test_how_many_may_be_evict(share, nodes, most):
         ("[]", {}),
         ("[" * 100_000, {}),
         ('{"a": "x", "b": true, "c": null, "d": NaN, "e": 1e999}', {}),
+        (7, {}),
         (json.dumps({"a": NOW + 60}), {"a": NOW + 60}),
+        (json.dumps(MANY_PLACES), MANY_PLACES),
         (
             json.dumps({"a": NOW - 61, "b": NOW - 59, "c": NOW + 181, "d": NOW + 179}),
             {"b": NOW - 59, "d": NOW + 179},

@@ -218,6 +218,12 @@ TABLE = {
         "warn",
         [("numa_node_without_memory", "warn", FIX, "node1")],
     ),
+    "a node without memory, its processors not as text": (
+        host(numa=[node(0, 1003), node(1, 0, cpus=[1, 2])]),
+        {},
+        "warn",
+        [("numa_node_without_memory", "warn", FIX, "node1")],
+    ),
     "a node with a module of eight less": (
         host(numa=[node(0, 1008), node(1, 882)]),
         {},

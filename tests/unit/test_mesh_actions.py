@@ -262,6 +262,16 @@ def test_many_hosts_are_given_the_time_to_hand_out_as_many_tasks():
     )
 
 
+@pytest.mark.parametrize("watched", [None, 0.0, 0, -1e9, 1e29])
+def test_what_one_host_says_of_its_gate_counts_for_no_more_than_its_answer_took(watched):
+    facts = {f"gpu{number}": host(float(number), number + 8.0, 0.0) for number in range(8)}
+    usual = mesh_plan.lead_of(facts, 100.0, forks=8)
+    facts["gpu0"].pop("gate_seconds")
+    if watched is not None:
+        facts["gpu0"]["gate_seconds"] = watched
+    assert usual * 7 / 8 <= mesh_plan.lead_of(facts, 100.0, forks=8) <= usual
+
+
 def test_a_plan_in_a_line():
     described = {
         "hosts": 16,

@@ -7,6 +7,7 @@ things at once.
 
 from __future__ import annotations
 
+import copy
 import json
 from collections import Counter
 
@@ -606,12 +607,38 @@ def test_facts_of_the_wrong_type_cost_only_the_host_that_sent_them(change, codes
     assert paired(made)["eth1"] == names(1, 3, 4, 5, 6)
 
 
-@pytest.mark.parametrize("name", ["hosts", "groups", "planes"])
-def test_a_plan_whose_places_have_shifted_is_not_read(name):
-    made = make(fleet(3))
-    assert read_plan(made) == made
-    with pytest.raises(ValueError, match=f"unreadable {name}"):
-        read_plan({**made, name: [3, *made[name]]})
+@pytest.mark.parametrize("seed", [1, 2**70, -(2**70)])
+def test_a_plan_comes_back_whole_from_its_json(seed):
+    made = make(fleet(3), seed=seed)
+    again = read_plan(json.loads(json.dumps(made)))
+    assert again == made and plan.describe(again)["seed"] == seed
+
+
+@pytest.mark.parametrize(
+    "name, path, value",
+    [
+        *((name, (name, 0), 3) for name in ("hosts", "groups", "planes", "clocks", "checks")),
+        ("planes", ("planes", 0, "members", 0), "eth1"),
+        ("left_out", ("left_out",), [None]),
+        ("findings", ("findings",), [None]),
+        ("findings", ("findings",), "x"),
+        ("ping", ("ping", "peers", 0), [None, None, None]),
+        ("ping", ("ping", "peers", 0, 0), [{}]),
+        ("pairs", ("pairs", "rounds", 0), None),
+        ("pairs", ("pairs", "rounds", 0), {"pairs": "x"}),
+    ],
+)
+def test_a_plan_that_is_not_understood_is_not_read(name, path, value):
+    """In its lists a place is a name: with one item less the readings would be laid to others."""
+    made = copy.deepcopy(make(fleet(3)))
+    part = made
+    for step in path[:-1]:
+        part = part[step]
+    part[path[-1]] = value
+    with pytest.raises(ValueError, match=f"unreadable {name}$"):
+        read_plan(made)
+    with pytest.raises(ValueError, match="unreadable .*seed"):
+        read_plan({})
 
 
 @pytest.mark.parametrize(

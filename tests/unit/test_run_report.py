@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import run_world
 from ansible_collections.autopilot.gpu.plugins.action import verdict as verdict_action
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
@@ -129,9 +130,10 @@ def test_of_the_looks_at_a_running_job_the_last_is_shown(listening):
 
 
 def test_the_names_of_the_plans_of_the_mesh_are_options():
-    registered = {"gpu01": {"first_plan": {"plan": {"seed": 1}}}, "gpu02": {}}
+    made = run_world.planned(["gpu01", "gpu02"])
+    registered = {"gpu01": {"first_plan": {"plan": made}}, "gpu02": {}}
     assert verdict_action._plans(registered, ["gpu02"], ["first_plan", "second_plan"]) == (
-        [{"seed": 1}],
+        [made],
         [],
     )
     assert verdict_action._plans(registered, [], ["autopilot_mesh_plan"]) == ([], [])

@@ -146,6 +146,13 @@ TABLE = {
         "unknown",
         [("mount_not_read", "unknown", FIX, "/scratch")],
     ),
+    "closed and named, not as true or false": (
+        [failed(errno.EACCES, named=1)],
+        [],
+        {},
+        "unknown",
+        [("mount_not_read", "unknown", FIX, "/scratch")],
+    ),
     "unmounted meanwhile": ([mount("/"), failed(errno.ENOENT)], [], {}, "pass", []),
     "another error": (
         [failed(errno.ELOOP)],

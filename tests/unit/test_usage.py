@@ -657,6 +657,10 @@ def test_gpus_that_go_or_come_and_go(pattern, code, status):
 def test_fewer_gpus_than_expected():
     one = capture(minutes(20, 80.0))
     assert codes(one, None, 1) == [] and codes(one, None, 8) == [("gpus_missing", "fail")]
+    unread = world.record("gpu01")
+    unread["gpus"]["list"] = [None]
+    assert codes(capture(minutes(20, 80.0), unread), None, 8) == [("gpus_missing", "fail")]
+    assert codes(capture(minutes(20, 80.0), unread), None, 1) == []
     silent = world.record("gpu01")
     silent["gpus"]["error"] = "nvmlInit hung"
     assert codes(capture(minutes(20, 80.0), silent), None, 8) == [], (

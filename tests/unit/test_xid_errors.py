@@ -299,6 +299,10 @@ TABLE = {
         read(event("sxid", 20034, pci=SWITCH, fatal=True)),
         [("nvswitch_error", FAIL, "reboot_node")],
     ),
+    "switch, fatal, not as true or false": (
+        read(event("sxid", 20034, pci=SWITCH, fatal=1)),
+        [("nvswitch_error", FAIL, "reboot_node")],
+    ),
     "switch, not fatal": (
         read(event("sxid", 28006, pci=SWITCH, fatal=False)),
         [("nvswitch_error", WARN, "watch")],

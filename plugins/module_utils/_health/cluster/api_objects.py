@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Dict, List, TypedDict
+from typing import Dict, List, TypedDict
 
 from .client import ApiObject, ObjectMetadata
 
@@ -46,17 +46,10 @@ class PodStatus(TypedDict, total=False):
     initContainerStatuses: List[ContainerStatus]
 
 
-class ContainerResources(TypedDict, total=False):
-    """Amounts by resource: text, or a number."""
-
-    limits: Dict[str, Any]
-    requests: Dict[str, Any]
-
-
 class PodContainer(TypedDict, total=False):
     name: str
     image: str
-    resources: ContainerResources
+    resources: ApiObject
     securityContext: ApiObject
 
 
@@ -64,8 +57,6 @@ class PodSpec(TypedDict, total=False):
     nodeName: str
     containers: List[PodContainer]
     initContainers: List[PodContainer]
-    #: Whatever it is: a pod with a claim may have any device.
-    resourceClaims: Any
     runtimeClassName: str
     imagePullSecrets: List[ApiObject]
     tolerations: List[ApiObject]

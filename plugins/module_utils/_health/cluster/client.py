@@ -68,7 +68,8 @@ class ObjectMetadata(TypedDict, total=False):
     annotations: Dict[str, str]
     finalizers: List[str]
     creationTimestamp: str
-    deletionTimestamp: str
+    #: Whatever it is, the object is being deleted.
+    deletionTimestamp: Any
 
 
 class Request(NamedTuple):

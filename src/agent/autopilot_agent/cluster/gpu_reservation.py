@@ -7,9 +7,9 @@ them itself. Pure.
 from __future__ import annotations
 
 import hashlib
-from typing import Dict, List, Optional, Sequence, TypedDict
+from typing import Any, Dict, List, Optional, Sequence, TypedDict
 
-from _health.cluster.api_objects import ContainerResources, PodObject, PodSpec
+from _health.cluster.api_objects import PodObject, PodSpec
 from _health.cluster.client import ApiObject
 from _health.knowledge.cluster import GPU, MIG
 from _health.lenient import decode
@@ -25,7 +25,8 @@ GRACE = 60
 
 
 class GpuNodeStatus(TypedDict, total=False):
-    allocatable: Dict[str, str]
+    #: Amounts by resource: text, or a number.
+    allocatable: Dict[str, Any]
 
 
 class GpuNode(TypedDict, total=False):
@@ -41,35 +42,45 @@ def holders(pods: Sequence[ApiObject], own: Sequence[str] = ()) -> List[str]:
     """Pods that have GPUs of the node or are about to, as ``namespace/name``; ``own`` names are
     left out.
 
-    A pod that is done, well or not, has none. One with a resource claim may have any device, so it
-    counts.
+    A pod that is done, well or not, has none.
     """
     found = []
-    for pod in (decode(PodObject, given) for given in pods):
-        meta, spec, status = pod.get("metadata", {}), pod.get("spec", {}), pod.get("status", {})
+    for given in pods:
+        pod = decode(PodObject, given)
+        meta, phase = pod.get("metadata", {}), pod.get("status", {}).get("phase")
         name = f"{meta.get('namespace')}/{meta.get('name')}"
-        if name in own or status.get("phase") in ("Succeeded", "Failed"):
+        if name in own or phase in ("Succeeded", "Failed"):
             continue
-        containers = spec.get("containers", []) + spec.get("initContainers", [])
-        if spec.get("resourceClaims") or any(
-            _wants_gpus(one.get("resources", {})) for one in containers
-        ):
+        if _wants_gpus(given.get("spec") or {}):
             found.append(name)
     return found
 
 
-def _wants_gpus(resources: ContainerResources) -> bool:
-    wanted = {**resources.get("limits", {}), **resources.get("requests", {})}
-    return any(
-        (name == GPU or name.startswith(MIG)) and str(amount).strip() not in ("", "0")
-        for name, amount in wanted.items()
+def _wants_gpus(spec: Any) -> bool:
+    """Whether a pod asks for GPUs. One with a resource claim may have any device, and one that is
+    not understood may have asked, so they count.
+    """
+    try:
+        containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
+        asked = [one.get("resources") or {} for one in containers]
+        wanted = [
+            amount
+            for resources in asked
+            for kind in ("limits", "requests")
+            for name, amount in (resources.get(kind) or {}).items()
+            if name == GPU or name.startswith(MIG)
+        ]
+    except (AttributeError, TypeError):
+        return True
+    return bool(spec.get("resourceClaims")) or any(
+        str(amount).strip() not in ("", "0") for amount in wanted
     )
 
 
 def offered(node: ApiObject) -> int:
     """How many GPUs the node offers to pods."""
-    text = decode(GpuNode, node).get("status", {}).get("allocatable", {}).get(GPU, "0")
-    return int(text) if text.isdecimal() else 0
+    amount = decode(GpuNode, node).get("status", {}).get("allocatable", {}).get(GPU, "0")
+    return int(amount) if str(amount).isdecimal() else 0
 
 
 def pod_of(node: str, gpus: int, given: ApiObject, seconds: int) -> ApiObject:

@@ -84,13 +84,13 @@ def _partitions(name: str, readings: InfinibandReadings) -> List[Value]:
     for port in readings.get("ports") or []:
         if not port:
             continue
-        pkeys = port.get("pkeys")
+        pkeys = [key for key in port.get("pkeys", []) if key is not None]
         up = (
             (port.get("state") or "").upper().endswith("ACTIVE")
             and port.get("link_layer") == "InfiniBand"
             and not port.get("virtual_function")
         )
-        if up and pkeys:
+        if up and pkeys and pkeys == port.get("pkeys"):
             values.append(
                 Value(
                     name,

@@ -160,7 +160,8 @@ Plan = TypedDict(
     {
         "run": str,
         "pass": int,
-        "seed": int,
+        #: A whole number of any size.
+        "seed": Any,
         "start": float,
         "hosts": List[str],
         "groups": List[str],
@@ -179,16 +180,19 @@ Plan = TypedDict(
     total=False,
 )
 
-#: Members of a plan in which the place of an item is its name, and an unreadable one is left out.
-_BY_PLACE = ("hosts", "groups", "planes")
-
 
 def read_plan(value: Any) -> Plan:
-    """A plan from its JSON; raises ValueError where something in it has lost its place."""
-    plan = decode(Plan, value)
-    for name in _BY_PLACE:
-        if len(sequence(mapping(plan).get(name))) != len(sequence(mapping(value).get(name))):
-            raise ValueError(f"the plan has unreadable {name}")
+    """A plan from its JSON. In its lists a place is a name, so that all of it must be understood:
+    raises ValueError where a member is missing or lost anything.
+    """
+    plan, given = decode(Plan, value), mapping(value)
+    unlike = [
+        name
+        for name in Plan.__annotations__
+        if name not in plan or mapping(plan)[name] != given[name]
+    ]
+    if unlike:
+        raise ValueError(f"the plan has unreadable {', '.join(unlike)}")
     return plan
 
 
@@ -202,7 +206,8 @@ class PlanDescription(TypedDict):
     pings: int
     bytes: Optional[int]
     seconds: float
-    seed: int
+    #: A whole number of any size.
+    seed: Any
     left_out: int
 
 

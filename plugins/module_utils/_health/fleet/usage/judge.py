@@ -24,7 +24,7 @@ from ...model import (
     Subject,
     concluded,
 )
-from ...lenient import decode
+from ...lenient import decode, mapping, sequence
 from .figures import IDLE, Episode, UsageSeries, episodes, figures, warm_up
 from .reading import (
     NAN,
@@ -356,7 +356,7 @@ def _visible(capture: Capture) -> List[Finding]:
     """
     requested = number_or_nan(capture.record.get("declared", {}).get("gpus"))
     variables = capture.record.get("job", RecordedJob()).get("visible", {})
-    listed = capture.record.get("gpus", RecordedDriver()).get("list", [])
+    listed = sequence(mapping(capture.recorded.get("gpus")).get("list"))
     shown, by = visible(variables, len(listed) or len(capture.gpus))
     if math.isnan(requested) or shown is None or shown <= requested:
         return []
@@ -393,8 +393,9 @@ def _presence(capture: Capture, expected_gpus: Optional[int]) -> List[Finding]:
         gpu = decode(gpu_activity.ActivityGpu, _Gpu(capture, uuid, 0.0).subject.to_dict())
         # By the same function as the check beside a running job.
         found += gpu_activity.judge_gpu(gpu_activity.Series(gpu, [], [], list(probes)))
-    driver = capture.record.get("gpus", RecordedDriver())
-    listed = driver.get("list", []) if not driver.get("error") else []
+    driver = mapping(capture.recorded.get("gpus"))
+    # As they are written: one that is not understood is there all the same.
+    listed = sequence(driver.get("list")) if not driver.get("error") else []
     if expected_gpus and listed and len(listed) < expected_gpus:
         message = f"the driver lists {len(listed)} GPUs, expected {expected_gpus} (expected_gpus)"
         found.append(

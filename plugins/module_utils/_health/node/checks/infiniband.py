@@ -118,7 +118,8 @@ class CardReading(TypedDict, total=False):
     #: Its PCI function.
     pci: Optional[str]
     numa_node: Optional[int]
-    virtual_function: bool
+    #: Whatever is there counts.
+    virtual_function: Any
 
 
 class PortReading(CardReading, total=False):
@@ -133,8 +134,8 @@ class PortReading(CardReading, total=False):
     link_layer: Optional[str]
     lid: Optional[int]
     sm_lid: Optional[int]
-    #: Partition keys that are set, hexadecimal.
-    pkeys: List[str]
+    #: Partition keys that are set, hexadecimal; None for one that is not understood.
+    pkeys: List[Optional[str]]
     counters: Dict[str, Unsigned]
     hw_counters: Dict[str, Unsigned]
 
@@ -207,9 +208,9 @@ def _rate(text: Optional[str]) -> Tuple[Optional[float], Optional[int]]:
     )
 
 
-def _pkeys(host: Host, directory: str) -> List[str]:
+def _pkeys(host: Host, directory: str) -> List[Optional[str]]:
     entries = sorted((name for name in host.names(directory) or [] if name.isdecimal()), key=int)
-    found: List[str] = []
+    found: List[Optional[str]] = []
     for start in range(0, len(entries), _PKEY_BLOCK):
         read = [
             number_in(host.text(directory, name)) for name in entries[start : start + _PKEY_BLOCK]

@@ -91,8 +91,8 @@ class NumaNode(TypedDict, total=False):
     node: int
     #: Bytes.
     memory_total: Optional[Unsigned]
-    #: A list such as ``0-55``.
-    cpus: Optional[str]
+    #: A list such as ``0-55``; whatever is there counts.
+    cpus: Any
 
 
 class Processors(TypedDict, total=False):

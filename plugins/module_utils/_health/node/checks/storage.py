@@ -171,9 +171,10 @@ class MountReading(FileSystemFigures, total=False):
     super_options: str
     #: The options in fstab; None where it is not in it.
     fstab: Optional[str]
-    #: Whether the option ``paths`` names it, and whether it holds one of `SYSTEM`.
-    named: bool
-    system: bool
+    #: Whether the option ``paths`` names it, and whether it holds one of `SYSTEM`; whatever is there
+    #: counts.
+    named: Any
+    system: Any
 
 
 class NvmeHealth(TypedDict, total=False):
@@ -546,7 +547,7 @@ def _what(mount: MountReading) -> str:
 
 def _matters(mount: MountReading) -> bool:
     """Whether work cannot do without it."""
-    return mount.get("named", False) or mount.get("system", False)
+    return bool(mount.get("named") or mount.get("system"))
 
 
 def _judge_mount(mount: MountReading, pid: Optional[int], options: Options) -> List[Finding]:

@@ -99,7 +99,8 @@ class LogReading(TypedDict, total=False):
     last_seq: Optional[int]
     #: Microseconds since boot.
     first_usec: Optional[float]
-    overwritten: bool
+    #: Whatever is there counts.
+    overwritten: Any
     error: Optional[str]
 
 
@@ -121,7 +122,8 @@ class LoggedEvent(TypedDict, total=False):
     kind: Literal["xid", "sxid", "off_bus"]
     xid: Optional[int]
     sxid: Optional[int]
-    fatal: Optional[bool]
+    #: Whatever is there counts.
+    fatal: Any
     mig: Optional[str]
     pid: Optional[int]
     process: Optional[str]

@@ -4,15 +4,15 @@
 
 How a check uses it::
 
-    with gate.lock(probe.host) as locked_by:          # two checks must not measure each other; this waits for the other
-        before = gate.look(probe, locked_by)          # everything that must hold, twice, two seconds apart
-        free = gate.free(gpus, gate.judge(before))    # the GPUs that may be used; all of them when forced
-        ...                                           # the measurement
-        after = gate.look(probe, times=1)
+    with busy_gate.lock(probe.host) as locked_by:  # two checks must not measure each other
+        before = busy_gate.look(probe, locked_by)  # twice, two seconds apart
+        free = busy_gate.free(gpus, busy_gate.judge(before))  # these may be used
+        ...  # the measurement
+        after = busy_gate.look(probe, times=1)
 
-and when it judges: ``gate.judge(before)`` (skip or unknown, per GPU where that can be told apart,
-naming who holds it) and ``gate.disturbed(before, after)`` (unknown: what was measured meanwhile
-proves nothing).
+and when it judges: ``busy_gate.judge(before)`` (skip or unknown, per GPU where that can be told
+apart, naming who holds it) and ``busy_gate.disturbed(before, after)`` (unknown: what was measured
+meanwhile proves nothing).
 """
 
 from __future__ import annotations

@@ -111,6 +111,14 @@ TABLE = {
         [infiniband(port("0xffff"))] * 3 + [infiniband(port("0x7fff"))],
         {"gpu03": PKEY},
     ),
+    "a key that is not understood": (
+        [infiniband(port("0xffff", "0x8002"))] * 3 + [infiniband(port("0xffff", 7))],
+        {},
+    ),
+    "a virtual function, not as true or false": (
+        [infiniband(port("0xffff"))] * 3 + [infiniband(port("0x8002", virtual_function=1))],
+        {},
+    ),
     "another partition on a port of another name": (
         [infiniband(port("0xffff"), port("0x8009", device="mlx5_4"))] * 3
         + [infiniband(port("0xffff"), port("0x8001", device="mlx5_5"))],
