@@ -14,7 +14,6 @@ from .framework.check import Options, Readings
 from .framework.probe import HostSettings
 from .checks import node_changes
 from .checks.node_changes import BaselineReading, KeptReading, NodeChangesReadings
-from .snapshots.difference.work import still_held
 from .system.host import Host
 from .framework.runner import Outcome, Request, node_facts, run
 from ..lenient import decode, mapping
@@ -129,6 +128,8 @@ def is_still_held(base: Baseline, seconds: float) -> Callable[[Outcome, float], 
     def again(outcome: Outcome, since: float) -> bool:
         if outcome.result.check != "gpu_processes" or base.before is None or since >= seconds:
             return False
+        from .snapshots.difference.work import still_held
+
         return still_held(
             base.before, {"boot_id": base.before.get("boot_id"), "readings": _readings([outcome])}
         )

@@ -16,8 +16,6 @@ from ..framework.check import AFTER_A_JOB, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import StatusText
-from ..snapshots.difference import changes
-from ..snapshots.difference.between import JOB, named
 from ...model import (
     PASS,
     PASSIVE,
@@ -113,6 +111,9 @@ def judge(readings: NodeChangesReadings, options: Options) -> CheckResult:
         )
     if not any(read.values()):
         return CheckResult(NAME, SKIP, "nothing was read that could be compared")
+    # Read only where it is needed: a tenth of what a pass loads, and most passes compare nothing.
+    from ..snapshots.difference import changes
+
     found = changes(before, after, options.get("phase") != "inflight")
     found = [
         replace(finding, evidence=dict(finding.evidence, baseline=baseline)) for finding in found
@@ -156,6 +157,8 @@ def in_words(findings: List[Finding]) -> str:
     """Several findings about one subject in one sentence: what the job did, then what else changed.
     What to do about each is left out.
     """
+    from ..snapshots.difference.between import JOB, named
+
     job = [
         finding.message[len(JOB) :].partition("; ")[0]
         for finding in findings
