@@ -26,6 +26,8 @@ OPTIONS = {
     "mesh_confirm": False,
     "checks_list": ["gpu_count", "ping", "iperf"],
 }
+#: The task during which the nodes measure.
+WAITS = "TASK [autopilot.gpu.mesh : Wait until the plan is over]"
 
 pytestmark = pytest.mark.xdist_group("mesh_interrupt")
 
@@ -54,7 +56,8 @@ def broken_off(cluster, number, directory):
         json.dumps(options),
     ]
     (cluster.directory / "home").mkdir(exist_ok=True)
-    with (directory / "printed").open("w") as printed:
+    said = directory / "printed"
+    with said.open("w") as printed:
         process = cluster.popen(
             argv,
             CONTROLLER,
@@ -65,6 +68,8 @@ def broken_off(cluster, number, directory):
             stderr=subprocess.STDOUT,
         )
         try:
+            # While the facts are asked for, an iperf3 that tells its version is there as well.
+            eventually(lambda: WAITS in said.read_text(encoding="utf-8"), 60)
             eventually(lambda: "iperf3" in left_on(cluster), 60)
             # The process is nsenter's, and its child is ansible-playbook.
             [main] = (
@@ -76,7 +81,7 @@ def broken_off(cluster, number, directory):
             status = process.wait(60)
         finally:
             cluster.kill(process)
-    return status, (directory / "printed").read_text(encoding="utf-8")
+    return status, said.read_text(encoding="utf-8")
 
 
 def test_ctrl_c_ends_the_measurement_on_the_nodes(two, tmp_path):
