@@ -9,6 +9,9 @@ from __future__ import annotations
 
 import copy
 import json
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -42,6 +45,20 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 )
 
 GPU = {"index": 3, "uuid": "GPU-d", "pci": "00000000:5D:00.0", "name": "H100"}
+CORE = Path(__file__).resolve().parents[2] / "plugins/module_utils"
+#: Takes a pass over a host without a GPU, with the snapshot treated as the second argument says, and
+#: prints which modules of the comparison that loaded.
+PROGRAM = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from _health.node import around_pass, registry
+from _health.node.framework.probe import HostSettings
+how, root, given = sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
+requests = [(registry.load(name), registry.load(name).defaults()) for name in registry.names_of_pass()]
+around = around_pass.Around("job42", how, given, 0, {}, HostSettings(host_root=root))
+around.run(requests, passive_only=False, stop_on_fail=False)
+print(json.dumps([name for name in sys.modules if "snapshots.difference" in name]))
+"""
 BASELINE = {"run": "job42", "source": "both", "taken": "2026-11-22T01:00:00Z"}
 
 
@@ -344,3 +361,15 @@ def test_it_waits_only_where_something_is_held_that_was_not():
     assert again(held, 0) is True and again(held, 29.9) is True and again(held, 30) is False
     assert again(free, 0) is False and again(outcomes()[0], 0) is False
     assert around_pass.is_still_held(around_pass.Baseline(None, {}), 30)(held, 0) is False
+
+
+@pytest.mark.parametrize("how, loaded", [("none", False), ("keep", False), ("compare", True)])
+def test_only_a_pass_that_compares_loads_the_comparison(how, loaded, tmp_path):
+    done = subprocess.run(
+        [sys.executable, "-B", "-c", PROGRAM, CORE, how, tmp_path, json.dumps(made())],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert bool(json.loads(done.stdout)) is loaded

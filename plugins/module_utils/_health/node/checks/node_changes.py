@@ -111,7 +111,6 @@ def judge(readings: NodeChangesReadings, options: Options) -> CheckResult:
         )
     if not any(read.values()):
         return CheckResult(NAME, SKIP, "nothing was read that could be compared")
-    # Read only where it is needed: a tenth of what a pass loads, and most passes compare nothing.
     from ..snapshots.difference import changes
 
     found = changes(before, after, options.get("phase") != "inflight")

@@ -3,6 +3,9 @@
 """What changed on a node between two snapshots (see `snapshot`): what a job cost it, what it left
 behind, and what cannot be compared. Pure.
 
+It is a tenth of what a pass loads and most passes compare nothing, so that `node_changes` and
+`around_pass` import it only where two snapshots are compared.
+
 Everything is by the GPU's UUID and the boot. What a check judges by itself as it is now, it judges;
 here it is said that it came in between, as a warning. Only what nothing else can see is a fail
 here: a GPU that went, memory that nobody holds, a link that came back narrower, packets repeated
