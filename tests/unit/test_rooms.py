@@ -46,7 +46,12 @@ LEVELS = {
 LEVELS_OF_PLUGIN_UTILS = {"_controller": 0, "_report": 1, "_pushgateway": 2, "_agents": 3}
 #: What fleet/ imports from node/: the records of checks (`node.checks`), how they are found and how
 #: readings become a result.
-FROM_NODE_TO_FLEET = {"node.registry", "node.framework.check", "node.framework.conclude"}
+FROM_NODE_TO_FLEET = {
+    "node.registry",
+    "node.framework.check",
+    "node.framework.check_texts",
+    "node.framework.conclude",
+}
 MOST_MODULES = 14
 MOST_FILES_OF_THE_CORE = 6
 MOST_LINES = 60

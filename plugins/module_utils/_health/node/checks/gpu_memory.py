@@ -19,7 +19,7 @@ from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import DIAGNOSTIC, FindingText, IF_FAIL
-from ..framework.check_texts import CheckMetric, StatusText
+from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ...knowledge.links import GB
 from ...knowledge.memory import memory_bandwidth_of
 from ...model import (
@@ -316,6 +316,7 @@ CHECK = Check(
     deadline=deadline,
     grace=2.0,
     options={"minimum": {"type": "float"}, "force": {"type": "bool", "default": False}},
+    headlines=(Headline("gpu_memory_bandwidth", "gpu_memory", "GB/s", 1e-9),),
     metrics=(
         CheckMetric(
             "gpu_memory_bandwidth",

@@ -19,7 +19,7 @@ from ..framework import busy_gate
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
-from ..framework.check_texts import CheckMetric, PairMetric, StatusText
+from ..framework.check_texts import CheckMetric, Headline, PairMetric, StatusText
 from ...knowledge.network import CPU_LIMIT, LINK_SHARE
 from ...model import (
     FAIL,
@@ -428,6 +428,7 @@ CHECK = Check(
         "force": {"type": "bool", "default": False},
         **PREDECESSOR,
     },
+    headlines=(Headline("pair_bandwidth", "iperf3", "Gbit/s", 8e-9),),
     metrics=(
         CheckMetric(
             "pair_bandwidth",

@@ -22,7 +22,7 @@ from typing import Any, Dict, List, Optional, Set, Tuple, TypedDict
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
-from ..framework.check_texts import CheckMetric, StatusText
+from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ..system.host import Host, cpus_in, leading_number
 from ...model import (
     FAIL,
@@ -653,6 +653,7 @@ CHECK = Check(
     readings=MemoryAndCpuReadings,
     options=OPTIONS,
     gpu=False,
+    headlines=(Headline("host_memory_bandwidth", "host memory", "GB/s", 1e-9),),
     metrics=(
         CheckMetric(
             "memory_errors",

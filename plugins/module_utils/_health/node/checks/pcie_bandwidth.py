@@ -25,7 +25,7 @@ from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import AGAIN, DIAGNOSTIC, FindingText, IF_FAIL
-from ..framework.check_texts import CheckMetric, StatusText
+from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ...knowledge.links import GB, WRONG_NODE, LinkBandwidth, expected_bandwidth, over_pcie
 from ...model import (
     FAIL,
@@ -596,6 +596,7 @@ CHECK = Check(
         "concurrent": {"type": "bool", "default": False},
         "force": {"type": "bool", "default": False},
     },
+    headlines=(Headline("pcie_bandwidth", "pcie_bandwidth", "GB/s", 1e-9),),
     metrics=(
         CheckMetric(
             "pcie_bandwidth",

@@ -17,7 +17,7 @@ from ..system.programs import ErrorReading, ProgramReading
 from ..framework.check import ON_MESH, Check, Options, Readings
 from ..framework.probe import Probe
 from ...knowledge.finding_text import FindingText
-from ..framework.check_texts import CheckMetric, PairMetric, StatusText
+from ..framework.check_texts import CheckMetric, Headline, PairMetric, StatusText
 from ...knowledge.network import LEAST_LOST, MAXIMUM_LOSS
 from ...model import FAIL, LIGHT, UNKNOWN, CheckResult, Finding, Measurement, concluded
 from ...lenient import number
@@ -347,6 +347,7 @@ CHECK = Check(
         "packets_per_second": {"type": "int", "default": 100000},
         "family": {"type": "str", "default": "auto", "choices": list(FAMILIES)},
     },
+    headlines=(Headline("ping_round_trip", "ping", "ms", 1e3),),
     metrics=(
         CheckMetric(
             "ping_loss",

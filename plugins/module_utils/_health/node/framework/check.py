@@ -10,7 +10,7 @@ from typing import Any, Callable, Dict, NamedTuple, Optional, Tuple
 
 from ...knowledge.finding_text import FindingText
 from ...model import CheckResult
-from .check_texts import CheckMetric, PairMetric, StatusText
+from .check_texts import CheckMetric, Headline, PairMetric, StatusText
 from .probe import Probe
 
 Readings = Dict[str, Any]
@@ -68,6 +68,8 @@ class Check(NamedTuple):
     metrics: Tuple[CheckMetric, ...] = ()
     #: The metrics that its measures between two nodes of a mesh become.
     pair_metrics: Tuple[PairMetric, ...] = ()
+    #: The few figures that the summary of a run shows for healthy nodes.
+    headlines: Tuple[Headline, ...] = ()
     #: How `/status` writes it; None: by its name.
     status_text: Optional[StatusText] = None
     #: Value of the label `health` in IBM Autopilot's metric; "" where IBM Autopilot has no such check.

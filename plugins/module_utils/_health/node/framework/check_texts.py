@@ -32,6 +32,17 @@ class PairMetric(NamedTuple):
     divisor: float = 1.0
 
 
+class Headline(NamedTuple):
+    """A measurement that stands for the check where healthy nodes share one line: its name, what it
+    is called there, and the unit it is shown in (its value times ``scale``).
+    """
+
+    measurement: str
+    title: str
+    unit: str
+    scale: float = 1.0
+
+
 class StatusText(NamedTuple):
     """How the agent's ``/status`` writes the check: the tag before its lines, its name in the
     status of a node, and the first line of the answer about this check alone.
