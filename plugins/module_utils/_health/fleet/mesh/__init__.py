@@ -1,5 +1,5 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The mesh: who talks to whom and when, what the nodes do about it, and what their figures say
-about nodes, links and paths.
+"""The mesh: plan which nodes measure with each other and when, and judge nodes, links and paths by
+the figures.
 """

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The JSON values of a mesh as types: what hosts say of themselves, the plan, what hosts collect,
-and what the run document keeps. Pure.
+"""JSON values of a mesh as types: the facts of each host, the plan, the readings of each host, and
+the mesh in the run document. Pure.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ class HostAddress(TypedDict):
 
 
 class HostInterface(TypedDict, total=False):
-    """An interface of a host; ``speed`` in bits/s, ``mtu`` in bytes, None where not known."""
+    """A network interface of a host. ``speed`` in bits/s, ``mtu`` in bytes; None where unknown."""
 
     name: str
     kind: str
@@ -34,7 +34,9 @@ class HostInterface(TypedDict, total=False):
 
 
 class HostClock(TypedDict, total=False):
-    """A host's clock against the controller's; ``asked`` and ``answered`` are the controller's."""
+    """The offset of a host's clock from the controller's. ``asked`` and ``answered`` are controller
+    times.
+    """
 
     offset_seconds: float
     uncertainty_seconds: float
@@ -48,8 +50,8 @@ class HostTool(TypedDict, total=False):
 
 
 class HostFacts(TypedDict, total=False):
-    """What a plan needs to know of a host. ``wanted`` are the interfaces that its operator names,
-    ``busy`` the findings that say why its GPUs are not idle.
+    """Facts of a host that the plan needs. ``wanted`` lists the interfaces that the operator named
+    for the host; ``busy`` holds the findings that say why its GPUs are not idle.
     """
 
     interfaces: List[HostInterface]
@@ -69,8 +71,8 @@ _USE_UNKNOWN = Finding(
 
 
 def read_facts(value: Any) -> Optional[HostFacts]:
-    """The facts that a host sent; None where there are none. An interface without a name is left
-    out, and GPUs of which it is not told whether they are idle are not known to be.
+    """Decode the facts that a host sent; None if the host sent none. An interface without a name is
+    dropped. GPUs whose idle state is missing count as not known to be idle.
     """
     if not isinstance(value, dict):
         return None
@@ -88,7 +90,9 @@ def read_facts(value: Any) -> Optional[HostFacts]:
 
 
 class PlaneMember(TypedDict, total=False):
-    """A host's interface on a plane; ``speed`` in bits/s, ``mtu`` in bytes, None where not known."""
+    """The interface of a host on a plane. ``speed`` in bits/s, ``mtu`` in bytes; None where
+    unknown.
+    """
 
     interface: str
     address: str
@@ -97,14 +101,16 @@ class PlaneMember(TypedDict, total=False):
 
 
 class Plane(TypedDict):
-    """A network that hosts meet on; by place of a host its interface, None where it has none."""
+    """A network that connects hosts. ``members`` holds the interface of each host by place, or
+    None.
+    """
 
     name: str
     members: List[Optional[PlaneMember]]
 
 
 class PlannedPings(TypedDict, total=False):
-    """The window of the pings, in seconds; ``peers`` by place of a plane and of a host."""
+    """The time window of the pings, in seconds. ``peers`` is indexed by place of plane and host."""
 
     offset: float
     seconds: float
@@ -116,13 +122,13 @@ class PlannedPings(TypedDict, total=False):
 
 
 class PlannedRound(TypedDict):
-    """Pairs of one round: places of the plane, the client and the server."""
+    """The pairs of one round, each as places of plane, client and server."""
 
     pairs: List[List[int]]
 
 
 class PlannedPairs(TypedDict, total=False):
-    """The rounds of pairs, ``period`` seconds each."""
+    """All rounds of pairs; each round takes ``period`` seconds."""
 
     offset: float
     period: float
@@ -136,7 +142,9 @@ class PlannedPairs(TypedDict, total=False):
 
 
 class LeftOut(TypedDict, total=False):
-    """A host that does not take part on a plane (None: on any) in a check (None: in both)."""
+    """A host excluded from a check on a plane. ``plane`` None: every plane; ``check`` None: both
+    checks.
+    """
 
     host: str
     plane: Optional[str]
@@ -145,22 +153,22 @@ class LeftOut(TypedDict, total=False):
 
 
 class PlannedFinding(TypedDict, total=False):
-    """What the plan already found on a host that takes part."""
+    """A finding of the planning stage about a host that takes part."""
 
     host: str
     check: str
     finding: Dict[str, Any]
 
 
-#: A pass of a mesh. Hosts are named by their place in ``hosts``, planes by theirs in ``planes``;
-#: times are seconds after ``start``, which is by the controller's clock. ``options`` are the
-#: validated ones of each check.
+#: The plan of one pass. Numbers refer to hosts by place in ``hosts`` and to planes by place in
+#: ``planes``. Times are seconds after ``start``, which is a controller time. ``options`` holds the
+#: validated options of each check.
 Plan = TypedDict(
     "Plan",
     {
         "run": str,
         "pass": int,
-        #: A whole number of any size.
+        #: An integer of any size.
         "seed": Any,
         "start": float,
         "hosts": List[str],
@@ -182,8 +190,8 @@ Plan = TypedDict(
 
 
 def read_plan(value: Any) -> Plan:
-    """A plan from its JSON. In its lists a place is a name, so that all of it must be understood:
-    raises ValueError where a member is missing or lost anything.
+    """Decode a plan from JSON. The plan's lists are indexed by place, so a partial plan would
+    assign readings to wrong hosts: raises ValueError if a member is missing or lost a value.
     """
     plan, given = decode(Plan, value), mapping(value)
     unlike = [
@@ -197,7 +205,7 @@ def read_plan(value: Any) -> Plan:
 
 
 class PlanDescription(TypedDict):
-    """What a plan costs; ``bytes`` at most, None where the speed of a link is not known."""
+    """The cost of a plan. ``bytes`` is an upper bound, None if the speed of a link is unknown."""
 
     hosts: int
     planes: List[str]
@@ -206,7 +214,7 @@ class PlanDescription(TypedDict):
     pings: int
     bytes: Optional[int]
     seconds: float
-    #: A whole number of any size.
+    #: An integer of any size.
     seed: Any
     left_out: int
 
@@ -220,7 +228,7 @@ class CollectError(TypedDict, total=False):
 
 
 class PingsReading(TypedDict, total=False):
-    """Pings of one size to one host; ``p50_ms`` is the median round trip."""
+    """Pings of one size to one host. ``p50_ms`` is the median round trip in ms."""
 
     size: Unsigned
     sent: Unsigned
@@ -235,7 +243,7 @@ class PingTarget(TypedDict, total=False):
 
 
 class DirectionReading(TypedDict, total=False):
-    """What iperf3 reports of one direction; CPU time in percent of one core."""
+    """iperf3's report of one direction. CPU time in percent of one core."""
 
     bits_per_second: Optional[float]
     retransmits: Optional[Unsigned]
@@ -256,7 +264,7 @@ class HandshakeReading(TypedDict, total=False):
 
 
 class WindowReading(TypedDict, total=False):
-    """What a host collected in one window: pings to ``targets``, or the ``legs`` of a pair."""
+    """Readings of a host from one window: pings to ``targets``, or the ``legs`` of a pair."""
 
     kind: str
     plane: str
@@ -267,7 +275,7 @@ class WindowReading(TypedDict, total=False):
     hello: HandshakeReading
 
 
-#: What a host hands over after a pass. A run or a pass of the wrong type is that of another run.
+#: All readings of a host from one pass. A ``run`` or ``pass`` of the wrong type matches no plan.
 HostReadings = TypedDict(
     "HostReadings",
     {"run": Any, "pass": Any, "state": str, "reason": str, "windows": List[WindowReading]},
@@ -279,8 +287,8 @@ HostReadings = TypedDict(
 
 
 class Matrix(TypedDict, total=False):
-    """Figures of a plane: rows ``[from, to, value]`` with the places of hosts. There may be more
-    than `decode` takes, so `cells_of` reads them.
+    """Figures of a plane as rows ``[from, to, value]``; from and to are places of hosts. `decode`
+    limits the length of lists, so `cells_of` reads the rows.
     """
 
     check: str
@@ -302,7 +310,7 @@ class MeshCause(TypedDict, total=False):
 
 
 class MeshExpectation(TypedDict, total=False):
-    """What pairs of a plane and link speed must reach, in bits/s."""
+    """The expected rate for pairs of a plane and link speed, in bits/s."""
 
     plane: str
     link_speed: Optional[float]
@@ -336,26 +344,27 @@ class MeshDocument(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class MeshReport:
-    """What was measured between the nodes, as far as it can be read."""
+    """The mesh of a run document, as far as this version can decode the document."""
 
     hosts: List[str]
     plans: List[Plan]
     matrices: List[Matrix]
     expected: List[MeshExpectation]
     missed: List[MissedMeasurement]
-    #: None where the document does not have all of it.
+    #: None if the document lacks a part of the description.
     description: Optional[PlanDescription]
-    #: The member of the run document, to be written as it is: with what only a newer version knows.
+    #: The undecoded member of the run document. Written back unchanged, so fields of newer versions
+    #: survive.
     document: Mapping[str, Any]
 
     @property
     def first_plan(self) -> Plan:
-        """The plan of the first pass; {} where there is none."""
+        """The plan of the first pass; {} if the document has none."""
         return self.plans[0] if self.plans else {}
 
     def cells_of(self, matrix: Matrix) -> List[Tuple[int, int, Optional[float]]]:
-        """From, to (places in ``hosts``) and figure of each pair; None for a figure that is not
-        there.
+        """From, to (places in ``hosts``) and value of each pair; the value is None if it is
+        missing.
         """
         return [
             (cell[0], cell[1], number(cell[2]))

@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From what the nodes collected to figures, and from figures to observations that `localise`
-explains. Pure.
+"""Turn the readings of hosts into figures, and figures into observations for `localise`. Pure.
 
-A figure is only what really ran: a pair of which one end was late, dead, busy or gave no answer has
-none, and is never slow. Of several figures of one pass the best is believed, and figures of the
-second pass take the place of those of the first.
+A figure exists only for a measurement that ran: if one end was late, dead, busy or did not answer,
+the pair has no figure and is never slow. The best figure of a pass counts. Figures of the second
+pass replace figures of the first.
 """
 
 from __future__ import annotations
@@ -30,40 +29,40 @@ from .documents import (
 )
 from .observation import Observation
 
-#: What each host handed over after each pass, as it came.
+#: Undecoded readings of each host, one dictionary for each pass.
 Passes = Sequence[Mapping[str, Any]]
 #: Windows of a host: pings by plane, pairs by plane and round.
 Windows = Dict[Tuple[Any, ...], WindowReading]
 
-#: What `Observation.kind` can be, the deepest first: what comes first explains what comes after at
-#: the same place.
+#: Values of `Observation.kind`, root cause first: at the same place, an earlier kind explains a
+#: later one.
 KINDS = ("blocked", "mtu", "loss", "slow", "latency")
 
-#: Reasons for which iperf3 got no figure that leave open whether packets arrive at all.
+#: Reasons for a missing iperf3 figure that do not tell whether packets arrive.
 _SILENT = ("timeout", "no_route")
 
 
 class Leg(NamedTuple):
-    """One direction of one pair in one pass: data went from ``source`` to ``target``."""
+    """One direction of one pair in one pass; data flows from ``source`` to ``target``."""
 
     plane: str
     source: str
     target: str
     turn: int
-    #: bits/s at the receiver; None when there is no figure, and then why.
+    #: bits/s at the receiver; None without a figure (then ``reason`` says why).
     rate: Optional[float]
     retransmits: Optional[int] = None
-    #: The busier end's CPU time in percent of one core; None when iperf3 does not say.
+    #: CPU time of the busier end in percent of one core; None if iperf3 did not report it.
     cpu: Optional[float] = None
     reason: str = ""
     message: str = ""
-    #: Rounds that gave a figure; ``rate`` is the highest of them.
+    #: Number of rounds with a figure; ``rate`` is the highest of these.
     rounds: int = 0
 
 
 class Echo(NamedTuple):
-    """Pings from one host to another on a plane; ``big`` are those as large as the interface takes,
-    not to be fragmented.
+    """Pings from one host to another on a plane. ``big`` pings are as large as the interface's MTU
+    and must not be fragmented.
     """
 
     plane: str
@@ -79,8 +78,8 @@ class Echo(NamedTuple):
 
 
 class SeenHandshake(NamedTuple):
-    """Datagrams that one end of a pair sent and the other end counted, in a pass in which neither
-    got a figure; the most of all its rounds.
+    """Datagrams that one end of a pair sent and the other end counted, in a pass without a figure
+    for either direction. The maximum over all rounds.
     """
 
     plane: str
@@ -91,7 +90,7 @@ class SeenHandshake(NamedTuple):
 
 
 class Missed(NamedTuple):
-    """A planned measurement of a host that did not take place, and why."""
+    """A planned measurement of a host that did not take place, and the reason."""
 
     check: str
     plane: str
@@ -105,13 +104,13 @@ class Figures(NamedTuple):
     echoes: List[Echo]
     handshakes: List[SeenHandshake]
     missed: List[Missed]
-    #: Hosts that were to take part in a pass and of which nothing came back, with the reason where
-    #: there is one: {(turn, host): reason}.
+    #: Hosts that were planned for a pass and returned nothing: {(pass number, host): reason or
+    #: None}.
     silent: Dict[Tuple[int, str], str]
 
 
 def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
-    """All figures of the passes; readings that are not understood count as missing."""
+    """Collect all figures of the passes. Invalid readings count as missing."""
     found = Figures([], [], [], [], {})
     for turn, (plan, collected) in enumerate(zip(plans, passes), 1):
         readings = {host: _of_this_pass(plan, collected.get(host)) for host in plan["hosts"]}
@@ -127,8 +126,8 @@ def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
 
 
 def _believed(found: Figures) -> Figures:
-    """Of what several rounds of one pass say of a direction the best: what holds a measurement up
-    only ever makes it worse, and passes.
+    """Keep the best round of a pass for each direction: a temporary disturbance only ever lowers a
+    rate.
     """
     legs: Dict[Tuple[int, str, str, str], Leg] = {}
     for leg in found.legs:
@@ -138,7 +137,7 @@ def _believed(found: Figures) -> Figures:
             legs[leg.turn, leg.plane, leg.source, leg.target] = better._replace(
                 rounds=other.rounds + leg.rounds
             )
-    # A figure of one direction proves that packets arrive in both.
+    # A figure of one direction proves that packets arrive in both directions.
     met = {
         (leg.turn, leg.plane, end, other)
         for leg in legs.values()
@@ -156,8 +155,8 @@ def _believed(found: Figures) -> Figures:
 
 
 def _of_this_pass(plan: Plan, collected: Any) -> HostReadings:
-    """A host's readings, but none of another run's or pass's: whom it met then says nothing of the
-    partners it has now.
+    """Return the readings of a host if they belong to this run and pass. Readings of another run
+    were taken with other partners.
     """
     own = decode(HostReadings, collected)
     if own.get("run") in (None, plan["run"]) and own.get("pass") in (None, plan["pass"]):
@@ -197,7 +196,7 @@ def _windows(readings: HostReadings) -> Windows:
 
 
 def _trouble(window: Optional[WindowReading]) -> Optional[str]:
-    """Why a window gave nothing; None when it did."""
+    """Return the reason why a window has no result; None if it has one."""
     if window is None:
         return "it gave no answer"
     error = window.get("error")
@@ -271,7 +270,7 @@ def _gather_pairs(
             )
 
 
-#: A host of a pair and what it collected.
+#: A host of a pair and its readings.
 _End = Tuple[str, Optional[WindowReading]]
 
 
@@ -304,7 +303,7 @@ def _gather_pair(found: Figures, plane: str, turn: int, client: _End, server: _E
             sent, heard = (
                 (seen or WindowReading()).get("hello", HandshakeReading()) for seen in (own, window)
             )
-            # Silence is evidence only where one end spoke and the other could listen.
+            # Missing datagrams are evidence only if one end sent and the other end could receive.
             if heard.get("heard") or (sent.get("sent") and not heard.get("error")):
                 found.handshakes.append(
                     SeenHandshake(plane, source, target, turn, heard.get("heard", 0))
@@ -348,28 +347,28 @@ def _leg(plane: str, source: str, target: str, turn: int, reading: DirectionRead
 
 
 class Expected(NamedTuple):
-    """What a pair of a plane and link class must reach, in bits/s, and who says so; ``floor`` None:
-    nobody can say.
+    """The expected rate of pairs of a plane and link class, in bits/s, with its source. ``floor``
+    is None if there is no expectation.
     """
 
     floor: Optional[float]
-    #: What a healthy pair shows.
+    #: The rate of a healthy pair.
     usual: Optional[float]
     #: ``override``, ``fleet`` or ``table`` (the link's own speed).
     source: str
     detail: str
-    #: Whether iperf3 itself was the limit: one core busy on most pairs.
+    #: True if iperf3 itself was the limit: one CPU core busy on most pairs.
     cpu_limited: bool = False
-    #: What the best of a fleet show.
+    #: The rate that the best pairs of the fleet reach.
     best: Optional[float] = None
 
 
-#: Plane and the slower end's link speed in bits/s (None: not known).
+#: Plane, and link speed of the slower end in bits/s (None: unknown).
 LinkClass = Tuple[str, Optional[float]]
 
 
 def link_classes(plan: Plan) -> Dict[Tuple[str, str], Optional[float]]:
-    """The link speed of each plane and host, in bits/s."""
+    """Link speed by plane and host, in bits/s."""
     return {
         (plane["name"], host): number(member.get("speed"), 0) or None
         for plane in plan["planes"]
@@ -384,11 +383,11 @@ def class_of(speeds: Mapping[Tuple[str, str], Optional[float]], leg: Leg) -> Lin
 
 
 def expectations(plan: Plan, legs: Iterable[Leg]) -> Dict[LinkClass, Expected]:
-    """What is expected by plane and link class: the operator's word, else what the fleet shows,
-    else the link's speed.
+    """Expected rate by plane and link class: the operator's minimum, else the fleet's figures, else
+    the link speed.
 
-    Suspects are most of a second pass, so it says nothing about what is usual, and counts only
-    where there is nothing else.
+    A second pass measures mostly suspects, so its figures set the expectation only if there is no
+    figure of the first pass.
     """
     speeds = link_classes(plan)
     by_class: Dict[LinkClass, List[Leg]] = {}
@@ -429,29 +428,31 @@ def _expected(speed: Optional[float], legs: Sequence[Leg], minimum: Optional[flo
 
 
 def _usual(rates: Sequence[float], speed: Optional[float]) -> Tuple[float, float]:
-    """What a healthy pair shows, and the spread of those that are healthy: the upper half."""
+    """Return the rate of a healthy pair, and the spread of the upper half of the pairs."""
     usual, healthy = quantile(rates, 0.75), [rate for rate in rates if rate >= quantile(rates, 0.5)]
     attained = [rate for rate in rates if speed and rate >= rules.LINK_SHARE * speed]
-    # Where most are bad the quartile is bad too; that several reach the link's speed shows what is
-    # possible here.
+    # If most pairs are bad, the quartile is bad too; several pairs at link speed prove what is
+    # possible.
     if len(attained) >= 2 and quantile(attained, 0.5) > usual:
         usual, healthy = quantile(attained, 0.5), attained
     return usual, MAD_TO_DEVIATION * quantile(sorted(abs(rate - usual) for rate in healthy), 0.5)
 
 
 def _can_be_compared(legs: Sequence[Leg]) -> bool:
-    """Whether these are enough, and not all of one host, which would be held against itself."""
+    """True if there are enough pairs, and no host is part of all of them (it would be its own
+    reference).
+    """
     ends = [{leg.source, leg.target} for leg in legs]
     return len(ends) >= rules.LEAST_FIGURES and not set.intersection(*ends)
 
 
 def is_busy(leg: Leg) -> bool:
-    """Whether iperf3 itself was the limit."""
+    """True if iperf3 itself was the limit."""
     return leg.cpu is not None and leg.cpu >= rules.CPU_LIMIT
 
 
 def quantile(ordered: Sequence[float], share: float) -> float:
-    """The quantile of sorted numbers, between the two nearest."""
+    """The quantile of sorted numbers, interpolated between the two nearest."""
     place = share * (len(ordered) - 1)
     below = int(place)
     above = min(below + 1, len(ordered) - 1)
@@ -459,19 +460,20 @@ def quantile(ordered: Sequence[float], share: float) -> float:
 
 
 def rate_text(rate: float) -> str:
-    """A rate in the unit people use for links."""
+    """Format a rate in Gbit/s, or in Mbit/s below 1 Gbit/s."""
     return f"{rate / 1e9:.1f} Gbit/s" if rate >= 1e9 else f"{rate / 1e6:.1f} Mbit/s"
 
 
 # ---- observations ----
 
-#: What a family of observations is keyed by, so that a later pass replaces an earlier one.
+#: The key of a family of observations: an observation of a later pass replaces one with the same
+#: key.
 Key = Tuple[str, str, str]
 
 
 class Observed(NamedTuple):
-    """Observations by family. ``echo``: pings that get lost; ``size``: big ones; ``delay``: slow
-    ones; ``rate``: iperf3.
+    """Observations by family: ``echo`` (lost pings), ``size`` (large pings), ``delay`` (slow pings)
+    and ``rate`` (iperf3).
     """
 
     echo: Dict[Key, Observation]
@@ -480,7 +482,7 @@ class Observed(NamedTuple):
     rate: Dict[Key, Observation]
 
     def echo_between(self, plane: str, host: str, other: str) -> Optional[Observation]:
-        """The pings between two hosts on a plane, in whichever order they are named."""
+        """The key for pings between two hosts on a plane, independent of their order."""
         first, second = sorted((host, other))
         return self.echo.get((plane, first, second))
 
@@ -488,14 +490,14 @@ class Observed(NamedTuple):
 def observe(
     plan: Plan, figures: Figures, expected: Mapping[LinkClass, Expected], turn: int
 ) -> Observed:
-    """What the figures of one pass say."""
+    """The observations that the figures of one pass give."""
     observed = Observed({}, {}, {}, {})
     echoes = [echo for echo in figures.echoes if echo.turn == turn]
-    # Of a second pass, suspects are most: what is usual only the first can say.
+    # A second pass measures mostly suspects; only the first pass shows the usual delay.
     usual = usual_delays([echo for echo in figures.echoes if echo.turn == 1] or echoes)
     _observe_pings(observed, plan, echoes, usual)
     _observe_rates(observed, plan, [leg for leg in figures.legs if leg.turn == turn], expected)
-    # Only where there is no figure does it matter whether anything arrived.
+    # Arrived datagrams matter only where there is no rate.
     for handshake in figures.handshakes:
         key = (handshake.plane, handshake.source, handshake.target)
         if handshake.turn == turn and key not in observed.rate:
@@ -513,9 +515,10 @@ def observe(
 
 
 def united(first: Observed, second: Observed, gone: Iterable[str]) -> Observed:
-    """Both passes in one: what the second measured again takes the place of what the first says,
-    but no figure is given up because nothing arrives any more. That hosts which are ``gone`` since
-    were well in the first pass says nothing of a plane on which the second tried them.
+    """Merge both passes: an observation of the second pass replaces the one of the first, except
+    that a pair that only lost its connection keeps its rate. For hosts that are ``gone`` in the
+    second pass, good observations of the first pass are dropped on each plane that the second pass
+    measured.
     """
     both = Observed(*(dict(family) for family in first))
     lost = set(gone)
@@ -585,15 +588,15 @@ def _observe_pings(
         observed.echo[key] = _seen(key, kind, received / sent)
         if not received:
             continue
-        # A packet that is larger than the other end takes says nothing about the way; that is for
-        # the plan to tell.
+        # A packet larger than the other end's MTU says nothing about the path; the plan reports
+        # different MTUs.
         big = [echo for echo in several if echo.big_sent and _fits(mtus, echo)]
         if big:
             arrived, tried = (
                 sum(echo.big_received for echo in big),
                 sum(echo.big_sent for echo in big),
             )
-            # Where small ones get lost too, big ones say nothing about the size.
+            # If small packets get lost too, lost large packets say nothing about the MTU.
             if arrived or not kind:
                 observed.size[key] = _seen(key, "" if arrived else "mtu", arrived / tried)
         delay = _delay(several)
@@ -609,8 +612,8 @@ def _seen(key: Key, kind: str, left: float) -> Observation:
 
 
 def _delay(echoes: Sequence[Echo]) -> Optional[float]:
-    """The pair's median round trip in ms: the better of both ends' words, since a busy end delays
-    its own pings.
+    """The median round trip of a pair in ms: the lower of both ends' figures, since a busy end
+    delays its own pings.
     """
     delays = [echo.p50_ms for echo in echoes if echo.p50_ms is not None]
     return min(delays) if delays else None
@@ -622,8 +625,8 @@ def _fits(mtus: Mapping[Tuple[str, str], Optional[int]], echo: Echo) -> bool:
 
 
 def latency_limits(plan: Plan, usual: Mapping[str, float]) -> Dict[str, float]:
-    """The longest median round trip that is accepted, in ms by plane: the operator's word, or what
-    is well beyond the usual.
+    """The highest accepted median round trip in ms by plane: the operator's maximum, or far above
+    the usual.
     """
     limit = number(plan["options"].get("ping_mesh", {}).get("maximum_latency"), 0)
     return {
@@ -633,7 +636,7 @@ def latency_limits(plan: Plan, usual: Mapping[str, float]) -> Dict[str, float]:
 
 
 def usual_delays(echoes: Iterable[Echo]) -> Dict[str, float]:
-    """The median of the pairs' round trips in ms, by plane."""
+    """The median round trip of all pairs in ms, by plane."""
     delays: Dict[str, List[float]] = {}
     for key, several in _by_pair(echoes).items():
         delay = _delay(several)
@@ -653,7 +656,7 @@ def _observe_rates(
         if among is None or among.floor is None or among.usual is None:
             continue
         bad = leg.rate < among.floor
-        # The link's speed is no measure of what one core can do.
+        # The link speed does not tell what one CPU core can reach.
         if bad and among.source == "table" and (among.cpu_limited or is_busy(leg)):
             continue
         left = min(1.0, leg.rate / among.usual) if among.usual else 1.0

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From the figures of a mesh to what is wrong: a result of each check for each host, and findings
-about what lies between hosts. Pure.
+"""Judge the figures of a mesh: one result for each check and host, and findings about links and
+paths between hosts. Pure.
 
-A host is only at fault by figures with at least two healthy partners. What lies between hosts (a
-link, a path from rack to rack) is nobody's fault here: it is a finding of the run.
+A host is faulty only if figures with at least two healthy partners show it. A fault between hosts
+(a link, a path between racks) is a finding of the run and of no host.
 """
 
 from __future__ import annotations
@@ -57,18 +57,16 @@ __all__ = ["CHECKS", "Judged", "judge", "planned", "second_pass"]
 
 
 class Judged(NamedTuple):
-    """What a mesh run says. ``results`` by host; ``findings`` of the run, with the check that found
-    them.
-    """
+    """The verdict on a mesh run: ``results`` by host, and ``findings`` of the run with their check."""
 
     results: Dict[str, List[CheckResult]]
     findings: List[Tuple[str, Finding]]
-    #: What goes into the run document.
+    #: The member ``mesh`` of the run document.
     document: MeshDocument
 
 
 def judge(plans: Sequence[Plan], passes: Passes) -> Judged:
-    """Judge one or two passes; ``passes`` holds what each pass's hosts collected, in the order of
+    """Judge one or two passes. ``passes`` holds the readings of each pass by host, in the order of
     the plans.
     """
     view = View(plans, passes)
@@ -85,7 +83,7 @@ def judge(plans: Sequence[Plan], passes: Passes) -> Judged:
 
 
 def planned(plan: Plan) -> Judged:
-    """What would run, as check mode tells it."""
+    """The results for check mode: the planned checks of each host."""
     view = View([plan], [{}])
     results: Dict[str, List[CheckResult]] = {}
     for host in plan["hosts"]:
@@ -121,8 +119,8 @@ def planned(plan: Plan) -> Judged:
 
 
 def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str, str]]:
-    """Pairs (plane, host, host) whose measurement would confirm or clear what the first pass
-    suspects.
+    """Pairs (plane, host, host) whose measurement would confirm or clear the suspects of the first
+    pass.
     """
     view = View([plan], [readings])
     wanted: Dict[Tuple[str, str, str], None] = {}
@@ -136,7 +134,7 @@ def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str,
 
 # ---- hosts ----
 
-#: Code and action by kind and, for what is slow, by direction.
+#: Code and action by kind; for slow rates by kind and direction.
 _CODES = {
     ("blocked", "both"): ("no_path", "drain_node"),
     ("loss", "both"): ("packet_loss", "drain_node"),
@@ -153,7 +151,7 @@ def _code(kind: str, direction: str) -> Tuple[str, str]:
 
 
 def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckResult]:
-    """The host's result of each check that was planned for it."""
+    """The result of each check that was planned for the host."""
     results = []
     for check in view.plan["checks"]:
         findings = _planned_findings(view, host, check)
@@ -171,7 +169,7 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
             )
             for one in own
         ]
-        # A fact that figures of both checks show stands with both.
+        # A cause that figures of both checks show is a finding of both checks.
         findings += [finding for one, finding in said if check in one.checks]
         grave = [one for one, finding in said if finding.status in (UNKNOWN, FAIL)]
         findings += _unmeasured(
@@ -198,7 +196,7 @@ def _not_planned(check: str) -> str:
 
 
 def _planned_findings(view: View, host: str, check: str) -> List[Finding]:
-    """What the plan already said of the host: what left it out, a clock that is off."""
+    """Findings of the planning stage about the host: exclusions, and a clock that is off."""
     said = [
         Finding.from_dict(one["finding"])
         for one in view.plan["left_out"]
@@ -231,10 +229,10 @@ def _node_finding(view: View, one: Explained) -> Finding:
 
 
 def _status(view: View, one: Explained) -> str:
-    """How bad a cause is once it is known where it lies."""
+    """The status of a cause whose place is known."""
     if one.is_weak:
         return UNKNOWN
-    # What takes long is only a failure where the operator says what is too long.
+    # High latency fails only against a maximum that the operator set.
     return (
         WARN
         if one.kind == "latency" and not view.plan["options"].get(PING, {}).get("maximum_latency")
@@ -253,7 +251,7 @@ def _firewall_code(one: Explained) -> str:
 
 
 def _undecided(view: View, one: Explained) -> Finding:
-    """Too little evidence to name anyone."""
+    """The finding of an undecided cause: the evidence does not single out a host."""
     cause = one.cause
     names = list(cause.nodes)
     who = (
@@ -291,7 +289,7 @@ def _undecided(view: View, one: Explained) -> Finding:
             f"{nothing(one)} gets through on {cause.plane or 'any plane'}; "
             f"{firewall_words(view, one)}"
         )
-    # What is a warning at most when it is decided is none the worse for being undecided.
+    # A cause that warns at most when decided is not worse when undecided.
     return Finding(
         code,
         WARN if _status(view, one) == WARN else UNKNOWN,
@@ -305,8 +303,8 @@ def _undecided(view: View, one: Explained) -> Finding:
 def _unmeasured(
     view: View, host: str, check: str, grave: Sequence[Explained], said: bool
 ) -> List[Finding]:
-    """A host of which something was not measured on some plane has not passed, unless that is said
-    already: by ``grave`` causes of the plane, or of the host as a whole (``said``).
+    """Findings about missing measurements: a host with a missing measurement on a plane does not
+    pass, unless ``grave`` causes of the plane or of the host (``said``) already explain it.
     """
     silent = [reason for (_turn, name), reason in view.figures.silent.items() if name == host]
     if silent and view.planned_on(host, check) and not grave and not said:
@@ -365,7 +363,7 @@ def _pings_missing(view: View, host: str, plane: str) -> List[Finding]:
 
 
 def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
-    """What there is no rate of, and rates that nothing can be held against."""
+    """Findings about pairs without a rate, and about rates without an expectation."""
     sides = {"it sends": [], "it receives": []}  # type: Dict[str, List[Leg]]
     for leg in view.legs_at(host):
         if leg.plane == plane:
@@ -428,8 +426,8 @@ def _and_excused(words: str, excused: int) -> str:
 
 
 def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool]:
-    """The host's rates as measurements and in words, and whether there are any; what is others'
-    fault is no figure of its own.
+    """The rates of a host as measurements and as text, and whether there are any. Rates that the
+    fault of another part explains are left out.
     """
     measurements, words = [], []
     legs = [leg for leg in view.legs_at(host) if leg.rate is not None]
@@ -460,7 +458,7 @@ def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool
 
 
 def _measured_pings(view: View, host: str) -> Tuple[List[Measurement], str, bool]:
-    """The host's pings, likewise."""
+    """The pings of a host as measurements and as text, and whether there are any."""
     measurements: List[Measurement] = []
     echoes = view.echoes_at(host)
     mine = [echo for echo in echoes if not view.is_not_its_own(host, echo)]
@@ -494,7 +492,9 @@ def _pairs_of(figures: Iterable[Any]) -> Set[Tuple[str, ...]]:
 
 
 def _run_finding(view: View, one: Explained) -> Finding:
-    """A link between two hosts or a path between two groups: both ends are well with others."""
+    """Findings about links between two hosts and paths between two groups, whose ends are good
+    elsewhere.
+    """
     cause = one.cause
     code = f"slow_{cause.scope}" if one.kind == "slow" else _code(one.kind, "both")[0]
     if one.kind == "slow":
@@ -509,7 +509,7 @@ def _run_finding(view: View, one: Explained) -> Finding:
         else "the hosts at both ends are fine elsewhere"
     )
     message = f"{what}, {fine}"
-    # One slow measurement of a pair may have been held up, and is no reason to fail a run.
+    # A single slow measurement of a pair may be a temporary disturbance and does not fail a run.
     once = cause.scope == "link" and one.kind == "slow" and max(map(view.times_bad, cause.bad)) < 2
     status = WARN if one.repeated is False or once else _status(view, one)
     action = "watch" if status == WARN else "fix_configuration"
@@ -525,7 +525,9 @@ def _run_finding(view: View, one: Explained) -> Finding:
 
 
 def _fleet_findings(view: View) -> List[Tuple[str, Finding]]:
-    """A fleet that is evenly slow has no outliers, but the links' speed tells."""
+    """Findings about a plane whose pairs are all slow: there are no outliers, but the link speed is
+    higher.
+    """
     found = [
         _below_link_speed(plane, speed, expected) if speed else _uneven(plane, expected)
         for (plane, speed), expected in sorted(view.expected.items(), key=str)
@@ -554,7 +556,7 @@ def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[
 
 
 def _uneven(plane: str, expected: Expected) -> Optional[Finding]:
-    """Without the links' speed, that some pairs are much better than most is all there is."""
+    """Findings about a plane of unknown link speed where some pairs are much faster than most."""
     if (
         not expected.best
         or expected.usual is None
@@ -608,8 +610,8 @@ def _cause(view: View, one: Explained) -> MeshCause:
 
 
 def _matrices(view: View) -> List[Matrix]:
-    """Figures by plane as cells ``[from, to, value]``, numbers of hosts in ``hosts``; the last
-    pass's figure, null where there is none.
+    """Figures by plane as cells ``[from, to, value]``; from and to are places in ``hosts``. The
+    figure of the last pass counts; null if there is none.
     """
     places = view.places
     matrices: List[Matrix] = []

@@ -3,11 +3,11 @@
 """Localise faults: find the smallest set of causes that explains all bad observations.
 
 Each part (an interface, or the path between two groups) counts its observations in three slots:
-sent, received, or undirected (pings). It is a hypothesis when at least 80 % of one slot is bad.
-Greedy cover: accept the hypothesis that explains most bad observations, remove these, repeat. A
-remaining bad pair whose two ends are good elsewhere is a link fault; every other remainder is
+sent, received, or undirected (pings). A part is a hypothesis if at least 80 % of one slot is bad.
+Greedy cover: accept the hypothesis that explains the most bad observations, remove these, repeat. A
+remaining bad pair whose two ends are good elsewhere is a link fault. Every other remainder is
 undecided, with the pairs to measure next. Rates and pings are never mixed: a good ping says nothing
-about a slow rate, nor the other way round.
+about a slow rate, and a good rate nothing about a lost ping.
 """
 
 from __future__ import annotations
@@ -34,59 +34,59 @@ from .retest import ELSEWHERE, PARTNERS, Pair, PartnerPool
 NODE, INTERFACE, LINK, PATH, UNDECIDED = SCOPES = ("node", "interface", "link", "path", "undecided")
 BOTH, TRANSMIT, RECEIVE, FORWARD = "both", "transmit", "receive", "forward"
 
-#: Healthy partners that a faulty node or interface is bad with at least, and nodes on either side of
-#: a faulty path at least.
+#: Minimum of healthy partners that see a faulty node or interface, and of nodes on each side of a
+#: faulty path.
 LEAST_PARTNERS = 2
-#: Share of good observations among those that a cause says should be bad.
+#: Maximum share of good observations among those that a hypothesis predicts to be bad.
 TOLERATED = 0.2
-#: Share of bad ones from which on a slot may go along with one that is bad throughout, or looks
-#: like more than a few bad links.
+#: Minimum share of bad observations for a slot to join a hypothesis, or for an interface with bad
+#: links to be doubted.
 HALF = 0.5
-#: Bad links of one interface in one slot from which on the interface itself is doubted.
+#: Minimum of bad links in one slot for the interface itself to be doubted.
 MANY_LINKS = 3
-#: Interfaces, or paths, that may look so bad by chance in a whole run for one of them still to be
-#: believed.
+#: Expected number of interfaces, or paths, of a run that look this bad by chance; above it a
+#: hypothesis is rejected.
 BY_CHANCE = 0.05
-#: Partners of each interface where a node is suspected on several of them.
+#: Partners for each interface of a node that is suspected on several interfaces.
 PARTNERS_EACH = 2
-#: Pairs that are proposed where nobody is proven good.
+#: Pairs to propose where no node is proven good.
 FRESH_PAIRS = 8
 
 
 class Cause(NamedTuple):
-    """What is broken, or between whom it is undecided."""
+    """A localised fault, or the nodes among which the fault is undecided."""
 
-    #: node, interface, link, path or undecided.
+    #: ``node``, ``interface``, ``link``, ``path`` or ``undecided``.
     scope: str
-    #: One for a node or an interface, two for a link, the candidates where undecided, none for a
+    #: One name for a node or an interface, two for a link, all candidates if undecided, empty for a
     #: path.
     nodes: Tuple[str, ...]
-    #: None: every plane the node was seen on.
+    #: None: every plane on which the node was measured.
     plane: Optional[str]
-    #: both, transmit or receive of a node or interface; both or forward (from the first to the
-    #: second) of a link or path.
+    #: ``both``, ``transmit`` or ``receive`` for a node or interface; ``both`` or ``forward`` (first
+    #: to second) for a link or path.
     direction: str
-    #: Of a path: its two groups; `ELSEWHERE` stands for all others.
+    #: The two groups of a path; `ELSEWHERE` stands for all other groups.
     groups: Tuple[str, ...]
-    #: What it explains.
+    #: The bad observations that the cause explains.
     bad: Tuple[Observation, ...]
-    #: The healthy nodes that saw it; of a link some of those with which its ends are good.
+    #: The healthy nodes that measured the fault; for a link, nodes with which its ends are good.
     partners: Tuple[str, ...]
-    #: Good ones that speak against it.
+    #: Good observations that contradict the cause.
     against: Tuple[Observation, ...]
-    #: Pairs (plane, one, other) whose measurement would decide what is undecided.
+    #: Pairs (plane, node, node) to measure next in order to decide.
     further: Tuple[Tuple[str, str, str], ...]
 
 
 _OUT, _IN, _ANY = range(3)
 _OPPOSITE = (_IN, _OUT, _ANY)
 _SLOTS = ((0, 1, 2), (0, 1), (0, 2), (1, 2), (0,), (1,), (2,))
-#: Of candidates that explain equally much, a path comes before the nodes on it.
+#: Among hypotheses that explain equally much, a path comes before the nodes on it.
 _RANKS = {PATH: 0, UNDECIDED: 1, INTERFACE: 2}
 
 
 class _FabricPart:
-    """An interface or a path with the numbers of its observations by slot."""
+    """An interface or a path, with the indices of its observations by slot."""
 
     __slots__ = ("scope", "plane", "names", "bad", "good")
 
@@ -97,14 +97,14 @@ class _FabricPart:
 
 
 class _Hypothesis(NamedTuple):
-    """A part that may be faulty: how much it would explain, in which slots, seen by which partners."""
+    """A part that may be faulty: the gain if accepted, its bad slots, and the partners that see it."""
 
     part: _FabricPart
     scope: str
     gain: int
     slots: Tuple[int, ...]
     partners: Tuple[str, ...]
-    #: Where undecided: the nodes that were seen on this path only.
+    #: If undecided: the nodes that were measured only across this path.
     candidates: Tuple[str, ...] = ()
 
     @property
@@ -116,8 +116,8 @@ class _Hypothesis(NamedTuple):
 
 
 def localise(observations: Sequence[Observation], groups: Mapping[str, str]) -> List[Cause]:
-    """The fewest causes that explain the bad observations, and what stays undecided. ``groups``: a
-    node's rack or the like.
+    """Return the smallest set of causes that explains the bad observations, including undecided
+    causes. ``groups``: the rack (or similar) of each node.
     """
     localiser = _Localiser([one for one in observations if one.source != one.target], groups)
     if not localiser.bad:
@@ -133,29 +133,29 @@ def localise(observations: Sequence[Observation], groups: Mapping[str, str]) -> 
 
 
 class _Localiser:
-    """The observations, indexed, and the hypotheses that hold so far."""
+    """The indexed observations, and the hypotheses accepted so far."""
 
     def __init__(self, observations: List[Observation], groups: Mapping[str, str]) -> None:
         self.seen, self.groups = observations, groups
         self.bad = [number for number, one in enumerate(observations) if one.bad]
         self.ports: Dict[Tuple[str, str], _FabricPart] = {}
         self.routes: Dict[Tuple[str, str, str], _FabricPart] = {}
-        #: How many observations there are, by plane and whether directed.
+        #: Number of observations by plane and directedness.
         self.totals: Dict[Tuple[str, bool], int] = {}
-        #: The bad ones that no interface or path could explain: the scattered ones. None
-        #: while that is not known.
+        #: Number of bad observations that no interface or path can explain, by plane and
+        #: directedness; None until known.
         self.scattered: Optional[Dict[Tuple[str, bool], int]] = None
         self.groups_of: Dict[str, Set[str]] = {}
         self.ports_on: Dict[str, int] = {}
         self._index()
-        #: By observation, how many hypotheses explain it.
+        #: Number of accepted hypotheses that explain each observation.
         self.cover = [0] * len(observations)
         self.hypotheses: List[_Hypothesis] = []
         self.faulty: Set[Tuple[str, str]] = set()
         self.faulty_slots: Set[Tuple[str, str, int]] = set()
-        #: By plane, node and slot: the groups of those it is good with and of those it is bad with.
+        #: By plane, node and slot: groups of the nodes with good observations, and with bad ones.
         self._met_groups: Dict[Tuple[str, str, int], Tuple[Set[str], Set[str]]] = {}
-        #: What no hypothesis explains: by link, and with the ends that it may be.
+        #: Unexplained observations: by link, and by observation the ends that may be faulty.
         self._links: Dict[Tuple[str, str, str], List[int]] = {}
         self._doubts: Dict[int, Tuple[str, ...]] = {}
         self._partners: Optional[PartnerPool] = None
@@ -185,7 +185,7 @@ class _Localiser:
                     self.routes[key].good[slot].append(number)
 
     def _routes(self, one: Observation) -> List[Tuple[Tuple[str, str, str], int]]:
-        """The paths an observation went over, and in which slot it is there."""
+        """The paths that an observation crossed, each with the observation's slot."""
         source, target = self.groups.get(one.source), self.groups.get(one.target)
         if not source or not target or source == target:
             return []
@@ -207,8 +207,8 @@ class _Localiser:
     # ---- hypotheses ----
 
     def accept_hypotheses(self) -> None:
-        """Accept what explains most until nothing can be accepted. A hypothesis that would not be
-        accepted after all others is banned, and the cover starts again.
+        """Accept the hypothesis with the largest gain until none qualifies. A hypothesis that no
+        longer qualifies beside the others is banned, and the cover starts again.
         """
         may_explain = {
             number
@@ -232,7 +232,7 @@ class _Localiser:
                 hypothesis for hypothesis, again in zip(self.hypotheses, standing) if again is None
             ]
             if not fallen:
-                # By now some of the partners may be faulty themselves.
+                # Some partners may have turned out faulty since the hypothesis was accepted.
                 self.hypotheses = [
                     hypothesis._replace(partners=again.partners)
                     for hypothesis, again in zip(self.hypotheses, standing)
@@ -261,7 +261,7 @@ class _Localiser:
         for number, part in enumerate(parts):
             self._put(heap, number, self._weigh(part))
         while heap:
-            # Hypotheses that explain equally much are accepted together: a name gives no precedence.
+            # Accept hypotheses of equal rank together, so that the order of names has no effect.
             first, together = heap[0][0], []
             while heap and heap[0][0] == first:
                 _rank, number = heapq.heappop(heap)
@@ -292,8 +292,8 @@ class _Localiser:
     def _weigh(
         self, part: _FabricPart, own: FrozenSet[int] = frozenset(), least: int = LEAST_PARTNERS
     ) -> Optional[_Hypothesis]:
-        """The hypothesis that a part is faulty, by what no other explains; ``own``: what is already
-        counted as explained by it.
+        """The hypothesis that a part is faulty, from observations that no other hypothesis
+        explains. ``own``: observations that this hypothesis already explains.
         """
         cover = self.cover
         bad = [[number for number in slot if cover[number] == (number in own)] for slot in part.bad]
@@ -315,7 +315,7 @@ class _Localiser:
     def _healthy_partners(
         self, port: _FabricPart, slots: Sequence[int], bad: Sequence[Sequence[int]]
     ) -> Tuple[str, ...]:
-        """The healthy partners with whom the interface is bad."""
+        """The healthy partners of the interface's bad observations."""
         node, found = port.names[0], set()
         for slot in slots:
             for number in bad[slot]:
@@ -329,8 +329,8 @@ class _Localiser:
         return tuple(sorted(found))
 
     def _proven(self, plane: str, node: str, slot: int, without: str) -> bool:
-        """Whether a node is not faulty in this slot, and good in it with another node that is not
-        faulty.
+        """True if a node is not faulty in this slot and has a good observation there with another
+        healthy node.
         """
         return (plane, node, slot) not in self.faulty_slots and next(
             self._good_with(plane, node, slot, without), None
@@ -345,8 +345,8 @@ class _Localiser:
     def _weigh_path(
         self, route: _FabricPart, gain: int, slots: Tuple[int, ...], numbers: List[int]
     ) -> Optional[_Hypothesis]:
-        """A path is faulty by pairs of which both ends are good elsewhere; where ends were not seen
-        elsewhere it may be the path or them.
+        """The hypothesis that a path is faulty: both ends of its bad pairs are good elsewhere. If
+        some ends were not measured elsewhere, the path or these ends are faulty (undecided).
         """
         everything = [self.seen[number] for number in numbers]
         if not self._several(route, everything) or not self._not_by_chance(route, slots, numbers):
@@ -379,8 +379,8 @@ class _Localiser:
                 slots,
                 tuple(sorted({node for one in sure for node in (one.source, one.target)})),
             )
-        # Only where the doubtful ends are all that this rests on: a node that is bad elsewhere too is
-        # bad itself.
+        # Undecided only if every bad pair has such an end: a node that is bad elsewhere too is
+        # itself faulty.
         if self._several(route, possible) and len(possible) == len(numbers):
             proven = {node for one in possible for node in (one.source, one.target)} - unseen
             return _Hypothesis(
@@ -389,7 +389,7 @@ class _Localiser:
         return None
 
     def _elsewhere(self, route: _FabricPart, node: str, slot: int) -> Optional[bool]:
-        """Whether a node is good off the path; None when it was not seen there."""
+        """Whether a node is good away from the path; None if it was not measured there."""
         key = (route.plane, node, slot)
         if key in self.faulty_slots:
             return False
@@ -411,8 +411,8 @@ class _Localiser:
         return met
 
     def _several(self, route: _FabricPart, pairs: Sequence[Observation]) -> bool:
-        """At least two nodes on either side; then two of the pairs have no node in common. An
-        uplink is bad to two groups.
+        """True if the bad pairs have at least two nodes on each side, so that two pairs share no
+        node. An uplink must be bad to two groups.
         """
         sides: Tuple[Set[str], Set[str]] = (set(), set())
         for one in pairs:
@@ -430,10 +430,10 @@ class _Localiser:
     def _not_by_chance(
         self, part: _FabricPart, slots: Sequence[int], numbers: Sequence[int]
     ) -> bool:
-        """Whether this is more than the bad pairs that are scattered over the plane would give one
-        of all interfaces or paths by chance.
+        """True if random scatter of the plane's bad pairs over all interfaces, or paths, is
+        unlikely to look this bad.
 
-        Of thousands of paths with two measured pairs each, some have both bad.
+        Of thousands of paths with two measured pairs each, some have two bad pairs by chance.
         """
         if self.scattered is None:
             return True
@@ -466,7 +466,9 @@ class _Localiser:
         return tuple(self.seen[number] for number in sorted(set(numbers)))
 
     def nodes(self) -> List[Cause]:
-        """Faulty interfaces; a node where all that it has are faulty, in the same direction."""
+        """The causes of faulty interfaces; a node if all of its interfaces are faulty in the same
+        direction.
+        """
         planes: Dict[str, List[str]] = {}
         for plane, node in self.ports:
             planes.setdefault(node, []).append(plane)
@@ -489,8 +491,8 @@ class _Localiser:
     def _everywhere(
         self, node: str, planes: Sequence[str], hypotheses: List[_Hypothesis]
     ) -> List[_Hypothesis]:
-        """The hypotheses about a node on every plane it has; on the planes where none is accepted yet,
-        one partner is enough now.
+        """The hypotheses about a node on each of its planes. On a plane without an accepted
+        hypothesis, one partner is enough now.
         """
         missing = set(planes) - {hypothesis.part.plane for hypothesis in hypotheses}
         more = [self._weigh(self.ports[(plane, node)], least=1) for plane in sorted(missing)]
@@ -503,7 +505,7 @@ class _Localiser:
         return found
 
     def _direction(self, hypothesis: _Hypothesis) -> Optional[str]:
-        """The direction in which an interface is bad; None when one of them was not seen."""
+        """The bad direction of an interface; None if one direction was not measured."""
         port = hypothesis.part
         for slot, other, word in ((_OUT, _IN, TRANSMIT), (_IN, _OUT, RECEIVE)):
             if slot in hypothesis.slots and other not in hypothesis.slots:
@@ -570,8 +572,8 @@ class _Localiser:
         return causes
 
     def sort_what_is_left(self) -> None:
-        """What nothing explains yet lies on a link when both its ends are good elsewhere; otherwise
-        it is one of them, or the link.
+        """Sort the unexplained observations: a link fault if both ends are good elsewhere,
+        otherwise undecided.
         """
         left = [number for number in self.bad if not self.cover[number]]
         doubted = self._doubted(left)
@@ -598,7 +600,9 @@ class _Localiser:
         return self._proven(one.plane, node, _slot(one, node), _other(one, node))
 
     def _doubted(self, left: Sequence[int]) -> Set[Tuple[str, str, int]]:
-        """Slots of interfaces with so many bad links that the interface itself may come and go."""
+        """Slots of interfaces with so many bad links that the interface itself may fail
+        intermittently.
+        """
         partners: Dict[Tuple[str, str, int], Set[str]] = {}
         counts: Dict[Tuple[str, str, int], int] = {}
         for number in left:
@@ -664,8 +668,8 @@ class _Localiser:
         )
 
     def undecided(self) -> List[Cause]:
-        """One for those candidates that an observation lies between, or one that they share; the
-        same candidates on several planes are one.
+        """Merge undecided observations that share a candidate into one cause. Equal candidates on
+        several planes are one cause.
         """
         parts = {
             key: key
@@ -730,8 +734,8 @@ class _Localiser:
         )
 
     def _decide(self, plane: str, nodes: Sequence[str]) -> Tuple[Pair, ...]:
-        """Pairs that would tell the candidates apart: each with proven-good partners, or else
-        whatever was not measured yet.
+        """Pairs whose measurement would tell the candidates apart: each candidate with known-good
+        partners, or else pairs not measured yet.
         """
         pool = self._partner_pool()
         pairs = [
@@ -759,8 +763,8 @@ class _Localiser:
 def _consistent(
     bad: Sequence[Sequence[int]], good: Sequence[Sequence[int]]
 ) -> Tuple[int, Tuple[int, ...]]:
-    """The slots that together are bad nearly throughout and hold most of the bad ones: how many
-    more bad than good, and the slots, if any.
+    """Find the slots that together are at least 80 % bad and hold the most bad observations.
+    Returns the number of bad minus good observations, and the slots (empty if none qualify).
     """
     most = gain = 0
     found: Tuple[int, ...] = ()
@@ -787,7 +791,7 @@ def _ends(one: Observation) -> Tuple[str, str]:
 
 
 def crosses(names: Tuple[str, ...], source: Optional[str], target: Optional[str]) -> bool:
-    """Whether something from one group to another goes over a path, whichever way."""
+    """True if traffic between the two groups crosses the path, in either direction."""
     if not source or not target or source == target:
         return False
     wild = names.count(ELSEWHERE)
@@ -802,9 +806,9 @@ def crosses(names: Tuple[str, ...], source: Optional[str], target: Optional[str]
 def follow_up(
     causes: Sequence[Cause], observations: Sequence[Observation], groups: Mapping[str, str]
 ) -> List[Pair]:
-    """The pairs of the second pass: suspects with proven-good partners, suspect links again, fresh
-    pairs across suspect paths and within. Of a node that may be well the bad pairs count as suspect
-    links.
+    """The pairs of the second pass: suspects with known-good partners, suspect links again, and new
+    pairs across and within the groups of suspect paths. For an undecided single node with good
+    observations, its bad pairs count as suspect links.
 
     Partners are spread so that the pairs fit into few rounds.
     """
@@ -819,7 +823,7 @@ def follow_up(
         for cause in causes
         if cause.scope == LINK
     ]
-    # Other partners would clear the node and leave its bad pairs as they are.
+    # Other partners would clear the node but not explain its bad pairs.
     for cause in (
         cause
         for cause in causes
@@ -852,8 +856,8 @@ def follow_up(
 def _doubtful_paths(
     causes: Sequence[Cause], observations: Sequence[Observation], groups: Mapping[str, str]
 ) -> Set[Pair]:
-    """Paths with several bad links and hardly a good one: too few for a path fault, and too many
-    to be sure that it is the links.
+    """Paths with several bad links and almost no good one: too few observations for a path fault,
+    too many bad links for separate link faults.
     """
     bad: Dict[Pair, Set[Tuple[str, str]]] = {}
     families: Set[bool] = set()
@@ -886,10 +890,10 @@ def _named_first(groups: Tuple[str, ...]) -> Tuple[str, str]:
 def repeated(
     cause: Cause, second: Sequence[Observation], groups: Optional[Mapping[str, str]] = None
 ) -> Optional[bool]:
-    """Whether the second pass saw the cause again: False when at least half of what should be bad
-    was good, None when nothing of it was measured.
+    """Whether the second pass confirmed the cause: False if at least half of the predicted
+    observations were good, None if none was measured.
 
-    A path is recognised by the ``groups`` of the nodes.
+    Paths are matched through the ``groups`` of the nodes.
     """
     families = {one.directed for one in cause.bad}
     seen = [
@@ -901,7 +905,7 @@ def repeated(
 
 
 def _predicts(cause: Cause, one: Observation, groups: Mapping[str, str]) -> bool:
-    """Whether an observation should be bad if the cause holds."""
+    """True if the cause predicts that the observation is bad."""
     if cause.plane not in (None, one.plane):
         return False
     if cause.groups:

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Who takes part in a mesh, on which planes, with which interfaces, by what the hosts said of
-themselves. Pure.
+"""Choose the members of a mesh: which hosts take part on which planes with which interfaces, from
+the hosts' facts. Pure.
 
-A plane is a network that hosts meet on: the interfaces of one name, or those that hosts name at one
-position of their lists. Whoever cannot take part is left out with a finding that says why; nobody
-is dropped in silence.
+A plane is a network that connects hosts: interfaces of the same name, or interfaces at the same
+position of the operator's lists. A host that cannot take part is excluded with a finding that gives
+the reason; no host is dropped silently.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ Facts = Optional[HostFacts]
 
 _TOOLS = {PING: "fping", IPERF: "iperf3"}
 
-#: Seconds a clock may differ from the fleet's median. NTP keeps clocks within milliseconds of each
-#: other, over the Internet too (README of chrony, "typical accuracy"); the difference is corrected
-#: for, so it says something of the host and not of the run.
+#: Seconds that a clock may differ from the fleet's median. NTP keeps clocks within milliseconds of
+#: each other, over the Internet too (README of chrony, "typical accuracy"). The plan corrects for
+#: the difference, so the finding is about the host and not about the run.
 CLOCK_OFFSET = 1.0
-#: Seconds of doubt about a clock beyond which its host might reach into others' rounds: all that
-#: there is between the traffic of two.
+#: Maximum uncertainty of a clock in seconds: the gap between two rounds. Beyond it the host might
+#: send during another pair's round.
 CLOCK_DOUBT = 1.0
 
-#: Interfaces of containers, virtual machines and tunnels, by how their names begin and by their
-#: kind: packets on them go through another one.
+#: Name prefixes and kinds of virtual interfaces (containers, virtual machines, tunnels): their
+#: packets leave through another interface.
 _INNER_NAMES = re.compile(
     r"lo$|docker|virbr|vnet|cni|flannel|cali|cilium|lxc|lxd|veth|tunl|kube|nodelocaldns|dummy|"
     r"vxlan|geneve|genev_|tun|tap|wg|weave|antrea|ovn|ovs|podman|"
@@ -66,27 +66,28 @@ _INNER_KINDS = (
     "nlmon",
     "xfrm",
 )
-#: Part of the others that must use an interface chosen by itself before a host is told that its own
-#: has no carrier, and part before one that has fewer interfaces than they is told which it lacks: a
-#: fleet may have nodes of several kinds.
+#: Minimum share of other hosts that use an automatically chosen interface before a host gets a
+#: finding for no carrier on its own; and before a host with fewer interfaces gets a finding for the
+#: missing ones. A fleet may have several kinds of nodes.
 _MOST, _NEARLY_ALL = 0.5, 0.75
 
 
 class MeshSettings(NamedTuple):
-    """What the operator wants. ``options`` are the validated ones of both checks."""
+    """The operator's settings. ``options`` holds the validated options of both checks."""
 
     checks: Sequence[str] = CHECKS
     #: Rounds on each plane, or "all" for every pair.
     rounds: Union[int, str] = 5
-    #: By host; an empty list, or no entry, has the interfaces chosen by themselves.
+    #: Interface names by host; without an entry, or with an empty list, interfaces are chosen
+    #: automatically.
     interfaces: Mapping[str, Sequence[str]] = {}
-    #: Which are chosen then: ``data`` (also None), those without the default route if there are
-    #: any, or ``mgmt``, that with it.
+    #: Class of the automatically chosen interfaces: ``data`` (or None), those without the default
+    #: route if there are any; ``mgmt``, the one with the default route.
     plane_class: Optional[str] = None
-    #: Whether all planes carry traffic at once.
+    #: True if all planes carry traffic at the same time.
     together: bool = False
     seed: int = 0
-    #: The group of a host by the name of the host, and what the groups are (``rack``).
+    #: Group of each host by name, and the kind of group (``rack``).
     group_of: Mapping[str, str] = {}
     group_by: Optional[str] = None
     options: Mapping[str, Mapping[str, Any]] = {}
@@ -95,7 +96,7 @@ class MeshSettings(NamedTuple):
 
 
 class Members:
-    """Hosts in natural order, named by their place in it, and the planes on which they meet."""
+    """Hosts in natural order, referred to by place, and the planes that connect them."""
 
     def __init__(self, hosts: Mapping[str, Facts], settings: MeshSettings) -> None:
         self.settings = settings
@@ -114,8 +115,8 @@ class Members:
         self.planes = [plane for plane in self.planes if any(plane["members"])]
 
     def able(self, check: str) -> List[List[int]]:
-        """Places of the hosts that can run a check, by plane; those that cannot, or have nobody to
-        run it with, are left out of it.
+        """Places of the hosts that can run a check, by plane. Hosts that cannot, or that have no
+        partner, are recorded in ``left_out``.
         """
         kept = set()
         for place in self._present:
@@ -142,7 +143,7 @@ class Members:
         return found
 
     def off_clocks(self) -> List[PlannedFinding]:
-        """A finding for each clock that is off; its host takes part all the same."""
+        """A finding for each clock that is off; the host still takes part."""
         clocks = [
             (place, clock)
             for place, clock in ((place, self.clocks[place]) for place in self._present)
@@ -173,9 +174,8 @@ class Members:
         return found
 
     def odd_links(self) -> List[PlannedFinding]:
-        """A finding for each link that is slower than those of nearly all others on its plane, or
-        has another MTU; its host takes part all the same, and is measured against its own link's
-        speed.
+        """A finding for each link that is slower than nearly all others on its plane, or has
+        another MTU. The host still takes part and is measured against the speed of its own link.
         """
         check = next(check for check in reversed(CHECKS) if check in self.settings.checks)
         found: List[PlannedFinding] = []
@@ -283,8 +283,8 @@ class Members:
         return planes
 
     def _positions(self) -> List[str]:
-        """Names of the planes of hosts that name their interfaces: the most common at each position
-        of their lists.
+        """Plane names for hosts with interface lists: the most common name at each position of the
+        lists.
         """
         lists = [self.settings.interfaces.get(host) or [] for host in self.hosts]
         names: List[str] = []
@@ -301,10 +301,11 @@ class Members:
         return names
 
     def _by_themselves(self, places: List[int]) -> Dict[int, Dict[str, HostInterface]]:
-        """Interfaces of hosts that name none, by name."""
+        """Automatically chosen interfaces of hosts without interface lists, by interface name."""
         usable = self._usable(places)
         chosen = {place: self._of_class(usable[place]) for place in places}
-        # What a host lacks is only told of data interfaces: it was reached by some other.
+        # Only missing data interfaces are reported: the management interface carried the
+        # connection.
         holders = Counter(
             name
             for own in chosen.values()
@@ -351,8 +352,8 @@ class Members:
         return chosen
 
     def _usable(self, places: List[int]) -> Dict[int, Dict[str, HostInterface]]:
-        """Interfaces that lead to other hosts, as far as can be told: up, with a carrier, and not
-        with an address that all have.
+        """Interfaces that lead to other hosts: up, with carrier, and without an address that all
+        hosts share.
         """
         found = {
             place: {
@@ -368,7 +369,8 @@ class Members:
 
     def _leads_out(self, interface: HostInterface) -> bool:
         inner = _INNER_NAMES.match(interface["name"]) or interface.get("kind") in _INNER_KINDS
-        # A link-local IPv4 address is that of a way to the host's own service processor.
+        # A link-local IPv4 address belongs to the connection to the host's own service processor
+        # (BMC).
         reachable = [
             one
             for one in _addresses(interface, self._families)
@@ -399,7 +401,7 @@ class Members:
         return Finding("interface_without_address", UNKNOWN, message, "fix_configuration")
 
     def _trouble(self, place: int, name: str) -> Optional[Finding]:
-        """What keeps an interface from being used, other than its address."""
+        """The reason why an interface is unusable, apart from its address."""
         subject, interface = Subject("interface", name=name), self._interfaces[place].get(name)
         if interface is None:
             return Finding(
@@ -429,8 +431,8 @@ class Members:
     # ---- planes and checks ----
 
     def _plane(self, name: str, chosen: Mapping[int, HostInterface]) -> Plane:
-        """A plane of the interfaces chosen for it, without those that have no address of the
-        plane's family or another's address.
+        """Build a plane from its interfaces, without interfaces that lack an address of the plane's
+        family or share an address with another host.
         """
         holders = {
             family: sum(1 for one in chosen.values() if _addresses(one, (family,)))
@@ -498,13 +500,13 @@ class Members:
             )
         busy = [Finding.from_dict(one) for one in facts.get("busy", [])]
         if check == IPERF and busy and not self.settings.options[IPERF]["force"]:
-            # One reason is enough, and one that is known is better than one that could not be told.
+            # One reason is enough; a known reason is better than an unknown state.
             return min(busy, key=lambda finding: finding.status != SKIP)
         return None
 
 
 def clock_of(facts: Facts) -> Optional[HostClock]:
-    """A host's clock as it was read, None when it was not."""
+    """The clock reading of a host; None if the clock was not read."""
     clock = facts.get("clock") if facts else None
     return clock if clock and {"offset_seconds", "uncertainty_seconds"} <= clock.keys() else None
 
@@ -522,8 +524,8 @@ def _addresses(interface: HostInterface, families: Tuple[int, ...]) -> List[Host
 
 
 def _private(interfaces: List[HostInterface]) -> Set[str]:
-    """Names of interfaces that have nothing but the same addresses on most hosts: networks within a
-    host, such as bridges of containers.
+    """Names of interfaces that carry the same addresses on most hosts: networks inside a host, such
+    as container bridges.
     """
     holders = Counter(one["name"] for one in interfaces)
     times = Counter(

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a cause is in words that an operator understands, and the pairs that prove it. Pure."""
+"""Word causes for an operator, and collect the pairs that prove a cause. Pure."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from .observation import Observation
 from .retest import ELSEWHERE
 from .view import IPERF, PING, Explained, View
 
-#: Pairs that a finding shows as evidence.
+#: Maximum number of pairs that a finding shows as evidence.
 _MOST_PAIRS = 12
 
 
 def what_is_wrong(view: View, one: Explained) -> str:
-    """The trouble of a host in words, without its name."""
+    """Describe the fault of a host, without the host's name."""
     cause = one.cause
     partners = len(
         {end for bad in cause.bad for end in (bad.source, bad.target)} - set(cause.nodes)
@@ -47,14 +47,14 @@ def what_is_wrong(view: View, one: Explained) -> str:
 
 
 def nothing(one: Explained) -> str:
-    """What does not get through where something is blocked."""
+    """Name the traffic that does not get through a blocked part."""
     return (
         ("no ping" if one.check == PING else "no iperf3 connection") if one.is_weak else "no packet"
     )
 
 
 def firewall_words(view: View, one: Explained) -> str:
-    """What a firewall may have to do with it."""
+    """The hint about a firewall, if a firewall is a possible cause."""
     if one.check == PING:
         return "iperf3 gets through, so the path is there: does a firewall drop ICMP echo?"
     ports = view.plan["options"].get(IPERF, {}).get("ports", "")
@@ -63,7 +63,7 @@ def firewall_words(view: View, one: Explained) -> str:
 
 
 def path_words(view: View, one: Explained, whom: str = "") -> str:
-    """Trouble that pings saw, in words that fit a host, a link and a path."""
+    """Describe a fault seen by pings, in words that fit a host, a link and a path."""
     last = [echo for bad in one.cause.bad for echo in view.echoes_of(bad)]
     if one.kind == "loss":
         sent, received = sum(echo.sent for echo in last), sum(echo.received for echo in last)
@@ -85,8 +85,8 @@ def path_words(view: View, one: Explained, whom: str = "") -> str:
 
 
 def typical(view: View, cause: Cause) -> Tuple[float, float]:
-    """The median rate of what is bad, from the last pass that measured each, and what is usual
-    there; bits/s.
+    """The median rate of the bad pairs (last pass that measured each pair), and the expected rate;
+    bits/s.
     """
     legs = [several[-1] for several in map(view.legs_of, cause.bad) if several]
     rates = sorted(leg.rate for leg in legs if leg.rate is not None)
@@ -97,7 +97,7 @@ def typical(view: View, cause: Cause) -> Tuple[float, float]:
 
 
 def out_of(rate: float, usual: float) -> str:
-    """A rate and what it should be, in one unit: ``3.1 of 9.4 Gbit/s``."""
+    """Format a rate and its expectation in one unit: ``3.1 of 9.4 Gbit/s``."""
     scale, unit = (1e9, "Gbit/s") if usual >= 1e9 else (1e6, "Mbit/s")
     return f"{rate / scale:.1f} of {usual / scale:.1f} {unit}"
 
@@ -109,7 +109,7 @@ def range_of(least: float, most: float) -> str:
 
 
 def between(view: View, cause: Cause) -> str:
-    """A link or a path by its two ends; the name a direction has, where only one is bad."""
+    """Name a link or path by its two ends, and the direction if only one is bad."""
     ends = list(cause.nodes)
     if cause.scope == "path":
         word = view.plan.get("group_by") or "group"
@@ -123,7 +123,7 @@ def between(view: View, cause: Cause) -> str:
 
 
 def interface_of(view: View, host: str, plane: Optional[str]) -> Optional[str]:
-    """What the host calls its interface on the plane."""
+    """The host's own name for its interface on the plane."""
     place = view.places[host]
     for one in view.plan["planes"]:
         member = one["members"][place]
@@ -133,7 +133,7 @@ def interface_of(view: View, host: str, plane: Optional[str]) -> Optional[str]:
 
 
 def evidence_of(view: View, one: Explained) -> Dict[str, Any]:
-    """The pairs that prove it."""
+    """The pairs that prove the cause."""
     cause = one.cause
     evidence: Dict[str, Any] = {
         "scope": cause.scope,

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""One measurement between two nodes, as localising a fault needs it."""
+"""One measurement between two nodes: the input of fault localisation."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 
 class Observation(NamedTuple):
-    """One measurement between two nodes: a rate from source to target (directed), or a ping (not
-    directed).
+    """One measurement between two nodes: a rate from source to target (directed), or a ping
+    (undirected).
     """
 
     plane: str
@@ -17,7 +17,7 @@ class Observation(NamedTuple):
     target: str
     directed: bool
     bad: bool
-    #: Of a bad one: blocked, mtu, loss, slow, latency.
+    #: Kind of a bad observation: ``blocked``, ``mtu``, ``loss``, ``slow`` or ``latency``.
     kind: str = ""
-    #: What is left of what is expected, 0 to 1.
+    #: Measured divided by expected, 0 to 1.
     value: float = 1.0

@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The plan of a mesh run: who does what when. Pure.
+"""Make the plan of a mesh run: which host measures what, with which host, and when. Pure.
 
-A plan and the shares of it that the hosts get are plain JSON values. Windows never overlap on a
-host: first everybody pings, then pairs meet round by round.
+The plan, and each host's share of it, are plain JSON values. Windows of a host never overlap: first
+all hosts ping, then pairs measure round by round.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from .view import CHECKS, IPERF, PING
 
 __all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "refuse", "shares"]
 
-#: Seconds of a round in which the two ends find each other, and before and after its legs: what
-#: their clocks may be apart.
+#: Seconds of a round for the handshake of both ends, and before and after its legs for the
+#: difference between their clocks.
 HANDSHAKE, SLACK = 0.4, 0.3
-#: Seconds of a round that are not traffic: HANDSHAKE and SLACK at both ends.
+#: Seconds of a round without traffic: HANDSHAKE and SLACK at both ends.
 _OVERHEAD = 1.0
 #: Seconds between the pings and the first round.
 _GUARD = 1.0
-#: Seconds for fping to start and to wait for the last answers, once for small and once for large
-#: packets, on a busy host.
+#: Seconds for fping to start and to wait for the last answers on a busy host, once for small and
+#: once for large packets.
 _PING_ENDS = 5.0
-#: Large packets to each peer: one that arrives proves the way, three survive a little loss.
+#: Large packets to each peer: one arrival proves the path MTU, three tolerate some loss.
 BIG_COUNT = 3
-#: Milliseconds between the packets of one fping at least, which is what those who are not root may
-#: use (fping(8), LIMITS), and between those to one target at least: twice what they may use.
+#: Minimum milliseconds between two packets of one fping, which is the limit for unprivileged users
+#: (fping(8), LIMITS), and between two packets to one target: twice that limit.
 _LEAST_INTERVAL, _LEAST_PERIOD = 1.0, 20.0
-#: Seconds after the last window at which a node process ends by itself when nobody collected its
-#: readings.
+#: Seconds after the last window at which a node's process ends by itself if its readings were not
+#: collected.
 _UNCOLLECTED = 600
-#: Pairs of the second pass that a host is in, on a plane.
+#: Maximum number of second-pass pairs of a host on a plane.
 _MOST_AGAIN = 4
-#: How often the second pass measures each of its pairs: one measurement may be held up, and the
-#: better one is believed.
+#: Measurements of each pair in the second pass: a disturbance may slow one of them, the better one
+#: counts.
 TIMES_AGAIN = 2
 #: Bytes of a small ping on the wire: 56 of data, ICMP 8, IPv6 40, Ethernet 14.
 _SMALL_FRAME = 56 + 8 + 40 + 14
 
 
 def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: str) -> Plan:
-    """The plan for hosts by their facts (None: not known), from ``now`` on the controller's clock.
-    Raises ValueError for settings that mean nothing, naming the option, its value and what is
-    accepted; what is wrong with a host leaves that host out.
+    """Make the plan from the facts of the hosts (None: unknown); ``now`` is a controller time.
+    Raises ValueError for invalid settings, with the option, its value and what is accepted. A host
+    with invalid facts is excluded.
     """
     refuse(settings)
     members = Members(hosts, settings)
@@ -83,8 +83,8 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
 
 
 def lead(hosts: Mapping[str, Facts], now: float) -> float:
-    """Seconds that starting a process on every host will take, from how long it took to ask them
-    all for their facts.
+    """Estimate the seconds needed to start a process on every host, from the time it took to
+    collect all facts.
     """
     clocks = [clock for clock in map(clock_of, hosts.values()) if clock]
     took = (
@@ -97,7 +97,7 @@ def lead(hosts: Mapping[str, Facts], now: float) -> float:
 
 
 def shares(plan: Plan) -> Dict[str, Share]:
-    """What each host needs to know of the plan, by host; those with nothing to do have none."""
+    """The share of the plan for each host; hosts without a window have none."""
     windows: List[List[Union[PingWindow, PairWindow]]] = [[] for _host in plan["hosts"]]
     if plan["ping"]:
         for place, window in _ping_windows(plan, plan["ping"]):
@@ -122,9 +122,9 @@ def shares(plan: Plan) -> Dict[str, Share]:
 
 
 def describe(plan: Plan) -> PlanDescription:
-    """What a plan costs: hosts that take part, names of planes, rounds, pairs, echo requests, bytes
-    at most (None when the speed of an interface is not known), seconds from the first window to the
-    end of the last, seed, and hosts left out of something.
+    """Summarise the cost of a plan: participating hosts, plane names, rounds, pairs, echo requests,
+    maximum bytes (None if the speed of an interface is unknown), seconds from the first window to
+    the end of the last, seed, and number of excluded hosts.
     """
     pairs = (
         [pair for one in plan["pairs"]["rounds"] for pair in one["pairs"]] if plan["pairs"] else []
@@ -151,10 +151,10 @@ def describe(plan: Plan) -> PlanDescription:
 def follow_up(
     plan: Plan, wanted: Iterable[Tuple[str, str, str]], now: float, lead: float, count: int = 100
 ) -> Optional[Plan]:
-    """A second pass between the wanted (plane, host, host) only: ``count`` pings between them, and
-    rounds of `_MOST_AGAIN` pairs for a host on a plane at most, the first wanted first; then the
-    same rounds again, so that what holds one measurement of a pair up is over by the other. None
-    when nothing of it can be measured. What was left out stays so.
+    """Plan a second pass with the wanted (plane, host, host) only: ``count`` pings for each, and
+    rounds with at most `_MOST_AGAIN` pairs of a host on a plane, in the given order. All rounds run
+    twice, so that a temporary disturbance spoils at most one measurement of a pair. None if nothing
+    can be measured. Exclusions of the first pass remain.
     """
     places = {host: place for place, host in enumerate(plan["hosts"])}
     planes = {plane["name"]: number for number, plane in enumerate(plan["planes"])}
@@ -193,7 +193,7 @@ def follow_up(
 
 
 def refuse(settings: MeshSettings) -> None:
-    """Raise ValueError for what cannot be planned; it names the option, its value and what is
+    """Raise ValueError for settings that cannot be planned; names the option, its value and what is
     accepted.
     """
     for check in settings.checks:
@@ -243,7 +243,7 @@ def _timed(plan: Plan, ping: Optional[PlannedPings], pairs: Optional[PlannedPair
 
 
 def _peers(plan: Plan, plane: str, places: List[int]) -> List[List[int]]:
-    """Peers of every host on a plane, of which ``places`` take part."""
+    """Peers of every host on a plane; only ``places`` take part."""
     peers: List[List[int]] = [[] for _host in plan["hosts"]]
     groups = [plan["groups"][place] for place in places]
     for place, some in zip(
@@ -259,15 +259,15 @@ def _peers(plan: Plan, plane: str, places: List[int]) -> List[List[int]]:
 def _ping(
     peers: List[List[List[int]]], options: Mapping[str, Any], count: int
 ) -> Optional[PlannedPings]:
-    """The window in which all ping all of their peers, on all planes at once; paced for the sum of
-    them, the same for all hosts.
+    """The window in which all hosts ping all their peers on all planes. Packets are paced for the
+    total over all planes, equally on all hosts.
     """
     most = max((len(some) for lists in peers for some in lists), default=0)
     if not most:
         return None
     nodes = sum(1 for own in zip(*peers) if any(own))
     planes = sum(1 for lists in peers if any(lists))
-    # In whole milliseconds, since an older fping knows no others.
+    # Whole milliseconds: older versions of fping accept no fractions.
     interval = float(
         math.ceil(planes * max(_LEAST_INTERVAL, 1000.0 * nodes / options["packets_per_second"]))
     )
@@ -285,8 +285,8 @@ def _ping(
 
 
 def _rounds(plan: Plan, able: List[List[int]], count: Union[int, str]) -> List[List[List[int]]]:
-    """Rounds of [plane, client, server]: planes take turns, unless they are together or have no
-    host in common.
+    """Rounds of [plane, client, server]. Planes take turns, unless ``together`` is set or the
+    planes share no host.
     """
     schedules = []
     for number, places in enumerate(able):
@@ -344,7 +344,7 @@ def _pairs(rounds: List[List[List[int]]], options: Mapping[str, Any]) -> Optiona
 def _stays(
     plan: Plan, left_out: Set[Tuple[Any, Any, Any]], check: str, plane: int, place: int
 ) -> bool:
-    """Whether a host could run a check on a plane in the first pass."""
+    """True if a host could run a check on a plane in the first pass."""
     host, name = plan["hosts"][place], plan["planes"][plane]["name"]
     return bool(plan["planes"][plane]["members"][place]) and not left_out.intersection(
         (one, host, where) for one in (None, check) for where in (None, name)
@@ -352,7 +352,7 @@ def _stays(
 
 
 def _few_each(wanted: List[Tuple[int, int, int]]) -> List[Tuple[int, int, int]]:
-    """The first of the wanted, with at most `_MOST_AGAIN` for a host on a plane."""
+    """The first of the wanted pairs, with at most `_MOST_AGAIN` of a host on a plane."""
     times: Counter[Tuple[int, int]] = Counter()
     kept = []
     for plane, one, other in dict.fromkeys(
@@ -369,7 +369,7 @@ def _few_each(wanted: List[Tuple[int, int, int]]) -> List[Tuple[int, int, int]]:
 
 
 class PingWindow(TypedDict):
-    """The window in which a host pings its ``targets`` (address by host); see `PlannedPings`."""
+    """The window in which a host pings its ``targets`` (addresses by host); see `PlannedPings`."""
 
     offset: float
     seconds: float
@@ -386,7 +386,9 @@ class PingWindow(TypedDict):
 
 
 class PairWindow(TypedDict):
-    """The window in which a host meets one peer, as ``client`` or ``server``; see `PlannedPairs`."""
+    """The window in which a host measures with one peer, as ``client`` or ``server``; see
+    `PlannedPairs`.
+    """
 
     handshake_seconds: float
     leg_seconds: float
@@ -406,7 +408,8 @@ class PairWindow(TypedDict):
     side: str
 
 
-#: What a host needs to know of a pass; ``start`` is by its own clock, ``lifetime`` in seconds.
+#: A host's share of a pass. ``start`` is a time of the host's own clock, ``lifetime`` is in
+#: seconds.
 Share = TypedDict(
     "Share",
     {
@@ -478,7 +481,7 @@ def _pair_windows(plan: Plan, pairs: PlannedPairs) -> Iterable[Tuple[int, PairWi
 
 
 def _bytes(plan: Plan, pairs: List[List[int]], peers: List[List[List[int]]]) -> Optional[int]:
-    """Bytes on the wire at most: pairs at the speed of the slower end, one direction at a time, and
+    """Maximum bytes on the wire: pairs at the speed of the slower end, one direction at a time, and
     pings with their answers.
     """
     total = 0.0

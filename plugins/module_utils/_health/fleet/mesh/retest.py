@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Choose retest pairs: each suspect with known-good nodes, each of these taken as seldom as
-possible, so that the pairs fit into few rounds. Pure.
+"""Choose retest pairs: each suspect with known-good nodes. Each known-good node is used as rarely
+as possible, so that the pairs fit into few rounds. Pure.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from .observation import Observation
 
 #: A plane and two nodes on it.
 Pair = Tuple[str, str, str]
-#: In place of a path's group: any other. From one group to any it is the group's uplink, from any
-#: to any what connects the groups.
+#: Stands for any other group of a path. From one group to `ELSEWHERE` is the group's uplink; from
+#: `ELSEWHERE` to `ELSEWHERE` is the network that connects the groups.
 ELSEWHERE = "*"
-#: Partners that a suspect interface is paired with again.
+#: Partners for each suspect interface.
 PARTNERS = 3
-#: Partners that are looked at for one that fits.
+#: Partners to examine when searching for a suitable one.
 LOOK = 64
 
 
 class PartnerPool:
-    """The nodes that a suspect may be paired with: known-good nodes by plane, the pairs measured so
-    far, and how often each node is taken already.
+    """The possible partners of a suspect: known-good nodes by plane, the pairs measured so far, and
+    the number of pairs that each node is in already.
     """
 
     def __init__(
@@ -59,8 +59,8 @@ class PartnerPool:
         self.heaps: Dict[str, List[Tuple[int, str]]] = {}
         spared = set(spared)
         for plane in self.seen:
-            # Where rates were measured, a good partner has one each way; a ping does not say that
-            # it is fast.
+            # If rates were measured, a known-good partner has a good rate each way; a ping does not
+            # prove a rate.
             proven = good.get((plane, True), set()) & sends.get((plane, True), set())
             proven = proven or good.get((plane, False), set()) | sends.get((plane, False), set())
             proven = {node for node in proven if (plane, node) not in suspects}
@@ -75,8 +75,8 @@ class PartnerPool:
         return (plane, one, other) if one < other else (plane, other, one)
 
     def pair(self, plane: str, node: str, count: int, fresh: bool = False) -> List[Pair]:
-        """A suspect with so many good partners: those least taken, then those not met yet, then
-        those of groups that are new to it.
+        """Pair a suspect with the given number of known-good partners: least used first, then not
+        measured with it yet, then from groups new to it.
         """
         pairs: List[Pair] = []
         used, taken = {self.groups.get(node) or ""}, {node}
@@ -102,7 +102,7 @@ class PartnerPool:
         return pairs
 
     def _least(self, plane: str, taken: Set[str], barred: Set[str]) -> List[str]:
-        """Good partners among those least taken."""
+        """Known-good partners among the least used."""
         heap = self.heaps.get(plane, [])
         out: List[str] = []
         fit: List[str] = []
@@ -121,8 +121,8 @@ class PartnerPool:
     def fresh(
         self, plane: str, nodes: Sequence[str], most: int, fellows: bool = False
     ) -> List[Pair]:
-        """Pairs with these nodes that were not measured yet, whoever the other is, or with others
-        of their groups only.
+        """Pairs with these nodes that were not measured yet: with any other node, or only with
+        nodes of their own groups (``fellows``).
         """
         pairs: List[Pair] = []
         for node in nodes[:most]:
@@ -142,11 +142,11 @@ class PartnerPool:
         return pairs
 
     def across(self, plane: str, one: str, other: str) -> List[Pair]:
-        """Two pairs across a path, fresh where there are such."""
+        """Two pairs across a path, unmeasured ones if possible."""
         return self._disjoint(plane, one, other, 2)
 
     def within(self, plane: str, one: str, other: str) -> List[Pair]:
-        """A pair within either group of a path."""
+        """One pair within each group of a path."""
         return [
             pair
             for group in (one, other)
@@ -155,7 +155,7 @@ class PartnerPool:
         ]
 
     def _disjoint(self, plane: str, near: str, far: str, count: int) -> List[Pair]:
-        """Pairs from one group to the other, or within one, of nodes that are no suspects."""
+        """Pairs between two groups, or within one, of nodes that are not suspects."""
         pairs: List[Pair] = []
         taken: Set[str] = set()
         for _turn in range(count):

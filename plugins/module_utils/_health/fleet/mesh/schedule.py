@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Who meets whom in which round. Pure: what is random follows from a seed.
+"""Schedule disjoint pairs into rounds. Pure: all randomness follows from a seed.
 
-Nodes are the numbers 0 to n-1. A round is a list of disjoint pairs of them; the first of a pair is
-the client. With an odd number of nodes one sits out each round: it is paired with nobody, who is
-number n in here.
+Nodes are the numbers 0 to n-1. A round is a list of disjoint pairs; the first node of a pair is the
+client. If n is odd, one node sits out each round: internally it is paired with node number n.
 """
 
 from __future__ import annotations
@@ -16,25 +15,25 @@ from typing import Any, Dict, Hashable, Iterable, List, Optional, Sequence, Set,
 
 Pair = Tuple[int, int]
 Round = List[Pair]
-#: Pairs of a follow-up: plane and two hosts, each by any name.
+#: A wanted pair of a follow-up: plane and two hosts, by any hashable name.
 Wanted = Tuple[Any, Any, Any]
-#: What may be busy once a round, by pair.
+#: By pair, the two resources that can be in only one pair of a round.
 Ends = Dict[Hashable, Tuple[Hashable, Hashable]]
 
-#: Up to so many groups, all are looked at when the least used path from a group is chosen; of more,
-#: so many at random.
+#: Up to this number of groups, all are compared when the least used path from a group is chosen; of
+#: more groups, this many random ones.
 _ALL_GROUPS, _SOME_GROUPS = 16, 8
-#: Rounds that are chosen for what they show when most pairs meet anyway, and how many are compared
-#: for each.
+#: Maximum number of rounds chosen for the kinds of partner they add, when most pairs meet anyway,
+#: and number of candidates compared for each.
 _PICKS, _COMPARED = 32, 64
-#: Nodes few enough for rounds to be drawn again, and how often at most, when mending cost some node
-#: all its partners of a kind.
+#: Up to this number of nodes, rounds are drawn again, at most this often, if a repair left some
+#: node without any partner of a kind.
 _FEW, _TRIES = 128, 10
 
 
 def all_rounds(n: int) -> List[Round]:
-    """Every pair once, by the circle method: n-1 rounds for an even n, n rounds in which one sits
-    out for an odd n.
+    """Every pair once, by the circle method: n-1 rounds for an even n; n rounds for an odd n, with
+    one node sitting out in each.
     """
     return _directed(_circle(n))
 
@@ -42,12 +41,12 @@ def all_rounds(n: int) -> List[Round]:
 def sampled_rounds(
     n: int, count: int, seed: Union[int, str], groups: Optional[Sequence[Hashable]] = None
 ) -> List[Round]:
-    """``count`` random rounds in which as many meet as can and no pair meets twice; all of them
-    when there are no more.
+    """Draw ``count`` random rounds of as many pairs as possible, without repeating a pair; all
+    rounds if ``count`` exceeds their number.
 
-    ``groups`` has a label for each node. Every second round pairs nodes of the same group and the
-    others nodes of different groups, as far as the sizes of the groups allow, with the paths
-    between groups used evenly.
+    ``groups`` holds a label for each node. Every second round pairs nodes of the same group, the
+    others pair nodes of different groups, as far as group sizes allow. Paths between groups are
+    used evenly.
     """
     size = n + n % 2
     count = min(count, size - 1)
@@ -70,11 +69,11 @@ def sampled_rounds(
 def ping_peers(
     n: int, most: int, seed: Union[int, str], groups: Optional[Sequence[Hashable]] = None
 ) -> List[List[int]]:
-    """Whom each node pings: all others when those are ``most`` at most, else a sample of ``most``
-    within and across groups.
+    """The ping peers of each node: all other nodes up to ``most``, else a sample of ``most`` within
+    and across groups.
 
-    A pair is pinged from both ends, so a node pings as many as ping it. With an odd n some have one
-    peer less.
+    Both ends of a pair ping, so a node sends as many pings as it receives. If n is odd, some nodes
+    have one peer fewer.
     """
     if n - 1 <= most:
         return [[peer for peer in range(n) if peer != node] for node in range(n)]
@@ -87,9 +86,10 @@ def ping_peers(
 
 
 def disjoint_rounds(wanted: Iterable[Wanted], together: bool = False) -> List[List[Wanted]]:
-    """The wanted (plane, host, host), each once, in few rounds such that no host has two pairs in a
-    round, or with ``together`` none on the same plane. Where suspects meet others (no pair among
-    either) these are the fewest: as many as the busiest host has pairs.
+    """Schedule the wanted (plane, host, host) once each, such that no host is in two pairs of a
+    round (with ``together``: not on the same plane). If the pairs form a bipartite graph, as
+    suspects and their partners do, the number of rounds is minimal: the largest number of pairs of
+    one host.
     """
     triples: Dict[Hashable, Wanted] = {}
     for plane, one, other in wanted:
@@ -129,9 +129,9 @@ def _vacated(
     other: Hashable,
     count: int,
 ) -> Optional[int]:
-    """A round made free for both ends, which have none in common: the pairs that ``other`` starts a
-    chain of, in turn in a round free for the one and in a round free for the other, change places
-    (Kempe, König). None when the chain leads back to the one.
+    """Free a round for two ends without a common free round, by swapping rounds along the
+    alternating (Kempe) chain that begins at ``other`` (König's edge colouring). None if the chain
+    leads back to ``one``.
     """
     mine = next(place for place in range(count) if place not in held[one])
     theirs = next(place for place in range(count) if place not in held[other])
@@ -153,8 +153,8 @@ def _vacated(
 
 
 def _circle(n: int) -> List[Round]:
-    """One stands still and the others move round it by one place a round; those opposite each other
-    meet.
+    """Circle method: node 0 stays, the others rotate by one place a round; opposite nodes are a
+    pair.
     """
     if n < 2:
         return []
@@ -170,8 +170,8 @@ def _circle(n: int) -> List[Round]:
 
 
 def _directed(rounds: List[Round]) -> List[Round]:
-    """The same pairs, first in each the one that was client less often so far: both roles are then
-    seen of each node.
+    """Order each pair so that the node that was client less often becomes client; each node then
+    acts in both roles.
     """
     ahead: Counter[int] = Counter()
     directed = []
@@ -191,8 +191,8 @@ def _numbered(groups: Sequence[Hashable]) -> List[int]:
 
 
 def _unseen(rounds: List[Round], labels: List[int]) -> int:
-    """How many nodes have no partner of their own group though there are others in it, or none of
-    another.
+    """Count nodes that lack a partner of their own group (if the group has other members) or of
+    another group.
     """
     seen = {
         (node, labels[one] == labels[two])
@@ -211,8 +211,8 @@ def _unseen(rounds: List[Round], labels: List[int]) -> int:
 
 
 def _chosen(labels: List[int], count: int, rng: random.Random) -> List[Round]:
-    """``count`` rounds of a shuffled circle; those first that show nodes a kind of partner, own
-    group or other, they have not had.
+    """``count`` rounds of a shuffled circle. Rounds that give nodes a new kind of partner (own
+    group or other group) come first.
     """
     order = list(range(len(labels)))
     rng.shuffle(order)
@@ -237,7 +237,7 @@ def _chosen(labels: List[int], count: int, rng: random.Random) -> List[Round]:
 
 
 def _mixed(n: int, count: int, rng: random.Random) -> List[Round]:
-    """Random rounds of n nodes, and nobody when n is odd, without regard to groups."""
+    """Random rounds of n nodes regardless of groups; if n is odd, with a dummy node."""
     size = n + n % 2
     if count > size // 2:
         return _chosen([0] * size, min(count, size - 1), rng)
@@ -251,12 +251,12 @@ def _mixed(n: int, count: int, rng: random.Random) -> List[Round]:
 
 
 def _mended(pairs: Round, met: List[Set[int]], labels: List[int], rng: random.Random) -> Round:
-    """A round in which no pair meets again, by swapping partners, and the meetings of which are
-    noted in ``met``.
+    """Repair a round by swapping partners until no pair repeats an earlier one, and record its
+    pairs in ``met``.
 
-    There is always a swap while no more rounds than half the nodes have been held: each of the two
-    nodes has fewer partners whom it must not meet than there are others to swap with. One that
-    keeps the number of pairs within groups is preferred.
+    A swap always exists while at most n/2 rounds were drawn: each of the two nodes has fewer
+    excluded partners than there are nodes to swap with. A swap that keeps the number of pairs
+    within groups is preferred.
     """
     for index, (one, two) in enumerate(pairs):
         if two in met[one]:
@@ -286,25 +286,26 @@ def _within(pairs: Round, labels: List[int]) -> int:
 
 
 class _Stratified:
-    """Random rounds, of which every second one pairs within groups and the others across them."""
+    """Random rounds that alternate: one round pairs nodes across groups, the next within groups."""
 
     def __init__(self, labels: List[int], count: int, rng: random.Random) -> None:
         n = len(labels)
         self.count, self.rng = count, rng
-        #: Nobody, with whom one is paired that sits out, is a group of its own.
+        #: The dummy node for an odd n is a group of its own.
         self.labels = labels + [max(labels) + 1] * (n % 2)
         self.members: Dict[int, List[int]] = {}
         for node, label in enumerate(self.labels):
             self.members.setdefault(label, []).append(node)
         self.met: List[Set[int]] = [set() for _node in self.labels]
-        #: Pairs between two groups so far, and how often each node met another group.
+        #: Number of pairs between two groups so far, and number of each node's pairs with other
+        #: groups.
         self.paths: Counter[Tuple[int, int]] = Counter()
         self.outside = [0] * len(self.labels)
         self.inner = {label: self._inner(nodes) for label, nodes in self.members.items()}
 
     def _inner(self, nodes: List[int]) -> List[Round]:
-        """Rounds within a group, to be used one by one. A group of more than half the nodes needs
-        one each time.
+        """Rounds within a group, consumed one by one. A group of more than half the nodes needs one
+        for every round.
         """
         turns = self.count if 2 * len(nodes) > len(self.labels) else self.count // 2
         rounds = _mixed(len(nodes), turns, self.rng) if len(nodes) > 1 else []
@@ -328,7 +329,7 @@ class _Stratified:
         return pairs
 
     def _own(self, label: int, within: bool) -> Round:
-        """Pairs within a group: the next of its rounds, or only as many as find no partner in other
+        """Pairs within a group: its next round, or only as many pairs as find no partners in other
         groups.
         """
         surplus = 2 * len(self.members[label]) - len(self.labels)
@@ -346,9 +347,9 @@ class _Stratified:
         return (first, second) if first < second else (second, first)
 
     def _across(self, paired: Set[int]) -> Round:
-        """Pairs of those not paired yet, in different groups while there are any. The largest group
-        chooses first, since it would be left with itself otherwise, and chooses the group it met
-        least for that one's size.
+        """Pair the remaining nodes across groups while possible. The largest group chooses first,
+        because it would otherwise be left with itself, and chooses the group it was paired with
+        least, relative to that group's size.
         """
         left: Dict[int, List[int]] = {}
         for label, nodes in self.members.items():
@@ -383,8 +384,8 @@ class _Stratified:
         left: Dict[int, List[int]],
         fresh: Counter[Tuple[int, int]],
     ) -> int:
-        """The partner for a node, taken from ``left``: one it has not met, of the group least used
-        by its own.
+        """Take a partner for a node from ``left``: not paired with it before, from the group least
+        used by its own group.
         """
         own, random = self.labels[node], self.rng.random
         seen = []
@@ -404,12 +405,12 @@ class _Stratified:
             for place in range(len(free) - 1, -1, -1):
                 if free[place] not in met:
                     return free.pop(place)
-        # Whoever is left, to be mended.
+        # Any remaining node; `_mended` repairs a repeated pair.
         return left[min(seen)[-1] if seen else own].pop()
 
     def _candidates(self, own: int, labels: List[int], left: Dict[int, List[int]]) -> List[int]:
-        """Other groups with nodes left: all where those are few, else some at random. Forgets the
-        empty ones that it meets.
+        """Other groups with nodes left: all groups if there are few, else some random ones. Removes
+        empty groups from ``labels``.
         """
         if len(labels) <= _ALL_GROUPS:
             labels[:] = [label for label in labels if left[label]]

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What is known of a mesh run when it is judged: the figures, what was expected of them, and the
-causes that explain what is bad. Pure.
+"""The data of a mesh run for its judgement: the figures, their expectations, and the causes that
+explain bad figures. Pure.
 """
 
 from __future__ import annotations
@@ -38,37 +38,37 @@ CHECKS = (PING, IPERF)
 
 
 class Explained(NamedTuple):
-    """A cause, what kind of trouble it is, and what else it explains."""
+    """A cause, its kind, and the observations of other kinds that it explains."""
 
     cause: Cause
     kind: str
-    #: The check whose figures named it.
+    #: The check whose figures revealed the cause.
     check: str
-    #: Observations of other kinds that it explains too.
+    #: Observations of other kinds that the cause explains too.
     further: Tuple[Observation, ...] = ()
-    #: Whether the second pass saw it again; None when it was not measured again.
+    #: Whether the second pass confirmed the cause; None if it was not measured again.
     repeated: Optional[bool] = None
-    #: Whether nothing arrives by this check where the other one's packets do.
+    #: True if nothing arrives in this check while the other check's packets arrive.
     filtered: bool = False
 
     @property
     def is_weak(self) -> bool:
-        """Whether it may be a firewall: that iperf3 gets no connection says nothing of the link,
-        and no ping nothing where iperf3 does.
+        """True if a firewall may be the cause: a refused iperf3 connection says nothing about the
+        link, nor does a lost ping if iperf3 gets through.
         """
         return self.kind == "blocked" and (self.filtered or self.check == IPERF)
 
     @property
     def checks(self) -> Set[str]:
-        """The checks whose figures show it: its own, and the other one's as far as what that found
-        follows from it.
+        """The checks whose figures show the cause: its own check, and the other one if its
+        observations follow from the cause.
         """
         following = [one for one in self.further if KINDS.index(one.kind) >= KINDS.index(self.kind)]
         return {self.check} | {IPERF if one.directed else PING for one in following}
 
 
 def _planned_planes(plan: Plan) -> Dict[Tuple[str, int], Set[int]]:
-    """The places of the planes that a host is measured on, by check and place of the host."""
+    """The places of the planes on which a host is measured, by check and place of the host."""
     planned: Dict[Tuple[str, int], Set[int]] = {}
     pairs, ping = plan.get("pairs"), plan.get("ping")
     for measured in pairs["rounds"] if pairs else []:
@@ -83,7 +83,7 @@ def _planned_planes(plan: Plan) -> Dict[Tuple[str, int], Set[int]]:
 
 
 class View:
-    """The figures of a run with what was expected of them."""
+    """The figures of a run with their expectations."""
 
     def __init__(self, plans: Sequence[Plan], passes: Passes) -> None:
         self.plan = plans[0]
@@ -111,7 +111,7 @@ class View:
         #: Places of planes by check and place of a host.
         self._planned: Dict[Tuple[str, int], Set[int]] = _planned_planes(self.plan)
         usual = usual_delays(echo for echo in self.figures.echoes if echo.turn == 1)
-        #: The longest accepted round trip in ms, and the bytes in front of a ping's data, by plane.
+        #: Highest accepted round trip in ms by plane, and header bytes of a ping by plane.
         self.limits = latency_limits(self.plan, usual)
         members = [
             (plane["name"], member)
@@ -141,7 +141,7 @@ class View:
             self._missed.setdefault(missed.host, []).append(missed)
 
     def know(self, causes: Sequence[Explained]) -> None:
-        """Keep what was found at hand: by host, and the paths."""
+        """Index the accepted causes by host, and the paths."""
         for cause in (one.cause for one in causes):
             for host in cause.nodes:
                 self.causes_by_node.setdefault(host, []).append(cause)
@@ -149,14 +149,14 @@ class View:
                 self.paths.append(cause)
 
     def planned_on(self, host: str, check: str) -> List[str]:
-        """The planes on which the first pass was to measure the host."""
+        """The planes on which the first pass planned to measure the host."""
         planned = self._planned.get((check, self.places[host]), ())
         return [
             plane["name"] for place, plane in enumerate(self.plan["planes"]) if place in planned
         ]
 
     def legs_at(self, host: str) -> List[Leg]:
-        """What was measured to and from a host, and what was tried."""
+        """All measurements to and from a host, including failed ones."""
         return self._legs.get(host, [])
 
     def echoes_at(self, host: str) -> List[Echo]:
@@ -166,9 +166,7 @@ class View:
         return self._missed.get(host, [])
 
     def legs_of(self, pair: Observation) -> List[Leg]:
-        """The figures of a pair in this direction, one of each pass that has any, the last one
-        last.
-        """
+        """The figures of a pair in this direction, one for each pass that has any, in pass order."""
         return [
             leg
             for leg in self.legs_at(pair.source)
@@ -176,7 +174,7 @@ class View:
         ]
 
     def times_bad(self, pair: Observation) -> int:
-        """How many measurements of a direction were bad: all those of a pass whose best one is."""
+        """Number of bad measurements of a direction: all of a pass if its best one is bad."""
         rounds = {leg.turn: leg.rounds for leg in self.legs_of(pair)}
         passes = [
             observed.rate.get((pair.plane, pair.source, pair.target))
@@ -187,7 +185,7 @@ class View:
         )
 
     def echoes_of(self, pair: Observation) -> List[Echo]:
-        """A pair's pings, in both directions, of the last pass that sent any."""
+        """The pings of a pair in both directions, from the last pass that sent any."""
         ends = {pair.source, pair.target}
         echoes = [
             echo
@@ -200,7 +198,9 @@ class View:
         return self.legs_at(host) if check == IPERF else self.echoes_at(host)
 
     def excused(self, host: str, figure: Any) -> bool:
-        """Whether a pair's figure (or observation) has a cause that is not this host's."""
+        """True if a pair's figure (or observation) is explained by a cause elsewhere than on this
+        host.
+        """
         seen = Observation(figure.plane, figure.source, figure.target, True, True)
         near = (
             self.causes_by_node.get(figure.source, [])
@@ -214,7 +214,7 @@ class View:
         )
 
     def is_not_its_own(self, host: str, figure: Any) -> bool:
-        """Whether a pair's figure is bad, in either pass, by the fault of another part."""
+        """True if a pair's figure is bad in either pass because another part is faulty."""
         directed = isinstance(figure, Leg)
         ends = (
             (figure.source, figure.target)
@@ -224,8 +224,8 @@ class View:
         return (figure.plane, *ends, directed) in self._bad and self.excused(host, figure)
 
     def speaks(self, host: str, one: Optional[Observation]) -> bool:
-        """Whether an observation says something of this host: a good one does, a bad one that the
-        fault of another part explains does not.
+        """True if an observation is evidence about this host: a good one is; a bad one is unless
+        the fault of another part explains it.
         """
         return one is not None and not (one.bad and self.excused(host, one))
 
@@ -237,8 +237,8 @@ class View:
         return self.expected.get(class_of(self.speeds, leg))
 
     def causes(self) -> List[Explained]:
-        """What explains all that is bad, each once, the deepest kind first; and what the second
-        pass did not see again.
+        """Return the causes of all bad observations, each once, root causes first, and the causes
+        that the second pass did not confirm.
         """
         found: List[Explained] = []
         for family, second, first in zip(
@@ -247,7 +247,7 @@ class View:
             check = IPERF if family is self.observed.rate else PING
             again = list(second.values())
             before = self._not_repeated(list(first.values()), again)
-            # What such a host was bad with and was not measured again is no broken link either.
+            # Bad pairs of such a host that were not measured again are no link faults either.
             over = {
                 one
                 for cause in before
@@ -286,8 +286,8 @@ class View:
     def _not_repeated(
         self, first: Sequence[Observation], again: Sequence[Observation]
     ) -> List[Cause]:
-        """Hosts and paths that several partners complained of in the first pass, and that were well
-        in the second.
+        """Hosts and paths that were bad with several partners in the first pass and good in the
+        second.
         """
         before = (
             localise.localise(first, self.groups) if again and any(one.bad for one in first) else []
@@ -300,8 +300,8 @@ class View:
         ]
 
     def _merged(self, found: Sequence[Explained]) -> List[Explained]:
-        """Causes of which one explains another are one: a lossy interface is slow too, and a dead
-        one is both.
+        """Merge causes of which one explains another: a lossy interface is also slow, a dead
+        interface is both.
         """
         kept: List[Explained] = []
         for one in found:
@@ -330,7 +330,7 @@ class View:
         return kept
 
     def _with_other_check(self, one: Explained) -> Explained:
-        """What one check finds blocked, with what the other one saw there."""
+        """Mark causes that only one check finds blocked, with the other check's observations there."""
         if one.kind != "blocked" or one.repeated is False:
             return one
         if one.check == IPERF:
@@ -346,8 +346,8 @@ class View:
         return one._replace(filtered=2 * len(carried) > len(tried))
 
     def _legs_since(self, pair: Observation) -> List[Leg]:
-        """What iperf3 got between the ends of a ping, either way, after it was sent; each pass
-        begins with the pings.
+        """iperf3's figures between the two ends of a ping, either way, taken after the ping; each
+        pass begins with the pings.
         """
         sent = max([echo.turn for echo in self.echoes_of(pair)], default=1)
         ends = {pair.source, pair.target}
@@ -359,13 +359,13 @@ class View:
 
 
 def _kind(observations: Iterable[Observation]) -> str:
-    """The deepest of the kinds that at least a third of the observations show."""
+    """The first kind, in root-cause order, of at least a third of the observations."""
     kinds = [one.kind for one in observations if one.kind in KINDS]
     return next((kind for kind in KINDS if 3 * kinds.count(kind) >= len(kinds) > 0), "slow")
 
 
 def _place(cause: Cause) -> Tuple[Any, ...]:
-    """Where a cause lies, whatever the direction."""
+    """The place of a cause, regardless of direction."""
     return cause.scope, tuple(sorted(cause.nodes)), cause.plane, tuple(sorted(cause.groups))
 
 
@@ -383,7 +383,7 @@ def _touches(cause: Cause, one: Observation, groups: Mapping[str, str]) -> bool:
 
 
 def _explains(deeper: Explained, other: Explained, groups: Mapping[str, str]) -> bool:
-    """Whether everything that is bad about the other lies where the deeper one does."""
+    """True if all bad observations of the other cause lie where the root cause lies."""
     if deeper.repeated is False and other.repeated is not False:
         return False
     if deeper.cause.scope == "undecided" and other.cause.scope != "undecided":
