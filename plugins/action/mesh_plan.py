@@ -233,7 +233,7 @@ def settings_of(options: dict[str, t.Any]) -> plan.MeshSettings:
         options=of_checks,
     )
     if settings.checks:
-        plan.refuse(settings)
+        plan.validate_settings(settings)
     return settings
 
 

@@ -612,7 +612,7 @@ def test_readings_of_another_run_or_pass_are_nobodys(stale):
     assert {(host, code, status) for host, _name, code, status in said(judged)} == {
         ("gpu01", "mesh_no_answer", "unknown")
     }
-    assert "of run" in next(
+    assert "belong to run" in next(
         finding.message for result in judged.results["gpu01"] for finding in result.findings
     )
 
@@ -727,11 +727,11 @@ def test_links_that_are_slower_or_of_another_mtu_than_nearly_all_are_told():
         ("gpu05", "iperf3_pairs", "mtu_differs"),
     ]
     assert first["findings"][0]["finding"]["message"].startswith(
-        "its link runs at 1 Gbit/s, those of 6 other hosts at 10: "
+        "link speed 1 Gbit/s, expected 10 as on 6 other hosts; "
     )
     assert (
         first["findings"][1]["finding"]["message"]
-        == "its MTU is 9000, that of 7 other hosts on this network 1500"
+        == "MTU 9000, expected 1500 as on 7 other hosts of this network"
     )
     assert (
         planned(found=fleet(changes={name: {"speed": 1_000_000_000} for name in NAMES[:4]}))[
@@ -749,7 +749,7 @@ def test_a_direction_without_a_figure_was_not_measured():
     )
     assert said(judged) == {("gpu04", "eth1", "not_measured", "unknown")}
     assert findings_of(judged, "gpu04")["not_measured", "unknown"].message.startswith(
-        "nothing was measured that it receives on eth1: iperf3: "
+        "no receive rate was measured on eth1: iperf3: "
     )
 
 
@@ -820,7 +820,7 @@ def test_time_that_the_operator_limits_is_a_failure_on_a_path_too():
     assert said(judged) == {("run", "rack r1 and rack r2 on eth1", "high_latency", "fail")}
     assert (
         judged.findings[0][1].message
-        == "round trips take 3.0 ms, more than 1 ms, the hosts at both ends are fine elsewhere"
+        == "round trips take 3.0 ms, more than 1 ms, the hosts at both ends are good elsewhere"
     )
     judged, _passes = run(
         World(delays={("gpu03", "eth1"): 3.0}), planned(ping={"maximum_latency": 1.0})
@@ -875,7 +875,7 @@ def test_a_host_that_answers_no_ping_but_carries_traffic_is_not_cut_off():
     judged, _passes = run(World(**deaf), planned())
     assert said(judged) == {("gpu05", None, "pings_filtered", "unknown")}
     assert (
-        "does a firewall drop ICMP echo?"
+        "check for a firewall that drops ICMP echo"
         in findings_of(judged, "gpu05")["pings_filtered", "unknown"].message
     )
     # Nor does it hide that the host is slow.
@@ -945,7 +945,7 @@ def test_what_is_over_by_the_second_pass_leaves_no_broken_links(hosts, fault, co
 
 def test_who_sat_out_was_not_measured_and_has_not_passed():
     """Three hosts and one round: one of them has a partner in the second pass only, and that one is
-    to blame.
+    faulty.
     """
     outcomes = set()
     for seed in range(10):
@@ -966,7 +966,7 @@ def test_who_sat_out_was_not_measured_and_has_not_passed():
             if result.status == "skip"
         }
     assert ("pass", False) not in outcomes and skipped <= {
-        "no round had a partner for it; more of them (mesh_rounds) do"
+        "no round had a partner for this host; increase mesh_rounds"
     }
 
 
@@ -1004,9 +1004,7 @@ def test_a_host_says_why_it_has_no_readings():
         gpu02={"state": "none", "reason": "no process of the mesh is there", "windows": []},
     )
     judged = judge.judge([first], [readings])
-    message = (
-        "did not answer when its figures were collected: no process of the mesh is there; run again"
-    )
+    message = "did not answer when the readings were collected: no process of the mesh is there; run again"
     assert findings_of(judged, "gpu02")["mesh_no_answer", "unknown"].message == message
 
 
@@ -1022,8 +1020,8 @@ def test_the_size_of_a_packet_has_the_headers_of_its_family():
             ]
     judged, _passes = run(World(narrow=narrow("gpu06", "eth2")), planned(found=found))
     assert findings_of(judged, "gpu06")["mtu_on_the_way", "fail"].message == (
-        "packets of 1500 bytes do not get through with 7 partners, small ones do: the MTU on "
-        "the way is smaller than the interfaces'"
+        "packets of 1500 bytes do not get through with 7 partners, small packets do: the MTU of "
+        "the path is smaller than the MTU of the interfaces"
     )
 
 
@@ -1033,7 +1031,7 @@ def test_what_is_bad_by_another_check_is_no_bad_pair_of_this_one():
         result.check
         for results in judged.results.values()
         for result in results
-        if "not to blame" in result.summary
+        if "caused by other parts" in result.summary
     } == {"ping_mesh"}
 
 

@@ -114,7 +114,7 @@ def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
     found = Figures([], [], [], [], {})
     for turn, (plan, collected) in enumerate(zip(plans, passes), 1):
         readings = {host: _of_this_pass(plan, collected.get(host)) for host in plan["hosts"]}
-        entries = {host: _windows(own) for host, own in readings.items()}
+        entries = {host: _windows(host_readings) for host, host_readings in readings.items()}
         ping, pairs = plan.get("ping"), plan.get("pairs")
         if ping:
             _gather_pings(found, plan, ping, turn, entries)
@@ -122,10 +122,10 @@ def gather(plans: Sequence[Plan], passes: Passes) -> Figures:
             _gather_pairs(found, plan, pairs, turn, entries)
         silent = [host for host in _taking_part(plan) if not _has_answered(readings[host])]
         found.silent.update({(turn, host): readings[host].get("reason", "") for host in silent})
-    return _believed(found)
+    return _best_of_pass(found)
 
 
-def _believed(found: Figures) -> Figures:
+def _best_of_pass(found: Figures) -> Figures:
     """Keep the best round of a pass for each direction: a temporary disturbance only ever lowers a
     rate.
     """
@@ -158,12 +158,12 @@ def _of_this_pass(plan: Plan, collected: Any) -> HostReadings:
     """Return the readings of a host if they belong to this run and pass. Readings of another run
     were taken with other partners.
     """
-    own = decode(HostReadings, collected)
-    if own.get("run") in (None, plan["run"]) and own.get("pass") in (None, plan["pass"]):
-        return own
+    decoded = decode(HostReadings, collected)
+    if decoded.get("run") in (None, plan["run"]) and decoded.get("pass") in (None, plan["pass"]):
+        return decoded
     return {
         "state": "none",
-        "reason": f"what it handed over is of run {own.get('run')}, pass {own.get('pass')}",
+        "reason": f"the readings belong to run {decoded.get('run')}, pass {decoded.get('pass')}",
     }
 
 
@@ -176,7 +176,7 @@ def _taking_part(plan: Plan) -> Set[str]:
         for place in pair[1:]
     }
     for peers in ping["peers"] if ping else []:
-        members.update(hosts[place] for place, own in enumerate(peers) if own)
+        members.update(hosts[place] for place, members in enumerate(peers) if members)
     return members
 
 
@@ -198,7 +198,7 @@ def _windows(readings: HostReadings) -> Windows:
 def _trouble(window: Optional[WindowReading]) -> Optional[str]:
     """Return the reason why a window has no result; None if it has one."""
     if window is None:
-        return "it gave no answer"
+        return "no answer"
     error = window.get("error")
     return None if error is None else error.get("message") or error.get("reason") or "no reason"
 
@@ -211,12 +211,12 @@ def _gather_pings(
 ) -> None:
     hosts = plan["hosts"]
     for plane, peers in zip(plan["planes"], ping["peers"]):
-        for place, own in enumerate(peers):
+        for place, peer_places in enumerate(peers):
             host = hosts[place]
             window = entries[host].get(("ping", plane["name"]))
             trouble = _trouble(window)
             targets = window.get("targets", {}) if window else {}
-            for peer in (hosts[other] for other in own):
+            for peer in (hosts[peer_place] for peer_place in peer_places):
                 target = targets.get(peer, PingTarget())
                 echo = None if trouble else _echo(plane["name"], host, peer, turn, target)
                 if echo:
@@ -514,7 +514,7 @@ def observe(
     return observed
 
 
-def united(first: Observed, second: Observed, gone: Iterable[str]) -> Observed:
+def merged(first: Observed, second: Observed, gone: Iterable[str]) -> Observed:
     """Merge both passes: an observation of the second pass replaces the one of the first, except
     that a pair that only lost its connection keeps its rate. For hosts that are ``gone`` in the
     second pass, good observations of the first pass are dropped on each plane that the second pass
@@ -620,8 +620,8 @@ def _delay(echoes: Sequence[Echo]) -> Optional[float]:
 
 
 def _fits(mtus: Mapping[Tuple[str, str], Optional[int]], echo: Echo) -> bool:
-    own, other = (mtus.get((echo.plane, host)) for host in (echo.source, echo.target))
-    return not own or not other or own <= other
+    source_mtu, target_mtu = (mtus.get((echo.plane, host)) for host in (echo.source, echo.target))
+    return not source_mtu or not target_mtu or source_mtu <= target_mtu
 
 
 def latency_limits(plan: Plan, usual: Mapping[str, float]) -> Dict[str, float]:

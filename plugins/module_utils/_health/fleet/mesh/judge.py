@@ -43,14 +43,14 @@ from .view import CHECKS, IPERF, PING, Explained, View
 from .messages import (
     between,
     evidence_of,
-    firewall_words,
+    firewall_hint,
     interface_of,
-    nothing,
+    no_traffic,
     out_of,
-    path_words,
+    ping_fault_text,
     range_of,
     typical,
-    what_is_wrong,
+    fault_text,
 )
 
 __all__ = ["CHECKS", "Judged", "judge", "planned", "second_pass"]
@@ -127,8 +127,8 @@ def second_pass(plan: Plan, readings: Mapping[str, Any]) -> List[Tuple[str, str,
     for family in view.families(view.observed):
         observations = list(family.values())
         found = localise.localise(observations, view.groups)
-        for plane, one, other in localise.follow_up(found, observations, view.groups):
-            wanted.setdefault((plane, *sorted((one, other))), None)  # type: ignore[arg-type]
+        for plane, first, second in localise.follow_up(found, observations, view.groups):
+            wanted.setdefault((plane, *sorted((first, second))), None)  # type: ignore[arg-type]
     return list(wanted)
 
 
@@ -155,23 +155,26 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
     results = []
     for check in view.plan["checks"]:
         findings = _planned_findings(view, host, check)
-        own = [
-            one
-            for one in causes
-            if host in one.cause.nodes and one.cause.scope in ("node", "interface", "undecided")
+        host_causes = [
+            explained
+            for explained in causes
+            if host in explained.cause.nodes
+            and explained.cause.scope in ("node", "interface", "undecided")
         ]
-        said = [
+        host_findings = [
             (
-                one,
-                _undecided(view, one)
-                if one.cause.scope == "undecided"
-                else _node_finding(view, one),
+                explained,
+                _undecided(view, explained)
+                if explained.cause.scope == "undecided"
+                else _node_finding(view, explained),
             )
-            for one in own
+            for explained in host_causes
         ]
         # A cause that figures of both checks show is a finding of both checks.
-        findings += [finding for one, finding in said if check in one.checks]
-        grave = [one for one, finding in said if finding.status in (UNKNOWN, FAIL)]
+        findings += [finding for explained, finding in host_findings if check in explained.checks]
+        grave = [
+            explained for explained, finding in host_findings if finding.status in (UNKNOWN, FAIL)
+        ]
         findings += _unmeasured(
             view, host, check, grave, any(finding.status in (UNKNOWN, FAIL) for finding in findings)
         )
@@ -181,7 +184,9 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
         status = None if measured or findings else SKIP
         if not measured and not findings:
             healthy = (
-                f"nothing could be measured: {said[0][1].message}" if said else _not_planned(check)
+                f"nothing could be measured: {host_findings[0][1].message}"
+                if host_findings
+                else _not_planned(check)
             )
         results.append(concluded(check, findings, healthy, measurements, status))
     return results
@@ -189,7 +194,7 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
 
 def _not_planned(check: str) -> str:
     return (
-        "no round had a partner for it; more of them (mesh_rounds) do"
+        "no round had a partner for this host; increase mesh_rounds"
         if check == IPERF
         else "nothing was planned for this host"
     )
@@ -197,62 +202,63 @@ def _not_planned(check: str) -> str:
 
 def _planned_findings(view: View, host: str, check: str) -> List[Finding]:
     """Findings of the planning stage about the host: exclusions, and a clock that is off."""
-    said = [
-        Finding.from_dict(one["finding"])
-        for one in view.plan["left_out"]
-        if one["host"] == host and one.get("check") in (None, check)
+    findings = [
+        Finding.from_dict(entry["finding"])
+        for entry in view.plan["left_out"]
+        if entry["host"] == host and entry.get("check") in (None, check)
     ]
-    said += [
-        Finding.from_dict(one["finding"])
-        for one in view.plan.get("findings") or []
-        if one["host"] == host and one.get("check") in (None, check)
+    findings += [
+        Finding.from_dict(entry["finding"])
+        for entry in view.plan.get("findings") or []
+        if entry["host"] == host and entry.get("check") in (None, check)
     ]
-    return said
+    return findings
 
 
-def _node_finding(view: View, one: Explained) -> Finding:
-    cause = one.cause
-    code, action = _code(one.kind, cause.direction)
-    status = _status(view, one)
-    message = what_is_wrong(view, one)
-    if one.is_weak:
-        code, action = _firewall_code(one), "fix_configuration"
-        message += f"; {firewall_words(view, one)}"
+def _node_finding(view: View, explained: Explained) -> Finding:
+    cause = explained.cause
+    code, action = _code(explained.kind, cause.direction)
+    status = _status(view, explained)
+    message = fault_text(view, explained)
+    if explained.is_weak:
+        code, action = _firewall_code(explained), "fix_configuration"
+        message += f"; {firewall_hint(view, explained)}"
     elif status == FAIL and action == "watch":
         action = "drain_node"
-    if one.repeated is False:
+    if explained.repeated is False:
         status, action = WARN, "watch"
-        message += "; the second pass did not see it again"
+        message += "; the second pass did not confirm this"
     plane = interface_of(view, cause.nodes[0], cause.plane)
     subject = Subject("interface", name=plane) if cause.scope == "interface" and plane else NODE
-    return Finding(code, status, message, action, subject, evidence_of(view, one))
+    return Finding(code, status, message, action, subject, evidence_of(view, explained))
 
 
-def _status(view: View, one: Explained) -> str:
+def _status(view: View, explained: Explained) -> str:
     """The status of a cause whose place is known."""
-    if one.is_weak:
+    if explained.is_weak:
         return UNKNOWN
     # High latency fails only against a maximum that the operator set.
     return (
         WARN
-        if one.kind == "latency" and not view.plan["options"].get(PING, {}).get("maximum_latency")
+        if explained.kind == "latency"
+        and not view.plan["options"].get(PING, {}).get("maximum_latency")
         else FAIL
     )
 
 
-def _firewall_code(one: Explained) -> str:
+def _firewall_code(explained: Explained) -> str:
     return (
         "pings_filtered"
-        if one.check == PING
+        if explained.check == PING
         else "ports_closed"
-        if one.filtered
+        if explained.filtered
         else "no_connection"
     )
 
 
-def _undecided(view: View, one: Explained) -> Finding:
+def _undecided(view: View, explained: Explained) -> Finding:
     """The finding of an undecided cause: the evidence does not single out a host."""
-    cause = one.cause
+    cause = explained.cause
     names = list(cause.nodes)
     who = (
         f"{', '.join(names[:-1])} or {names[-1]}"
@@ -267,59 +273,59 @@ def _undecided(view: View, one: Explained) -> Finding:
         "loss": "pairs that lose packets",
         "mtu": "pairs that lose large packets",
         "latency": "pairs with slow round trips",
-    }[one.kind]
+    }[explained.kind]
     further = "; ".join(
         f"{first} with {second} on {plane}" for plane, first, second in cause.further[:3]
     )
     decide = (
-        f"; measuring {further} would tell"
+        f"; to decide, measure {further}"
         if further
-        else "; no other healthy partner is there to tell them apart"
+        else "; there is no other healthy partner to decide with"
     )
     rate, usual = typical(view, cause)
-    figures = f" ({out_of(rate, usual)})" if one.kind == "slow" and usual else ""
+    figures = f" ({out_of(rate, usual)})" if explained.kind == "slow" and usual else ""
     message = (
-        f"{what}{figures} on {cause.plane or 'every plane'}, and which end it is cannot "
-        f"be told: {who}, or what lies between{decide}"
+        f"{what}{figures} on {cause.plane or 'every plane'}: the fault is at {who}, or between "
+        f"the hosts{decide}"
     )
     code, action = "undecided", "watch"
-    if one.is_weak and one.filtered:
-        code, action = _firewall_code(one), "fix_configuration"
+    if explained.is_weak and explained.filtered:
+        code, action = _firewall_code(explained), "fix_configuration"
         message = (
-            f"{nothing(one)} gets through on {cause.plane or 'any plane'}; "
-            f"{firewall_words(view, one)}"
+            f"{no_traffic(explained)} gets through on {cause.plane or 'any plane'}; "
+            f"{firewall_hint(view, explained)}"
         )
     # A cause that warns at most when decided is not worse when undecided.
     return Finding(
         code,
-        WARN if _status(view, one) == WARN else UNKNOWN,
+        WARN if _status(view, explained) == WARN else UNKNOWN,
         message,
         action,
         NODE,
-        evidence_of(view, one),
+        evidence_of(view, explained),
     )
 
 
 def _unmeasured(
-    view: View, host: str, check: str, grave: Sequence[Explained], said: bool
+    view: View, host: str, check: str, grave: Sequence[Explained], has_grave_finding: bool
 ) -> List[Finding]:
     """Findings about missing measurements: a host with a missing measurement on a plane does not
-    pass, unless ``grave`` causes of the plane or of the host (``said``) already explain it.
+    pass, unless ``grave`` causes of the plane or of the host (``has_grave_finding``) already explain it.
     """
     silent = [reason for (_turn, name), reason in view.figures.silent.items() if name == host]
-    if silent and view.planned_on(host, check) and not grave and not said:
+    if silent and view.planned_on(host, check) and not grave and not has_grave_finding:
         why = next((f": {reason}" for reason in silent if reason), "")
         return [
             Finding(
                 "mesh_no_answer",
                 UNKNOWN,
-                f"did not answer when its figures were collected{why}; run again",
+                f"did not answer when the readings were collected{why}; run again",
                 "watch",
             )
         ]
     findings: List[Finding] = []
     for plane in view.planned_on(host, check):
-        if not any(one.cause.plane in (None, plane) for one in grave):
+        if not any(explained.cause.plane in (None, plane) for explained in grave):
             findings += (
                 _rates_missing(view, host, plane)
                 if check == IPERF
@@ -331,16 +337,20 @@ def _unmeasured(
 def _not_measured(
     view: View, host: str, check: str, plane: str, what: str, failed: Sequence[Leg] = ()
 ) -> Finding:
-    missed = [one for one in view.missed_at(host) if one.check == check and one.plane == plane]
+    missed = [
+        missing
+        for missing in view.missed_at(host)
+        if missing.check == check and missing.plane == plane
+    ]
     reason = (
         missed[0].message if missed else f"iperf3: {failed[0].message}" if failed else "no pair ran"
     )
     if (
         not missed
         and not failed
-        and any(one.plane == plane for one in view.figures_at(host, check))
+        and any(missing.plane == plane for missing in view.figures_at(host, check))
     ):
-        reason = "all partners it was measured with are to blame for what was seen; run again"
+        reason = "every partner it was measured with is faulty; run again"
     evidence = {"missed": len(missed), "failed": sorted({leg.reason for leg in failed})}
     return Finding(
         "not_measured",
@@ -353,10 +363,10 @@ def _not_measured(
 
 
 def _pings_missing(view: View, host: str, plane: str) -> List[Finding]:
-    own = [echo for echo in view.echoes_at(host) if echo.plane == plane]
+    echoes = [echo for echo in view.echoes_at(host) if echo.plane == plane]
     if any(
-        view.speaks(host, view.observed.echo_between(plane, echo.source, echo.target))
-        for echo in own
+        view.is_evidence_about(host, view.observed.echo_between(plane, echo.source, echo.target))
+        for echo in echoes
     ):
         return []
     return [_not_measured(view, host, PING, plane, "nothing was measured")]
@@ -364,18 +374,14 @@ def _pings_missing(view: View, host: str, plane: str) -> List[Finding]:
 
 def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
     """Findings about pairs without a rate, and about rates without an expectation."""
-    sides = {"it sends": [], "it receives": []}  # type: Dict[str, List[Leg]]
+    sides = {"transmit": [], "receive": []}  # type: Dict[str, List[Leg]]
     for leg in view.legs_at(host):
         if leg.plane == plane:
-            sides["it sends" if leg.source == host else "it receives"].append(leg)
+            sides["transmit" if leg.source == host else "receive"].append(leg)
     rated = {side: [leg for leg in legs if leg.rate is not None] for side, legs in sides.items()}
     missing = [side for side, legs in rated.items() if not legs]
     if missing:
-        what = (
-            "nothing was measured"
-            if len(missing) == 2
-            else f"nothing was measured that {missing[0]}"
-        )
+        what = "nothing was measured" if len(missing) == 2 else f"no {missing[0]} rate was measured"
         return [
             _not_measured(
                 view, host, IPERF, plane, what, [leg for side in missing for leg in sides[side]]
@@ -391,15 +397,15 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
         among is not None and among.source == "table" for among in map(view.expected_of, unjudged)
     ):
         message = (
-            f"iperf3 takes all of a core on {plane}, so the link may be faster than what "
-            "it shows; give the option streams or minimum"
+            f"iperf3 uses a full CPU core on {plane}, so the link may be faster than  "
+            "measured; set the option streams or minimum"
         )
         return [Finding("cpu_limited", UNKNOWN, message, "watch", Subject("interface", name=plane))]
     judged = [leg for legs in rated.values() for leg in legs if leg not in unjudged]
     if unjudged and not judged:
         message = (
-            f"what {plane} should carry is not known: no link speed, and too few pairs "
-            "to compare; give the option minimum of iperf3_pairs (Gbit/s)"
+            f"the expected rate of {plane} is unknown: no link speed, and too few pairs "
+            "to compare; set the option minimum of iperf3_pairs (Gbit/s)"
         )
         return [
             Finding(
@@ -411,7 +417,8 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
             )
         ]
     if not any(
-        view.speaks(host, view.observed.rate[leg.plane, leg.source, leg.target]) for leg in judged
+        view.is_evidence_about(host, view.observed.rate[leg.plane, leg.source, leg.target])
+        for leg in judged
     ):
         return [_not_measured(view, host, IPERF, plane, "nothing was measured")]
     return []
@@ -419,7 +426,7 @@ def _rates_missing(view: View, host: str, plane: str) -> List[Finding]:
 
 def _and_excused(words: str, excused: int) -> str:
     return words + (
-        f"; {excused} bad pair{'' if excused == 1 else 's'} for which it is not to blame"
+        f"; {excused} bad pair{'' if excused == 1 else 's'} caused by other parts"
         if excused
         else ""
     )
@@ -431,13 +438,13 @@ def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool
     """
     measurements, words = [], []
     legs = [leg for leg in view.legs_at(host) if leg.rate is not None]
-    own = [leg for leg in legs if not view.is_not_its_own(host, leg)]
+    own_legs = [leg for leg in legs if not view.is_not_its_own(host, leg)]
     for plane in view.planes:
         rates: List[float] = []
         for direction, end in (("transmit", "source"), ("receive", "target")):
             found = sorted(
                 leg.rate
-                for leg in own
+                for leg in own_legs
                 if leg.plane == plane and getattr(leg, end) == host and leg.rate is not None
             )
             if found:
@@ -452,35 +459,46 @@ def _measured_rates(view: View, host: str) -> Tuple[List[Measurement], str, bool
                 )
         if rates:
             words.append(f"{range_of(min(rates), max(rates))} on {plane} both ways")
-    partners = {end for leg in own for end in (leg.source, leg.target)} - {host}
+    partners = {end for leg in own_legs for end in (leg.source, leg.target)} - {host}
     text = f"{', '.join(words)}, {len(partners)} partner{'' if len(partners) == 1 else 's'}"
-    return measurements, _and_excused(text, len(_pairs_of(legs) - _pairs_of(own))), bool(own)
+    return (
+        measurements,
+        _and_excused(text, len(_pairs_of(legs) - _pairs_of(own_legs))),
+        bool(own_legs),
+    )
 
 
 def _measured_pings(view: View, host: str) -> Tuple[List[Measurement], str, bool]:
     """The pings of a host as measurements and as text, and whether there are any."""
     measurements: List[Measurement] = []
     echoes = view.echoes_at(host)
-    mine = [echo for echo in echoes if not view.is_not_its_own(host, echo)]
+    own_echoes = [echo for echo in echoes if not view.is_not_its_own(host, echo)]
     for plane in view.planes:
-        own = [echo for echo in mine if echo.plane == plane]
-        if not own:
+        on_plane = [echo for echo in own_echoes if echo.plane == plane]
+        if not on_plane:
             continue
-        lost = 1 - sum(echo.received for echo in own) / sum(echo.sent for echo in own)
+        lost = 1 - sum(echo.received for echo in on_plane) / sum(echo.sent for echo in on_plane)
         measurements.append(Measurement("ping_loss", lost, "ratio", {"plane": plane}))
-        delays = sorted(echo.p50_ms for echo in own if echo.p50_ms is not None)
+        delays = sorted(echo.p50_ms for echo in on_plane if echo.p50_ms is not None)
         if delays:
             measurements.append(
                 Measurement(
                     "ping_round_trip", quantile(delays, 0.5) / 1000, "seconds", {"plane": plane}
                 )
             )
-    sent, received = sum(echo.sent for echo in mine), sum(echo.received for echo in mine)
-    peers = {end for echo in mine for end in (echo.source, echo.target)} - {host}
+    sent, received = (
+        sum(echo.sent for echo in own_echoes),
+        sum(echo.received for echo in own_echoes),
+    )
+    peers = {end for echo in own_echoes for end in (echo.source, echo.target)} - {host}
     text = (
         f"{sent - received} of {sent} pings lost, {len(peers)} peer{'' if len(peers) == 1 else 's'}"
     )
-    return measurements, _and_excused(text, len(_pairs_of(echoes) - _pairs_of(mine))), bool(mine)
+    return (
+        measurements,
+        _and_excused(text, len(_pairs_of(echoes) - _pairs_of(own_echoes))),
+        bool(own_echoes),
+    )
 
 
 def _pairs_of(figures: Iterable[Any]) -> Set[Tuple[str, ...]]:
@@ -491,37 +509,41 @@ def _pairs_of(figures: Iterable[Any]) -> Set[Tuple[str, ...]]:
 # ---- what lies between hosts ----
 
 
-def _run_finding(view: View, one: Explained) -> Finding:
+def _run_finding(view: View, explained: Explained) -> Finding:
     """Findings about links between two hosts and paths between two groups, whose ends are good
     elsewhere.
     """
-    cause = one.cause
-    code = f"slow_{cause.scope}" if one.kind == "slow" else _code(one.kind, "both")[0]
-    if one.kind == "slow":
+    cause = explained.cause
+    code = f"slow_{cause.scope}" if explained.kind == "slow" else _code(explained.kind, "both")[0]
+    if explained.kind == "slow":
         what = out_of(*typical(view, cause))
-    elif one.kind == "blocked":
-        what = f"{nothing(one)} gets through"
+    elif explained.kind == "blocked":
+        what = f"{no_traffic(explained)} gets through"
     else:
-        what = path_words(view, one)
+        what = ping_fault_text(view, explained)
     fine = (
-        "both ends are fine with others"
+        "both ends are good with other hosts"
         if cause.scope == "link"
-        else "the hosts at both ends are fine elsewhere"
+        else "the hosts at both ends are good elsewhere"
     )
     message = f"{what}, {fine}"
     # A single slow measurement of a pair may be a temporary disturbance and does not fail a run.
-    once = cause.scope == "link" and one.kind == "slow" and max(map(view.times_bad, cause.bad)) < 2
-    status = WARN if one.repeated is False or once else _status(view, one)
+    once = (
+        cause.scope == "link"
+        and explained.kind == "slow"
+        and max(map(view.times_bad, cause.bad)) < 2
+    )
+    status = WARN if explained.repeated is False or once else _status(view, explained)
     action = "watch" if status == WARN else "fix_configuration"
-    if one.is_weak:
-        code = _firewall_code(one)
-        message += f"; {firewall_words(view, one)}"
-    if one.repeated is False:
-        message += "; the second pass did not see it again"
+    if explained.is_weak:
+        code = _firewall_code(explained)
+        message += f"; {firewall_hint(view, explained)}"
+    if explained.repeated is False:
+        message += "; the second pass did not confirm this"
     elif once:
         message += "; seen once"
     subject = Subject(cause.scope, name=f"{between(view, cause)} on {cause.plane or 'every plane'}")
-    return Finding(code, status, message, action, subject, evidence_of(view, one))
+    return Finding(code, status, message, action, subject, evidence_of(view, explained))
 
 
 def _fleet_findings(view: View) -> List[Tuple[str, Finding]]:
@@ -540,9 +562,9 @@ def _below_link_speed(plane: str, speed: float, expected: Expected) -> Optional[
     if expected.usual is None or expected.usual >= LINK_SHARE * speed:
         return None
     why = (
-        "iperf3 takes all of a core, so it may be the limit (option streams)"
+        "iperf3 uses a full CPU core and may be the limit (option streams)"
         if expected.cpu_limited
-        else "no end is short of CPU time"
+        else "CPU time is not the limit"
     )
     message = f"the better pairs reach {out_of(expected.usual, speed)}, {why}"
     evidence = {
@@ -565,8 +587,8 @@ def _uneven(plane: str, expected: Expected) -> Optional[Finding]:
         return None
     message = (
         f"some pairs reach {rate_text(expected.best)} and most no more than "
-        f"{rate_text(expected.usual)}; the speed of the links is not known,"
-        " so say with the option minimum of iperf3_pairs (Gbit/s) what they should reach"
+        f"{rate_text(expected.usual)}; the link speed is unknown;"
+        " set the option minimum of iperf3_pairs (Gbit/s) to the expected rate"
     )
     evidence = {
         "usual": expected.usual,
@@ -595,17 +617,17 @@ def _document(view: View, plans: Sequence[Plan], causes: Sequence[Explained]) ->
     }
 
 
-def _cause(view: View, one: Explained) -> MeshCause:
-    cause = one.cause
+def _cause(view: View, explained: Explained) -> MeshCause:
+    cause = explained.cause
     return {
-        "check": one.check,
-        "kind": one.kind,
+        "check": explained.check,
+        "kind": explained.kind,
         "scope": cause.scope,
         "nodes": list(cause.nodes),
         "plane": cause.plane,
         "direction": cause.direction,
         "groups": list(cause.groups),
-        "evidence": evidence_of(view, one),
+        "evidence": evidence_of(view, explained),
     }
 
 

@@ -124,7 +124,7 @@ def localise(observations: Sequence[Observation], groups: Mapping[str, str]) -> 
         return []
     localiser.accept_hypotheses()
     causes = localiser.nodes()
-    localiser.sort_what_is_left()
+    localiser.classify_unexplained()
     causes += localiser.paths() + localiser.links() + localiser.undecided()
     return sorted(
         causes,
@@ -157,7 +157,7 @@ class _Localiser:
         self._met_groups: Dict[Tuple[str, str, int], Tuple[Set[str], Set[str]]] = {}
         #: Unexplained observations: by link, and by observation the ends that may be faulty.
         self._links: Dict[Tuple[str, str, str], List[int]] = {}
-        self._doubts: Dict[int, Tuple[str, ...]] = {}
+        self._doubtful_ends: Dict[int, Tuple[str, ...]] = {}
         self._partners: Optional[PartnerPool] = None
 
     def _index(self) -> None:
@@ -212,7 +212,7 @@ class _Localiser:
         """
         may_explain = {
             number
-            for hypothesis in map(self._weigh, self._bad_parts())
+            for hypothesis in map(self._hypothesis_of, self._bad_parts())
             if hypothesis
             for number in hypothesis.explains()
         }
@@ -225,7 +225,7 @@ class _Localiser:
         while True:
             self._cover_greedily(banned)
             standing = [
-                self._weigh(hypothesis.part, frozenset(hypothesis.explains()))
+                self._hypothesis_of(hypothesis.part, frozenset(hypothesis.explains()))
                 for hypothesis in self.hypotheses
             ]
             fallen = [
@@ -259,13 +259,13 @@ class _Localiser:
         parts = [one for one in self._bad_parts() if id(one) not in banned]
         heap: List[Tuple[Tuple[int, int], int]] = []
         for number, part in enumerate(parts):
-            self._put(heap, number, self._weigh(part))
+            self._put(heap, number, self._hypothesis_of(part))
         while heap:
             # Accept hypotheses of equal rank together, so that the order of names has no effect.
             first, together = heap[0][0], []
             while heap and heap[0][0] == first:
                 _rank, number = heapq.heappop(heap)
-                hypothesis = self._weigh(parts[number])
+                hypothesis = self._hypothesis_of(parts[number])
                 if hypothesis and hypothesis.rank == first:
                     together.append(hypothesis)
                 else:
@@ -289,7 +289,7 @@ class _Localiser:
             self.faulty.add(port)
             self.faulty_slots.update((*port, slot) for slot in hypothesis.slots)
 
-    def _weigh(
+    def _hypothesis_of(
         self, part: _FabricPart, own: FrozenSet[int] = frozenset(), least: int = LEAST_PARTNERS
     ) -> Optional[_Hypothesis]:
         """The hypothesis that a part is faulty, from observations that no other hypothesis
@@ -302,7 +302,7 @@ class _Localiser:
             return None
         numbers = [number for slot in slots for number in bad[slot]]
         if part.scope == PATH:
-            return self._weigh_path(part, gain, slots, numbers)
+            return self._path_hypothesis(part, gain, slots, numbers)
         partners = self._healthy_partners(part, slots, bad)
         if (
             len(partners) < least
@@ -342,7 +342,7 @@ class _Localiser:
             if partner != without and (plane, partner) not in self.faulty:
                 yield partner
 
-    def _weigh_path(
+    def _path_hypothesis(
         self, route: _FabricPart, gain: int, slots: Tuple[int, ...], numbers: List[int]
     ) -> Optional[_Hypothesis]:
         """The hypothesis that a path is faulty: both ends of its bad pairs are good elsewhere. If
@@ -495,7 +495,9 @@ class _Localiser:
         hypothesis, one partner is enough now.
         """
         missing = set(planes) - {hypothesis.part.plane for hypothesis in hypotheses}
-        more = [self._weigh(self.ports[(plane, node)], least=1) for plane in sorted(missing)]
+        more = [
+            self._hypothesis_of(self.ports[(plane, node)], least=1) for plane in sorted(missing)
+        ]
         found = hypotheses + [hypothesis for hypothesis in more if hypothesis]
         directions = {self._direction(hypothesis) for hypothesis in found} - {None}
         if len(planes) < 2 or len(found) < len(planes) or len(directions) > 1:
@@ -571,7 +573,7 @@ class _Localiser:
             )
         return causes
 
-    def sort_what_is_left(self) -> None:
+    def classify_unexplained(self) -> None:
         """Sort the unexplained observations: a link fault if both ends are good elsewhere,
         otherwise undecided.
         """
@@ -589,7 +591,7 @@ class _Localiser:
                     node for node in (one.source, one.target) if not self._end_is_good(one, node)
                 ]
             if candidates:
-                self._doubts[number] = tuple(candidates)
+                self._doubtful_ends[number] = tuple(candidates)
             else:
                 self._links.setdefault((one.plane, *_ends(one)), []).append(number)
 
@@ -675,7 +677,7 @@ class _Localiser:
             key: key
             for key in (
                 (self.seen[number].plane, node)
-                for number, nodes in self._doubts.items()
+                for number, nodes in self._doubtful_ends.items()
                 for node in nodes
             )
         }
@@ -685,7 +687,7 @@ class _Localiser:
                 parts[key] = key = parts[parts[key]]
             return key
 
-        for number, nodes in self._doubts.items():
+        for number, nodes in self._doubtful_ends.items():
             for node in nodes[1:]:
                 parts[root((self.seen[number].plane, node))] = root(
                     (self.seen[number].plane, nodes[0])
@@ -694,14 +696,14 @@ class _Localiser:
         for plane, node in sorted(parts):
             members.setdefault(root((plane, node)), []).append(node)
         of_part: Dict[Tuple[str, str], List[int]] = {}
-        for number, nodes in self._doubts.items():
+        for number, nodes in self._doubtful_ends.items():
             of_part.setdefault(root((self.seen[number].plane, nodes[0])), []).append(number)
         numbers: Dict[Tuple[str, ...], List[int]] = {}
         for part, several in of_part.items():
             numbers.setdefault(tuple(members[part]), []).extend(several)
-        return [self._doubt(nodes, several) for nodes, several in numbers.items()]
+        return [self._undecided_cause(nodes, several) for nodes, several in numbers.items()]
 
-    def _doubt(self, nodes: Tuple[str, ...], numbers: List[int]) -> Cause:
+    def _undecided_cause(self, nodes: Tuple[str, ...], numbers: List[int]) -> Cause:
         bad, among = self._observations(numbers), set(nodes)
         planes = sorted({one.plane for one in bad})
         partners: Set[str] = set()
@@ -720,7 +722,7 @@ class _Localiser:
                 for node in (one.source, one.target)
                 if node not in among and self._end_is_good(one, node)
             )
-        further = tuple(pair for plane in planes for pair in self._decide(plane, nodes))
+        further = tuple(pair for plane in planes for pair in self._deciding_pairs(plane, nodes))
         return Cause(
             UNDECIDED,
             nodes,
@@ -733,7 +735,7 @@ class _Localiser:
             further,
         )
 
-    def _decide(self, plane: str, nodes: Sequence[str]) -> Tuple[Pair, ...]:
+    def _deciding_pairs(self, plane: str, nodes: Sequence[str]) -> Tuple[Pair, ...]:
         """Pairs whose measurement would tell the candidates apart: each candidate with known-good
         partners, or else pairs not measured yet.
         """
@@ -748,7 +750,7 @@ class _Localiser:
         if self._partners is None:
             candidates = {
                 (self.seen[number].plane, node)
-                for number, nodes in self._doubts.items()
+                for number, nodes in self._doubtful_ends.items()
                 for node in nodes
             }
             candidates.update(

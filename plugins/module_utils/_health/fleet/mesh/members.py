@@ -157,8 +157,8 @@ class Members:
             if abs(off) - doubt > CLOCK_OFFSET:
                 way = "ahead of" if off > 0 else "behind"
                 message = (
-                    f"its clock is {abs(off):.1f} s {way} the fleet's median (read to "
-                    f"{doubt:.2f} s); look at its NTP or chrony"
+                    f"clock is {abs(off):.1f} s {way} the fleet's median (read to "
+                    f"{doubt:.2f} s); check NTP or chrony"
                 )
                 evidence = {
                     "offset_seconds": round(off, 3),
@@ -224,30 +224,27 @@ class Members:
         facts, clock = self.facts[place], self.clocks[place]
         if facts is None:
             message = (
-                "it takes no part in the mesh: it was not reached, or did not say what "
-                "interfaces and tools it has"
+                "excluded from the mesh: unreachable, or it did not report its interfaces and tools"
             )
             finding = Finding("not_in_mesh", UNKNOWN, message, "watch")
         elif len(self.hosts) == 1:
-            finding = Finding(
-                "no_partner", SKIP, "it is the only host, there is none to measure it with"
-            )
+            finding = Finding("no_partner", SKIP, "the only host: no partner to measure with")
         elif "error" in facts:
             error = facts["error"]
             why = "" if error.get("reason") == "twin" else "its interfaces could not be read: "
-            message = f"it takes no part in the mesh: {why}{error.get('message')}"
+            message = f"excluded from the mesh: {why}{error.get('message')}"
             finding = Finding("interfaces_not_read", UNKNOWN, message, "watch", evidence=error)
         elif not clock:
             message = (
-                "it takes no part in the mesh, which goes by the clock: "
+                "excluded from the mesh, which is scheduled by clock: "
                 f"{facts.get('clock_error') or 'its clock was not read'}"
             )
             finding = Finding("clock_not_read", UNKNOWN, message, "watch")
         elif clock["uncertainty_seconds"] > CLOCK_DOUBT:
             doubt = clock["uncertainty_seconds"]
             message = (
-                f"its clock could be read to {doubt:.1f} s only; beyond "
-                f"{CLOCK_DOUBT:.0f} s it would reach into others' rounds"
+                f"the clock could be read only to {doubt:.1f} s; beyond "
+                f"{CLOCK_DOUBT:.0f} s its traffic could overlap other rounds"
             )
             finding = Finding(
                 "clock_not_read", UNKNOWN, message, "watch", evidence={"uncertainty_seconds": doubt}
@@ -329,9 +326,7 @@ class Members:
                     fewer and holders[name] >= _NEARLY_ALL * others
                 ):
                     lacking = True
-                    message = (
-                        f"{trouble.message}; {holders[name]} of {others} other hosts use theirs"
-                    )
+                    message = f"{trouble.message}; {holders[name]} of {others} other hosts use this interface"
                     self._leave_out(
                         place,
                         Finding(
@@ -395,7 +390,7 @@ class Members:
             else "no interface"
         )
         message = (
-            f"{what} is up with a carrier and an address that only this host has; it "
+            f"{what} is up with a carrier and an address of its own; the host "
             f"has: {self._names(place)}"
         )
         return Finding("interface_without_address", UNKNOWN, message, "fix_configuration")
@@ -407,7 +402,7 @@ class Members:
             return Finding(
                 "interface_missing",
                 UNKNOWN,
-                f"there is no such interface; the host has: {self._names(place)}",
+                f"no such interface; the host has: {self._names(place)}",
                 "fix_configuration",
                 subject,
             )
@@ -419,7 +414,7 @@ class Members:
             return Finding(
                 "no_carrier",
                 FAIL,
-                "it has no carrier: look at cable, transceiver, the switch's port, the card",
+                "no carrier; check the cable, transceiver, switch port and network card",
                 "drain_node",
                 subject,
             )
@@ -544,7 +539,7 @@ def _private(interfaces: List[HostInterface]) -> Set[str]:
 
 def _without_address(name: str, families: Tuple[int, ...]) -> Finding:
     kinds = " or ".join(f"IPv{family}" for family in families)
-    message = f"it has no {kinds} address that others can reach"
+    message = f"no {kinds} address that other hosts can reach"
     return Finding(
         "interface_without_address",
         UNKNOWN,
@@ -556,7 +551,7 @@ def _without_address(name: str, families: Tuple[int, ...]) -> Finding:
 
 def _duplicate(interface: str, address: str, others: List[str]) -> Finding:
     names = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if len(others) > 3 else "")
-    message = f"its address {address} is also that of {names}; which of them answers cannot be told"
+    message = f"address {address} is also used by {names}"
     evidence = {"address": address, "hosts": others[:12]}
     return Finding(
         "duplicate_address",
@@ -570,11 +565,11 @@ def _duplicate(interface: str, address: str, others: List[str]) -> Finding:
 
 def _odd(code: str, interface: str, own: float, usual: float, others: int) -> Finding:
     if code == "mtu_differs":
-        message = f"its MTU is {own:g}, that of {others} other hosts on this network {usual:g}"
+        message = f"MTU {own:g}, expected {usual:g} as on {others} other hosts of this network"
     else:
         message = (
-            f"its link runs at {own:g} Gbit/s, those of {others} other hosts at "
-            f"{usual:g}: look at cable, transceiver, the switch's port"
+            f"link speed {own:g} Gbit/s, expected {usual:g} as on {others} other hosts"
+            f"; check the cable, transceiver and switch port"
         )
     return Finding(
         code,
@@ -590,7 +585,7 @@ def _no_partner(interface: str, why: str) -> Finding:
     return Finding(
         "no_partner",
         SKIP,
-        f"there is none to measure it with: {why}",
+        f"no partner to measure with: {why}",
         "none",
         Subject("interface", name=interface),
     )

@@ -16,66 +16,65 @@ from .view import IPERF, PING, Explained, View
 _MOST_PAIRS = 12
 
 
-def what_is_wrong(view: View, one: Explained) -> str:
+def fault_text(view: View, explained: Explained) -> str:
     """Describe the fault of a host, without the host's name."""
-    cause = one.cause
+    cause = explained.cause
     partners = len(
         {end for bad in cause.bad for end in (bad.source, bad.target)} - set(cause.nodes)
     )
     whom = f"{partners} partner{'' if partners == 1 else 's'}"
     where = "" if cause.plane or cause.scope == "interface" else " on every plane"
-    if one.kind == "slow":
+    if explained.kind == "slow":
         rate, usual = typical(view, cause)
         verb = {"transmit": "sends", "receive": "receives"}.get(
             cause.direction, "sends and receives"
         )
-        other = {"transmit": "; receives normally", "receive": "; sends normally"}.get(
+        normal = {"transmit": "; receives normally", "receive": "; sends normally"}.get(
             cause.direction, ""
         )
         preposition = {"transmit": "to", "receive": "from"}.get(cause.direction, "with")
-        return f"{verb} at {out_of(rate, usual)} {preposition} {whom}{where}{other}"
-    if one.kind == "blocked":
-        if cause.direction == "transmit" and not one.is_weak:
-            return f"nothing that it sends arrives at {whom}{where}; it receives from them"
-        if cause.direction == "receive" and not one.is_weak:
-            return (
-                f"nothing arrives that {whom} send{'s' if partners == 1 else ''} it{where}; "
-                "they receive from it"
-            )
-        return f"{nothing(one)} gets through to or from {whom}{where}"
-    return path_words(view, one, f" with {whom}{where}")
+        return f"{verb} at {out_of(rate, usual)} {preposition} {whom}{where}{normal}"
+    if explained.kind == "blocked":
+        if cause.direction == "transmit" and not explained.is_weak:
+            return f"packets sent to {whom}{where} do not arrive; packets from them do"
+        if cause.direction == "receive" and not explained.is_weak:
+            return f"packets from {whom}{where} do not arrive; packets sent to them do"
+        return f"{no_traffic(explained)} gets through to or from {whom}{where}"
+    return ping_fault_text(view, explained, f" with {whom}{where}")
 
 
-def nothing(one: Explained) -> str:
+def no_traffic(explained: Explained) -> str:
     """Name the traffic that does not get through a blocked part."""
     return (
-        ("no ping" if one.check == PING else "no iperf3 connection") if one.is_weak else "no packet"
+        ("no ping" if explained.check == PING else "no iperf3 connection")
+        if explained.is_weak
+        else "no packet"
     )
 
 
-def firewall_words(view: View, one: Explained) -> str:
+def firewall_hint(view: View, explained: Explained) -> str:
     """The hint about a firewall, if a firewall is a possible cause."""
-    if one.check == PING:
-        return "iperf3 gets through, so the path is there: does a firewall drop ICMP echo?"
+    if explained.check == PING:
+        return "iperf3 gets through: check for a firewall that drops ICMP echo"
     ports = view.plan["options"].get(IPERF, {}).get("ports", "")
-    why = "pings get through" if one.filtered else "whether pings get through was not seen"
-    return f"{why}: does a firewall close ports {ports} (TCP and UDP)?"
+    why = "pings get through" if explained.filtered else "pings were not measured"
+    return f"{why}: check for a firewall that blocks ports {ports} (TCP and UDP)"
 
 
-def path_words(view: View, one: Explained, whom: str = "") -> str:
+def ping_fault_text(view: View, explained: Explained, whom: str = "") -> str:
     """Describe a fault seen by pings, in words that fit a host, a link and a path."""
-    last = [echo for bad in one.cause.bad for echo in view.echoes_of(bad)]
-    if one.kind == "loss":
+    last = [echo for bad in explained.cause.bad for echo in view.echoes_of(bad)]
+    if explained.kind == "loss":
         sent, received = sum(echo.sent for echo in last), sum(echo.received for echo in last)
         return f"{100 * (sent - received) / max(sent, 1):.0f} % of {sent} pings lost{whom}"
-    if one.kind == "mtu":
+    if explained.kind == "mtu":
         size = max([echo.big_size + view.headers.get(echo.plane, 0) for echo in last] or [0])
         return (
-            f"packets of {size} bytes do not get through{whom}, small ones do: the MTU on "
-            "the way is smaller than the interfaces'"
+            f"packets of {size} bytes do not get through{whom}, small packets do: the MTU of "
+            "the path is smaller than the MTU of the interfaces"
         )
     delays = sorted(echo.p50_ms for echo in last if echo.p50_ms is not None)
-    limits = [view.limits[bad.plane] for bad in one.cause.bad if bad.plane in view.limits]
+    limits = [view.limits[bad.plane] for bad in explained.cause.bad if bad.plane in view.limits]
     most = f", more than {max(limits):.3g} ms" if limits else ""
     return (
         f"round trips{whom} take {quantile(delays, 0.5):.1f} ms{most}"
@@ -125,16 +124,16 @@ def between(view: View, cause: Cause) -> str:
 def interface_of(view: View, host: str, plane: Optional[str]) -> Optional[str]:
     """The host's own name for its interface on the plane."""
     place = view.places[host]
-    for one in view.plan["planes"]:
-        member = one["members"][place]
-        if one["name"] == plane and member:
+    for plane_entry in view.plan["planes"]:
+        member = plane_entry["members"][place]
+        if plane_entry["name"] == plane and member:
             return member["interface"]
     return plane
 
 
-def evidence_of(view: View, one: Explained) -> Dict[str, Any]:
+def evidence_of(view: View, explained: Explained) -> Dict[str, Any]:
     """The pairs that prove the cause."""
-    cause = one.cause
+    cause = explained.cause
     evidence: Dict[str, Any] = {
         "scope": cause.scope,
         "plane": cause.plane,
@@ -142,26 +141,26 @@ def evidence_of(view: View, one: Explained) -> Dict[str, Any]:
         "partners": list(cause.partners[:_MOST_PAIRS]),
         "pairs": [_pair_of(view, bad) for bad in cause.bad[:_MOST_PAIRS]],
         "pairs_in_all": len(cause.bad),
-        "repeated": one.repeated,
+        "repeated": explained.repeated,
     }
     if cause.against:
         evidence["against"] = [_pair_of(view, good) for good in cause.against[:_MOST_PAIRS]]
-    if one.further:
-        evidence["explains_too"] = [_pair_of(view, bad) for bad in one.further[:_MOST_PAIRS]]
+    if explained.further:
+        evidence["explains_too"] = [_pair_of(view, bad) for bad in explained.further[:_MOST_PAIRS]]
     if cause.further:
         evidence["would_decide"] = [list(pair) for pair in cause.further[:_MOST_PAIRS]]
     return evidence
 
 
-def _pair_of(view: View, one: Observation) -> Dict[str, Any]:
+def _pair_of(view: View, observation: Observation) -> Dict[str, Any]:
     pair: Dict[str, Any] = {
-        "plane": one.plane,
-        "from": one.source,
-        "to": one.target,
-        "kind": one.kind,
+        "plane": observation.plane,
+        "from": observation.source,
+        "to": observation.target,
+        "kind": observation.kind,
     }
-    if one.directed:
-        legs = view.legs_of(one)
+    if observation.directed:
+        legs = view.legs_of(observation)
         if legs:
             pair.update(
                 bits_per_second=legs[-1].rate,
@@ -175,7 +174,7 @@ def _pair_of(view: View, one: Observation) -> Dict[str, Any]:
                     expected_at_least=expected.floor, source=expected.source, detail=expected.detail
                 )
     else:
-        echoes = view.echoes_of(one)
+        echoes = view.echoes_of(observation)
         pair.update(
             sent=sum(echo.sent for echo in echoes), received=sum(echo.received for echo in echoes)
         )

@@ -18,7 +18,7 @@ from .members import Facts, Members, MeshSettings, clock_of, member_at
 from .schedule import disjoint_rounds, ping_peers, sampled_rounds
 from .view import CHECKS, IPERF, PING
 
-__all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "refuse", "shares"]
+__all__ = ["MeshSettings", "describe", "follow_up", "lead", "make", "validate_settings", "shares"]
 
 #: Seconds of a round for the handshake of both ends, and before and after its legs for the
 #: difference between their clocks.
@@ -52,7 +52,7 @@ def make(hosts: Mapping[str, Facts], settings: MeshSettings, now: float, run: st
     Raises ValueError for invalid settings, with the option, its value and what is accepted. A host
     with invalid facts is excluded.
     """
-    refuse(settings)
+    validate_settings(settings)
     members = Members(hosts, settings)
     able = {check: members.able(check) for check in CHECKS if check in settings.checks}
     plan: Plan = {
@@ -192,7 +192,7 @@ def follow_up(
 # ---- settings ----
 
 
-def refuse(settings: MeshSettings) -> None:
+def validate_settings(settings: MeshSettings) -> None:
     """Raise ValueError for settings that cannot be planned; names the option, its value and what is
     accepted.
     """

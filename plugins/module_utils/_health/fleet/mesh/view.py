@@ -26,7 +26,7 @@ from .figures import (
     latency_limits,
     link_classes,
     observe,
-    united,
+    merged,
     usual_delays,
 )
 from .documents import Plan
@@ -96,7 +96,7 @@ class View:
         self.expected: Dict[LinkClass, Expected] = expectations(self.plan, self.figures.legs)
         self.first: Observed = observe(self.plan, self.figures, self.expected, 1)
         self.second: Observed = observe(self.plan, self.figures, self.expected, 2)
-        self.observed: Observed = united(
+        self.observed: Observed = merged(
             self.first,
             self.second,
             [host for turn, host in silent if turn == 2 and (1, host) not in silent],
@@ -223,11 +223,11 @@ class View:
         )
         return (figure.plane, *ends, directed) in self._bad and self.excused(host, figure)
 
-    def speaks(self, host: str, one: Optional[Observation]) -> bool:
+    def is_evidence_about(self, host: str, observation: Optional[Observation]) -> bool:
         """True if an observation is evidence about this host: a good one is; a bad one is unless
         the fault of another part explains it.
         """
-        return one is not None and not (one.bad and self.excused(host, one))
+        return observation is not None and not (observation.bad and self.excused(host, observation))
 
     @staticmethod
     def families(observed: Observed) -> List[Dict[Tuple[str, str, str], Observation]]:
@@ -304,46 +304,48 @@ class View:
         interface is both.
         """
         kept: List[Explained] = []
-        for one in found:
+        for explained in found:
             deeper = [
-                place for place, other in enumerate(kept) if _explains(other, one, self.groups)
+                place
+                for place, accepted in enumerate(kept)
+                if _explains(accepted, explained, self.groups)
             ]
             if not deeper:
-                kept.append(one)
+                kept.append(explained)
                 continue
             place = deeper[0]
-            other = kept[place]
-            cause = other.cause
+            accepted = kept[place]
+            cause = accepted.cause
             if (
-                _place(cause) == _place(one.cause)
+                _place(cause) == _place(explained.cause)
                 and cause.direction == "both"
-                and one.cause.direction != "both"
-                and other.kind == one.kind
+                and explained.cause.direction != "both"
+                and accepted.kind == explained.kind
             ):
                 cause = (
-                    one.cause
+                    explained.cause
                 )  # pings go both ways, so that only iperf3's end of it knows the direction
-            repeated = other.repeated if other.repeated is not None else one.repeated
-            kept[place] = other._replace(
-                cause=cause, further=other.further + one.cause.bad, repeated=repeated
+            repeated = accepted.repeated if accepted.repeated is not None else explained.repeated
+            kept[place] = accepted._replace(
+                cause=cause, further=accepted.further + explained.cause.bad, repeated=repeated
             )
         return kept
 
-    def _with_other_check(self, one: Explained) -> Explained:
+    def _with_other_check(self, explained: Explained) -> Explained:
         """Mark causes that only one check finds blocked, with the other check's observations there."""
-        if one.kind != "blocked" or one.repeated is False:
-            return one
-        if one.check == IPERF:
+        if explained.kind != "blocked" or explained.repeated is False:
+            return explained
+        if explained.check == IPERF:
             echoes = [
                 self.observed.echo_between(bad.plane, bad.source, bad.target)
-                for bad in one.cause.bad
+                for bad in explained.cause.bad
             ]
-            return one._replace(
+            return explained._replace(
                 filtered=any(echo is not None and echo.value > 0 for echo in echoes)
             )
-        tried = [legs for legs in map(self._legs_since, one.cause.bad) if legs]
+        tried = [legs for legs in map(self._legs_since, explained.cause.bad) if legs]
         carried = [legs for legs in tried if any(leg.rate for leg in legs)]
-        return one._replace(filtered=2 * len(carried) > len(tried))
+        return explained._replace(filtered=2 * len(carried) > len(tried))
 
     def _legs_since(self, pair: Observation) -> List[Leg]:
         """iperf3's figures between the two ends of a ping, either way, taken after the ping; each
@@ -369,25 +371,27 @@ def _place(cause: Cause) -> Tuple[Any, ...]:
     return cause.scope, tuple(sorted(cause.nodes)), cause.plane, tuple(sorted(cause.groups))
 
 
-def _touches(cause: Cause, one: Observation, groups: Mapping[str, str]) -> bool:
-    if cause.plane not in (None, one.plane):
+def _touches(cause: Cause, observation: Observation, groups: Mapping[str, str]) -> bool:
+    if cause.plane not in (None, observation.plane):
         return False
-    ends = {one.source, one.target}
+    ends = {observation.source, observation.target}
     if cause.scope in ("node", "interface"):
         return cause.nodes[0] in ends
     if cause.scope == "link":
         return set(cause.nodes) == ends
     if cause.scope == "path":
-        return localise.crosses(cause.groups, groups.get(one.source), groups.get(one.target))
+        return localise.crosses(
+            cause.groups, groups.get(observation.source), groups.get(observation.target)
+        )
     return bool(ends & set(cause.nodes))
 
 
-def _explains(deeper: Explained, other: Explained, groups: Mapping[str, str]) -> bool:
+def _explains(deeper: Explained, follower: Explained, groups: Mapping[str, str]) -> bool:
     """True if all bad observations of the other cause lie where the root cause lies."""
-    if deeper.repeated is False and other.repeated is not False:
+    if deeper.repeated is False and follower.repeated is not False:
         return False
-    if deeper.cause.scope == "undecided" and other.cause.scope != "undecided":
+    if deeper.cause.scope == "undecided" and follower.cause.scope != "undecided":
         return False
-    if other.is_weak and KINDS.index(deeper.kind) > KINDS.index(other.kind):
+    if follower.is_weak and KINDS.index(deeper.kind) > KINDS.index(follower.kind):
         return False  # neither loss nor a low rate closes a port
-    return all(_touches(deeper.cause, one, groups) for one in other.cause.bad)
+    return all(_touches(deeper.cause, one, groups) for one in follower.cause.bad)
