@@ -154,7 +154,7 @@ class Measure:
         self, node, checks, expected_gpus=None, timeout=None, options=None, settings=None, **how
     ) -> list[Outcome]:
         """The outcomes of several checks in one pass. ``options`` by check name; ``settings``
-        overrides fields of `Settings`; what else is named (``passive_only``, ``stop_on_fail``) goes
+        overrides fields of `Settings`; what else is named (``stop_on_fail``) goes
         to `runner.run`.
         """
         request = {

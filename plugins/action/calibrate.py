@@ -37,7 +37,7 @@ class ActionModule(_once.Once):
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         options = _options.validated(_OPTIONS, self._task.args)
         if options["newest"] < 1:
-            raise ValueError(f"newest: {options['newest']} is not accepted, give a number from 1")
+            raise ValueError(f"newest: {options['newest']} is invalid; expected a number from 1")
         gathered = calibration.Gathered(options["newest"])
         unread = _gather(options["runs"], gathered)
         proposals = calibration.propose(gathered)

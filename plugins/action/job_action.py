@@ -127,18 +127,18 @@ def _validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
     slurm, kubernetes = options["act"].get("slurm"), options["act"].get("kubernetes")
     if slurm and not re.fullmatch(r"\d+([_+]\d+)?", slurm["job_id"]):
         raise ValueError(
-            f"act.slurm.job_id: {slurm['job_id']!r} is not accepted, give the number of a job, "
+            f"act.slurm.job_id: {slurm['job_id']!r} is invalid; expected the number of a job, "
             "such as 4711, 4711_3 or 4711+1"
         )
     for name in ("namespace", "name") if kubernetes else ():
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", kubernetes[name]):
             raise ValueError(
-                f"act.kubernetes.{name}: {kubernetes[name]!r} is not accepted, give the name "
+                f"act.kubernetes.{name}: {kubernetes[name]!r} is invalid; expected the name "
                 "of an object"
             )
     if not 0 < options["timeout"] <= 3600:
         raise ValueError(
-            f"timeout: {options['timeout']} is not accepted, give seconds greater than 0, at "
+            f"timeout: {options['timeout']} is invalid; expected seconds greater than 0, at "
             "most 3600"
         )
     return options

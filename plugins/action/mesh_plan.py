@@ -133,7 +133,7 @@ class ActionModule(_once.Once):
         planned = _hosts.registered(variables, options["plan"])
         if not isinstance(planned, dict) or not isinstance(planned.get("plan"), dict):
             raise ValueError(
-                f"plan: {options['plan']!r} is not accepted, no plan was registered under that name"
+                f"plan: {options['plan']!r} is invalid; no plan was registered under that name"
             )
         if not (options["confirm"] and _frozen(variables, options["plan"])["options"]["confirm"]):
             return dict(_NO_PASS)
@@ -190,8 +190,7 @@ def _frozen(variables: dict[str, t.Any], name: str) -> dict[str, t.Any]:
     answer = _hosts.registered(variables, name)
     if not isinstance(answer, dict) or not isinstance(answer.get("frozen"), str):
         raise ValueError(
-            f"frozen: {name!r} is not accepted, no result of this module is registered under "
-            "that name"
+            f"frozen: {name!r} is invalid; no result of this module is registered under that name"
         )
     return t.cast("dict[str, t.Any]", json.loads(answer["frozen"]))
 

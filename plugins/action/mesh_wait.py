@@ -26,9 +26,7 @@ class ActionModule(_once.Once):
         if isinstance(planned, dict) and not planned.get("goes_on"):
             return {"skipped": True, "skip_reason": f"no host has anything to measure in {name}"}
         if not isinstance(planned, dict) or not isinstance(planned.get("end"), (int, float)):
-            raise ValueError(
-                f"plan: {name!r} is not accepted, no plan was registered under that name"
-            )
+            raise ValueError(f"plan: {name!r} is invalid; no plan was registered under that name")
         interrupt.shield()
         began = time.monotonic()
         interrupted = interrupt.wait(planned["end"] - time.time())

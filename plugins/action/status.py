@@ -107,7 +107,7 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
             try:
                 registry.name_of(name)
             except ValueError as error:
-                raise ValueError(f"check: {error}, and {_ALL}") from None
+                raise ValueError(f"check: {error}; {_ALL!r} runs every check") from None
     for name, pattern, accepted in (
         (
             "job",
@@ -122,10 +122,10 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
         ),
     ):
         if options[name] and not re.fullmatch(pattern, options[name]):
-            raise ValueError(f"{name}: {options[name]!r} is not accepted, give {accepted}")
+            raise ValueError(f"{name}: {options[name]!r} is invalid; expected {accepted}")
     for name in options["host"]:
         if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]*[a-z0-9])?", name):
-            raise ValueError(f"host: {name!r} is not accepted, give names of nodes")
+            raise ValueError(f"host: {name!r} is invalid; expected names of nodes")
     if options["batch"] < 0 or not 0 < options["timeout"] < 1e6:
         raise ValueError(
             f"batch: {options['batch']}, timeout: {options['timeout']}: give a number of nodes "

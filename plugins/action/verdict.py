@@ -39,6 +39,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output
     console,
     document,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.spelling import unsupported
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
     write,
@@ -263,11 +264,7 @@ def _read(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
     with the others.
     """
     validator = ArgumentSpecValidator(_OPTIONS)
-    wrong = [
-        f"{name}: there is no such option, there are {', '.join(_OPTIONS)}"
-        for name in given
-        if name not in _OPTIONS
-    ]
+    wrong = [unsupported("option", name, _OPTIONS) for name in given if name not in _OPTIONS]
     known = {name: value for name, value in given.items() if name in _OPTIONS}
     for name in list(known):
         messages = validator.validate({name: known[name]}).error_messages
@@ -280,7 +277,7 @@ def _read(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
 def _run_id(given: str | None) -> str | None:
     if given is not None and not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", given):
         raise ValueError(
-            f"run_id: {given!r} is not accepted, give letters, digits, '.', '_' and '-', with "
+            f"run_id: {given!r} is invalid; expected letters, digits, '.', '_' and '-', with "
             "a letter or digit first"
         )
     return str(given) if given is not None else None

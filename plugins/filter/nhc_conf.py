@@ -89,12 +89,12 @@ def nhc_conf(text: t.Any, host: t.Any = None) -> dict[str, t.Any]:
     """What a file says of a host, see the documentation."""
     if not isinstance(text, str):
         raise AnsibleFilterError(
-            f"autopilot.gpu.nhc_conf: {text!r} is not accepted, give the text of a "
+            f"autopilot.gpu.nhc_conf: {text!r} is invalid; expected the text of a "
             "configuration file of NHC"
         )
     if host is not None and not isinstance(host, str):
         raise AnsibleFilterError(
-            f"autopilot.gpu.nhc_conf: host: {host!r} is not accepted, give the name of a host"
+            f"autopilot.gpu.nhc_conf: host: {host!r} is invalid; expected the name of a host"
         )
     try:
         return nhc.read(str(text), None if host is None else str(host)).to_dict()

@@ -13,7 +13,6 @@ import os
 import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
@@ -22,12 +21,17 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framewo
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.probe import (
     HostSettings,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import refuse_negative
+from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import (
+    fail_on_negative,
+    refuse_negative,
+    validated,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, overall
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
     Outcome,
     node_facts,
     not_run,
+    planned,
     run,
 )
 
@@ -60,36 +64,29 @@ def main_of(check: Check) -> None:
     module = AnsibleModule(
         argument_spec={**COMMON_OPTIONS, **check.options}, supports_check_mode=True
     )
-    requests = [(check, {name: module.params[name] for name in check.options})]
-    settings = accepted(module, requests)
-    leave(
-        module,
-        result_of(
-            run(requests, settings, passive_only=module.check_mode),
-            settings,
-            with_readings=module.params["readings"],
-        ),
-    )
+    options = {name: module.params[name] for name in check.options}
+    settings = accepted(module)
+    try:
+        check.refuse(options)
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+    run_or_plan = planned if module.check_mode else run
+    outcomes = run_or_plan([(check, options)], settings)
+    leave(module, result_of(outcomes, settings, with_readings=module.params["readings"]))
 
 
-def accepted(module: AnsibleModule, requests: list[tuple[Check, dict[str, t.Any]]]) -> HostSettings:
-    """The module's common options, once they and those of the checks are accepted; what is not ends
-    the module.
+def accepted(module: AnsibleModule) -> HostSettings:
+    """The module's common options; an invalid one ends the module.
 
     From here on the module also ends when Ansible has gone.
     """
-    refuse_negative(module, module.params)
+    fail_on_negative(module)
     if not os.path.isdir(module.params["host_root"]):
         given = module.params["host_root"]
         module.fail_json(
             msg=f"host_root: {given} is not a directory on this host; give the one where its "
             "root file system is mounted"
         )
-    for check, options in requests:
-        try:
-            check.refuse(options)
-        except ValueError as error:
-            module.fail_json(msg=f"options of {check.name}: {error}")
     bounded.end_with_reader(1)
     return HostSettings(*(module.params[name] for name in HostSettings._fields))
 
@@ -132,25 +129,28 @@ def result_of(
     return result
 
 
-def options_of(module: AnsibleModule, check: Check, given: dict[str, t.Any]) -> dict[str, t.Any]:
-    """A check's options from a nested dictionary, validated against its argument spec."""
-    for name in given:
-        if name not in check.options:
-            accepted = ", ".join(check.options) or "none, this check has no options of its own"
-            module.fail_json(
-                msg=f"options.{check.name}.{name} does not exist; accepted are: {accepted}"
-            )
-    validated = ArgumentSpecValidator(check.options).validate(given)
-    if validated.error_messages:
-        module.fail_json(msg=f"options of {check.name}: {'; '.join(validated.error_messages)}")
-    refuse_negative(module, validated.validated_parameters, f"options.{check.name}.")
-    secret = {
+def options_of(check: Check, given: t.Any, where: str = "options") -> dict[str, t.Any]:
+    """All options of a check, those not given by default; ``where`` is the option of ours that has
+    them by check. Raises ValueError that names each invalid option, its value and what is accepted.
+    """
+    path = f"{where}.{check.name}"
+    if not isinstance(given, dict):
+        raise ValueError(f"{path}: {given!r} is invalid; expected a dictionary of its options")
+    options = validated(check.options, given, path)
+    refuse_negative(options, path)
+    try:
+        check.refuse(options)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
+    return {name: options.get(name) for name in check.options}
+
+
+def keep_secret(module: AnsibleModule, check: Check, options: dict[str, t.Any]) -> None:
+    """Keep the secrets among a check's options out of the module's result: Ansible knows those
+    among the module's own options only.
+    """
+    module.no_log_values.update(
         value
-        for name, value in validated.validated_parameters.items()
-        if check.options.get(name, {}).get("no_log") and isinstance(value, str) and value
-    }
-    if secret and isinstance(module, AnsibleModule):
-        # Ansible knows the secrets among a module's own options only, and these stand in one that
-        # is a dictionary.
-        module.no_log_values.update(secret)
-    return {name: validated.validated_parameters.get(name) for name in check.options}
+        for name, value in options.items()
+        if check.options[name].get("no_log") and isinstance(value, str) and value
+    )

@@ -219,7 +219,7 @@ def _configuration(kubeconfig: str | None, context: str | None) -> t.Any:
             configuration.verify_ssl = boolean(verify)
         except TypeError:
             raise ValueError(
-                f"{_VERIFY_SSL}: {verify!r} is not accepted, give true or false"
+                f"{_VERIFY_SSL}: {verify!r} is invalid; expected true or false"
             ) from None
     if authority:
         if not os.access(authority, os.R_OK):
@@ -245,7 +245,7 @@ def _from_environment(configuration: t.Any) -> bool:
         return False
     if not re.fullmatch(r"https?://[^/?#@\s]+(/[^?#\s]*)?", host):
         raise ValueError(
-            f"{_HOST}: {host!r} is not accepted, give the address of the API server, such as "
+            f"{_HOST}: {host!r} is invalid; expected the address of the API server, such as "
             "https://10.0.0.1:6443"
         )
     configuration.host = host

@@ -143,16 +143,16 @@ def _refuse(params: dict[str, t.Any]) -> None:
     """Raises ValueError that names the option, its value and what is accepted."""
     if not daemon.NAME.match(params["name"]):
         raise ValueError(
-            f"name: {params['name']!r} is not accepted, give up to 64 letters, digits, '.', "
+            f"name: {params['name']!r} is invalid; expected up to 64 letters, digits, '.', "
             "'_' and '-', with a letter or digit first"
         )
     for name, (least, most, unit) in _RANGES.items():
         if not least <= params[name] <= most or not math.isfinite(params[name]):
             raise ValueError(
-                f"{name}: {params[name]} is not accepted, give {least} to {most} {unit}"
+                f"{name}: {params[name]} is invalid; expected {least} to {most} {unit}"
             )
     if params["job"] is not None and not any(params["job"].values()):
-        raise ValueError(f"job: {params['job']} is not accepted, give one of {', '.join(KINDS)}")
+        raise ValueError(f"job: {params['job']} is invalid; expected one of {', '.join(KINDS)}")
     if not os.path.isdir(params["host_root"]):
         raise ValueError(
             f"host_root: {params['host_root']} is not a directory on this host; give the one "
@@ -168,6 +168,6 @@ def _refuse(params: dict[str, t.Any]) -> None:
             ) from None
         if groups < 1:
             raise ValueError(
-                f"throughput_regex: {params['throughput_regex']!r} is not accepted, give one "
+                f"throughput_regex: {params['throughput_regex']!r} is invalid; expected one "
                 "with a group around the number"
             )

@@ -93,7 +93,7 @@ def main() -> None:
     )
     name, namespace, timeout = (module.params[option] for option in options)
     if timeout < 0:
-        module.fail_json(msg=f"timeout: {timeout} is not accepted, give seconds, 0 or more")
+        module.fail_json(msg=f"timeout: {timeout} is invalid; expected seconds, 0 or more")
     cluster = connected(module)
     try:
         # What remains when the time is over is told in a few requests more.

@@ -110,7 +110,7 @@ import os
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import refuse_negative
+from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import fail_on_negative
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.mesh import node_daemon
 
 
@@ -134,7 +134,7 @@ def main() -> None:
         supports_check_mode=True,
     )
     options = module.params
-    refuse_negative(module, options)
+    fail_on_negative(module)
     if not os.path.isdir(options["host_root"]):
         module.fail_json(
             msg=f"host_root: {options['host_root']} is not a directory on this host; give the "
@@ -177,7 +177,7 @@ def _collect(options: dict, check_mode: bool) -> dict:
         )
     if not isinstance(share, dict) or not isinstance(share.get("run"), str):
         raise ValueError(
-            f"share: {share!r} is not accepted, give a dictionary with run, pass and host"
+            f"share: {share!r} is invalid; expected a dictionary with run, pass and host"
         )
     return node_daemon.collect(
         share["run"],

@@ -116,12 +116,15 @@ started:
   returned: when the node was reached
 """
 
+import typing as t
+
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
     COMMON_OPTIONS,
     VIRTUALENV_OPTIONS,
     accepted,
+    keep_secret,
     leave,
     left_out,
     options_of,
@@ -130,6 +133,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks import node_changes
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
+    Check,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
+    Outcome,
+    planned,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.registry import (
     ELSEWHERE,
     beside_a_job,
@@ -154,47 +164,52 @@ def main() -> None:
         **VIRTUALENV_OPTIONS,
     }
     module = AnsibleModule(argument_spec=argument_spec, supports_check_mode=True)
-    what = "checks, options: "
     try:
         checks = (beside_a_job if module.params["beside_job"] else chosen)(
             module.params["checks"] or []
         )
         given = {name_of(name): value for name, value in module.params["options"].items()}
-        what = ""
-        run = "" if module.params["snapshot"] == "none" else store.refuse_run(module.params["run"])
     except ValueError as error:
-        module.fail_json(msg=f"{what}{error}")
-    for name, value in given.items():
-        if not isinstance(value, dict):
-            module.fail_json(
-                msg=f"options.{name}: {value!r} is not accepted, give a dictionary of the "
-                "check's options"
-            )
+        module.fail_json(msg=f"checks, options: {error}")
+    try:
+        run = "" if module.params["snapshot"] == "none" else store.refuse_run(module.params["run"])
+        requests = [(check, options_of(check, _given(module, check, given))) for check in checks]
+        of_changes = options_of(node_changes.CHECK, _given(module, node_changes.CHECK, given))
+    except ValueError as error:
+        module.fail_json(msg=str(error))
+    for check, options in requests:
+        keep_secret(module, check, options)
+    settings = accepted(module)
+    if module.check_mode:
+        outcomes = planned(requests, settings)
+    else:
+        around = around_pass.Around(
+            run,
+            *(module.params[name] for name in ("snapshot", "baseline", "release_seconds")),
+            of_changes,
+            settings,
+        )
+        outcomes = around.run(requests, module.params["stop_on_fail"])
+    outcomes += _skipped(module)
+    leave(module, result_of(outcomes, settings, with_readings=module.params["readings"]))
+
+
+def _given(module: AnsibleModule, check: Check, given: dict[str, t.Any]) -> t.Any:
+    """The options that the task gives a check; beside a job those that disturb it are overridden."""
+    options = given.get(check.name, {})
+    if not isinstance(options, dict) or not module.params["beside_job"]:
+        return options
+    phase = {"phase": "inflight"} if check.name == node_changes.NAME else {}
+    return {**phase, **options, **check.quiet}
+
+
+def _skipped(module: AnsibleModule) -> list[Outcome]:
+    """Outcomes of the checks that were named and do not run here."""
     asked = list(dict.fromkeys(name_of(name) for name in module.params["checks"] or []))
     quiet = names_beside_a_job() if module.params["beside_job"] else tuple(asked)
-    skipped = left_out(
+    return left_out(
         [name for name in asked if name == "volume_claim"],
         [name for name in asked if name not in (*quiet, *ELSEWHERE)],
-    )
-    for check in checks if module.params["beside_job"] else []:
-        given[check.name] = {**given.get(check.name, {}), **check.quiet}
-    requests = [(check, options_of(module, check, given.get(check.name, {}))) for check in checks]
-    settings = accepted(module, requests)
-    phase = {"phase": "inflight"} if module.params["beside_job"] else {}
-    of_changes = options_of(
-        module, node_changes.CHECK, {**phase, **given.get(node_changes.NAME, {})}
-    )
-    around = around_pass.Around(
-        run,
-        *(module.params[name] for name in ("snapshot", "baseline", "release_seconds")),
-        of_changes,
-        settings,
-    )
-    outcomes = around.run(
-        requests, passive_only=module.check_mode, stop_on_fail=module.params["stop_on_fail"]
-    )
-    leave(
-        module, result_of([*outcomes, *skipped], settings, with_readings=module.params["readings"])
     )
 
 

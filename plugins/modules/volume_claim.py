@@ -118,7 +118,7 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, leave
-from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import refuse_negative
+from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import fail_on_negative
 from ansible_collections.autopilot.gpu.plugins.module_utils._claim import tried
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import claim_procedures
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (
@@ -143,7 +143,7 @@ def main() -> None:
         argument_spec={**CONNECTION_OPTIONS, **CHECK.options, **own}, supports_check_mode=True
     )
     options = {name: module.params[name] for name in CHECK.options}
-    refuse_negative(module, module.params)
+    fail_on_negative(module)
     try:
         CHECK.refuse(options)
     except ValueError as error:

@@ -150,7 +150,7 @@ LIES = {
     "other verdict": ({"fit": "fit"}, ["verdict: unfit, not fit"], None),
     "no such node": (
         {"node": {"gpus": 99}},
-        ["ScenarioError: gpus: 99 is not accepted, give a number from 0 to 8"],
+        ["ScenarioError: gpus: 99 is invalid; expected a number from 0 to 8"],
         None,
     ),
 }

@@ -475,11 +475,15 @@ def test_who_goes_away_is_not_waited_for(node, on):
 @pytest.mark.parametrize(
     "words, names, options",
     [
-        ("'gpu_cont' is not a check of this agent; accepted are: gpu_count", ["gpu_cont"], {}),
-        ("'iperf' is not a check of this agent", ["iperf"], {}),
-        ("gpu_count: level is not an option", ["gpu_count"], {"gpu_count": {"level": 1}}),
+        ("unsupported check 'gpu_cont'; supported: gpu_count", ["gpu_cont"], {}),
+        ("unsupported check 'iperf'", ["iperf"], {}),
         (
-            "dcgm_diag: level: 7 is not accepted, give one of 1, 2, 3, 4",
+            "gpu_count: unsupported option 'level'; supported: no option at all",
+            ["gpu_count"],
+            {"gpu_count": {"level": 1}},
+        ),
+        (
+            "dcgm_diag: level: 7 is invalid; expected one of 1, 2, 3, 4",
             ["dcgm"],
             {"dcgm": {"level": 7}},
         ),

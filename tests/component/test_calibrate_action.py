@@ -88,15 +88,15 @@ def test_a_file_that_cannot_be_written_is_a_failure_that_names_it(calibrate, tmp
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({}, "missing required arguments: runs"),
+        ({}, "runs: is missing; expected a list"),
         ({"runs": ["nowhere"]}, "runs: 'nowhere' cannot be read (No such file or directory)"),
         ({"runs": ["empty"]}, "runs: 'empty' has no run.json in it"),
         (
             {"runs": ["reports/broken/run.json"]},
             "runs: 'reports/broken/run.json' is no run document",
         ),
-        ({"runs": ["reports"], "newest": 0}, "newest: 0 is not accepted, give a number from 1"),
-        ({"runs": ["reports"], "oldest": 1}, "oldest: there is no such option"),
+        ({"runs": ["reports"], "newest": 0}, "newest: 0 is invalid; expected a number from 1"),
+        ({"runs": ["reports"], "oldest": 1}, "unsupported option 'oldest'; supported: runs"),
     ],
 )
 def test_what_is_wrong_is_named(calibrate, options, words):

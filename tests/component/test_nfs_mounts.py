@@ -297,4 +297,4 @@ def test_the_module_by_ansible(tmp_path):
             json.dumps(wrong),
             cwd=tmp_path,
         )
-        assert "mounts: path: 'export' is not accepted, give a path from /" in refused.stdout
+        assert "mounts: path: 'export' is invalid; expected a path from /" in refused.stdout

@@ -24,75 +24,71 @@ from module_call import call
         (
             "node_checks",
             {"checks": ["pcie"]},
-            "checks, options: 'pcie' is not a check; accepted are: gpu_count, driver, "
-            "remapped_rows (remapped)",
+            "checks, options: unsupported check 'pcie'; supported: gpu_count, driver, "
+            "remapped_rows, remapped",
         ),
-        ("node_checks", {"options": {"memory": {}}}, "checks, options: 'memory' is not a check"),
+        ("node_checks", {"options": {"memory": {}}}, "checks, options: unsupported check 'memory'"),
         (
             "node_checks",
             {"options": {"dcgm": 2}},
-            "options.dcgm_diag: 2 is not accepted, give a dictionary",
+            "options.dcgm_diag: 2 is invalid; expected a dictionary",
         ),
         (
             "node_checks",
             {"options": {"dcgm": {"lvel": 2}}},
-            "options.dcgm_diag.lvel does not exist; accepted are: level, tests",
+            "options.dcgm_diag: unsupported option 'lvel'; supported: level, tests",
         ),
         (
             "node_checks",
             {"options": {"dcgm": {"level": 7}}},
-            "options of dcgm_diag: value of level must be one of: 1, 2, 3, 4, got: 7",
+            "options.dcgm_diag.level: 7 is invalid; expected one of 1, 2, 3, 4",
         ),
         (
             "node_checks",
             {"options": {"pciebw": {"minimum": -1}}},
-            "options.pcie_bandwidth.minimum: -1.0 is not accepted, give 0 or a greater number",
+            "options.pcie_bandwidth.minimum: -1.0 is invalid; expected 0 or a greater number",
         ),
         (
             "node_checks",
             {"snapshot": "keep"},
-            "run: None is not accepted, give at most 100 letters, digits, '.', '_' and '-'",
+            "run: None is invalid; expected at most 100 letters, digits, '.', '_' and '-'",
         ),
         (
             "node_checks",
             {"snapshot": "compare", "run": "a/b"},
-            "run: 'a/b' is not accepted, give at most 100 letters",
+            "run: 'a/b' is invalid; expected at most 100 letters",
         ),
         (
             "node_checks",
             {"options": {"node_changes": {"phase": "later"}}},
-            "options of node_changes: value of phase must be one of: inflight, postflight",
+            "options.node_changes.phase: 'later' is invalid; expected one of inflight, postflight",
         ),
         (
             "node_checks",
             {"timeout": 0},
-            "timeout: 0.0 is not accepted, give a number greater than 0",
+            "timeout: 0.0 is invalid; expected a number greater than 0",
         ),
         (
             "node_checks",
             {"timeout": "nan"},
-            "timeout: nan is not accepted, give a number greater than 0",
+            "timeout: nan is invalid; expected a number greater than 0",
         ),
         (
             "gpu_count",
             {"timeout": "inf"},
-            "timeout: inf is not accepted, give a number greater than 0",
+            "timeout: inf is invalid; expected a number greater than 0",
         ),
         (
             "gpu_count",
             {"expected_gpus": -8},
-            "expected_gpus: -8 is not accepted, give 0 or a greater number",
+            "expected_gpus: -8 is invalid; expected 0 or a greater number",
         ),
         (
             "gpu_count",
             {"host_root": "/nowhere"},
             "host_root: /nowhere is not a directory on this host",
         ),
-        (
-            "dcgm_diag",
-            {"level": 2, "tests": ["pcie"]},
-            "options of dcgm_diag: level and tests exclude each other, give one of them",
-        ),
+        ("dcgm_diag", {"level": 2, "tests": ["pcie"]}, "level and tests exclude each other"),
     ],
 )
 def test_a_wrong_call_fails_and_names_option_value_and_what_is_accepted(module, arguments, said):

@@ -120,7 +120,7 @@ def test_what_cannot_be_written_fails_and_is_said_all_the_same(replay, tmp_path)
 
 #: What is given -> what the failure says; "saved" is a run document, which others differ from.
 WRONG = {
-    "nothing": ({}, "missing required arguments: run"),
+    "nothing": ({}, "run: is missing; expected a path"),
     "no file": (
         {"run": "nowhere/run.json"},
         "run: 'nowhere/run.json' cannot be read (No such file or directory), give the path of "
@@ -149,23 +149,23 @@ WRONG = {
     ),
     "check": (
         {"run": "saved.json", "options": {"pci": {}}},
-        "options: 'pci' is not a check; accepted are: gpu_count",
+        "options: unsupported check 'pci'; supported: gpu_count",
     ),
     "type": (
         {"run": "saved.json", "options": {"pciebw": {"minimum": "fast"}}},
-        "options of pcie_bandwidth: argument 'minimum' is of type",
+        "options.pcie_bandwidth.minimum:",
     ),
     "range": (
         {"run": "saved.json", "options": {"ping": {"maximum_loss": 101}}},
-        "maximum_loss: 101.0 is not accepted, give percent from 0 to 100",
+        "maximum_loss: 101.0 is invalid; expected percent from 0 to 100",
     ),
     "policy": (
         {"run": "saved.json", "policy": {"max_unfit": "many"}},
-        "policy.max_unfit: 'many' is not accepted, give a number of nodes",
+        "policy.max_unfit: 'many' is invalid; expected a number of nodes",
     ),
     "option": (
         {"run": "saved.json", "threshold": 3},
-        "threshold: there is no such option, there are run, policy, options, report_dir",
+        "unsupported option 'threshold'; supported: run, policy, options, report_dir",
     ),
 }
 

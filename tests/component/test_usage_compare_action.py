@@ -163,24 +163,24 @@ def test_what_a_node_says_stays_text(tmp_path, monkeypatch):
 
 
 WRONG = [
-    ({}, "missing required arguments: a, b"),
+    ({}, "a: is missing; expected a path; b: is missing"),
     (
         {"a": "runs/baremetal", "b": "nowhere"},
         "b: 'nowhere' cannot be read (No such file or directory); give the directory that a "
         "capture was collected into",
     ),
-    ({"a": "runs/baremetal"}, "missing required arguments: b"),
+    ({"a": "runs/baremetal"}, "b: is missing; expected a path"),
     (
         {"a": "runs", "b": "runs/openshift"},
         "a: 'runs' holds no capture (<host>.jsonl.gz and <host>.record.json); give the directory",
     ),
     (
         {"a": "runs/baremetal", "b": "runs/openshift", "rules": {"busy": 1}},
-        "rules.busy does not exist; accepted are warm_up",
+        "rules: unsupported rule 'busy'; supported: warm_up",
     ),
     (
         {"a": "runs/baremetal", "b": "runs/openshift", "c": 1},
-        "c: there is no such option, there are a, b, rules, report_dir",
+        "unsupported option 'c'; supported: a, b, rules, report_dir",
     ),
     (
         {"a": "runs/baremetal", "b": "runs/openshift", "report_dir": "/proc/none"},

@@ -88,12 +88,12 @@ def test_a_job_and_a_phase_name_the_run(verdict, tmp_path):
     [
         (
             {"policy": {"max_unfit": "many"}},
-            "policy.max_unfit: 'many' is not accepted, give a number of nodes",
+            "policy.max_unfit: 'many' is invalid; expected a number of nodes",
         ),
         ({"policy": "lenient"}, "argument 'policy' is of type "),
-        ({"run_id": "../escape"}, "run_id: '../escape' is not accepted"),
+        ({"run_id": "../escape"}, "run_id: '../escape' is invalid"),
         ({"run": "../escape"}, "'../escape'"),
-        ({"reports": "here"}, "reports: there is no such option, there are results,"),
+        ({"reports": "here"}, "unsupported option 'reports'; supported: results,"),
     ],
 )
 def test_a_wrong_option_is_named_and_costs_nothing_of_what_was_found(
@@ -110,10 +110,10 @@ def test_a_wrong_option_is_named_and_costs_nothing_of_what_was_found(
 
 
 def test_a_mesh_that_was_not_planned_fails_the_run_and_costs_nothing_of_what_was_found(verdict):
-    refused = {"failed": True, "msg": "rounds: 0 is not accepted"}
+    refused = {"failed": True, "msg": "rounds: 0 is invalid"}
     result, shown = verdict(["well", "bare"], registered={"autopilot_mesh_plan": refused})
     assert result["failed"] and not result["passed"]
-    assert "the mesh was not planned: rounds: 0 is not accepted" in result["msg"]
+    assert "the mesh was not planned: rounds: 0 is invalid" in result["msg"]
     assert result["counts"]["fit"] == 1 and any(line.startswith("  well  PASS") for line in shown)
 
 

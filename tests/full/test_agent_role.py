@@ -581,7 +581,7 @@ def report_crash(lab, pod):
     ended = {
         "exitCode": 2,
         "reason": "Error",
-        "message": "AUTOPILOT_PORT: 'x' is not accepted",
+        "message": "AUTOPILOT_PORT: 'x' is invalid",
         "startedAt": None,
         "finishedAt": None,
     }
@@ -629,7 +629,7 @@ def check_reasons(failed):
     )
     assert (
         "why-b: CrashLoopBackOff: ended with exit code 2 (Error): AUTOPILOT_PORT: 'x' is "
-        "not accepted" in told
+        "is invalid" in told
     )
     assert "why-c: Unschedulable: 0/5 nodes: 1 Insufficient memory" in told
     assert "why-e:" not in told and "not waited for: why-e" in told

@@ -199,7 +199,7 @@ def test_what_is_wrong_is_said(fleet, controller, tmp_path):
             {"kubeconfig": str(lab.kubeconfig_for("stranger", []))},
             "list pods in namespace nobody-here, and nodes",
         ),
-        ({"node_selector": "a in (b)"}, "node_selector: 'a in (b)' is not accepted"),
+        ({"node_selector": "a in (b)"}, "node_selector: 'a in (b)' is invalid"),
     ):
         inventory.write_text(json.dumps({**config, **change}), encoding="utf-8")
         _found, output = listed(controller, inventory, tmp_path)

@@ -237,22 +237,19 @@ def test_check_mode_looks_once_and_writes_and_tells_nothing(controller, hosts, t
 @pytest.mark.parametrize(
     "variables, named",
     [
-        (
-            {"watch": "soon"},
-            "watch: 'soon' is not accepted, give a length of time such as 90s, 30m",
-        ),
+        ({"watch": "soon"}, "watch: 'soon' is invalid; expected a length of time such as 90s, 30m"),
         (
             {"inflight_decisions": {"on_fail": "kill"}},
-            "inflight_decisions.on_fail: 'kill' is not accepted, give one of continue, "
+            "inflight_decisions.on_fail: 'kill' is invalid; expected one of continue, "
             "warn_owner, suspend, stop",
         ),
         (
             {"inflight_notify": {"slack": "hush-hush"}},
-            "inflight_notify.slack: the given value is not accepted",
+            "inflight_notify.slack: the given value is invalid",
         ),
         (
             {"watch": "30m", "run": "../job42"},
-            "run: ../job42 is not accepted, give at most 100 letters",
+            "run: ../job42 is invalid; expected at most 100 letters",
         ),
     ],
 )

@@ -76,10 +76,7 @@ def test_where_no_mesh_is_asked_for_only_one_host_is(controller, bare, tmp_path)
 @pytest.mark.parametrize(
     "variables, said",
     [
-        (
-            {"mesh_rounds": 0},
-            "rounds: 0 is not accepted; accepted are 'all' and whole numbers from 1",
-        ),
+        ({"mesh_rounds": 0}, "rounds: 0 is invalid; expected a positive integer or 'all'"),
         (
             {"mesh_interfaces": ["lo", "lo"]},
             "interfaces: ['lo', 'lo'] of gpu1 has lo twice; accepted is a list that names each "

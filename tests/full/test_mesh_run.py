@@ -837,15 +837,15 @@ def test_why_a_node_process_gives_no_readings_is_there_for_the_verdict(cable, mo
         ),
         (
             {"state": "started", "share": share("a", ping("a", mtu="jumbo"), lifetime=86400)},
-            "share.windows[0].mtu: 'jumbo' is not accepted, give a whole number from 68 to 65536",
+            "share.windows[0].mtu: 'jumbo' is invalid; expected a whole number from 68 to 65536",
         ),
         (
             {"state": "collected", "share": {"pass": 1}},
-            "share: {'pass': 1} is not accepted, give a dictionary with run, pass and host",
+            "share: {'pass': 1} is invalid; expected a dictionary with run, pass and host",
         ),
         (
             {"state": "collected", "run": "r1", "wait_seconds": -1},
-            "wait_seconds: -1.0 is not accepted, give 0 or a greater number",
+            "wait_seconds: -1.0 is invalid; expected 0 or a greater number",
         ),
         (
             {"state": "absent", "host_root": "/nowhere"},

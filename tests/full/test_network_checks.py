@@ -309,15 +309,11 @@ def test_the_module_iperf3_pairs_measures(server):
     [
         ("ping_mesh", {}, "missing required arguments: targets"),
         ("iperf3_pairs", {}, "missing required arguments: peers"),
-        (
-            "ping_mesh",
-            {"targets": ["gpu07"]},
-            "options of ping_mesh: targets: gpu07 is not accepted, give addresses",
-        ),
+        ("ping_mesh", {"targets": ["gpu07"]}, "targets: gpu07 is invalid; expected addresses"),
         (
             "iperf3_pairs",
             {"peers": ["::1"], "pclients": 8, "clientsperiface": 4},
-            "options of iperf3_pairs: pclients: 8, clientsperiface: 4 mean the same",
+            "pclients: 8, clientsperiface: 4 mean the same",
         ),
     ],
 )

@@ -418,7 +418,7 @@ def test_without_the_name_of_a_run_a_postflight_says_what_is_missing(fleet, afte
 
 def test_a_name_that_is_a_path_is_refused(fleet, after):
     done, document = fleet.play("preflight", {"bare": fleet.hosts["bare"]}, run="../escape")
-    assert done.returncode == 2 and "run: '../escape' is not accepted" in done.stdout
+    assert done.returncode == 2 and "run: '../escape' is invalid" in done.stdout
     assert not (fleet.base / "escape").exists() and not document["run_id"].startswith("..")
 
 

@@ -477,7 +477,7 @@ def test_options_come_from_configuration_play_and_inventory(place, gateway):
 def test_what_is_wrong_is_said_once_and_the_playbook_goes_on(place):
     place.play({"recorded": {}})
     for given, words in (
-        ({"pushgateway_url": f"ops:{SECRET}@push"}, "url: '***@push' is not accepted"),
+        ({"pushgateway_url": f"ops:{SECRET}@push"}, "url: '***@push' is invalid"),
         ({"pushgateway_url": "http://push", "pushgateway_timeout": "soon"}, "soon"),
         (
             {"pushgateway_url": "http://push", "pushgateway_token": "{{ no_such_thing }}"},

@@ -532,23 +532,23 @@ def test_the_job_is_sampled_beside_the_node(hosts, group, how):
 
 
 WRONG = [
-    ({"name": "../x"}, "name: '../x' is not accepted, give up to 64 letters"),
-    ({"interval": 0.5}, "interval: 0.5 is not accepted, give 1 to 60 seconds"),
-    ({"interval": 61}, "interval: 61.0 is not accepted"),
-    ({"duration": 0}, "duration: 0 is not accepted"),
-    ({"name": "run\n"}, "name: 'run\\n' is not accepted, give up to 64 letters"),
-    ({"max_bytes": 10}, "max_bytes: 10 is not accepted, give 8192 to"),
+    ({"name": "../x"}, "name: '../x' is invalid; expected up to 64 letters"),
+    ({"interval": 0.5}, "interval: 0.5 is invalid; expected 1 to 60 seconds"),
+    ({"interval": 61}, "interval: 61.0 is invalid"),
+    ({"duration": 0}, "duration: 0 is invalid"),
+    ({"name": "run\n"}, "name: 'run\\n' is invalid; expected up to 64 letters"),
+    ({"max_bytes": 10}, "max_bytes: 10 is invalid; expected 8192 to"),
     ({"job": {"pid": 1, "unit": "x"}}, "mutually exclusive"),
-    ({"job": {"pid": 0}}, "is not accepted, give one of pod_uid, unit, pid"),
-    ({"job": {}}, "is not accepted, give one of pod_uid, unit, pid"),
+    ({"job": {"pid": 0}}, "is invalid; expected one of pod_uid, unit, pid"),
+    ({"job": {}}, "is invalid; expected one of pod_uid, unit, pid"),
     ({"throughput_regex": "x"}, "required together"),
     (
         {"throughput_log": "/x", "throughput_regex": "("},
         "throughput_regex: '(' is no regular expression",
     ),
     ({"throughput_log": "/x", "throughput_regex": "x"}, "give one with a group around the number"),
-    ({"rules": {"busy": 1}}, "rules.busy does not exist; accepted are warm_up"),
-    ({"rules": {"warm_up": -1}}, "rules.warm_up: -1.0 is not accepted"),
+    ({"rules": {"busy": 1}}, "rules: unsupported rule 'busy'; supported: warm_up"),
+    ({"rules": {"warm_up": -1}}, "rules.warm_up: -1.0 is invalid"),
     ({"host_root": "/nowhere"}, "host_root: /nowhere is not a directory on this host"),
     (
         {"state": "collected", "dest": None},

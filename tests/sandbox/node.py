@@ -533,13 +533,13 @@ def checked(scenario: dict) -> dict:
     gpus = scenario.get("gpus", 8)
     model = scenario.get("model", "H100-80GB")
     if not isinstance(gpus, int) or not 0 <= gpus <= len(BUSES):
-        raise ScenarioError(f"gpus: {gpus!r} is not accepted, give a number from 0 to {len(BUSES)}")
+        raise ScenarioError(f"gpus: {gpus!r} is invalid; expected a number from 0 to {len(BUSES)}")
     if model not in PROFILES:
         raise ScenarioError(f"model: {model!r} has no profile; there are {', '.join(PROFILES)}")
     driver = _with_defaults("driver", scenario.get("driver"), _DRIVER)
     if driver["library"] not in (True, False, "container"):
         raise ScenarioError(
-            f"driver.library: {driver['library']!r} is not accepted, give true, false or container"
+            f"driver.library: {driver['library']!r} is invalid; expected true, false or container"
         )
     pci = _with_defaults("pci", scenario.get("pci"), _PCI)
     rules = [_checked_rule(rule) for rule in scenario.get("rules") or []]
@@ -549,7 +549,7 @@ def checked(scenario: dict) -> dict:
     _check_cuda(scenario.get("cuda") or {})
     if scenario.get("clock") not in (None, "synchronised", "unsynchronised", "refused"):
         raise ScenarioError(
-            f"clock: {scenario['clock']!r} is not accepted, give synchronised, unsynchronised "
+            f"clock: {scenario['clock']!r} is invalid; expected synchronised, unsynchronised "
             "or refused"
         )
     _check_files(files)
@@ -578,7 +578,7 @@ def _check_processes(processes: list) -> None:
         _only("a process", process, ("gpu", "pid", "name", "memory", "kind"))
         if process.get("kind", "compute") not in _PROCESS_CALLS:
             raise ScenarioError(
-                f"kind: {process['kind']!r} is not accepted; a process is one of "
+                f"kind: {process['kind']!r} is invalid; a process is one of "
                 f"{', '.join(_PROCESS_CALLS)}"
             )
 
@@ -587,7 +587,7 @@ def _check_cuda(cuda: dict) -> None:
     for gpu, keys in cuda.items():
         if not (isinstance(gpu, int) or gpu == "*") or not isinstance(keys, dict):
             raise ScenarioError(
-                f'cuda: {gpu!r}: {keys!r} is not accepted, give a GPU index or "*" and a mapping'
+                f'cuda: {gpu!r}: {keys!r} is invalid; expected a GPU index or "*" and a mapping'
             )
 
 
@@ -599,7 +599,7 @@ def _check_files(files: dict) -> None:
             or not (content is None or isinstance(content, str) or list(content) == ["link"])
         ):
             raise ScenarioError(
-                f"files: {path!r}: {content!r} is not accepted, give a path below root and "
+                f"files: {path!r}: {content!r} is invalid; expected a path below root and "
                 f"text, null or {{link: target}}"
             )
 
@@ -638,7 +638,7 @@ def _checked_rule(rule: dict) -> dict:
     }:
         raise ScenarioError(f"a rule has one of values, returns, hang, missing: {rule!r}")
     if "hang" in rule and rule["hang"] not in HANGS:
-        raise ScenarioError(f"hang: {rule['hang']!r} is not accepted; there are {', '.join(HANGS)}")
+        raise ScenarioError(f"hang: {rule['hang']!r} is invalid; there are {', '.join(HANGS)}")
     return dict(rule, gpu=gpu, call=call)
 
 

@@ -138,7 +138,7 @@ def test_fatal_errors_are_words_and_not_characters():
         ("AUTOPILOT_PORT", "0", "1 to 65535"),
         ("AUTOPILOT_PORT", "http", "1 to 65535"),
         ("PERIODIC_CHECKS", "pciebw,iperf", "loads the network"),
-        ("PERIODIC_CHECKS", "ciebw", "pcie_bandwidth (pciebw)"),
+        ("PERIODIC_CHECKS", "ciebw", "did you mean 'pciebw'?"),
         ("PERIODIC_CHECKS", ",", "names no check"),
         ("AUTOPILOT_REPEAT_SECONDS", "0", "1 or more"),
         ("AUTOPILOT_REPEAT_SECONDS", "1h", "seconds"),
@@ -180,6 +180,6 @@ def test_the_agent_ends_with_2_and_the_words_on_standard_error():
         check=False,
     )
     assert done.returncode == 2 and done.stderr.strip() == (
-        "autopilot_agent: AUTOPILOT_TAINT: 'Evict' is not accepted, give nothing, NoSchedule, "
+        "autopilot_agent: AUTOPILOT_TAINT: 'Evict' is invalid; expected nothing, NoSchedule, "
         "PreferNoSchedule, NoExecute"
     )

@@ -233,16 +233,19 @@ def test_a_history_does_not_grow_for_ever():
 @pytest.mark.parametrize(
     "given_policy, named",
     [
-        ("suspend", "policy: 'suspend' is not accepted, give a dictionary"),
-        ({"on_unknown": "stop"}, "policy.on_unknown does not exist; accepted are on_fail, on_warn"),
+        ("suspend", "policy: 'suspend' is invalid; expected a dictionary"),
+        (
+            {"on_unknown": "stop"},
+            "policy: unsupported option 'on_unknown'; supported: on_fail, on_warn",
+        ),
         (
             {"on_fail": "kill"},
-            "policy.on_fail: 'kill' is not accepted, give one of continue, warn_owner, "
+            "policy.on_fail: 'kill' is invalid; expected one of continue, warn_owner, "
             "suspend, stop",
         ),
         ({"codes": ["gpu_lost"]}, "policy.codes: "),
-        ({"codes": {"gpu_lost": 1}}, "policy.codes.gpu_lost: 1 is not accepted"),
-        ({"passes": 0}, "policy.passes: 0 is not accepted, give a number of passes from 1 to 50"),
+        ({"codes": {"gpu_lost": 1}}, "policy.codes.gpu_lost: 1 is invalid"),
+        ({"passes": 0}, "policy.passes: 0 is invalid; expected a number of passes from 1 to 50"),
         ({"passes": "many"}, "policy.passes: 'many'"),
         ({"passes": True}, "policy.passes: True"),
     ],
@@ -344,7 +347,7 @@ def test_a_length_of_time_is_read(text, seconds):
 def test_what_is_no_length_of_time_is_refused(text):
     with pytest.raises(
         ValueError,
-        match=r"^watch: .* is not accepted, give a length of time such as 90s, 30m, 2h or "
+        match=r"^watch: .* is invalid; expected a length of time such as 90s, 30m, 2h or "
         r"1h30m, or a number of seconds$",
     ):
         seconds_of(text, "watch")

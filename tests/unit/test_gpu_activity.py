@@ -426,7 +426,7 @@ def test_whatever_stands_in_samples_is_judged(strange):
         ({"window": 301, "interval": 5}, "window: 301"),
         ({"window": 30, "interval": 0.1}, "interval: 0.1"),
         ({"window": 10, "interval": 20}, "interval: 20"),
-        ({"window": 300, "interval": 1}, "interval: 1 is not accepted, give 2.5 to 300"),
+        ({"window": 300, "interval": 1}, "interval: 1 is invalid; expected 2.5 to 300"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, named):

@@ -91,16 +91,13 @@ def test_what_is_no_full_reference_is_refused(text, words):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"images": ["cuda"]}, "^images: 'cuda' is not accepted"),
+        ({"images": ["cuda"]}, "^images: 'cuda' is invalid"),
         (
             {"images": [f"r.example.com/a:{number}" for number in range(33)]},
-            "33 are not accepted, give at most 32",
+            "33 are invalid; expected at most 32",
         ),
         ({"username": "a"}, "username: given without password"),
-        (
-            {"username": "a", "password": "b", "auth_file": "/c"},
-            "username: not accepted beside auth_file",
-        ),
+        ({"username": "a", "password": "b", "auth_file": "/c"}, "username: excludes auth_file"),
     ],
 )
 def test_options_that_mean_nothing_together_are_refused(options, words):
@@ -218,7 +215,7 @@ def test_a_proxy_of_a_kind_that_we_do_not_speak(monkeypatch):
         registry_client.proxy_for("r.example.com", "https")
     assert (
         raised.value.message
-        == "https_proxy: socks5://p.example.com is not accepted, give http://host:port"
+        == "https_proxy: socks5://p.example.com is invalid; expected http://host:port"
     )
 
 

@@ -437,9 +437,9 @@ def test_each_port_is_measured():
     [
         ({"mlx5_0:1": "fast"}, "ports: mlx5_0:1: 'fast'"),
         ({"mlx5_0:1": -1}, "ports: mlx5_0:1: -1"),
-        ({"mlx5_0:1": True}, "True is not accepted"),
+        ({"mlx5_0:1": True}, "True is invalid"),
         ({"mlx5_0:1": 0}, "ports: mlx5_0:1: 0"),
-        ({"mlx5_0:1": [400]}, "give the least rate in Gb/s"),
+        ({"mlx5_0:1": [400]}, "expected the least rate in Gb/s"),
     ],
 )
 def test_a_rate_that_is_none_is_refused(ports, words):

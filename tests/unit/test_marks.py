@@ -404,7 +404,7 @@ def test_events_that_mean_nothing_are_refused(event, words):
     ],
 )
 def test_rules_that_mean_nothing_are_refused(rules, option):
-    with pytest.raises(ValueError, match=f"^{option}: .* is not accepted, give"):
+    with pytest.raises(ValueError, match=f"^{option}: .* is invalid; expected"):
         mark_states.refuse(Rules(**rules))
 
 

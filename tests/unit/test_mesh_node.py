@@ -114,27 +114,27 @@ def test_every_share_of_a_plan_is_accepted(settings):
 @pytest.mark.parametrize(
     "given, said",
     [
-        ([], r"share: \[\] is not accepted, give a dictionary"),
-        ({}, "share.run: is missing, give text"),
-        (share(**{"pass": 3}), "share.pass: 3 is not accepted, give a whole number from 1 to 2"),
-        (share(start="now"), "share.start: 'now' is not accepted, give a number"),
-        (share(start=math.nan), "share.start: nan is not accepted"),
+        ([], r"share: \[\] is invalid; expected a dictionary"),
+        ({}, "share.run: is missing; expected text"),
+        (share(**{"pass": 3}), "share.pass: 3 is invalid; expected a whole number from 1 to 2"),
+        (share(start="now"), "share.start: 'now' is invalid; expected a number"),
+        (share(start=math.nan), "share.start: nan is invalid"),
         (share(start=NOW + 90000), "share.start: .* is more than a day away"),
         (share(start=NOW - 61), "share.lifetime: 60 s after share.start are over"),
-        (share(lifetime=1e9), "share.lifetime: .* give a number from 1 to 604800"),
-        (share(windows=None), "share.windows: None is not accepted, give a list"),
-        (share("ping"), r"share.windows\[0\]: 'ping' is not accepted, give a dictionary"),
+        (share(lifetime=1e9), "share.lifetime: .* expected a number from 1 to 604800"),
+        (share(windows=None), "share.windows: None is invalid; expected a list"),
+        (share("ping"), r"share.windows\[0\]: 'ping' is invalid; expected a dictionary"),
         (
             share(PAIR, dict(PAIR, kind="pong")),
-            r"share.windows\[1\].kind: 'pong' is not accepted, give ping or pair",
+            r"share.windows\[1\].kind: 'pong' is invalid; expected ping or pair",
         ),
         (
             share(dict(PAIR, kind=["pair"])),
-            r"share.windows\[0\].kind: \['pair'\] is not accepted, give ping or pair",
+            r"share.windows\[0\].kind: \['pair'\] is invalid; expected ping or pair",
         ),
         (
             share(dict(PAIR, address="gpu01")),
-            r"share.windows\[0\].address: 'gpu01' is not accepted, give an IP address",
+            r"share.windows\[0\].address: 'gpu01' is invalid; expected an IP address",
         ),
         (
             share(dict(PAIR, address="fd00::1")),
@@ -142,27 +142,27 @@ def test_every_share_of_a_plan_is_accepted(settings):
         ),
         (
             share(dict(PAIR, interface="-J")),
-            r"share.windows\[0\].interface: '-J' is not accepted, give the name of an interface",
+            r"share.windows\[0\].interface: '-J' is invalid; expected the name of an interface",
         ),
         (
             share(dict(PAIR, ports=[5209, 5200])),
-            r"share.windows\[0\].ports: \[5209, 5200\] is not accepted, give a list of two ports",
+            r"share.windows\[0\].ports: \[5209, 5200\] is invalid; expected a list of two ports",
         ),
         (
             share(dict(PAIR, streams=True)),
-            r"share.windows\[0\].streams: True is not accepted, give a whole number from 1 to 128",
+            r"share.windows\[0\].streams: True is invalid; expected a whole number from 1 to 128",
         ),
         (
             share(dict(PAIR, leg_seconds=0.5)),
-            r"share.windows\[0\].leg_seconds: 0.5 is not accepted, give a number from 1 to",
+            r"share.windows\[0\].leg_seconds: 0.5 is invalid; expected a number from 1 to",
         ),
         (
             share(dict(PAIR, side="both")),
-            r"share.windows\[0\].side: 'both' is not accepted, give client or server",
+            r"share.windows\[0\].side: 'both' is invalid; expected client or server",
         ),
         (
             share(dict(PING, targets={"b": "--help"})),
-            r"share.windows\[0\].targets: .* is not accepted, give IP addresses by host",
+            r"share.windows\[0\].targets: .* is invalid; expected IP addresses by host",
         ),
     ],
 )

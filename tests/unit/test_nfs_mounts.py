@@ -77,12 +77,12 @@ def test_the_table_of_mounts(line, expected, tmp_path):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"server": "", "path": "/a"}, "server: '' is not accepted"),
-        ({"server": "nas:/a", "path": "/a"}, "server: 'nas:/a' is not accepted"),
-        ({"server": "nas", "path": "a"}, "path: 'a' is not accepted, give a path from /"),
+        ({"server": "", "path": "/a"}, "server: '' is invalid"),
+        ({"server": "nas:/a", "path": "/a"}, "server: 'nas:/a' is invalid"),
+        ({"server": "nas", "path": "a"}, "path: 'a' is invalid; expected a path from /"),
         ({"server": "nas", "path": "/a", "mount_point": "b"}, "mount_point: 'b'"),
-        ({"server": "nas", "path": "/a", "port": 70000}, "port: 70000 is not accepted"),
-        ({"server": "nas", "path": "/a", "port": -1}, "port: -1 is not accepted"),
+        ({"server": "nas", "path": "/a", "port": 70000}, "port: 70000 is invalid"),
+        ({"server": "nas", "path": "/a", "port": -1}, "port: -1 is invalid"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, words):

@@ -279,8 +279,8 @@ def test_any_text_is_read_and_no_line_is_lost(text, host):
 def test_the_filter():
     assert nhc_conf(FILE, "gpu01")["expected_gpus"] == 8
     assert nhc_conf("# nothing\n\n", "gpu01")["checks_options"] == {}
-    for wrong, words in ((5, "5 is not accepted"), ("gpus: 8\n", "no line of the form")):
+    for wrong, words in ((5, "5 is invalid"), ("gpus: 8\n", "no line of the form")):
         with pytest.raises(AnsibleFilterError, match=words):
             nhc_conf(wrong, "gpu01")
-    with pytest.raises(AnsibleFilterError, match="host: 5 is not accepted"):
+    with pytest.raises(AnsibleFilterError, match="host: 5 is invalid"):
         nhc_conf(FILE, 5)

@@ -56,7 +56,7 @@ from _health.node.framework.probe import HostSettings
 how, root, given = sys.argv[2], sys.argv[3], json.loads(sys.argv[4])
 requests = [(registry.load(name), registry.load(name).defaults()) for name in registry.names_of_pass()]
 around = around_pass.Around("job42", how, given, 0, {}, HostSettings(host_root=root))
-around.run(requests, passive_only=False, stop_on_fail=False)
+around.run(requests, stop_on_fail=False)
 print(json.dumps([name for name in sys.modules if "snapshots.difference" in name]))
 """
 BASELINE = {"run": "job42", "source": "both", "taken": "2026-11-22T01:00:00Z"}
@@ -305,14 +305,12 @@ def test_a_pass_that_keeps_and_one_that_compares(host):
     )
 
 
-def test_in_check_mode_nothing_is_kept(host):
+def test_a_snapshot_is_kept_under_the_name_of_the_run(host):
     around = around_pass.Around("job42", "keep", None, 0, {}, HostSettings(host_root=host.root))
-    assert around.run(
-        [], passive_only=True, stop_on_fail=True
-    ) == [] and "error" in store.read_back("job42", host)
-    assert [
-        one.result.summary for one in around.run([], passive_only=False, stop_on_fail=True)
-    ] == ["snapshot kept as job42"]
+    assert "error" in store.read_back("job42", host)
+    assert [one.result.summary for one in around.run([], stop_on_fail=True)] == [
+        "snapshot kept as job42"
+    ]
     assert "path" in store.read_back("job42", host)
 
 

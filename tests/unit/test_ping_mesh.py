@@ -209,14 +209,14 @@ def test_readings_of_any_shape_are_judged_and_only_real_figures_fail(readings, o
 @pytest.mark.parametrize(
     "options, said",
     [
-        ({"count": 1}, "count: 1 is not accepted, give 2 or more"),
-        ({"maximum_loss": 101.0}, "maximum_loss: 101.0 is not accepted"),
-        ({"peers": 0}, "peers: 0 is not accepted"),
-        ({"packets_per_second": 0}, "packets_per_second: 0 is not accepted"),
+        ({"count": 1}, "count: 1 is invalid; expected 2 or more"),
+        ({"maximum_loss": 101.0}, "maximum_loss: 101.0 is invalid"),
+        ({"peers": 0}, "peers: 0 is invalid"),
+        ({"packets_per_second": 0}, "packets_per_second: 0 is invalid"),
         ({"family": "5"}, "family: 5"),
-        ({"targets": ["gpu07"]}, "targets: gpu07 is not accepted, give addresses"),
-        ({"targets": ["10.0.0.1"], "family": "6"}, "targets: 10.0.0.1 is not accepted"),
-        ({"targets": ["-f"]}, "targets: -f is not accepted"),
+        ({"targets": ["gpu07"]}, "targets: gpu07 is invalid; expected addresses"),
+        ({"targets": ["10.0.0.1"], "family": "6"}, "targets: 10.0.0.1 is invalid"),
+        ({"targets": ["-f"]}, "targets: -f is invalid"),
     ],
 )
 def test_options_that_mean_nothing_are_refused(options, said):

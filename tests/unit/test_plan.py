@@ -1095,7 +1095,7 @@ def test_what_was_said_in_the_first_pass_is_not_said_again():
         ({"rounds": 2.5}, "rounds: 2.5 "),
         ({"checks": ["ping"]}, "checks: 'ping' .*ping_mesh, iperf3_pairs"),
         ({"checks": []}, "checks: .*ping_mesh"),
-        ({"plane_class": "both"}, "plane: 'both' .*data and mgmt"),
+        ({"plane_class": "both"}, "plane: 'both' .*data or mgmt"),
         ({"interfaces": {"n1": ["eth1", "eth2", "eth1"]}}, "interfaces: .*n1 has eth1 twice"),
         ({"interfaces": {"n1": "eth1"}}, "interfaces: 'eth1' of n1 .*list"),
         ({"interfaces": {"n1": [1]}}, "interfaces: .*n1"),

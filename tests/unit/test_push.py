@@ -85,7 +85,7 @@ def test_urls(given, url):
 )
 def test_urls_that_are_none(given):
     with pytest.raises(
-        ValueError, match="^url: .* is not accepted, give http:// or https://"
+        ValueError, match="^url: .* is invalid; expected http:// or https://"
     ) as error:
         settings(given)
     assert SECRET not in str(error.value)
@@ -131,11 +131,11 @@ def test_labels_that_are_none_or_taken(given):
 @pytest.mark.parametrize(
     "wrong, words",
     [
-        ({"timeout": 0}, "timeout: 0.0 is not accepted, give seconds above 0"),
+        ({"timeout": 0}, "timeout: 0.0 is invalid; expected seconds above 0"),
         ({"timeout": float("nan")}, "timeout: nan"),
         ({"spool_limit": -1}, "spool_limit: -1.0"),
         ({"job": "a\x1bb"}, "job: "),
-        ({"on_failure": "fail"}, "on_failure: 'fail' is not accepted, give warn or ignore"),
+        ({"on_failure": "fail"}, "on_failure: 'fail' is invalid; expected warn or ignore"),
         ({"client_key": "/k"}, "client_key: is given without client_cert"),
         ({"ca_file": "/nowhere/ca"}, "ca_file: '/nowhere/ca' cannot be read: No such file"),
         (

@@ -165,7 +165,7 @@ def test_every_module_is_documented(name):
         "no example calls the module by its full name"
     )
     assert returned
-    assert len(text.splitlines()) <= 210
+    assert len(text.splitlines()) <= 220
 
 
 @pytest.mark.parametrize("name", MODULES)

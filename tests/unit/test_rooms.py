@@ -23,7 +23,7 @@ PREFIXES = {
     PLUGIN_UTILS: (COLLECTION + "plugin_utils",),
 }
 
-FLOOR = {"lenient", "model", "node_names", "text", "times"}
+FLOOR = {"lenient", "model", "node_names", "spelling", "text", "times"}
 #: Rooms of the core by level: a module imports from its own room and from rooms of lower levels.
 LEVELS = {
     "floor": 0,
@@ -53,7 +53,7 @@ FROM_NODE_TO_FLEET = {
     "node.framework.conclude",
 }
 MOST_MODULES = 14
-MOST_FILES_OF_THE_CORE = 6
+MOST_FILES_OF_THE_CORE = 7
 MOST_LINES = 60
 
 

@@ -28,11 +28,11 @@ SCENARIOS = sorted(path.stem for path in (sandbox.SANDBOX / "scenarios").glob("*
             "the scenario has no key 'gpu_count'; accepted are description, model, gpus",
         ),
         ({"model": "H900"}, "'H900' has no profile; there are H100-80GB"),
-        ({"gpus": 9}, "gpus: 9 is not accepted, give a number from 0 to 8"),
-        ({"gpus": "eight"}, "gpus: 'eight' is not accepted"),
+        ({"gpus": 9}, "gpus: 9 is invalid; expected a number from 0 to 8"),
+        ({"gpus": "eight"}, "gpus: 'eight' is invalid"),
         (
             {"driver": {"library": "somewhere"}},
-            "driver.library: 'somewhere' is not accepted, give true, false or container",
+            "driver.library: 'somewhere' is invalid; expected true, false or container",
         ),
         ({"driver": {"present": True}}, "driver has no key 'present'"),
         ({"rules": [{"gpu": 3, "call": "nvmlInit", "return": 3}]}, "a rule has no key 'return'"),
@@ -54,10 +54,10 @@ SCENARIOS = sorted(path.stem for path in (sandbox.SANDBOX / "scenarios").glob("*
         ),
         (
             {"rules": [{"gpu": 3, "call": "nvmlInit", "hang": "for ever"}]},
-            "hang: 'for ever' is not accepted; there are ignore_term, stop, uninterruptible",
+            "hang: 'for ever' is invalid; there are ignore_term, stop, uninterruptible",
         ),
         ({"rules": ["nvmlInit"]}, "a rule is a mapping"),
-        ({"cuda": {"all": {}}}, "cuda: 'all': {} is not accepted"),
+        ({"cuda": {"all": {}}}, "cuda: 'all': {} is invalid"),
         ({"pci": {"lost": [1]}}, "pci has no key 'lost'; accepted are missing, drivers, link"),
         (
             {"processes": [{"gpu": 0, "pid": 1, "kind": "cuda"}]},

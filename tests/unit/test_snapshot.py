@@ -235,7 +235,7 @@ def test_damaged_and_foreign_files_are_said(host, text, said):
 def test_names_of_runs_that_are_refused(name):
     with pytest.raises(
         ValueError,
-        match="run: .* is not accepted, give at most 100 letters, digits, '.', '_' and '-', "
+        match="run: .* is invalid; expected at most 100 letters, digits, '.', '_' and '-', "
         "with a letter or digit first",
     ):
         store.refuse_run(name)

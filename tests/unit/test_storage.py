@@ -491,8 +491,8 @@ def test_room_is_measured_where_it_can_be_used_up():
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"paths": ["scratch"]}, "paths: scratch is not accepted"),
-        ({"minimum_free": 101.0}, "minimum_free: 101 is not accepted"),
+        ({"paths": ["scratch"]}, "paths: scratch is invalid"),
+        ({"minimum_free": 101.0}, "minimum_free: 101 is invalid"),
         ({"minimum_free_inodes": 500}, "minimum_free_inodes: 500"),
     ],
 )

@@ -80,32 +80,32 @@ def test_policy(given_policy, expected):
 @pytest.mark.parametrize(
     "given_policy, named",
     [
-        ("strict", "policy: 'strict' is not accepted, give a dictionary"),
+        ("strict", "policy: 'strict' is invalid; expected a dictionary"),
         (
             {"max_unfits": 1},
-            "policy.max_unfits does not exist; accepted are unfit, warn_only, max_unfit, "
-            "max_unknown",
+            "policy: unsupported option 'max_unfits'; supported: unfit, warn_only, max_unfit, "
+            "max_unknown (did you mean 'max_unfit'?)",
         ),
         (
             {"max_unfit": -1},
-            "policy.max_unfit: -1 is not accepted, give a number of nodes from 0, or a share",
+            "policy.max_unfit: -1 is invalid; expected a number of nodes from 0, or a share",
         ),
-        ({"max_unfit": 1.5}, "policy.max_unfit: 1.5 is not accepted"),
-        ({"max_unfit": True}, "policy.max_unfit: True is not accepted"),
-        ({"max_unfit": "some"}, "policy.max_unfit: 'some' is not accepted"),
-        ({"max_unknown": "101%"}, "policy.max_unknown: '101%' is not accepted"),
-        ({"max_unknown": "-5%"}, "policy.max_unknown: '-5%' is not accepted"),
-        ({"unfit": []}, "policy.unfit: [] is not accepted, give a list that contains fail"),
-        ({"unfit": ["warn"]}, "policy.unfit: ['warn'] is not accepted"),
-        ({"unfit": "fail"}, "policy.unfit: 'fail' is not accepted"),
+        ({"max_unfit": 1.5}, "policy.max_unfit: 1.5 is invalid"),
+        ({"max_unfit": True}, "policy.max_unfit: True is invalid"),
+        ({"max_unfit": "some"}, "policy.max_unfit: 'some' is invalid"),
+        ({"max_unknown": "101%"}, "policy.max_unknown: '101%' is invalid"),
+        ({"max_unknown": "-5%"}, "policy.max_unknown: '-5%' is invalid"),
+        ({"unfit": []}, "policy.unfit: [] is invalid; expected a list that contains fail"),
+        ({"unfit": ["warn"]}, "policy.unfit: ['warn'] is invalid"),
+        ({"unfit": "fail"}, "policy.unfit: 'fail' is invalid"),
         ({"unfit": ["fail", "skip"]}, "policy.unfit"),
         (
             {"warn_only": "gpu_lost"},
-            "policy.warn_only: 'gpu_lost' is not accepted, give a list of codes",
+            "policy.warn_only: 'gpu_lost' is invalid; expected a list of codes",
         ),
         ({"warn_only": [3]}, "policy.warn_only"),
         ({"warn_only": ["GPU lost"]}, "policy.warn_only"),
-        ({"warn_only": ["unreachable"]}, "policy.warn_only: 'unreachable' is not accepted"),
+        ({"warn_only": ["unreachable"]}, "policy.warn_only: 'unreachable' is invalid"),
         ({"warn_only": ["not_checked"]}, "policy.max_unknown"),
     ],
 )

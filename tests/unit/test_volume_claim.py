@@ -326,10 +326,10 @@ def test_sizes_that_can_be_claimed(size):
 @pytest.mark.parametrize(
     "options, words",
     [
-        ({"size": "1Mi"}, "size: '1Mi' is not accepted, give 8Mi or more"),
+        ({"size": "1Mi"}, "size: '1Mi' is invalid; expected 8Mi or more"),
         ({"size": "lots"}, "size: 'lots'"),
         ({"size": ""}, "size: ''"),
-        ({"access_mode": "RWO"}, "access_mode: 'RWO' is not accepted, give one of ReadWriteOnce"),
+        ({"access_mode": "RWO"}, "access_mode: 'RWO' is invalid; expected one of ReadWriteOnce"),
         ({"node": "a/b"}, "node: 'a/b'"),
         ({"namespace": "../kube-system"}, "namespace: "),
         ({"storage_class": "a b"}, "storage_class: 'a b'"),

@@ -77,7 +77,7 @@ def selected(node: Object, selector: str) -> bool:
         key, equals, value = part.strip().partition("=")
         if not key or "!" in key or " " in key:
             raise ValueError(
-                f"node_selector: {selector!r} is not accepted, give labels as key=value or "
+                f"node_selector: {selector!r} is invalid; expected labels as key=value or "
                 "key, with commas between them"
             )
         if key not in labels or (equals and labels[key] != value.lstrip("=")):

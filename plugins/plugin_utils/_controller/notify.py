@@ -65,17 +65,17 @@ def refuse(notify: dict[str, t.Any]) -> None:
     for name in ("webhook", "slack"):
         if notify.get(name) and not re.fullmatch(r"https?://[^/?#@\s]+(/\S*)?", notify[name]):
             raise ValueError(
-                f"notify.{name}: the given value is not accepted, give the URL to post to, "
+                f"notify.{name}: the given value is invalid; expected the URL to post to, "
                 "such as https://hooks.example.org/..."
             )
     mail = notify.get("mail") or {}
     for address in [mail["sender"], *mail["to"]] if mail else []:
         if not re.fullmatch(r"[^@\s<>,;]+@[^@\s<>,;]+", address):
             raise ValueError(
-                f"notify.mail: {address!r} is not accepted, give addresses such as jane@example.org"
+                f"notify.mail: {address!r} is invalid; expected addresses such as jane@example.org"
             )
     if mail and not mail["to"]:
-        raise ValueError("notify.mail.to: [] is not accepted, give at least one address")
+        raise ValueError("notify.mail.to: [] is invalid; expected at least one address")
 
 
 def named(notify: dict[str, t.Any]) -> list[str]:

@@ -5,69 +5,69 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Options of actions, and those of checks as a user writes them for several checks at once, which
-each check's own spec validates.
+"""Validate the options of actions, and those of checks as a user writes them for several checks at
+once.
 """
 
 from __future__ import annotations
 
+import re
 import typing as t
 
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
-
-from ansible_collections.autopilot.gpu.plugins.module_utils import _ansible
+from ansible_collections.autopilot.gpu.plugins.module_utils import _ansible, _option_values
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
+    FINDINGS,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.spelling import (
+    did_you_mean,
+    nearest,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts
 
 
-class _Refusing:
-    """Stands in for a module where its options are validated: what fails there is wrong here."""
-
-    def fail_json(self, msg: str) -> t.NoReturn:
-        raise ValueError(msg)
-
-
 def validated(spec: dict[str, dict[str, t.Any]], given: t.Mapping[str, t.Any]) -> dict[str, t.Any]:
-    """The options of an action by its spec; raises ValueError that names the option, its value and
-    what is accepted.
+    """The options of an action by its spec; raises ValueError that names each invalid option, its
+    value and what is accepted.
     """
-    for name in given:
-        if name not in spec:
-            raise ValueError(
-                f"{name}: there is no such option, there {'is' if len(spec) == 1 else 'are'} "
-                f"{', '.join(spec)}"
-            )
-    found = ArgumentSpecValidator(spec).validate(
-        {
-            name: hosts.listed(value) if spec[name]["type"] == "list" else value
-            for name, value in given.items()
-        }
-    )
-    if found.error_messages:
-        raise ValueError("; ".join(found.error_messages))
-    return t.cast("dict[str, t.Any]", found.validated_parameters)
+    read = {
+        name: hosts.listed(value) if spec.get(name, {}).get("type") == "list" else value
+        for name, value in given.items()
+    }
+    return t.cast("dict[str, t.Any]", _option_values.validated(spec, read))
 
 
-def by_check(given: dict[str, t.Any]) -> dict[str, t.Any]:
+def by_check(given: dict[str, t.Any], where: str = "options") -> dict[str, t.Any]:
     """The options by the checks' own names; raises ValueError for a name that is no check's."""
     try:
         return {registry.name_of(name): value for name, value in given.items()}
     except ValueError as error:
-        raise ValueError(f"options: {error}") from error
+        raise ValueError(f"{where}: {error}") from error
 
 
-def of_check(name: str, given: t.Any) -> dict[str, t.Any]:
+def of_check(name: str, given: t.Any, where: str = "options") -> dict[str, t.Any]:
     """All options of a check, those not given by default; raises ValueError that names the option,
     its value and what is accepted.
     """
-    if not isinstance(given, dict):
-        raise ValueError(
-            f"options.{name}: {given!r} is not accepted, give a dictionary of the check's options"
-        )
-    check = registry.load(name)
-    options: dict[str, t.Any] = _ansible.options_of(_Refusing(), check, given)
-    try:
-        check.refuse(options)
-    except ValueError as error:
-        raise ValueError(f"options of {name}: {error}") from error
-    return options
+    found = _ansible.options_of(registry.load(name), given, where)
+    return t.cast("dict[str, t.Any]", found)
+
+
+def unknown_codes(option: str, codes: t.Iterable[str]) -> list[str]:
+    """Why the codes of findings that an option names do not exist, one message each."""
+    # The code of a result that none of its findings explains.
+    unexplained = re.compile(rf"({'|'.join(registry.NAMES)})_({'|'.join(STATUSES)})")
+    return [
+        f"{option}: unknown finding code {code!r}{did_you_mean(nearest(code, FINDINGS))}; "
+        "docs/findings.md lists all codes"
+        for code in codes
+        if code not in FINDINGS and not unexplained.fullmatch(code)
+    ]
+
+
+def refuse_unknown_codes(option: str, codes: t.Iterable[str]) -> None:
+    """Raise ValueError for codes of findings that do not exist."""
+    unknown = unknown_codes(option, codes)
+    if unknown:
+        raise ValueError("; ".join(unknown))

@@ -15,6 +15,7 @@ import typing as t
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.usage.judge import RULES
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.spelling import unsupported
 
 
 def rules_of(given: t.Any) -> dict[str, t.Any]:
@@ -23,15 +24,15 @@ def rules_of(given: t.Any) -> dict[str, t.Any]:
     """
     if given is not None and not isinstance(given, dict):
         raise ValueError(
-            f"rules: {given!r} is not accepted, give a dictionary of {', '.join(RULES)}"
+            f"rules: {given!r} is invalid; expected a dictionary of {', '.join(RULES)}"
         )
     for name in given or {}:
         if name not in RULES:
-            raise ValueError(f"rules.{name} does not exist; accepted are {', '.join(RULES)}")
+            raise ValueError(f"rules: {unsupported('rule', name, RULES)}")
     found = ArgumentSpecValidator(RULES).validate(dict(given or {}))
     if found.error_messages:
         raise ValueError(f"rules: {'; '.join(found.error_messages)}")
     for name, value in found.validated_parameters.items():
         if not 0 <= value < math.inf:
-            raise ValueError(f"rules.{name}: {value} is not accepted, give 0 or a greater number")
+            raise ValueError(f"rules.{name}: {value} is invalid; expected 0 or a greater number")
     return t.cast("dict[str, t.Any]", found.validated_parameters)

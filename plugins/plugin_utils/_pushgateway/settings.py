@@ -152,7 +152,7 @@ def _path(given: t.Mapping[str, t.Any], name: str) -> str | None:
 
 
 def _refused(name: str, value: t.Any, accepted: str) -> ValueError:
-    return ValueError(f"{name}: {value!r} is not accepted, give {accepted}")
+    return ValueError(f"{name}: {value!r} is invalid; expected {accepted}")
 
 
 def _url(text: str) -> tuple[str, str | None, str | None]:

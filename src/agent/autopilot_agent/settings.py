@@ -246,7 +246,7 @@ class _Reader:
 
 
 def _refused(name: str, value: object, accepted: str) -> ValueError:
-    return ValueError(f"{name}: {value!r} is not accepted, give {accepted}")
+    return ValueError(f"{name}: {value!r} is invalid; expected {accepted}")
 
 
 def _number(name: str, text: str, least: float, most: float) -> float:
@@ -304,7 +304,7 @@ def _periodic(text: str, storage_class: str, has_dcgmi: bool) -> Tuple[str, ...]
     for name in _NOT_PERIODIC:
         if name in wanted:
             raise ValueError(
-                f"{text!r} is not accepted: {name} loads the network and is not run "
+                f"{text!r} is invalid: {name} loads the network and is not run "
                 f"periodically; accepted are {ALL}, {', '.join(possible)}"
             )
     if not wanted:

@@ -66,23 +66,23 @@ def refuse(rules: Rules) -> None:
         or (slash and (not _DNS.fullmatch(prefix) or len(prefix) > 253))
     ):
         raise ValueError(
-            f"label_key: {rules.label_key!r} is not accepted, give the key of a label such as "
+            f"label_key: {rules.label_key!r} is invalid; expected the key of a label such as "
             f"{Rules().label_key}, of at most {most} characters "
             "behind the slash"
         )
     if rules.taint not in TAINTS:
         raise ValueError(
-            f"taint: {rules.taint!r} is not accepted, give one of {', '.join(TAINTS[1:])}, or "
+            f"taint: {rules.taint!r} is invalid; expected one of {', '.join(TAINTS[1:])}, or "
             "nothing for no taint"
         )
     if not 0 <= rules.max_bad_share <= 1:
         raise ValueError(
-            f"max_bad_share: {rules.max_bad_share} is not accepted, give a share from 0 to 1 "
+            f"max_bad_share: {rules.max_bad_share} is invalid; expected a share from 0 to 1 "
             f"such as {Rules().max_bad_share}"
         )
     if not _DNS.fullmatch(rules.namespace) or "." in rules.namespace or len(rules.namespace) > 63:
         raise ValueError(
-            f"namespace: {rules.namespace!r} is not accepted, give the name of a namespace "
+            f"namespace: {rules.namespace!r} is invalid; expected the name of a namespace "
             f"such as {Rules().namespace}"
         )
 
@@ -209,23 +209,23 @@ def refuse_event(event: Event) -> None:
     """Raises ValueError for an event that means nothing."""
     if isinstance(event, Checked) and event.status not in STATUSES:
         raise ValueError(
-            f"status: {event.status!r} is not accepted, give one of {', '.join(STATUSES)}"
+            f"status: {event.status!r} is invalid; expected one of {', '.join(STATUSES)}"
         )
     if isinstance(event, TestingBegan) and not (
         math.isfinite(event.seconds) and 0 < event.seconds <= MOST_LEASE
     ):
         raise ValueError(
-            f"lease: {event.seconds} is not accepted, give seconds from 1 to {MOST_LEASE:.0f}"
+            f"lease: {event.seconds} is invalid; expected seconds from 1 to {MOST_LEASE:.0f}"
         )
     if isinstance(event, TestingEnded) and (
         event.outcome not in OUTCOMES or event.level not in (1, 2, 3, 4)
     ):
         raise ValueError(
-            f"outcome {event.outcome!r} of level {event.level!r} is not accepted, give one of "
+            f"outcome {event.outcome!r} of level {event.level!r} is invalid; expected one of "
             f"{', '.join(OUTCOMES)} of level 1 to 4"
         )
     if isinstance(event, Set) and (event.mark not in MARKS or event.mark == TESTING):
-        raise ValueError(f"mark: {event.mark!r} is not accepted, give one of PASS, WARN, EVICT")
+        raise ValueError(f"mark: {event.mark!r} is invalid; expected one of PASS, WARN, EVICT")
 
 
 # ---- what leads where ----

@@ -95,27 +95,22 @@ class Around(NamedTuple):
     options: Options
     settings: HostSettings
 
-    def run(
-        self, requests: Sequence[Request], passive_only: bool, stop_on_fail: bool
-    ) -> List[Outcome]:
-        """The outcomes of the pass, and that of `node_changes` with them. In check mode
-        (``passive_only``) no snapshot is kept.
-        """
+    def run(self, requests: Sequence[Request], stop_on_fail: bool) -> List[Outcome]:
+        """The outcomes of the pass, and that of `node_changes` with them."""
         if self.how == "compare":
             base = baseline(self.run_name, Host(self.settings.host_root), self.given)
             afterwards = self.options.get("phase") != "inflight"
             outcomes = run(
                 requests,
                 self.settings,
-                passive_only,
                 stop_on_fail,
                 is_still_held(base, self.release_seconds) if afterwards else None,
             )
             return [*outcomes, compared(base, outcomes, self.settings, self.options)]
-        outcomes = run(requests, self.settings, passive_only, stop_on_fail)
+        outcomes = run(requests, self.settings, stop_on_fail)
         return (
             [*outcomes, kept(self.run_name, outcomes, self.settings)]
-            if self.how == "keep" and not passive_only
+            if self.how == "keep"
             else outcomes
         )
 

@@ -27,5 +27,5 @@ def seconds_of(value: Any, option: str) -> float:
             if len({unit for _number, unit in parts}) == len(parts):
                 seconds = float(sum(int(number) * _UNITS[unit] for number, unit in parts))
     if not 0 < seconds < 366 * 86400:
-        raise ValueError(f"{option}: {value!r} is not accepted, give {ACCEPTED}")
+        raise ValueError(f"{option}: {value!r} is invalid; expected {ACCEPTED}")
     return seconds

@@ -12,6 +12,7 @@ import functools
 import importlib
 from typing import Dict, Iterable, List, Tuple
 
+from ..spelling import unsupported
 from .framework.check import AFTER_A_JOB, WITH_EVERY_PASS, Check
 
 
@@ -87,10 +88,8 @@ def name_of(given: str) -> str:
     for name, short in short_names_of.items():
         if given in short:
             return name
-    accepted = ", ".join(
-        name + (f" ({', '.join(short)})" if short else "") for name, short in short_names_of.items()
-    )
-    raise ValueError(f"{given!r} is not a check; accepted are: {accepted}")
+    names = [name for own, short in short_names_of.items() for name in (own, *short)]
+    raise ValueError(unsupported("check", given, names))
 
 
 def find(name: str) -> Check:

@@ -411,8 +411,8 @@ async def _asked(request: web.Request) -> str:
     if request.can_read_body:
         if request.content_type != _FORM:
             raise Refused(
-                f"a body of the type {plain(request.content_type, 80)} is not accepted, "
-                f"give a form ({_FORM}) or none",
+                f"a body of the type {plain(request.content_type, 80)} is invalid; "
+                f"expected a form ({_FORM}) or none",
                 415,
             )
         try:

@@ -131,14 +131,14 @@ def _asked(form: Dict[str, Any]) -> Tuple[float, Tuple[int, int]]:
             raise ValueError
     except (TypeError, ValueError):
         raise ValueError(
-            f"seconds: {form.get('seconds')!r} is not accepted, give 1 to {LONGEST:.0f}"
+            f"seconds: {form.get('seconds')!r} is invalid; expected 1 to {LONGEST:.0f}"
         ) from None
     first, last = port_range(None)
     if start is None:
         return seconds, (first, last)
     if not str(start).isdecimal() or not LEAST_PORT <= int(start) <= 65535 - (last - first):
         raise ValueError(
-            f"startport: {start!r} is not accepted, give a port from {LEAST_PORT} to "
+            f"startport: {start!r} is invalid; expected a port from {LEAST_PORT} to "
             f"{65535 - (last - first)}"
         )
     return seconds, (int(start), int(start) + last - first)

@@ -154,7 +154,7 @@ def _short(value: str) -> str:
 
 
 def _refused(name: str, value: str, accepted: str) -> Refused:
-    return Refused(f"{name}: {_short(value)} is not accepted, give {accepted}")
+    return Refused(f"{name}: {_short(value)} is invalid; expected {accepted}")
 
 
 def _json(form: str, accept: str) -> bool:

@@ -11,6 +11,7 @@ from _health.node.framework import runner
 from _health.node.framework.check import Check, Options
 from _health.node.framework.probe import HostSettings
 from _health.model import PASSIVE, CheckResult
+from _health.spelling import unsupported
 
 from . import worker_client
 from ..settings import AgentSettings
@@ -69,10 +70,8 @@ class Catalogue:
         for name, short in self.names.items():
             if given == name or given in short:
                 return name
-        accepted = ", ".join(
-            name + (f" ({', '.join(short)})" if short else "") for name, short in self.names.items()
-        )
-        raise ValueError(f"{given!r} is not a check of this agent; accepted are: {accepted}")
+        names = [name for own, short in self.names.items() for name in (own, *short)]
+        raise ValueError(unsupported("check", given, names))
 
     def chosen(self, names: Sequence[str]) -> List[str]:
         """Names of checks from names and short names, each once and in the order of a pass; the
@@ -94,12 +93,11 @@ class Catalogue:
         )
         for option, value in (given or {}).items():
             if option not in check.options:
-                accepted = ", ".join(check.options) or "none, this check has no options"
-                raise ValueError(f"{name}: {option} is not an option; accepted are: {accepted}")
+                raise ValueError(f"{name}: {unsupported('option', option, check.options)}")
             choices = check.options[option].get("choices")
             if choices and value is not None and value not in choices:
                 raise ValueError(
-                    f"{name}: {option}: {value!r} is not accepted, give one of "
+                    f"{name}: {option}: {value!r} is invalid; expected one of "
                     f"{', '.join(map(str, choices))}"
                 )
             options[option] = value

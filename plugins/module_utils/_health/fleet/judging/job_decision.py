@@ -16,6 +16,7 @@ from ...lenient import decode, mappings_in
 from ...model import FAIL, STATUSES, WARN, Finding
 from .report import RunReport
 from ...node_names import natural
+from ...spelling import unsupported
 from ...times import parse_stamp
 
 CONTINUE, WARN_OWNER, SUSPEND, STOP = "continue", "warn_owner", "suspend", "stop"
@@ -53,9 +54,7 @@ def job_policy_from(given: Any, option: str = "policy") -> JobPolicy:
         raise _refused(option, given, f"a dictionary with any of {', '.join(JobPolicy._fields)}")
     for name in given:
         if name not in JobPolicy._fields:
-            raise ValueError(
-                f"{option}.{name} does not exist; accepted are {', '.join(JobPolicy._fields)}"
-            )
+            raise ValueError(f"{option}: {unsupported('option', name, JobPolicy._fields)}")
     chosen = {name: value for name, value in given.items() if value is not None}
     for name in ("on_fail", "on_warn"):
         if name in chosen:
@@ -85,7 +84,7 @@ def job_policy_from(given: Any, option: str = "policy") -> JobPolicy:
 
 
 def _refused(option: str, value: Any, accepted: str) -> ValueError:
-    return ValueError(f"{option}: {value!r} is not accepted, give {accepted}")
+    return ValueError(f"{option}: {value!r} is invalid; expected {accepted}")
 
 
 def _decision(option: str, value: Any) -> str:

@@ -10,6 +10,7 @@ from typing import Any, Callable, Dict, Iterable, List, NamedTuple, Optional, Se
 
 from ...lenient import mapping
 from ...model import FAIL, UNKNOWN, WARN, CheckResult, Finding, concluded, worst
+from ...spelling import unsupported
 
 #: Findings about a node that was not checked; no policy turns them into a warning, since that
 #: would make it fit.
@@ -52,9 +53,7 @@ def policy_from(given: Any) -> Policy:
         raise _invalid("policy", given, f"a dictionary with any of {', '.join(Policy._fields)}")
     for name in given:
         if name not in Policy._fields:
-            raise ValueError(
-                f"policy.{name} does not exist; accepted are {', '.join(Policy._fields)}"
-            )
+            raise ValueError(f"policy: {unsupported('option', name, Policy._fields)}")
     chosen = {name: value for name, value in given.items() if value is not None}
     read: Dict[str, Callable[[str, Any], Any]] = {
         "unfit": _unfit,
@@ -66,7 +65,7 @@ def policy_from(given: Any) -> Policy:
 
 
 def _invalid(name: str, value: Any, accepted: str) -> ValueError:
-    return ValueError(f"{name}: {value!r} is not accepted, give {accepted}")
+    return ValueError(f"{name}: {value!r} is invalid; expected {accepted}")
 
 
 def _unfit(name: str, value: Any) -> Tuple[str, ...]:

@@ -205,17 +205,13 @@ def validate_settings(settings: MeshSettings) -> None:
         raise ValueError(f"checks: none is named; accepted are: {', '.join(CHECKS)}")
     rounds = settings.rounds
     if rounds != "all" and (not isinstance(rounds, int) or isinstance(rounds, bool) or rounds < 1):
-        raise ValueError(
-            f"rounds: {rounds!r} is not accepted; accepted are 'all' and whole numbers from 1"
-        )
+        raise ValueError(f"rounds: {rounds!r} is invalid; expected a positive integer or 'all'")
     if settings.plane_class not in (None, "data", "mgmt"):
-        raise ValueError(
-            f"plane: {settings.plane_class!r} is not accepted; accepted are data and mgmt"
-        )
+        raise ValueError(f"plane: {settings.plane_class!r} is invalid; expected data or mgmt")
     for host, names in settings.interfaces.items():
         if isinstance(names, str) or not all(isinstance(name, str) and name for name in names):
             raise ValueError(
-                f"interfaces: {names!r} of {host} is not accepted; accepted is a list of "
+                f"interfaces: {names!r} of {host} is invalid; expected a list of "
                 "names, such as [eth1, eth2]"
             )
         twice = [name for name, times in Counter(names).items() if times > 1]

@@ -789,14 +789,12 @@ def from_json(text: str) -> Export:
         raise ValueError(f"schema: not {SCHEMA}")
     if data.get("schema_version") != SCHEMA_VERSION:
         raise ValueError(
-            f"schema_version: {data.get('schema_version')!r} is not accepted, this version "
+            f"schema_version: {data.get('schema_version')!r} is unsupported; this version "
             f"reads {SCHEMA_VERSION}"
         )
     for name, kind in (("run_id", str), ("phase", str), ("complete", bool), ("groups", list)):
         if not isinstance(data.get(name), kind):
-            raise ValueError(
-                f"{name}: {data.get(name)!r} is not accepted, it must be {kind.__name__}"
-            )
+            raise ValueError(f"{name}: {data.get(name)!r} is invalid; expected {kind.__name__}")
     groups = [_read_group(f"groups[{number}]", one) for number, one in enumerate(data["groups"])]
     return Export(
         data["run_id"],

@@ -245,7 +245,7 @@ class _Builder:
             version = said.get("schema_version")
             if said.get("schema") != SCHEMA or version != SCHEMA_VERSION:
                 raise ValueError(
-                    f"schema {said.get('schema')!r} {version!r} is not accepted, this version "
+                    f"schema {said.get('schema')!r} {version!r} is unsupported; this version "
                     f"reads {SCHEMA} {SCHEMA_VERSION}"
                 )
             interval = number_or_nan(said.get("interval"))

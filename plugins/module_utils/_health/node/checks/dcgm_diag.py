@@ -88,15 +88,15 @@ def wanted(options: Options) -> Wanted:
         or not all(re.fullmatch(r"[A-Za-z][\w ]*", str(test)) for test in tests)
     ):
         raise ValueError(
-            f"tests: {tests!r} is not accepted, give names as dcgmi diag --run takes them, for "
+            f"tests: {tests!r} is invalid; expected names as dcgmi diag --run takes them, for "
             "example memory, pcie"
         )
     if level not in (None, 1, 2, 3, 4):
-        raise ValueError(f"level: {level!r} is not accepted, give a number from 1 to 4")
+        raise ValueError(f"level: {level!r} is invalid; expected a number from 1 to 4")
     host_engine = options.get("host_engine")
     if host_engine is not None and not re.fullmatch(r"[^\s-]\S*", str(host_engine)):
         raise ValueError(
-            f"host_engine: {host_engine!r} is not accepted, give a host, host:port or unix:// path"
+            f"host_engine: {host_engine!r} is invalid; expected a host, host:port or unix:// path"
         )
     names = tuple(knowledge.run_name(str(test)) for test in tests or ())
     if names:
@@ -118,7 +118,7 @@ def _parameters(given: Any) -> Dict[str, str]:
     for name, value in pairs:
         if not re.fullmatch(r"[\w ]+(\.\w+)+", name) or not re.fullmatch(r"[^;\s]+", value):
             raise ValueError(
-                f"parameters: {name}={value} is not accepted, give test.parameter=value"
+                f"parameters: {name}={value} is invalid; expected test.parameter=value"
             )
     return dict(pairs)
 

@@ -612,13 +612,11 @@ def span(seconds: float) -> str:
 def refuse(options: Options) -> None:
     window, interval = float(options.get("window") or 0), float(options.get("interval") or 0)
     if not 1 <= window <= 300:
-        raise ValueError(
-            f"window: {options.get('window')!r} is not accepted, give 1 to 300 seconds"
-        )
+        raise ValueError(f"window: {options.get('window')!r} is invalid; expected 1 to 300 seconds")
     if not 0.5 <= interval <= window or window / interval > MOST_SAMPLES:
         least = max(0.5, window / MOST_SAMPLES)
         raise ValueError(
-            f"interval: {options.get('interval')!r} is not accepted, give {least:g} to "
+            f"interval: {options.get('interval')!r} is invalid; expected {least:g} to "
             f"{window:g} seconds, which is window"
         )
 

@@ -323,9 +323,9 @@ def refuse(options: Options) -> None:
         except ValueError as error:
             raise ValueError(f"images: {error}") from None
     if len(images) > MOST_IMAGES:
-        raise ValueError(f"images: {len(images)} are not accepted, give at most {MOST_IMAGES}")
+        raise ValueError(f"images: {len(images)} are invalid; expected at most {MOST_IMAGES}")
     if options.get("username") and options.get("auth_file"):
-        raise ValueError("username: not accepted beside auth_file, give one of them")
+        raise ValueError("username: excludes auth_file; expected one of them")
     if options.get("username") and not options.get("password"):
         raise ValueError("username: given without password, give both")
 

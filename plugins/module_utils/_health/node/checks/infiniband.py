@@ -563,7 +563,7 @@ def refuse(options: Options) -> None:
     for name, rate in (ports or {}).items():
         if rate is not None and (isinstance(rate, bool) or not 0 < (_given(rate) or 0) < 1e5):
             raise ValueError(
-                f"ports: {name}: {rate!r} is not accepted, give the least rate in Gb/s, such "
+                f"ports: {name}: {rate!r} is invalid; expected the least rate in Gb/s, such "
                 "as 400, or nothing"
             )
 

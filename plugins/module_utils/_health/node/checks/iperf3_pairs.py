@@ -90,11 +90,11 @@ def translated(options: Options) -> Options:
     for name in ("pclients", "clientsperiface", "serverspernode"):
         if name in given and not _whole(given[name], 1, 128):
             raise ValueError(
-                f"{name}: {given[name]} is not accepted, give a whole number from 1 to 128"
+                f"{name}: {given[name]} is invalid; expected a whole number from 1 to 128"
             )
     for name, accepted in (("workload", ("ring",)), ("plane", ("data", "mgmt"))):
         if name in given and given[name] not in accepted:
-            raise ValueError(f"{name}: {given[name]} is not accepted, give {' or '.join(accepted)}")
+            raise ValueError(f"{name}: {given[name]} is invalid; expected {' or '.join(accepted)}")
     if "workload" in given:
         found["rounds"] = "all"
     if "plane" in given:
@@ -116,7 +116,7 @@ def translated(options: Options) -> Options:
         start, highest = given["startport"], 65535 - (last - first)
         if not _whole(start, LEAST_PORT, highest):
             raise ValueError(
-                f"startport: {start} is not accepted, give a port from {LEAST_PORT} to "
+                f"startport: {start} is invalid; expected a port from {LEAST_PORT} to "
                 f"{highest}: {last - first + 1} ports are used from it on"
             )
         found["ports"] = f"{start}-{start + last - first}"
@@ -135,7 +135,7 @@ def port_range(ports: Any) -> Tuple[int, int]:
     )
     if not LEAST_PORT <= first <= last <= 65535:
         raise ValueError(
-            f"ports: {ports} is not accepted, give a range of ports from {LEAST_PORT} to "
+            f"ports: {ports} is invalid; expected a range of ports from {LEAST_PORT} to "
             "65535, such as 5200-5299"
         )
     return first, last
@@ -147,18 +147,18 @@ def refuse(options: Options) -> None:
     duration, streams = ours.get("duration"), ours.get("streams")
     if duration is not None and duration < LEAST_DURATION:
         raise ValueError(
-            f"duration: {duration:g} is not accepted, give {LEAST_DURATION:g} or more: each "
+            f"duration: {duration:g} is invalid; expected {LEAST_DURATION:g} or more: each "
             "direction gets half of it, in whole seconds"
         )
     if streams is not None and not _whole(streams, 1, 128):
-        raise ValueError(f"streams: {streams} is not accepted, give a whole number from 1 to 128")
+        raise ValueError(f"streams: {streams} is invalid; expected a whole number from 1 to 128")
     if ours.get("port") is not None and not _whole(ours["port"], 1, 65535):
-        raise ValueError(f"port: {ours['port']} is not accepted, give a port from 1 to 65535")
+        raise ValueError(f"port: {ours['port']} is invalid; expected a port from 1 to 65535")
     for peer in ours.get("peers") or []:
         try:
             fping.family_of(peer)
         except ValueError:
-            raise ValueError(f"peers: {peer} is not accepted, give addresses, no names") from None
+            raise ValueError(f"peers: {peer} is invalid; expected addresses, no names") from None
 
 
 def _whole(value: Any, least: int, most: int) -> bool:

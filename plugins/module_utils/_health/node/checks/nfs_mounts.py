@@ -367,16 +367,16 @@ def refuse(options: Options) -> None:
         for name in ("path", "mount_point"):
             if one.get(name) is not None and not str(one[name]).startswith("/"):
                 raise ValueError(
-                    f"mounts: {name}: {one[name]!r} is not accepted, give a path from /"
+                    f"mounts: {name}: {one[name]!r} is invalid; expected a path from /"
                 )
         if not one.get("server") or "/" in str(one["server"]):
             raise ValueError(
-                f"mounts: server: {one.get('server')!r} is not accepted, give the name or the "
+                f"mounts: server: {one.get('server')!r} is invalid; expected the name or the "
                 "address of a host"
             )
         if not 0 < (one.get("port") or nfs.PORT) < 65536:
             raise ValueError(
-                f"mounts: port: {one['port']} is not accepted, give a number from 1 to 65535"
+                f"mounts: port: {one['port']} is invalid; expected a number from 1 to 65535"
             )
 
 

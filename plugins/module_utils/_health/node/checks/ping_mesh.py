@@ -56,25 +56,25 @@ def refuse(options: Options) -> None:
     )
     if count is not None and count < LEAST_LOST:
         raise ValueError(
-            f"count: {count} is not accepted, give {LEAST_LOST} or more: one ping may get lost "
+            f"count: {count} is invalid; expected {LEAST_LOST} or more: one ping may get lost "
             "anywhere"
         )
     if loss is not None and loss > 100:
-        raise ValueError(f"maximum_loss: {loss} is not accepted, give percent from 0 to 100")
+        raise ValueError(f"maximum_loss: {loss} is invalid; expected percent from 0 to 100")
     for name in ("peers", "packets_per_second"):
         if options.get(name) is not None and options[name] < 1:
-            raise ValueError(f"{name}: {options[name]} is not accepted, give 1 or more")
+            raise ValueError(f"{name}: {options[name]} is invalid; expected 1 or more")
     if family not in FAMILIES:
-        raise ValueError(f"family: {family} is not accepted, give one of {', '.join(FAMILIES)}")
+        raise ValueError(f"family: {family} is invalid; expected one of {', '.join(FAMILIES)}")
     for target in options.get("targets") or []:
         try:
             own = str(fping.family_of(target))
         except ValueError:
             raise ValueError(
-                f"targets: {target} is not accepted, give addresses, no names"
+                f"targets: {target} is invalid; expected addresses, no names"
             ) from None
         if family not in ("auto", own):
-            raise ValueError(f"targets: {target} is not accepted, it is no IPv{family} address")
+            raise ValueError(f"targets: {target} is invalid; expected an IPv{family} address")
 
 
 def pace(targets: int, options: Options) -> Tuple[float, float]:

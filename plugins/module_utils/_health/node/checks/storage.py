@@ -856,12 +856,12 @@ def refuse(options: Options) -> None:
     for path in names_in(options.get("paths")):
         if not path.startswith("/"):
             raise ValueError(
-                f"paths: {path} is not accepted, give mount points from the root, such as /scratch"
+                f"paths: {path} is invalid; expected mount points from the root, such as /scratch"
             )
     for name in ("minimum_free", "minimum_free_inodes"):
         if (number(options.get(name)) or 0) > 100:
             raise ValueError(
-                f"{name}: {options[name]:g} is not accepted, give a percentage up to 100"
+                f"{name}: {options[name]:g} is invalid; expected a percentage up to 100"
             )
 
 

@@ -71,17 +71,17 @@ def refuse(options: Options) -> None:
     for name in ("storage_class", "namespace", "node"):
         value = options.get(name)
         if value and not re.match(f"^{_SUBDOMAIN}$", str(value)):
-            raise ValueError(f"{name}: {value!r} is not accepted, give the name of one")
+            raise ValueError(f"{name}: {value!r} is invalid; expected the name of one")
     size = str(options.get("size") or "")
     found = re.match(r"^([0-9]+(?:\.[0-9]+)?)([kMGT]|[KMGT]i)?$", size)
     if not found or float(found.group(1)) * _UNITS[found.group(2) or ""] < 2 * WRITTEN:
         raise ValueError(
-            f"size: {size!r} is not accepted, give {2 * WRITTEN >> 20}Mi or more, such as "
+            f"size: {size!r} is invalid; expected {2 * WRITTEN >> 20}Mi or more, such as "
             "100Mi or 1Gi"
         )
     if options.get("access_mode") not in ACCESS_MODES:
         raise ValueError(
-            f"access_mode: {options.get('access_mode')!r} is not accepted, give one of "
+            f"access_mode: {options.get('access_mode')!r} is invalid; expected one of "
             f"{', '.join(ACCESS_MODES)}"
         )
 

@@ -41,15 +41,14 @@ class Outcome(NamedTuple):
 def run(
     requests: Sequence[Request],
     settings: HostSettings,
-    passive_only: bool = False,
     stop_on_fail: bool = True,
     again: Optional[Callable[[Outcome, float], bool]] = None,
 ) -> List[Outcome]:
     """Run the checks and return their outcomes in the order of the requests.
 
-    ``passive_only`` says of the others what they would do; ``stop_on_fail`` spares a node that
-    already failed the rest. A passive check is measured once more as long as ``again(outcome,
-    seconds)`` says so, the seconds since it was measured first; the others wait for that.
+    ``stop_on_fail`` spares a node that already failed the rest. A passive check is measured once
+    more as long as ``again(outcome, seconds)`` says so, the seconds since it was measured first;
+    the others wait for that.
     """
     outcomes: Dict[str, Outcome] = {}
     passive = [request for request in requests if request[0].intrusion == PASSIVE]
@@ -71,12 +70,17 @@ def run(
         if failed and stop_on_fail:
             skipped = not_run(check.name, f"not run: the node already failed {failed[0]}")
             outcomes[check.name] = Outcome(skipped, {}, options)
-        elif passive_only:
-            outcomes[check.name] = Outcome(_would_run(check, options, settings), {}, options)
         else:
             readings, seconds = _measure_alone(check, options, settings)
             outcomes[check.name] = _outcome(check, options, readings, seconds, settings)
     return [outcomes[check.name] for check, _options in requests]
+
+
+def planned(requests: Sequence[Request], settings: HostSettings) -> List[Outcome]:
+    """What the checks would do, in check mode: nothing is measured."""
+    return [
+        Outcome(_would_run(check, options, settings), {}, options) for check, options in requests
+    ]
 
 
 def deadline(check: Check, options: Options, settings: HostSettings) -> float:

@@ -105,11 +105,11 @@ _Rules = Dict[str, Tuple[Callable[[Any], bool], str]]
 
 def _check(value: Any, where: str, rules: _Rules) -> None:
     if not isinstance(value, dict):
-        raise ValueError(f"{where}: {value!r} is not accepted, give a dictionary")
+        raise ValueError(f"{where}: {value!r} is invalid; expected a dictionary")
     for key, (fits, accepted) in rules.items():
         if key not in value or not fits(value[key]):
-            given = f"{value[key]!r} is not accepted" if key in value else "is missing"
-            raise ValueError(f"{where}.{key}: {given}, give {accepted}")
+            given = f"{value[key]!r} is invalid" if key in value else "is missing"
+            raise ValueError(f"{where}.{key}: {given}; expected {accepted}")
 
 
 def _number(least: float, most: float) -> Tuple[Callable[[Any], bool], str]:

@@ -91,7 +91,7 @@ def refuse_run(name: Any) -> str:
             f"at most {_MOST_CHARACTERS} letters, digits, '.', '_' and '-', with a "
             "letter or digit first"
         )
-        raise ValueError(f"run: {name!r} is not accepted, give {accepted}")
+        raise ValueError(f"run: {name!r} is invalid; expected {accepted}")
     return str(name)
 
 

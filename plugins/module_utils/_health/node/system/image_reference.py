@@ -36,10 +36,10 @@ def reference_of(text: object) -> Reference:
     """Read a full reference; raises ValueError that says what is accepted."""
     accepted = "give it in full, as registry.example.com:5000/team/image:tag or …@sha256:…"
     if not isinstance(text, str):
-        raise ValueError(f"{text!r} is not accepted, {accepted}")
+        raise ValueError(f"{text!r} is invalid; {accepted}")
     found = _REFERENCE.match(text.strip())
     if not found:
-        raise ValueError(f"{text!r} is not accepted, {accepted}")
+        raise ValueError(f"{text!r} is invalid; {accepted}")
     host, port = found.group("host"), found.group("port")
     if not (port or "." in host or ":" in host or host == "localhost"):
         raise ValueError(

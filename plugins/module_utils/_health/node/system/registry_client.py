@@ -519,7 +519,7 @@ def proxy_for(host: str, scheme: str) -> Optional[Proxy]:
             "proxy",
             "not_known",
             host,
-            f"{scheme}_proxy: {parts.scheme}://{parts.hostname} is not accepted, give "
+            f"{scheme}_proxy: {parts.scheme}://{parts.hostname} is invalid; expected "
             "http://host:port",
         )
     pair = f"{unquote(parts.username)}:{unquote(parts.password or '')}" if parts.username else ""
