@@ -91,7 +91,8 @@ class ActionModule(ActionBase):
                     f"{parameters or 'their periodic checks'}",
                 )
             began = time.time()
-            found, lines = _judged(options, _answer(options, parameters), began)
+            answer = _answer(options, parameters)
+            found, lines = _judged(options, answer, began, self._display.verbosity > 0)
             result.update(found, summary=texts_of(lines))
             summary.show(lines)
         except (AnsibleError, ValueError, ask.Trouble) as error:
@@ -180,7 +181,7 @@ def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> ask.Answer
 
 
 def _judged(
-    options: dict[str, t.Any], answer: ask.Answer, began: float
+    options: dict[str, t.Any], answer: ask.Answer, began: float, verbose: bool
 ) -> tuple[dict[str, t.Any], list[Line]]:
     """The result by the rules of the preflight, and its lines for the screen."""
     nodes = [answer_from_row(row) for row in answer.rows]
@@ -213,7 +214,7 @@ def _judged(
     if not verdict.passed:
         result.update(failed=True, msg=f"status failed: {verdict.reason}")
     if nodes:
-        return result, console.lines_of(report)
+        return result, console.lines_of(report, verbose, summary.columns())
     return result, [Line(f"status FAILED: {trouble}")]
 
 

@@ -158,7 +158,7 @@ class ActionModule(ActionBase):
             "passed": verdict.passed,
             "counts": report.counts,
         }
-        lines = console.lines_of(report)
+        lines = console.lines_of(report, self._display.verbosity > 0, summary.columns())
         failed: list[str] = []
         if unkept:
             result["snapshots_error"] = unkept

@@ -57,7 +57,7 @@ def test_the_same_thresholds_change_nothing_and_write_nothing(replay, tmp_path):
     result, shown = replay(run="saved.json")
     assert (result["status"], result["passed"], result["kept"]) == ("fail", False, {})
     assert shown[1:] == [
-        "nothing changes, preflight FAILED: 1 of 3 nodes unfit (gpu02), tolerated 0"
+        "nothing changes, preflight FAILED: 1 of 3 nodes is unfit: gpu02 (allowed: 0)"
     ]
     assert result["summary"] == shown and sorted(tmp_path.iterdir()) == before
 

@@ -56,9 +56,12 @@ def verdict(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     "policy, reason",
     [
-        ({}, "preflight failed: 1 of 2 nodes unfit (lost), tolerated 0"),
+        ({}, "preflight failed: 1 of 2 nodes is unfit: lost (allowed: 0)"),
         ({"max_unfit": "50%"}, None),
-        ({"max_unfit": 1, "unfit": ["fail", "warn"]}, "2 of 2 nodes unfit (lost, pending)"),
+        (
+            {"max_unfit": 1, "unfit": ["fail", "warn"]},
+            "2 of 2 nodes are unfit: lost, pending (allowed: 1)",
+        ),
         ({"warn_only": ["gpu_lost", "gpus_missing"]}, None),
     ],
 )

@@ -122,7 +122,9 @@ def test_one_look_finds_the_fault_and_would_warn_the_owner(controller, hosts, tm
     )
     assert checks["node_changes"] == "skip"  # the preflight has kept nothing under this name
     assert "warn_owner: lost: GPU 1 (2A:00.0): fell off the bus" in run.text
-    assert any(line.startswith("inflight FAILED: 1 of 3 nodes unfit (lost)") for line in run.after)
+    assert any(
+        line.startswith("inflight FAILED: 1 of 3 nodes is unfit: lost") for line in run.after
+    )
     (history,) = json.loads((tmp_path / "reports/job42/decisions.json").read_text(encoding="utf-8"))
     assert (history["decision"], history["told"]) == ("warn_owner", False)
 

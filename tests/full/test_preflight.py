@@ -176,7 +176,7 @@ def test_the_exit_code_and_the_failure_are_short_and_name_nodes(mixed):
     ]
     assert len(fatal) == 1 and len(fatal[0]) < 1000
     assert (
-        "preflight failed: 2 of 8 nodes unfit (lost, missing), tolerated 0; 4 of 8 nodes undecided"
+        "preflight failed: 2 of 8 nodes are unfit: lost, missing (allowed: 0); 4 of 8 nodes are"
         in fatal[0]
     )
 
@@ -184,7 +184,7 @@ def test_the_exit_code_and_the_failure_are_short_and_name_nodes(mixed):
 @pytest.mark.smoke
 def test_the_summary_is_the_last_thing_and_printed_once(mixed):
     assert mixed.after[0].startswith(
-        "autopilot preflight   9 nodes: 2 fit, 2 unfit, 4 could not tell, 1 skipped"
+        "autopilot preflight   9 nodes: 2 unfit, 4 undecided, 2 fit, 1 skipped"
     )
     rows = [
         found
@@ -299,7 +299,7 @@ def test_check_mode_shows_the_plan_and_writes_nothing(controller, hosts, tmp_pat
     )
     assert run.written == []
     assert run.code == 2
-    assert "autopilot preflight (check mode)   3 nodes: 1 fit, 1 unfit, 1 skipped" in run.after[0]
+    assert "autopilot preflight (check mode)   3 nodes: 1 unfit, 1 fit, 1 skipped" in run.after[0]
     assert any(
         re.match(r"    pcie_bandwidth: light, at most [0-9.]+ min, on 1 node$", line)
         for line in run.after

@@ -291,7 +291,7 @@ def test_a_node_that_has_no_agent_could_not_be_told(agents, status):
         done.returncode == 2
         and "UNKNOWN" in done.stdout
         and "ghost" in done.stdout
-        and "1 could not tell" in done.stdout
+        and "1 undecided" in done.stdout
     ), done.stdout
 
 

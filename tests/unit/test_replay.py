@@ -157,7 +157,7 @@ def test_the_same_thresholds_change_nothing():
     assert lines == [
         "autopilot replay   20261121T031200-preflight of 2026-11-21T03:12:41Z, 3 nodes, "
         f"judged by {VERSION} then and by {VERSION} now",
-        "nothing changes, preflight FAILED: 1 of 3 nodes unfit (gpu02), tolerated 0",
+        "nothing changes, preflight FAILED: 1 of 3 nodes is unfit: gpu02 (allowed: 0)",
     ]
 
 
@@ -190,7 +190,7 @@ def test_another_reason_alone_is_a_change():
     _again, changes, lines = replayed(saved(FLEET), policy={"max_unfit": "20%"})
     assert not changes.nodes and not changes.nothing
     assert (
-        lines[-1] == "preflight stays FAILED: 1 of 3 nodes unfit (gpu02), tolerated 20%, that is 0"
+        lines[-1] == "preflight stays FAILED: 1 of 3 nodes is unfit: gpu02 (allowed: 20%, here 0)"
     )
 
 
@@ -250,7 +250,7 @@ def test_the_recorded_policy_holds_unless_another_one_is_given():
     assert lines[1] == "  policy: max_unfit 0 instead of 1"
     assert (
         lines[-1]
-        == "preflight would be FAILED instead of passed: 1 of 3 nodes unfit (gpu02), tolerated 0"
+        == "preflight would be FAILED instead of passed: 1 of 3 nodes is unfit: gpu02 (allowed: 0)"
     )
     _again, changes, _lines = replayed(
         document, policy={"max_unfit": 1, "warn_only": ["low_bandwidth"]}

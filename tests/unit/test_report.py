@@ -383,8 +383,8 @@ def test_a_failed_write_leaves_the_old_document(tmp_path):
 def test_screen():
     shown = lines(FLEET)
     assert shown == [
-        "autopilot preflight   8 nodes: 2 fit (1 of them not fully checked), 1 unfit, 3 could "
-        "not tell, 2 skipped            41 s",
+        "autopilot preflight   8 nodes: 1 unfit, 3 undecided, 2 fit (1 not fully checked), 2 skipped"
+        + "41 s".rjust(29),
         "  gpu07   FAIL     pcie_bandwidth  GPU 4 (9A:00.0): host to device 3.3 GB/s, expected "
         "at least 46 (PCIe 5.0 x16, table)",
         "                                   next: drain_node, let no job start here",
@@ -394,31 +394,19 @@ def test_screen():
         "again with the next run",
         "  gpu11   UNKNOWN  not_checked     was not checked: its checks left no result",
         "                                   next: watch, look again with the next run",
-        "  gpu04   SKIP     pcie_bandwidth  GPU 2: in use by python3 (pid 4242)",
-        "  gpu12   SKIP                     the checks were not asked for on this host",
-        "  login1  SKIP                     no NVIDIA GPU on the PCI bus",
-        "  gpu03   PASS                     8 x NVIDIA H100 80GB HBM3; 55.0 to 55.2 GB/s both ways",
-        "preflight FAILED: 1 of 6 nodes unfit (gpu07), tolerated 0; 3 of 6 nodes undecided "
-        "(gpu[09-11]), tolerated 0",
+        "  gpu12   SKIP     the checks were not asked for on this host",
+        "  login1  SKIP     no NVIDIA GPU on the PCI bus",
+        "  gpu04   SKIP     8 x NVIDIA H100 80GB HBM3; gpu_count passed; pcie_bandwidth skipped",
+        "  gpu03   PASS     8 x NVIDIA H100 80GB HBM3; gpu_count, pcie_bandwidth passed",
+        "  skipped: pcie_bandwidth on gpu04 (in use by python3 (pid 4242))",
+        "preflight FAILED: 1 of 6 nodes is unfit: gpu07 (allowed: 0); 3 of 6 nodes are undecided: "
+        "gpu[09-11] (allowed: 0)",
     ]
 
 
 def test_lines_know_their_status():
-    assert [line.status for line in typed_lines(FLEET)] == [
-        "",
-        "fail",
-        "fail",
-        "unknown",
-        "unknown",
-        "unknown",
-        "unknown",
-        "unknown",
-        "skip",
-        "skip",
-        "skip",
-        "pass",
-        "",
-    ]
+    statuses = [line.status for line in typed_lines(FLEET)]
+    assert statuses == ["", *["fail"] * 2, *["unknown"] * 5, *["skip"] * 3, "pass", "skip", "fail"]
 
 
 def test_lines_about_several_nodes_know_their_status():
@@ -432,45 +420,113 @@ def test_lines_about_several_nodes_know_their_status():
     ] == ["fail", "pass"]
 
 
+@pytest.mark.parametrize(
+    ("nodes", "policy", "status", "words"),
+    [
+        ([healthy("gpu01")], {}, "pass", "preflight passed: 1 of 1 node is fit"),
+        (FLEET[5:7], {}, "skip", "preflight checked nothing: no node has anything to check"),
+        (FLEET[2:3], {"max_unknown": 1}, "skip", "preflight passed: 0 of 1 node are fit"),
+    ],
+)
+def test_the_last_line_is_green_only_where_a_node_is_fit(nodes, policy, status, words):
+    last = typed_lines(nodes, policy)[-1]
+    assert (last.text, last.status) == (words, status)
+
+
+def test_a_finding_is_marked_with_its_own_status():
+    worse = Finding("link_slow", "fail", "3.3 GB/s", "drain_node", GPU4)
+    shown = lines([broken("gpu07", worse, Finding("link_degraded", "warn", "x4", "watch", GPU4))])
+    assert "pcie_bandwidth  GPU 4 (9A:00.0): 3.3 GB/s" in shown[1]
+    assert shown[2].strip().startswith("warn: GPU 4 (9A:00.0): x4")
+
+
 def test_check_mode_promises_nothing_for_nodes_that_did_not_answer():
     away = NodeAnswer(
         "gpu02",
         trouble=Finding("unreachable", "unknown", "could not be reached: no route", "watch"),
     )
     only = NodeAnswer("gpu01", [CheckResult("gpu_count", "pass", "8 x H100")])
-    assert "  without --check nothing more would run" in lines(
-        [only], run=replace(RUN, check_mode=True)
-    )
-    assert "  without --check nothing more would run on the nodes that answered" in lines(
-        [only, away], run=replace(RUN, check_mode=True)
+    check_mode = replace(RUN, check_mode=True)
+    assert "  a run without --check runs nothing more" in lines([only], run=check_mode)
+    assert "  a run without --check runs nothing more on the nodes that answered" in lines(
+        [only, away], run=check_mode
     )
 
 
-def test_a_large_fleet_is_short():
-    nodes = [healthy(f"gpu{number:04d}", f"{number} GB/s") for number in range(1990)] + [
-        broken(f"gpu{number}") for number in range(1990, 2000)
+def measured(name, model, rate):
+    """A healthy node that was measured: 8 GPUs of the model at ``rate`` GB/s."""
+    rates = [Measurement("pcie_bandwidth", rate * 1e9, "bytes/s", {"gpu": "0"})]
+    pairs = [Measurement("pair_bandwidth", 12e9, "bytes/s", {"plane": "eth1"})]
+    results = [
+        CheckResult("gpu_count", "pass", "8"),
+        CheckResult("remapped_rows", "pass", "none"),
+        CheckResult("pcie_bandwidth", "pass", f"{rate} GB/s", [], rates),
+        CheckResult("iperf3_pairs", "pass", "96 Gbit/s", [], pairs),
+    ]
+    return NodeAnswer(name, results, {"gpus": [{**gpu, "name": model} for gpu in GPUS]})
+
+
+BUSY = concluded("dcgm_diag", [Finding("gpu_in_use", "skip", "in use", "none", GPU4)], "")
+
+
+@pytest.mark.parametrize(
+    "name_of", [lambda number: f"gpu{number:04d}", lambda number: f"n{number * 7919 % 10007}x"]
+)
+@pytest.mark.parametrize("width", [80, 120])
+def test_a_thousand_nodes_with_one_bad_fit_on_a_screen(name_of, width):
+    nodes = [
+        measured(name_of(number), "NVIDIA H100" if number < 600 else "NVIDIA A100", 55 + number % 5)
+        for number in range(999)
+    ]
+    for place in range(0, 999, 83):
+        nodes[place].results.append(BUSY)
+    report = judge_run(RUN, [*nodes, broken("sick")], Policy())
+    healthy_only = console.lines_of(judge_run(RUN, nodes, Policy()), width=width)
+    shown = console.lines_of(report, width=width)
+    assert len(healthy_only) - 3 <= 12 * 120 // width and len(shown) <= 40
+    assert all(len(line.text) <= width for line in shown)
+    assert shown[1].text.startswith("  sick") and shown[1].status == "fail"
+    text = " ".join(" ".join(texts_of(shown)).split())
+    assert text.count("pcie_bandwidth 55.0 to 59.0 GB/s, iperf3 96.0 Gbit/s") == 4
+    assert "skipped: dcgm_diag on 13 nodes (in use)" in text
+
+
+def test_verbose_shows_each_node_and_each_finding():
+    many = [Finding(f"code_{n}", "fail", f"trouble {n}", "watch", GPU4) for n in range(6)]
+    nodes = [broken("sick", *many), *(healthy(f"gpu{n}", f"{n} GB/s") for n in range(30))]
+    report = judge_run(RUN, nodes, Policy())
+    brief, full = (texts_of(console.lines_of(report, verbose)) for verbose in (False, True))
+    assert any("and 2 more findings (2 fail), -v shows them" in line for line in brief)
+    assert len(brief) < 12
+    assert sum("PASS" in line for line in full) == 30
+    assert all(any(f"{n} GB/s" in line for line in full) for n in range(30))
+    assert all(any(f"trouble {n}" in line for line in full) for n in range(6))
+
+
+def test_nodes_that_no_connection_reaches_share_a_row():
+    nodes = [
+        answer_from_task(f"gpu{n}", {"unreachable": True, "msg": f"gpu{n} (10.0.0.{n}): no route"})
+        for n in range(1, 41)
     ]
     shown = lines(nodes)
-    assert len(shown) < 10
-    assert shown[-2].split() == "gpu[0000-1989] PASS 1990 nodes: 8 x NVIDIA H100 80GB HBM3".split()
-    assert "gpu[1990-1999]  FAIL" in shown[1] and "10 nodes: GPU 4" in shown[1]
+    assert "  gpu[1-40]  UNKNOWN  unreachable  40 nodes: " in shown[1] and len(shown) < 7
+    assert any("(message of gpu1; the others differ only in numbers" in line for line in shown)
 
 
-def test_ten_healthy_nodes_are_listed_eleven_are_not():
-    assert (
-        sum(
-            "PASS" in line
-            for line in lines([healthy(f"gpu{number}", f"{number} GB/s") for number in range(10)])
+def test_the_same_reason_for_a_skip_is_told_once():
+    nodes = [
+        healthy(f"gpu{n:02d}")._replace(
+            results=[
+                CheckResult("gpu_count", "pass", "8"),
+                *(
+                    concluded(check, [Finding("gpu_in_use", "skip", f"in use by pid {n}")], "")
+                    for check in ("pcie_bandwidth", "dcgm_diag")
+                ),
+            ]
         )
-        == 10
-    )
-    assert (
-        sum(
-            "PASS" in line
-            for line in lines([healthy(f"gpu{number}", f"{number} GB/s") for number in range(11)])
-        )
-        == 1
-    )
+        for n in range(1, 24, 2)
+    ]
+    assert lines(nodes)[-2] == "  skipped: pcie_bandwidth, dcgm_diag on 12 nodes (GPU in use)"
 
 
 def test_every_bad_node_is_named_even_when_many_say_the_same():
@@ -481,18 +537,13 @@ def test_every_bad_node_is_named_even_when_many_say_the_same():
 
 
 def test_what_is_too_much_is_counted():
-    def one(number):
-        return Finding(f"code_{number}", "fail", f"trouble {number}", "drain_node", GPU4)
+    def one(word):
+        return Finding("code", "fail", f"trouble {word}", "drain_node", GPU4)
 
-    shown = lines(
-        [
-            broken(f"gpu{number:03d}", *[one(number * 10 + more) for more in range(6)])
-            for number in range(100)
-        ]
-    )
-    assert sum("and 2 more findings in the document" in line for line in shown) == 40
-    assert any("and 60 more nodes in the document: gpu[040-099]" in line for line in shown)
-    assert len(shown) < 300
+    words = [first + second for first in "abcdefghij" for second in "klmnopqrst"]
+    shown = lines([broken(f"gpu{n:03d}", one(word)) for n, word in enumerate(words)])
+    assert sum("trouble" in line for line in shown[:-1]) == 20
+    assert "  80 more FAIL, run.json and -v show why: gpu[020-099]" in shown
 
 
 @pytest.mark.parametrize(
@@ -532,6 +583,7 @@ def test_plan():
     ]
     shown = lines(nodes, run=run)
     assert shown[0].startswith("autopilot preflight (check mode)   3 nodes: 2 fit, 1 skipped")
+    assert "  a run without --check also runs:" in shown
     assert "    dcgm_diag: invasive, at most 2.5 min, on 2 nodes" in shown
     assert [line.split()[1] for line in shown[1:4]] == ["SKIP", "PASS", "PASS"]
 

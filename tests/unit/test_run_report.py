@@ -88,9 +88,7 @@ def test_the_run_starts_with_its_first_check_where_no_callback_saw_the_playbook(
 def test_a_failed_run_keeps_its_reason_after_the_further_ones():
     report = judge_run(RUN, [], Policy()).failed_for(["policy: wrong", "run_id: wrong"])
     assert not report.verdict.passed
-    assert report.verdict.reason == (
-        "policy: wrong; run_id: wrong; there was nothing to check on any node"
-    )
+    assert report.verdict.reason == ("policy: wrong; run_id: wrong; no node has anything to check")
 
 
 @pytest.fixture
@@ -112,6 +110,20 @@ def test_lines_wait_for_the_end_with_their_status(listening):
     assert summary.started() is not None
     assert summary.take() == [lines]
     assert summary.take() == [] and summary.started() is None
+
+
+@pytest.mark.parametrize(("terminal", "columns"), [(40, 80), (100, 100), (300, 120), (None, 120)])
+def test_lines_are_as_wide_as_the_terminal_of_the_callback(monkeypatch, terminal, columns):
+    def size(_file):
+        if terminal is None:
+            raise OSError("not a terminal")
+        return os.terminal_size((terminal, 24))
+
+    monkeypatch.setattr(os, "get_terminal_size", size)
+    summary.listen()
+    assert summary.columns() == columns
+    summary.take()
+    assert summary.columns() == 120
 
 
 def test_the_verdict_on_each_batch_is_shown(listening):

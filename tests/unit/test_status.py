@@ -130,7 +130,7 @@ def test_what_the_agent_says_is_not_made_better():
 
 def judged(options, *rows, complete=True):
     answer = ask.Answer(list(rows), complete)
-    result, lines = status._judged(status.validated(options), answer, 0.0)
+    result, lines = status._judged(status.validated(options), answer, 0.0, False)
     return dict(result, summary=texts_of(lines))
 
 

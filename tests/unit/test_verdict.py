@@ -429,26 +429,26 @@ def test_another_result_never_makes_a_node_better(statuses):
     "statuses, policy, passed, says",
     [
         (["pass"] * 3, {}, True, "3 of 3 nodes are fit"),
-        (["pass", "fail"], {}, False, "1 of 2 nodes unfit (n1), tolerated 0"),
+        (["pass", "fail"], {}, False, "1 of 2 nodes is unfit: n1 (allowed: 0)"),
         (["pass", "fail"], {"max_unfit": 1}, True, "1 of 2 nodes is fit"),
         (["pass", "fail"], {"max_unfit": "50%"}, True, ""),
-        (["pass", "fail"], {"max_unfit": "49%"}, False, "unfit (n1), tolerated 49%, that is 0"),
+        (["pass", "fail"], {"max_unfit": "49%"}, False, "unfit: n1 (allowed: 49%, here 0)"),
         (
             ["pass", "unknown"],
             {"max_unfit": "100%"},
             False,
-            "1 of 2 nodes undecided (n1), tolerated 0",
+            "1 of 2 nodes is undecided: n1 (allowed: 0)",
         ),
         (["pass", "unknown"], {"max_unknown": 1}, True, ""),
         (
             ["fail", "unknown"],
             {},
             False,
-            "unfit (n0), tolerated 0; 1 of 2 nodes undecided (n1), tolerated 0",
+            "unfit: n0 (allowed: 0); 1 of 2 nodes is undecided: n1 (allowed: 0)",
         ),
-        (["skip", "skip"], {}, True, "nothing to check"),
-        (["skip", "fail"], {"max_unfit": "50%"}, False, "1 of 1 node unfit"),
-        ([], {}, True, "nothing to check"),
+        (["skip", "skip"], {}, True, "no node has anything to check"),
+        (["skip", "fail"], {"max_unfit": "50%"}, False, "1 of 1 node is unfit"),
+        ([], {}, True, "no node has anything to check"),
     ],
 )
 def test_run(statuses, policy, passed, says):
@@ -466,11 +466,11 @@ def test_many_names_are_folded():
     nodes = [NodeAnswer(f"gpu{number:04d}", [result("fail")]) for number in range(2000)]
     assert (
         judged_run(nodes, STRICT).verdict.reason
-        == "2000 of 2000 nodes unfit (gpu[0000-1999]), tolerated 0"
+        == "2000 of 2000 nodes are unfit: gpu[0000-1999] (allowed: 0)"
     )
     odd = [NodeAnswer(f"gpu{number:04d}", [result("fail")]) for number in range(1, 2000, 2)]
     assert judged_run(odd, STRICT).verdict.reason.endswith(
-        "gpu0019, and more, 1000 nodes in all), tolerated 0"
+        "gpu0019, and more, 1000 nodes in all (allowed: 0)"
     )
 
 

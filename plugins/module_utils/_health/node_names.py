@@ -7,6 +7,10 @@ from __future__ import annotations
 import re
 from typing import Any, Iterable, List, Optional, Tuple
 
+#: Names that differ only in one number: the index of that part (None for a single name), the first
+#: name and the last.
+_Run = Tuple[Optional[int], str, str]
+
 
 def natural(name: str) -> List[Any]:
     """Sort key under which gpu9 comes before gpu10."""
@@ -19,14 +23,21 @@ def fold(names: Iterable[str]) -> List[str]:
     """Names in natural order, consecutive numbers in one bracket:
     ``["gpu[0001-0003].rack7", "login1"]``.
     """
-    runs: List[Tuple[Optional[int], str, str]] = []
-    for name in sorted(names, key=natural):
-        place = _counting_part(runs[-1][2], name) if runs else None
-        if place is not None and runs[-1][0] in (None, place):
-            runs[-1] = (place, runs[-1][1], name)
+    return [_bracket(*run) for run in _runs(names)]
+
+
+def fold_within(names: Iterable[str], most: int) -> str:
+    """Folded names as one text of some ``most`` characters, and how many names are left out."""
+    shown: List[str] = []
+    length, left_out = 0, 0
+    for run in _runs(names):
+        name = _bracket(*run)
+        length += len(name) + 2
+        if shown and length > most:
+            left_out += _count(*run)
         else:
-            runs.append((None, name, name))
-    return [_bracket(*run) for run in runs]
+            shown.append(name)
+    return ", ".join(shown) + (f" and {left_out} more" if left_out else "")
 
 
 def fold_few(names: Iterable[str], most: int = 10) -> List[str]:
@@ -50,6 +61,17 @@ def _counting_part(name: str, following: str) -> Optional[int]:
     return different[0] if others[different[0]] == f"{int(digits) + 1:0{len(digits)}d}" else None
 
 
+def _runs(names: Iterable[str]) -> List[_Run]:
+    runs: List[_Run] = []
+    for name in sorted(names, key=natural):
+        place = _counting_part(runs[-1][2], name) if runs else None
+        if place is not None and runs[-1][0] in (None, place):
+            runs[-1] = (place, runs[-1][1], name)
+        else:
+            runs.append((None, name, name))
+    return runs
+
+
 def _split(name: str) -> List[str]:
     """Text and numbers of a name in turn, text first and last."""
     return re.split(r"([0-9]+)", name)
@@ -61,3 +83,8 @@ def _bracket(place: Optional[int], first: str, last: str) -> str:
     parts = _split(first)
     parts[place] = f"[{parts[place]}-{_split(last)[place]}]"
     return "".join(parts)
+
+
+def _count(place: Optional[int], first: str, last: str) -> int:
+    """How many names a bracket stands for."""
+    return 1 if place is None else int(_split(last)[place]) - int(_split(first)[place]) + 1

@@ -8,9 +8,10 @@ import re
 import textwrap
 from typing import Iterable, List, NamedTuple, Optional
 
-#: Columns of a line, and the least that wrapped text gets whatever stands left of it.
+#: Columns of a line where the terminal's are not known, and the least that wrapped text gets
+#: whatever stands left of it.
 WIDTH = 120
-_LEAST_WIDTH = 60
+_LEAST_WIDTH = 40
 #: Characters of one message.
 MOST_TEXT = 400
 
@@ -35,9 +36,16 @@ def plain(text: str, most: Optional[int] = MOST_TEXT) -> str:
     return text if most is None or len(text) <= most else f"{text[: most - 4]} ..."
 
 
-def wrapped(left: str, text: str, indent: int) -> List[str]:
-    """Lines of the text after ``left``, further lines indented by ``indent`` columns."""
-    width = max(WIDTH, indent + _LEAST_WIDTH, len(left) + _LEAST_WIDTH)
-    return textwrap.wrap(
-        text, width, initial_indent=left, subsequent_indent=" " * indent, break_on_hyphens=False
-    ) or [left.rstrip()]
+def wrapped(left: str, text: str, indent: int, width: int = WIDTH) -> List[str]:
+    """Lines of the text after ``left``, further lines indented by ``indent`` columns. A number
+    stays on the line of its unit.
+    """
+    columns = max(width, indent + _LEAST_WIDTH, len(left) + _LEAST_WIDTH)
+    lines = textwrap.wrap(
+        re.sub(r"(?<=[0-9]) (?=[A-Za-z%])", "\xa0", text),
+        columns,
+        initial_indent=left,
+        subsequent_indent=" " * indent,
+        break_on_hyphens=False,
+    )
+    return [line.replace("\xa0", " ") for line in lines] or [left.rstrip()]

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import tempfile
 import time
 import typing as t
@@ -25,13 +26,15 @@ import typing as t
 from ansible import constants as C
 from ansible.utils.display import Display
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import WIDTH, Line
 
 
 class _Listening(t.NamedTuple):
     #: When the playbook started, in seconds since the epoch.
     started: float
     file: t.IO[str]
+    #: Columns of the terminal; a worker process has none to ask.
+    columns: int
 
 
 class _Kept(t.NamedTuple):
@@ -42,6 +45,8 @@ class _Kept(t.NamedTuple):
 
 #: Set while a callback listens. Callbacks share it: each verdict is shown once however many listen.
 _listening: _Listening | None = None
+
+_LEAST_COLUMNS = 80
 
 _COLOURS = {
     "fail": C.COLOR_ERROR,
@@ -60,12 +65,28 @@ def listen() -> None:
     if _listening is None:
         # On a full disk the tasks show their lines themselves.
         with contextlib.suppress(OSError):
-            _listening = _Listening(time.time(), tempfile.TemporaryFile("w+", encoding="utf-8"))
+            _listening = _Listening(
+                time.time(), tempfile.TemporaryFile("w+", encoding="utf-8"), _columns_of_terminal()
+            )
 
 
 def started() -> float | None:
     """When the playbook started, in seconds since the epoch; None where no callback listens."""
     return _listening.started if _listening else None
+
+
+def columns() -> int:
+    """Columns that the lines of a summary may take."""
+    return _listening.columns if _listening else int(WIDTH)
+
+
+def _columns_of_terminal() -> int:
+    """The width of standard output, within what a summary can use; `WIDTH` where it is no terminal."""
+    try:
+        columns_now = os.get_terminal_size(1).columns
+    except OSError:
+        columns_now = WIDTH
+    return max(_LEAST_COLUMNS, min(columns_now, int(WIDTH)))
 
 
 def show(lines: t.Sequence[Line], is_look: bool = False) -> None:

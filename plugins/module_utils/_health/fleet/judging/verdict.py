@@ -264,9 +264,11 @@ def _decide(
         most = tolerated(limit, checked)
         if counts[fit] > most:
             names = fold_few(node.name for node in nodes if node.verdict.fit == fit)
-            accepted = f"{limit}, that is {most}" if isinstance(limit, str) else f"{limit}"
+            allowed = f"{limit}, here {most}" if isinstance(limit, str) else f"{limit}"
+            verb = "is" if counts[fit] == 1 else "are"
             reasons.append(
-                f"{counts[fit]} of {total} {adjective} ({', '.join(names)}), tolerated {accepted}"
+                f"{counts[fit]} of {total} {verb} {adjective}: {', '.join(names)} "
+                f"(allowed: {allowed})"
             )
     reasons += [
         f"{found.finding.subject}: {found.finding.message}"
@@ -278,6 +280,6 @@ def _decide(
     if reasons:
         return RunVerdict(status, False, "; ".join(reasons))
     if not checked:
-        return RunVerdict(status, True, "there was nothing to check on any node")
+        return RunVerdict(status, True, "no node has anything to check")
     verb = "is" if counts[FIT] == 1 else "are"
     return RunVerdict(status, True, f"{counts[FIT]} of {total} {verb} fit")

@@ -1,257 +1,192 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The report of a run for a person at the end of a play: plain aligned ASCII lines, the worst node
-first. Pure.
-"""
+"""The summary of a run on a terminal: aligned ASCII lines, the worst node first. Pure."""
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple
+from typing import List, Optional, Sequence, Tuple
 
-from ...node.checks import node_changes
-from ...model import ACTIONS, FAIL, NODE, PASS, SKIP, STATUSES, UNKNOWN, WARN
-from ...node_names import fold, natural
-from ...text import WIDTH, Line, plain, wrapped
+from .console_rows import (
+    MOST_ROWS,
+    ConsoleRow,
+    bad_rows,
+    healthy_rows,
+    skipped_reasons,
+    skipped_rows,
+)
 from .document import plan_of
-from ..judging.policy import is_planned
+from ..judging.report import COULD_NOT_TELL, FIT, SKIPPED, UNFIT, RunReport
 from ..mesh.documents import MeshReport
-from ..judging.report import FITNESS, SKIPPED, CheckFinding, NodeReport, RunReport
+from ...model import FAIL, PASS, SKIP, STATUSES
+from ...node_names import fold, fold_within
+from ...text import WIDTH, Line, plain, wrapped
 
-#: Healthy nodes that get a line each; more of them share one.
-_MOST_HEALTHY = 10
-#: Rows of nodes, and findings of a node, that are shown; the document has all.
-_MOST_ROWS = 40
-MOST_FINDINGS = 4
-#: Characters of the names of nodes in front of a message.
+#: Characters of the names of nodes in front of a message; columns of a terminal from which the
+#: checks have a column of their own.
 _MOST_LABEL = 30
+_NARROW_LABEL = 22
+_WIDE = 100
+#: Characters of the names below a row: of healthy nodes, and of nodes with findings.
+_MOST_NAMES = {PASS: 90, SKIP: 90}
+_MOST_BAD_NAMES = 1000
 
-#: What an action means for the person who reads it.
-_NEXT = {
-    "watch": "watch, look again with the next run",
-    "fix_configuration": "fix_configuration, then run again",
-    "reset_gpu": "reset_gpu, once its jobs are gone",
-    "reboot_node": "reboot_node, once its jobs are gone",
-    "drain_node": "drain_node, let no job start here",
-    "replace_part": "replace_part, drain the node for it",
-}
-
-#: Lines of a row: the check and what it says. The check is empty where it is the same as above, and
-#: None where the text only adds to the line above.
-Body = Tuple[Tuple[Optional[str], str], ...]
+_FITNESS_WORDS = {UNFIT: "unfit", COULD_NOT_TELL: "undecided", FIT: "fit", SKIPPED: "skipped"}
 
 
-class ConsoleRow(NamedTuple):
-    """Nodes of which the same is to be said: ``body`` is pairs of a check and a text."""
-
-    names: Tuple[str, ...]
-    status: str
-    body: Body
-
-
-def lines_of(report: RunReport) -> List[Line]:
-    """The summary of a run, without what comes after it (where the document lies)."""
-    lines = [Line(_header(report)), *rows_lines(_rows(report))]
+def lines_of(report: RunReport, verbose: bool = False, width: int = WIDTH) -> List[Line]:
+    """The summary of a run, without the lines about its files. ``verbose`` shows each node and each
+    finding; ``width`` is the number of columns.
+    """
+    bad = bad_rows(report, verbose)
+    shown = bad if verbose else bad[:MOST_ROWS]
+    others = [*skipped_rows(report, verbose), *healthy_rows(report, verbose)]
+    rendered = _rendered([*shown, *others], verbose, width)
+    has_document = not report.run.check_mode and report.run.phase != "status"
+    lines = [Line(text) for text in _header(report, width)]
+    lines += [line for row in rendered[: len(shown)] for line in row]
+    lines += more_lines(bad[len(shown) :], "run.json and -v" if has_document else "-v", width)
+    lines += [line for row in rendered[len(shown) :] for line in row]
+    reasons = skipped_reasons(report)
+    if reasons:
+        lines += [Line(text, SKIP) for text in wrapped("  skipped: ", "; ".join(reasons), 4, width)]
     if report.run.check_mode:
-        lines += map(Line, _plan_lines(report))
-    decision = "passed" if report.verdict.passed else "FAILED"
-    reason = wrapped(f"{report.run.phase} {decision}: ", plain(report.verdict.reason), 2)
-    return [*lines, *map(Line, reason)]
+        lines += map(Line, _plan_lines(report, width))
+    return [*lines, *_verdict_lines(report, width)]
 
 
 def rows_lines(rows: Sequence[ConsoleRow]) -> List[Line]:
     """Rows below each other, in columns; of too many, the rest by name."""
-    shown = rows[:_MOST_ROWS]
-    labels = [_label(row) for row in shown]
-    widths = (
-        max([len(label) for label in labels] + [4]),
-        max([len(check or "") for row in shown for check, _text in row.body] + [0]),
-    )
+    lines = [line for row in _rendered(rows[:MOST_ROWS], False, WIDTH) for line in row]
+    return lines + more_lines(rows[MOST_ROWS:], "the document", WIDTH)
+
+
+def more_lines(rows: Sequence[ConsoleRow], where: str, width: int) -> List[Line]:
+    """The names of rows that are not shown, a line for each status; ``where`` shows the rest."""
     lines: List[Line] = []
-    for row, label in zip(shown, labels):
-        lines += [Line(text, row.status) for text in _row_lines(row, label, widths)]
-    if len(rows) > len(shown):
-        rest = [name for row in rows[_MOST_ROWS:] for name in row.names]
-        head = f"  and {len(rest)} more nodes in the document: "
-        lines += map(Line, wrapped(head, _names(rest), 4))
+    for status in reversed(STATUSES):
+        names = [name for row in rows if row.status == status for name in row.names]
+        if names:
+            verb = "show" if " and " in where else "shows"
+            head = f"  {len(names)} more {status.upper()}, {where} {verb} why: "
+            text = plain(fold_within(names, _MOST_BAD_NAMES), None)
+            lines += [Line(line, status) for line in wrapped(head, text, 4, width)]
     return lines
 
 
-def _header(report: RunReport) -> str:
+def _header(report: RunReport, width: int) -> List[str]:
     counts, run = report.counts, report.run
-    words = [f"{counts[fit]} {fit.replace('_', ' ')}" for fit in FITNESS if counts[fit]]
+    words = [f"{counts[fit]} {word}" for fit, word in _FITNESS_WORDS.items() if counts[fit]]
     if counts["partial"]:
-        words[0] += f" ({counts['partial']} of them not fully checked)"
-    nodes = f"{counts['nodes']} node{'' if counts['nodes'] == 1 else 's'}"
+        place = words.index(f"{counts[FIT]} fit")
+        words[place] += f" ({counts['partial']} not fully checked)"
     mode = " (check mode)" if run.check_mode else ""
-    left = f"autopilot {run.phase}{mode}   {nodes}: {', '.join(words)}   "
-    return left + _seconds(run.duration_seconds).rjust(WIDTH - len(left))
+    left = f"autopilot {run.phase}{mode}   {_nodes(counts['nodes'])}: {', '.join(words)}"
+    took = _duration(run.duration_seconds)
+    if len(left) + 3 + len(took) <= width:
+        return [left + took.rjust(width - len(left))]
+    return wrapped("", f"{left}, {took}", 4, width)
 
 
-def _seconds(seconds: float) -> str:
+def _nodes(number: int) -> str:
+    return f"{number} node{'' if number == 1 else 's'}"
+
+
+def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s" if seconds < 120 else f"{seconds // 60:.0f} min {seconds % 60:.0f} s"
+
+
+def _verdict_lines(report: RunReport, width: int) -> List[Line]:
+    """The decision on the run: red, green, or neutral where nothing shows that a node is fit."""
+    counts, verdict = report.counts, report.verdict
+    decision = "passed" if verdict.passed else "FAILED"
+    if verdict.passed and counts[SKIPPED] == counts["nodes"]:
+        decision = "checked nothing"
+    status = FAIL if not verdict.passed else PASS if counts[FIT] else SKIP
+    head = f"{report.run.phase} {decision}: "
+    return [Line(text, status) for text in wrapped(head, plain(verdict.reason), 2, width)]
 
 
 # ---- rows ----
 
 
-def _rows(report: RunReport) -> List[ConsoleRow]:
-    """The worst first; nodes of which exactly the same is to be said share a row, healthy ones more
-    readily.
-    """
-    nodes = sorted(
-        report.nodes, key=lambda node: (-STATUSES.index(node.status), natural(node.name))
-    )
-    brief = sum(node.status == PASS for node in nodes) > _MOST_HEALTHY
-    by_body: Dict[Tuple[str, Body], List[str]] = {}
-    # What lies between nodes has a row of its own, under the name of its subject.
-    for found in report.findings:
-        finding = found.finding
-        about_node = CheckFinding(found.check, replace(finding, subject=NODE))
-        body = _findings_body([about_node])
-        by_body.setdefault((finding.status, body), []).append(str(finding.subject))
-    for node in nodes:
-        if node.status in (WARN, UNKNOWN, FAIL):
-            body = _findings_body(node.verdict.findings)
-        elif node.status == SKIP:
-            body = _skipped_body(node)
-        else:
-            body = _healthy_body(node, brief)
-        by_body.setdefault((node.status, body), []).append(node.name)
-    rows = [ConsoleRow(tuple(names), status, body) for (status, body), names in by_body.items()]
-    return sorted(rows, key=lambda row: -STATUSES.index(row.status))
-
-
-def _findings_body(findings: Sequence[CheckFinding]) -> Body:
-    body: List[Tuple[Optional[str], str]] = []
-    above = ""
-    findings = _joined(findings)
-    shown = findings[:MOST_FINDINGS]
-    for position, (check, finding) in enumerate(shown):
-        subject = "" if finding.subject.kind == "node" else f"{finding.subject}: "
-        name = check or finding.code
-        body.append(("" if name == above else name, f"{subject}{plain(finding.message)}"))
-        above = name
-        following = shown[position + 1].finding.action if position + 1 < len(shown) else None
-        if finding.action in _NEXT and finding.action != following:
-            body.append((None, f"next: {_NEXT[finding.action]}"))
-    if len(findings) > len(shown):
-        body.append((None, f"and {len(findings) - len(shown)} more findings in the document"))
-    return tuple(body)
-
-
-def _joined(findings: Sequence[CheckFinding]) -> List[CheckFinding]:
-    """The findings, those of what changed on a GPU as one: what a job did to it is a sentence."""
-    found: List[CheckFinding] = []
-    joined = set()
-    for check, finding in findings:
-        same = [
-            other
-            for name, other in findings
-            if name == check == node_changes.NAME and other.subject == finding.subject
-        ]
-        if finding.subject == NODE or len(same) < 2:
-            found.append(CheckFinding(check, finding))
-        elif finding.subject not in joined:
-            joined.add(finding.subject)
-            drastic = max((other.action for other in same), key=ACTIONS.index)
-            message = node_changes.in_words(same)
-            found.append(CheckFinding(check, replace(finding, message=message, action=drastic)))
-    return found
-
-
-def _skipped_body(node: NodeReport) -> Body:
-    """What was not run and why, the same reason once; the plan of check mode has lines of its own."""
-    if node.skipped:
-        return (("", plain(node.skipped)),)
-    reasons: Dict[str, List[str]] = {}
-    for result in node.results:
-        if result.status == SKIP and not is_planned(result):
-            reasons.setdefault(plain(result.summary), []).append(result.check)
-    if node.verdict.fit == SKIPPED and len(reasons) == 1:
-        return (("", next(iter(reasons))),)
-    body = tuple(
-        (checks[0], text + (f" ({', '.join(checks[1:])} too)" if checks[1:] else ""))
-        for text, checks in reasons.items()
-    )
-    return body or (("", "nothing passive to check"),)
-
-
-def _healthy_body(node: NodeReport, brief: bool) -> Body:
-    names = [str(gpu.get("name")) for gpu in node.gpus]
-    models = " and ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
-    summaries = [
-        plain(result.summary)
-        for result in node.results
-        if result.status == PASS and (not models or result.check != "gpu_count")
+def _rendered(rows: Sequence[ConsoleRow], verbose: bool, width: int) -> List[List[Line]]:
+    """The lines of each row. A narrow terminal has no column for the checks."""
+    labels = [_label(row, width) for row in rows]
+    checks = [len(check or "") for row in rows for check, _text in row.body]
+    widths = (max([*map(len, labels), 4]), max([*checks, 0]) if width >= _WIDE else 0)
+    return [
+        [Line(text, row.status) for text in _row_lines(row, label, widths, verbose, width)]
+        for row, label in zip(rows, labels)
     ]
-    return (("", "; ".join([models] * bool(models) + ([] if brief and models else summaries))),)
 
 
-def _names(names: Sequence[str]) -> str:
-    return plain(", ".join(fold(names)), most=None)
+def _label(row: ConsoleRow, width: int) -> str:
+    most = _MOST_LABEL if width >= _WIDE else _NARROW_LABEL
+    names = plain(", ".join(fold(row.names)), None)
+    return names if len(names) <= most or len(row.names) == 1 else _nodes(len(row.names))
 
 
-def _label(row: ConsoleRow) -> str:
-    names = _names(row.names)
-    return names if len(names) <= _MOST_LABEL or len(row.names) == 1 else f"{len(row.names)} nodes"
-
-
-def _row_lines(row: ConsoleRow, label: str, widths: Tuple[int, int]) -> List[str]:
+def _row_lines(
+    row: ConsoleRow, label: str, widths: Tuple[int, int], verbose: bool, width: int
+) -> List[str]:
     name_width, check_width = widths
     lines: List[str] = []
+    has_checks = any(check for check, _text in row.body)
     head = f"  {label:<{name_width}}  {row.status.upper():<7}  "
     several = len(row.names) > 1
-    named = label == _names(row.names)
+    named = not several or label != _nodes(len(row.names))
     for position, (check, text) in enumerate(row.body):
-        left = (head if not position else " " * len(head)) + (
-            f"{check or '':<{check_width}}  " if check_width else ""
-        )
-        if check is None and len(lines[-1]) + 3 + len(text) <= WIDTH:
+        left = " " * len(head) if position else head
+        if check_width and has_checks:
+            left += f"{check or '':<{check_width}}  "
+        elif check:
+            text = f"{check}: {text}"
+        if several and named and not position:
+            text = f"{_nodes(len(row.names))}: {text}"
+        if check is None and len(lines[-1]) + 3 + len(text) <= width:
             lines[-1] += f"   {text}"
         else:
-            lines += wrapped(
-                left,
-                f"{len(row.names)} nodes: {text}" if several and named and not position else text,
-                len(left),
-            )
-    if several and not named:
-        lines += wrapped(" " * len(head), f"nodes: {_names(row.names)}", len(head))
+            lines += wrapped(left, text, len(left), width)
+    if not named:
+        most = len(row.names) * 1000 if verbose else _MOST_NAMES.get(row.status, _MOST_BAD_NAMES)
+        names = plain(fold_within(row.names, most), None)
+        lines += wrapped(" " * len(head), f"nodes: {names}", len(head), width)
     return lines
 
 
-def _plan_lines(report: RunReport) -> List[str]:
+# ---- the plan of check mode ----
+
+
+def _plan_lines(report: RunReport, width: int) -> List[str]:
     plan = plan_of(report)
     if not plan:
         silent = any(node.trouble for node in report.nodes)
-        return [
-            "  without --check nothing more would "
-            f"run{' on the nodes that answered' if silent else ''}"
-        ]
+        where = " on the nodes that answered" if silent else ""
+        return [f"  a run without --check runs nothing more{where}"]
     return (
-        ["  without --check these would run too:"]
+        ["  a run without --check also runs:"]
         + [
             f"    {row.check}: {row.intrusion}, at most {row.minutes:.1f} min, on "
-            f"{row.nodes} node{'' if row.nodes == 1 else 's'}"
+            f"{_nodes(row.nodes)}"
             for row in plan
         ]
-        + _mesh_lines(report.mesh)
+        + _mesh_lines(report.mesh, width)
     )
 
 
-def _mesh_lines(mesh: Optional[MeshReport]) -> List[str]:
-    """The plan of a mesh: rounds, pairs, traffic, time."""
+def _mesh_lines(mesh: Optional[MeshReport], width: int) -> List[str]:
+    """The plan of a mesh: pings, pairs and rounds, traffic, time."""
     plan = mesh.description if mesh else None
     if not plan or not (plan["rounds"] or plan["pings"]):
         return []
     traffic = (
-        f"at most {plan['bytes'] / 1e9:.1f} GB"
+        f"at most {plan['bytes'] / 1e9:.1f} GB of traffic"
         if plan["bytes"] is not None
-        else "as much traffic as the links carry (a link's speed is not known)"
+        else "traffic at line rate (unknown link speed)"
     )
     text = (
-        f"{plan['hosts']} hosts on {', '.join(plan['planes'])}: {plan['rounds']} rounds, "
-        f"{plan['pairs']} pairs, {plan['pings']} pings, {traffic},"
-        f" {plan['seconds']:.0f} s without the launch, seed {plan['seed']}"
+        f"{plan['hosts']} hosts on {', '.join(plan['planes'])}: {plan['pings']} pings, "
+        f"{plan['pairs']} iperf3 pairs in {plan['rounds']} rounds, {traffic}, "
+        f"{plan['seconds']:.0f} s after the start, seed {plan['seed']}"
     )
-    return wrapped("    mesh: ", plain(text), 10)
+    return wrapped("    mesh: ", plain(text), 10, width)

@@ -13,7 +13,8 @@ from ... import VERSION
 from ...model import NODE, STATUSES, UNKNOWN, Finding, Subject
 from ...node_names import fold, natural
 from ...text import Line, plain, wrapped
-from .console import MOST_FINDINGS, Body, ConsoleRow, rows_lines
+from .console import rows_lines
+from .console_rows import MOST_FINDINGS, Body, ConsoleRow
 from ..judging.replay import Options, Replay
 from ..judging.report import CheckFinding, NodeReport, RunReport
 

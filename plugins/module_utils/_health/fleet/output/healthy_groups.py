@@ -10,7 +10,7 @@ import functools
 from typing import Dict, Iterable, List, NamedTuple, Sequence, Tuple
 
 from ..judging.report import FIT, NodeReport
-from ...model import PASS, SKIP
+from ...model import PASS, SKIP, left_out
 from ...node import registry
 from ...node.framework.check_texts import Headline
 from ...node_names import natural
@@ -32,7 +32,7 @@ class FigureRange(NamedTuple):
 
 
 class HealthyGroup(NamedTuple):
-    """Fit nodes with the same GPUs that passed the same checks."""
+    """Fit nodes with the same GPUs that passed and skipped the same checks."""
 
     #: Names of the nodes, in natural order.
     nodes: Tuple[str, ...]
@@ -41,6 +41,8 @@ class HealthyGroup(NamedTuple):
     #: Checks that passed, in the order of a pass.
     checks: Tuple[str, ...]
     figures: Tuple[FigureRange, ...]
+    #: Checks that left something out on these nodes: fit, but not fully checked.
+    skipped: Tuple[str, ...] = ()
 
 
 def is_healthy(node: NodeReport) -> bool:
@@ -50,18 +52,22 @@ def is_healthy(node: NodeReport) -> bool:
 
 def group_healthy(nodes: Iterable[NodeReport]) -> List[HealthyGroup]:
     """The healthy ones of the nodes in groups, the largest first."""
-    alike: Dict[Tuple[str, Tuple[str, ...]], List[NodeReport]] = {}
+    alike: Dict[Tuple[str, Tuple[str, ...], Tuple[str, ...]], List[NodeReport]] = {}
     for node in nodes:
         if is_healthy(node):
-            alike.setdefault((gpu_models(node), _passed(node)), []).append(node)
+            results = node.verdict.results
+            passed = _in_order(result.check for result in results if result.status == PASS)
+            skipped = _in_order(result.check for result in results if left_out(result))
+            alike.setdefault((gpu_models(node), passed, skipped), []).append(node)
     groups = [
         HealthyGroup(
             tuple(sorted((node.name for node in members), key=natural)),
             gpus,
             checks,
             _figures(members),
+            skipped,
         )
-        for (gpus, checks), members in alike.items()
+        for (gpus, checks, skipped), members in alike.items()
     ]
     return sorted(groups, key=lambda group: (-len(group.nodes), natural(group.nodes[0])))
 
@@ -72,10 +78,11 @@ def gpu_models(node: NodeReport) -> str:
     return " and ".join(f"{names.count(name)} x {name}" for name in sorted(set(names)))
 
 
-def _passed(node: NodeReport) -> Tuple[str, ...]:
-    passed = {result.check for result in node.verdict.results if result.status == PASS}
-    known = [name for name in registry.NAMES if name in passed]
-    return (*known, *sorted(passed - set(known)))
+def _in_order(names: Iterable[str]) -> Tuple[str, ...]:
+    """The names of checks, each once, in the order of a pass."""
+    given = set(names)
+    known = [name for name in registry.NAMES if name in given]
+    return (*known, *sorted(given - set(known)))
 
 
 def _figures(nodes: Sequence[NodeReport]) -> Tuple[FigureRange, ...]:
