@@ -27,12 +27,11 @@ from typing import (
     get_type_hints,
 )
 
-#: A whole number of at most 64 bits that is not negative, as counters have it: a type for fields of a
-#: `TypedDict`.
+#: A non-negative integer of at most 64 bits, such as a counter: a type for fields of a `TypedDict`.
 Unsigned = NewType("Unsigned", int)
 
-#: Bounds of what is accepted. Sums and products of numbers below `LARGEST` stay finite; a longer text
-#: is cut, of a longer list or mapping the first items are taken, a deeper value is of the wrong type.
+#: Limits for decoded values. Sums and products of numbers below `LARGEST` stay finite. Longer
+#: texts, lists and mappings are truncated; a value that is nested deeper has the wrong type.
 LARGEST = 1e30
 LARGEST_WHOLE = 1 << 64
 MOST_CHARACTERS = 1 << 16
@@ -50,7 +49,7 @@ _TYPE_NAMES = {
 }
 
 T = TypeVar("T")
-#: Reads a value at a depth; `_WRONG` for a value of the wrong type.
+#: Decodes a value at a nesting depth; returns `_WRONG` for a value of the wrong type.
 Reader = Callable[[Any, int], Any]
 _WRONG = object()
 
@@ -79,14 +78,14 @@ def text(value: Any) -> str:
 
 
 def number(value: Any, least: float = -LARGEST, most: float = LARGEST) -> Optional[float]:
-    """A finite number from ``least`` to ``most``; None for anything else, also for true and false."""
+    """A finite number from ``least`` to ``most``; None for anything else, including booleans."""
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
     return float(value) if least <= value <= most else None
 
 
 def whole_number(value: Any, least: int = 0, most: int = LARGEST_WHOLE - 1) -> Optional[int]:
-    """An integer from ``least`` to ``most``; None for anything else, also for 1.0 and true."""
+    """An integer from ``least`` to ``most``; None for anything else, including 1.0 and booleans."""
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value if least <= value <= most else None
@@ -107,12 +106,13 @@ def flag(value: Any) -> bool:
 
 
 def decode(kind: Type[T], value: Any) -> T:
-    """A `TypedDict` of the class ``kind`` from any value; ``dict`` as ``kind`` takes any mapping.
+    """Decode any value as a `TypedDict` of class ``kind``; ``dict`` as ``kind`` accepts any
+    mapping.
 
-    A field of the wrong type is left out, as is an unknown key. A nested `TypedDict` that is declared
-    total is of the wrong type when one of its fields is. A list or mapping loses its items of the
-    wrong type; where the items are optional, None is in their place. ``int`` and ``float`` take no
-    booleans, ``int`` takes no floats, `Unsigned` takes no negative numbers, ``Any`` takes everything.
+    Unknown keys and fields of the wrong type are dropped. A nested `TypedDict` that is declared
+    total has the wrong type if one of its fields has. Lists and mappings lose items of the wrong
+    type; where items are optional, None replaces them. ``int`` and ``float`` accept no booleans,
+    ``int`` accepts no floats, `Unsigned` accepts no negative numbers, ``Any`` accepts everything.
     """
     if kind is dict:
         return cast(T, mapping(value))
@@ -127,14 +127,14 @@ def decode(kind: Type[T], value: Any) -> T:
 
 @lru_cache(maxsize=None)
 def _fields(kind: Any) -> Dict[str, Reader]:
-    """How to read each field of a `TypedDict`."""
+    """The decoder of each field of a `TypedDict`."""
     # Python 3.8 resolves an inherited field's type in the module of the class that inherits it.
     hints = get_type_hints(kind, localns=_TYPE_NAMES)
     return {name: _reader(hint) for name, hint in hints.items()}
 
 
 def _reader(hint: Any) -> Reader:
-    """How to read a value of the type ``hint``; raises TypeError for a type that JSON has no value of."""
+    """The decoder for the type ``hint``; raises TypeError for a type without a JSON value."""
     origin, parameters = get_origin(hint), get_args(hint)
     if hint in _SIMPLE:
         return _SIMPLE[hint]
@@ -225,7 +225,7 @@ def _read_count(value: Any, depth: int) -> Any:
 
 
 def _read_number(value: Any, depth: int) -> Any:
-    # An integer stays one: evidence shows 5, not 5.0.
+    # Keep integers: evidence shows 5, not 5.0.
     return _WRONG if number(value) is None else value
 
 

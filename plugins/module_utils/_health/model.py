@@ -2,10 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The vocabulary: status, action, intrusion, subject, measurement, finding, check result.
 
-Every class turns itself into plain JSON values with ``to_dict`` and back with ``from_dict``.
-Reading is tolerant of documents written by newer versions: fields that are not known are passed
-over, a status word that is not known reads as ``unknown`` (never as something better) and an action
-that is not known as ``watch``.
+Every class converts to plain JSON values with ``to_dict`` and back with ``from_dict``. Reading
+tolerates documents of newer versions: unknown fields are ignored, an unknown status reads as
+``unknown`` (never as a better one), an unknown action as ``watch``.
 """
 
 from __future__ import annotations
@@ -15,11 +14,10 @@ from dataclasses import dataclass, field
 from typing import Any, Dict, Iterable, List, Mapping, Optional
 
 PASS, SKIP, WARN, UNKNOWN, FAIL = "pass", "skip", "warn", "unknown", "fail"
-#: From best to worst. ``unknown`` means the check could not tell; it is worse than a warning and
-#: never a pass.
+#: From best to worst. ``unknown``: the check could not tell; worse than a warning and never a pass.
 STATUSES = (PASS, SKIP, WARN, UNKNOWN, FAIL)
 
-#: What to do next, from the least to the most drastic.
+#: Next steps, from the least to the most drastic.
 ACTIONS = (
     "none",
     "watch",
@@ -36,20 +34,20 @@ PASSIVE, LIGHT, INVASIVE = "passive", "light", "invasive"
 
 
 def worst(statuses: Iterable[str], default: str = PASS) -> str:
-    """The worst of the statuses; ``default`` when there are none. Words that are not statuses count
-    as ``unknown``.
+    """The worst of the statuses; ``default`` if there are none. Invalid statuses count as
+    ``unknown``.
     """
     ranks = [STATUSES.index(read_status(status)) for status in statuses]
     return STATUSES[max(ranks)] if ranks else default
 
 
 def read_status(word: Any) -> str:
-    """A status as read from a document: a word this version does not know is ``unknown``."""
+    """Read a status from a document: an unrecognised word is ``unknown``."""
     return word if word in STATUSES else UNKNOWN
 
 
 def read_action(word: Any) -> str:
-    """An action as read from a document: a word this version does not know is ``watch``."""
+    """Read an action from a document: an unrecognised word is ``watch``."""
     return word if word in ACTIONS else "watch"
 
 
@@ -70,8 +68,8 @@ def _whole(value: Any) -> Optional[int]:
 
 
 def _number(value: Any) -> Optional[float]:
-    """A finite number; JSON has no others, and an integer too big for a float is not a reading of
-    anything.
+    """A finite number, else None. JSON has no others, and an integer too large for a float is no
+    reading.
     """
     try:
         number = (
@@ -126,17 +124,17 @@ NODE = Subject("node")
 
 
 def gpu_subject(gpu: Mapping[str, Any]) -> Subject:
-    """The subject of a GPU as it stands in readings (keys ``index``, ``uuid``, ``pci``)."""
+    """The subject for a GPU entry of readings (keys ``index``, ``uuid``, ``pci``)."""
     return Subject.from_dict(
         {"kind": "gpu", "index": gpu.get("index"), "uuid": gpu.get("uuid"), "pci": gpu.get("pci")}
     )
 
 
 def normalise_pci(bus_id: str) -> str:
-    """A PCI address in NVML's spelling: ``0000:9a:00.0``, ``9A:00.0`` and ``00000000:9A:00.0`` all
-    give the last.
+    """Convert a PCI address to NVML's spelling: ``0000:9a:00.0``, ``9A:00.0`` and
+    ``00000000:9A:00.0`` all give ``00000000:9A:00.0``.
 
-    What does not look like an address is returned in upper case as it is.
+    Text that is not an address is returned in upper case.
     """
     parts = bus_id.strip().upper().split(":")
     if len(parts) == 2:
@@ -149,7 +147,7 @@ def normalise_pci(bus_id: str) -> str:
 
 
 def short_pci(bus_id: Optional[str]) -> str:
-    """A PCI address as people say it: without the domain when the domain is zero."""
+    """The short form of a PCI address: without the domain if the domain is zero."""
     if not bus_id:
         return ""
     domain, _colon, rest = normalise_pci(bus_id).partition(":")
@@ -158,7 +156,7 @@ def short_pci(bus_id: Optional[str]) -> str:
 
 @dataclass(frozen=True)
 class Measurement:
-    """A number worth keeping. ``unit`` is spelt out (``bytes/s``, ``rows``, ``watts``); labels are
+    """A number to record. ``unit`` is spelt out (``bytes/s``, ``rows``, ``watts``); labels are
     strings.
     """
 
@@ -172,9 +170,7 @@ class Measurement:
 
     @classmethod
     def from_dict(cls, data: Any) -> Optional["Measurement"]:
-        """None when there is no name or no number: a measurement without a value is not a
-        measurement.
-        """
+        """Read a measurement; None if the name or the number is missing."""
         data = _mapping(data)
         value = data.get("value")
         if not _text(data.get("name")) or _number(value) is None:
@@ -185,7 +181,7 @@ class Measurement:
 
 @dataclass(frozen=True)
 class Expectation:
-    """What a healthy subject must show, and who says so.
+    """The value that a healthy subject must show, with its source.
 
     ``source`` is ``table`` (a row of ``knowledge``), ``override`` (the operator's option) or
     ``fleet`` (the peers); ``detail`` names the row, the option or the peers.
@@ -205,9 +201,7 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Finding:
-    """One judged fact: what (``code``), how bad, about whom, in words, on what evidence, and what
-    to do next.
-    """
+    """One judged fact: code, status, message, next step (``action``), subject and evidence."""
 
     code: str
     status: str
@@ -241,7 +235,7 @@ class Finding:
 
 @dataclass(frozen=True)
 class CheckResult:
-    """What one check says about one node. Its status is never better than its worst finding."""
+    """The result of one check on one node. Its status is never better than its worst finding."""
 
     check: str
     status: str
@@ -288,8 +282,8 @@ def concluded(
     measurements: Iterable[Measurement] = (),
     status: Optional[str] = None,
 ) -> CheckResult:
-    """A result from its findings: the status is the worst of them (or ``status`` when that is
-    worse), and the summary is the worst finding in words, or ``healthy`` when nothing is wrong.
+    """Build a result from findings. The status is the worst of the findings (or ``status`` if
+    worse). The summary is the worst finding's message, or ``healthy`` if nothing is wrong.
     """
     overall = worst([finding.status for finding in findings] + ([status] if status else []))
     loudest = [finding for finding in findings if finding.status == overall]
@@ -303,14 +297,12 @@ def concluded(
 
 
 def left_out(result: CheckResult) -> bool:
-    """Whether a skipped check left something out; one that says no more than that there is nothing
-    for it here did not.
-    """
+    """True if a skipped check had something to check."""
     return result.status == SKIP and bool(result.findings or result.measurements)
 
 
 def overall(results: Iterable[CheckResult]) -> str:
-    """The worst status of several results, ``skip`` where there was nothing for any of them."""
+    """The worst status of several results; ``skip`` if none of them had anything to check."""
     return worst(
         [result.status for result in results if result.status != SKIP or left_out(result)],
         default=SKIP,

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Names of hosts: sorted by their numbers, and folded into ranges. Pure."""
+"""Host names: natural sorting, and folding into ranges. Pure."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def natural(name: str) -> List[Any]:
 
 
 def fold(names: Iterable[str]) -> List[str]:
-    """Names in natural order, consecutive numbers in one bracket:
-    ``["gpu[0001-0003].rack7", "login1"]``.
+    """Names in natural order with consecutive numbers folded: ``["gpu[0001-0003].rack7",
+    "login1"]``.
     """
     return [_bracket(*run) for run in _runs(names)]
 
@@ -41,7 +41,7 @@ def fold_within(names: Iterable[str], most: int) -> str:
 
 
 def fold_few(names: Iterable[str], most: int = 10) -> List[str]:
-    """Folded names for one sentence: the first of them and how many nodes there are in all."""
+    """Folded names for a sentence: the first few, and the total number of nodes."""
     known = list(names)
     folded = fold(known)
     return (
@@ -50,8 +50,8 @@ def fold_few(names: Iterable[str], most: int = 10) -> List[str]:
 
 
 def _counting_part(name: str, following: str) -> Optional[int]:
-    """Index of the part that is a number and grows by one from ``name`` to ``following``; None
-    where anything else differs.
+    """Index of the number that grows by one from ``name`` to ``following``; None if anything else
+    differs.
     """
     parts, others = _split(name), _split(following)
     different = [place for place, (part, other) in enumerate(zip(parts, others)) if part != other]
@@ -73,7 +73,7 @@ def _runs(names: Iterable[str]) -> List[_Run]:
 
 
 def _split(name: str) -> List[str]:
-    """Text and numbers of a name in turn, text first and last."""
+    """Split a name into alternating text and numbers; the first and last parts are text."""
     return re.split(r"([0-9]+)", name)
 
 

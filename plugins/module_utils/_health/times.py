@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Times in UTC: as seconds since the epoch and as text, whatever the time zone of the machine."""
+"""Times in UTC, as seconds since the epoch and as text, independent of the machine's time zone."""
 
 from __future__ import annotations
 
@@ -26,22 +26,22 @@ def parse_stamp(stamp: Any) -> Optional[float]:
 
 
 def stamp_of(seconds: float) -> str:
-    """``2026-11-23T08:15:00Z``, as Kubernetes writes it; "" for a time that no calendar has."""
+    """``2026-11-23T08:15:00Z``, the format of Kubernetes; "" for a time outside the calendar."""
     return format_utc(seconds, "%Y-%m-%dT%H:%M:%SZ")
 
 
 def day_of(seconds: float) -> str:
-    """``2026-11-23``; "" for a time that no calendar has."""
+    """``2026-11-23``; "" for a time outside the calendar."""
     return format_utc(seconds, "%Y-%m-%d")
 
 
 def compact_stamp(seconds: float) -> str:
-    """``20261123T081500`` for names of runs; "" for a time that no calendar has."""
+    """``20261123T081500`` for run names; "" for a time outside the calendar."""
     return format_utc(seconds, "%Y%m%dT%H%M%S")
 
 
 def format_utc(seconds: float, pattern: str) -> str:
-    """A time in UTC by a `time.strftime` pattern; "" for a time that no calendar has."""
+    """Format a time in UTC with a `time.strftime` pattern; "" for a time outside the calendar."""
     try:
         return time.strftime(pattern, time.gmtime(seconds))
     except (OverflowError, OSError, ValueError):

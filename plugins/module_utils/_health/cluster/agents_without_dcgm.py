@@ -21,8 +21,8 @@ LEFT_OUT = {
 }
 #: Name of the init container of the agent's pod whose termination message is the report.
 CONTAINER = "report"
-#: Most bytes of a termination message (the limit of Kubernetes), and most nodes that the message
-#: names.
+#: Maximum bytes of a termination message (the limit of Kubernetes), and maximum nodes that the
+#: message names.
 _MOST_BYTES, _MOST_NAMES = 4096, 5
 _NODE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What is read of the API server's objects: each class names the fields that count."""
+"""API objects as types: each class declares the fields that this collection reads."""
 
 from __future__ import annotations
 

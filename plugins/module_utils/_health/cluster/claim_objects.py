@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The objects of a volume claim that is tried: the claim, the pod that uses it, and what that pod
-does. Pure.
-"""
+"""The objects of a volume claim test: the claim, the pod that uses it, and the pod's script. Pure."""
 
 from __future__ import annotations
 
@@ -16,13 +14,13 @@ LABELS = {
     "app.kubernetes.io/managed-by": "autopilot-gpu",
     "app.kubernetes.io/component": "volume-claim",
 }
-#: Seconds that the objects are in use at most, by their maker's word; older ones are leftovers.
+#: Lifetime of the objects in seconds, as an annotation of the objects; older objects are orphans.
 LIFETIME = "autopilot.gpu/lifetime-seconds"
-#: The bytes are written in so many pieces.
+#: Number of pieces in which the bytes are written.
 _PIECES = 8
 
-#: The pod's script; its report becomes the container's termination message. It drops the page cache
-#: so that the read comes from the volume, where the kernel allows that.
+#: The pod's script. Its report becomes the container's termination message. It drops the page cache
+#: where the kernel allows that, so that the data is read from the volume.
 SCRIPT = (
     textwrap.dedent("""
     import hashlib, json, os, sys, time
@@ -77,28 +75,28 @@ SCRIPT = (
 
 
 class Plan(NamedTuple):
-    """What is to be tried. ``name`` is that of both objects."""
+    """A volume claim test. ``name`` is the name of both objects."""
 
     name: str
     namespace: str
     storage_class: str
     size: str
     access_mode: str
-    #: Seconds until claim and pod are done.
+    #: Deadline of claim and pod in seconds.
     seconds: float
-    #: The node whose mount is tried; the scheduler chooses where there is none.
+    #: The node that mounts the volume; without it, the scheduler chooses.
     node: Optional[str] = None
     image: Optional[str] = None
-    #: The agent's pod that lends its image and its ways around the cluster's rules; any in the
-    #: namespace where it is not named.
+    #: The agent's pod whose image and tolerations are used; without it, any agent pod of the
+    #: namespace.
     agent: Optional[str] = None
-    #: Of whom the objects are part (an ownerReference).
+    #: Owner of the objects (an ownerReference).
     owner: Optional[ApiObject] = None
 
 
 class PodPattern(TypedDict):
-    """What the pod takes over from the agent's. ``owner`` is the agent's pod where it is named: what it
-    leaves then goes with it.
+    """Settings copied from the agent's pod. ``owner`` is that pod if it was named: the garbage
+    collector then removes the objects with it.
     """
 
     image: str
@@ -123,8 +121,8 @@ def claim_of(plan: Plan) -> ApiObject:
 
 
 def pod_of(plan: Plan, like: PodPattern) -> ApiObject:
-    """The pod that uses the claim; ``like`` as `pattern` returns it. It needs no rights, requests no GPU
-    and has a deadline of its own.
+    """Build the pod that uses the claim; ``like`` is the result of `pattern`. The pod has no
+    permissions, requests no GPU and has its own deadline.
     """
     spec: ApiObject = {
         "restartPolicy": "Never",
@@ -140,7 +138,7 @@ def pod_of(plan: Plan, like: PodPattern) -> ApiObject:
                 "name": "volume-claim",
                 "image": like["image"],
                 "command": ["python3", "-c", SCRIPT, "/claim", plan.name],
-                # The agent's image asks NVIDIA's runtime for all GPUs.
+                # The agent's image requests all GPUs from NVIDIA's container runtime.
                 "env": [{"name": "NVIDIA_VISIBLE_DEVICES", "value": "void"}],
                 "volumeMounts": [{"name": "claim", "mountPath": "/claim"}],
                 "resources": {
@@ -157,16 +155,16 @@ def pod_of(plan: Plan, like: PodPattern) -> ApiObject:
         "volumes": [{"name": "claim", "persistentVolumeClaim": {"claimName": plan.name}}],
     }
     if plan.node:
-        # By affinity, so that the scheduler places it, which is what a class with
-        # WaitForFirstConsumer waits for.
+        # Node affinity keeps the scheduler in charge, which a class with WaitForFirstConsumer
+        # requires.
         this = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [plan.node]}]}
         spec["affinity"] = {
             "nodeAffinity": {
                 "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [this]}
             }
         }
-        # A node is checked before it is given back to work, and GPU nodes are often tainted against
-        # what needs no GPU.
+        # A cordoned node is checked before it returns to work, and GPU nodes often carry taints for
+        # pods without GPUs.
         spec["tolerations"] = like["tolerations"] + [
             {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"},
             {"key": "nvidia.com/gpu", "operator": "Exists"},
@@ -187,7 +185,7 @@ def _metadata(plan: Plan) -> ApiObject:
 
 
 def _security(context: ApiObject) -> ApiObject:
-    """The agent's own, with a group that may write to a new volume."""
+    """The security context of the agent's pod, with a group that may write to a new volume."""
     user = context.get("runAsGroup", context.get("runAsUser"))
     return {
         **({"fsGroup": user} if user else {}),

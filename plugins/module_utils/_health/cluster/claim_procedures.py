@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A volume claim and a pod that uses it, tried for real: the procedures (see `kube`) that make,
-watch and remove them.
+"""Test a volume claim with a pod that uses it: the procedures (see `client`) that create, watch and
+remove both.
 
-`attempt` writes what it sees into the readings it is given, so that what was seen survives whatever
-ends it; who runs it runs `removal` afterwards, on every way out.
+`attempt` records its observations in the given readings, so that the observations survive any
+interruption. The caller runs `removal` afterwards in every case.
 """
 
 from __future__ import annotations
@@ -46,17 +46,17 @@ from ..lenient import decode
 from ..times import parse_stamp
 
 _DEFAULT_CLASS = "storageclass.kubernetes.io/is-default-class"
-#: Seconds by which the clocks of those who try may differ from the API server's.
+#: Maximum difference in seconds between the clocks of testers and of the API server.
 _SKEW = 60.0
 _MOST_EVENTS, _MOST_TEXT = 10, 400
 
 
-#: What was seen, as the check volume_claim declares it in VolumeClaimReadings.
+#: Observations, as the check volume_claim declares them in VolumeClaimReadings.
 Readings = Dict[str, Any]
 
 
 def plan_of(options: Dict[str, Any], seconds: float, agent: Optional[str] = None) -> Plan:
-    """What is to be tried, from the check's options; ``agent`` is the pod that tries it, if any."""
+    """Build the test from the check's options; ``agent`` is the pod that runs the test, if any."""
     return Plan(
         name=f"autopilot-claim-{uuid.uuid4().hex[:12]}",
         namespace=options["namespace"],
@@ -73,11 +73,11 @@ def plan_of(options: Dict[str, Any], seconds: float, agent: Optional[str] = None
 def attempt(
     plan: Plan, readings: Readings, clock: Callable[[], float], now: float, dry_run: bool = False
 ) -> Procedure[None]:
-    """Make claim and pod and watch them until the pod is done or the time is up; ``dry_run`` only
-    asks whether the claim would be taken.
+    """Create claim and pod, and watch them until the pod ends or the deadline passes. ``dry_run``
+    only asks whether the API server would accept the claim.
 
-    ``clock`` gives seconds that only go forward, ``now`` is the time of day. Raises no `ApiError`:
-    what the server refused is in the readings.
+    ``clock`` is monotonic seconds, ``now`` is the time of day. Raises no `ApiError`: errors of the
+    API server are recorded in the readings.
     """
     until = clock() + plan.seconds
     try:
@@ -130,7 +130,7 @@ def _made(
     body: ApiObject,
     query: Optional[Dict[str, str]] = None,
 ) -> Procedure[bool]:
-    """Create an object; what refuses it is a reading."""
+    """Create an object; record an error as a reading."""
     try:
         made = yield Request("POST", _path(plan.namespace, kind), body, query or {})
     except Unavailable:
@@ -150,8 +150,8 @@ def _made(
 
 
 def _unusable_class(plan: Plan, readings: Readings) -> Procedure[bool]:
-    """Look up the storage classes, as far as that is allowed; whether to try the one that was given
-    is no use.
+    """Look up the storage classes, if permitted. Returns whether the requested class makes the test
+    pointless.
     """
     readings["storage_class"] = plan.storage_class
     try:
@@ -174,7 +174,7 @@ def _unusable_class(plan: Plan, readings: Readings) -> Procedure[bool]:
 
 
 def pattern(plan: Plan) -> Procedure[Optional[PodPattern]]:
-    """What the pod takes over from the agent's; None where no image is known."""
+    """Settings to copy from the agent's pod; None if no image is known."""
     try:
         if plan.agent:
             pods = [(yield Request("GET", _path(plan.namespace, "pods", plan.agent)))]
@@ -199,8 +199,8 @@ def pattern(plan: Plan) -> Procedure[Optional[PodPattern]]:
         if plan.agent and pods
         else None
     )
-    # What the API server adds to a DaemonSet's pods (not-ready, pressure) would put the pod on
-    # nodes that cannot start it.
+    # Tolerations that the API server adds to a DaemonSet's pods (not-ready, pressure) would put the
+    # pod on nodes that cannot start it.
     tolerations = [
         one
         for one in spec.get("tolerations", [])
@@ -216,7 +216,7 @@ def pattern(plan: Plan) -> Procedure[Optional[PodPattern]]:
 
 
 def _security_context(spec: PodSpec, image: str) -> ApiObject:
-    """The user and group of the pod: those of the agent's pod and of its container of this image."""
+    """User and group for the pod, from the agent's pod and its container with this image."""
     kept = (
         "runAsUser",
         "runAsGroup",
@@ -244,7 +244,7 @@ def _security_context(spec: PodSpec, image: str) -> ApiObject:
 def _watched(
     plan: Plan, readings: Readings, clock: Callable[[], float], began: float, until: float
 ) -> Procedure[None]:
-    """Until the pod has ended, one of the two is gone, or the time is up."""
+    """Watch until the pod ended, one of the objects is gone, or the deadline passed."""
     readings["began"] = True
     while True:
         try:
@@ -275,7 +275,7 @@ def _watched(
 
 
 def _see(readings: Readings, claim: ClaimObject, pod: PodObject) -> None:
-    """What is new of claim and pod, ``watched`` seconds after the claim was made."""
+    """Record changes of claim and pod, ``watched`` seconds after the claim was created."""
     status, took = pod.get("status", {}), readings["pod"]["watched"]
     seen = readings["claim"]
     seen["phase"] = claim.get("status", {}).get("phase")
@@ -308,7 +308,7 @@ def _see(readings: Readings, claim: ClaimObject, pod: PodObject) -> None:
 
 
 def _words(state: Union[ContainerEnd, ContainerWait, None]) -> Optional[str]:
-    """A container's state as the kubelet words it."""
+    """A container's state in the kubelet's words."""
     given = (state.get("reason"), state.get("message")) if state else ()
     parts = [words for words in given if words and _said(words) is None]
     return _cut(": ".join(parts)) or None
@@ -327,7 +327,7 @@ def _cut(text: Optional[str]) -> str:
 
 
 def _events(namespace: str, uids: Dict[Any, str]) -> Procedure[List[Dict[str, Any]]]:
-    """What controllers, scheduler and kubelet said of claim and pod: the latest, warnings last."""
+    """The latest events about claim and pod from controllers, scheduler and kubelet; warnings last."""
     found: List[Tuple[bool, str, Dict[str, Any]]] = []
     for uid, kind in uids.items():
         try:
@@ -355,7 +355,7 @@ def _events(namespace: str, uids: Dict[Any, str]) -> Procedure[List[Dict[str, An
 
 
 def _quotas(namespace: str) -> Procedure[Dict[str, Any]]:
-    """Hard limits and use of the namespace's quotas, as far as they may be read."""
+    """Hard limits and usage of the namespace's quotas, if permitted."""
     try:
         found = yield from items(_path(namespace, "resourcequotas"))
     except ApiError:
@@ -375,8 +375,8 @@ def _quotas(namespace: str) -> Procedure[Dict[str, Any]]:
 
 
 def leftovers(namespace: str, now: float) -> Procedure[List[str]]:
-    """Remove what earlier runs left, which is what is older than its maker said it would be;
-    returns what that was.
+    """Remove orphans of earlier runs, which are objects older than their declared lifetime; returns
+    what was removed.
     """
     selector = {"labelSelector": ",".join(f"{key}={value}" for key, value in LABELS.items())}
     removed = []
@@ -401,15 +401,15 @@ def _is_left(one: ApiObject, now: float) -> bool:
 
 
 def removal(plan: Plan, clock: Callable[[], float], until: float) -> Procedure[List[str]]:
-    """Remove pod and claim, in this order, and wait until they are gone; returns what is still
-    there, with why. Raises no `ApiError`.
+    """Remove pod and claim, in this order, and wait until they are gone; returns what remains, with
+    the reason. Raises no `ApiError`.
     """
     left: Dict[str, str] = {"pods": "", "persistentvolumeclaims": ""}
     asked: List[str] = []
     while left:
         for kind in list(left):
             try:
-                # The claim is protected until the pod is gone, so both can be told at once.
+                # The claim is protected until the pod is gone, so both can be deleted at once.
                 if kind not in asked:
                     yield from _deleted(plan.namespace, kind, plan.name)
                     asked.append(kind)
@@ -427,7 +427,7 @@ def removal(plan: Plan, clock: Callable[[], float], until: float) -> Procedure[L
 
 
 def _deleted(namespace: str, kind: str, name: str) -> Procedure[None]:
-    """Ask for an object to be deleted; it may be gone already."""
+    """Request the deletion of an object, which may be gone already."""
     try:
         yield Request("DELETE", _path(namespace, kind, name), {"propagationPolicy": "Background"})
     except NotFound:

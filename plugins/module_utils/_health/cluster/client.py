@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Talking to a Kubernetes API server, without doing it: requests, errors, and procedures made of
-them.
+"""Requests to a Kubernetes API server, errors, and procedures made of them, without any network
+access.
 
-A procedure is a generator: it yields a `Request` and is sent the answer as JSON has it, or has an
-`ApiError` thrown into it; it yields a `Pause` to wait. What it returns is its result. So the agent
-(aiohttp) and the modules (the package kubernetes) run the same procedure.
+A procedure is a generator. It yields a `Request` and is sent the decoded JSON answer, or an
+`ApiError` is thrown into it; it yields a `Pause` to wait; it returns its result. The agent
+(aiohttp) and the modules (the package kubernetes) run the same procedures.
 """
 
 from __future__ import annotations
@@ -34,28 +34,26 @@ JSON, MERGE, STRATEGIC, APPLY = (
     "application/strategic-merge-patch+json",
     "application/apply-patch+yaml",
 )
-#: What a list needs of objects of which only labels, annotations or owners count; a node is several
-#: times as big with its status.
+#: Accept header for lists whose labels, annotations or owners are needed; a full node with status
+#: is several times as large.
 METADATA_LIST = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 
 #: Objects in a page of a list.
 PAGE = 250
-#: Bytes of one answer that are read at most; a page of whole nodes with many images has about 10
-#: MB.
+#: Maximum bytes of one answer; a page of full nodes with many images has about 10 MB.
 MOST_BYTES = 32 << 20
-#: Seconds to wait before a read that got no answer is tried again; what writes is never sent twice
-#: by a door.
+#: Seconds to wait before a read without an answer is retried. An HTTP client never resends a write.
 READ_WAITS = (0.2, 1.0)
-#: How often a write that carries a resourceVersion is tried for which others were quicker; with
-#: `after_conflict` up to some ten seconds. Eight were too few for an agent on a busy machine beside
-#: two that wrote without a break.
+#: Attempts for a write with a resourceVersion while other writers are faster; with `after_conflict`
+#: some ten seconds in total. Eight attempts were too few for an agent on a busy machine beside two
+#: writers that never paused.
 TRIES = 60
-#: Characters of an error's words.
+#: Maximum characters of an error message.
 _MOST_WORDS = 400
 _REASONS = {429: "TooManyRequests"}
 
 
-#: An object as the API has it: to send it, to send it back, or before it is decoded.
+#: An API object as plain JSON: to send, to send back, or before decoding.
 ApiObject = Dict[str, Any]
 
 
@@ -68,12 +66,12 @@ class ObjectMetadata(TypedDict, total=False):
     annotations: Dict[str, str]
     finalizers: List[str]
     creationTimestamp: str
-    #: Whatever it is, the object is being deleted.
+    #: Present, whatever its type: the object is being deleted.
     deletionTimestamp: Any
 
 
 class Request(NamedTuple):
-    """What to ask: ``path`` as `path_of` makes it, ``body`` for JSON."""
+    """A request: ``path`` from `path_of`, ``body`` as JSON."""
 
     method: str
     path: str
@@ -84,14 +82,14 @@ class Request(NamedTuple):
 
 
 class Pause(NamedTuple):
-    """Wait before going on."""
+    """A wait before the procedure continues."""
 
     seconds: float
 
 
 def after_conflict(attempt: int) -> Pause:
-    """Before what somebody else has written is read again: longer for each of the first attempts,
-    and never in step with the others.
+    """The wait after a write conflict: longer for each of the first attempts, and randomised so
+    that writers do not stay in step.
     """
     return Pause(random.uniform(0.01, 0.05) * min(attempt + 1, 5))
 
@@ -104,8 +102,8 @@ Procedure = Generator[Union[Request, Pause], Any, T]
 
 
 class ApiError(Exception):
-    """The API server said no, or nothing. ``status`` is its HTTP code, 0 where there was no answer;
-    ``reason`` its word, such as ``AlreadyExists``.
+    """An error of the API server. ``status`` is the HTTP code, 0 without an answer; ``reason`` is
+    the API's word, such as ``AlreadyExists``.
     """
 
     def __init__(
@@ -114,38 +112,36 @@ class ApiError(Exception):
         super().__init__(message)
         self.status = status
         self.reason = reason
-        #: Seconds after which the server wants to be asked again.
+        #: Seconds after which the server asks to be retried (Retry-After).
         self.retry_after = retry_after
 
 
 class NotFound(ApiError):
-    """There is no such object."""
+    """The object does not exist."""
 
 
 class Conflict(ApiError):
-    """The object is not any more what it was when it was read, or (``AlreadyExists``) it is there
-    already.
-    """
+    """The object changed since it was read, or (``AlreadyExists``) it exists already."""
 
 
 class Gone(ApiError):
-    """The list that was read page by page is too old to go on with."""
+    """The list's continue token expired."""
 
 
 class Forbidden(ApiError):
-    """Known, and not allowed."""
+    """Authenticated, but not permitted."""
 
 
 class Unauthorized(ApiError):
-    """Not known: no token, or one that does not count."""
+    """Not authenticated: no token, or an invalid one."""
 
 
 class Invalid(ApiError):
-    """The server does not take what was sent."""
+    """The server rejects the request as invalid."""
 
 
 class Unavailable(ApiError):
-    """No answer in time, or a server that has trouble: another try may do."""
+    """No answer in time, or a server error: a retry may succeed."""
 
 
 _ERRORS = {
@@ -163,8 +159,8 @@ _ERRORS = {
 def error_of(
     request: Request, status: int, body: Any, retry_after: Optional[str] = None
 ) -> ApiError:
-    """The error for an answer that is none; ``body`` is text, bytes or what JSON gave, a Status
-    object where the server itself has answered.
+    """Build the error for a failed request. ``body`` is text, bytes or decoded JSON; a Status
+    object if the API server itself answered.
     """
     if isinstance(body, (str, bytes)):
         try:
@@ -174,7 +170,7 @@ def error_of(
     told = body if isinstance(body, dict) else {"message": body}
     words = " ".join(str(told.get("message") or "no reason given").split())[:_MOST_WORDS]
     kind = _ERRORS.get(status, Unavailable if status >= 500 else ApiError)
-    # It may be a date as well, which is no number of seconds.
+    # Retry-After may also be a date, which is not a number of seconds.
     wait = float(retry_after) if retry_after and retry_after.isdecimal() else None
     return kind(
         f"{request.method} {request.path}: {status}, {words}",
@@ -188,8 +184,8 @@ def error_of(
 
 
 def path_of(*parts: str) -> str:
-    """``path_of("api/v1/nodes", "gpu07")``: the first part as it is, the others quoted, so that no
-    name leads elsewhere.
+    """``path_of("api/v1/nodes", "gpu07")``: the first part unchanged, the others quoted, so that a
+    name cannot change the path.
     """
     return "/" + "/".join([parts[0].strip("/")] + [quote(part, safe="") for part in parts[1:]])
 
@@ -206,8 +202,8 @@ def items(
     page: int = PAGE,
     keep: Callable[[ApiObject], List[Any]] = lambda one: [one],
 ) -> Procedure[List[Any]]:
-    """What ``keep`` takes of each object of a list, page by page; from the beginning, once, where
-    it went out of date meanwhile.
+    """List objects page by page and return what ``keep`` extracts from each; restarts once if the
+    continue token expired.
     """
     accept = f"{METADATA_LIST},{JSON}" if metadata_only else JSON
     for attempt in range(2):

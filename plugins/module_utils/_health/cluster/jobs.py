@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Suspending and ending jobs: of Kubernetes as a procedure for the API server (see `kube`), of
-Slurm as programs to call. Nothing here does it by itself.
+"""Suspend and end jobs: Kubernetes jobs as a procedure for the API server (see `client`), Slurm
+jobs as program calls. Pure: nothing here connects or runs programs.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from .api_objects import JobObject
 from .client import MERGE, TRIES, Conflict, Procedure, Request, after_conflict, path_of
 from ..lenient import decode
 
-#: Kinds of Kubernetes that have ``spec.suspend`` -> where they are asked for.
+#: Kinds with ``spec.suspend`` -> their API path.
 KINDS: Dict[str, Tuple[str, str]] = {
     "Job": ("apis/batch/v1", "jobs"),
     "JobSet": ("apis/jobset.x-k8s.io/v1alpha2", "jobsets"),
     "AppWrapper": ("apis/workload.codeflare.dev/v1beta2", "appwrappers"),
 }
-#: Conditions and phases of these that say that there is nothing left to suspend.
+#: Conditions and phases of a job that has ended.
 _ENDED = ("Complete", "Completed", "Failed", "Succeeded")
 
-#: What Slurm is told -> program and words before the job's number, and states in which there is
-#: nothing to do any more (JOB STATE CODES in squeue's manual).
+#: Slurm action -> program and arguments before the job's number, and states in which nothing
+#: remains to do (JOB STATE CODES in squeue's manual).
 SLURM: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
     "requeue": (
         ("scontrol", "requeue"),
@@ -47,15 +47,15 @@ _SLURM_ENDED = (
 
 
 class Done(NamedTuple):
-    """Whether something was changed, or would be, and in words what was found and done."""
+    """Whether the job changed, or would change, and a text that says what was found and done."""
 
     changed: bool
     words: str
 
 
 def suspend(kind: str, namespace: str, name: str, dry: bool = False) -> Procedure[Done]:
-    """Suspend a job of Kubernetes, once: one that is suspended or has ended is left alone. ``dry``
-    writes nothing. Raises `ApiError`.
+    """Suspend a Kubernetes job; a job that is suspended or has ended is left alone. ``dry`` writes
+    nothing. Raises `ApiError`.
     """
     base, plural = KINDS[kind]
     path = path_of(base, "namespaces", namespace, plural, name)
@@ -90,14 +90,14 @@ def _ended(found: JobObject) -> bool:
 
 
 def slurm_states(text: str) -> List[str]:
-    """The states in what ``scontrol -o show job`` prints, a line for each part of the job."""
+    """The states in the output of ``scontrol -o show job``, which prints one line for each part of
+    the job.
+    """
     return re.findall(r"(?:^|\s)JobState=([A-Z_]+)", text)
 
 
 def slurm_idle(how: str, states: List[str]) -> str:
-    """Why there is nothing to do for a job in these states, "" where there is. A job of which
-    nothing is known is one to act on.
-    """
+    """Why a job in these states needs no action, or "". A job of unknown state needs the action."""
     ended = bool(states) and all(state in _SLURM_ENDED for state in states)
     there = bool(states) and all(state in _SLURM_ENDED + SLURM[how][1] for state in states)
     return "has ended" if ended else f"is {', '.join(sorted(set(states)))} already" if there else ""

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A mark as it stands in a Node object: label, record, taint, cordon and condition, read and
-written together. Pure.
+"""A mark on a Node object: label, record, taint, cordon and condition, read and written together.
+Pure.
 
-The label says the mark; the record, an annotation, says since when, by whom, why, and who is
-testing. Where they differ somebody has changed the label by hand, and the label counts.
+The label holds the mark. The record, an annotation, holds the time, the author, the reason and the
+running tests. If label and record differ, somebody changed the label by hand, and the label counts.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ from .mark_states import (
 from ..lenient import decode, mapping, text
 from ..times import format_utc, parse_stamp, stamp_of
 
-#: Characters of a reason, of the tests and of a name that are written down; all annotations of a
-#: node together have 256 KiB.
+#: Maximum recorded characters of a reason, of the tests and of a name; all annotations of a node
+#: share 256 KiB.
 MOST_REASON, MOST_TESTS, MOST_NAME = 300, 2000, 100
-#: Seconds after which a pass without news says in the condition that somebody still looks.
+#: Seconds after which a pass without changes renews the condition's heartbeat.
 HEARTBEAT = 1800.0
 _BY_HAND = "the label was set by hand"
-#: Labels or annotations to write; None removes one.
+#: Labels or annotations to write; None removes a key.
 Wanted = Dict[str, Optional[str]]
 
 
 class NodeSpec(TypedDict, total=False):
-    #: As they are, since a patch writes all of them.
+    #: Undecoded, because a patch replaces the whole list.
     taints: List[Dict[str, Any]]
     unschedulable: bool
 
@@ -69,7 +69,7 @@ class NodeStatus(TypedDict, total=False):
 
 
 class NodeObject(TypedDict, total=False):
-    """What marks need of a Node object."""
+    """The fields of a Node object that marks need."""
 
     metadata: ObjectMetadata
     spec: NodeSpec
@@ -85,7 +85,7 @@ class RecordedTest(TypedDict, total=False):
 
 
 class MarkRecord(TypedDict, total=False):
-    """The annotation, which anybody may have written."""
+    """The record annotation; anybody may have written it."""
 
     mark: str
     since: str
@@ -94,24 +94,24 @@ class MarkRecord(TypedDict, total=False):
     reason: str
     test: RecordedTest
     cordoned: bool
-    #: The level of DCGM that failed.
+    #: The DCGM level that failed.
     failed: int
 
 
 class Decision(NamedTuple):
-    """What to write, and how it looks before and after. ``patch`` (merge) and ``status_patch``
-    (strategic merge) are None where nothing changes.
+    """The patches to write, and the marks before and after. ``patch`` (merge patch) and
+    ``status_patch`` (strategic merge patch) are None if nothing changes.
     """
 
     state: State
     before: str
-    #: Why the event was not obeyed, "" where it was.
+    #: Why the event was refused, or "".
     refused: str = ""
-    #: Whether the node becomes EVICT, which the share has to allow first.
+    #: True if the node becomes EVICT, which needs a free place in the share first.
     evicts: bool = False
     patch: Optional[ApiObject] = None
     status_patch: Optional[ApiObject] = None
-    #: Whether it is more than the condition's time that changes.
+    #: True if more than the condition's heartbeat changes.
     changes: bool = False
 
 
@@ -128,14 +128,14 @@ def _sibling(rules: Rules, name: str) -> str:
 
 
 def result_key(rules: Rules, level: int) -> str:
-    """The label of a deep diagnostic's result, as IBM Autopilot has it; with ``.output`` the
+    """The label of a deep diagnostic's result, in IBM Autopilot's format; with ``.output`` the
     annotation.
     """
     return _sibling(rules, f"dcgm.level.{level}")
 
 
 def written_labels(rules: Rules) -> List[str]:
-    """The labels that a node has by marks: the mark, and a result for each level of DCGM."""
+    """The labels of a node that marks own: the mark, and a result for each DCGM level."""
     return [rules.label_key] + [result_key(rules, level) for level in (1, 2, 3, 4)]
 
 
@@ -151,19 +151,19 @@ def _annotations(node: NodeObject) -> Dict[str, str]:
 
 
 def _conditions(node: NodeObject) -> List[NodeCondition]:
-    """The conditions of marks, at most one in a valid node."""
+    """The conditions of marks; a valid node has at most one."""
     every = node.get("status", {}).get("conditions", [])
     return [condition for condition in every if condition.get("type") == CONDITION]
 
 
 def mark_of(value: Any) -> str:
-    """The mark that a label's value means; a word that nobody knows means none."""
+    """The mark for a label's value; an invalid value means no mark."""
     word = text(value).strip().upper()
     return OLD_WORDS.get(word, word if word in MARKS else NONE)
 
 
 def _record(node: NodeObject, rules: Rules) -> Optional[MarkRecord]:
-    """The record, None where there is none or an empty one."""
+    """The record; None if it is missing or empty."""
     try:
         found = mapping(json.loads(_annotations(node).get(record_key(rules), "")))
     except (ValueError, RecursionError):
@@ -186,7 +186,7 @@ def _test(given: Optional[RecordedTest]) -> Optional[Test]:
 
 
 def read(node: ApiObject, rules: Rules, now: float) -> State:
-    """The state that a Node object tells, whatever stands in it."""
+    """The state that a Node object holds, whatever its contents."""
     return _state_of(decode(NodeObject, node), rules, now)
 
 
@@ -213,7 +213,7 @@ def _state_of(node: NodeObject, rules: Rules, now: float) -> State:
             cordoned,
             failed,
         )
-    # TESTING set by hand, or by IBM Autopilot, may not cover what was before.
+    # TESTING set by hand, or by IBM Autopilot, must not hide the previous mark.
     test = (
         Test("", "somebody", now + FOUND_LEASE, NONE if known == TESTING else known)
         if mark == TESTING
@@ -243,8 +243,8 @@ def decide(
     run: str = "",
     refusal: str = "",
 ) -> Decision:
-    """What an event makes of a Node object; ``refusal`` says why it may not become EVICT. Raises
-    ValueError for an event that means nothing.
+    """Apply an event to a Node object; ``refusal`` says why the node may not become EVICT. Raises
+    ValueError for an invalid event.
     """
     node = decode(NodeObject, given)
     was = _state_of(node, rules, now)
@@ -294,7 +294,7 @@ def decide(
 
 
 def _patch_of(node: NodeObject, labels: Wanted, annotations: Wanted, spec: ApiObject) -> ApiObject:
-    """The merge patch that makes the node have these; empty where it has them."""
+    """The merge patch that gives the node these values; empty if the node has them already."""
     patch: ApiObject = {}
     for part, present, wanted in (
         ("labels", _labels(node), labels),
@@ -306,14 +306,14 @@ def _patch_of(node: NodeObject, labels: Wanted, annotations: Wanted, spec: ApiOb
     if spec:
         patch["spec"] = spec
     if patch:
-        # So that it is refused when somebody else has written meanwhile.
+        # The API server rejects the patch if somebody else changed the node meanwhile.
         version = node.get("metadata", {}).get("resourceVersion", "")
         patch.setdefault("metadata", {})["resourceVersion"] = version
     return patch
 
 
 def _recorded(state: State) -> Optional[str]:
-    """The record of a state, None where there is nothing to remember."""
+    """The record of a state; None if there is nothing to record."""
     if state == State(state.mark) or (state.mark == NONE and state.test is None):
         return None
     since = stamp_of(state.since) if state.since is not None else ""
@@ -341,8 +341,8 @@ def _recorded(state: State) -> Optional[str]:
 
 
 def _spec(node: NodeObject, state: State, rules: Rules) -> ApiObject:
-    """What changes of taints and cordon. A taint with our key and the value EVICT is ours, whoever
-    set it; while the mark stays, who wants none leaves it.
+    """The changes of taints and cordon. A taint with our key and the value EVICT is ours, whoever
+    set it. While the mark stays, rules without a taint leave an existing taint.
     """
     spec = node.get("spec", {})
     changes: ApiObject = {}
@@ -372,7 +372,7 @@ def _spec(node: NodeObject, state: State, rules: Rules) -> ApiObject:
 def _condition(
     node: NodeObject, state: State, rules: Rules, now: float, beats: bool
 ) -> Tuple[Optional[ApiObject], bool]:
-    """The patch of the node's status and whether it says anything new."""
+    """The patch of the node's status, and whether more than the heartbeat changes."""
     known = next(iter(_conditions(node)), NodeCondition())
     status = MARKS[state.mark].condition
     if not rules.condition or not status:
@@ -405,7 +405,7 @@ def _condition(
 
 
 def shown(given: ApiObject, rules: Rules) -> Dict[str, Any]:
-    """What people see of the mark in a Node object, for a diff."""
+    """The visible parts of the mark in a Node object, for a diff."""
     node = decode(NodeObject, given)
     spec = node.get("spec", {})
     keys = written_labels(rules)

@@ -1,15 +1,15 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The mark of a node as a state machine: which mark an event leads to. Pure; the table of marks is
+"""The mark of a node as a state machine: the next mark for each event. Pure; the table of marks is
 in `knowledge.marks`.
 
-What holds whatever happens, in whatever order, by however many writers:
+Invariants, for any order of events and any number of writers:
 
-- EVICT is left only by a passing deep diagnostic that began while the node was EVICT, or by a person.
-- What could not be told never sets EVICT and never clears anything.
-- What a deep diagnostic found is cleared by one of that level or a higher one, or by a person:
-  checks look at less, and may not say PASS over it.
-- TESTING ends by itself, and never covers an EVICT: such a node stays EVICT while it is tested.
+- EVICT ends only with a passing deep diagnostic that began while the node was EVICT, or by a person.
+- An unknown result never sets EVICT and never clears a mark.
+- A deep diagnostic's failure is cleared by a diagnostic of that level or higher, or by a person:
+  other checks test less and cannot set PASS over it.
+- TESTING expires, and never replaces EVICT: such a node stays EVICT during the test.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from ..model import FAIL, SKIP, STATUSES, UNKNOWN, Finding
 from ..model import PASS as PASSED
 from ..model import WARN as WARNED
 
-#: Seconds that two clocks may differ.
+#: Maximum difference between two clocks in seconds.
 SKEW = 60.0
-#: No test has a longer lease; one that says so was written by a clock that was wrong.
+#: Maximum lease of a test in seconds; a longer lease was written by a wrong clock.
 MOST_LEASE = 3 * 3600.0
-#: Seconds given to a TESTING that nobody has leased: set by hand, or by another program.
+#: Seconds granted to TESTING without a lease: set by hand, or by another program.
 FOUND_LEASE = 3600.0
 
 TAINTS = ("", "NoSchedule", "PreferNoSchedule", "NoExecute")
@@ -35,29 +35,29 @@ OUTCOMES = ("pass", "failed", "fatal", "unknown")
 
 _NAME = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_.]*[A-Za-z0-9])?")
 _DNS = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?(\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*")
-#: What the longest of our own keys adds to the label's.
+#: Characters that the longest of our keys adds to the label's key.
 _ADDED = ".record"
 
 
 class Rules(NamedTuple):
-    """How nodes are marked; the same for all who mark in a cluster."""
+    """The rules for marking nodes; all writers of a cluster use the same rules."""
 
     label_key: str = "autopilot.ibm.com/gpuhealth"
-    #: Effect of the taint of a node that is EVICT: NoSchedule, PreferNoSchedule, NoExecute, or ""
-    #: for none.
+    #: Effect of the taint on an EVICT node: NoSchedule, PreferNoSchedule, NoExecute, or "" for no
+    #: taint.
     taint: str = ""
-    #: Whether a node that is EVICT is cordoned.
+    #: Whether an EVICT node is cordoned.
     cordon: bool = False
     #: Whether the node condition GPUHealthy is written.
     condition: bool = True
-    #: The share of the GPU nodes that may be EVICT at once; one node may always be.
+    #: Maximum share of GPU nodes that may be EVICT at the same time; one node is always allowed.
     max_bad_share: float = 0.1
-    #: Where the Lease is that makes the share hold.
+    #: Namespace of the Lease that enforces the share.
     namespace: str = "autopilot"
 
 
 def refuse(rules: Rules) -> None:
-    """Raises ValueError that names the option, its value and what is accepted."""
+    """Raise ValueError for invalid rules, with the option, its value and what is accepted."""
     prefix, slash, name = rules.label_key.rpartition("/")
     most = 63 - len(_ADDED)
     if (
@@ -91,34 +91,34 @@ def refuse(rules: Rules) -> None:
 
 
 class Test(NamedTuple):
-    """A deep diagnostic that was begun; it stays after its lease, so that a result that comes late
-    is known to be its.
+    """A deep diagnostic that began. It is kept beyond its lease, so that a late result can be
+    matched.
     """
 
     id: str
     by: str
-    #: Wall-clock seconds of the writer at which the lease ends.
+    #: End of the lease, in seconds of the writer's wall clock.
     until: float
-    #: The mark before.
+    #: The mark before the test.
     base: str = NONE
-    #: What checks said meanwhile: NONE, PASS or WARN.
+    #: Result of checks during the test: NONE, PASS or WARN.
     seen: str = NONE
 
 
 class State(NamedTuple):
-    """The mark of a node with what is remembered of it."""
+    """The mark of a node with its recorded details."""
 
     mark: str = NONE
     reason: str = ""
     by: str = ""
     run: str = ""
-    #: Wall-clock seconds since when it has the mark, None where that is not known.
+    #: Wall-clock seconds when the mark was set; None if unknown.
     since: Optional[float] = None
     test: Optional[Test] = None
-    #: True: we cordoned the node. False: it was cordoned already, or somebody has undone it. None:
-    #: nothing was done about it.
+    #: True: we cordoned the node. False: it was cordoned before, or somebody uncordoned it. None:
+    #: we did nothing.
     cordoned: Optional[bool] = None
-    #: The level of DCGM at which a deep diagnostic failed, and none has passed since; 0 for none.
+    #: The DCGM level at which a deep diagnostic failed without a later pass; 0 for none.
     failed: int = 0
 
 
@@ -127,7 +127,7 @@ def is_expired(test: Test, now: float) -> bool:
 
 
 def is_tested(state: State, now: float) -> bool:
-    """Whether a test of the node holds a lease."""
+    """True if a test of the node holds a lease."""
     return (
         state.mark in (TESTING, EVICT)
         and state.test is not None
@@ -139,17 +139,16 @@ def is_tested(state: State, now: float) -> bool:
 
 
 class Checked(NamedTuple):
-    """Checks of the node ended: ``status`` as `NodeVerdict` has it."""
+    """Checks of the node ended; ``status`` as in `NodeVerdict`."""
 
     status: str
     reason: str = ""
-    #: When; news that are older than the mark and were long on their way say nothing. None: just
-    #: now.
+    #: Time of the event; an event older than the mark is ignored. None: just now.
     at: Optional[float] = None
 
 
 class TestingBegan(NamedTuple):
-    """Somebody wants the GPUs for a deep diagnostic; the same ``id`` again renews the lease."""
+    """A deep diagnostic requests the GPUs; the same ``id`` again renews the lease."""
 
     id: str
     seconds: float
@@ -157,37 +156,37 @@ class TestingBegan(NamedTuple):
 
 
 class TestingEnded(NamedTuple):
-    """The deep diagnostic ``id`` ended: ``pass``, ``failed``, ``fatal`` (a failure that EVICT is
-    for) or ``unknown``.
+    """The deep diagnostic ``id`` ended: ``pass``, ``failed``, ``fatal`` (a failure that sets EVICT)
+    or ``unknown``.
     """
 
     id: str
     outcome: str
     level: int
-    #: What failed, such as ``pcie.3`` (test and GPU).
+    #: The failure, such as ``pcie.3`` (test and GPU).
     tests: Tuple[str, ...] = ()
     reason: str = ""
 
 
 class TestingAbandoned(NamedTuple):
-    """Who began a test is not there any more: all tests by ``by``."""
+    """The owner of tests is gone: ends all tests by ``by``."""
 
     by: str
 
 
 class Set(NamedTuple):
-    """A person says so. NONE takes the mark off."""
+    """A person sets the mark. NONE removes it."""
 
     mark: str
     reason: str = ""
 
 
 class Refresh(NamedTuple):
-    """Nothing happened but time, or somebody's hand."""
+    """Only time passed, or somebody changed the label by hand."""
 
 
 class Removed(NamedTuple):
-    """Leave nothing behind."""
+    """Remove everything that marks own."""
 
 
 def status_of_fitness(fitness: str, findings: Iterable[Finding]) -> str:
@@ -206,7 +205,7 @@ Event = Union[Checked, TestingBegan, TestingEnded, TestingAbandoned, Set, Refres
 
 
 def refuse_event(event: Event) -> None:
-    """Raises ValueError for an event that means nothing."""
+    """Raise ValueError for an invalid event."""
     if isinstance(event, Checked) and event.status not in STATUSES:
         raise ValueError(
             f"status: {event.status!r} is invalid; expected one of {', '.join(STATUSES)}"
@@ -232,15 +231,15 @@ def refuse_event(event: Event) -> None:
 
 
 class Step(NamedTuple):
-    """What an event led to; ``refused`` says why it was not obeyed."""
+    """The result of an event; ``refused`` says why it was refused."""
 
     state: State
     refused: str = ""
 
 
 def settled(state: State, now: float) -> State:
-    """The state by now: what is TESTING without a lease gets one, and one that has ended leads
-    back.
+    """The state at this time: TESTING without a lease gets one, an expired lease restores the
+    previous mark.
     """
     if state.mark != TESTING:
         return state
@@ -258,7 +257,7 @@ def settled(state: State, now: float) -> State:
 
 
 def step(state: State, event: Event, now: float, by: str, run: str = "") -> Step:
-    """What an event leads to. Raises ValueError for one that means nothing."""
+    """Apply an event to a state. Raises ValueError for an invalid event."""
     refuse_event(event)
     state = settled(state, now)
     if isinstance(event, Checked):
@@ -279,7 +278,7 @@ def step(state: State, event: Event, now: float, by: str, run: str = "") -> Step
 
 
 def _to(state: State, mark: str, reason: str, now: float, by: str, run: str) -> State:
-    """With this mark; what says nothing new leaves who said it first."""
+    """The state with this mark; an unchanged mark keeps its author and time."""
     if (state.mark, state.reason) == (mark, reason):
         return state
     return state._replace(
@@ -288,7 +287,7 @@ def _to(state: State, mark: str, reason: str, now: float, by: str, run: str) -> 
 
 
 def _after(state: State, test: Test) -> str:
-    """The mark when the test ends without a result."""
+    """The mark if the test ends without a result."""
     mark = EVICT if test.base == EVICT else test.seen or test.base
     return WARN if mark == PASS and state.failed else mark
 
@@ -326,7 +325,7 @@ def _still_failed(level: int) -> str:
 
 
 def _verdict(status: str, known: str) -> str:
-    """The mark by what checks say; what they cannot tell is no PASS, and mends nothing."""
+    """The mark after checks ended; an unknown result is no PASS and clears nothing."""
     return {PASSED: PASS, UNKNOWN: WARN if known in (NONE, PASS) else known}.get(status, WARN)
 
 
@@ -345,7 +344,8 @@ def _began(state: State, event: TestingBegan, now: float, by: str, run: str) -> 
 def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> State:
     test = state.test
     if test is None or test.id != event.id:
-        # Somebody else has spoken since it began: what it says is old, so it may warn, and no more.
+        # Another writer changed the mark since these checks began: the result is old and may at
+        # most warn.
         return (
             _checked(state, Checked(FAIL, event.reason), now, by, run)
             if event.outcome in ("failed", "fatal")
@@ -374,7 +374,7 @@ def _ended(state: State, event: TestingEnded, now: float, by: str, run: str) -> 
             over, EVICT if state.mark == EVICT else WARN, _still_failed(state.failed), now, by, run
         )
     over = over._replace(failed=0)
-    # A check that found something while it ran knows more than the diagnostic.
+    # A check that found something during the diagnostic outweighs the diagnostic's pass.
     warned = test.seen == WARN or state.mark == WARN
     return (
         _to(over, WARN, "checks found something while the deep diagnostic passed", now, by, run)

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Marking a node of a cluster, as procedures for the API server (see `kube`).
+"""Mark a node of a cluster, as procedures for the API server (see `client`).
 
-Each write carries the resourceVersion of what was read, so that of two writers one reads again and
-decides again. How many nodes are EVICT at once is held by places in the annotation of one Lease:
-who wants to mark a node takes a place first, by a write that fails when anybody else took one
-meanwhile, and only then marks the node. A place ends by itself soon after its owner died.
+Each write carries the resourceVersion of what was read, so that one of two concurrent writers must
+read and decide again. The number of EVICT nodes is limited by places in the annotation of one
+Lease: a writer first takes a place, by a write that fails if another writer took one meanwhile, and
+then marks the node. A place expires soon after its owner died.
 """
 
 from __future__ import annotations
@@ -40,28 +40,28 @@ from ..times import stamp_of
 
 NODES = "api/v1/nodes"
 #: The Lease in the namespace of the rules, and its annotation with the places: node -> wall-clock
-#: seconds at which the place ends.
+#: seconds at which the place expires.
 LEASE, PLACES = "autopilot-marks", "autopilot.ibm.com/evicting"
-#: The namespace of events about nodes, by what the API server demands.
+#: The API server requires this namespace for events about nodes.
 EVENTS = "default"
-#: Nodes with this label have GPUs, whether they have a mark or not.
+#: Label of nodes with GPUs, whether marked or not.
 GPU_NODES = "nvidia.com/gpu.present=true"
-#: Seconds that a place is kept for who took it; the write it is for has long ended by then.
+#: Seconds that a place is reserved; far longer than the write takes.
 PLACE_SECONDS = 120
-#: Names in one sentence.
+#: Maximum number of names in a sentence.
 _MOST_NAMES = 5
 
 
 class Marked(NamedTuple):
-    """What became of a node: ``before`` and ``after`` show it to people."""
+    """The result for a node; ``before`` and ``after`` are for people to read."""
 
     state: State
     before: Dict[str, Any]
     after: Dict[str, Any]
-    #: The mark it had.
+    #: The previous mark.
     was: str
     changed: bool
-    #: Why it did not become what was asked for, "" where it did.
+    #: Why the request was refused, or "".
     refused: str = ""
 
     @property
@@ -78,8 +78,8 @@ def mark(
     run: str = "",
     dry: bool = False,
 ) -> Procedure[Marked]:
-    """Tell a node an event; ``dry`` writes nothing. Raises ValueError for rules or an event that
-    mean nothing, and `ApiError`.
+    """Apply an event to a node; ``dry`` writes nothing. Raises ValueError for invalid rules or
+    events, and `ApiError`.
     """
     refuse(rules)
     node, decision, placed = yield from _decided(name, event, rules, clock, by, run, dry)
@@ -101,8 +101,8 @@ def mark(
 def _decided(
     name: str, event: Event, rules: Rules, clock: Callable[[], float], by: str, run: str, dry: bool
 ) -> Procedure[Tuple[ApiObject, Decision, bool]]:
-    """The node as it was when the decision about it was written, its new resourceVersion in it, and
-    whether it has a place.
+    """Write the decision. Returns the node on which it is based, with the new resourceVersion, and
+    whether the node holds a place.
     """
     refusal, placed = "", False
     for attempt in range(TRIES):
@@ -131,7 +131,7 @@ def _decided(
 def _tell_status(
     name: str, patch: ApiObject, node: ApiObject, rules: Rules, clock: Callable[[], float], by: str
 ) -> Procedure[None]:
-    """Write the condition; where the node is not any more what it was, as its mark is then."""
+    """Write the condition; if the node changed meanwhile, for the mark that it has then."""
     wanted: Optional[ApiObject] = patch
     for attempt in range(TRIES):
         if not wanted:
@@ -152,7 +152,7 @@ def _tell_status(
 
 
 def _merged(node: ApiObject, decision: Decision) -> ApiObject:
-    """The node as it will be, as far as marks go."""
+    """The node after the patches, as far as marks are concerned."""
     merged: ApiObject = _merge(node, decision.patch or {})
     if decision.status_patch:
         merged["status"] = decision.status_patch["status"]
@@ -160,7 +160,7 @@ def _merged(node: ApiObject, decision: Decision) -> ApiObject:
 
 
 def _merge(old: Any, patch: Any) -> Any:
-    """A JSON merge patch (RFC 7396) applied."""
+    """Apply a JSON merge patch (RFC 7396)."""
     if not isinstance(patch, dict):
         return patch
     merged = dict(old) if isinstance(old, dict) else {}
@@ -188,10 +188,10 @@ def _lease(rules: Rules) -> Procedure[Optional[ApiObject]]:
 
 
 def places(lease: Optional[ApiObject], now: float) -> Dict[str, float]:
-    """The places that count by now. One that ends later than any can was written by a clock that
-    was wrong.
+    """The places that have not expired. A place that expires later than possible was written by a
+    wrong clock and is ignored.
     """
-    # Not decoded: a text is cut there, and the places of a thousand nodes are longer.
+    # Not decoded with `lenient`, which truncates texts: the places of a thousand nodes are longer.
     annotations = mapping(mapping(mapping(lease).get("metadata")).get("annotations"))
     try:
         found = mapping(json.loads(annotations.get(PLACES) or "{}"))
@@ -202,14 +202,12 @@ def places(lease: Optional[ApiObject], now: float) -> Dict[str, float]:
 
 
 def most_evicted(rules: Rules, nodes: int) -> int:
-    """How many of so many GPU nodes may be EVICT at once."""
+    """The number of nodes that may be EVICT at the same time, of this many GPU nodes."""
     return max(1, int(Fraction(str(rules.max_bad_share)) * nodes))
 
 
 def census(rules: Rules) -> Procedure[Tuple[List[str], int]]:
-    """The nodes that are EVICT, and how many GPU nodes there are: with the label of GPU nodes, or
-    with a mark.
-    """
+    """The EVICT nodes, and the number of GPU nodes: with the GPU label, or with a mark."""
 
     def name_and_mark(node: ApiObject) -> List[Tuple[str, str]]:
         metadata = metadata_of(node)
@@ -227,10 +225,11 @@ def census(rules: Rules) -> Procedure[Tuple[List[str], int]]:
 
 
 def _place(name: str, rules: Rules, clock: Callable[[], float], dry: bool) -> Procedure[str]:
-    """Take a place for a node that is to become EVICT; why there is none, or ""."""
+    """Take a place for a node that is to become EVICT; returns why there is none, or ""."""
     try:
         for attempt in range(TRIES):
-            # First the Lease, then the nodes: whose place is given back by now, is EVICT by now.
+            # Read the Lease before the nodes: a node whose place was released meanwhile is EVICT by
+            # now.
             lease = yield from _lease(rules)
             evicted, nodes = yield from census(rules)
             taken = places(lease, clock())
@@ -290,7 +289,7 @@ def _lease_write(lease: Optional[ApiObject], taken: Dict[str, float], rules: Rul
 
 
 def _leave(name: str, rules: Rules, clock: Callable[[], float]) -> Procedure[None]:
-    """Give the place back; where that fails it ends by itself."""
+    """Release the place; if that fails, it expires."""
     try:
         for attempt in range(TRIES):
             lease = yield from _lease(rules)
@@ -307,7 +306,7 @@ def _leave(name: str, rules: Rules, clock: Callable[[], float]) -> Procedure[Non
 
 
 def _forget(rules: Rules, clock: Callable[[], float]) -> Procedure[None]:
-    """Remove the Lease when no node has a mark any more, and none is about to get one."""
+    """Remove the Lease if no node has a mark and no place is taken."""
     lease = yield from _lease(rules)
     if lease is None or places(lease, clock()):
         return
@@ -328,9 +327,9 @@ def _forget(rules: Rules, clock: Callable[[], float]) -> Procedure[None]:
 
 
 def _report(name: str, words: str, clock: Callable[[], float]) -> Procedure[None]:
-    """An event that `kubectl describe node` shows; nothing depends on it."""
+    """Write an event for `kubectl describe node`; nothing depends on it."""
     stamp = stamp_of(clock())
-    # The uid is the name, as kubelets have it.
+    # Kubelets use the node's name as uid in events.
     about = {"apiVersion": "v1", "kind": "Node", "name": name, "uid": name}
     body = {
         "apiVersion": "v1",

@@ -1,3 +1,3 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What runs on a node, and everything that a module may carry there."""
+"""Code that runs on a node, and everything that a module may send to a node."""

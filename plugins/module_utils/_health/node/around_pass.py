@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Around a pass over a node: keeping a snapshot of it, or comparing it with one that was kept, by
-the node or by the controller.
+"""Snapshots around a pass over a node: keep one, or compare the node with one that the node or the
+controller kept.
 """
 
 from __future__ import annotations
@@ -20,16 +20,15 @@ from ..lenient import decode, mapping
 
 
 class Baseline(NamedTuple):
-    """What a node is compared with."""
+    """The snapshot to compare a node with."""
 
-    #: The snapshot, None where there is none.
+    #: The snapshot; None if there is none.
     before: Optional[Snapshot]
     about: BaselineReading
 
 
 def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> Baseline:
-    """The node's own snapshot of the run or the one that the controller gave, the newer where they
-    differ.
+    """Choose the newer of the node's own snapshot of the run and the controller's copy.
 
     ``given`` is a snapshot, or ``{"error": why the controller has none}``.
     """
@@ -60,9 +59,9 @@ def baseline(name: str, host: Host, given: Optional[Dict[str, Any]] = None) -> B
 
 
 def kept(name: str, outcomes: Sequence[Outcome], settings: HostSettings) -> Outcome:
-    """Keep a snapshot of a pass on the node. The readings of the outcome have ``kept``, with the
-    snapshot's ``header``: from it and from the readings of the other checks the controller makes
-    its own copy.
+    """Keep a snapshot of a pass on the node. The outcome's readings get ``kept``, with the
+    snapshot's ``header``: the controller makes its own copy from this header and the readings of
+    the other checks.
     """
     host = Host(settings.host_root)
     header = store.header(name, host)
@@ -86,7 +85,7 @@ def compared(
 
 
 class Around(NamedTuple):
-    """A pass over a node and what becomes of a snapshot: ``how`` is none, keep or compare."""
+    """A pass over a node with its use of a snapshot: ``how`` is ``none``, ``keep`` or ``compare``."""
 
     run_name: str
     how: str
@@ -96,7 +95,7 @@ class Around(NamedTuple):
     settings: HostSettings
 
     def run(self, requests: Sequence[Request], stop_on_fail: bool) -> List[Outcome]:
-        """The outcomes of the pass, and that of `node_changes` with them."""
+        """The outcomes of the pass, including `node_changes`."""
         if self.how == "compare":
             base = baseline(self.run_name, Host(self.settings.host_root), self.given)
             afterwards = self.options.get("phase") != "inflight"
@@ -116,8 +115,8 @@ class Around(NamedTuple):
 
 
 def is_still_held(base: Baseline, seconds: float) -> Callable[[Outcome, float], bool]:
-    """For `runner.run`: whether a check is to be measured once more, because a GPU is held that was
-    not before. A driver takes seconds to take down a job that had all of the memory.
+    """For `runner.run`: whether to repeat a check because a process holds a GPU that was free
+    before. After a job that used all GPU memory, the driver needs seconds to release it.
     """
 
     def again(outcome: Outcome, since: float) -> bool:
@@ -139,7 +138,7 @@ def _judged(readings: Readings, options: Options, outcomes: Sequence[Outcome]) -
 
 
 def _readings(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
-    """What was read of what a snapshot has."""
+    """The readings that belong in a snapshot."""
     return {
         outcome.result.check: outcome.readings
         for outcome in outcomes
@@ -148,8 +147,8 @@ def _readings(outcomes: Sequence[Outcome]) -> Dict[str, Any]:
 
 
 def controller_copy(readings: Dict[str, Any], facts: Dict[str, Any]) -> Optional[Snapshot]:
-    """The snapshot that a node kept or tried to keep, from the readings that its module returned,
-    with their options, and the facts; None where it was not asked to.
+    """Rebuild the snapshot that a node kept or tried to keep, from its module's readings, options
+    and facts; None if no snapshot was requested.
     """
     found = {check: mapping(one).get("readings") for check, one in readings.items()}
     changes = decode(NodeChangesReadings, found.get(node_changes.NAME))

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Lengths of time as people write them."""
+"""Parse durations such as ``30m``."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ ACCEPTED = "a length of time such as 90s, 30m, 2h or 1h30m, or a number of secon
 
 
 def seconds_of(value: Any, option: str) -> float:
-    """Seconds of ``30m``, ``1h30m`` or a number, greater than 0; raises ValueError that names the
+    """Parse ``30m``, ``1h30m`` or a number greater than 0 as seconds; raises ValueError with the
     option, its value and what is accepted.
     """
     text = str(value).strip().lower()
@@ -23,7 +23,7 @@ def seconds_of(value: Any, option: str) -> float:
             seconds = float(text)
         elif _FORM.fullmatch(text):
             parts = re.findall(r"(\d+)([dhms])", text)
-            # Each unit once: 30m30m is a slip of the pen.
+            # Each unit once: 30m30m is a typing error.
             if len({unit for _number, unit in parts}) == len(parts):
                 seconds = float(sum(int(number) * _UNITS[unit] for number, unit in parts))
     if not 0 < seconds < 366 * 86400:

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A configuration file of Node Health Check (NHC, also Azure's AzNHC) as options of our checks.
-Pure.
+"""Convert a configuration file of Node Health Check (NHC, also Azure's AzNHC) to options of our
+checks. Pure.
 
 Lines are ``<hostmask> || <check>``: NHC's README, "Configuration File Syntax" and "Match Strings",
-and scripts/common.nhc. What the checks of LBNL's NHC mean is from its scripts, what those of AzNHC
-mean from its customTests. Whatever of a line has no counterpart here is said.
+and scripts/common.nhc. The meaning of LBNL NHC's checks is from its scripts, of AzNHC's checks from
+its customTests. Every part of a line without an equivalent is reported.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import re
 import shlex
 from typing import Any, Callable, Dict, List, NamedTuple, Optional, Sequence
 
-#: POSIX's classes, which Python's expressions do not have.
+#: POSIX character classes, which Python's regular expressions lack.
 _CLASSES = {
     "digit": "0-9",
     "alpha": "A-Za-z",
@@ -27,27 +27,27 @@ _CLASSES = {
 }
 _ASSIGNMENT = re.compile(r"^(?:export\s+)?([A-Za-z_][A-Za-z0-9_]*)=(.*)$")
 _VARIABLE = re.compile(r"\$(?:\{([A-Za-z_][A-Za-z0-9_]*)\}|([A-Za-z_][A-Za-z0-9_]*))")
-#: Seconds that AzNHC's check_gpu_xid looks back in the log.
+#: Seconds of log that AzNHC's check_gpu_xid reads.
 XID_SECONDS = 7200.0
 _GIB = float(1 << 30)
 
 
 class NotTaken(Exception):
-    """Why a line has no counterpart, in words."""
+    """The reason why a line has no equivalent."""
 
 
 class Taken:
-    """What was taken of a file for a host."""
+    """The options converted from a file for a host."""
 
     def __init__(self) -> None:
         self.checks: List[str] = []
         self.options: Dict[str, Dict[str, Any]] = {}
         self.expected_gpus: Optional[int] = None
-        #: Lines of the file, as ``{"line": number, "text": ..., "reason": ...}``: those without a
-        #: counterpart, and those that are judged by another rule.
+        #: Lines of the file as ``{"line": number, "text": ..., "reason": ...}``: lines without an
+        #: equivalent, and lines that another rule judges.
         self.not_taken: List[Dict[str, Any]] = []
         self.differences: List[Dict[str, Any]] = []
-        #: How many lines of the file were for the host.
+        #: Number of lines that apply to the host.
         self.lines = 0
 
     def check(self, name: str, **options: Any) -> None:
@@ -74,8 +74,8 @@ class _Line(NamedTuple):
 
 
 def read(text: str, host: Optional[str] = None) -> Taken:
-    """What the lines for a host say, by its full name and by its short one; every line, whatever
-    its mask, without a host. Raises ValueError for text that has no line of NHC's at all.
+    """Convert the lines for a host, matched by its full and its short name; without a host, all
+    lines. Raises ValueError for text without any NHC line.
     """
     lines = _lines(text)
     if not lines and any(
@@ -102,7 +102,9 @@ def read(text: str, host: Optional[str] = None) -> Taken:
 
 
 def _lines(text: str) -> List[_Line]:
-    """As NHC takes them: a line that begins with # is a comment, the mask ends at the first ``||``."""
+    """Parse lines as NHC does: a line that begins with # is a comment, the mask ends at the first
+    ``||``.
+    """
     found = []
     for number, line in enumerate(text.splitlines(), 1):
         mask, bars, check = line.strip().partition("||")
@@ -112,9 +114,9 @@ def _lines(text: str) -> List[_Line]:
 
 
 def matches(mask: str, host: str) -> bool:
-    """Whether a mask is for a host: ``glob``, ``/expression/``, ``{range,range}``, each with a
-    ``!`` before it where it is for all others. Raises `NotTaken` for one that cannot be read. NHC
-    knows a host by the name that its kernel has, which may be the full or the short one.
+    """True if a mask matches a host: ``glob``, ``/expression/`` or ``{range,range}``, each negated
+    by a leading ``!``. Raises `NotTaken` for an invalid mask. NHC uses the kernel's host name,
+    which may be the full or the short one.
     """
     negated, mask = mask.startswith("!"), mask[1:] if mask.startswith("!") else mask
     names = {host, host.partition(".")[0]}
@@ -138,7 +140,7 @@ def matches(mask: str, host: str) -> bool:
 
 
 def _in_range(name: str, part: str) -> bool:
-    """``n0[10-21].phys``: the number has as many digits as the longer of the two."""
+    """Match ``n0[10-21].phys``: the number has as many digits as the longer bound."""
     found = re.match(r"^([-A-Za-z0-9_]+)\[([0-9]+)-([0-9]+)\]([-.A-Za-z0-9]*)$", part)
     if not found:
         if not re.match(r"^[-A-Za-z0-9_.]+$", part):
@@ -160,7 +162,9 @@ def _in_range(name: str, part: str) -> bool:
 
 
 def _take(check: str, taken: Taken, variables: Dict[str, str]) -> str:
-    """Take over a check; returns what is judged otherwise here, if anything. Raises `NotTaken`."""
+    """Convert a check; returns a note if the check is judged by another rule here. Raises
+    `NotTaken`.
+    """
     check = _VARIABLE.sub(
         lambda found: _value_of(found.group(1) or found.group(2), variables), check
     )
@@ -205,7 +209,7 @@ def _number(
 
 
 def kilobytes(text: str) -> float:
-    """A size as NHC has it (nhc_common_parse_size): kB of 1024 bytes where nothing else is said.
+    """Parse a size as NHC does (nhc_common_parse_size): the default unit is kB of 1024 bytes.
     Raises `NotTaken`.
     """
     found = re.match(r"^([0-9]+)([kmgtpe]?)b?$", text, re.IGNORECASE)
@@ -215,8 +219,8 @@ def kilobytes(text: str) -> float:
 
 
 def at_least(minimum: str, fudge: str = "") -> float:
-    """The least size in bytes that NHC lets pass: ``actual + fudge >= minimum``, where a fudge in
-    percent is one of what there is.
+    """The lowest size in bytes that passes NHC: ``actual + fudge >= minimum``; a fudge in percent
+    is relative to the actual size.
     """
     least = kilobytes(minimum)
     least = (
@@ -228,7 +232,7 @@ def at_least(minimum: str, fudge: str = "") -> float:
 
 
 def at_most(maximum: str, fudge: str = "") -> float:
-    """The same of the most: ``actual - fudge <= maximum``."""
+    """The highest size in bytes that passes NHC: ``actual - fudge <= maximum``."""
     most = kilobytes(maximum)
     if fudge.endswith("%"):
         share = 1 - _percent(fudge) / 100
@@ -251,7 +255,7 @@ def _gpu_count(words: Sequence[str], taken: Taken) -> str:
 def _bandwidth(words: Sequence[str], taken: Taken) -> str:
     minimum = _number(words, 0, "the bandwidth between host and GPU")
     between = _number(words, 1, "the bandwidth between GPUs", default=0.0)
-    # In GB/s of 10^9 bytes both there (nvbandwidth) and here.
+    # Both nvbandwidth and this collection use GB/s of 10^9 bytes.
     taken.check("pcie_bandwidth", minimum=float(minimum))
     if between:
         taken.check("gpu_link", minimum=float(between))
@@ -425,7 +429,7 @@ _CHECKS: Dict[str, Callable[[Sequence[str], Taken], str]] = {
     ),
 }
 
-#: Why the other checks of AzNHC have no counterpart.
+#: Reasons why the other checks of AzNHC have no equivalent.
 _WITHOUT: Dict[str, str] = {
     "check_nccl_allreduce": "there is no check that runs NCCL; gpu_link measures between the "
     "GPUs of a node, and iperf3_pairs between nodes",

@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The registry of checks: a new check is one line here. Everything else about it stands in its own
+"""The registry of checks: a new check is one line here. Everything else about a check is in its
 record (`framework.check.Check`).
 
-A check is imported when it is asked for, since on a node every import is compiled anew.
+A check is imported on first use, because a node compiles every import anew.
 """
 
 from __future__ import annotations
@@ -17,9 +17,10 @@ from .framework.check import AFTER_A_JOB, WITH_EVERY_PASS, Check
 
 
 def _registered() -> None:
-    """Never called: the names are read off it, and AnsiballZ ships to a node what it sees imported.
+    """Never called. The names are read from the imports, and AnsiballZ sends imported modules to a
+    node.
 
-    In the order in which a pass runs and reports the checks: cheap first.
+    The order is that of a pass and its report: cheap checks first.
     """
     from .checks import (  # noqa: F401
         gpu_count,
@@ -48,8 +49,8 @@ def _registered() -> None:
     )
 
 
-#: What no node runs by itself (ON_MESH, ON_CLUSTER), with its short names: a task that runs the
-#: checks of a node does not carry these.
+#: Checks that need more than one node (ON_MESH) or the cluster (ON_CLUSTER), with their short
+#: names. A task for a single node does not carry these.
 ELSEWHERE: Dict[str, Tuple[str, ...]] = {
     "ping_mesh": ("ping",),
     "iperf3_pairs": ("iperf",),
@@ -61,7 +62,7 @@ NAMES: Tuple[str, ...] = (*_OF_NODE, *ELSEWHERE)
 
 
 def load(name: str) -> Check:
-    """The check with this name; raises KeyError where there is none."""
+    """The check with this name; raises KeyError if there is none."""
     if name not in NAMES:
         raise KeyError(name)
     check: Check = importlib.import_module(f"{__package__}.checks.{name}").CHECK
@@ -70,18 +71,18 @@ def load(name: str) -> Check:
 
 @functools.lru_cache(maxsize=None)
 def every() -> Tuple[Check, ...]:
-    """All checks, in the order of a pass; not for a node, which may not have all of them."""
+    """All checks, in the order of a pass. Not for use on a node, which may lack some of them."""
     return (*of_node(), *(load(name) for name in ELSEWHERE))
 
 
 @functools.lru_cache(maxsize=None)
 def of_node() -> Tuple[Check, ...]:
-    """The checks that a node runs by itself, in the order of a pass."""
+    """The checks that a node runs alone, in the order of a pass."""
     return tuple(load(name) for name in _OF_NODE)
 
 
 def name_of(given: str) -> str:
-    """The name behind a name or short name; raises ValueError that says what is accepted."""
+    """Resolve a name or short name; raises ValueError with what is accepted."""
     if given in NAMES:
         return given
     short_names_of = short_names()
@@ -93,38 +94,38 @@ def name_of(given: str) -> str:
 
 
 def find(name: str) -> Check:
-    """The check with this name or short name; raises ValueError that says what is accepted."""
+    """The check with this name or short name; raises ValueError with what is accepted."""
     return load(name_of(name))
 
 
 def short_names() -> Dict[str, Tuple[str, ...]]:
-    """Each check's short names, in the order of a pass."""
+    """The short names of each check, in the order of a pass."""
     return {**{check.name: check.short_names for check in of_node()}, **ELSEWHERE}
 
 
 @functools.lru_cache(maxsize=None)
 def names_of_pass() -> Tuple[str, ...]:
-    """What a pass over one node runs unless told otherwise."""
+    """The default checks of a pass over one node."""
     return tuple(check.name for check in of_node() if _is_in_every_pass(check))
 
 
 def names_beside_a_job() -> Tuple[str, ...]:
-    """What may run beside a job, all of it passive."""
+    """The checks that may run beside a job; all are passive."""
     return tuple(check.name for check in of_node() if check.beside_a_job)
 
 
 @functools.lru_cache(maxsize=None)
 def names_of_host() -> Tuple[str, ...]:
-    """What a pass finds out of the host around the GPUs: by itself it makes no GPU node fit."""
+    """The checks of the host around the GPUs: these alone make no GPU node fit."""
     return tuple(check.name for check in of_node() if not check.gpu and _is_in_every_pass(check))
 
 
 def chosen(names: Iterable[str]) -> List[Check]:
-    """A node's own checks with these names or short names, each once, in the order of a pass; those
-    of a pass when there are none.
+    """Select a node's own checks by name or short name, each once, in the order of a pass; without
+    names, the default checks.
 
-    Those of the mesh and of the cluster are passed over, so that one list can name what a node does
-    alone and what it does with others, and so is what is made of the readings of others.
+    Checks of the mesh, of the cluster and of other checks' readings are ignored, so that one list
+    can name checks of single nodes and of several nodes.
     """
     wanted = {name_of(name) for name in names}
     if not wanted:
@@ -134,7 +135,7 @@ def chosen(names: Iterable[str]) -> List[Check]:
 
 
 def beside_a_job(names: Iterable[str]) -> List[Check]:
-    """Like `chosen`, of that what may run beside a job; all of it when there are no names."""
+    """Like `chosen`, but only checks that may run beside a job; without names, all of these."""
     wanted = {name_of(name) for name in names}
     return [
         check

@@ -34,9 +34,10 @@ from .host import Host
 GRACE = 2.0
 #: Seconds to wait for the kernel to deliver SIGKILL before a process is abandoned.
 _KILL_WAIT = 1.0
-#: Seconds beyond its lifetime after which a child ends itself: later than its parent would.
+#: Seconds beyond its lifetime after which a child ends itself: later than its parent would end it.
 _FAREWELL = 3.0
-#: Bytes of a program's output that are kept; the rest is read and dropped, and said to be cut.
+#: Bytes of a program's output that are kept; further output is read and discarded, and the result
+#: is flagged as truncated.
 OUTPUT_LIMIT = 8 * 1024 * 1024
 
 #: The descriptor whose reader started this program, see `end_with_reader`.
@@ -54,9 +55,7 @@ def _prctl(option: int, value: int) -> None:
 
 
 def _gone(pid: int, until: float) -> Optional[int]:
-    """The wait status of a child once it has ended, or None when it has not by ``until`` (monotonic
-    seconds).
-    """
+    """The wait status of a child that ended by ``until`` (monotonic seconds), else None."""
     while True:
         try:
             ended, status = os.waitpid(pid, os.WNOHANG)
@@ -77,17 +76,17 @@ def _signal_group(pid: int, number: int) -> None:
 
 
 class ReportPipe:
-    """The child's end of the pipe: it names what it is about to touch and hands over what it found."""
+    """The child's end of the pipe: reports the next stage and the results."""
 
     def __init__(self, descriptor: Optional[int] = None) -> None:
         self._descriptor = descriptor
 
     def stage(self, what: str) -> None:
-        """Name the call that comes next; if the child hangs, this is what is said to have hung."""
+        """Report the next call; if the child hangs, this call is named as the cause."""
         self._write({"stage": what})
 
     def send(self, key: str, value: Any) -> None:
-        """Hand over a JSON value; a later one under the same key replaces it."""
+        """Report a JSON value; a later value under the same key replaces it."""
         self._write({"key": key, "value": value})
 
     def raised(self, error: BaseException) -> None:
@@ -95,13 +94,13 @@ class ReportPipe:
         self._write({"raised": f"{type(error).__name__}: {error}", "trace": "".join(trace)[-4000:]})
 
     def close(self) -> None:
-        """Say that there is nothing more to hear, while the function goes on."""
+        """Report the end of output while the function continues."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None
 
     def inherited(self) -> Optional[int]:
-        """The descriptor, for a program that takes this process's place and goes on reporting."""
+        """The descriptor, for a program that replaces this process and continues reporting."""
         if self._descriptor is not None:
             os.set_inheritable(self._descriptor, True)
         return self._descriptor
@@ -115,7 +114,7 @@ class ReportPipe:
 
 
 class HungReading(TypedDict, total=False):
-    """What did not end in time, by `Child.mishap`."""
+    """A call that did not end in time, from `Child.mishap`."""
 
     what: str
     seconds: float
@@ -125,7 +124,7 @@ class HungReading(TypedDict, total=False):
 
 
 class CrashReading(TypedDict, total=False):
-    """What crashed, by `Child.mishap`."""
+    """A crash, from `Child.mishap`."""
 
     what: str
     signal: Optional[int]
@@ -135,12 +134,11 @@ class CrashReading(TypedDict, total=False):
 
 
 class Child:
-    """A function running in a forked process group of its own, reporting over a pipe.
+    """A function in a forked process group of its own, which reports over a pipe.
 
     The child has no standard streams and none of the caller's descriptors. It receives SIGTERM when
-    its parent dies, and on SIGTERM unwinds, so that ``finally`` clauses and `run` clean up after
-    themselves. When it can do neither and nobody is left to end it, SIGALRM does soon after its
-    ``lifetime`` in seconds.
+    its parent dies, and unwinds on SIGTERM, so that ``finally`` clauses and `run` clean up. If that
+    fails and no parent is left, SIGALRM ends it soon after its ``lifetime`` in seconds.
     """
 
     def __init__(self, function: Callable[[ReportPipe], None], lifetime: float) -> None:
@@ -149,13 +147,13 @@ class Child:
         self.stage_since = self.started = time.monotonic()
         self.raised: Optional[str] = None
         self.trace = ""
-        #: The signal that ended the child, when one did.
+        #: The signal that ended the child, if any.
         self.signal: Optional[int] = None
-        #: The process id of a child that outlived SIGKILL.
+        #: The process id of a child that survived SIGKILL.
         self.abandoned: Optional[int] = None
         self.ended = False
-        #: Whether the child's time was up before it ended, and how long it and its last stage had
-        #: lasted by then.
+        #: Whether the deadline passed before the child ended; seconds of the child and of its last
+        #: stage by then.
         self.timed_out = False
         self.seconds = self.stage_seconds = 0.0
         self._buffer = b""
@@ -175,7 +173,7 @@ class Child:
         return self._pipe
 
     def pump(self) -> None:
-        """Read what the child has said; call it when the pipe is readable."""
+        """Read the child's reports; call it when the pipe is readable."""
         data = os.read(self._pipe, 65536)
         if not data:
             status = _gone(self.pid, time.monotonic() + _KILL_WAIT)
@@ -202,8 +200,8 @@ class Child:
         end([self], grace)
 
     def mishap(self) -> Dict[str, Any]:
-        """What kept an ended child from finishing, as readings: ``hung`` (what, for how long, and
-        the time it had in all), ``crashed``, or nothing.
+        """Why a child ended without finishing, as readings: ``hung`` (the stage, its seconds, and
+        the total time allowed), ``crashed``, or neither.
         """
         if self.timed_out:
             hung = {
@@ -230,7 +228,7 @@ class Child:
         self.stage_seconds = time.monotonic() - self.stage_since
 
     def _finish(self, status: Optional[int]) -> None:
-        """Close the books with the wait status, None for a child that the kernel will not let go."""
+        """Record the wait status; None for a child that survived SIGKILL."""
         if status is None:
             self.abandoned = self.pid
         elif os.WIFSIGNALED(status):
@@ -279,7 +277,7 @@ def _be_the_child(
 
 
 class _Terminated(BaseException):
-    """Raised in the child by SIGTERM; not an Exception, so that no check swallows it."""
+    """Raised in the child by SIGTERM. Not an Exception, so that no check catches it."""
 
 
 def _unwind(_number: int, _frame: Any) -> None:
@@ -288,10 +286,10 @@ def _unwind(_number: int, _frame: Any) -> None:
 
 
 def end_with_reader(descriptor: int) -> None:
-    """Have `wait` raise SystemExit as soon as the descriptor, a pipe or a socket, has no reader.
-    The children end with this program.
+    """Make `wait` raise SystemExit as soon as the descriptor, a pipe or socket, has no reader. The
+    children end with this program.
 
-    When a connection ends, sshd sends no signal to a program without a terminal. It only closes its
+    When a connection ends, sshd sends no signal to a program without a terminal; it only closes its
     end of the pipe.
     """
     global _reader
@@ -299,7 +297,7 @@ def end_with_reader(descriptor: int) -> None:
 
 
 def wait(children: Sequence[Child], until: float) -> bool:
-    """Read from the children until all have ended (True) or the monotonic clock reads ``until``
+    """Read from the children until all ended (True) or the monotonic clock reaches ``until``
     (False).
     """
     global _reader
@@ -322,8 +320,8 @@ def wait(children: Sequence[Child], until: float) -> bool:
 
 
 def end(children: Sequence[Child], grace: float = GRACE) -> None:
-    """End those that still run, all at once: SIGTERM, ``grace`` seconds, SIGKILL; abandon those
-    that the kernel will not let go.
+    """End all children that still run: SIGTERM, ``grace`` seconds, SIGKILL; abandon those that
+    survive.
     """
     running = [child for child in children if not child.ended]
     for child in running:
@@ -343,7 +341,7 @@ def call(function: Callable[[ReportPipe], None], seconds: float, grace: float = 
     """Run ``function(report)`` in a child for at most ``seconds``, then end it; returns the ended
     child.
 
-    `Child.mishap` tells what it was doing when its time was up.
+    `Child.mishap` tells what the child was doing when its time was up.
     """
     child = Child(function, seconds + grace)
     wait([child], time.monotonic() + seconds)
@@ -352,13 +350,13 @@ def call(function: Callable[[ReportPipe], None], seconds: float, grace: float = 
 
 
 def detach(function: Callable[[ReportPipe], None], lifetime: float, seconds: float) -> Child:
-    """Run ``function(report)`` in a process that outlives this one and that nobody waits for;
-    SIGALRM ends it after its ``lifetime`` in seconds.
+    """Run ``function(report)`` in a detached process; SIGALRM ends it after its ``lifetime`` in
+    seconds.
 
-    Returns an ended child with what was reported until `ReportPipe.close`, its process id under
-    ``pid``; who has not closed it in ``seconds`` is killed. It is in a session of its own at ``/``,
-    has no standard streams and none of the caller's descriptors, and SIGHUP does not end it. Not
-    for use in a `Child`, which adopts what is left behind by those it started.
+    Returns an ended child with the reports until `ReportPipe.close`, and the process id under
+    ``pid``. A process that does not close the pipe within ``seconds`` is killed. It runs in a
+    session of its own at ``/``, without standard streams or the caller's descriptors, and ignores
+    SIGHUP. Not for use in a `Child`, which ends detached descendants too.
     """
 
     def fork_off(report: ReportPipe) -> None:
@@ -375,8 +373,8 @@ def detach(function: Callable[[ReportPipe], None], lifetime: float, seconds: flo
 def _be_detached(
     function: Callable[[ReportPipe], None], report: ReportPipe, lifetime: float
 ) -> None:
-    """In the child of a `Child`: streams and descriptors are as they must be, and what was to die
-    with the parent is not inherited by a fork.
+    """In the forked child of a `Child`: set up streams, descriptors and the parent-death signal,
+    which a fork does not inherit.
     """
     try:
         os.setsid()
@@ -394,7 +392,9 @@ def _be_detached(
 
 @dataclass
 class Completed:
-    """What a program did. ``returncode`` is negative for a signal, None when it never ended."""
+    """The result of a program. ``returncode`` is negative for a signal, None if the program never
+    ended.
+    """
 
     argv: List[str]
     returncode: Optional[int]
@@ -402,9 +402,9 @@ class Completed:
     stderr: str
     seconds: float
     timed_out: bool = False
-    #: Process ids that outlived SIGKILL.
+    #: Process ids that survived SIGKILL.
     abandoned: List[int] = field(default_factory=list)
-    #: True when there was more output than OUTPUT_LIMIT.
+    #: True if the output exceeded OUTPUT_LIMIT.
     cut: bool = False
 
 
@@ -415,8 +415,8 @@ def _start(
     directory: Optional[str],
     given: bytes,
 ) -> "subprocess.Popen[bytes]":
-    """A program in a session of its own, which ends itself after ``lifetime`` seconds."""
-    # A file without a name and no pipe: whoever does not read it holds nobody up.
+    """A program in a session of its own, which SIGALRM ends after ``lifetime`` seconds."""
+    # An unnamed file instead of a pipe: writing cannot block if the program does not read.
     with tempfile.TemporaryFile() if given else open(os.devnull, "rb") as standard_input:
         if given:
             standard_input.write(given)
@@ -441,12 +441,12 @@ def run(
     directory: Optional[str] = None,
     given: bytes = b"",
 ) -> Completed:
-    """Run a program with an argument list, no shell, and what is ``given`` on its standard input,
-    for at most ``seconds``.
+    """Run a program with an argument list (no shell) for at most ``seconds``; ``given`` is its
+    standard input.
 
-    When its time is up the process group gets SIGTERM, ``grace`` seconds, SIGKILL. Inside a `Child`
-    what the program left behind in other groups or sessions is ended too. Raises OSError when it
-    cannot be started.
+    After the deadline the process group gets SIGTERM, ``grace`` seconds, SIGKILL. Inside a `Child`,
+    descendants in other groups or sessions are ended too. Raises OSError if the program cannot be
+    started.
     """
     began = time.monotonic()
     own_child = _is_subreaper()
@@ -485,8 +485,8 @@ def run(
 
 
 def _die_in_time(seconds: float) -> None:
-    """SIGTERM when the parent dies; the kernel forgets that for a program with capabilities of its
-    own such as fping, but not the SIGALRM.
+    """Request SIGTERM on the parent's death, and SIGALRM: the kernel drops the former for programs
+    with capabilities such as fping.
     """
     _prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)
     signal.signal(signal.SIGALRM, signal.SIG_DFL)
@@ -503,9 +503,7 @@ def _is_subreaper() -> bool:
 
 
 def _end_descendants(known: int) -> List[int]:
-    """Kill every process whose parent is this one (orphans come to a subreaper); returns those that
-    would not go.
-    """
+    """Kill every child process, including adopted orphans; returns those that survive."""
     until = time.monotonic() + _KILL_WAIT
     while True:
         pids = [pid for pid in _children_of(os.getpid()) if pid != known]
@@ -526,7 +524,7 @@ def _children_of(parent: int) -> List[int]:
 
 
 class _Output:
-    """Standard output and error of a program, read without ever blocking and kept up to a limit."""
+    """Standard output and error of a program, read without blocking and kept up to a limit."""
 
     def __init__(self, process: "subprocess.Popen[bytes]") -> None:
         self._pipes = [pipe for pipe in (process.stdout, process.stderr) if pipe]
@@ -536,8 +534,8 @@ class _Output:
         self.cut = False
 
     def read_until(self, until: float, process: "subprocess.Popen[bytes]") -> bool:
-        """Read until the program has ended (True) or ``until`` (False); pipes a grandchild holds
-        open are not waited for.
+        """Read until the program ended (True) or until ``until`` (False). Does not wait for pipes
+        that a grandchild holds open.
         """
         ended_at: Optional[float] = None
         while True:

@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the program ``fping``: one process that pings many targets in turn, at a bounded
-rate.
+"""Run ``fping``: one process that pings many targets in turn at a bounded rate.
 
-What is read are the lines of ``fping -C n -q``, one for each target with every round trip, the same
-since fping 3. There is JSON too, but only since 5.5 and still in alpha: its schema may change
+The parser reads the lines of ``fping -C n -q``, one for each target with every round trip,
+unchanged since fping 3. fping's JSON exists only since 5.5 as alpha with an unstable schema
 (fping's CHANGELOG.md).
 """
 
@@ -21,21 +20,21 @@ from .programs import ErrorReading, ProgramReading
 from ...lenient import Unsigned
 from ...knowledge.network import PING_HEADERS
 
-#: Older ones have another program for IPv6, and count replies that come after the time limit.
+#: Older versions have a separate program for IPv6, and count replies after the time limit.
 LEAST = "4.0"
-#: From here on ``-i`` and ``-p`` take fractions; before, the digits after the point are dropped,
-#: and nothing paces any more.
+#: From this version on ``-i`` and ``-p`` accept fractions; older versions drop the fraction, and
+#: pacing fails.
 _FRACTIONS = (4, 2)
 
 #: Seconds after which a ping counts as lost. Far beyond any round trip within a cluster.
 TIMEOUT = 1.0
-#: Bytes of data a ping can carry: fping 5.1 takes no more (5.3 allows 65507).
+#: Maximum data bytes of a ping: the limit of fping 5.1 (5.3 allows 65507).
 _LARGEST = 65488
 
 _LINE = re.compile(r"(\S+)\s* :((?: (?:\d+(?:\.\d+)?|-))*)\s*$")
-#: Any own address, by IP version. fping 5.1 binds only when it is given one, and without that takes
-#: no answer on the sockets of those who may not open raw ones: it would find all pings lost
-#: (fping's issue 248).
+#: The wildcard source address by IP version. fping 5.1 binds only if given a source address;
+#: without binding, unprivileged sockets receive no answer and all pings look lost (fping's issue
+#: 248).
 _ANY = {4: "0.0.0.0", 6: "::"}
 _PERMISSION = (
     "must run as root",
@@ -47,27 +46,27 @@ _PERMISSION = (
 
 
 class PingReading(TypedDict, total=False):
-    """Pings of a size to a target."""
+    """Pings of one size to one target."""
 
     sent: Unsigned
     received: Unsigned
-    #: Milliseconds; None where there are too few answers.
+    #: Milliseconds; None if there are too few replies.
     p50_ms: Optional[float]
     p99_ms: Optional[float]
     jitter_ms: Optional[float]
-    #: Bytes of data; only of the large pings.
+    #: Data bytes; only for large pings.
     size: int
     error: Optional[ErrorReading]
 
 
 class PingAnswers(TypedDict):
-    #: By address, without those of which nothing understandable was said.
+    #: By address; targets without valid output are missing.
     targets: Dict[str, PingReading]
     error: Optional[ErrorReading]
 
 
 def find() -> ProgramReading:
-    """The path and version of fping, or why there is none."""
+    """The path and version of fping, or why fping is unusable."""
     found = programs.find("fping", LEAST)
     found.pop("told", None)
     return found
@@ -78,12 +77,12 @@ def family_of(address: str) -> int:
 
 
 def big_size(mtu: int, family: int) -> int:
-    """Bytes of data with which a ping fills a packet of the MTU."""
+    """Data bytes that fill a packet of the MTU."""
     return max(0, min(mtu - PING_HEADERS[family], _LARGEST))
 
 
 def duration(targets: int, count: int, period_ms: float, interval_ms: float) -> float:
-    """Seconds that a run takes at most, when nothing holds it up."""
+    """Maximum seconds of a run without delays."""
     return count * max(period_ms, targets * interval_ms) / 1000 + TIMEOUT
 
 
@@ -98,12 +97,12 @@ def argv(
     family: Optional[int] = None,
     dont_fragment: bool = False,
 ) -> List[str]:
-    """``count`` pings to each target (addresses), one target every ``interval_ms``, the same one
-    again after ``period_ms``.
+    """Send ``count`` pings to each target address, one target every ``interval_ms``, the same
+    target again after ``period_ms``.
 
-    ``dont_fragment`` sets IPv4's flag. In IPv6 nobody but the sender fragments; it does so once it
-    was told that a router has a smaller MTU, so that then only the first of several big pings is
-    lost. A switch that drops what is too big tells nobody, and all are.
+    ``dont_fragment`` sets the IPv4 flag. In IPv6 only the sender fragments; it does so once a
+    router reported a smaller MTU, so then only the first of several large pings is lost. A switch
+    that drops oversized packets reports nothing, and all are lost.
     """
     fractions = programs.numbers_of(program["version"]) >= _FRACTIONS
     period, interval = (
@@ -133,17 +132,16 @@ def argv(
 
 
 def parse(completed: Completed, targets: Sequence[str], count: int) -> PingAnswers:
-    """What fping printed of each target.
+    """Parse fping's output for each target.
 
-    Percentiles are by nearest rank.
-    Jitter is the mean difference between consecutive round trips (the idea of RFC 3550, without its
-    smoothing). What cannot be told of so few replies is None.
+    Percentiles are nearest rank. Jitter is the mean difference between consecutive round trips (RFC
+    3550 without smoothing). Values that need more replies are None.
     """
     found: PingAnswers = {"targets": {}, "error": _trouble(completed)}
     if found["error"]:
         return found
     seen: Dict[str, List[str]] = {}
-    # A line without its end may lack some of its figures.
+    # A line without a line end may lack some figures.
     for line in completed.stderr.split("\n")[:-1]:
         matched = _LINE.match(line)
         if matched:
@@ -162,8 +160,8 @@ def parse(completed: Completed, targets: Sequence[str], count: int) -> PingAnswe
 
 
 def _trouble(completed: Completed) -> Optional[ErrorReading]:
-    """What kept fping from pinging, None when it did. Its exit status is 0 or 1 when it did, 2 when
-    it passed over targets, 3 and 4 otherwise (fping(8)).
+    """Why fping failed to ping; None if it pinged. Its exit status is 0 or 1 then, 2 if it skipped
+    targets, 3 and 4 otherwise (fping(8)).
     """
     words = completed.stderr.strip()
     if completed.timed_out or completed.returncode is None:
@@ -181,8 +179,7 @@ def _trouble(completed: Completed) -> Optional[ErrorReading]:
     if completed.returncode == 3:
         return programs.error("too_old", f"fping does not take these options: {words[:200]}")
     if completed.returncode > 2:
-        # Before 5.2 -q keeps fping from saying that it may not open a raw socket, of all reasons
-        # the most likely.
+        # Before 5.2, -q suppresses the error about raw sockets, the most likely reason.
         hint = (
             words[:200]
             or "it did not say why; it may lack the right to send pings: run with become"

@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the kernel's files: PCI devices, their links and NUMA nodes, processes, CPU model,
-boot id.
+"""Read the kernel's files: PCI devices, their links and NUMA nodes, processes, CPU model, boot id.
 
-Everything is read below one root, so that a check in a container can look at a host mounted
-elsewhere. What cannot be read is None or empty, never an exception.
+All paths are below one root, so that a check in a container can read a host mounted elsewhere.
+Unreadable values are None or empty, never an exception.
 """
 
 from __future__ import annotations
@@ -16,15 +15,15 @@ from ...lenient import Unsigned
 from ...model import normalise_pci
 
 NVIDIA_VENDOR = "0x10de"
-#: PCI base class of NVSwitches: another kind of bridge.
+#: PCI base class of NVSwitches: "other bridge".
 NVSWITCH_CLASS = "0x0680"
 #: PCI base classes of GPUs: VGA controller and 3D controller.
 GPU_CLASSES = ("0x0300", "0x0302")
 
 
 class Process(NamedTuple):
-    """A process as ``/proc/<pid>/stat`` tells: its name, its state (one letter, see proc(5)) and
-    its parent's number.
+    """A process from ``/proc/<pid>/stat``: its name, its state (one letter, see proc(5)) and its
+    parent's process id.
     """
 
     name: str
@@ -60,7 +59,7 @@ class Host:
         return os.path.join(self.root, *parts)
 
     def text(self, *parts: str) -> Optional[str]:
-        """The stripped text of a small file, None when it cannot be read."""
+        """The stripped text of a small file; None if it cannot be read."""
         try:
             with open(self.path(*parts), encoding="utf-8", errors="replace") as handle:
                 return handle.read().strip()
@@ -68,17 +67,17 @@ class Host:
             return None
 
     def names(self, *parts: str) -> Optional[List[str]]:
-        """The sorted names in a directory, None when it cannot be listed."""
+        """The sorted names in a directory; None if it cannot be listed."""
         try:
             return sorted(os.listdir(self.path(*parts)))
         except OSError:
             return None
 
     def pci_gpus(self) -> Optional[List[PciGpu]]:
-        """NVIDIA GPUs on the PCI bus; None where there is no PCI to read.
+        """NVIDIA GPUs on the PCI bus; None if the bus cannot be read.
 
-        A virtual function that a GPU of this host lends to virtual machines (it has a
-        ``physfn``, Linux PCI SR-IOV documentation) is none of the host's own GPUs.
+        Virtual functions that a GPU of this host provides to virtual machines (they have a
+        ``physfn``, Linux PCI SR-IOV documentation) are not the host's own GPUs.
         """
         names = self.names("sys/bus/pci/devices")
         if names is None:
@@ -97,7 +96,7 @@ class Host:
         return found
 
     def nvswitches(self) -> List[str]:
-        """PCI addresses of NVIDIA's NVSwitches; none where there is no PCI to read."""
+        """PCI addresses of NVSwitches; empty if the bus cannot be read."""
         devices = "sys/bus/pci/devices"
         found = [
             name
@@ -111,13 +110,13 @@ class Host:
         ]
 
     def driver_gpus(self) -> Optional[List[str]]:
-        """PCI addresses the NVIDIA kernel driver has adopted; None when the driver is not loaded."""
+        """PCI addresses bound to the NVIDIA kernel driver; None if the driver is not loaded."""
         names = self.names("proc/driver/nvidia/gpus")
         return None if names is None else [normalise_pci(name) for name in names]
 
     def pci_link(self, bus_id: str) -> PciLink:
-        """The link of a device as sysfs shows it. A NUMA node of -1 means that the firmware does not
-        say: None.
+        """The link of a device in sysfs. NUMA node -1 means that the firmware does not report it:
+        None.
         """
         base = "sys/bus/pci/devices/" + sysfs_name(bus_id)
         node = whole_number(self.text(base, "numa_node"))
@@ -138,12 +137,9 @@ class Host:
         return leading_number(self.text("proc/uptime"))
 
     def cpu_model(self) -> Optional[str]:
-        """The name of the first CPU's model; None on machines whose kernel does not tell it, such
-        as Arm's.
-        """
+        """The model name of the first CPU; None if the kernel does not report it, as on Arm."""
         try:
-            # Only the first CPU's lines are read: the kernel asks each CPU for its clock when its
-            # turn comes.
+            # Read only the first CPU's lines: for each further CPU the kernel queries its clock.
             with open(self.path("proc/cpuinfo"), "rb") as handle:
                 lines = handle.read(2048).decode("utf-8", "replace").splitlines()
         except OSError:
@@ -156,10 +152,10 @@ class Host:
         return names[0] or None if names else None
 
     def processes(self) -> Dict[int, Process]:
-        """Every process by its number."""
+        """All processes by process id."""
         found = {}
         for name in self.names("proc") or []:
-            # The name stands in parentheses and may itself contain some.
+            # The name is in parentheses and may contain parentheses.
             head, _paren, tail = (
                 self.text("proc", name, "stat") or "" if name.isdecimal() else ""
             ).rpartition(")")
@@ -172,7 +168,7 @@ class Host:
         return self.text("proc", str(pid), "comm")
 
     def link(self, *parts: str) -> Optional[str]:
-        """The last part of where a symbolic link leads, None when there is none."""
+        """The last component of a symbolic link's target; None if there is no link."""
         try:
             return os.path.basename(os.readlink(self.path(*parts)))
         except OSError:
@@ -180,9 +176,7 @@ class Host:
 
 
 def cpus_in(cpulist: str) -> Set[int]:
-    """The CPU numbers in a kernel list such as ``0-3,8``; what is not a number or a range is passed
-    over.
-    """
+    """The CPU numbers in a kernel list such as ``0-3,8``; invalid items are ignored."""
     cpus: Set[int] = set()
     for part in cpulist.split(","):
         first, _dash, last = part.strip().partition("-")
@@ -192,13 +186,13 @@ def cpus_in(cpulist: str) -> Set[int]:
 
 
 def sysfs_name(bus_id: str) -> str:
-    """sysfs spells the domain with four digits (more only when it needs them) and in lower case."""
+    """The sysfs spelling of a PCI address: lower case, domain of four digits (more only if needed)."""
     domain, _colon, rest = normalise_pci(bus_id).partition(":")
     return f"{int(domain, 16):04x}:{rest.lower()}"
 
 
 def whole_number(text: Optional[str]) -> Optional[int]:
-    """A file's text as a whole number; None when it is none."""
+    """A file's text as an integer; None if it is not one."""
     try:
         return int(text or "")
     except ValueError:

@@ -1,15 +1,15 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""References to images: registry, repository, and tag or digest. Pure."""
+"""Image references: registry, repository, and tag or digest. Pure."""
 
 from __future__ import annotations
 
 import re
 from typing import NamedTuple
 
-#: A registry's name is told from the first part of a repository's by a dot, a port, or being
-#: localhost: what Docker's reference grammar does, which containerd, CRI-O and Podman have from
-#: there (module reference of the Distribution project).
+#: The first part is a registry name if it contains a dot or a port, or is localhost: Docker's
+#: reference grammar, which containerd, CRI-O and Podman share (module reference of the Distribution
+#: project).
 _REFERENCE = re.compile(
     r"^(?P<registry>(?P<host>\[[0-9A-Fa-f:.]+\]|[A-Za-z0-9](?:[A-Za-z0-9.-]*[A-Za-z0-9])?)"
     r"(?::(?P<port>[0-9]{1,5}))?)/"
@@ -20,8 +20,8 @@ _REFERENCE = re.compile(
 
 
 class Reference(NamedTuple):
-    """``registry`` is the host with its port where it has one; ``tag`` is ``latest`` where neither
-    tag nor digest is given, as everywhere.
+    """An image reference. ``registry`` is host and optional port; ``tag`` is ``latest`` if neither
+    tag nor digest is given.
     """
 
     text: str
@@ -33,7 +33,7 @@ class Reference(NamedTuple):
 
 
 def reference_of(text: object) -> Reference:
-    """Read a full reference; raises ValueError that says what is accepted."""
+    """Parse a full reference; raises ValueError with what is accepted."""
     accepted = "give it in full, as registry.example.com:5000/team/image:tag or …@sha256:…"
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is invalid; {accepted}")

@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to a host's network: its interfaces, and who listens.
+"""A host's network: its interfaces and its listening ports.
 
-Addresses and links are those of the network namespace we are in, by iproute2's JSON; speeds are the
-driver's, by sysfs.
+Addresses and links are those of the current network namespace, from iproute2's JSON; speeds are the
+driver's, from sysfs.
 """
 
 from __future__ import annotations
@@ -19,11 +19,10 @@ from .host import Host
 from .programs import ErrorReading
 from ...lenient import decode, mappings_in
 
-#: Seconds `ip` may take; it answers from the kernel's memory.
+#: Deadline of `ip` in seconds; it answers from kernel memory.
 _SECONDS = 5.0
 _FAMILIES = {"inet": 4, "inet6": 6}
-#: Marks of an address that is not to be used (yet, or any more), or that changes by itself
-#: (ip-address(8)).
+#: Flags of an address that is not usable (yet, or any more) or that is temporary (ip-address(8)).
 _UNSETTLED = ("tentative", "dadfailed", "deprecated", "temporary")
 _LISTEN = "0A"
 
@@ -37,21 +36,21 @@ class InterfaceAddress(TypedDict):
 
 class NetworkInterface(TypedDict):
     name: str
-    #: iproute2's: ``bond``, ``vlan``, ``veth``; empty for a device.
+    #: iproute2's kind: ``bond``, ``vlan``, ``veth``; empty for a physical device.
     kind: str
     up: bool
     carrier: Optional[bool]
     mtu: int
     #: bits/s
     speed: Optional[float]
-    #: Those of global scope.
+    #: Addresses of global scope.
     addresses: List[InterfaceAddress]
     default_route: bool
 
 
 class HostNetwork(TypedDict, total=False):
     interfaces: List[NetworkInterface]
-    #: Why the interfaces could not be read: the list is empty then.
+    #: Why the interfaces could not be read; the list is then empty.
     error: ErrorReading
 
 
@@ -110,14 +109,12 @@ def look(host: Host) -> HostNetwork:
 
 
 def interfaces(host: Host) -> List[NetworkInterface]:
-    """The interfaces of `look`; none when they could not be read."""
+    """The interfaces of `look`; empty if they could not be read."""
     return look(host)["interfaces"]
 
 
 def source_address(address: str) -> Optional[str]:
-    """The own address from which packets to ``address`` leave, None when there is no route. Nothing
-    is sent.
-    """
+    """The source address of packets to ``address``; None without a route. Sends nothing."""
     family = socket.AF_INET6 if ":" in address else socket.AF_INET
     try:
         with socket.socket(family, socket.SOCK_DGRAM) as probe:
@@ -128,12 +125,12 @@ def source_address(address: str) -> Optional[str]:
 
 
 def listening(host: Host) -> Set[int]:
-    """TCP ports that somebody listens on, at whatever address."""
+    """TCP ports with a listener at any address."""
     return {port for _address, port in _listeners(host)}
 
 
 def port_listens(address: str, port: int, host: Optional[Host] = None) -> bool:
-    """Whether somebody listens on the TCP port at the address, or at all addresses."""
+    """True if a process listens on the TCP port at the address, or at all addresses."""
     wildcards = (b"\0" * 4, b"\0" * 16)
     wanted = socket.inet_pton(socket.AF_INET6 if ":" in address else socket.AF_INET, address)
     return any(
@@ -157,7 +154,7 @@ def _listeners(host: Host) -> List[Tuple[bytes, int]]:
 
 
 def _ip(*arguments: str) -> Tuple[List[Any], Optional[ErrorReading]]:
-    """The list that ``ip`` printed, and why it printed none."""
+    """The list that ``ip`` printed, and an error if it printed none."""
     program = programs.path_of("ip")
     if not program:
         return [], programs.error("missing", "ip is not installed (package iproute2)")
@@ -195,18 +192,18 @@ def _interface(host: Host, link: _Link, gateways: Set[str]) -> NetworkInterface:
 
 
 def _carrier(flags: List[str]) -> Optional[bool]:
-    """From the flags, which are of our namespace, as sysfs need not be. An interface that is down
-    has no carrier to speak of.
+    """The carrier, from the flags of our namespace (sysfs may show another namespace). An interface
+    that is down has no carrier.
     """
     return True if "LOWER_UP" in flags else False if "NO-CARRIER" in flags else None
 
 
 def _speed(host: Host, link: _Link) -> Optional[float]:
-    """bits/s; sysfs has Mbit/s, -1 (or that as an unsigned number) for not known, and an error
-    where there is no such thing.
+    """Link speed in bits/s. sysfs has Mbit/s; -1 (also as unsigned number) or an error mean
+    unknown.
     """
     base = "sys/class/net/" + link["ifname"]
-    # A sysfs of another network namespace may have an interface of this name too.
+    # The sysfs of another network namespace may have an interface of this name too.
     if host.text(base, "address") != link.get("address"):
         return None
     text = host.text(base, "speed") or ""

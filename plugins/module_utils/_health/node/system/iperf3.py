@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the program ``iperf3``: which one there is, how it is called, and what it said.
+"""Run ``iperf3``: find the program, build its command line, and parse its output.
 
-What each version takes is in iperf3's release notes (RELNOTES.md). Its exit status tells nothing:
-before 3.14 a client that prints JSON ends with 0 whatever happened. What counts is the document,
-and that only when it is whole and says what it must.
+The options of each version are from iperf3's release notes (RELNOTES.md). The exit status is not
+used: before 3.14 a client that prints JSON always exits with 0. Only a complete and valid document
+counts.
 """
 
 from __future__ import annotations
@@ -17,25 +17,25 @@ from .bounded import Completed
 from .programs import ErrorReading, ProgramReading
 from ...lenient import Unsigned, decode, number
 
-#: The oldest version that is used: 3.1 settled the document and the server that survives a client's
-#: death.
+#: Oldest supported version: 3.1 introduced the final document format and the server that survives a
+#: client's death.
 LEAST = "3.1"
-#: Versions from which on an option is there, and works.
+#: Versions from which an option exists and works.
 _CONNECT_TIMEOUT = (3, 2)
-#: 3.10 has it, but not for TCP.
+#: 3.10 has the option, but not for TCP.
 _BIND_DEVICE = (3, 11)
-#: Features as ``iperf3 -v`` lists them ("Optional features available: ..."); an option of one that
-#: was left out at build is refused.
+#: Features as ``iperf3 -v`` lists them ("Optional features available: ..."). iperf3 refuses options
+#: of features that were disabled at build time.
 _FEATURES = {"zerocopy": "sendfile / zerocopy", "bind_device": "bind to device"}
 
-#: No path is faster than this (bits/s); a figure above it is none.
+#: Maximum plausible rate in bits/s; a higher figure is invalid.
 _ABSURD = 1e13
-#: How far the rate may be from bytes over seconds: iperf3 prints the receiver's bytes of a stream
-#: with the sender's time.
+#: Tolerance between the rate and bytes over seconds: iperf3 combines the receiver's bytes with the
+#: sender's time.
 _TOLERANCE = 0.02
 
-#: Reason -> words of iperf3 (iperf_error.c) or of the C library's strerror, in lower case; the
-#: first that fits counts.
+#: Reason -> texts of iperf3 (iperf_error.c) or of the C library's strerror, in lower case; the
+#: first match counts.
 _REASONS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     ("busy", ("server is busy running a test",)),
     (
@@ -75,10 +75,10 @@ _REASONS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
 
 
 class LegReading(TypedDict, total=False):
-    """One direction. The rate is the receiver's, over all streams."""
+    """One direction. The rate is the receiver's, summed over all streams."""
 
     bits_per_second: float
-    #: None where iperf3 does not tell it, as the CPU times.
+    #: None if iperf3 does not report it; so are the CPU times.
     retransmits: Optional[Unsigned]
     seconds: float
     cpu_local_percent: Optional[float]
@@ -117,7 +117,7 @@ class _End(TypedDict, total=False):
 
 
 class _Document(TypedDict, total=False):
-    """What iperf3 prints."""
+    """iperf3's JSON document."""
 
     start: _Start
     end: _End
@@ -125,8 +125,8 @@ class _Document(TypedDict, total=False):
 
 
 def find() -> ProgramReading:
-    """The path, version and features of iperf3, or why there is none. ``features``: None when it does
-    not tell them.
+    """The path, version and features of iperf3, or why iperf3 is unusable. ``features``: None if
+    iperf3 does not list them.
     """
     found = programs.find("iperf3", LEAST)
     if "error" in found:
@@ -156,11 +156,11 @@ def client_argv(
     interface: Optional[str] = None,
     connect_seconds: float = 2.0,
 ) -> List[str]:
-    """A client of ``program`` (see `find`); ``reverse``: the server sends. iperf3 counts whole
-    seconds: fractions are cut off, 1 is the least.
+    """The command line of a client of ``program`` (see `find`); ``reverse``: the server sends.
+    iperf3 takes whole seconds: fractions are cut off, minimum 1.
 
-    ``bind`` is the own address, ``interface`` the device it must leave by, where the version can be
-    told that.
+    ``bind`` is the source address, ``interface`` the outgoing device if the version supports that
+    option.
     """
     version = programs.numbers_of(program["version"])
     argv = [
@@ -188,7 +188,7 @@ def client_argv(
 def server_argv(
     program: ProgramReading, address: Optional[str], interface: Optional[str], port: int
 ) -> List[str]:
-    """A server that serves one client after the other until it is ended."""
+    """The command line of a server that serves clients one after the other until it is ended."""
     return [program["path"], "-s", "-p", str(port), "-J"] + _binding(program, address, interface)
 
 
@@ -204,7 +204,7 @@ def _binding(
 
 
 def parse_client(completed: Completed, reverse: bool) -> LegReading:
-    """The figures of one direction, or why there are none."""
+    """The figures of one direction, or the reason why there are none."""
     document, trouble = _document_of(completed)
     if trouble:
         return {"error": trouble}
@@ -238,7 +238,7 @@ def _not_understood(message: str) -> LegReading:
 
 
 def parse_server(completed: Completed) -> Optional[ErrorReading]:
-    """Why a server ended by itself; None for one that served until it was ended."""
+    """Why a server ended by itself; None if it served until it was ended."""
     if completed.timed_out:
         return None
     _document, trouble = _document_of(completed)
@@ -246,9 +246,7 @@ def parse_server(completed: Completed) -> Optional[ErrorReading]:
 
 
 def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading]]:
-    """The document a program printed, and why it is not the one whole document of a program that
-    had its time and met no error.
-    """
+    """The printed document, and the reason if it is incomplete, or the program failed or timed out."""
     trouble = None
     if completed.timed_out or completed.returncode is None:
         trouble = programs.error(
@@ -259,7 +257,7 @@ def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading
     elif completed.cut:
         trouble = programs.error("truncated", "iperf3 printed more than is kept")
     elif not completed.stdout.strip():
-        # The options it does not know are all that iperf3 tells elsewhere.
+        # iperf3 reports only unsupported options outside of the document.
         words = completed.stderr.strip().splitlines()
         trouble = (
             _failed(words[0])
@@ -273,8 +271,8 @@ def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading
 
 
 def _whole_document(text: str) -> Tuple[_Document, Optional[ErrorReading]]:
-    """The only JSON object in the text, with lines of something else (warnings of a loader, of a
-    login script) at most before and after it.
+    """The only JSON object in the text; other lines (warnings of a loader or login script) may be
+    before and after it.
     """
     lines = text.splitlines(keepends=True)
     first = next((number for number, line in enumerate(lines) if line.startswith("{")), None)
@@ -301,7 +299,7 @@ def _refuse(constant: str) -> Any:
 
 
 def _is_open(text: str) -> bool:
-    """Whether the object that the text begins with is never closed."""
+    """True if the text begins with an object that is never closed."""
     depth, quoted, escaped = 0, False, False
     for letter in text:
         if quoted:
@@ -316,7 +314,7 @@ def _is_open(text: str) -> bool:
 
 
 def _failed(words: Any) -> ErrorReading:
-    """iperf3's own words for what went wrong, sorted."""
+    """The reason for iperf3's error message."""
     message = str(words).strip()[:300]
     for prefix in ("iperf3: ", "error - "):
         message = message[len(prefix) :] if message.startswith(prefix) else message

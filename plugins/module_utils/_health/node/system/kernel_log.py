@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the kernel's log: /dev/kmsg, or where that cannot be read the journal. Dates are
-never parsed: a record has its number and its time since boot.
+"""Read the kernel log: /dev/kmsg, or the journal if that is not readable. Dates are never parsed: a
+record has its number and its time since boot.
 
 Format of records: the kernel's Documentation/ABI/testing/dev-kmsg.
 """
@@ -18,20 +18,19 @@ from typing import Any, Callable, Dict, Iterator, List, NamedTuple, Optional
 
 from .host import Host
 
-#: Bytes of one read: a record of the kernel is shorter (CONSOLE_EXT_LOG_MAX, 8 KiB).
+#: Bytes of one read; kernel records are shorter (CONSOLE_EXT_LOG_MAX, 8 KiB).
 _RECORD = 16384
-#: Bytes and seconds after which reading ends, for a log that grows faster than it is read.
+#: Maximum bytes and seconds of reading, for a log that grows faster than it is read.
 _MOST_BYTES, _MOST_SECONDS = 64 * 1024 * 1024, 5.0
-#: Seconds and entries of the journal: as many as the 8 MiB of output that are kept of a program can
-#: hold.
+#: Seconds and entries of the journal: as many entries as fit into the 8 MiB of kept program output.
 _JOURNAL_SECONDS, _JOURNAL_ENTRIES = 5.0, 15000
 
 _HEADER = re.compile(r"^(\d+),(\d+),(\d+),([^;]*);(.*)$", re.DOTALL)
 
 
 class Record(NamedTuple):
-    """A message of the kernel. ``usec`` are microseconds since boot; ``seq`` counts all records
-    since boot and is None in the journal.
+    """A kernel message. ``usec`` is microseconds since boot; ``seq`` counts all records since boot
+    and is None in the journal.
     """
 
     seq: Optional[int]
@@ -41,11 +40,11 @@ class Record(NamedTuple):
 
 
 class Log(NamedTuple):
-    """What was read. ``overwritten`` says that the kernel had dropped the oldest records of this
-    boot by then; ``error`` why nothing was read.
+    """The log that was read. ``overwritten``: the kernel had dropped the oldest records of this
+    boot; ``error``: why nothing was read.
     """
 
-    #: ``kmsg`` or ``journal``; None where neither could be read.
+    #: ``kmsg`` or ``journal``; None if neither could be read.
     source: Optional[str]
     records: List[Record]
     first_seq: Optional[int] = None
@@ -55,7 +54,7 @@ class Log(NamedTuple):
     error: Optional[str] = None
 
     def to_dict(self) -> Dict[str, Any]:
-        """All but the records."""
+        """All fields but the records."""
         return {
             name: getattr(self, name)
             for name in ("source", "first_seq", "last_seq", "first_usec", "overwritten", "error")
@@ -63,15 +62,15 @@ class Log(NamedTuple):
 
 
 class Reader:
-    """/dev/kmsg held open: `records` gives what came since the last time, at first all that is
-    kept. Raises OSError where it cannot be opened.
+    """An open /dev/kmsg: `records` returns the records since the last call, at first all that the
+    kernel keeps. Raises OSError if it cannot be opened.
     """
 
     def __init__(self, host: Host) -> None:
         self._descriptor = os.open(
             host.path("dev/kmsg"), os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC
         )
-        #: Whether the kernel has dropped records that were not read yet.
+        #: True if the kernel dropped records before they were read.
         self.overwritten = False
         self._open: Optional[Record] = None
 
@@ -79,7 +78,7 @@ class Reader:
         os.close(self._descriptor)
 
     def skip(self) -> None:
-        """Pass over all that is there now."""
+        """Skip all current records."""
         os.lseek(self._descriptor, 0, os.SEEK_END)
 
     def records(self) -> Iterator[Record]:
@@ -92,7 +91,7 @@ class Reader:
             except BlockingIOError:
                 break
             except OSError as error:
-                # The next read goes on with the oldest record that is left.
+                # The next read continues with the oldest record that is left.
                 if error.errno != errno.EPIPE:
                     raise
                 self.overwritten = True
@@ -100,7 +99,7 @@ class Reader:
             if not data:
                 break
             left -= len(data)
-            # The device gives a record at a time, a file whatever there is.
+            # The device returns one record at a time, a file any amount.
             *lines, rest = (rest + data).split(b"\n")
             for line in lines:
                 yield from self._finished(line)
@@ -108,8 +107,8 @@ class Reader:
         yield from self._finished(b"")
 
     def _finished(self, line: bytes) -> Iterator[Record]:
-        """The record that a line ends. Lines that begin with a space belong to the record before
-        them.
+        """The record that a line completes. Lines that begin with a space belong to the previous
+        record.
         """
         if line[:1] == b" ":
             if self._open:
@@ -133,7 +132,7 @@ class Reader:
 
 
 def _unescaped(text: str) -> str:
-    r"""What is not printable, and the backslash, stand there as ``\xNN``, one for each byte."""
+    r"""Decode ``\xNN``, which stands for each byte of unprintable text and of the backslash."""
     if "\\x" not in text:
         return text
     plain = re.sub(
@@ -147,7 +146,7 @@ def _unescaped(text: str) -> str:
 def read(
     host: Host, run: Callable[..., Any], wanted: Callable[[str], bool] = lambda text: True
 ) -> Log:
-    """The log of this boot, its records as far as their text is ``wanted``. ``run(argv, seconds)``
+    """The log of this boot, limited to records whose text is ``wanted``. ``run(argv, seconds)``
     runs a program (`check.Probe.run`).
     """
     log = _from_kmsg(host, wanted)
@@ -176,7 +175,7 @@ def _from_kmsg(host: Host, wanted: Callable[[str], bool]) -> Log:
     finally:
         reader.close()
     if first is None or last is None:
-        # Containers get /dev/null in its place.
+        # Containers have /dev/null in place of /dev/kmsg.
         return Log(None, [], error=f"{path} holds no record")
     return Log(
         "kmsg", records, first.seq, last.seq, first.usec, reader.overwritten or bool(first.seq)
@@ -231,10 +230,10 @@ def _from_journal(host: Host, run: Callable[..., Any], wanted: Callable[[str], b
 def _journal_record(line: str) -> Optional[Record]:
     try:
         entry = json.loads(line)
-        # The kernel's own time; the journal's is that of its receipt.
+        # The kernel's own time; the journal's own time is the time of receipt.
         usec = int(entry.get("_SOURCE_MONOTONIC_TIMESTAMP") or entry["__MONOTONIC_TIMESTAMP"])
         message = entry["MESSAGE"]
-        # A list of bytes where the text is not UTF-8.
+        # The journal writes text that is not UTF-8 as a list of bytes.
         text = (
             bytes(message).decode("utf-8", "replace") if isinstance(message, list) else str(message)
         )

@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to NFS: what is mounted, whether a server answers a call that does nothing, and whether
-a mount point does.
+"""NFS: list mounts, call a server's NULL procedure, and test a mount point.
 
 The call is procedure 0 (NULL) of program 100003 over TCP: RFC 5531 (ONC RPC version 2), RFC 4506
-(XDR), RFC 1813 and RFC 7530 (every version of NFS has it, and asks nobody who they are for it).
+(XDR), RFC 1813 and RFC 7530 (every NFS version has it, without authentication).
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from .bounded import ReportPipe
 from .host import Host
 
 PROGRAM, PORT = 100003, 2049
-#: Versions asked for, the newest first: a server tells with its refusal which it has.
+#: Versions to try, newest first: a refusal names the versions that the server supports.
 VERSIONS = (4, 3)
 TYPES = ("nfs", "nfs4")
 
@@ -36,18 +35,18 @@ _STATES = {
     4: "garbage_arguments",
     5: "system_error",
 }
-#: Bytes of a reply: an accepted one has 24 and its verifier at most 400.
+#: Maximum bytes of a reply: an accepted one has 24, and its verifier at most 400.
 _MOST_BYTES = 4096
-#: Any number will do; the reply has it too.
+#: Any number; the reply repeats it.
 _TRANSACTION = 0x6770750A
 
 
 class NotUnderstood(Exception):
-    """An answer that is none of an RPC server."""
+    """An answer that is not from an RPC server."""
 
 
 class NfsMount(TypedDict, total=False):
-    """An NFS file system that is mounted; its path is the host's."""
+    """A mounted NFS file system; its path is the host's."""
 
     path: str
     source: str
@@ -59,8 +58,8 @@ class NfsMount(TypedDict, total=False):
 
 
 def mounts(host: Host) -> List[NfsMount]:
-    """NFS file systems that are mounted, of the host's first process where its table can be read,
-    and else of ours.
+    """Mounted NFS file systems: of the host's first process if its mount table is readable, else of
+    this process.
     """
     text = host.text("proc/1/mounts")
     found: List[NfsMount] = []
@@ -72,7 +71,7 @@ def mounts(host: Host) -> List[NfsMount]:
         if len(fields) < 4 or fields[2] not in TYPES:
             continue
         source, path, kind, options = fields[:4]
-        # An address of IPv6 has colons of its own, and stands in brackets.
+        # An IPv6 address contains colons and is in brackets.
         server, _colon, export = (
             source.partition("]:") if source.startswith("[") else source.partition(":")
         )
@@ -94,8 +93,8 @@ def mounts(host: Host) -> List[NfsMount]:
 
 
 def ask(report: ReportPipe, server: str, port: int) -> None:
-    """Report the server's ``addresses``, and ``seconds`` until it answered the call with its
-    ``version``, or the ``trouble`` (``step``, ``kind``, words).
+    """Report the server's ``addresses``, and the ``seconds`` and ``version`` of its answer, or the
+    ``trouble`` (``step``, ``kind``, message).
     """
     step = "resolve"
     try:
@@ -131,7 +130,7 @@ def ask(report: ReportPipe, server: str, port: int) -> None:
 
 
 def _version(door: socket.socket) -> int:
-    """The version in which the server answered."""
+    """The NFS version of the server's answer."""
     said = ""
     for number, version in enumerate(VERSIONS):
         door.sendall(call_bytes(_TRANSACTION + number, version))
@@ -146,7 +145,7 @@ def _version(door: socket.socket) -> int:
 
 
 def call_bytes(transaction: int, version: int) -> bytes:
-    """A call of procedure 0 as one record: RPC version 2, and nobody (AUTH_NONE) with no verifier."""
+    """A call of procedure 0 as one record: RPC version 2 without credentials (AUTH_NONE)."""
     body = struct.pack(">6I", transaction, _CALL, 2, PROGRAM, version, 0) + struct.pack(
         ">4I", 0, 0, 0, 0
     )
@@ -154,9 +153,7 @@ def call_bytes(transaction: int, version: int) -> bytes:
 
 
 def _record(door: socket.socket) -> bytes:
-    """A record, whose fragments each have their length before them; the last one has the highest
-    bit set there.
-    """
+    """Read a record. Each fragment begins with its length; the highest bit marks the last fragment."""
     until = time.monotonic() + tcp.SECONDS
     record, last = b"", False
     while not last:
@@ -183,7 +180,7 @@ def _exactly(door: socket.socket, length: int, until: float) -> bytes:
 
 
 def reply_of(record: bytes, transaction: int) -> str:
-    """What a reply says, in a word of accept_stat or ``denied``; raises `NotUnderstood`."""
+    """The meaning of a reply: a word of accept_stat, or ``denied``; raises `NotUnderstood`."""
     try:
         own, kind, state = struct.unpack_from(">3I", record)
         if own != transaction or kind != _REPLY:
@@ -199,8 +196,8 @@ def reply_of(record: bytes, transaction: int) -> str:
 
 
 def look(report: ReportPipe, path: str) -> None:
-    """Report the ``size`` of the file system at the path, in bytes, which NFS asks its server for,
-    or the ``error`` in words with its ``errno``.
+    """Report the ``size`` in bytes of the file system at the path, which NFS requests from its
+    server, or the ``error`` with its ``errno``.
     """
     report.stage(f"looking at {path}")
     try:
@@ -212,8 +209,8 @@ def look(report: ReportPipe, path: str) -> None:
 
 
 def wanted(server: str, export: str, addresses: List[str], mount: NfsMount) -> bool:
-    """Whether a mount is of that export: its server may go by another name, and tells its address
-    in the option ``addr``.
+    """True if a mount is of that export. Its server may have another name; the option ``addr`` has
+    its address.
     """
     names = (mount.get("server"), mount.get("options", {}).get("addr"))
     return str(mount.get("export")).rstrip("/") == export.rstrip("/") and (

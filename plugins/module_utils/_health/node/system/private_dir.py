@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The directory for the lock and the mesh socket: no other user can enter it, so no other user can
-hold the lock or answer on the socket.
+"""The directory for the lock and the mesh socket. No other user can enter it, so no other user can
+take the lock or answer on the socket.
 
-Root's is ``/run/autopilot-gpu``. Any other user's is in the temporary directory, not in
-``/run/user``: that is removed at logout.
+Root uses ``/run/autopilot-gpu``. Other users use the temporary directory rather than ``/run/user``,
+which is removed at logout.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ from .host import Host
 
 NAME = "autopilot-gpu"
 _MODE = 0o700
-#: Errors by which a host's /run cannot be used, so that the container's own is.
+#: Errors that make a host's /run unusable; then the container's own /run is used.
 _NOT_USABLE = (errno.ENOENT, errno.EROFS, errno.EACCES, errno.EPERM)
 
 
 def open_directory(host: Host, create: bool = True) -> int:
-    """The descriptor of the directory. Raises OSError where it cannot be opened, and
-    PermissionError where its owner or mode is wrong.
+    """The descriptor of the directory. Raises OSError if it cannot be opened, and PermissionError
+    if its owner or mode is wrong.
     """
     error: OSError = FileNotFoundError()
     for path in _candidates(host):
@@ -42,7 +42,7 @@ def open_directory(host: Host, create: bool = True) -> int:
         if found.st_uid == os.geteuid() and stat.S_IMODE(found.st_mode) == _MODE:
             return descriptor
         os.close(descriptor)
-        # Another place would not keep those apart that use this one.
+        # Another directory would not exclude processes that use this one.
         raise PermissionError(
             f"{path} has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}, "
             f"expected owner {os.geteuid()} and mode {_MODE:04o}; remove it"
@@ -52,7 +52,7 @@ def open_directory(host: Host, create: bool = True) -> int:
 
 def _candidates(host: Host) -> List[str]:
     """Directories in order of preference: a container may have the host's /run read-only, and its
-    own besides.
+    own.
     """
     if os.geteuid() == 0:
         return list(dict.fromkeys([host.path("run", NAME), f"/run/{NAME}"]))
@@ -62,7 +62,7 @@ def _candidates(host: Host) -> List[str]:
 def _make(path: str) -> None:
     try:
         os.mkdir(path, _MODE)
-        # The caller's umask may have taken bits away.
+        # The caller's umask may have removed permission bits.
         os.chmod(path, _MODE)
     except FileExistsError:
         pass

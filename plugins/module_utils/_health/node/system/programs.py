@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Finding the programs that measure: where they are and which version they have, told as readings."""
+"""Find the measuring programs: their paths and versions, as readings."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from typing import Any, List, Optional, Tuple, TypedDict
 
 from .bounded import run
 
-#: Where programs are installed that the path of a login over SSH without a shell often lacks.
+#: Program directories that are often missing in the PATH of a non-login SSH session.
 _ALSO = ("/usr/local/sbin", "/usr/local/bin", "/usr/sbin", "/sbin")
-#: Seconds a program may take to tell its version.
+#: Deadline in seconds for a program's version.
 _SECONDS = 5.0
 
 
 class ErrorReading(TypedDict, total=False):
-    """Why a measurement gave no figure, as `error` has it; whatever is there counts."""
+    """Why a measurement has no figure, as built by `error`; any value counts."""
 
     reason: Any
     message: Any
@@ -27,11 +27,11 @@ class ErrorReading(TypedDict, total=False):
 class ProgramReading(TypedDict, total=False):
     path: str
     version: str
-    #: All that it printed when asked for its version.
+    #: The full output of the version command.
     told: str
-    #: What it was built with, of iperf3.
+    #: Build features of iperf3.
     features: Optional[List[str]]
-    #: Why the program is of no use, and the same as one word; whatever is there counts.
+    #: Why the program is unusable, and the same as one word; any value counts.
     error: Any
     reason: Any
 
@@ -41,21 +41,21 @@ def path_of(name: str) -> Optional[str]:
 
 
 def error(reason: str, message: str) -> ErrorReading:
-    """Why there is no reading: ``reason`` is one word for programs, ``message`` says it to people."""
+    """Build an error: ``reason`` is one word for programs, ``message`` is for people."""
     return {"reason": reason, "message": message}
 
 
 def numbers_of(version: str) -> Tuple[int, ...]:
-    """``3.10.1`` is (3, 10, 1); as text 3.9 would be newer than 3.10."""
+    """``3.10.1`` as (3, 10, 1); compared as text, 3.9 would be newer than 3.10."""
     return tuple(int(part) for part in version.split("."))
 
 
 def find(name: str, least: str) -> ProgramReading:
-    """``{"path", "version", "told"}``, or ``{"error": text, "reason": word}`` where it is missing,
-    older than ``least``, or does not tell.
+    """``{"path", "version", "told"}``, or ``{"error": text, "reason": word}`` if the program is
+    missing, older than ``least``, or prints no version.
 
-    ``told`` is all that it printed when asked for its version (``-v``, the same for iperf3 and
-    fping in all versions).
+    ``told`` is the full output of the version command (``-v`` for all versions of iperf3 and
+    fping).
     """
     path = path_of(name)
     if not path:

@@ -1,13 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to image registries: from a reference to the answer whether its manifest can be had from
-here, step by step.
+"""Image registries: test step by step whether this host can fetch an image's manifest.
 
-The steps are those of a container runtime: name, connection (by the proxy of the environment where
-there is one), TLS, ``GET /v2/``, a token, ``HEAD`` of the manifest (OCI Distribution Specification
-1.1; the token as the Distribution project's "Token Authentication Specification" has it). Nothing
-of an image is fetched. No step takes longer than `STEP` seconds, but for the resolver, which has no
-time limit: use it inside a `bounded.Child`.
+The steps are those of a container runtime: name, connection (through the environment's proxy if
+set), TLS, ``GET /v2/``, a token, ``HEAD`` of the manifest (OCI Distribution Specification 1.1; the
+token as in the Distribution project's "Token Authentication Specification"). No part of an image is
+fetched. Each step takes at most `STEP` seconds, except the resolver, which has no time limit: use
+inside a `bounded.Child`.
 """
 
 from __future__ import annotations
@@ -29,16 +28,15 @@ from .bounded import ReportPipe
 from .host import Host
 from .image_reference import Reference
 
-#: Seconds for each wait for what a server has to say. Container runtimes wait longer; a registry
-#: that needs more for a few bytes keeps no job from starting, and is not told from one that hangs:
-#: both are said to have been silent.
+#: Seconds to wait for each answer. Container runtimes wait longer; a registry that needs longer for
+#: a few bytes cannot be told from one that hangs, and both are reported as not answering.
 STEP = tcp.SECONDS
 _REDIRECTS = 3
-#: Bytes of an answer that are read: a token has some 2 kB.
+#: Maximum bytes of an answer; a token has some 2 kB.
 _MOST_BYTES = 1 << 20
 _MOST_WORDS = 200
 
-#: What a container runtime accepts as a manifest: of one platform and of several, by OCI and by
+#: Manifest types that container runtimes accept: single-platform and multi-platform, of OCI and
 #: Docker.
 MANIFESTS = ", ".join(
     (
@@ -48,17 +46,16 @@ MANIFESTS = ", ".join(
         "application/vnd.docker.distribution.manifest.v2+json",
     )
 )
-#: Where container runtimes keep the certificates of authorities that they trust for one registry:
-#: Docker, Podman and CRI-O, containerd.
+#: Directories of registry-specific CA certificates: Docker, Podman and CRI-O, containerd.
 _CERTIFICATES = ("etc/docker/certs.d", "etc/containers/certs.d", "etc/containerd/certs.d")
-#: OpenSSL's X509_V_ERR_*: what is wrong with a certificate whoever looks at it. Any other error may
-#: be one of what we know.
+#: OpenSSL's X509_V_ERR_* codes of certificates that are invalid for every client. Other errors may
+#: depend on this client's CA certificates.
 _WRONG = {9: "not_yet_valid", 10: "expired", 62: "wrong_name", 64: "wrong_name"}
 
 
 class Trouble(Exception):
-    """Where it ended: the ``step``, the ``kind`` of trouble, at which ``host``, in words, and the
-    HTTP ``status`` where there was one.
+    """Where the test ended: the ``step``, the ``kind`` of error, the ``host``, a message, and the
+    HTTP ``status`` if any.
     """
 
     def __init__(
@@ -84,13 +81,13 @@ class Trouble(Exception):
 
 
 class Access(NamedTuple):
-    """How the registries are reached. Files are paths on the host."""
+    """How to reach registries. Files are paths on the host."""
 
     username: Optional[str] = None
     password: Optional[str] = None
     auth_file: Optional[str] = None
     ca_file: Optional[str] = None
-    #: Whether plain HTTP and certificates of unknown authorities will do.
+    #: Whether plain HTTP and certificates of unknown CAs are accepted.
     insecure: Optional[bool] = False
 
 
@@ -101,10 +98,9 @@ class Answer(NamedTuple):
 
 
 def examine(report: ReportPipe, reference: Reference, access: Access, host: Host) -> None:
-    """Report what each step found, under its name: ``addresses``, ``proxy`` (None where none is
-    used), ``tls`` (``version``, ``expires`` in seconds since the epoch, ``verified``), ``plain``,
-    ``credentials`` (where they are from), ``digest``, ``seconds``; and ``trouble`` (see `Trouble`)
-    where it ended.
+    """Report the result of each step under its name: ``addresses``, ``proxy`` (or None), ``tls``
+    (``version``, ``expires`` in seconds since the epoch, ``verified``), ``plain``, ``credentials``
+    (their source), ``digest``, ``seconds``; and ``trouble`` (see `Trouble`) where the test ended.
     """
     began = time.monotonic()
     try:
@@ -135,14 +131,14 @@ class _Visit:
         path = f"/v2/{own.repository}/manifests/{quote(own.digest or own.tag, safe=':')}"
         answer = self._manifest(path, headers)
         if answer.status == 401 and not headers:
-            # Some ask nobody who they are before it comes to an image.
+            # Some registries authenticate only for image paths.
             answer = self._manifest(path, self._authorised(answer, credentials))
         if answer.status != 200:
             raise self._odd("manifest", answer)
         self._report.send("digest", answer.headers.get("Docker-Content-Digest"))
 
     def _first(self) -> Answer:
-        """``GET /v2/``, without TLS where that will do and the registry does not speak it."""
+        """``GET /v2/``; without TLS if that is accepted and the registry does not speak TLS."""
         try:
             return self._ask("api", "GET", self._url("/v2/"))
         except Trouble as trouble:
@@ -161,7 +157,7 @@ class _Visit:
     # ---- who we are ----
 
     def _credentials(self) -> Optional[Dict[str, str]]:
-        """``{"basic": user:password}`` or ``{"refresh": token}``; None for nobody."""
+        """``{"basic": user:password}`` or ``{"refresh": token}``; None for anonymous access."""
         own = self._access
         if own.username is not None:
             self._report.send("credentials", "username")
@@ -186,8 +182,8 @@ class _Visit:
         return found
 
     def _authorised(self, answer: Answer, credentials: Optional[Dict[str, str]]) -> Dict[str, str]:
-        """The header that the registry asked for; where nobody can be anybody, none, and its next
-        answer says so.
+        """The authorisation header that the registry requested; none for anonymous access, then the
+        next answer decides.
         """
         scheme, asked = challenge_of(answer.headers.get_all("WWW-Authenticate") or [])
         if scheme == "basic":
@@ -252,7 +248,7 @@ class _Visit:
             token = told.get("token") or told.get("access_token")
         except (ValueError, AttributeError):
             token = None
-        # What is no token must not become a header.
+        # An invalid token must not become a header.
         if not isinstance(token, str) or not re.match(r"^[\x21-\x7e]+$", token):
             raise Trouble("token", "broken", host, "the token service answered without a token")
         return token
@@ -267,9 +263,7 @@ class _Visit:
         headers: Optional[Dict[str, str]] = None,
         body: Optional[bytes] = None,
     ) -> Answer:
-        """The answer, after redirects: a header that says who we are goes to no other host. Raises
-        `Trouble`.
-        """
+        """The answer after redirects; credentials are not sent to another host. Raises `Trouble`."""
         headers = {"User-Agent": "autopilot.gpu", **(headers or {})}
         for _turn in range(_REDIRECTS + 1):
             self._report.send("step", step)
@@ -308,7 +302,7 @@ class _Visit:
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         proxy = proxy_for(host, parts.scheme)
         if proxy:
-            # The proxy answers for what the registry's name and address are.
+            # The proxy resolves the registry's name.
             door = self._connected(proxy.host, proxy.port)
             if secure:
                 self._tunnel(door, proxy, host, port)
@@ -371,7 +365,7 @@ class _Visit:
         try:
             door.sendall("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n")
             while b"\r\n\r\n" not in said and len(said) < 1 << 16 and time.monotonic() < until:
-                # One at a time, so that nothing is taken of what comes after it.
+                # One byte at a time, so that nothing after the header is consumed.
                 piece = door.recv(1)
                 if not piece:
                     break
@@ -419,7 +413,7 @@ class _Visit:
                 f"{host} does not speak TLS as we do: {error.reason or error}",
             ) from None
         except OSError as error:
-            # A server of plain HTTP may as well hang up.
+            # A plain HTTP server may also close the connection.
             raise Trouble(
                 "tls",
                 "no_tls",
@@ -437,7 +431,7 @@ class _Visit:
 
     def _context(self, host: str, port: int) -> ssl.SSLContext:
         context = ssl.create_default_context()
-        # Since 3.13 Python refuses certificates for details that container runtimes do not ask for.
+        # Since 3.13 Python rejects certificates for details that container runtimes do not check.
         context.verify_flags &= ~getattr(ssl, "VERIFY_X509_STRICT", 0)
         if self._access.insecure:
             context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
@@ -462,9 +456,7 @@ class _Visit:
         return context
 
     def _odd(self, step: str, answer: Answer, host: str = "") -> Trouble:
-        """What an answer says that is no success. Its words are the registry's (``errors``: code,
-        message).
-        """
+        """The error of an unsuccessful answer, in the registry's words (``errors``: code, message)."""
         words = f"answered {answer.status}"
         try:
             first = json.loads(answer.body)["errors"][0]
@@ -497,9 +489,8 @@ class Proxy(NamedTuple):
 
 
 def proxy_for(host: str, scheme: str) -> Optional[Proxy]:
-    """The proxy that the environment names for a host (``https_proxy``, ``http_proxy``,
-    ``no_proxy``, also with networks as Go's programs understand them). Raises `Trouble` for one
-    that we cannot use.
+    """The environment's proxy for a host (``https_proxy``, ``http_proxy``, ``no_proxy``, including
+    networks as Go's programs accept them). Raises `Trouble` for an unsupported proxy.
     """
     proxies = getproxies_environment()
     given = proxies.get(scheme)
@@ -529,8 +520,8 @@ def proxy_for(host: str, scheme: str) -> Optional[Proxy]:
 
 
 def _is_excepted(host: str, pattern: str) -> bool:
-    """By a part of ``no_proxy``: a domain with all below it, an address, a network, or ``*``. Ports
-    are passed over.
+    """True if an item of ``no_proxy`` matches: a domain with its subdomains, an address, a network,
+    or ``*``. Ports are ignored.
     """
     try:
         return ipaddress.ip_address(host) in ipaddress.ip_network(pattern, strict=False)
@@ -547,8 +538,8 @@ def is_loopback(host: str) -> bool:
 
 
 def challenge_of(headers: List[str]) -> Tuple[str, Dict[str, str]]:
-    """The scheme in lower case and the parameters of ``WWW-Authenticate``; of several, ``bearer``
-    before ``basic``. ("", {}) for none.
+    """The scheme in lower case and the parameters of ``WWW-Authenticate``; ``bearer`` is preferred
+    to ``basic``. ("", {}) if there is none.
     """
     found: Dict[str, Dict[str, str]] = {}
     for header in headers:
@@ -568,9 +559,9 @@ def challenge_of(headers: List[str]) -> Tuple[str, Dict[str, str]]:
 
 
 def credentials_of(config: Any, reference: Reference) -> Optional[Dict[str, str]]:
-    """Of a file such as ``~/.docker/config.json`` or a pull secret's ``.dockerconfigjson``, what
-    stands for the most of the image's name, as in containers-auth.json(5). Raises ValueError for
-    what is no such file.
+    """The most specific entry for an image in a file such as ``~/.docker/config.json`` or a pull
+    secret's ``.dockerconfigjson``, as in containers-auth.json(5). Raises ValueError for an invalid
+    file.
     """
     auths = (
         config.get("auths", {})

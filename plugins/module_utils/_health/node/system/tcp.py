@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A connection to a server by its name, and in one word why there is none. The resolver has no time
-limit: use it inside a `bounded.Child`.
+"""Connect to a server by name, or give the reason as one word. The resolver has no time limit: use
+inside a `bounded.Child`.
 """
 
 from __future__ import annotations
@@ -14,18 +14,17 @@ from typing import Callable, List, Tuple
 
 #: Seconds for all addresses of a server together.
 SECONDS = 5.0
-#: Seconds before addresses that gave no connection are tried once more: a server that is being
-#: restarted is back by then, or is not about to be.
+#: Seconds before failed addresses are tried a second time, so that a server may finish a restart.
 PAUSE = 1.0
 
-#: Answers of the resolver that are final.
+#: Final answers of the resolver.
 _NO_SUCH_NAME = (socket.EAI_NONAME, getattr(socket, "EAI_NODATA", socket.EAI_NONAME))
 _NO_ROUTE = (errno.ENETUNREACH, errno.EHOSTUNREACH, errno.EHOSTDOWN, errno.ENETDOWN)
 
 
 class NotConnected(Exception):
-    """``kind``: no_such_name, resolver_failed; refused, no_route, timeout, other (each tried
-    twice); in words too.
+    """No connection. ``kind``: no_such_name, resolver_failed; refused, no_route, timeout, other
+    (each tried twice); with a message.
     """
 
     def __init__(self, kind: str, message: str) -> None:
@@ -40,7 +39,7 @@ class NotConnected(Exception):
 def resolve(
     host: str, port: int, stage: Callable[[str], None]
 ) -> List[Tuple[int, Tuple[object, ...]]]:
-    """Family and address of each of the host's addresses; raises `NotConnected`."""
+    """Family and address of each address of the host; raises `NotConnected`."""
     stage(f"resolving {host}")
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -57,7 +56,7 @@ def resolve(
 def connect(
     host: str, addresses: List[Tuple[int, Tuple[object, ...]]], stage: Callable[[str], None]
 ) -> socket.socket:
-    """A connection to the first of them that gives one, whose waits last at most `SECONDS`; raises
+    """A connection to the first address that accepts one; its waits last at most `SECONDS`. Raises
     `NotConnected`.
     """
     stage(f"connecting to {host}")
