@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What holds a GPU's clocks back: NVML's reasons, what they mean, and its counters of for how long.
+"""Reasons why a GPU's clocks are reduced, as NVML reports them, and NVML's counters of the time
+spent.
 
-Only getters that disturb no job are called; call them inside a `bounded.Child`, they raise
-`nvml.DriverError`.
+Only calls that disturb no job are made. Use inside a `bounded.Child`; raises `nvml.DriverError`.
 """
 
 from __future__ import annotations
@@ -17,8 +17,7 @@ IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0
 #: 0x2 application clocks, 0x4 software power cap (normal under load), 0x10 sync boost, 0x100
 #: display, 0x200 board limit, 0x400 reliability.
 NORMAL = IDLE | 0x2 | 0x4 | 0x10 | 0x100 | 0x200 | 0x400
-#: Bits that say a GPU is slowed down -> code, whether a lasting one makes the GPU unfit, action,
-#: what it means.
+#: Bits of a slowdown -> code, whether a lasting slowdown makes the GPU unfit, action, meaning.
 SLOWDOWNS: Dict[int, Tuple[str, bool, str, str]] = {
     HW_THERMAL: (
         "hw_thermal_slowdown",
@@ -51,15 +50,15 @@ KNOWN = NORMAL | HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
 #: Violation counters, in nanoseconds: field of NVML, and policy of nvmlDeviceGetViolationStatus on
 #: drivers without the field. ``power`` is the time under the power cap, which is normal under load.
 VIOLATIONS = {"power": (74, 0), "thermal": (75, 1), "board_limit": (77, 3), "reliability": (79, 5)}
-#: Likewise by what exactly it was, NVML_FI_DEV_CLOCKS_EVENT_REASON_*; only newer drivers count it.
+#: The same by exact reason, NVML_FI_DEV_CLOCKS_EVENT_REASON_*; only newer drivers count these.
 EXACT = {"sw_thermal": 269, "hw_thermal": 270, "power_brake": 271}
-#: Part of a time (since boot, of a job) for which heat may have held the clocks back. A judgement:
-#: rare peaks stay far below it.
+#: Maximum share of a time (since boot, of a job) with clocks reduced by heat. A judgement: rare
+#: peaks stay far below it.
 HOT_SHARE = 0.05
 
 
 def reasons(nvml: Any, gpu: GpuIdentity) -> int:
-    """The bits now. Drivers and bindings before 535 know the call by its older name only."""
+    """The current bits. Drivers and bindings before 535 only have the older name of the call."""
     found = nvml.optional(gpu, "nvmlDeviceGetCurrentClocksEventReasons")
     if found is None:
         found = nvml.read(gpu, "nvmlDeviceGetCurrentClocksThrottleReasons")
@@ -68,8 +67,8 @@ def reasons(nvml: Any, gpu: GpuIdentity) -> int:
 
 
 def violations(nvml: Any, gpu: GpuIdentity, exact: bool = False) -> Dict[str, int]:
-    """Nanoseconds by cause since the driver was loaded, without the causes this GPU does not count;
-    ``exact``: those of `EXACT` too.
+    """Nanoseconds by reason since the driver was loaded; reasons that this GPU does not count are
+    missing. ``exact``: include the reasons of `EXACT`.
     """
     fields = nvml.fields(
         gpu,
@@ -87,5 +86,5 @@ def violations(nvml: Any, gpu: GpuIdentity, exact: bool = False) -> Dict[str, in
 
 
 def duration(seconds: float) -> str:
-    """For how long, in words."""
+    """Format a duration."""
     return f"{seconds / 3600:.1f} h" if seconds >= 3600 else f"{seconds:.0f} s"

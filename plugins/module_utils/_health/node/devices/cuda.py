@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the CUDA driver API (libcuda.so.1): there wherever a driver is, so nothing has to be
-installed.
+"""The CUDA driver API (libcuda.so.1), which every driver installs; no toolkit is needed.
 
-Use it only inside a `bounded.Child`: any call can block in the kernel or crash the process. A call
-that does not succeed raises `CudaError`, whose ``kind`` says what that means. What is allocated
-belongs to a `Context` and goes when that is left.
+Use only inside a `bounded.Child`: any call can block in the kernel or crash the process. A failed
+call raises `CudaError`, whose ``kind`` gives the meaning. Allocations belong to a `Context` and are
+released with it.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from .nvml import LIBRARY_DIRECTORIES
 
 SONAME = "libcuda.so.1"
 
-#: CUresult (cuda.h) by what it means for a check; codes that are not here are ``unknown_error``.
+#: CUresult (cuda.h) -> kind of error; other codes are ``unknown_error``.
 KINDS = {
     1: "invalid_value",
     2: "out_of_memory",
@@ -118,13 +117,13 @@ _SIGNATURES: Dict[str, Tuple[Any, ...]] = {
     ),
 }
 
-#: CUdevice_attribute: the last two in bytes, and the whole number before the dot.
+#: CUdevice_attribute numbers; the last two values are bytes, and the major compute capability.
 MULTIPROCESSORS, L2_CACHE, CAPABILITY = 16, 38, 75
 
 
 class CudaError(Exception):
-    """A driver call that did not succeed: ``kind`` (see KINDS), the ``call``, CUDA's ``code``, and
-    words where there are any.
+    """A failed driver call: ``kind`` (see KINDS), the ``call``, CUDA's ``code``, and CUDA's message
+    if any.
     """
 
     def __init__(self, kind: str, call: str, code: Optional[int] = None, text: str = "") -> None:
@@ -140,8 +139,8 @@ class CudaError(Exception):
 
 
 class Cuda:
-    """The initialised driver. ``stage`` is told the name of each call before it is made (once for a
-    run of the same call).
+    """The initialised driver. ``stage`` receives the name of each call beforehand (once for
+    repeated calls).
     """
 
     def __init__(self, host: Host, stage: Callable[[str], None] = lambda what: None) -> None:
@@ -152,7 +151,7 @@ class Cuda:
         self.call("cuInit", 0)
 
     def call(self, function: str, *arguments: Any) -> None:
-        """Call a function of `_SIGNATURES`; raises `CudaError` unless it succeeds."""
+        """Call a function of `_SIGNATURES`; raises `CudaError` on failure."""
         self._announce(function)
         try:
             entry = getattr(self._library, function)
@@ -166,19 +165,19 @@ class Cuda:
             )
 
     def driver_version(self) -> int:
-        """The newest CUDA version the driver supports, as CUDA counts: 12080 is 12.8."""
+        """The newest CUDA version that the driver supports, in CUDA's encoding: 12080 is 12.8."""
         version = c_int()
         self.call("cuDriverGetVersion", byref(version))
         return version.value
 
     def device(self, bus_id: str) -> int:
-        """The device at a PCI address; CUDA's own order is not NVML's."""
+        """The device at a PCI address. CUDA and NVML number devices differently."""
         device = c_int()
         self.call("cuDeviceGetByPCIBusId", byref(device), sysfs_name(bus_id).encode())
         return device.value
 
     def can_access(self, device: int, peer: int) -> bool:
-        """Whether the driver lets a device use another's memory without a detour over the host's."""
+        """True if a device can access another device's memory directly (peer access)."""
         answer = c_int()
         self.call("cuDeviceCanAccessPeer", byref(answer), device, peer)
         return bool(answer.value)
@@ -190,8 +189,8 @@ class Cuda:
 
     @contextlib.contextmanager
     def context(self, device: int) -> Iterator["Context"]:
-        """The device's primary context, current in this thread until it is left; then what was
-        allocated in it is given back.
+        """The device's primary context, current in this thread until exit, which releases all
+        allocations.
         """
         handle = c_void_p()
         self.call("cuDevicePrimaryCtxRetain", byref(handle), device)
@@ -200,8 +199,8 @@ class Cuda:
             self.call("cuCtxSetCurrent", handle)
             yield context
         finally:
-            # After some errors nothing in the context works any more, not even giving it back; the
-            # process ends with it.
+            # After some errors no call in the context succeeds, not even its release; the process
+            # ends with it.
             with contextlib.suppress(CudaError):
                 context.make_current()
                 context.close()
@@ -223,7 +222,7 @@ class Cuda:
 
 
 class Context:
-    """What a check needs of a context. Pointers are plain integers; sizes are bytes; copies and
+    """The context operations that checks use. Pointers are integers; sizes are bytes; copies and
     launches are asynchronous.
     """
 
@@ -237,11 +236,11 @@ class Context:
             self._cuda.call(function, handle)
 
     def host_memory(self, size: int) -> int:
-        """Pinned host memory, mapped for all contexts."""
+        """Allocate pinned host memory, mapped for all contexts."""
         return self._create("cuMemHostAlloc", "cuMemFreeHost", size, _PORTABLE | _MAPPED)
 
     def mapped(self, host_pointer: int) -> int:
-        """Where kernels find pinned host memory."""
+        """The device address of pinned host memory."""
         pointer = c_uint64()
         self._cuda.call("cuMemHostGetDevicePointer_v2", byref(pointer), host_pointer, 0)
         return pointer.value
@@ -260,7 +259,7 @@ class Context:
         return self._create("cuEventCreate", "cuEventDestroy_v2", 0)
 
     def function(self, ptx: str, name: str) -> int:
-        """A kernel, compiled by the driver from PTX text."""
+        """Load a kernel; the driver compiles it from PTX text."""
         module = self._create("cuModuleLoadData", "cuModuleUnload", ptx.encode() + b"\0")
         function = c_void_p()
         self._cuda.call("cuModuleGetFunction", byref(function), module, name.encode())
@@ -273,11 +272,11 @@ class Context:
         self._cuda.call("cuMemcpyDtoHAsync_v2", to, source, size, stream)
 
     def make_current(self) -> None:
-        """What this thread does from now on happens here."""
+        """Make this context current in this thread."""
         self._cuda.call("cuCtxSetCurrent", self._handle)
 
     def reach(self, peer: "Context") -> None:
-        """Let this context, which is current, use the memory of another."""
+        """Let this (current) context access the memory of another."""
         try:
             self._cuda.call("cuCtxEnablePeerAccess", peer._handle, 0)
         except CudaError as error:
@@ -291,8 +290,8 @@ class Context:
     def launch(
         self, function: int, blocks: int, threads: int, arguments: Tuple[int, ...], stream: int
     ) -> None:
-        """Run a kernel whose parameters are all 64-bit integers or pointers, on a one-dimensional
-        grid.
+        """Launch a kernel whose parameters are all 64-bit integers or pointers, on a
+        one-dimensional grid.
         """
         values = [c_uint64(argument) for argument in arguments]
         pointers = (c_void_p * len(values))(*(ctypes.addressof(value) for value in values))
@@ -307,8 +306,8 @@ class Context:
         self._cuda.call("cuEventSynchronize", event)
 
     def seconds_between(self, start: int, end: int) -> float:
-        """Seconds between two events that have happened, by the GPU's clock (about half a
-        microsecond fine).
+        """Seconds between two completed events by the GPU's clock (resolution about half a
+        microsecond).
         """
         milliseconds = c_float()
         self._cuda.call("cuEventElapsedTime", byref(milliseconds), start, end)

@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Reads what ``dcgmi diag -j`` prints, in every shape DCGM 2 to 4 has given it, into one (pure).
+"""Parse the output of ``dcgmi diag -j`` of DCGM 2 to 4 into one format. Pure.
 
-`normalise` never raises, and what it could not read to the end is no result: see ``problem``.
-Sources of the shapes: dcgmi/Diag.cpp and DcgmiOutput at v2.1.4, v3.1.8, v3.3.9, v4.0 to v4.6, and
+`normalise` never raises; output that could not be parsed completely is no result (see ``problem``).
+Sources of the formats: dcgmi/Diag.cpp and DcgmiOutput at v2.1.4, v3.1.8, v3.3.9, v4.0 to v4.6, and
 NVIDIA's schema for DCGM 4 (testing/python3/dcgm_diag_schema.json).
 """
 
@@ -30,10 +30,10 @@ from ...lenient import decode, mappings_in
 
 #: The key of a diagnostic's document in DCGM 4, and in DCGM 2 and 3.
 _ROOTS = ("DCGM Diagnostic", "DCGM GPU Diagnostic")
-#: Where an object with a key begins; noise before a document may have braces too.
+#: The start of an object with a key; noise before the document may contain braces too.
 _OBJECT = re.compile(r'\{\s*"')
-#: Characters kept of each text, texts kept of each result, and results kept of each document (a
-#: level 4 run of 16 GPUs has about 250).
+#: Maximum characters of each text, texts of each result, and results of each document (a level 4
+#: run of 16 GPUs has about 250).
 _TEXT, _TEXTS, _ROWS = 500, 16, 1000
 _GPU = 1  # dcgm_field_entity_group_t: DCGM_FE_GPU
 _STATUSES = {"pass": "pass", "skip": "skip", "fail": "fail", "warn": "fail"}
@@ -41,10 +41,10 @@ _STATUSES = {"pass": "pass", "skip": "skip", "fail": "fail", "warn": "fail"}
 NO_DOCUMENT, INCOMPLETE = "no document", "incomplete document"
 
 
-# --- what dcgmi prints ---
+# --- the output of dcgmi ---
 
-#: A number; some versions write it as text, and several of them as one text or as a list, in which
-#: what is no number stands for the node.
+#: A number. Some versions write it as text, and several numbers as one text or as a list, in which
+#: an item that is no number stands for the node.
 _Number = Union[int, str]
 _Numbers = Union[int, str, List[Any]]
 
@@ -61,7 +61,7 @@ _Header = TypedDict(
 
 
 class _About(TypedDict, total=False):
-    """The kind of what something is about; a GPU where there is neither."""
+    """The kind of a result's entity; a GPU if the result has neither field."""
 
     entity_group_id: Any
     entity_group: Any
@@ -77,7 +77,7 @@ class _EntityGroup(_About, total=False):
 
 
 class _WarningItem(TypedDict, total=False):
-    """Whatever is in a text or an error number is a warning."""
+    """A warning, for any text or error number."""
 
     warning: Any
     warnings: Any
@@ -102,7 +102,7 @@ class _TestResult(_About, total=False):
 
 class _Test(TypedDict, total=False):
     name: Union[str, int, float]
-    #: DCGM 2 and 3 have null where a GPU did not run.
+    #: DCGM 2 and 3 have null for a GPU that did not run.
     results: List[_TestResult]
     test_summary: _TestResult
 
@@ -112,7 +112,7 @@ class _Category(TypedDict, total=False):
 
 
 class _Surroundings(TypedDict, total=False):
-    """What stands beside a diagnostic's document, or in it."""
+    """The fields beside a diagnostic's document, or in it."""
 
     metadata: _Header
     entity_groups: List[_EntityGroup]
@@ -126,7 +126,7 @@ class _Diagnostic(_Header, total=False):
     test_categories: List[_Category]
 
 
-# --- what is made of it ---
+# --- the parsed report ---
 
 
 class DcgmWarning(TypedDict, total=False):
@@ -137,16 +137,16 @@ class DcgmWarning(TypedDict, total=False):
 
 
 class DcgmResult(TypedDict, total=False):
-    """One test of one GPU, or of another entity; of the node where both are None."""
+    """The result of one test for one GPU or other entity; for the node if both are None."""
 
-    #: The name that ``--run`` takes, and the one printed.
+    #: The test's name for ``--run``, and its printed name.
     test: str
     title: str
-    #: DCGM's id.
+    #: DCGM's GPU id.
     gpu: Optional[int]
     entity: Optional[str]
-    #: pass, skip, fail or whatever other word there was. Every version of DCGM prints a warning as
-    #: fail, so ask `faults`.
+    #: ``pass``, ``skip``, ``fail`` or another word of DCGM. Every version of DCGM prints a warning
+    #: as fail, so use `faults`.
     status: str
     warnings: List[Optional[DcgmWarning]]
     info: List[str]
@@ -158,17 +158,17 @@ class DcgmReport(TypedDict, total=False):
     errors: List[Any]
     version: Optional[str]
     driver: Optional[str]
-    #: DCGM's ids; None where it does not list them.
+    #: DCGM's GPU ids; None if DCGM does not list them.
     gpus: Optional[List[int]]
-    #: By DCGM's id.
+    #: By DCGM's GPU id.
     serials: Dict[str, str]
-    #: Whether this DCGM gives severities.
+    #: True if this DCGM version reports severities.
     rates: bool
     results: List[Optional[DcgmResult]]
 
 
 def normalise(text: str) -> DcgmReport:
-    """What a run printed, as plain JSON values."""
+    """Parse the output of a run into plain JSON values."""
     reader = _Reader()
     try:
         documents, complete = _documents(text)
@@ -184,8 +184,8 @@ def normalise(text: str) -> DcgmReport:
 
 
 def _documents(text: str) -> Tuple[List[Dict[str, Any]], bool]:
-    """The JSON objects in a text, and whether all of them could be read. What follows an unreadable
-    one is not looked into: a part of a document that was cut off must not pass for the whole.
+    """The JSON objects in a text, and whether all were parsed. Parsing stops at an invalid object:
+    part of a truncated document must not pass for the whole.
     """
     decoder = json.JSONDecoder()
     found: List[Dict[str, Any]] = []
@@ -271,8 +271,8 @@ class _Reader:
             for gpu, entity in _about(result):
                 self._add(title, gpu, entity, result)
         summary = test.get("test_summary")
-        # The summary repeats its results' worst status; only an error of no GPU in particular
-        # stands nowhere else.
+        # The summary repeats the worst status of its results; only an error without a GPU is unique
+        # to it.
         if summary and (_warnings(summary) or len(self.report["results"]) == before):
             self._add(title, None, None, summary)
 
@@ -302,8 +302,8 @@ class _Reader:
 
 
 def _about(result: _TestResult) -> Iterator[Tuple[Optional[int], Optional[str]]]:
-    """The GPUs, or other entity, that a result is about: ``(GPU id, None)``, ``(None, "CPU 0")``,
-    ``(None, None)`` for the node.
+    """The GPUs, or other entity, of a result: ``(GPU id, None)``, ``(None, "CPU 0")``, ``(None,
+    None)`` for the node.
     """
     if "entity_id" in result and not _is_gpu(result):
         yield (
@@ -328,8 +328,8 @@ def _is_gpu(about: _About) -> bool:
 
 
 def _warnings(result: _TestResult) -> List[DcgmWarning]:
-    """Warnings are one string (2.x to 3.2, with an ``error_id`` beside it from 3.2 on), or objects
-    whose text is called ``warning``, in the deployment tests of 3.3 ``warnings``.
+    """The warnings of a result: one string (2.x to 3.2, from 3.2 on with an ``error_id`` beside
+    it), or objects with the text in ``warning`` (in the deployment tests of 3.3 in ``warnings``).
     """
     given = result.get("warnings")
     found: List[DcgmWarning] = []
@@ -355,7 +355,7 @@ def _warnings(result: _TestResult) -> List[DcgmWarning]:
     return found[:_TEXTS]
 
 
-# --- what the results mean ---
+# --- the meaning of the results ---
 
 
 class Result(NamedTuple):
@@ -370,8 +370,8 @@ class Result(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """What one result says is wrong, by class: ``kind`` is one of `knowledge`'s words, or an error
-    code that is overridden.
+    """A fault that a result reports. ``kind`` is a word of `knowledge`, or an error code with an
+    override.
     """
 
     kind: Union[str, int]
@@ -380,7 +380,7 @@ class Fault(NamedTuple):
 
 
 def results(report: DcgmReport) -> List[Result]:
-    """The results of a report; one that is not understood has no status."""
+    """The results of a report; an invalid result has no status."""
     found = []
     for row in report.get("results", []):
         row = row or {}
@@ -393,8 +393,8 @@ def results(report: DcgmReport) -> List[Result]:
 
 
 def faults(report: DcgmReport) -> List[Fault]:
-    """Everything that a report says is wrong: the warnings of each result by class, the worst not
-    hiding the others.
+    """All faults in a report: the warnings of each result by severity, so that the worst does not
+    hide the others.
     """
     rates = report.get("rates", False)
     found: List[Fault] = []
@@ -410,7 +410,7 @@ def faults(report: DcgmReport) -> List[Fault]:
 
 
 def meaning(fault: Fault) -> knowledge.Meaning:
-    """What the fault makes of its GPU, were the test's word final."""
+    """The status of the GPU if the test's result is final."""
     row = (
         knowledge.OVERRIDES.get(fault.kind)
         if isinstance(fault.kind, int)
@@ -420,7 +420,9 @@ def meaning(fault: Fault) -> knowledge.Meaning:
 
 
 def _kind(warning: DcgmWarning, result: Result) -> Union[str, int]:
-    """The document's own severity before the table's: they change between releases."""
+    """The severity: the document's own before the table's, since severities change between
+    releases.
+    """
     error_id, severity = warning.get("error_id"), warning.get("severity")
     if error_id is not None and error_id in knowledge.OVERRIDES:
         return error_id
@@ -442,8 +444,8 @@ def _kind(warning: DcgmWarning, result: Result) -> Union[str, int]:
 
 
 def gpu_ids(gpus: Sequence[Mapping[str, Any]], report: DcgmReport) -> List[int]:
-    """DCGM's id of each GPU: by serial number where every GPU has one that DCGM gives too, else its
-    index, which DCGM counts alike; -1 for a GPU without an index.
+    """DCGM's id of each GPU: by serial number if every GPU has one that DCGM lists, else the index,
+    which DCGM counts alike; -1 for a GPU without an index.
     """
     by_serial: Dict[Optional[str], int] = {
         serial: number
@@ -457,7 +459,7 @@ def gpu_ids(gpus: Sequence[Mapping[str, Any]], report: DcgmReport) -> List[int]:
     return [-1 if gpu.get("index") is None else gpu["index"] for gpu in gpus]
 
 
-# --- reading what may be anything ---
+# --- reading values of any type ---
 
 
 def _strings(value: Any) -> List[Any]:
@@ -470,7 +472,7 @@ def _short(value: Any) -> str:
 
 
 def _whole(value: Any) -> Optional[int]:
-    """A whole number, also one written as text; None for what is none or too long to be one."""
+    """An integer, also one written as text; None for anything else or for too many digits."""
     if isinstance(value, bool):
         return None
     if isinstance(value, int):

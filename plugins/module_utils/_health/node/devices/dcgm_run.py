@@ -1,8 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the program ``dcgmi``: one diagnostic, within its time, with nothing left behind.
+"""Run the program ``dcgmi``: one diagnostic within a deadline, leaving nothing behind.
 
-Use it only inside a `bounded.Child`, which ends what dcgmi itself started.
+Use only inside a `bounded.Child`, which ends the processes that dcgmi started.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ from ..system.bounded import Completed
 from ..system.host import Host, Process
 from ...knowledge import dcgm as knowledge
 
-#: Characters of dcgmi's output kept in the readings; what is judged is the whole of it, normalised.
+#: Characters of dcgmi's output kept in the readings; the judgement uses the whole parsed output.
 _TEXT = 64 * 1024
-#: Seconds dcgmi may take to tell its version.
+#: Deadline in seconds for dcgmi's version.
 _VERSION_SECONDS = 10.0
-#: Seconds at the end of the check's grace, at most a quarter of it, for what dcgmi leaves behind.
+#: Seconds at the end of the check's grace period, at most a quarter of it, to end dcgmi's orphans.
 #: dcgmi itself needs up to 25 s to stop a diagnostic (dcgmi/Diag.cpp) and has the rest of the 30.
 _LAST_SECONDS = 4.0
 
 
 class DcgmRun(TypedDict, total=False):
-    """One diagnostic; what kept it from its end counts whatever it is."""
+    """One diagnostic; any error counts, whatever its type."""
 
     argv: List[str]
-    #: Only where dcgmi could not be started.
+    #: Only if dcgmi could not be started.
     error: Any
     returncode: Optional[int]
     timed_out: Any
@@ -47,9 +47,9 @@ class DcgmRun(TypedDict, total=False):
 
 
 class ProgramRunner(Protocol):
-    """What runs dcgmi: with a deadline, and with a way to say what is waited for."""
+    """Runs dcgmi with a deadline, and reports what it waits for."""
 
-    #: Seconds for all of it, and after those the seconds for ending what was started.
+    #: Seconds in total, and afterwards the seconds for ending what was started.
     seconds: float
     grace: float
 
@@ -59,9 +59,7 @@ class ProgramRunner(Protocol):
 
 
 def version(runner: ProgramRunner, program: str) -> List[int]:
-    """dcgmi's version as numbers, empty when it does not say: then it is asked for nothing that
-    only newer ones know.
-    """
+    """dcgmi's version as numbers; empty if unknown, then no options of newer versions are used."""
     try:
         told = runner.run(
             [program, "--version"], min(_VERSION_SECONDS, runner.seconds / 4), grace=0.5
@@ -73,7 +71,7 @@ def version(runner: ProgramRunner, program: str) -> List[int]:
 
 
 def test_seconds(parameters: Dict[str, str]) -> float:
-    """Seconds that durations given by the operator add up to; DCGM refuses a time limit that is not
+    """The sum of the operator's test durations in seconds; DCGM refuses a time limit that is not
     above it.
     """
     found = (value for name, value in parameters.items() if name.endswith(".test_duration"))
@@ -89,8 +87,8 @@ def run(
     until: float,
     host_engine: Optional[str] = None,
 ) -> DcgmRun:
-    """One diagnostic by the program of this version; while another one is running, tried again for
-    half of the time there is.
+    """Run one diagnostic with the program of this version. While another diagnostic runs, retry for
+    half of the available time.
     """
     argv = [program, "diag", "-j"] + selection
     if host_engine:
@@ -109,18 +107,17 @@ def run(
 
 
 def _time_limit(version: List[int], parameters: Dict[str, str], until: float) -> List[str]:
-    """DCGM's own limit, a little below ours, so that it ends its tests itself."""
+    """The time limit for DCGM, slightly below ours, so that DCGM ends its tests itself."""
     left = until - time.monotonic()
     seconds = int(left - min(10.0, left / 10))
     return ["-t", str(seconds)] if version >= [4] and seconds > test_seconds(parameters) else []
 
 
 class _StatsDirectory:
-    """A directory for the statistics DCGM writes, removed afterwards. An engine elsewhere has no
-    such directory: then it is not told any.
+    """A directory for DCGM's statistics, removed afterwards; None for a remote host engine.
 
-    Whoever uses one has it locked, so that the next run can remove what runs that were killed have
-    left.
+    The directory is locked while in use, so that the next run can remove directories of killed
+    runs.
     """
 
     _PREFIX = "autopilot-gpu-dcgm-"
@@ -133,8 +130,7 @@ class _StatsDirectory:
             self._path = tempfile.mkdtemp(prefix=self._PREFIX)
             self._lock = self._locked(self._path)
             if self._lock is None:
-                # Another run took it for a leftover before it was locked; a second time in a row
-                # that does not happen.
+                # Another run removed it before it was locked; that does not happen twice in a row.
                 self._path = tempfile.mkdtemp(prefix=self._PREFIX)
                 self._lock = self._locked(self._path)
 
@@ -162,8 +158,8 @@ class _StatsDirectory:
 
     @staticmethod
     def _locked(path: str) -> Optional[int]:
-        """The open lock on a directory of this user; None for one of somebody else, and for one
-        that is in use.
+        """The open lock on a directory of this user; None if it belongs to somebody else or is in
+        use.
         """
         try:
             handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -172,7 +168,7 @@ class _StatsDirectory:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             found = os.fstat(handle)
-            # It has no link any more when somebody removed it meanwhile.
+            # Its link count is 0 if somebody removed it meanwhile.
             if found.st_uid == os.geteuid() and found.st_nlink:
                 return handle
         except OSError:
@@ -213,18 +209,18 @@ def _run_once(runner: ProgramRunner, argv: List[str], limit: List[str], until: f
 
 
 def already_running(run: DcgmRun) -> bool:
-    """Whether a run was refused because the engine is busy with another diagnostic."""
+    """True if the engine refused a run because another diagnostic is running."""
     report = run.get("report", {})
     words = f"{report.get('errors')} {run.get('text') if report.get('problem') else ''}"
     return run.get("returncode") == knowledge.ALREADY_RUNNING or "already running" in words
 
 
-# --- the tests a host engine runs for us; dcgmi's own descendants are ended with it ---
+# --- test processes of a host engine; dcgmi's own descendants end with dcgmi ---
 
 
 def _engine_tests() -> List[int]:
-    """Processes running tests for a host engine on this host: ``nvvs`` whose parent is
-    ``nv-hostengine``. An engine runs one diagnostic at a time.
+    """Test processes of a host engine on this host: ``nvvs`` whose parent is ``nv-hostengine``. An
+    engine runs one diagnostic at a time.
     """
     processes = Host().processes()
     engines = [pid for pid, process in processes.items() if process.name == "nv-hostengine"]
@@ -236,8 +232,8 @@ def _engine_tests() -> List[int]:
 
 
 def _end(pids: List[int], seconds: float) -> List[int]:
-    """SIGTERM, a share of ``seconds``, SIGKILL, to the processes and what they started; returns
-    those that would not go.
+    """Send SIGTERM, wait a share of ``seconds``, then SIGKILL, to the processes and their
+    descendants; returns those that still run.
     """
     for number in (signal.SIGTERM, signal.SIGKILL):
         pids = [pid for pid, process in _running().items() if pid in pids or process.parent in pids]
@@ -254,7 +250,7 @@ def _end(pids: List[int], seconds: float) -> List[int]:
 
 
 def _running() -> Dict[int, Process]:
-    """Processes that still run; one that ended and waits for its parent to take note does not."""
+    """The processes that still run; zombies do not count."""
     return {
         pid: process
         for pid, process in Host().processes().items()

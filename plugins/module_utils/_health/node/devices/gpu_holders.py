@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The door to the processes that hold GPUs: those the driver lists, those that have a device open,
-and MPS.
-"""
+"""Processes that hold GPUs: those that the driver lists, those with an open device file, and MPS."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from typing import Any, Dict, List, Mapping, Optional, Set, Tuple, TypedDict
 from ..system.host import Host, sysfs_name
 from ...lenient import Unsigned
 
-#: Services and tools that hold GPUs open without using them, as the kernel names processes (15
+#: Services and tools that keep GPUs open without using them, by the kernel's process name (15
 #: characters).
 IGNORED = tuple(
     name[:15]
@@ -31,15 +29,15 @@ IGNORED = tuple(
         "Xorg",
     )
 )
-#: Bytes of device memory beyond the driver's reserve that an idle GPU may have in use. Our own
-#: figure: less than any CUDA context takes.
+#: Bytes of device memory beyond the driver's reserve that an idle GPU may use. Our own figure: less
+#: than any CUDA context takes.
 IDLE_MEMORY = 64 * 1024 * 1024
 #: MPS: the server holds the GPUs for its clients, the control daemon starts servers when clients
 #: come.
 _MPS_SERVER, _MPS_CONTROL = "nvidia-cuda-mps-server", "nvidia-cuda-mps-control"
 
-#: How a process holds a GPU -> the NVML functions that list such processes, newest first (older
-#: drivers lack the newest).
+#: Kind of use -> the NVML functions that list such processes, newest first (older drivers lack the
+#: newest).
 _LISTS: Tuple[Tuple[str, Tuple[str, ...]], ...] = (
     (
         "compute",
@@ -64,16 +62,16 @@ _SIGKILL = 1 << 8
 class ListedProcess(TypedDict):
     """A process with a context on a GPU."""
 
-    #: As the host numbers it.
+    #: The host's process id.
     pid: int
-    #: compute, graphics or mps.
+    #: ``compute``, ``graphics`` or ``mps``.
     how: str
     #: Bytes.
     memory: Optional[int]
 
 
 class MemoryInUse(TypedDict):
-    """Bytes used by programs, reserved by the driver, and in all."""
+    """Bytes used by programs, reserved by the driver, and in total."""
 
     used: Unsigned
     reserved: Unsigned
@@ -96,7 +94,7 @@ class MpsProcess(TypedDict, total=False):
 
 
 class ProcessState(TypedDict, total=False):
-    """What the host says of a process: all None where there is none with its number."""
+    """The host's data about a process; all None if the process does not exist."""
 
     name: Optional[str]
     #: One letter, proc(5).
@@ -104,7 +102,7 @@ class ProcessState(TypedDict, total=False):
     #: Seconds after boot.
     started: Optional[float]
     cgroup: Optional[str]
-    #: Whether SIGKILL is pending.
+    #: True if SIGKILL is pending.
     killed: Optional[bool]
     #: The kernel function that a sleeping process waits in.
     waits_in: Optional[str]
@@ -113,10 +111,9 @@ class ProcessState(TypedDict, total=False):
 def listed(
     nvml: Any, gpu: Mapping[str, Any], but: Tuple[str, ...] = ()
 ) -> Optional[List[ListedProcess]]:
-    """Processes with a context on a GPU, each once. The driver is not asked for those of the kinds
-    ``but``.
+    """Processes with a context on a GPU, each once; the kinds ``but`` are not queried.
 
-    None where the driver does not list them.
+    None if the driver does not list processes.
     """
     found: Dict[int, ListedProcess] = {}
     readable = False
@@ -135,7 +132,7 @@ def listed(
 
 
 def memory(nvml: Any, gpu: Mapping[str, Any]) -> Optional[MemoryInUse]:
-    """None where the driver (before 510) does not tell programs and its own reserve apart."""
+    """None if the driver (before 510) does not separate programs from its own reserve."""
     version = getattr(nvml.binding, "nvmlMemory_v2", None)
     info = nvml.optional(gpu, "nvmlDeviceGetMemoryInfo", version) if version else None
     return (
@@ -150,20 +147,20 @@ def memory(nvml: Any, gpu: Mapping[str, Any]) -> Optional[MemoryInUse]:
 
 
 def foreign(process: Mapping[str, Any]) -> bool:
-    """Whether it is of somebody, by its ``name``: one without (another namespace's, or one that
-    just ended) is someone's all the same.
+    """True if a process belongs to a user, by its ``name``. A process without a name (other
+    namespace, or just ended) counts as a user's.
     """
     return str(process.get("name"))[:15] not in IGNORED
 
 
 def first_of(words: List[str]) -> str:
-    """The first in words, and how many more."""
+    """Describe the first process, and the number of others."""
     return words[0] + (f" and {len(words) - 1} more" if len(words) > 1 else "")
 
 
 def minor_of(host: Host, bus_id: str) -> Optional[int]:
-    """The number in a GPU's /dev/nvidia<number>; None when the driver does not say, and then
-    whoever holds any GPU counts.
+    """The number in a GPU's /dev/nvidia<number>; None if the driver does not report it, then a
+    process that holds any GPU counts.
     """
     text = host.text("proc/driver/nvidia/gpus", sysfs_name(bus_id), "information") or ""
     found = re.search(r"^Device Minor:\s*(\d+)", text, re.MULTILINE)
@@ -171,8 +168,8 @@ def minor_of(host: Host, bus_id: str) -> Optional[int]:
 
 
 def scan(host: Host, but: Set[int]) -> Tuple[Dict[int, List[DeviceHolder]], List[MpsProcess]]:
-    """Processes by the minor number of the /dev/nvidia* they have open, and those of MPS. Without
-    root only one's own can be seen.
+    """Processes by minor number of the open /dev/nvidia*, and those of MPS. Without root only one's
+    own processes are visible.
     """
     holders: Dict[int, List[DeviceHolder]] = {}
     mps: List[MpsProcess] = []
@@ -201,9 +198,7 @@ def _open_minors(host: Host, pid: str) -> Set[int]:
 
 
 def ours(host: Host) -> Set[int]:
-    """This process and its descendants, by the numbers they have on the host (a container has
-    numbers of its own).
-    """
+    """The host's process ids of this process and its descendants (a container has its own numbers)."""
     all_processes = host.processes()
     found = (
         {os.getpid()}
@@ -218,8 +213,8 @@ def ours(host: Host) -> Set[int]:
 
 
 def _is_this_process(host: Host, pid: str) -> bool:
-    """Whether the host's process ``pid`` is this one seen from outside: the same number in the same
-    process namespace.
+    """True if the host's process ``pid`` is this process: the same number in the same process
+    namespace.
     """
     status = host.text("proc", pid, "status") or ""
     inner = [line.split()[-1] for line in status.splitlines() if line.startswith("NSpid:")]
@@ -232,8 +227,8 @@ def _is_this_process(host: Host, pid: str) -> bool:
 
 
 def scope(host: Host) -> str:
-    """``host`` where all processes of the host are to be seen, ``namespace`` in a container that
-    has numbers of its own.
+    """``host`` if all processes of the host are visible, ``namespace`` in a container with its own
+    numbers.
     """
     return "host" if host.process_name(2) == "kthreadd" else "namespace"
 

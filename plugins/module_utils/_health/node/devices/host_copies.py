@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Timed copies between host and GPUs, to be run in a `bounded.Child`: what is found is sent as it
-comes.
+"""Timed copies between host and GPUs. Run in a `bounded.Child`; results are sent as they come.
 
-How it is measured follows nvbandwidth: pinned memory, a warm-up, several copies between two events,
-the median of several samples. Rates are in bytes per second, one direction at a time.
+The method follows nvbandwidth: pinned memory, a warm-up, several copies between two events, the
+median of several samples. Rates are in bytes per second, one direction at a time.
 """
 
 from __future__ import annotations
@@ -31,24 +30,23 @@ from .measured import (
 )
 
 MIB = 1024 * 1024
-#: Bytes of one copy. A copy takes 1.2 ms on PCIe 5.0 x16, against some microseconds between two
-#: copies of a stream.
+#: Bytes of one copy: 1.2 ms on PCIe 5.0 x16, against some microseconds between two copies of a
+#: stream.
 SIZE = 64 * MIB
-#: Bytes of one copy while all GPUs copy: less pinned memory, and longer samples are not needed.
+#: Bytes of one copy while all GPUs copy: needs less pinned memory, and longer samples are not
+#: needed.
 SIZE_TOGETHER = 32 * MIB
 SAMPLES = 5
-#: Seconds of copies before anything is measured: a link that slept in a lower generation and clocks
-#: that idled need time to come up, and a sample taken meanwhile is that of a broken link. Our own
-#: figure; nvbandwidth copies 2 GiB before each of its samples, 40 ms on PCIe 5.0 x16.
+#: Seconds of copies before measuring: links in a lower generation and idle clocks need time to
+#: speed up, and a sample taken meanwhile looks like a broken link. Our own figure; nvbandwidth
+#: copies 2 GiB before each sample, 40 ms on PCIe 5.0 x16.
 WARM_UP_SECONDS = 0.1
-#: A sample is as many copies as take about this many seconds, so that a slow link is not measured
-#: for minutes.
+#: Approximate seconds of a sample: limits the copies, so that a slow link does not take minutes.
 SAMPLE_SECONDS = 0.02
 MOST_COPIES = 128
-#: Seconds for which all GPUs copy in each direction at once.
+#: Seconds for which all GPUs copy at once, for each direction.
 TOGETHER_SECONDS = 0.3
-#: Bytes after which the test pattern repeats: a prime, so that no row, page or burst length divides
-#: it.
+#: Period of the test pattern in bytes: a prime, so that no row, page or burst length divides it.
 PERIOD = 65521
 _BLOCK = 65536
 _THREADS = 512
@@ -63,11 +61,10 @@ _MPOL_PREFERRED = 1
 
 
 def one(report: ReportPipe, host: Host, gpu: GpuIdentity) -> None:
-    """Measure one GPU, which no other can disturb: the driver is shown no other.
+    """Measure one GPU; the driver sees no other GPU, so none can interfere.
 
-    Sends ``numa``, ``phase`` (what is being copied, empty when nothing is), ``transfers``,
-    ``verified`` (by method), ``kernel_error`` when only our kernel does
-    not run, and ``cuda_error`` when nothing more can be had.
+    Sends ``numa``, ``phase`` (the current copy, or empty), ``transfers``, ``verified`` (by method),
+    ``kernel_error`` if only our kernel fails, and ``cuda_error`` if no more results are possible.
     """
     try:
         report.send("numa", bind(host, gpu["pci"]))
@@ -82,7 +79,7 @@ def one(report: ReportPipe, host: Host, gpu: GpuIdentity) -> None:
 
 
 def together(report: ReportPipe, host: Host, gpus: List[GpuIdentity]) -> None:
-    """Measure all GPUs at the same time, by copy engine. Sends ``{index: {direction: {"samples":
+    """Measure all GPUs at the same time with copy engines. Sends ``{index: {direction: {"samples":
     [bytes/s]}}}`` as ``together`` and ``{index: error}`` as ``errors``.
     """
     only_these(gpus)
@@ -111,7 +108,7 @@ def together(report: ReportPipe, host: Host, gpus: List[GpuIdentity]) -> None:
 
 
 class _Transfers:
-    """The copies of one GPU and what came of them."""
+    """The copies of one GPU and their results."""
 
     def __init__(self, report: ReportPipe, context: Context) -> None:
         self._report, self._context = report, context
@@ -180,8 +177,8 @@ class _Transfers:
 
 
 class _CopyingGpu:
-    """One GPU's thread while all copy at once. No barrier: who fails must not hold up the others,
-    so all go by the clock.
+    """The thread of one GPU while all GPUs copy. All threads are synchronised by clock; with a
+    barrier, a failed GPU would block the others.
     """
 
     def __init__(self, cuda: Cuda, host: Host, gpu: GpuIdentity) -> None:
@@ -237,7 +234,7 @@ class _CopyingGpu:
 def sampler(
     context: Context, stream: int, events: Any, copy: Callable[[], None], size: int
 ) -> Callable[[int], float]:
-    """A function that makes a number of copies back to back and tells their rate in bytes/s."""
+    """A function that makes a number of consecutive copies and returns their rate in bytes/s."""
     start, end = events
 
     def sample(copies: int) -> float:
@@ -260,8 +257,8 @@ def sampler(
 
 
 def enough_copies(sample: Callable[[int], float], size: int) -> int:
-    """How many copies make a sample. The first one sets up what copies in this direction need, the
-    second tells how long one takes.
+    """Number of copies of a sample. The first copy initialises this direction, the second shows how
+    long one takes.
     """
     sample(1)
     return max(1, min(MOST_COPIES, round(SAMPLE_SECONDS * sample(1) / size)))
@@ -278,8 +275,8 @@ def fill(pointer: int, size: int, seed: int) -> None:
 
 
 def difference(expected: int, found: int, size: int) -> ComparisonReading:
-    """Where two pieces of memory differ: how many blocks of 64 KiB, and the first wrong byte (None:
-    nowhere).
+    """Compare two memory areas: number of different blocks of 64 KiB, and offset of the first wrong
+    byte (or None).
     """
     compare = ctypes.CDLL(None).memcmp
     compare.argtypes = (ctypes.c_void_p, ctypes.c_void_p, ctypes.c_size_t)
@@ -302,11 +299,10 @@ def difference(expected: int, found: int, size: int) -> ComparisonReading:
 
 
 def bind(host: Host, bus_id: str) -> NumaReading:
-    """Bind this thread to the CPUs and prefer the memory next to a GPU; what cannot be had is told,
-    not enforced.
+    """Bind this thread to the CPUs next to a GPU and prefer memory there; what fails is reported.
 
-    Memory is preferred and not demanded there, because the kernel would
-    rather kill a process than give it memory from a node that it was not allowed to use.
+    Memory is preferred rather than required: the kernel would kill a process that may not use a
+    required NUMA node.
     """
     link = host.pci_link(bus_id)
     bound: NumaReading = {"node": link["numa_node"], "cpus": 0, "memory": None, "problems": []}
@@ -352,8 +348,8 @@ def _prefer_memory_of(node: int) -> Optional[str]:
 
 
 def only_these(gpus: List[GpuIdentity]) -> None:
-    """Show the driver these GPUs only, so that another that is broken cannot hold it up; and leave
-    nothing in anyone's home.
+    """Make only these GPUs visible to the driver, so that a broken GPU cannot block it, and disable
+    the cache in the home directory.
     """
     uuids = [gpu["uuid"] for gpu in gpus if gpu["uuid"]]
     if len(uuids) == len(gpus):

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a GPU's memory and arithmetic do, measured with our own kernels (src/cuda), to be run in a
-`bounded.Child`: what is found is sent as it comes.
+"""Measure a GPU's memory and arithmetic with our own kernels (src/cuda). Run in a `bounded.Child`;
+results are sent as they come.
 
-Every kernel computes what is known beforehand, to the bit, and is compared: a GPU that is fast and
-wrong is the worst one.
+Every result of a kernel is known in advance to the bit and compared: a fast GPU with wrong results
+is the worst fault.
 """
 
 from __future__ import annotations
@@ -21,35 +21,33 @@ from ..system.host import Host
 from . import ptx_generated
 from .host_copies import MIB, SAMPLES, difference, enough_copies, only_these, sampler
 
-#: What is measured and its unit.
+#: Measurement and its unit.
 RATES = {"triad": "bytes/s", "fp64": "FLOP/s", "tensor": "FLOP/s"}
-#: The oldest GPUs that our kernels run on, by the number before the dot of their compute
-#: capability: Volta.
+#: Oldest supported major compute capability: Volta.
 OLDEST = 7
-#: Seconds of work before anything is measured, so that clocks and power have come up. Our own
-#: figure.
+#: Seconds of work before measuring, so that clocks and power reach their level. Our own figure.
 WARM_UP_SECONDS = 0.1
-#: Each of the triad's three arrays is as many times the L2 cache as this, so that what is in the
-#: cache makes no difference that counts.
+#: Size of each of the triad's three arrays as a multiple of the L2 cache, so that cached data is
+#: negligible.
 _L2_TIMES = 8
 _THREADS = 256
-#: Blocks for each multiprocessor: enough to hide the arithmetic's latency. The tensor kernel has so
-#: many registers that more do not fit.
+#: Blocks for each multiprocessor: enough to hide the arithmetic's latency. The tensor kernel uses
+#: so many registers that no more fit.
 _TRIAD_BLOCKS, _FP64_BLOCKS, _TENSOR_BLOCKS = 32, 4, 2
 
-#: The triad's factor. All of its numbers are whole and exact.
+#: The triad's factor. All its numbers are integers, so results are exact.
 _FACTOR = 3.0
-#: The chains of the double precision kernel: their number, steps, k and where they start. With k =
-#: 1.9 they stay between -2 and 2 for ever.
+#: The chains of the double precision kernel: number, steps, k and start values. With k = 1.9 values
+#: stay between -2 and 2.
 _CHAINS, _STEPS, _K = 8, 8192, 1.9
 _STARTS = tuple(0.1 + 0.1 * chain for chain in range(_CHAINS))
-#: Additions of the tensor kernel to each sum, whose parts are at most 16 x 2 x 2: 4096 of them stay
-#: far below 2^24.
+#: Additions of the tensor kernel to each sum; each addend is at most 16 x 2 x 2, so 4096 additions
+#: stay far below 2^24.
 _ADDITIONS, _TILE, _TILES = 4096, 256, 4
 
 
 def one(report: ReportPipe, host: Host, gpu: GpuIdentity) -> None:
-    """Measure one GPU; the driver is shown no other.
+    """Measure one GPU; the driver sees no other GPU.
 
     Sends ``capability`` (major), the fields of `KernelsReading`, ``phase`` and ``cuda_error``.
     """
@@ -77,7 +75,7 @@ def one(report: ReportPipe, host: Host, gpu: GpuIdentity) -> None:
 
 
 class _Kernels:
-    """One context, and what came of the kernels in it."""
+    """One context, and the results of the kernels in it."""
 
     def __init__(
         self,
@@ -93,7 +91,7 @@ class _Kernels:
         self._events = context.event(), context.event()
 
     def rate(self, name: str, work: Callable[[], None], size: int) -> None:
-        """Time a kernel that does ``size`` bytes or operations."""
+        """Time a kernel that processes ``size`` bytes or operations."""
         until = time.monotonic() + WARM_UP_SECONDS
         while time.monotonic() < until:
             work()
@@ -111,7 +109,7 @@ class _Kernels:
         self._report.send("verified", self._found["verified"])
 
     def verify_pattern(self, name: str, device: int, size: int, pattern: bytes) -> None:
-        """Compare what a kernel wrote with a pattern that repeats."""
+        """Compare a kernel's output with a repeating pattern."""
         found, expected = self.context.host_memory(size), self.context.host_memory(size)
         self.context.copy_to_host(found, device, size, self.stream)
         self.context.finish(self.stream)
@@ -124,7 +122,7 @@ class _Kernels:
         self.verify(name, size, unlike["wrong_blocks"], unlike["first_wrong"])
 
     def upload(self, data: bytes) -> int:
-        """Memory of the GPU with this data."""
+        """Allocate GPU memory with this data."""
         host, device = self.context.host_memory(len(data)), self.context.device_memory(len(data))
         ctypes.memmove(host, data, len(data))
         self.context.copy_to_device(device, host, len(data), self.stream)
@@ -172,9 +170,7 @@ def _fp64(own: _Kernels) -> None:
 
 
 def chain_ends() -> List[float]:
-    """Where the chains of the double precision kernel end, by the C library's correctly rounded
-    fma.
-    """
+    """The final values of the double precision chains, by the C library's correctly rounded fma."""
     fma = c_fma()
     ends = []
     for x in _STARTS:
@@ -209,8 +205,8 @@ def _tensor(own: _Kernels) -> None:
 
 
 def tiles() -> Any:
-    """The tensor kernel's left tile and its four right ones: whole numbers from -2 to 2 in no
-    simple order, rows one after the other.
+    """The tensor kernel's left tile and its four right tiles: integers from -2 to 2 in a mixed
+    order, row by row.
     """
     return [i * 7 % 11 % 5 - 2 for i in range(_TILE)], [
         i * 13 % 17 % 5 - 2 for i in range(_TILES * _TILE)
@@ -218,7 +214,7 @@ def tiles() -> Any:
 
 
 def tile_sums(left: List[int], right: List[int]) -> List[int]:
-    """What the tensor kernel must have in its four tiles."""
+    """The expected results of the tensor kernel in its four tiles."""
     return [
         _ADDITIONS
         * sum(left[row * 16 + i] * right[tile * _TILE + i * 16 + column] for i in range(16))
@@ -236,12 +232,12 @@ _MEASURES: Dict[str, Callable[[_Kernels], None]] = {
 
 
 def _bits(value: float) -> int:
-    """A double as the 64 bits that a kernel's parameter takes."""
+    """A double as the 64 bits of a kernel parameter."""
     return int(struct.unpack("<Q", struct.pack("<d", value))[0])
 
 
 def c_fma() -> Callable[[float, float, float], float]:
-    """The C library's multiply-add with one rounding; glibc has it in a library of its own."""
+    """The C library's fused multiply-add; glibc has it in the separate libm."""
     for library in (None, "libm.so.6"):
         try:
             function: Any = ctypes.CDLL(library).fma

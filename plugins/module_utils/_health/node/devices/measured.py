@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What measurements on GPUs find, as the checks read it: apart from the code that measures, which a
-judge does not load.
+"""Types of GPU measurements for the checks' judges, separate from the code that measures, which
+judges do not load.
 """
 
 from __future__ import annotations
@@ -10,21 +10,19 @@ from typing import Any, Dict, List, Optional, TypedDict
 
 
 class GpuIdentity(TypedDict, total=False):
-    """How the driver names a GPU."""
+    """The identity of a GPU."""
 
     index: int
     uuid: Optional[str]
-    #: Its address; None where the GPU does not answer and its address is not known.
+    #: PCI address; None if the GPU does not answer and its address is unknown.
     pci: Any
     name: Optional[str]
-    #: Why the GPU did not answer; anything that is not empty counts.
+    #: Why the GPU did not answer; any non-empty value counts.
     error: Any
 
 
 class DriverFault(TypedDict):
-    """A driver call that gave no value: what that means, the driver's number, and words where there
-    are any.
-    """
+    """A failed driver call: kind, the driver's code, and a message if any."""
 
     kind: str
     call: str
@@ -33,17 +31,17 @@ class DriverFault(TypedDict):
 
 
 class NumaReading(TypedDict, total=False):
-    """Where the copies of a GPU were made. Memory is ``preferred`` or was not bound."""
+    """Where the copies of a GPU ran. Memory is ``preferred`` or was not bound."""
 
     node: Optional[int]
-    #: How many CPUs next to the GPU were bound.
+    #: Number of bound CPUs next to the GPU.
     cpus: int
     memory: Optional[str]
     problems: List[str]
 
 
 class TransferReading(TypedDict, total=False):
-    """Copies of ``size`` bytes, ``copies`` of them a sample; samples are in bytes/s."""
+    """Copies of ``size`` bytes, ``copies`` for each sample; samples in bytes/s."""
 
     samples: List[float]
     copies: int
@@ -51,8 +49,8 @@ class TransferReading(TypedDict, total=False):
 
 
 class ComparisonReading(TypedDict, total=False):
-    """Where memory of ``size`` bytes differs from what was written: blocks of 64 KiB, and the offset
-    of the first wrong byte.
+    """Differences between memory of ``size`` bytes and what was written: blocks of 64 KiB, and the
+    offset of the first wrong byte.
     """
 
     size: int
@@ -63,7 +61,7 @@ class ComparisonReading(TypedDict, total=False):
 #: By direction and method.
 Transfers = Dict[str, Dict[str, TransferReading]]
 
-#: One direction between two GPUs, given by their indexes; without ``access`` there is no more.
+#: One direction between two GPUs (by index); without ``access`` there are no other fields.
 PairReading = TypedDict(
     "PairReading",
     {
@@ -80,7 +78,7 @@ PairReading = TypedDict(
 
 
 class ResultReading(TypedDict, total=False):
-    """Of ``size`` bytes of a kernel's results, how many elements or blocks of 64 KiB are ``wrong``,
+    """In ``size`` bytes of a kernel's results: number of ``wrong`` elements or blocks of 64 KiB,
     and the first wrong byte.
     """
 

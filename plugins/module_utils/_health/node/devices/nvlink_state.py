@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU's NVLinks as the driver sees them: which are up, how fast, to what, and what they have
-counted.
-"""
+"""A GPU's NVLinks as the driver reports them: state, speed, remote end and error counters."""
 
 from __future__ import annotations
 
@@ -11,9 +9,9 @@ from typing import Any, Dict, List, Optional, Tuple, TypedDict
 from .measured import GpuIdentity
 from ...lenient import Unsigned
 
-#: What is counted, the counter of nvmlDeviceGetNvLinkErrorCounter, and the fields that give the
-#: same in one call (nvml.h). Blackwell has neither the counters nor the fields 161 to 163; its
-#: field 215 counts the recoveries of a link.
+#: Kind of error, counter of nvmlDeviceGetNvLinkErrorCounter, and the fields that return the same in
+#: one call (nvml.h). Blackwell has neither the counters nor the fields 161 to 163; its field 215
+#: counts recoveries of a link.
 COUNTERS: Dict[str, Tuple[int, Tuple[int, ...]]] = {
     "replay": (0, (161,)),
     "recovery": (1, (162, 215)),
@@ -32,7 +30,7 @@ LinkErrors = Dict[str, Unsigned]
 
 
 class RemoteReading(TypedDict, total=False):
-    """The other end of a link: ``gpu``, ``cpu`` or ``switch``, and its PCI address."""
+    """The remote end of a link: ``gpu``, ``cpu`` or ``switch``, and its PCI address."""
 
     type: Optional[str]
     pci: Optional[str]
@@ -46,7 +44,7 @@ class NvlinkReading(TypedDict, total=False):
     speed_mbps: Optional[Unsigned]
     remote: Optional[RemoteReading]
     errors: LinkErrors
-    #: Errors counted between two looks.
+    #: Errors counted between two readings.
     grown: LinkErrors
 
 
@@ -86,7 +84,7 @@ def _remote(nvml: Any, gpu: GpuIdentity, link: int) -> RemoteReading:
 
 
 def errors_of(nvml: Any, gpu: GpuIdentity, links: List[int]) -> Dict[int, LinkErrors]:
-    """What each link has counted, by one call for all where the driver has the fields."""
+    """The counters of each link, by one call for all links if the driver has the fields."""
     wanted = [
         (field, link)
         for _counter, fields in COUNTERS.values()
@@ -104,7 +102,7 @@ def errors_of(nvml: Any, gpu: GpuIdentity, links: List[int]) -> Dict[int, LinkEr
             )
             if value is None and kind not in silent:
                 value = nvml.selected(gpu, "nvmlDeviceGetNvLinkErrorCounter", link, counter)
-                # What one link does not count no other of the GPU does.
+                # If one link lacks a counter, all links of the GPU do.
                 silent.update([kind] if value is None else [])
             if value is not None:
                 errors[link][kind] = value

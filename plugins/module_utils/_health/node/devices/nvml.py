@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Calls of the driver's management library, over NVIDIA's own binding (package nvidia-ml-py, module
+"""Calls of the NVIDIA Management Library through NVIDIA's binding (package nvidia-ml-py, module
 pynvml).
 
-Use it only inside a `bounded.Child`: any call can block in the kernel. What a call may answer
-besides a value is a `DriverError` whose ``kind`` says what that means; the kinds are judged in one
-place, ``framework.driver_findings``.
+Use only inside a `bounded.Child`: any call can block in the kernel. A failed call raises a
+`DriverError`, whose ``kind`` gives the meaning; all kinds are judged in
+``framework.driver_findings``.
 """
 
 from __future__ import annotations
@@ -23,9 +23,8 @@ from ...model import normalise_pci
 
 SONAME = "libnvidia-ml.so.1"
 
-#: Where driver containers and managed images keep the library, off the loader's path: the GPU
-#: operator's driver root, GKE's and container-optimised images' installs, and the Windows
-#: subsystem's.
+#: Paths of the library outside the loader's path: the GPU operator's driver root, the installs of
+#: GKE and container-optimised images, and the Windows Subsystem for Linux.
 LIBRARY_DIRECTORIES = (
     "run/nvidia/driver/usr/lib/x86_64-linux-gnu",
     "run/nvidia/driver/usr/lib/aarch64-linux-gnu",
@@ -38,7 +37,7 @@ LIBRARY_DIRECTORIES = (
     "usr/lib/wsl/lib",
 )
 
-#: NVML return codes (nvml.h, enum nvmlReturn_t) by what they mean for a check.
+#: NVML return codes (nvml.h, enum nvmlReturn_t) -> kind of error.
 KINDS = {
     1: "uninitialized",
     2: "invalid_argument",
@@ -60,18 +59,18 @@ KINDS = {
     27: "not_ready",
     999: "unknown_error",
 }
-#: Kinds that often pass by themselves: asked once more after a pause before they count.
+#: Kinds that are often temporary: retried once after a pause.
 RETRIED = ("timeout", "unknown_error", "not_ready")
 _RETRY_PAUSE = 0.2
 
 
-#: Identifier of a field value, or the identifier and its scope (a link, say).
+#: Identifier of a field value, or identifier and scope (a link, for example).
 Field = Union[int, Tuple[int, int]]
 
 
 class DriverError(Exception):
-    """A driver call that gave no value: ``kind`` (see KINDS), the ``call``, NVML's ``code``, and
-    words where there are any.
+    """A failed driver call: ``kind`` (see KINDS), the ``call``, NVML's ``code``, and a message if
+    any.
     """
 
     def __init__(self, kind: str, call: str, code: Optional[int] = None, text: str = "") -> None:
@@ -87,10 +86,11 @@ class DriverError(Exception):
 
 
 class Nvml:
-    """One initialised session. ``gpus`` lists every GPU NVML counts, also those that do not answer.
+    """An initialised session. ``gpus`` lists every GPU that NVML counts, including GPUs that do not
+    answer.
 
-    A GPU has an ``error``, a `DriverFault`, when it could not be identified. ``stage`` is told the
-    name of each call before it is made.
+    A GPU that could not be identified has an ``error``, a `DriverFault`. ``stage`` receives the
+    name of each call beforehand.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Nvml:
         )
 
     def optional(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
-        """Like `read`, but None when this GPU, driver or binding does not have it."""
+        """Like `read`, but None if this GPU, driver or binding lacks the function."""
         try:
             return self.read(gpu, function, *arguments)
         except DriverError as error:
@@ -135,8 +135,8 @@ class Nvml:
             raise
 
     def selected(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
-        """Like `optional`, but None also where an argument names what this GPU or driver does not
-        have: a link, a counter, a memory location.
+        """Like `optional`, but also None if an argument names something that this GPU or driver
+        lacks: a link, a counter, a memory location.
         """
         try:
             return self.optional(gpu, function, *arguments)
@@ -146,8 +146,8 @@ class Nvml:
             raise
 
     def system(self, function: str, *arguments: Any) -> Any:
-        """The value of a function that is about no GPU; None when this driver or binding does not
-        have it. Raises `DriverError`.
+        """The value of a function without a GPU; None if this driver or binding lacks it. Raises
+        `DriverError`.
         """
         try:
             return self._call(function, *arguments)
@@ -157,16 +157,16 @@ class Nvml:
             raise
 
     def demanded(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
-        """Like `optional`, for what no other call tells: raises `DriverError` when the driver has
-        it and only the binding does not.
+        """Like `optional`, for values without an alternative: raises `DriverError` if the driver
+        has the function and only the binding lacks it.
         """
         if not hasattr(self.binding, function) and hasattr(self.binding.nvmlLib, function):
             raise DriverError("binding_too_old", function, None, _remedy("upgrade"))
         return self.optional(gpu, function, *arguments)
 
     def fields(self, gpu: GpuIdentity, identifiers: Sequence[Field]) -> Dict[Field, Any]:
-        """Field values by identifier; None for each field that this GPU or driver does not have.
-        Raises `DriverError` for one that it could not read.
+        """Field values by identifier; None for each field that this GPU or driver lacks. Raises
+        `DriverError` for a field that could not be read.
         """
         values = self.optional(gpu, "nvmlDeviceGetFieldValues", identifiers)
         found: Dict[Field, Any] = {identifier: None for identifier in identifiers}
@@ -175,7 +175,7 @@ class Nvml:
                 found[identifier] = _field_value(self.binding, value)
                 continue
             kind = KINDS.get(value.nvmlReturn, "other_error")
-            # The identifier of a field that is newer than the driver is an invalid argument to it.
+            # A driver rejects the identifier of a newer field as an invalid argument.
             if kind not in ("unsupported", "invalid_argument"):
                 raise DriverError(
                     kind, f"nvmlDeviceGetFieldValues of field {identifier}", value.nvmlReturn
@@ -198,7 +198,9 @@ class Nvml:
         return gpu
 
     def _name_the_nameless(self) -> None:
-        """A lost GPU does not tell its bus id; NVML counts in bus order, so elimination does."""
+        """Find the bus id of a lost GPU, which does not report it, by elimination: NVML counts in
+        bus order.
+        """
         nameless = [gpu for gpu in self.gpus if not gpu["pci"]]
         known = {gpu["pci"] for gpu in self.gpus}
         on_bus = self._host.driver_gpus() or [gpu["pci"] for gpu in self._host.pci_gpus() or []]
@@ -236,7 +238,7 @@ class Nvml:
 
     @staticmethod
     def _text(value: Any) -> Optional[str]:
-        """Older bindings answer bytes."""
+        """Decode text; older bindings return bytes."""
         return value.decode("utf-8", "replace") if isinstance(value, bytes) else value
 
 
@@ -290,9 +292,7 @@ def _off_the_path(host: Host) -> List[str]:
 
 
 def _field_value(binding: Any, value: Any) -> Any:
-    """A field's value by its declared type (nvmlValueType_t); None for a type this version does not
-    know.
-    """
+    """A field's value by its declared type (nvmlValueType_t); None for an unrecognised type."""
     member = {
         0: "dVal",
         1: "uiVal",

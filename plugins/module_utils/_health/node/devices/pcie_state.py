@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A GPU's PCIe link as the driver sees it, and as sysfs does where the driver does not say."""
+"""A GPU's PCIe link as the driver reports it, or sysfs where the driver does not."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ADDRESS = r"[0-9a-f]{4,}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]"
 
 
 class AerCounts(TypedDict, total=False):
-    """Errors that a device has reported since it was found (Linux,
+    """Errors that a device reported since it was enumerated (Linux,
     Documentation/ABI/testing/sysfs-bus-pci-devices-aer_stats).
     """
 
@@ -33,7 +33,7 @@ class AerCounts(TypedDict, total=False):
 
 
 class BridgeReading(TypedDict, total=False):
-    """A port or switch above a device, and its link as sysfs shows it: GT/s and lanes."""
+    """A port or switch above a device, and its link in sysfs: GT/s and lanes."""
 
     pci: str
     current_link_speed: Optional[float]
@@ -44,8 +44,8 @@ class BridgeReading(TypedDict, total=False):
 
 
 def limits(host: Host, nvml: Any, gpu: GpuIdentity) -> Dict[str, Optional[int]]:
-    """What GPU and slot can do together (``max_generation``, ``max_width``), what the GPU could
-    (``gpu_max_generation``), and the link at rest.
+    """Limits of GPU and slot together (``max_generation``, ``max_width``), of the GPU alone
+    (``gpu_max_generation``), and the current link.
     """
     sysfs = _sysfs_limits(host, gpu["pci"])
     generation, width = (
@@ -64,7 +64,7 @@ def limits(host: Host, nvml: Any, gpu: GpuIdentity) -> Dict[str, Optional[int]]:
 
 
 def now(host: Host, nvml: Any, gpu: GpuIdentity) -> Dict[str, Optional[int]]:
-    """``generation`` and ``width`` at this moment; a link at rest sleeps in a lower generation."""
+    """The current ``generation`` and ``width``; an idle link drops to a lower generation."""
     generation, width = (
         _ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkGeneration"),
         _ask(nvml, gpu, "nvmlDeviceGetCurrPcieLinkWidth"),
@@ -79,14 +79,14 @@ def now(host: Host, nvml: Any, gpu: GpuIdentity) -> Dict[str, Optional[int]]:
 
 
 def replays(nvml: Any, gpu: GpuIdentity, link: Dict[str, Optional[int]]) -> Optional[int]:
-    """How many packets had to be sent again since `limits` gave ``link``."""
+    """Number of packets replayed since `limits` returned ``link``."""
     after = _ask(nvml, gpu, "nvmlDeviceGetPcieReplayCounter")
     before = link["replays"]
     return after - before if after is not None and before is not None else None
 
 
 def bridges(host: Host, bus_id: str) -> List[BridgeReading]:
-    """The ports and switches above a device, the host's own port first."""
+    """The ports and switches above a device, the root port first."""
     return [_bridge(host, name) for name in _above(host, bus_id)]
 
 
@@ -103,7 +103,7 @@ def _bridge(host: Host, name: str) -> BridgeReading:
 
 
 def aer(host: Host, bus_id: str) -> Optional[AerCounts]:
-    """What the device reports; None where it counts nothing."""
+    """The device's error counters; None if it has none."""
     counts: AerCounts = {}
     for kind in _AER_KINDS:
         text = host.text("sys/bus/pci/devices", sysfs_name(bus_id), f"aer_dev_{kind}")
@@ -114,15 +114,15 @@ def aer(host: Host, bus_id: str) -> Optional[AerCounts]:
 
 
 def _above(host: Host, bus_id: str) -> List[str]:
-    """The addresses of the bridges above a device, from the host's down: its place in sysfs is
-    below all of them.
+    """The addresses of the bridges above a device, root port first: its path in sysfs contains all
+    of them.
     """
     place = os.path.realpath(host.path("sys/bus/pci/devices", sysfs_name(bus_id))).split(os.sep)
     return [part for part in place[:-1] if re.fullmatch(_ADDRESS, part)]
 
 
 def _sysfs_limits(host: Host, bus_id: str) -> Dict[str, Optional[int]]:
-    """The lesser of what the GPU and the port it is plugged into can do."""
+    """The lower of the limits of the GPU and of its port."""
     ends = [host.pci_link(bus_id)] + [host.pci_link(port) for port in _above(host, bus_id)[-1:]]
     generations = [
         GENERATIONS[end["max_link_speed"]] for end in ends if end["max_link_speed"] in GENERATIONS
@@ -132,8 +132,8 @@ def _sysfs_limits(host: Host, bus_id: str) -> Dict[str, Optional[int]]:
 
 
 def _ask(nvml: Any, gpu: GpuIdentity, function: str) -> Any:
-    """The driver's answer, None when it has none: then sysfs is asked, or the reading is missing
-    and is judged as that.
+    """The driver's answer; None if it has none (then sysfs is read, or the reading is missing and
+    judged as missing).
     """
     from .nvml import DriverError
 

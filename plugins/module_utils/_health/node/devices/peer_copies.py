@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Timed copies from GPU to GPU, to be run in a `bounded.Child`: what is found is sent as it comes.
+"""Timed copies from GPU to GPU. Run in a `bounded.Child`; results are sent as they come.
 
-GPUs meet in rounds, in each of which every GPU is in one pair at most, so that no copy slows
-another on a switch that lets all through. Rates are in bytes per second, one direction at a time.
+GPUs are paired in rounds, at most one pair for each GPU, so that copies do not slow each other on a
+non-blocking switch. Rates are in bytes per second, one direction at a time.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from .host_copies import MIB, MOST_COPIES, SAMPLE_SECONDS, difference, fill, onl
 #: a stream.
 SIZE = 32 * MIB
 SAMPLES = 3
-#: Copies before anything is measured in a direction.
+#: Warm-up copies in each direction.
 _WARM_UP = 4
 
 
 def rounds(members: Sequence[int]) -> List[List[Tuple[int, int]]]:
-    """Every two of the members once, in as few rounds of pairs as there can be (the circle method)."""
+    """Every pair of the members once, in the minimum number of rounds (circle method)."""
     ring: List[int] = list(members) + ([-1] if len(members) % 2 else [])
     found = []
     for _turn in range(len(ring) - 1):
@@ -37,10 +37,10 @@ def rounds(members: Sequence[int]) -> List[List[Tuple[int, int]]]:
 
 
 def between(report: ReportPipe, host: Host, gpus: List[GpuIdentity]) -> None:
-    """Measure every two of the GPUs in both directions.
+    """Measure every pair of the GPUs in both directions.
 
-    Sends ``pairs``, a list of `PairReading`, and ``cuda_error`` with the ``gpus`` it is about when
-    nothing more can be had.
+    Sends ``pairs``, a list of `PairReading`, and ``cuda_error`` with the ``gpus`` concerned if no
+    more results are possible.
     """
     only_these(gpus)
     about: List[int] = [gpu["index"] for gpu in gpus]
@@ -73,7 +73,7 @@ def between(report: ReportPipe, host: Host, gpus: List[GpuIdentity]) -> None:
 
 
 class _SendingGpu:
-    """One GPU: its context, what it sends and where it receives."""
+    """One GPU: its context, its send buffer and its receive buffer."""
 
     def __init__(self, device: int, context: Context, index: int) -> None:
         self.device, self.context, self.index = device, context, index
@@ -86,7 +86,7 @@ class _SendingGpu:
         context.finish(self.stream)
 
     def send(self, to: "_SendingGpu", copies: int) -> None:
-        """Start copies to another; `seconds` tells how long they took."""
+        """Start copies to another GPU; `seconds` returns their duration."""
         self.context.make_current()
         self.context.record(self.events[0], self.stream)
         for _turn in range(copies):

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Writing a file so that a reader sees all of it or none, and waiting for a lock."""
+"""Write files atomically, and wait for locks."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ import os
 import tempfile
 import time
 
-#: What an unfinished file's name ends with.
+#: Suffix of an unfinished file.
 UNFINISHED = ".part"
-#: Seconds between two looks whether a lock is free.
+#: Seconds between two attempts to take a lock.
 _PAUSE = 0.05
 
 
 def write(path: str, text: str, mode: int = 0o644) -> None:
-    """Write a file; its directory is created. Raises OSError, and then leaves nothing unfinished
-    behind.
+    """Write a file atomically; its directory is created. Raises OSError without leaving an
+    unfinished file.
     """
     directory = os.path.dirname(path)
     os.makedirs(directory, exist_ok=True)
@@ -37,8 +37,8 @@ def write(path: str, text: str, mode: int = 0o644) -> None:
 
 
 def locked(handle: int, until: float) -> bool:
-    """Whether the lock on an open file or directory was got before ``until`` (of the monotonic
-    clock); closing it gives the lock back. Raises OSError.
+    """Wait for the lock on an open file or directory until ``until`` (monotonic clock); returns
+    whether the lock was taken. Closing the file releases it. Raises OSError.
     """
     while True:
         try:
