@@ -4,87 +4,26 @@
 
 from __future__ import annotations
 
-import json
-import os
-import re
-import time
 import typing as t
 
-from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.plugins.action import ActionBase
-from ansible.release import __version__ as ansible_version
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
-    NodeAnswer,
-    answer_from_task,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
-    Policy,
-    policy_from,
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_failures import (
+    failing_nodes,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    COULD_NOT_TELL,
+    FIT,
+    UNFIT,
     RunReport,
-    identify_run,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
-    judge_run,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
-    Plan,
-    read_plan,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
-    console,
-    document,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.spelling import unsupported
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, texts_of
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
-    write,
-)
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
-    hosts as _hosts,
-    summary,
-)
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
-
-_OPTIONS: dict[str, dict[str, t.Any]] = {
-    "results": {"type": "str", "default": "autopilot_checks"},
-    "mesh_plans": {
-        "type": "list",
-        "elements": "str",
-        "default": ["autopilot_mesh_plan", "autopilot_mesh_second_plan"],
-    },
-    "mesh_readings": {
-        "type": "list",
-        "elements": "str",
-        "default": ["autopilot_mesh_first", "autopilot_mesh_second"],
-    },
-    "policy": {"type": "dict", "default": {}},
-    "report_dir": {"type": "path", "default": "reports"},
-    "phase": {
-        "type": "str",
-        "default": "preflight",
-        "choices": ["preflight", "inflight", "postflight"],
-    },
-    "run_id": {"type": "str"},
-    "run": {"type": "str"},
-}
-
-#: What is kept of a host's registered result; the rest (the invocation, say) is no part of the run.
-_KEPT = (
-    "health",
-    "node",
-    "readings",
-    "unreachable",
-    "skipped",
-    "msg",
-    "module_stdout",
-    "module_stderr",
-    "started",
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import texts_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import summary
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict.judge_play import (
+    Judged,
+    judge_play,
+    read_options,
+    write_judged,
 )
 
 
@@ -100,219 +39,75 @@ class ActionModule(ActionBase):
     ) -> dict[str, t.Any]:
         super().run(tmp, task_vars)
         variables = task_vars or {}
-        # By now the checks have run: a wrong option fails the task, and what they found is judged
+        # By now the checks have run: a wrong option fails the run, and what they found is judged
         # and written down all the same.
-        options, refused = _read(self._task.args)
-        policy = _accepted(
-            lambda: policy_from(_hosts.plain(options["policy"])),
-            refused,
-            "; judged by the default policy",
-        )
-        given_id = _accepted(lambda: _run_id(options["run_id"]), refused)
-        job = _accepted(
-            lambda: store.refuse_run(options["run"]) if options["run"] else None, refused
-        )
-        check_mode = bool(self._task.check_mode)
-        finished = time.time()
-        # What belongs to a job stands below its name, each phase in a directory of its own.
-        directory = (
-            None
-            if check_mode
-            else _directory(
-                os.path.join(options["report_dir"], job or ""), given_id, options["phase"], finished
+        options, refused = read_options(self._task.args)
+        hosts_fail = options["on_failure"] == "hosts"
+        if hosts_fail and _is_batch(variables):
+            refused.append(
+                "on_failure: 'hosts' is not supported in a play with serial, whose batches have a "
+                "verdict each; use 'task'"
             )
-        )
-        named = os.path.basename(directory or _named(options["phase"], finished))
-        raws = _hosts.raws(variables)
-        plans, unplanned = _plans(
-            raws, variables.get("ansible_play_batch") or [], options["mesh_plans"]
-        )
-        returned = _hosts.answers(raws, options["results"], _KEPT)
-        nodes = _nodes(returned, _mesh_passes(raws, options["mesh_readings"], plans))
-        run = identify_run(
-            given_id or (f"{job}-{named}" if job else named),
-            options["phase"],
-            _started(returned, finished),
-            finished,
-            check_mode,
-            ansible_version,
-            job,
-        )
-        report = judge_run(run, nodes, policy or Policy(), plans)
-        if refused or unplanned:
-            report = report.failed_for(refused + unplanned)
-        unkept = (
-            _keep_snapshots(options["report_dir"], job, nodes) if job and not check_mode else ""
-        )
-        return self._returned(report, directory, unkept)
+            hosts_fail = False
+        judged = judge_play(options, refused, variables, bool(self._task.check_mode))
+        # Without the callback nothing else would end a failed run with an error.
+        hosts_fail = hosts_fail and summary.is_listening()
+        return _returned(judged, variables.get("ansible_play_hosts") or [], hosts_fail)
 
-    def _returned(self, report: RunReport, directory: str | None, unkept: str) -> dict[str, t.Any]:
-        """Write the report down and return what came out. A failure carries no more than a person
-        wants on the screen.
-        """
-        verdict, phase = report.verdict, report.run.phase
-        result: dict[str, t.Any] = {
-            "changed": False,
-            "run_id": report.run.run_id,
-            "status": verdict.status,
-            "passed": verdict.passed,
-            "counts": report.counts,
+
+def _is_batch(variables: t.Mapping[str, t.Any]) -> bool:
+    """Whether hosts of the play are in another batch than this one (``serial``)."""
+    batch = set(variables.get("ansible_play_batch") or [])
+    return any(host not in batch for host in variables.get("ansible_play_hosts") or [])
+
+
+def _returned(judged: Judged, in_play: t.Sequence[str], hosts_fail: bool) -> dict[str, t.Any]:
+    """Write the run down and return what came out. A failure carries no more than a person wants on
+    the screen.
+    """
+    report = judged.report
+    verdict, phase = report.verdict, report.run.phase
+    result: dict[str, t.Any] = {
+        "changed": False,
+        "run_id": report.run.run_id,
+        "status": verdict.status,
+        "passed": verdict.passed,
+        "counts": report.counts,
+    }
+    lines, unwritten = write_judged(judged, result)
+    if unwritten:
+        # The verdict stands all the same, and it must reach the screen.
+        result["msg"] = f"{'; '.join(unwritten)}; {verdict.reason}"
+    elif not verdict.passed:
+        result["msg"] = f"{phase} failed: {verdict.reason}"
+    failed = bool(unwritten) or not verdict.passed
+    if not failed or hosts_fail:
+        result["fit"] = {node.name: node.verdict.fit for node in report.nodes}
+        result["ansible_stats"] = _statistics(report, result)
+    if hosts_fail:
+        # Hosts that left the play before have failed already.
+        playing = set(map(str, in_play))
+        result["failing"] = {
+            name: line for name, line in failing_nodes(report).items() if name in playing
         }
-        lines = console.lines_of(report, self._display.verbosity > 0, summary.columns())
-        failed: list[str] = []
-        if unkept:
-            result["snapshots_error"] = unkept
-            lines.append(Line(f"snapshots: NOT KEPT on the controller, {unkept}"))
-        if directory is None:
-            result["plan"] = [row._asdict() for row in document.plan_of(report)]
-            lines.append(Line("no run document is written in check mode"))
-        else:
-            failed = files.write_down(
-                (files.DOCUMENT, files.METRICS, files.PAGE), report, directory, lines, result
-            )
-        if failed:
-            # The verdict stands all the same, and it must reach the screen.
-            result.update(failed=True, msg=f"{'; '.join(failed)}; {verdict.reason}")
-        elif not verdict.passed:
-            result.update(failed=True, msg=f"{phase} failed: {verdict.reason}")
-        else:
-            result["fit"] = {node.name: node.verdict.fit for node in report.nodes}
-        if verdict.passed or failed or directory is None:
-            result["summary"] = texts_of(lines)
-        summary.show(lines, is_look=phase == "inflight")
-        return result
+    elif failed:
+        result.update(failed=True, msg=f"{result['msg']} (the verdict on the run)")
+    if not failed or unwritten or judged.directory is None:
+        result["summary"] = texts_of(lines)
+    summary.show(lines, is_look=phase == "inflight", ends_failed=hosts_fail and failed)
+    return result
 
 
-_Value = t.TypeVar("_Value")
-
-
-def _accepted(
-    read: t.Callable[[], _Value], refused: list[str], consequence: str = ""
-) -> _Value | None:
-    """What ``read`` returns; None where it refuses a value, and why in ``refused``."""
-    try:
-        return read()
-    except ValueError as error:
-        refused.append(f"{error}{consequence}")
-        return None
-
-
-def _nodes(returned: list[tuple[str, t.Any]], passes: list[dict[str, t.Any]]) -> list[NodeAnswer]:
-    """The hosts with what they registered, and what they collected in each pass of the mesh. Where
-    no host has the checks' results, they were not asked for: then the mesh stands alone.
-    """
-    mesh_alone = bool(passes) and all(answer is None for _name, answer in returned)
-    return [
-        (NodeAnswer(name) if mesh_alone else answer_from_task(name, answer))._replace(
-            mesh=tuple((collected[name] or {}).get("mesh") for collected in passes)
-        )
-        for name, answer in returned
-    ]
-
-
-def _mesh_passes(
-    raws: dict[str, dict[str, t.Any]], names: list[str], plans: list[Plan]
-) -> list[dict[str, t.Any]]:
-    """By pass that was planned, what each host registered."""
-    return [dict(_hosts.answers(raws, name, ("mesh",))) for name, _plan in zip(names, plans)]
-
-
-def _keep_snapshots(report_dir: str, job: str, nodes: list[NodeAnswer]) -> str:
-    """Keep the controller's copies of the snapshots that the nodes were asked for; returns why that
-    cannot be, "" where it can.
-    """
-    for node in nodes:
-        copy = around_pass.controller_copy(node.readings, node.facts)
-        try:
-            if copy is not None and copy.get("run") == job:
-                write(store.controller_path(report_dir, job, node.name), json.dumps(copy))
-        except (OSError, ValueError) as error:
-            return f"{error}; those that the nodes keep will serve"
-    return ""
-
-
-def _plans(
-    raws: dict[str, dict[str, t.Any]], batch: list[str], names: list[str]
-) -> tuple[list[Plan], list[str]]:
-    """The plans of the mesh's passes, and why there is none where there should be."""
-    plans: list[Plan] = []
-    wrong: list[str] = []
-    # What is registered once for all hosts is the same on each of them; hosts that left in an
-    # earlier batch have that batch's.
-    hosts = [*(str(host) for host in batch), *raws]
-    for name in names:
-        answer = next(
-            (
-                found
-                for found in (_hosts.registered(raws[host], name) for host in hosts)
-                if isinstance(found, dict)
-            ),
-            {},
-        )
-        if isinstance(answer.get("plan"), dict):
-            try:
-                plans.append(read_plan(_hosts.plain(answer["plan"])))
-            except ValueError as error:
-                wrong.append(f"the mesh was not planned: {error}")
-        elif answer.get("failed"):
-            wrong.append(f"the mesh was not planned: {answer.get('msg')}")
-    return plans, wrong
-
-
-def _read(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
-    """The options, those that are accepted as given and the others by default, and what is wrong
-    with the others.
-    """
-    validator = ArgumentSpecValidator(_OPTIONS)
-    wrong = [unsupported("option", name, _OPTIONS) for name in given if name not in _OPTIONS]
-    known = {name: value for name, value in given.items() if name in _OPTIONS}
-    for name in list(known):
-        messages = validator.validate({name: known[name]}).error_messages
-        if messages:
-            wrong += [f"{message}; judged with its default" for message in messages]
-            del known[name]
-    return validator.validate(known).validated_parameters, wrong
-
-
-def _run_id(given: str | None) -> str | None:
-    if given is not None and not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", given):
-        raise ValueError(
-            f"run_id: {given!r} is invalid; expected letters, digits, '.', '_' and '-', with "
-            "a letter or digit first"
-        )
-    return str(given) if given is not None else None
-
-
-def _named(phase: str, finished: float) -> str:
-    return f"{compact_stamp(finished)}-{phase}"
-
-
-def _directory(report_dir: str, run_id: str | None, phase: str, finished: float) -> str:
-    """Where the document goes, absolute. A name of our own is taken only once, also when runs end
-    in the same second.
-    """
-    base = os.path.join(os.getcwd(), os.path.expanduser(report_dir))
-    if run_id:
-        return os.path.join(base, run_id)
-    name = _named(phase, finished)
-    for number in range(1, 1000):
-        directory = os.path.join(base, name if number == 1 else f"{name}-{number}")
-        try:
-            os.makedirs(directory)
-        except FileExistsError:
-            continue
-        except OSError:
-            break  # writing there says what is wrong
-        return directory
-    return os.path.join(base, name)
-
-
-def _started(returned: list[tuple[str, t.Any]], finished: float) -> float:
-    """When the run began, in seconds since the epoch: the playbook, or where no callback saw that,
-    the first of its checks. The controller's clock took both.
-    """
-    playbook = summary.started()
-    if playbook is not None:
-        return playbook
-    starts = [answer.get("started") for _name, answer in returned if isinstance(answer, dict)]
-    return min([start for start in starts if isinstance(start, float)] + [finished])
+def _statistics(report: RunReport, result: dict[str, t.Any]) -> dict[str, t.Any]:
+    """What ``set_stats`` would set, for the workflows of AWX."""
+    by_fit: dict[str, list[str]] = {fit: [] for fit in (FIT, UNFIT, COULD_NOT_TELL)}
+    for node in report.nodes:
+        by_fit.get(node.verdict.fit, []).append(node.name)
+    data = {
+        "autopilot_verdict": report.verdict.word,
+        "autopilot_fit": by_fit[FIT],
+        "autopilot_unfit": by_fit[UNFIT],
+        "autopilot_undecided": by_fit[COULD_NOT_TELL],
+        "autopilot_report": result.get("page") or result.get("report") or "",
+    }
+    return {"data": data, "aggregate": False, "per_host": False}

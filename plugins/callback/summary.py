@@ -17,6 +17,12 @@ description:
     program with status 2,
     so that a mistyped pattern or an empty inventory is not taken for healthy nodes; Ansible itself
     would exit with 0.
+  - Where a playbook is interrupted or ends with an error, it shows what is known so far, marked
+    C(INCOMPLETE), and writes the run document where a node has answered. Nodes that have not
+    answered are named as not checked.
+  - Ends the program with status 2 where a run of these playbooks has not passed although no host
+    failed, for example because of a link between nodes.
+  - Refuses a play with a verdict under the strategies C(free) and C(host_pinned).
   - Ctrl-C while nodes measure the network has the play end the measurement on the nodes first, and
     a second Ctrl-C ends Ansible at once.
   - The playbooks of this collection bring it along. Enable it in the configuration to have the same
@@ -29,6 +35,8 @@ requirements:
     C(defaults) of C(ansible.cfg))
 """
 
+import atexit
+import os
 import typing as t
 
 from ansible.plugins.callback import CallbackBase
@@ -39,14 +47,22 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     interrupt,
     summary,
 )
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import unfinished
 
 VERDICT = "autopilot.gpu.verdict"
 #: While these run, nodes measure by themselves.
 MESH = ("autopilot.gpu.mesh_run", "autopilot.gpu.mesh_wait")
+#: Strategies that run a task for each host by itself, so that no task has all hosts.
+_HOST_BY_HOST = ("free", "host_pinned")
 
 
 def _is(task: t.Any, *actions: str) -> bool:
     return any(getattr(task, name, None) in actions for name in ("action", "resolved_action"))
+
+
+def _verdict_of(play: t.Any) -> t.Any:
+    """The task of the play that judges; None where it has none."""
+    return next((task for task in hosts.tasks_of(play) if _is(task, VERDICT)), None)
 
 
 class CallbackModule(CallbackBase):
@@ -62,16 +78,32 @@ class CallbackModule(CallbackBase):
     def __init__(self, *arguments: t.Any, **options: t.Any) -> None:
         super().__init__(*arguments, **options)
         self._play: t.Any = None
+        self._task = ""
+        #: How much the tasks had left to be shown when the play started.
+        self._shown_before = 0
         self._nobody = False
+        #: Whether this is the play after a verdict that failed, which fails the hosts.
+        self._fails_hosts = False
 
     def v2_playbook_on_start(self, playbook: t.Any) -> None:
-        summary.listen()
+        if summary.listen():
+            # Ctrl-C and errors end Ansible without another word to its callbacks.
+            atexit.register(self._ended_early, os.getpid())
 
     def v2_playbook_on_play_start(self, play: t.Any) -> None:
-        self._play = play
+        if self._fails_hosts:
+            self._end_failed("autopilot: the following plays are not run")
+        self._fails_hosts = summary.ends_failed()
+        self._play, self._task, self._shown_before = play, "", summary.size()
+        strategy = str(play.strategy).rpartition(".")[2]
+        if strategy in _HOST_BY_HOST and _verdict_of(play):
+            self._end_failed(
+                f"autopilot: strategy: {strategy} is not supported in a play with {VERDICT}, which "
+                "needs all hosts at once; use strategy: linear"
+            )
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
-        if not any(_is(task, VERDICT) for task in hosts.tasks_of(self._play)):
+        if not _verdict_of(self._play):
             return
         pattern = self._play.hosts
         words = ",".join(map(str, pattern)) if isinstance(pattern, list) else str(pattern)
@@ -82,6 +114,7 @@ class CallbackModule(CallbackBase):
         self._nobody = True
 
     def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
+        self._task = str(task.name or task.action)
         if _is(task, *MESH):
             interrupt.handle()
         else:
@@ -89,9 +122,41 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         interrupt.release()
-        for lines in summary.take():
-            summary.display(self._display, lines)
-        if self._nobody:
+        # Where hosts fail one by one before the verdict, Ansible ends the play as usual.
+        lines = self._unfinished() if stats.failures else []
+        taken = summary.take()
+        self._display_all([*taken.shown, lines])
+        if self._nobody or (taken.ends_failed and not stats.failures):
             # Nothing failed as Ansible sees it, and it lets a callback say otherwise in no other
             # way.
             raise SystemExit(2)
+
+    def _unfinished(self) -> list[Line]:
+        """The summary of a play that ended before its verdict; empty where it did not."""
+        verdict = _verdict_of(self._play) if self._play and not self._nobody else None
+        if verdict is None or not summary.is_listening() or summary.size() > self._shown_before:
+            return []
+        if not verdict.evaluate_tags(self._play.only_tags, self._play.skip_tags, {}):
+            return []
+        where = f"in task '{self._task}'" if self._task else "before its first task"
+        return unfinished.judge_unfinished(self._play, verdict, f"the play ended {where}")
+
+    def _ended_early(self, main_process: int) -> None:
+        """As Python ends: show what is known of a playbook that did not come to its end."""
+        if not summary.is_listening() or os.getpid() != main_process:
+            return
+        lines = self._unfinished()
+        taken = summary.take()
+        if taken.shown and not lines:
+            where = f"in task '{self._task}', after the verdict" if self._task else "early"
+            lines = [Line(f"autopilot: INCOMPLETE, the playbook ended {where}", "unknown")]
+        self._display_all([*taken.shown, lines])
+
+    def _end_failed(self, text: str) -> t.NoReturn:
+        """End the program with an error, before the play that is about to start."""
+        self._display_all([*summary.take().shown, [Line(text, "fail")]])
+        raise SystemExit(2)
+
+    def _display_all(self, shown: t.Iterable[list[Line]]) -> None:
+        for lines in shown:
+            summary.display(self._display, lines)

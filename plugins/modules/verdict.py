@@ -24,8 +24,11 @@ description:
     fit.
   - Fails for a wrong option too. What the checks found is then judged by the default policy and
     written down all the same.
-  - Runs once, on the controller, under the strategy C(linear). A failure is counted for the first
-    host of the play, whichever nodes are unfit.
+  - Runs once, on the controller. Ansible counts its failure for the first host of the play,
+    whichever nodes are unfit; O(on_failure) makes the unfit nodes fail instead.
+  - Needs the strategy C(linear). Ansible refuses the task under C(free) and C(host_pinned), which
+    run each host by itself; the callback P(autopilot.gpu.summary#callback) refuses the play before
+    any host is contacted.
   - With C(serial) each batch gets a verdict and a document of its own; a verdict that fails ends
     the play, so later batches are not checked.
     Hosts that left the play in an earlier batch are rows of the later verdicts too.
@@ -62,6 +65,8 @@ options:
       - C(max_unfit), how many nodes may be unfit, a number (V(0) by default) or a share of the
         nodes such as V(5%).
       - C(max_unknown), likewise how many nodes may be left undecided, V(0) by default.
+      - C(max_partial), likewise how many of the fit nodes may be not fully checked, that is with
+        a check that skipped something. V(100%) by default, so that any number passes.
     type: dict
     default: {}
   report_dir:
@@ -86,6 +91,19 @@ options:
         name, and beside them, in C(snapshots), the controller's
         copies of the snapshots that M(autopilot.gpu.node_checks) kept.
     type: str
+  on_failure:
+    description:
+      - What fails when the run has not passed.
+      - With V(task) the task fails, and with it the first host of the play.
+      - With V(hosts) the task does not fail. RV(failing) has the nodes to fail in a play that
+        follows, as the file C(playbooks/tasks/fail_hosts.yml) of this collection does. Plays after
+        that one do not run, and where no node fails (a bad link, an option that is invalid) the
+        callback P(autopilot.gpu.summary#callback) ends the program with status 2.
+      - V(hosts) is not supported with C(serial). Without the callback it is the same as V(task).
+    type: str
+    default: task
+    choices: [task, hosts]
+    version_added: 0.1.0
 extends_documentation_fragment:
   - autopilot.gpu._attributes.controller
 attributes:
@@ -137,6 +155,32 @@ fit:
   description: By host V(fit), V(unfit), V(could_not_tell) or V(skipped).
   type: dict
   returned: when the task does not fail; the document has it always
+failing:
+  description: By host that is to fail, one line with its first finding and the next step. Unfit
+    hosts always, undecided and not fully checked ones where there are more than the policy
+    tolerates. Hosts that left the play before have failed already and are left out.
+  type: dict
+  returned: with O(on_failure=hosts), when the task does not fail
+  sample: {gpu04: 'unfit: GPU 3 (5D:00.0): fell off the bus (gpu_lost); next: reboot node'}
+ansible_stats:
+  description:
+    - What M(ansible.builtin.set_stats) would set, for workflows of AWX.
+    - C(autopilot_verdict) is V(passed) or V(failed). A run that is interrupted sets nothing; its
+      document says that it is incomplete.
+    - C(autopilot_fit), C(autopilot_unfit) and C(autopilot_undecided) are lists of hosts.
+    - C(autopilot_report) is the path of the report page, empty in check mode.
+    - With C(serial) they are those of the last batch.
+  type: dict
+  returned: when the task does not fail
+  sample:
+    aggregate: false
+    per_host: false
+    data:
+      autopilot_verdict: failed
+      autopilot_fit: [gpu01, gpu02]
+      autopilot_unfit: [gpu04]
+      autopilot_undecided: []
+      autopilot_report: /srv/autopilot/reports/20261121T031200-preflight/report.html
 run_id:
   description: Name of the run.
   type: str

@@ -100,9 +100,16 @@ class Run:
             *arguments,
             cwd=directory,
             ANSIBLE_DEPRECATION_WARNINGS="false",
+            ANSIBLE_SHOW_CUSTOM_STATS="true",
             **settings,
         )
-        self.code, self.text = done.returncode, done.stdout
+        text, _found, shown = done.stdout.partition("CUSTOM STATS: ")
+        self.code, self.text = done.returncode, text
+        if shown:
+            # The summary comes after the statistics.
+            stats, _dot, rest = shown.partition("\tRUN: ")[2].partition("\n")
+            self.statistics = json.loads(stats)
+            self.text += rest
         self.directory = directory
         self.written = sorted(path.name for path in directory.iterdir() if path != inventory)
         found = list(directory.glob("reports/*/run.json"))
@@ -170,15 +177,25 @@ def test_every_host_is_a_row_of_the_verdict(mixed):
 
 @pytest.mark.smoke
 def test_the_exit_code_and_the_failure_are_short_and_name_nodes(mixed):
+    """Each unfit or undecided host fails by itself, and no other."""
     assert mixed.code == 2
-    fatal = [
-        line for line in mixed.text.splitlines() if line.startswith("fatal") and "passed" in line
-    ]
-    assert len(fatal) == 1 and len(fatal[0]) < 1000
-    assert (
-        "preflight failed: 2 of 8 nodes are unfit: lost, missing (allowed: 0); 4 of 8 nodes are"
-        in fatal[0]
+    fatal = dict(
+        re.findall(r'^fatal: \[(\w+)\]: FAILED! => .*"msg": "(un\w+: .*)"', mixed.text, re.M)
     )
+    assert set(fatal) == {"lost", "missing", "hung", "away", "crashed", "asleep"}
+    assert max(map(len, fatal.values())) <= 300
+    assert fatal["lost"].startswith("unfit: GPU 3") and "(gpu_lost); next: " in fatal["lost"]
+    assert fatal["away"].startswith("undecided: ") and "(unreachable)" in fatal["away"]
+    failed = dict(re.findall(r"^(\w+) +: ok=.* failed=(\d)", mixed.text, re.M))
+    assert failed == {name: str(int(name in fatal)) for name in mixed.nodes()}
+    stats = mixed.statistics
+    assert stats["autopilot_verdict"] == "failed" and stats["autopilot_unfit"] == [
+        "lost",
+        "missing",
+    ]
+    assert stats["autopilot_fit"] == ["well", "pending"]
+    assert stats["autopilot_undecided"] == ["hung", "away", "crashed", "asleep"]
+    assert stats["autopilot_report"].endswith("-preflight/report.html")
 
 
 @pytest.mark.smoke

@@ -43,7 +43,13 @@ LEVELS = {
     "fleet.judging": 10,
     "fleet.output": 11,
 }
-LEVELS_OF_PLUGIN_UTILS = {"_controller": 0, "_report": 1, "_pushgateway": 2, "_agents": 3}
+LEVELS_OF_PLUGIN_UTILS = {
+    "_controller": 0,
+    "_report": 1,
+    "_verdict": 2,
+    "_pushgateway": 3,
+    "_agents": 4,
+}
 #: What fleet/ imports from node/: the records of checks (`node.checks`), how they are found and how
 #: readings become a result.
 FROM_NODE_TO_FLEET = {

@@ -15,7 +15,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import run_world
-from ansible_collections.autopilot.gpu.plugins.action import verdict as verdict_action
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
     NodeAnswer,
 )
@@ -38,6 +37,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import summary
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import judge_play
 
 RUN = identify_run("r", "preflight", 1795230720.0, 1795230761.5, False, "2.19.14", "job42")
 
@@ -63,6 +63,7 @@ policies = st.builds(
     st.sampled_from([(), ("gpu_lost",), ("gpu_lost", "link_slow")]),
     st.sampled_from([0, 2]),
     st.sampled_from([0, "50%"]),
+    st.sampled_from([0, "100%"]),
 )
 
 
@@ -81,8 +82,17 @@ def test_a_node_has_the_results_that_its_verdict_was_made_of(nodes, policy):
 
 def test_the_run_starts_with_its_first_check_where_no_callback_saw_the_playbook():
     returned = [("a", {"started": 20.5}), ("b", {"started": 10.25}), ("c", None), ("d", {})]
-    assert verdict_action._started(returned, 30.0) == 10.25
-    assert verdict_action._started([("a", {"started": "yesterday"})], 30.0) == 30.0
+    assert judge_play._started(returned, 30.0) == 10.25
+    assert judge_play._started([("a", {"started": "yesterday"})], 30.0) == 30.0
+
+
+def test_an_incomplete_run_has_not_passed_and_its_document_says_so():
+    report = judge_run(RUN, [], Policy()).incomplete_for("the play ended early")
+    assert (report.verdict.passed, report.verdict.word) == (False, "incomplete")
+    document = report.to_dict()
+    assert document["verdict"]["incomplete"] is True
+    document["verdict"]["passed"] = True
+    assert RunReport.from_dict(document) == report
 
 
 def test_a_failed_run_keeps_its_reason_after_the_further_ones():
@@ -108,8 +118,8 @@ def test_lines_wait_for_the_end_with_their_status(listening):
     os.waitpid(child, 0)
     summary.show(lines)
     assert summary.started() is not None
-    assert summary.take() == [lines]
-    assert summary.take() == [] and summary.started() is None
+    assert summary.take().shown == [lines]
+    assert summary.take().shown == [] and summary.started() is None
 
 
 @pytest.mark.parametrize(("terminal", "columns"), [(40, 80), (100, 100), (300, 120), (None, 120)])
@@ -130,22 +140,21 @@ def test_the_verdict_on_each_batch_is_shown(listening):
     first, second = [Line("  first  PASS")], [Line("  second  PASS")]
     for lines in (first, second, first):
         summary.show(lines)
-    assert summary.take() == [first, second]
+    assert summary.take().shown == [first, second]
 
 
 def test_of_the_looks_at_a_running_job_the_last_is_shown(listening):
     first, second = [Line("look 1")], [Line("look 2")]
-    summary.show(first, is_look=True)
+    summary.show(first, is_look=True, ends_failed=True)
     summary.show([Line("autopilot preflight")])
+    assert summary.ends_failed()
     summary.show(second, is_look=True)
-    assert summary.take() == [[Line("autopilot preflight")], second]
+    assert not summary.ends_failed()
+    assert summary.take() == ([[Line("autopilot preflight")], second], False)
 
 
 def test_the_names_of_the_plans_of_the_mesh_are_options():
     made = run_world.planned(["gpu01", "gpu02"])
     registered = {"gpu01": {"first_plan": {"plan": made}}, "gpu02": {}}
-    assert verdict_action._plans(registered, ["gpu02"], ["first_plan", "second_plan"]) == (
-        [made],
-        [],
-    )
-    assert verdict_action._plans(registered, [], ["autopilot_mesh_plan"]) == ([], [])
+    assert judge_play._plans(registered, ["gpu02"], ["first_plan", "second_plan"]) == ([made], [])
+    assert judge_play._plans(registered, [], ["autopilot_mesh_plan"]) == ([], [])

@@ -29,6 +29,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     NodeAnswer,
     answer_from_task,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_failures import (
+    failing_nodes,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
     Policy,
     policy_from,
@@ -68,6 +71,7 @@ def finding(code, status, action="watch", subject=GPU3):
         ({"max_unfit": "3"}, Policy(max_unfit=3)),
         ({"max_unknown": "5%"}, Policy(max_unknown="5%")),
         ({"max_unknown": "0.5 %"}, Policy(max_unknown="0.5 %")),
+        ({"max_partial": 2}, Policy(max_partial=2)),
         ({"unfit": ["warn", "fail"]}, Policy(unfit=("fail", "warn"))),
         ({"warn_only": ["power_limit_lowered"]}, Policy(warn_only=("power_limit_lowered",))),
     ],
@@ -84,7 +88,7 @@ def test_policy(given_policy, expected):
         (
             {"max_unfits": 1},
             "policy: unsupported option 'max_unfits'; supported: unfit, warn_only, max_unfit, "
-            "max_unknown (did you mean 'max_unfit'?)",
+            "max_unknown, max_partial (did you mean 'max_unfit'?)",
         ),
         (
             {"max_unfit": -1},
@@ -95,6 +99,7 @@ def test_policy(given_policy, expected):
         ({"max_unfit": "some"}, "policy.max_unfit: 'some' is invalid"),
         ({"max_unknown": "101%"}, "policy.max_unknown: '101%' is invalid"),
         ({"max_unknown": "-5%"}, "policy.max_unknown: '-5%' is invalid"),
+        ({"max_partial": "all"}, "policy.max_partial: 'all' is invalid"),
         ({"unfit": []}, "policy.unfit: [] is invalid; expected a list that contains fail"),
         ({"unfit": ["warn"]}, "policy.unfit: ['warn'] is invalid"),
         ({"unfit": "fail"}, "policy.unfit: 'fail' is invalid"),
@@ -446,6 +451,14 @@ def test_another_result_never_makes_a_node_better(statuses):
             False,
             "unfit: n0 (allowed: 0); 1 of 2 nodes is undecided: n1 (allowed: 0)",
         ),
+        (["pass", "partial"], {}, True, "2 of 2 nodes are fit"),
+        (
+            ["pass", "partial"],
+            {"max_partial": 0},
+            False,
+            "1 of 2 nodes is not fully checked: n1 (allowed: 0)",
+        ),
+        (["pass", "partial"], {"max_partial": "50%"}, True, ""),
         (["skip", "skip"], {}, True, "no node has anything to check"),
         (["skip", "fail"], {"max_unfit": "50%"}, False, "1 of 1 node is unfit"),
         ([], {}, True, "no node has anything to check"),
@@ -454,12 +467,45 @@ def test_another_result_never_makes_a_node_better(statuses):
 def test_run(statuses, policy, passed, says):
     policy = policy_from(policy)
     judged = judged_run(
-        [NodeAnswer(f"n{number}", [result(status)]) for number, status in enumerate(statuses)],
+        [NodeAnswer(f"n{number}", results_of(status)) for number, status in enumerate(statuses)],
         policy,
     )
     assert judged.verdict.passed is passed
     assert says in judged.verdict.reason
     assert sum(judged.counts[fit] for fit in FITNESS) == judged.counts["nodes"] == len(statuses)
+
+
+def results_of(status):
+    """A node's results; those of a node that is not fully checked skip something."""
+    if status != "partial":
+        return [result(status)]
+    busy = finding("gpu_busy", "skip", "none")
+    return [result("pass"), result("skip", busy, check="pcie_bandwidth")]
+
+
+@pytest.mark.parametrize(
+    "policy, failing",
+    [
+        ({}, ["lost", "silent"]),
+        ({"max_unknown": 1}, ["lost"]),
+        ({"max_unfit": 1, "max_unknown": 1}, ["lost"]),
+        ({"max_unknown": 1, "max_partial": 0}, ["half", "lost"]),
+    ],
+)
+def test_each_unfit_node_fails_and_others_where_the_run_fails_because_of_them(policy, failing):
+    lost = result("fail", finding("gpu_lost", "fail", "reboot_node"))
+    nodes = {
+        "well": [result("pass")],
+        "lost": [lost],
+        "silent": [result("unknown", finding("hung", "unknown", "none"))],
+        "half": results_of("partial"),
+    }
+    answers = [NodeAnswer(name, results) for name, results in nodes.items()]
+    lines = failing_nodes(judged_run(answers, policy_from(policy)))
+    assert sorted(lines) == failing
+    assert lines["lost"] == f"unfit: {GPU3}: gpu_lost it is (gpu_lost); next: reboot node"
+    assert lines.get("half", "").endswith("pcie_bandwidth skipped, it is skip" * ("half" in lines))
+    assert lines.get("silent", "").endswith("hung it is (hung)" * ("silent" in lines))
 
 
 def test_many_names_are_folded():

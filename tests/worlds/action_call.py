@@ -26,5 +26,5 @@ def call(action, options, variables=None, check_mode=False):
     try:
         result = made.run(task_vars=variables or {})
     finally:
-        shown = summary.take()
+        shown = summary.take().shown
     return result, [line.text for lines in shown for line in lines]

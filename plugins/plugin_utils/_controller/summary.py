@@ -10,8 +10,8 @@ summary callback that shows them.
 
 The callback lives in Ansible's main process and an action in a fork of it. Before the first fork
 the callback opens a nameless file, which every fork inherits: the actions append to it, and the
-callback reads it once the playbook is over. So the lines keep their statuses, and a failed task's
-result need not carry them.
+callback reads it once the playbook is over. So the lines keep their statuses, a failed task's
+result need not carry them, and the callback knows whether the run has failed.
 """
 
 from __future__ import annotations
@@ -41,6 +41,15 @@ class _Kept(t.NamedTuple):
     lines: list[Line]
     #: Whether it is one of many looks at a running job, of which only the last is shown.
     is_look: bool
+    #: Whether the program must end with an error, although the task that shows them has not failed.
+    ends_failed: bool
+
+
+class Taken(t.NamedTuple):
+    """What was kept: the lines of each verdict, and whether the program must end with an error."""
+
+    shown: list[list[Line]]
+    ends_failed: bool
 
 
 #: Set while a callback listens. Callbacks share it: each verdict is shown once however many listen.
@@ -57,17 +66,24 @@ _COLOURS = {
 }
 
 
-def listen() -> None:
-    """Keep what the actions show from now on, until `take`. For the callback, as the playbook
-    starts.
+def listen() -> bool:
+    """Keep what the actions show from now on, until `take`; False where another callback listens.
+    For the callback, as the playbook starts.
     """
     global _listening
-    if _listening is None:
-        # On a full disk the tasks show their lines themselves.
-        with contextlib.suppress(OSError):
-            _listening = _Listening(
-                time.time(), tempfile.TemporaryFile("w+", encoding="utf-8"), _columns_of_terminal()
-            )
+    if _listening is not None:
+        return False
+    # On a full disk the tasks show their lines themselves.
+    with contextlib.suppress(OSError):
+        _listening = _Listening(
+            time.time(), tempfile.TemporaryFile("w+", encoding="utf-8"), _columns_of_terminal()
+        )
+    return _listening is not None
+
+
+def is_listening() -> bool:
+    """Whether a callback keeps the lines until the playbook is over."""
+    return _listening is not None
 
 
 def started() -> float | None:
@@ -89,12 +105,12 @@ def _columns_of_terminal() -> int:
     return max(_LEAST_COLUMNS, min(columns_now, int(WIDTH)))
 
 
-def show(lines: t.Sequence[Line], is_look: bool = False) -> None:
+def show(lines: t.Sequence[Line], is_look: bool = False, ends_failed: bool = False) -> None:
     """Have an action's lines shown: once the playbook is over where a callback listens, else now."""
     if _listening is None:
         display(Display(), lines)
         return
-    kept = {"lines": lines, "is_look": is_look}
+    kept = {"lines": lines, "is_look": is_look, "ends_failed": ends_failed}
     try:
         _listening.file.write(json.dumps(kept) + "\n")
         _listening.file.flush()
@@ -102,27 +118,46 @@ def show(lines: t.Sequence[Line], is_look: bool = False) -> None:
         display(Display(), lines)
 
 
-def take() -> list[list[Line]]:
+def size() -> int:
+    """Bytes that were kept so far: more of them means that something was shown meanwhile."""
+    return os.fstat(_listening.file.fileno()).st_size if _listening else 0
+
+
+def ends_failed() -> bool:
+    """Whether the program must end with an error by what was kept so far."""
+    return any(kept.ends_failed for kept in _counted())
+
+
+def take() -> Taken:
     """What was kept, in order and each once: verdict by verdict, and of the looks at a running job
     the last. Nobody listens from here on.
     """
     global _listening
+    counted = _counted()
+    if _listening is not None:
+        _listening.file.close()
+        _listening = None
+    found: list[list[Line]] = []
+    for kept in counted:
+        if kept.lines not in found:
+            found.append(kept.lines)
+    return Taken(found, any(kept.ends_failed for kept in counted))
+
+
+def _counted() -> list[_Kept]:
+    """What was kept, of the looks at a running job the last."""
     if _listening is None:
         return []
-    with _listening.file as file:
-        file.seek(0)
-        kept = [_kept(json.loads(text)) for text in file]
-    _listening = None
+    # The forks write where the file's own position is.
+    text = os.pread(_listening.file.fileno(), size(), 0).decode("utf-8")
+    kept = [_kept(json.loads(line)) for line in text.splitlines()]
     last_look = max((place for place, one in enumerate(kept) if one.is_look), default=-1)
-    found: list[list[Line]] = []
-    for place, one in enumerate(kept):
-        if one.lines not in found and (not one.is_look or place == last_look):
-            found.append(one.lines)
-    return found
+    return [one for place, one in enumerate(kept) if not one.is_look or place == last_look]
 
 
 def _kept(data: dict[str, t.Any]) -> _Kept:
-    return _Kept([Line(*line) for line in data["lines"]], bool(data["is_look"]))
+    lines = [Line(*line) for line in data["lines"]]
+    return _Kept(lines, bool(data["is_look"]), bool(data["ends_failed"]))
 
 
 def display(to: Display, lines: t.Iterable[Line]) -> None:

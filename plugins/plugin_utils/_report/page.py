@@ -304,7 +304,8 @@ def _time(stamp: str) -> str:
 
 def _policy(policy: Policy) -> str:
     words = [
-        f"{policy.max_unfit} unfit and {policy.max_unknown} undecided nodes are tolerated",
+        f"{policy.max_unfit} unfit, {policy.max_unknown} undecided and {policy.max_partial} not fully "
+        "checked nodes are tolerated",
         f"what makes a node unfit: {', '.join(policy.unfit)}",
     ]
     if policy.warn_only:

@@ -34,6 +34,8 @@ class Policy(NamedTuple):
     max_unfit: Limit = 0
     #: How many nodes may be left undecided, likewise.
     max_unknown: Limit = 0
+    #: How many nodes may be fit with checks that did not run, likewise.
+    max_partial: Limit = "100%"
 
     def to_dict(self) -> Dict[str, Any]:
         return dict(
@@ -41,6 +43,7 @@ class Policy(NamedTuple):
             warn_only=list(self.warn_only),
             max_unfit=self.max_unfit,
             max_unknown=self.max_unknown,
+            max_partial=self.max_partial,
         )
 
 
@@ -60,6 +63,7 @@ def policy_from(given: Any) -> Policy:
         "warn_only": _codes,
         "max_unfit": _limit,
         "max_unknown": _limit,
+        "max_partial": _limit,
     }
     return Policy(**{name: read[name](f"policy.{name}", value) for name, value in chosen.items()})
 

@@ -198,6 +198,32 @@ class RunVerdict(NamedTuple):
     status: str
     passed: bool
     reason: str
+    #: Whether the run ended before all nodes were checked. An incomplete run has not passed.
+    incomplete: bool = False
+
+    @property
+    def word(self) -> str:
+        """``passed``, ``failed`` or ``incomplete``."""
+        return "incomplete" if self.incomplete else "passed" if self.passed else "failed"
+
+    def to_dict(self) -> Dict[str, Any]:
+        return {
+            "status": self.status,
+            "passed": self.passed,
+            "reason": self.reason,
+            **({"incomplete": True} if self.incomplete else {}),
+        }
+
+    @classmethod
+    def from_dict(cls, data: Any) -> "RunVerdict":
+        data = mapping(data)
+        incomplete = data.get("incomplete") is True
+        return cls(
+            read_status(data.get("status")),
+            data.get("passed") is True and not incomplete,
+            text(data.get("reason")),
+            incomplete,
+        )
 
 
 @dataclass(frozen=True)
@@ -224,9 +250,14 @@ class RunReport:
         words = "; ".join([*reasons, self.verdict.reason])
         return replace(self, verdict=self.verdict._replace(passed=False, reason=words))
 
+    def incomplete_for(self, reason: str) -> "RunReport":
+        """The report of a run that ended for this reason before all nodes were checked."""
+        report = self.failed_for([reason])
+        return replace(report, verdict=report.verdict._replace(incomplete=True))
+
     def to_dict(self) -> Dict[str, Any]:
         """The run document."""
-        run, verdict = self.run, self.verdict
+        run = self.run
         return {
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
@@ -240,11 +271,7 @@ class RunReport:
             "versions": {"collection": run.collection, "ansible": run.ansible},
             "policy": self.policy.to_dict(),
             "counts": self.counts,
-            "verdict": {
-                "status": verdict.status,
-                "passed": verdict.passed,
-                "reason": verdict.reason,
-            },
+            "verdict": self.verdict.to_dict(),
             "findings": [found.to_dict() for found in self.findings],
             "mesh": self.mesh.document if self.mesh else None,
             "nodes": [node.to_dict() for node in self.nodes],
@@ -257,17 +284,13 @@ class RunReport:
         """The report of a run document of any version, as far as it can be read."""
         data = mapping(document)
         policy = policy_as_far_as_valid(data.get("policy"))
-        verdict, counts = mapping(data.get("verdict")), mapping(data.get("counts"))
+        counts = mapping(data.get("counts"))
         nodes = [NodeReport.from_dict(node, policy) for node in mappings_in(data.get("nodes"))]
         mesh, replayed = data.get("mesh"), data.get("replay")
         return cls(
             _identity(data),
             policy,
-            RunVerdict(
-                read_status(verdict.get("status")),
-                verdict.get("passed") is True,
-                text(verdict.get("reason")),
-            ),
+            RunVerdict.from_dict(data.get("verdict")),
             {
                 **{name: (whole_number(counts.get(name)) or 0) for name in _COUNTS},
                 "nodes": whole_number(counts.get("nodes")) or len(nodes),

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence, Tuple
 
 from . import fleet_activity, fleet_statistics, fleet_versions
 from .node_answer import NodeAnswer, not_checked
-from .policy import Policy, apply_policy, lower_by_codes, tolerated
+from .policy import Limit, Policy, apply_policy, lower_by_codes, tolerated
 from .report import (
     COULD_NOT_TELL,
     FIT,
@@ -237,6 +237,40 @@ def _count_nodes(nodes: Sequence[NodeReport]) -> Dict[str, int]:
     return counts
 
 
+class NodeGroup(NamedTuple):
+    """Nodes of which the policy tolerates only some."""
+
+    adjective: str
+    nodes: List[NodeReport]
+    limit: Limit
+    #: How many nodes the limit stands for.
+    most: int
+
+    @property
+    def is_exceeded(self) -> bool:
+        return len(self.nodes) > self.most
+
+
+def groups_by_policy(nodes: Sequence[NodeReport], policy: Policy) -> List[NodeGroup]:
+    """The unfit, the undecided and the not fully checked nodes, with their limits. Shares are of the
+    nodes with something to check.
+    """
+    checked = sum(node.verdict.fit != SKIPPED for node in nodes)
+    groups = (
+        ("unfit", [node for node in nodes if node.verdict.fit == UNFIT], policy.max_unfit),
+        (
+            "undecided",
+            [node for node in nodes if node.verdict.fit == COULD_NOT_TELL],
+            policy.max_unknown,
+        ),
+        ("not fully checked", [node for node in nodes if node.verdict.partial], policy.max_partial),
+    )
+    return [
+        NodeGroup(adjective, group, limit, tolerated(limit, checked))
+        for adjective, group, limit in groups
+    ]
+
+
 def judge_between(findings: Sequence[CheckFinding], policy: Policy) -> List[CheckFinding]:
     """Findings about what lies between nodes, with the policy applied, worst first."""
     results = [
@@ -257,18 +291,14 @@ def _decide(
     checked = counts["nodes"] - counts[SKIPPED]
     total = f"{checked} node{'' if checked == 1 else 's'}"
     reasons = []
-    for fit, limit, adjective in (
-        (UNFIT, policy.max_unfit, "unfit"),
-        (COULD_NOT_TELL, policy.max_unknown, "undecided"),
-    ):
-        most = tolerated(limit, checked)
-        if counts[fit] > most:
-            names = fold_few(node.name for node in nodes if node.verdict.fit == fit)
-            allowed = f"{limit}, here {most}" if isinstance(limit, str) else f"{limit}"
-            verb = "is" if counts[fit] == 1 else "are"
+    for group in groups_by_policy(nodes, policy):
+        if group.is_exceeded:
+            names = ", ".join(fold_few(node.name for node in group.nodes))
+            limit, number = group.limit, len(group.nodes)
+            allowed = f"{limit}, here {group.most}" if isinstance(limit, str) else f"{limit}"
+            verb = "is" if number == 1 else "are"
             reasons.append(
-                f"{counts[fit]} of {total} {verb} {adjective}: {', '.join(names)} "
-                f"(allowed: {allowed})"
+                f"{number} of {total} {verb} {group.adjective}: {names} (allowed: {allowed})"
             )
     reasons += [
         f"{found.finding.subject}: {found.finding.message}"

@@ -98,7 +98,7 @@ def _duration(seconds: float) -> str:
 def _verdict_lines(report: RunReport, width: int) -> List[Line]:
     """The decision on the run: red, green, or neutral where nothing shows that a node is fit."""
     counts, verdict = report.counts, report.verdict
-    decision = "passed" if verdict.passed else "FAILED"
+    decision = verdict.word if verdict.passed else verdict.word.upper()
     if verdict.passed and counts[SKIPPED] == counts["nodes"]:
         decision = "checked nothing"
     status = FAIL if not verdict.passed else PASS if counts[FIT] else SKIP

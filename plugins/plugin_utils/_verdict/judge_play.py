@@ -1,0 +1,317 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""Judge what the hosts of a play registered, and write the run down: for the action verdict, and
+for the summary callback where a play ends before its verdict.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import time
+import typing as t
+
+from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
+from ansible.release import __version__ as ansible_version
+from ansible.utils.display import Display
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.atomic_file import (
+    write,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_answer import (
+    NodeAnswer,
+    answer_from_task,
+    not_checked,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
+    Policy,
+    policy_from,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
+    RunReport,
+    identify_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.verdict import (
+    judge_run,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
+    Plan,
+    read_plan,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import (
+    console,
+    document,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.spelling import unsupported
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts as _hosts,
+    summary,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
+
+_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "results": {"type": "str", "default": "autopilot_checks"},
+    "mesh_plans": {
+        "type": "list",
+        "elements": "str",
+        "default": ["autopilot_mesh_plan", "autopilot_mesh_second_plan"],
+    },
+    "mesh_readings": {
+        "type": "list",
+        "elements": "str",
+        "default": ["autopilot_mesh_first", "autopilot_mesh_second"],
+    },
+    "policy": {"type": "dict", "default": {}},
+    "report_dir": {"type": "path", "default": "reports"},
+    "phase": {
+        "type": "str",
+        "default": "preflight",
+        "choices": ["preflight", "inflight", "postflight"],
+    },
+    "run_id": {"type": "str"},
+    "run": {"type": "str"},
+    "on_failure": {"type": "str", "default": "task", "choices": ["task", "hosts"]},
+}
+
+#: What is kept of a host's registered result; the rest (the invocation, say) is no part of the run.
+_KEPT = (
+    "health",
+    "node",
+    "readings",
+    "unreachable",
+    "skipped",
+    "msg",
+    "module_stdout",
+    "module_stderr",
+    "started",
+)
+
+
+class Judged(t.NamedTuple):
+    """A judged play."""
+
+    report: RunReport
+    #: Where its document goes; None in check mode.
+    directory: str | None
+    #: Why the controller has no copy of the nodes' snapshots; "" where it has, or none was wanted.
+    unkept: str
+
+
+def judge_play(
+    options: dict[str, t.Any],
+    refused: t.Sequence[str],
+    variables: dict[str, t.Any],
+    check_mode: bool,
+    interrupted: str = "",
+) -> Judged:
+    """Judge what the hosts registered, by options from `read_options`. An option that is refused
+    fails the run, which is judged all the same. ``interrupted``: why the play ended before its
+    verdict; then the run is incomplete.
+    """
+    refused = list(refused)
+    policy = _accepted(
+        lambda: policy_from(_hosts.plain(options["policy"])),
+        refused,
+        "; judged by the default policy",
+    )
+    given_id = _accepted(lambda: _run_id(options["run_id"]), refused)
+    job = _accepted(lambda: store.refuse_run(options["run"]) if options["run"] else None, refused)
+    finished = time.time()
+    # What belongs to a job stands below its name, each phase in a directory of its own.
+    base = os.path.join(options["report_dir"], job or "")
+    phase = options["phase"]
+    directory = None if check_mode else _directory(base, given_id, phase, finished)
+    named = os.path.basename(directory or _named(phase, finished))
+    raws = _hosts.raws(variables)
+    plans, unplanned = _plans(
+        raws, variables.get("ansible_play_batch") or [], options["mesh_plans"]
+    )
+    returned = _hosts.answers(raws, options["results"], _KEPT)
+    missing = "the play ended before the node answered" if interrupted else ""
+    nodes = _nodes(returned, _mesh_passes(raws, options["mesh_readings"], plans), missing)
+    run = identify_run(
+        given_id or (f"{job}-{named}" if job else named),
+        phase,
+        _started(returned, finished),
+        finished,
+        check_mode,
+        ansible_version,
+        job,
+    )
+    report = judge_run(run, nodes, policy or Policy(), plans)
+    if refused or unplanned:
+        report = report.failed_for(refused + unplanned)
+    if interrupted:
+        report = report.incomplete_for(interrupted)
+    unkept = _keep_snapshots(options["report_dir"], job, nodes) if job and not check_mode else ""
+    return Judged(report, directory, unkept)
+
+
+def write_judged(judged: Judged, result: dict[str, t.Any]) -> tuple[list[Line], list[str]]:
+    """Write the files of the run; returns the lines to show, and what could not be written and why.
+    ``result`` gets the paths.
+    """
+    lines = console.lines_of(judged.report, Display().verbosity > 0, summary.columns())
+    if judged.unkept:
+        result["snapshots_error"] = judged.unkept
+        lines.append(Line(f"snapshots: NOT KEPT on the controller, {judged.unkept}"))
+    if judged.directory is None:
+        result["plan"] = [row._asdict() for row in document.plan_of(judged.report)]
+        lines.append(Line("no run document is written in check mode"))
+        return lines, []
+    contents = (files.DOCUMENT, files.METRICS, files.PAGE)
+    return lines, files.write_down(contents, judged.report, judged.directory, lines, result)
+
+
+_Value = t.TypeVar("_Value")
+
+
+def _accepted(
+    read: t.Callable[[], _Value], refused: list[str], consequence: str = ""
+) -> _Value | None:
+    """What ``read`` returns; None where it refuses a value, and why in ``refused``."""
+    try:
+        return read()
+    except ValueError as error:
+        refused.append(f"{error}{consequence}")
+        return None
+
+
+def _nodes(
+    returned: list[tuple[str, t.Any]], passes: list[dict[str, t.Any]], missing: str
+) -> list[NodeAnswer]:
+    """The hosts with what they registered, and what they collected in each pass of the mesh. Where
+    no host has the checks' results, they were not asked for: then the mesh stands alone.
+    ``missing``: why a host has no result, if that is known.
+    """
+    mesh_alone = bool(passes) and all(answer is None for _name, answer in returned)
+    nodes = []
+    for name, answer in returned:
+        if mesh_alone:
+            node = NodeAnswer(name)
+        elif answer is None and missing:
+            node = NodeAnswer(name, trouble=not_checked(missing))
+        else:
+            node = answer_from_task(name, answer)
+        mesh = tuple((collected[name] or {}).get("mesh") for collected in passes)
+        nodes.append(node._replace(mesh=mesh))
+    return nodes
+
+
+def _mesh_passes(
+    raws: dict[str, dict[str, t.Any]], names: list[str], plans: list[Plan]
+) -> list[dict[str, t.Any]]:
+    """By pass that was planned, what each host registered."""
+    return [dict(_hosts.answers(raws, name, ("mesh",))) for name, _plan in zip(names, plans)]
+
+
+def _keep_snapshots(report_dir: str, job: str, nodes: list[NodeAnswer]) -> str:
+    """Keep the controller's copies of the snapshots that the nodes were asked for; returns why that
+    cannot be, "" where it can.
+    """
+    for node in nodes:
+        copy = around_pass.controller_copy(node.readings, node.facts)
+        try:
+            if copy is not None and copy.get("run") == job:
+                write(store.controller_path(report_dir, job, node.name), json.dumps(copy))
+        except (OSError, ValueError) as error:
+            return f"{error}; those that the nodes keep will serve"
+    return ""
+
+
+def _plans(
+    raws: dict[str, dict[str, t.Any]], batch: list[str], names: list[str]
+) -> tuple[list[Plan], list[str]]:
+    """The plans of the mesh's passes, and why there is none where there should be."""
+    plans: list[Plan] = []
+    wrong: list[str] = []
+    # What is registered once for all hosts is the same on each of them; hosts that left in an
+    # earlier batch have that batch's.
+    hosts = [*(str(host) for host in batch), *raws]
+    for name in names:
+        answer = next(
+            (
+                found
+                for found in (_hosts.registered(raws[host], name) for host in hosts)
+                if isinstance(found, dict)
+            ),
+            {},
+        )
+        if isinstance(answer.get("plan"), dict):
+            try:
+                plans.append(read_plan(_hosts.plain(answer["plan"])))
+            except ValueError as error:
+                wrong.append(f"the mesh was not planned: {error}")
+        elif answer.get("failed"):
+            wrong.append(f"the mesh was not planned: {answer.get('msg')}")
+    return plans, wrong
+
+
+def read_options(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[str]]:
+    """The options, those that are accepted as given and the others by default, and what is wrong
+    with the others.
+    """
+    validator = ArgumentSpecValidator(_OPTIONS)
+    wrong = [unsupported("option", name, _OPTIONS) for name in given if name not in _OPTIONS]
+    known = {name: value for name, value in given.items() if name in _OPTIONS}
+    for name in list(known):
+        messages = validator.validate({name: known[name]}).error_messages
+        if messages:
+            wrong += [f"{message}; judged with its default" for message in messages]
+            del known[name]
+    return validator.validate(known).validated_parameters, wrong
+
+
+def _run_id(given: str | None) -> str | None:
+    if given is not None and not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", given):
+        raise ValueError(
+            f"run_id: {given!r} is invalid; expected letters, digits, '.', '_' and '-', with "
+            "a letter or digit first"
+        )
+    return str(given) if given is not None else None
+
+
+def _named(phase: str, finished: float) -> str:
+    return f"{compact_stamp(finished)}-{phase}"
+
+
+def _directory(report_dir: str, run_id: str | None, phase: str, finished: float) -> str:
+    """Where the document goes, absolute. A name of our own is taken only once, also when runs end
+    in the same second.
+    """
+    base = os.path.join(os.getcwd(), os.path.expanduser(report_dir))
+    if run_id:
+        return os.path.join(base, run_id)
+    name = _named(phase, finished)
+    for number in range(1, 1000):
+        directory = os.path.join(base, name if number == 1 else f"{name}-{number}")
+        try:
+            os.makedirs(directory)
+        except FileExistsError:
+            continue
+        except OSError:
+            break  # writing there says what is wrong
+        return directory
+    return os.path.join(base, name)
+
+
+def _started(returned: list[tuple[str, t.Any]], finished: float) -> float:
+    """When the run began, in seconds since the epoch: the playbook, or where no callback saw that,
+    the first of its checks. The controller's clock took both.
+    """
+    playbook: float | None = summary.started()
+    if playbook is not None:
+        return playbook
+    starts = [answer.get("started") for _name, answer in returned if isinstance(answer, dict)]
+    known = [finished, *(float(start) for start in starts if isinstance(start, float))]
+    return min(known)
