@@ -7,6 +7,7 @@ webhook, all of them real.
 from __future__ import annotations
 
 import json
+import subprocess
 import urllib.request
 from datetime import datetime, timedelta, timezone
 
@@ -15,10 +16,6 @@ from servers import Alertmanager, Webhook, eventually, missing
 
 from controller import ROOT, write_inventory
 from stack import PROGRAMS, Stack, stays
-
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
-    FINDINGS,
-)
 
 pytestmark = pytest.mark.skipif(bool(missing(*PROGRAMS)), reason=missing(*PROGRAMS))
 
@@ -54,19 +51,23 @@ def test_a_fault_is_told_once_and_so_is_its_end(stack, node, tmp_path):
     done = preflight(stack, tmp_path / "bad", {"gpu07": node("gpu_lost"), "gpu08": well})
     assert done.returncode == 2, done.stdout
     # The lost GPU is critical, so that all else there is about the node is left out.
-    assert eventually(lambda: stack.of_node("gpu07", "firing"), 40) == {"AutopilotGpuLost"}
+    assert eventually(lambda: stack.of_node("gpu07", "firing"), 40) == {"AutopilotNodeFailed"}
     (message,) = stack.webhook.received
     assert message["groupLabels"] == {"cluster": "a", "node": "gpu07"}
     told = message["alerts"][0]
     assert told["labels"]["severity"] == "critical" and told["labels"]["phase"] == "preflight"
-    assert told["annotations"]["runbook"] == FINDINGS["gpu_lost"].next
+    assert told["labels"]["code"] == "gpu_lost" and told["labels"]["check"] == "gpu_count"
+    assert told["annotations"]["runbook_url"].endswith("/docs/findings.md#gpu_lost")
     assert told["annotations"]["summary"].startswith("gpu07 GPU 3 (5D:00.0): gpu lost")
 
     before = stack.gateway.groups()
     stack.gateway.stop()
     eventually(lambda: stack.prometheus.query('up{job="autopilot-pushgateway"} == 0'))
     assert stays(
-        lambda: "AutopilotGpuLost" in {alert["alertname"] for alert in stack.prometheus.alerts()}, 4
+        lambda: (
+            "AutopilotNodeFailed" in {alert["alertname"] for alert in stack.prometheus.alerts()}
+        ),
+        4,
     )
     stack.gateway.start()
     eventually(lambda: stack.prometheus.query('autopilot_finding{node="gpu07"}'))
@@ -77,7 +78,7 @@ def test_a_fault_is_told_once_and_so_is_its_end(stack, node, tmp_path):
     assert preflight(stack, tmp_path / "elsewhere", {"gpu08": well}).returncode == 0
     assert stays(lambda: stack.prometheus.query('autopilot_finding{node="gpu07"}'), 3)
     assert preflight(stack, tmp_path / "good", {"gpu07": well}).returncode == 0
-    assert eventually(lambda: stack.of_node("gpu07", "resolved"), 40) == {"AutopilotGpuLost"}
+    assert eventually(lambda: stack.of_node("gpu07", "resolved"), 40) == {"AutopilotNodeFailed"}
     assert stack.prometheus.alerts() == []
     assert {labels["node"] for _status, labels in stack.received} == {"gpu07"}
 
@@ -92,7 +93,7 @@ def post(stack, *alerts, ended=False):
             "labels": labels,
             "startsAt": min(now, ends).isoformat(),
             "endsAt": ends.isoformat(),
-            "annotations": {"summary": "s", "runbook": "r"},
+            "annotations": {"summary": "s", "runbook_url": "https://wiki.example/#c"},
         }
         for labels in alerts
     ]
@@ -113,17 +114,17 @@ def test_one_dead_node_is_told_once(stack):
     del stack.webhook.received[:]
     dead = [
         alert("AutopilotNodeUnreachable", "critical", "dead"),
-        alert("AutopilotGpuLost", "critical", "dead"),
-        alert("AutopilotHung", "warning", "dead"),
+        alert("AutopilotNodeFailed", "critical", "dead"),
+        alert("AutopilotNodeUnknown", "warning", "dead"),
     ]
     alive = [
-        alert("AutopilotEccOff", "info", "alive"),
-        alert("AutopilotHung", "warning", "alive"),
-        alert("AutopilotHung", "warning", "dead", cluster="b"),
+        alert("AutopilotNodeWarning", "info", "alive"),
+        alert("AutopilotNodeUnknown", "warning", "alive"),
+        alert("AutopilotNodeUnknown", "warning", "dead", cluster="b"),
     ]
     # No node: what lies between nodes, and what is not of this collection.
     others = [
-        {"alertname": "AutopilotSlowPair", "severity": "critical", "cluster": "a"},
+        {"alertname": "AutopilotMeshDegraded", "severity": "critical", "cluster": "a"},
         {"alertname": "AutopilotRunIncomplete", "severity": "warning", "cluster": "a"},
         alert("NodeDiskFull", "warning", "dead"),
     ]
@@ -138,14 +139,50 @@ def test_one_dead_node_is_told_once(stack):
     }
     assert told == {
         ("a", "dead"): ["AutopilotNodeUnreachable", "NodeDiskFull"],
-        ("a", "alive"): ["AutopilotEccOff", "AutopilotHung"],
-        ("b", "dead"): ["AutopilotHung"],
-        ("a", None): ["AutopilotRunIncomplete", "AutopilotSlowPair"],
+        ("a", "alive"): ["AutopilotNodeUnknown", "AutopilotNodeWarning"],
+        ("b", "dead"): ["AutopilotNodeUnknown"],
+        ("a", None): ["AutopilotMeshDegraded", "AutopilotRunIncomplete"],
     }
     post(stack, *dead, *alive, *others, ended=True)
 
 
-def test_who_is_told_what_goes_by_severity(controller, tmp_path):
+def routes(stack, **labels):
+    """The receivers of an alert with these labels, by amtool."""
+    done = subprocess.run(
+        ["amtool", "config", "routes", "test", f"--config.file={stack.etc / 'alertmanager.yml'}"]
+        + [f"{name}={value}" for name, value in labels.items()],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.strip().split(",")
+
+
+def test_silences_select_by_code(stack):
+    del stack.webhook.received[:]
+    done = subprocess.run(
+        ["amtool", "silence", "add", f"--alertmanager.url={stack.alertmanager.url}"]
+        + ["--comment=known", "--author=test", "code=~gpu_lost|ecc_off", "node=n7"],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    alerts = [
+        alert("AutopilotNodeFailed", "critical", node, code=code, check="gpu_count")
+        for node, code in (("n7", "gpu_lost"), ("n7", "hung"), ("n8", "gpu_lost"))
+    ]
+    post(stack, *alerts)
+
+    def told():
+        firing = [labels for status, labels in stack.received if status == "firing"]
+        return {(labels.get("node"), labels.get("code")) for labels in firing}
+
+    assert eventually(lambda: len(told()) >= 2 and told()) == {("n7", "hung"), ("n8", "gpu_lost")}
+    post(stack, *alerts, ended=True)
+
+
+def test_who_is_told_what_goes_by_severity_and_matchers(controller, tmp_path):
     with Webhook() as slack, Webhook() as pager, Webhook() as everything:
         stack = Stack(
             controller,
@@ -155,6 +192,7 @@ def test_who_is_told_what_goes_by_severity(controller, tmp_path):
             monitoring_webhook=[
                 {"url": pager.url, "severities": ["critical"]},
                 {"url": everything.url},
+                {"url": pager.url, "matchers": ['code=~"gpu_lost|slow_pair"', 'check!=""']},
             ],
             monitoring_email=[
                 {
@@ -172,14 +210,23 @@ def test_who_is_told_what_goes_by_severity(controller, tmp_path):
         assert done.returncode == 0, done.stdout
         for secret in ("s3cret-word", slack.url, pager.url):
             assert secret not in done.stdout
+        labels = {"severity": "warning", "node": "n1", "check": "iperf3_pairs"}
+        assert routes(stack, **labels, code="slow_pair") == ["slack-1", "webhook-2", "webhook-3"]
+        assert routes(stack, **labels, code="below_fleet") == ["slack-1", "webhook-2"]
+        assert routes(stack, severity="critical", code="unreachable") == [
+            "slack-1",
+            "webhook-1",
+            "webhook-2",
+            "email-1",
+        ]
         with Alertmanager(
             tmp_path / "alertmanager", stack.etc / "alertmanager.yml", stack.alertmanager.port
         ):
             post(
                 stack,
-                alert("AutopilotGpuLost", "critical", "n1"),
-                alert("AutopilotHung", "warning", "n2"),
-                alert("AutopilotEccOff", "info", "n3"),
+                alert("AutopilotNodeFailed", "critical", "n1"),
+                alert("AutopilotNodeUnknown", "warning", "n2"),
+                alert("AutopilotNodeWarning", "info", "n3"),
             )
             eventually(
                 lambda: (
@@ -201,5 +248,5 @@ def test_who_is_told_what_goes_by_severity(controller, tmp_path):
         ]
         assert (
             critical["title"] == "FIRING: a n1 (1 firing, 0 resolved)"
-            and "Next: r" in critical["text"]
+            and "Runbook: https://wiki.example/#c" in critical["text"]
         )

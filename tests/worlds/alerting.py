@@ -6,41 +6,38 @@ from __future__ import annotations
 
 import functools
 import json
-import re
 import subprocess
 
 import yaml
 
 from controller import ROOT
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
-    FINDINGS,
-)
-
 RULES = ROOT / "roles/monitoring/files/rules/autopilot-gpu.rules.yml"
 #: What every group that is pushed has beside its own labels.
 PUSHED = {"job": "autopilot_gpu", "cluster": "a"}
 
 
-def name_of(code):
-    return (
-        "AutopilotNodeUnreachable"
-        if code == "unreachable"
-        else "Autopilot" + "".join(word.capitalize() for word in code.split("_"))
-    )
+#: The page that alerts link to by default.
+RUNBOOK = "https://github.com/autopilot-gpu/autopilot.gpu/blob/main/docs/findings.md"
 
 
-def severity_of(code, status, action):
-    """What an operator is promised, in other words than the rules."""
-    if code == "unreachable":
-        return "critical"
-    if status == "warn":
-        return "info"
-    return (
-        "critical"
-        if status == "fail" and action in ("drain_node", "reboot_node", "replace_part")
-        else "warning"
-    )
+def kind_of(subject):
+    """``mesh`` for what lies between nodes, ``node`` for the rest."""
+    return "mesh" if subject.split()[0] in ("link", "path", "undecided", "plane") else "node"
+
+
+def promised(labels):
+    """Name and severity of the alert about a finding, as the README promises them."""
+    if labels["code"] == "unreachable":
+        return "AutopilotNodeUnreachable", "critical"
+    prefix = f"Autopilot{kind_of(labels['subject']).capitalize()}"
+    if labels["status"] == "warn":
+        return f"{prefix}Warning", "info"
+    if labels["status"] != "fail":
+        return f"{prefix}Unknown", "warning"
+    if labels["action"] in ("drain_node", "reboot_node", "replace_part"):
+        return f"{prefix}Failed", "critical"
+    return f"{prefix}Degraded", "warning"
 
 
 def selector(metric, labels):
@@ -88,14 +85,20 @@ def alert_of(group, sample, node=True):
         for name, value in {**PUSHED, **group.labels, **sample.labels}.items()
         if value and (node or name != "node")
     }
-    entry, code = FINDINGS[labels["code"]], labels["code"]
-    where = f"{labels['node']} {labels['subject']}" if node else labels["subject"]
+    code, where = labels["code"], labels["subject"]
+    where = f"{labels['node']} {where}" if node else where
+    source = f"The check {labels['check']}" if labels.get("check") else "The run"
     return {
-        "exp_labels": {**labels, "severity": severity_of(code, labels["status"], labels["action"])},
+        "exp_labels": {
+            **labels,
+            "severity": promised(labels)[1],
+            "kind": kind_of(labels["subject"]),
+        },
         "exp_annotations": {
             "summary": f"{where}: {code.replace('_', ' ')} ({labels['status']}, {labels['phase']})",
-            "description": entry.meaning,
-            "runbook": entry.next,
+            "description": f"{source} reports {code}. Next step: "
+            f"{labels['action'].replace('_', ' ')}.",
+            "runbook_url": f"{RUNBOOK}#{code}",
         },
     }
 
@@ -103,30 +106,6 @@ def alert_of(group, sample, node=True):
 @functools.cache
 def groups_of_rules():
     return yaml.safe_load(RULES.read_text(encoding="utf-8"))["groups"]
-
-
-def rules_about(alerts, expressions):
-    """The rules as a document, without the alerts that no test asks for: no rule builds on an
-    alert, and a thousand of them take promtool minutes.
-    """
-    asked = ["|".join(sorted({name for _minute, name, _expected in alerts}))]
-    for _minute, expression, _samples in expressions:
-        # One that names no alert is about all of them.
-        asked += re.findall(r'alertname=~?"([^"]*)"', expression) or [".*"]
-    wanted = re.compile("|".join(filter(None, asked)))
-    return {
-        "groups": [
-            dict(
-                group,
-                rules=[
-                    rule
-                    for rule in group["rules"]
-                    if "alert" not in rule or wanted.fullmatch(rule["alert"])
-                ],
-            )
-            for group in groups_of_rules()
-        ]
-    }
 
 
 def promtool(directory, series, alerts=(), expressions=(), interval="1m"):
@@ -145,10 +124,9 @@ def promtool(directory, series, alerts=(), expressions=(), interval="1m"):
             for minute, expression, samples in expressions
         ],
     }
-    rules, path = directory / "rules.yml", directory / "test.yml"
-    rules.write_text(json.dumps(rules_about(alerts, expressions)), encoding="utf-8")
+    path = directory / "test.yml"
     path.write_text(
-        json.dumps({"rule_files": [str(rules)], "evaluation_interval": interval, "tests": [test]}),
+        json.dumps({"rule_files": [str(RULES)], "evaluation_interval": interval, "tests": [test]}),
         encoding="utf-8",
     )
     done = subprocess.run(
