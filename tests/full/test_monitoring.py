@@ -182,6 +182,19 @@ def test_silences_select_by_code(stack):
     post(stack, *alerts, ended=True)
 
 
+def check_routes(stack):
+    """By severity, and by the matchers of the third webhook."""
+    labels = {"severity": "warning", "node": "n1", "check": "iperf3_pairs"}
+    assert routes(stack, **labels, code="slow_pair") == ["slack-1", "webhook-2", "webhook-3"]
+    assert routes(stack, **labels, code="below_fleet") == ["slack-1", "webhook-2"]
+    assert routes(stack, severity="critical", code="unreachable") == [
+        "slack-1",
+        "webhook-1",
+        "webhook-2",
+        "email-1",
+    ]
+
+
 def test_who_is_told_what_goes_by_severity_and_matchers(controller, tmp_path):
     with Webhook() as slack, Webhook() as pager, Webhook() as everything:
         stack = Stack(
@@ -210,15 +223,7 @@ def test_who_is_told_what_goes_by_severity_and_matchers(controller, tmp_path):
         assert done.returncode == 0, done.stdout
         for secret in ("s3cret-word", slack.url, pager.url):
             assert secret not in done.stdout
-        labels = {"severity": "warning", "node": "n1", "check": "iperf3_pairs"}
-        assert routes(stack, **labels, code="slow_pair") == ["slack-1", "webhook-2", "webhook-3"]
-        assert routes(stack, **labels, code="below_fleet") == ["slack-1", "webhook-2"]
-        assert routes(stack, severity="critical", code="unreachable") == [
-            "slack-1",
-            "webhook-1",
-            "webhook-2",
-            "email-1",
-        ]
+        check_routes(stack)
         with Alertmanager(
             tmp_path / "alertmanager", stack.etc / "alertmanager.yml", stack.alertmanager.port
         ):
