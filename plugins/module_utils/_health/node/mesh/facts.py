@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a plan needs to know of a host: its interfaces, iperf3 and fping, and whether somebody uses
-its GPUs. Read on the host, nothing is changed.
+"""Facts of a host that the plan needs: its interfaces, iperf3 and fping, and whether its GPUs are
+in use. Read on the host; changes nothing.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from ..framework.driver_findings import mishap_findings
 from ..framework.gpu_use import judge_gpu_use, read_gpu_use
 from ...model import NODE, Finding
 
-#: Seconds for all of it unless the settings say otherwise: the gate looks twice, and asks Slurm
-#: each time.
+#: Default deadline in seconds: the busy gate reads twice, and queries Slurm each time.
 _SECONDS = 40.0
 
 Part = Callable[[ReportPipe, Probe], Any]
@@ -28,18 +27,17 @@ Part = Callable[[ReportPipe, Probe], Any]
 class MeshFacts(interfaces.HostNetwork, total=False):
     iperf3: ProgramReading
     fping: ProgramReading
-    #: Why the host is to be left alone, as findings.
+    #: Why the host must not be measured, as findings.
     busy: List[Dict[str, Any]]
     gate_seconds: float
 
 
 def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
-    """The facts of this host but for its clock, which only the controller can compare. With
-    ``ask_gate`` it takes two seconds longer; ``gate_seconds`` is by how much it really did, since a
-    plan has no use for them.
+    """The facts of this host, except its clock, which only the controller can compare. ``ask_gate``
+    adds two seconds; ``gate_seconds`` is the actual duration of the gate, which the plan subtracts.
 
-    The parts are read side by side, each in a child of its own, so that one that hangs costs
-    nothing but itself.
+    The parts are read in parallel, each in a child of its own, so that a part that hangs costs no
+    other.
     """
     parts: Dict[str, Part] = {"network": _network, "iperf3": _iperf3, "fping": _fping}
     if ask_gate:
@@ -106,7 +104,7 @@ def _fping(report: ReportPipe, _probe: Probe) -> ProgramReading:
 
 
 def _busy(_report: ReportPipe, probe: Probe) -> List[Dict[str, Any]]:
-    """Why the host is to be left alone; empty when its GPUs are idle, or there are none."""
+    """Why the host must not be measured; empty if its GPUs are idle or it has none."""
     if probe.host.driver_gpus() == []:
         return []
     with busy_gate.lock(probe.host) as locked_by:

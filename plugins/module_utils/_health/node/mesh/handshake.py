@@ -2,9 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """The handshake of a pair: small datagrams that both ends send and count.
 
-One that arrives proves its direction, whatever TCP says, and tells the server's port and the peer's
-clock. Who is asked after its own handshake is over still answers, so that an end that comes late
-hears as much as one that was in time.
+An arrived datagram proves its direction, whatever TCP reports, and carries the server's port and
+the peer's clock. An end whose own handshake is over still answers, so that a late peer hears as
+much as a punctual one.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ...lenient import decode, number
 #: Seconds between two datagrams.
 INTERVAL = 0.05
 _LARGEST = 2048
-#: Datagrams read at a time, so that a flood does not keep us from the rest.
+#: Maximum datagrams for each read, so that a flood does not block the rest.
 _BATCH = 64
 
 
 class HelloReading(TypedDict):
-    """Datagrams of a handshake; ``offset_seconds`` is the peer's clock less our own."""
+    """Counts of a handshake; ``offset_seconds`` is the peer's clock minus our own."""
 
     sent: int
     heard: int
-    #: How many of ours the peer says to have heard.
+    #: Number of our datagrams that the peer reports as heard.
     peer_heard: Optional[int]
     offset_seconds: Optional[float]
     error: Optional[str]
 
 
 class Datagram(TypedDict, total=False):
-    """What ``host`` sends to ``peer``, with its counts, its clock, and where its server listens."""
+    """A datagram from ``host`` to ``peer``: its counts, its clock, and its server's port."""
 
     mesh: Any
     round: Any
@@ -47,19 +47,19 @@ class Datagram(TypedDict, total=False):
     answer: bool
     clock: float
     port: Optional[int]
-    #: The clock of the datagram that it heard last, and how long ago that was.
+    #: The clock in the last datagram it heard, and the seconds since then.
     echo: Optional[List[Optional[float]]]
 
 
 class Handshake:
-    """One end of a handshake; it waits for nothing, `step` and `hear` do what there is to do."""
+    """One end of a handshake. Never blocks: `step` sends and `hear` receives."""
 
     def __init__(self, run: str, host: str, window: ShareWindow) -> None:
         self.sent = self.heard = 0
-        #: How many of ours the peer says to have heard, and where it says that its server listens.
+        #: Number of our datagrams that the peer reports as heard, and the port of its server.
         self.peer_heard: Optional[int] = None
         self.peer_port: Optional[int] = None
-        #: Where our own server listens.
+        #: The port of our own server.
         self.port: Optional[int] = None
         #: When the next datagram is due (monotonic seconds).
         self.due = 0.0
@@ -68,9 +68,9 @@ class Handshake:
         self._host, self._peer = host, window["peer"]
         self._ports = window["ports"]
         self._address = (window["peer_address"], window["ports"][0])
-        #: The peer's clock in what was heard last, and our own time then.
+        #: The peer's clock in the last heard datagram, and our own time then.
         self._last: Optional[Tuple[float, float]] = None
-        #: Round trip and offset of the quickest exchange.
+        #: Round trip and offset of the fastest exchange.
         self._best: Optional[Tuple[float, float]] = None
         self._socket: Optional[socket.socket] = None
         try:
@@ -81,7 +81,7 @@ class Handshake:
             )
 
     def sockets(self) -> List[socket.socket]:
-        """What to wait for before `hear`."""
+        """The time to wait for before `hear`."""
         return [self._socket] if self._socket else []
 
     def step(self, now: float) -> None:
@@ -91,8 +91,8 @@ class Handshake:
             self._send(answer=False)
 
     def hear(self, greeting: bool) -> None:
-        """Take what has come; what asks is answered unless we are still ``greeting`` of our own
-        accord.
+        """Receive datagrams. Requests are answered, unless we are still ``greeting`` and send
+        anyway.
         """
         for _count in range(_BATCH if self._socket else 0):
             try:
@@ -140,7 +140,7 @@ class Handshake:
             self.error = f"nothing can be sent to {self._address[0]}: {error}"
 
     def _understood(self, data: bytes) -> Optional[Datagram]:
-        """A datagram of the same run, round and pair; None for any other."""
+        """Parse a datagram of the same run, round and pair; None for any other."""
         try:
             message = decode(Datagram, json.loads(data))
         except (ValueError, RecursionError):
@@ -163,7 +163,7 @@ class Handshake:
         self._last = (message["clock"], now)
         echo = [_clock(one) for one in message.get("echo") or []]
         if len(echo) == 2 and echo[0] is not None and echo[1] is not None:
-            # As NTP does (RFC 5905, section 8): the way there and back is taken to be equally long.
+            # As in NTP (RFC 5905, section 8): both directions are assumed to take equally long.
             trip = now - echo[0] - echo[1]
             if trip >= 0 and (self._best is None or trip < self._best[0]):
                 self._best = (trip, message["clock"] + trip / 2 - now)
@@ -174,7 +174,7 @@ def _bound(interface: str, address: str, port: int) -> socket.socket:
     opened = socket.socket(family, socket.SOCK_DGRAM)
     try:
         opened.setblocking(False)
-        # What is left of the round before must not keep us from the port.
+        # Reuse the port despite remains of the previous round.
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         may_bind(opened, interface)
         opened.bind((address, port))
@@ -185,8 +185,8 @@ def _bound(interface: str, address: str, port: int) -> socket.socket:
 
 
 def may_bind(opened: socket.socket, interface: str) -> bool:
-    """Keep a socket to an interface; False where the kernel does not let us (it does without
-    privileges since Linux 5.7).
+    """Bind a socket to an interface; False if the kernel refuses (since Linux 5.7 no privileges are
+    needed).
     """
     try:
         opened.setsockopt(socket.SOL_SOCKET, socket.SO_BINDTODEVICE, interface.encode())
@@ -196,5 +196,5 @@ def may_bind(opened: socket.socket, interface: str) -> bool:
 
 
 def _clock(value: Optional[float]) -> Optional[float]:
-    """Seconds that a clock can show."""
+    """True for a plausible clock time in seconds."""
     return number(value, -1e12, 1e12)

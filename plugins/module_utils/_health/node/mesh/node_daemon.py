@@ -1,12 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The node process: it follows a share when whoever started it is long gone, and hands its readings
-over a socket. Nothing is written to disk.
+"""The node process: runs a share independently of its starter and returns the readings over a
+socket. Writes nothing to disk.
 
-Each user has at most one per network namespace. Its socket lies in a directory that no other user
-can enter (`private_dir`). It ends once its readings were taken, when it is told to, when another
-one takes its place, or when its lifetime is over. Everything it needs is imported before it
-detaches: the archive that Ansible imports modules from is removed when the module ends.
+Each user has at most one for each network namespace. Its socket is in a directory that no other
+user can enter (`private_dir`). It ends when its readings were collected, on request, when a new one
+replaces it, or at the end of its lifetime. All imports happen before it detaches: Ansible's module
+archive is removed when the module ends.
 """
 
 from __future__ import annotations
@@ -30,33 +30,34 @@ from ...lenient import decode
 from .share import Share, accepted_share
 from .share_runner import ShareRunner, find_tools
 
-#: Seconds within which a node process listens, answers, and obeys: is gone once it was told to end.
+#: Seconds within which a node process listens, answers, and ends on request.
 _START_SECONDS, _ANSWER_SECONDS, _OBEY_SECONDS = 10.0, 5.0, 2.0
-#: Seconds between two questions to a node process that is not done yet.
+#: Seconds between two requests to a node process that is still running.
 _ASK_AGAIN = 0.2
-#: Seconds after its lifetime at which the kernel ends a node process that did not do so itself.
+#: Seconds after its lifetime at which SIGALRM ends a node process that still runs.
 _FAREWELL = 5.0
-#: Bytes of a question, and of an answer: thousands of windows of thousands of targets are less.
+#: Maximum bytes of a request, and of an answer: thousands of windows with thousands of targets are
+#: fewer.
 _LONGEST_QUESTION, _LONGEST_ANSWER = 65536, 256 * 1024 * 1024
-#: Seconds that a node process waits until the one before it has given the socket back.
+#: Seconds that a node process waits until its predecessor released the socket.
 _SOCKET_SECONDS = 2.0
 _LENGTH = struct.Struct(">I")
 
 
 class MeshError(Exception):
-    """What kept a node process from being started, asked or ended, in words for the operator."""
+    """Why a node process could not be started, asked or ended; a message for the operator."""
 
 
 class StartedShare(TypedDict):
-    #: started, would_start or nothing_to_do.
+    #: ``started``, ``would_start`` or ``nothing_to_do``.
     state: str
     pid: Optional[int]
-    #: The run of the node process that was ended for this one.
+    #: The run of the node process that this one replaced.
     replaced: Optional[str]
 
 
 class NodeProcess(TypedDict, total=False):
-    """The node process here: ``state`` is running, done or none."""
+    """The node process on this host: ``state`` is ``running``, ``done`` or ``none``."""
 
     state: str
     run: str
@@ -65,8 +66,8 @@ class NodeProcess(TypedDict, total=False):
     uid: int
 
 
-#: What is asked of a node process: ``command`` is status, collect, taken or stop. None: of any run,
-#: pass or host.
+#: A request to a node process: ``command`` is ``status``, ``collect``, ``taken`` or ``stop``. None:
+#: any run, pass or host.
 Question = TypedDict(
     "Question", {"command": str, "run": Any, "pass": Any, "host": Any}, total=False
 )
@@ -81,7 +82,7 @@ MeshAnswer = TypedDict(
         "reason": Optional[str],
         "late_seconds": float,
         "windows": List[WindowReadings],
-        #: What is measured instead of what was asked for; whatever is there counts.
+        #: What is measured instead of the requested share; any value counts.
         "replaced": Any,
         #: Why there is no answer.
         "error": Any,
@@ -91,7 +92,7 @@ MeshAnswer = TypedDict(
 
 
 class _Peer(NamedTuple):
-    """Who is at the other end of a socket, as the kernel says (unix(7), SO_PEERCRED)."""
+    """The process at the other end of a socket, from the kernel (unix(7), SO_PEERCRED)."""
 
     pid: int
     uid: int
@@ -107,12 +108,12 @@ def _peer_of(connection: socket.socket) -> _Peer:
     return _Peer(pid, uid)
 
 
-# --- from outside ---
+# --- requests from outside ---
 
 
 def start(share: Any, host_root: str = "/") -> StartedShare:
-    """End the node process of an earlier run, and start one that follows the share. Raises
-    ValueError for what is no share, else `MeshError`. A share without windows starts nothing.
+    """End the node process of an earlier run, and start one for the share. Raises ValueError for an
+    invalid share, else `MeshError`. A share without windows starts nothing.
     """
     accepted = accepted_share(share, time.time())
     _refuse_twin(accepted, host_root)
@@ -138,7 +139,7 @@ def start(share: Any, host_root: str = "/") -> StartedShare:
 
 
 def would_start(share: Any, host_root: str = "/") -> StartedShare:
-    """What `start` would do."""
+    """What `start` would do, for check mode."""
     accepted = accepted_share(share, time.time())
     _refuse_twin(accepted, host_root)
     return {
@@ -156,11 +157,11 @@ def collect(
     known_as: Optional[str] = None,
     host_root: str = "/",
 ) -> MeshAnswer:
-    """The readings of a run as they are after ``wait_seconds``, or as soon as it is over; with
-    ``take`` the node process then ends.
+    """Collect the readings of a run after ``wait_seconds``, or as soon as it ends; with ``take``
+    the node process then ends.
 
-    Only those of the pass ``turn`` and of the host ``known_as`` in the inventory, where these are
-    given: what is left of another is none of it.
+    Only readings of pass ``turn`` and of the host ``known_as`` in the inventory, if given; others
+    belong to another run.
     """
     until = time.monotonic() + wait_seconds
     while True:
@@ -188,7 +189,7 @@ def collect(
 
 
 def state(host_root: str = "/") -> NodeProcess:
-    """The node process here, if there is one."""
+    """The node process on this host, if any."""
     answer, peer = _ask({"command": "status"}, host_root)
     found: NodeProcess = {"state": "none"}
     if answer is not None:
@@ -197,9 +198,7 @@ def state(host_root: str = "/") -> NodeProcess:
 
 
 def stop(run: Optional[str] = None, host_root: str = "/") -> Optional[str]:
-    """End the node process, of ``run`` when that is given; returns the run that it followed, None
-    when there was nothing to end.
-    """
+    """End the node process (of ``run``, if given); returns its run, None if there was none."""
     connection = _connected(host_root)
     if connection is None:
         return None
@@ -217,7 +216,7 @@ def stop(run: Optional[str] = None, host_root: str = "/") -> Optional[str]:
 
 
 def _refuse_twin(share: Share, host_root: str) -> None:
-    """Raise `MeshError` where this machine takes part in the same run by another name: the two
+    """Raise `MeshError` if this machine takes part in the same run under another name: the two
     would end each other.
     """
     try:
@@ -232,7 +231,7 @@ def _refuse_twin(share: Share, host_root: str) -> None:
 
 
 def nothing(run: str, found: str, reason: str) -> MeshAnswer:
-    """Readings that are none, and why."""
+    """An answer without readings, and the reason."""
     return {
         "run": run,
         "pass": None,
@@ -247,10 +246,10 @@ def nothing(run: str, found: str, reason: str) -> MeshAnswer:
 def _ask(
     question: Question, host_root: str, take: bool = False, whatever: bool = False
 ) -> Tuple[Optional[MeshAnswer], _Peer]:
-    """The answer of the node process, and its peer credentials; the answer is None where no node
+    """The answer of the node process, and its peer credentials; the answer is None if no node
     process runs.
 
-    With ``take`` it is told that it may end if it is done, with ``whatever`` also if it is not.
+    ``take`` lets the process end if it is done, with ``whatever`` even if it is not.
     """
     connection = _connected(host_root)
     if connection is None:
@@ -268,14 +267,14 @@ def _ask(
 
 
 def _address(directory: int) -> str:
-    """The socket below the open directory. By its descriptor, since the address of a socket has at
-    most 107 bytes (unix(7)).
+    """The socket's path below the open directory, by descriptor: a socket address has at most 107
+    bytes (unix(7)).
     """
     return f"/proc/self/fd/{directory}/mesh-{os.stat('/proc/self/ns/net').st_ino}.socket"
 
 
 def _connected(host_root: str) -> Optional[socket.socket]:
-    """A connection to the node process; None where no node process runs."""
+    """A connection to the node process; None if none runs."""
     try:
         directory = private_dir.open_directory(Host(host_root), create=False)
     except FileNotFoundError:
@@ -351,7 +350,7 @@ def _framed(message: Mapping[str, Any]) -> bytes:
 
 
 def _ended(host_root: str, peer: _Peer) -> bool:
-    """Whether the node process is gone within its time; another one in its place counts."""
+    """True if the node process ended in time; so does a new process in its place."""
     until = time.monotonic() + _OBEY_SECONDS
     while time.monotonic() < until:
         connection = _connected(host_root)
@@ -365,10 +364,10 @@ def _ended(host_root: str, peer: _Peer) -> bool:
 
 
 def _kill(peer: _Peer, run: Optional[str], answer: MeshAnswer, host_root: str) -> None:
-    """End a node process that does not end when told to."""
+    """Kill a node process that does not end on request."""
     words = answer.get("error") or "it does not end"
     try:
-        # Its number may be somebody else's by now: only a process of the same user is killed.
+        # The process id may have been reused: only a process of the same user is killed.
         if peer.pid > 1 and os.stat(f"/proc/{peer.pid}").st_uid == peer.uid:
             os.kill(peer.pid, signal.SIGKILL)
             if _ended(host_root, peer):
@@ -381,11 +380,11 @@ def _kill(peer: _Peer, run: Optional[str], answer: MeshAnswer, host_root: str) -
     )
 
 
-# --- inside ---
+# --- inside the node process ---
 
 
 def _serve(report: ReportPipe, share: Share, tools: Any, host_root: str) -> None:
-    """The life of a node process."""
+    """Main function of the node process."""
     report.stage("listening")
     door = _Door(host_root)
     runner = ShareRunner(share, tools, Host(host_root))
@@ -411,19 +410,19 @@ def _serve(report: ReportPipe, share: Share, tools: Any, host_root: str) -> None
 
 
 class _Guest:
-    """One who has connected: what has come from them and what is still to be sent."""
+    """A connected client: received data, and data still to be sent."""
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection = connection
         self.until = now + _ANSWER_SECONDS
         self.come = bytearray()
         self.left = memoryview(b"")
-        #: Whether the readings went out, so that the node process may end once they are
+        #: True if the readings were sent, so that the node process may end once they are
         #: acknowledged.
         self.has_readings = False
 
     def questions(self) -> List[Question]:
-        """The whole questions that have come; ValueError for what is none."""
+        """The complete requests received so far; ValueError for an invalid one."""
         found = []
         while len(self.come) >= _LENGTH.size:
             length = _LENGTH.unpack_from(self.come)[0]
@@ -439,17 +438,17 @@ class _Guest:
 
 
 class _Door:
-    """The socket of a node process and those who talk over it; nobody who is slow, hostile or gone
-    holds up the rest.
+    """The socket of a node process and its clients; a slow, hostile or dead client does not block
+    others.
     """
 
     def __init__(self, host_root: str) -> None:
-        """Raises OSError where another node process has the socket."""
+        """Raises OSError if another node process has the socket."""
         self.ends = False
         self._guests: List[_Guest] = []
         self._directory = private_dir.open_directory(Host(host_root))
         self._address = _address(self._directory)
-        # With this lock held, a socket that is there belongs to a process that has ended.
+        # While we hold this lock, an existing socket belongs to a process that has ended.
         self._lock = os.open(
             f"{self._address}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600
         )
@@ -472,13 +471,13 @@ class _Door:
         return min((guest.until for guest in self._guests), default=float("inf"))
 
     def expire(self) -> None:
-        """Send those away whose time is up."""
+        """Disconnect clients whose time is up."""
         now = time.monotonic()
         for guest in [one for one in self._guests if now >= one.until]:
             self._dismiss(guest)
 
     def turn(self, readable: List[Any], writable: List[Any], runner: ShareRunner) -> None:
-        """Hear and answer whoever can be heard and answered without waiting."""
+        """Read from and write to all ready clients without blocking."""
         for guest in list(self._guests):
             try:
                 if guest.connection in readable:

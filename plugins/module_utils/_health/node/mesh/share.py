@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A node's share of the mesh: what it measures, with whom and when, as a plan gives it."""
+"""A node's share of the mesh: its measurements, partners and times, from the plan."""
 
 from __future__ import annotations
 
@@ -10,40 +10,40 @@ from typing import Any, Callable, Dict, List, Tuple, TypedDict
 
 from ..system import fping
 
-#: The longest life of a node process (seconds) and how far its start may be away: all pairs of
+#: Maximum lifetime of a node process in seconds, and maximum distance of its start: all pairs of
 #: thousands of nodes take hours.
 _LONGEST, _FARTHEST = 7 * 86400, 86400
 
 
 class ShareWindow(TypedDict, total=False):
-    """A window of a share. Times are seconds; ``offset`` is from the start of the share."""
+    """A window of a share. Times are seconds; ``offset`` is relative to the start of the share."""
 
-    #: ping or pair.
+    #: ``ping`` or ``pair``.
     kind: str
     plane: str
     offset: float
     seconds: float
     address: str
     interface: str
-    #: Of a ping window: how many small and large pings, and addresses by host.
+    #: Ping window: number of small and large pings, and addresses by host.
     mtu: int
     count: int
     big_count: int
     interval_ms: float
     period_ms: float
     targets: Dict[str, str]
-    #: Of a pair.
+    #: Pair window.
     round: int
     peer: str
     peer_address: str
-    #: client or server.
+    #: ``client`` or ``server``.
     side: str
     handshake_seconds: float
     leg_seconds: float
     slack_seconds: float
     streams: int
     zerocopy: bool
-    #: The first and the last.
+    #: First and last port.
     ports: List[int]
 
 
@@ -63,7 +63,7 @@ Share = TypedDict(
 
 
 def accepted_share(share: Any, now: float) -> Share:
-    """The share; raises ValueError that names what is wrong, its value and what is accepted. ``now``
+    """Validate a share; raises ValueError with the field, its value and what is accepted. ``now``
     is this host's clock.
     """
     _check(share, "share", _SHARE)
@@ -164,7 +164,7 @@ _ANY_WINDOW: _Rules = {
     "offset": _number(0, _LONGEST),
     "seconds": _number(0.1, _LONGEST),
     "address": _ADDRESS,
-    # As long as the kernel allows (IFNAMSIZ), and no word that a program could take for an option.
+    # The kernel's maximum length (IFNAMSIZ), and no text that a program could take for an option.
     "interface": (
         lambda value: isinstance(value, str) and 0 < len(value) < 16 and value[0] != "-",
         "the name of an interface",

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A node's share of the mesh, followed by the clock: each window is opened at its time in a child,
-and its reading is kept.
+"""Run a node's share of the mesh by the clock: each window opens at its time in a child, and its
+reading is kept.
 """
 
 from __future__ import annotations
@@ -20,17 +20,19 @@ from . import windows
 from .share import Share, ShareWindow
 from .windows import Tools, WindowReadings
 
-#: Seconds after which a ping window, which has no handshake, is too late to begin.
+#: Seconds of delay after which a ping window, which has no handshake, is skipped.
 _LATE = 0.5
-#: Seconds that a window's child may go on after the window closed before it is ended, and that it
-#: then has between SIGTERM and SIGKILL.
+#: Seconds that a window's child may run after the window closed, and seconds between SIGTERM and
+#: SIGKILL afterwards.
 _OVERRUN, _GRACE = 0.1, 0.2
-#: Seconds that finding the programs may take.
+#: Deadline in seconds for finding the programs.
 _FIND_SECONDS = 12.0
 
 
 def find_tools(share: Share) -> Tools:
-    """The programs that the share needs, by name; what could not be found out is an error, too."""
+    """The programs that the share needs, by name; a program that could not be examined is an error
+    too.
+    """
     doors = {"ping": ("fping", fping.find), "pair": ("iperf3", iperf3.find)}
     needed = dict(doors[window["kind"]] for window in share["windows"])
 
@@ -45,7 +47,7 @@ def find_tools(share: Share) -> Tools:
 
 
 class _Opening:
-    """A window with its times on the monotonic clock, its child while it is open, and its reading."""
+    """A window with its times (monotonic clock), its child while open, and its reading."""
 
     def __init__(self, window: ShareWindow, origin: float) -> None:
         self.window = window
@@ -60,7 +62,7 @@ class _Opening:
         self.done = True
 
     def take(self) -> None:
-        """Keep what the ended child has read; what kept it from finishing is said in the reading."""
+        """Keep the readings of the ended child, and the reason if it did not finish."""
         child, self.child, self.done = self.child, None, True
         if child:
             self.reading = child.values.get("reading") or self.reading
@@ -85,10 +87,10 @@ ShareReadings = TypedDict(
         "run": str,
         "pass": Optional[int],
         "host": Optional[str],
-        #: running or done; of no readings: none or replaced.
+        #: ``running`` or ``done``; without readings ``none`` or ``replaced``.
         "state": str,
         "reason": Optional[str],
-        #: By how much the node process began too late.
+        #: Seconds by which the node process began too late.
         "late_seconds": float,
         "windows": List[WindowReadings],
     },
@@ -96,7 +98,7 @@ ShareReadings = TypedDict(
 
 
 class ShareRunner:
-    """Follows a share. `step` does what is due and never waits; `children` and `wake` say what to
+    """Runs a share. `step` does what is due and never blocks; `children` and `wake` say what to
     wait for until the next step.
     """
 
@@ -105,8 +107,7 @@ class ShareRunner:
         self.turn: int = share["pass"]
         self.host: str = share["host"]
         now = time.monotonic()
-        # From here on only the monotonic clock counts: whatever sets the other one does not move a
-        # window.
+        # From here on only the monotonic clock counts: setting the system clock moves no window.
         origin = now + share["start"] - time.time()
         self._tools, self._root = tools, host
         #: When the node process ends by itself.
@@ -126,7 +127,7 @@ class ShareRunner:
         return [one.child for one in self._openings if one.child and not one.child.ended]
 
     def wake(self) -> float:
-        """When there is something to do again (monotonic seconds)."""
+        """When the next action is due (monotonic seconds)."""
         times = [
             one.closes + _OVERRUN if one.child else one.opens
             for one in self._openings
@@ -135,9 +136,7 @@ class ShareRunner:
         return min([self.until, *times])
 
     def step(self) -> None:
-        """Take what has ended, open what is due, and only then end what has overrun, for that may
-        take a moment.
-        """
+        """Collect ended windows, open due ones, and then end overdue ones, which may take a moment."""
         for one in self._openings:
             if one.child and one.child.ended:
                 one.take()
@@ -163,7 +162,7 @@ class ShareRunner:
         }
 
     def close(self) -> None:
-        """End what is running."""
+        """End all running windows."""
         end(self.children(), _GRACE)
         self._unlock()
 
@@ -203,8 +202,8 @@ class ShareRunner:
             one.fail(programs.error("not_started", words))
 
     def _take_lock(self) -> Optional[str]:
-        """Keep checks of GPUs away until the last pair is measured; the words for who has the lock,
-        None when it is ours.
+        """Take the lock that keeps GPU checks away until the last pair is measured; returns a
+        message that names the holder, None if the lock is ours.
         """
         if self._locked:
             return None

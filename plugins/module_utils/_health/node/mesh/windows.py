@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a node does in one window of its share: ping its peers, or measure with one of them. Runs in
-a child of the node process.
+"""Run one window of a node's share: ping its peers, or measure with one of them. Runs in a child of
+the node process.
 
-All times are of the monotonic clock. A window is over before it closes, whatever the other end
+All times are of the monotonic clock. A window always ends before it closes, whatever the other end
 does.
 """
 
@@ -24,13 +24,12 @@ from .share import ShareWindow
 
 Tools = Mapping[str, ProgramReading]
 
-#: Seconds before a window closes by which everything in it has ended, so that the next one finds
-#: ports and processor free.
+#: Seconds before a window closes by which its programs have ended, so that the next window finds
+#: ports and CPU free.
 MARGIN = 0.15
 #: Seconds between SIGTERM and SIGKILL for fping and iperf3.
 _GRACE = 0.1
-#: Seconds between two looks at a server that is about to listen, and between two tries to reach
-#: one.
+#: Seconds between two checks whether a server listens, and between two attempts to reach one.
 _LOOK, _RETRY = 0.01, 0.05
 
 
@@ -40,25 +39,25 @@ class WindowTarget(TypedDict, total=False):
 
 
 class WindowReadings(TypedDict, total=False):
-    #: Of the window.
+    #: Error of the window.
     kind: str
     plane: str
     round: int
     peer: str
     side: str
-    #: Of a ping window, by host.
+    #: Ping window: by host.
     targets: Dict[str, WindowTarget]
-    #: Of a pair.
+    #: Pair window.
     hello: HelloReading
-    #: Of the server.
+    #: Server only.
     port: Optional[int]
-    #: transmit and receive.
+    #: ``transmit`` and ``receive``.
     legs: Dict[str, iperf3.LegReading]
     error: Optional[ErrorReading]
 
 
 def blank(window: ShareWindow) -> WindowReadings:
-    """The reading of a window before anything was done in it."""
+    """The initial reading of a window."""
     if window["kind"] == "ping":
         return {"kind": "ping", "plane": window["plane"], "targets": {}, "error": None}
     return {
@@ -75,7 +74,7 @@ def blank(window: ShareWindow) -> WindowReadings:
 
 
 def missing(window: ShareWindow, tools: Tools) -> Optional[ErrorReading]:
-    """The error of a window whose program is not there."""
+    """The error of a window whose program is missing."""
     found = tools["fping" if window["kind"] == "ping" else "iperf3"]
     return (
         programs.error(found.get("reason", "missing"), found["error"]) if "error" in found else None
@@ -86,7 +85,7 @@ def missing(window: ShareWindow, tools: Tools) -> Optional[ErrorReading]:
 
 
 def ping(report: ReportPipe, window: ShareWindow, tools: Tools, closes: float) -> None:
-    """Small pings to all targets, then big ones that must not be fragmented."""
+    """Send small pings to all targets, then large unfragmented ones."""
     addresses, family = list(window["targets"].values()), fping.family_of(window["address"])
     reading = blank(window)
     until = closes - MARGIN
@@ -142,7 +141,7 @@ def ping(report: ReportPipe, window: ShareWindow, tools: Tools, closes: float) -
 def pair(
     report: ReportPipe, run_id: str, host: str, window: ShareWindow, tools: Tools, opens: float
 ) -> None:
-    """The handshake, and beside it this side's part: the server, or the client's two legs."""
+    """Run the handshake and, in parallel, this end's part: the server, or the client's two legs."""
     closes, greeted = opens + window["seconds"] - MARGIN, opens + window["handshake_seconds"]
     hello = Handshake(run_id, host, window)
     side: Union[_Client, _Server] = (_Client if window["side"] == "client" else _Server)(
@@ -180,8 +179,8 @@ def pair(
 
 
 class _Side:
-    """What client and server have in common: at most one program at a time, in a child of its own
-    beside the handshake.
+    """Common part of client and server: at most one program at a time, in a child of its own beside
+    the handshake.
     """
 
     def __init__(
@@ -212,7 +211,7 @@ class _Side:
 
 
 class _Client(_Side):
-    """Two legs, one after the other: this side sends, then the server does."""
+    """The client: two legs, first sending to the server, then receiving from it."""
 
     def __init__(
         self, report: ReportPipe, window: ShareWindow, tools: Tools, opens: float, closes: float
@@ -284,8 +283,8 @@ class _Client(_Side):
 def _measure(
     argv: List[str], reverse: bool, until: float, latest: float, report: ReportPipe
 ) -> None:
-    """One leg; a server that does not listen yet, or is not done with the leg before, is asked
-    again until ``latest``.
+    """One leg; retried until ``latest`` while the server does not listen yet or is busy with the
+    previous leg.
     """
     while True:
         leg = iperf3.parse_client(run(argv, max(0.1, until - time.monotonic()), _GRACE), reverse)
@@ -297,7 +296,7 @@ def _measure(
 
 
 class _Server(_Side):
-    """A server on the first port of the range that is free, until the window closes."""
+    """The server: listens on the first free port of the range until the window closes."""
 
     def __init__(
         self, report: ReportPipe, window: ShareWindow, tools: Tools, opens: float, closes: float
@@ -349,7 +348,7 @@ class _Server(_Side):
         self._begin("iperf3 server", functools.partial(_serve, argv, self._closes), self._closes)
 
     def _in_use(self, port: int) -> bool:
-        """Whether something listens there; a port beyond the range counts as free."""
+        """True if another process listens on the port; a port beyond the range counts as free."""
         if port > self._window["ports"][1]:
             return False
         with socket.socket(_family(self._window["address"]), socket.SOCK_STREAM) as trial:
@@ -363,7 +362,7 @@ class _Server(_Side):
         return False
 
     def _lost(self, child: Child) -> None:
-        """A server that ended by itself: the next port when somebody else was quicker on this one."""
+        """Handle a server that ended by itself: try the next port if another process took this one."""
         error: ErrorReading = child.values.get("said") or mishap_of(child)
         if "in use" not in error["message"].lower():
             words = f"the iperf3 server ended early: {error['message']}"
@@ -380,7 +379,7 @@ def _family(address: str) -> int:
 
 
 def mishap_of(child: Child) -> ErrorReading:
-    """Why a child did not do what it was for."""
+    """Why a child did not finish."""
     mishap = child.mishap()
     if "hung" in mishap:
         return programs.error(

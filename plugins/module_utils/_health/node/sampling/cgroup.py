@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The control group of a job: where it is, what it may use, and what it has used. Versions 2 and 1,
-read only.
+"""The control group of a job: its path, limits and usage. Versions 2 and 1, read only.
 
 Sources: Documentation/admin-guide/cgroup-v2.rst and cgroup-v1/{cpuacct,memory,blkio-controller}.rst
-of the kernel; names of pods as the kubelet makes them (``pod<uid>``, and by systemd ``...-pod<uid
-with underscores>.slice``).
+of the kernel; the kubelet's names for pods (``pod<uid>``, with systemd ``...-pod<uid with
+underscores>.slice``).
 """
 
 from __future__ import annotations
@@ -18,9 +17,9 @@ from ..system.host import Host, whole_number
 from .sources import averages
 
 MOUNT = "sys/fs/cgroup"
-#: How deep a pod or a unit may lie below the mount; those of nested container runtimes are less.
+#: Maximum depth of a pod or unit below the mount; nested container runtimes need less.
 _DEPTH = 8
-#: Controllers of version 1 and the names under which they are mounted.
+#: Controllers of version 1 and their mount names.
 _V1 = {
     "cpu": ("cpu,cpuacct", "cpu"),
     "cpuacct": ("cpu,cpuacct", "cpuacct"),
@@ -28,27 +27,27 @@ _V1 = {
     "blkio": ("blkio",),
     "cpuset": ("cpuset",),
 }
-#: The largest limit that means none in version 1 is a bit less than 2**63; no machine has a quarter
-#: of that.
+#: Limits from here on mean "no limit": version 1 shows slightly less than 2**63, and no machine has
+#: a quarter of that.
 _UNLIMITED = 2**60
 _UID = re.compile(r"pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12})")
-#: The ways to name a job.
+#: The ways to identify a job.
 KINDS = ("pod_uid", "unit", "pid")
 
 
 class NoGroup(Exception):
-    """Why the job's control group could not be found or read, in words for the operator."""
+    """Why the job's control group could not be found or read; a message for the operator."""
 
 
 def pod_of(cgroup: str) -> Optional[str]:
-    """The UID of the pod that a control group's path belongs to, None where it belongs to none."""
+    """The pod UID in a control group's path; None if it belongs to no pod."""
     found = _UID.search(cgroup)
     return found.group(1).replace("_", "-") if found else None
 
 
 def group_of(host: Host, pid: int) -> Optional[str]:
-    """The path of a process's control group, in version 1 that of its memory or else of its
-    processors; None where the process is gone.
+    """The path of a process's control group (version 1: of its memory controller, else of its CPU
+    controller); None if the process is gone.
     """
     paths = _memberships(host, pid) or {}
     told = [path for path in (paths.get("memory"), paths.get("cpu"), paths.get("")) if path]
@@ -62,17 +61,16 @@ class ControlGroup:
         self._host = host
         self.version = 2 if os.path.exists(host.path(MOUNT, "cgroup.controllers")) else 1
         self._paths = self._find(job)
-        #: The controller that tells whether it is there, and its path as /proc/<pid>/cgroup spells
-        #: it.
+        #: The controller used to detect the group, and the group's path as in /proc/<pid>/cgroup.
         self._first = next(name for name in ("", "memory", *self._paths) if name in self._paths)
         self.path = self._paths[self._first]
 
     def has(self, path: Optional[str]) -> bool:
-        """Whether a control group is this one or lies in it."""
+        """True if a control group is this group or below it."""
         return path is not None and (path == self.path or path.startswith(f"{self.path}/"))
 
     def pids(self) -> List[int]:
-        """The processes in it and below."""
+        """The processes in the group and below it."""
         base = self._directory(self._first)
         found: List[int] = []
         for directory, _names, _files in os.walk(base) if base else ():
@@ -81,8 +79,8 @@ class ControlGroup:
         return found
 
     def limits(self) -> Dict[str, Any]:
-        """``cpus`` (how many it may keep busy), ``memory`` (bytes) and ``cpuset``; what is not
-        limited or not told is None.
+        """``cpus`` (number of CPUs), ``memory`` (bytes) and ``cpuset``; None if unlimited or
+        unknown.
         """
         if self.version == 2:
             quota = (self._text("cpu", "cpu.max") or "max").split()
@@ -109,8 +107,8 @@ class ControlGroup:
         }
 
     def read(self) -> Dict[str, Any]:
-        """Counters since it was made, and what it uses now; what is not told is not there. Raises
-        `NoGroup` once it is gone.
+        """Counters since the group was created, and current usage; unknown values are missing.
+        Raises `NoGroup` once the group is gone.
         """
         base = self._directory(self._first)
         if base is None or not os.path.isdir(base):
@@ -162,12 +160,12 @@ class ControlGroup:
     # ---- where it is ----
 
     def _find(self, job: Dict[str, Any]) -> Dict[str, str]:
-        """By controller of version 1, or under "" for version 2, the path below its mount."""
+        """The path below the mount by controller of version 1, or under "" for version 2."""
         if job.get("pid") is not None:
             paths = _memberships(self._host, int(job["pid"]))
             if paths is None:
                 raise NoGroup(f"there is no process {job['pid']}")
-            # What is not told apart by a controller is the whole node's.
+            # Without a group of its own in a controller, the values are those of the whole node.
             own = {
                 name: path
                 for name, path in paths.items()
@@ -204,8 +202,8 @@ class ControlGroup:
         return next((path for path in candidates if os.path.isdir(path)), None)
 
     def _directory(self, controller: str) -> Optional[str]:
-        """Where a controller's files of the group are; None for a controller of version 1 that does
-        not tell the job apart.
+        """The directory of a controller's files of the group; None for a version 1 controller
+        without a group for the job.
         """
         base, path = (
             self._mount(controller),
@@ -219,8 +217,8 @@ class ControlGroup:
 
 
 def _memberships(host: Host, pid: int) -> Optional[Dict[str, str]]:
-    """By controller the path of a process's group, under "" that of version 2; None where there is
-    no such process.
+    """The path of a process's group by controller, under "" for version 2; None if the process does
+    not exist.
     """
     text = host.text("proc", str(pid), "cgroup")
     if text is None:
@@ -235,7 +233,7 @@ def _memberships(host: Host, pid: int) -> Optional[Dict[str, str]]:
 
 
 def _named(base: str, wanted: str, pod: bool) -> Iterator[str]:
-    """Paths below ``base`` of directories with the name of a unit, or of a pod."""
+    """Paths below ``base`` of directories named after a unit or a pod."""
     depth = base.rstrip("/").count("/")
     for directory, names, _files in os.walk(base):
         for name in sorted(names):
@@ -251,9 +249,7 @@ def _pairs(text: Optional[str]) -> Dict[str, int]:
 
 
 def _io_v2(text: Optional[str], key: str) -> Optional[int]:
-    """The sum over all devices; None where nothing is told, since a group without the controller
-    has no such file.
-    """
+    """The sum over all devices; None without the file, which groups without the controller lack."""
     if text is None:
         return None
     words = [word.partition("=") for line in text.splitlines() for word in line.split()]

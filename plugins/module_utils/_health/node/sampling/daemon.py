@@ -1,13 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Starting, finding and ending the sampler of a capture. One per name on a node; it needs nobody
-and ends by itself.
+"""Start, find and end the sampler of a capture. One for each name on a node; it runs detached and
+ends by itself.
 
-A capture is a directory: ``samples.jsonl`` (what the sampler writes), ``record.json`` (what ran and
-where), ``sampler.json`` (who writes: the process id is only believed together with its start time
-and the boot id). The archive that Ansible imports modules from is gone when the module ends, and
-what the module has imported would stay in memory for hours: the sampler is therefore a Python of
-its own, which gets the source of what it needs on its standard input.
+A capture is a directory: ``samples.jsonl`` (the samples), ``record.json`` (the run record),
+``sampler.json`` (the sampler process: its process id is valid only with the same start time and
+boot id). Ansible's module archive is removed when the module ends, and the module's imports would
+stay in memory for hours. The sampler is therefore a new Python process that receives its source
+code on standard input.
 """
 
 from __future__ import annotations
@@ -37,18 +37,16 @@ from .record import CaptureSettings
 SAMPLES, RECORD, SAMPLER, PARTS = "samples.jsonl", "record.json", "sampler.json", "parts"
 NAME = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]{0,63}\Z")
 
-#: Bytes of one part of what is collected: what an answer of a module can carry without trouble.
+#: Bytes of one part of the collected samples: fits easily into a module's answer.
 PART_BYTES = 4 * 1024 * 1024
-#: Seconds within which a sampler writes its first line, and within which it ends when it is told
-#: to.
+#: Seconds within which a sampler writes its first line, and within which it ends on request.
 _START_SECONDS, _STOP_SECONDS = 15.0, 8.0
-#: Seconds after its time at which the kernel ends a sampler that did not do so itself.
+#: Seconds after its duration at which SIGALRM ends a sampler that still runs.
 _FAREWELL = 30.0
 _PACKAGE = "autopilot_gpu_core"
 
-#: What the new Python runs: it makes a package of the sources on its standard input, and forgets
-#: them. The binding of the driver is imported from where this Python has it, since without the
-#: module site nothing is.
+#: Bootstrap code of the new Python: makes a package of the sources on standard input. The NVML
+#: binding is imported from this Python's path, since the module site is disabled.
 _BOOTSTRAP = """
 import importlib.machinery, json, sys
 given = json.load(sys.stdin)
@@ -70,21 +68,21 @@ sampler.main(given["settings"], given["report"])
 
 
 class CaptureError(Exception):
-    """What kept a capture from being started, ended or collected, in words for the operator."""
+    """Why a capture could not be started, ended or collected; a message for the operator."""
 
 
 class Sampler(NamedTuple):
     """The process that writes a capture."""
 
     pid: int
-    #: Clock ticks after boot at which it started (proc(5)), and the boot.
+    #: Its start time in clock ticks after boot (proc(5)), and the boot id.
     started: int
     boot_id: Optional[str]
 
 
 def default_directory() -> str:
-    """Where captures are kept: what belongs to the machine when it is root's, else in the user's
-    home (XDG base directories).
+    """The directory of captures: a system directory for root, else in the user's home (XDG base
+    directories).
     """
     if os.geteuid() == 0:
         return "/var/lib/autopilot-gpu/usage"
@@ -96,14 +94,14 @@ def default_directory() -> str:
 
 
 class CaptureState(TypedDict, total=False):
-    #: running, ended or none.
+    #: ``running``, ``ended`` or ``none``.
     state: str
     pid: Optional[int]
-    #: As `record.gather` made it; None without a capture.
+    #: From `record.gather`; None without a capture.
     record: Optional[Dict[str, Any]]
-    #: Of the samples.
+    #: Bytes of the samples.
     bytes: int
-    #: Of `start`.
+    #: From `start`.
     changed: bool
 
 
@@ -112,8 +110,8 @@ class PackedCapture(TypedDict):
     parts: List[str]
     sha256: str
     bytes: int
-    #: The reason in the last line, or ``vanished`` where the sampler ended without a last line: it
-    #: was killed, or the node went down.
+    #: The reason in the last line, or ``vanished`` without one: the sampler was killed, or the node
+    #: went down.
     ended: str
 
 
@@ -137,8 +135,8 @@ def state(directory: str) -> CaptureState:
 def start(
     directory: str, settings: CaptureSettings, record: Callable[[], Dict[str, Any]]
 ) -> CaptureState:
-    """Start a sampler, unless the capture runs already; ``record()`` gathers what is to be known of
-    the run. Raises `CaptureError`.
+    """Start a sampler, unless the capture already runs; ``record()`` gathers the run record. Raises
+    `CaptureError`.
     """
     os.makedirs(directory, mode=0o755, exist_ok=True)
     with _locked(directory):
@@ -152,7 +150,7 @@ def start(
                 os.unlink(os.path.join(directory, name))
         shutil.rmtree(os.path.join(directory, PARTS), ignore_errors=True)
         gathered = dict(record(), settings=settings)
-        # Before the sampler: what it writes must never be without its record.
+        # Before the sampler starts: samples must never be without their record.
         _write(os.path.join(directory, RECORD), gathered)
         try:
             _launch(directory, settings)
@@ -165,8 +163,8 @@ def start(
 
 
 def refuse(directory: str, settings: CaptureSettings) -> None:
-    """Raise `CaptureError` where a capture of other settings runs, or one that nobody has collected
-    would be lost.
+    """Raise `CaptureError` if a capture with other settings runs, or an uncollected one would be
+    lost.
     """
     found = state(directory)
     if found["state"] == "running":
@@ -193,7 +191,7 @@ def refuse(directory: str, settings: CaptureSettings) -> None:
 
 
 def stop(directory: str) -> bool:
-    """End the sampler; whether there was one. Raises `CaptureError` for one that will not end."""
+    """End the sampler; returns whether there was one. Raises `CaptureError` if it does not end."""
     found = _alive(directory)
     if not found:
         return False
@@ -217,7 +215,7 @@ def stop(directory: str) -> bool:
 
 
 def collect(directory: str) -> PackedCapture:
-    """Pack the samples of an ended capture, in parts that an answer can carry."""
+    """Pack the samples of an ended capture, in parts that fit into an answer."""
     base = os.path.join(directory, PARTS)
     shutil.rmtree(base, ignore_errors=True)
     os.makedirs(base, mode=0o700)
@@ -241,7 +239,7 @@ def collect(directory: str) -> PackedCapture:
 
 
 def remove(directory: str) -> None:
-    """Take the capture away, and the directory above when it was the last."""
+    """Remove the capture, and its parent directory if it was the last."""
     shutil.rmtree(directory, ignore_errors=True)
     with contextlib.suppress(OSError):
         os.rmdir(os.path.dirname(directory))
@@ -282,7 +280,7 @@ def _launch(directory: str, settings: CaptureSettings) -> None:
 
 
 def _binding() -> List[str]:
-    """Where this Python has the driver's binding, a module of one file or a package."""
+    """The path of this Python's NVML binding, a single file or a package."""
     found = importlib.util.find_spec("pynvml")
     if found is None or not found.origin:
         return []
@@ -294,9 +292,7 @@ def _binding() -> List[str]:
 
 
 def _sources() -> Dict[str, Any]:
-    """The source of every part of the core that is imported here, as modules of a package of its
-    own.
-    """
+    """The source code of the imported parts of the core, as modules of a package."""
     core = __package__.rsplit(".", 2)[0]
     found, packages = {}, []
     for name, module in list(sys.modules.items()):
@@ -311,7 +307,7 @@ def _sources() -> Dict[str, Any]:
 
 
 def _identity(pid: int) -> Sampler:
-    """Raises OSError where there is no such process, or one that has ended."""
+    """Raises OSError if the process does not exist or has ended."""
     with open(f"/proc/{pid}/stat", encoding="utf-8", errors="replace") as stream:
         fields = stream.read().rpartition(")")[2].split()
     if fields[0] in "ZX":
@@ -320,8 +316,8 @@ def _identity(pid: int) -> Sampler:
 
 
 def _alive(directory: str) -> Optional[Sampler]:
-    """The sampler of a capture if it still runs: its number may be somebody else's by now, and
-    after a reboot surely is.
+    """The sampler of a capture if it still runs: its process id may have been reused, and surely
+    was after a reboot.
     """
     said = _read(os.path.join(directory, SAMPLER)) or {}
     try:
@@ -332,8 +328,8 @@ def _alive(directory: str) -> Optional[Sampler]:
 
 
 def _refuse_forged(directory: str, pid: int) -> None:
-    """Raise `CaptureError` where somebody else says that this process is the sampler: root in a
-    directory of others must not end what they choose.
+    """Raise `CaptureError` if another user wrote that this process is the sampler: root must not
+    end processes of that user's choice.
     """
     path = os.path.join(directory, SAMPLER)
     try:
@@ -358,7 +354,7 @@ def _ends(directory: str, seconds: float) -> bool:
 
 @contextlib.contextmanager
 def _locked(directory: str) -> Iterator[None]:
-    """Two who start the same capture at once do so one after the other."""
+    """Serialise concurrent starts of the same capture."""
     descriptor = os.open(directory, os.O_RDONLY)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -389,6 +385,5 @@ def _reason(last: bytes) -> str:
         return "vanished"
 
 
-#: Named here so that what the new Python imports is imported, and with that shipped, by whoever
-#: starts it.
+#: Named here so that the sampler's imports are imported, and thus sent to the node, by the module.
 PROCESS = sampler.NAME

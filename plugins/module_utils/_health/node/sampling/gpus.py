@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""One sample of every GPU, by what may be asked beside a running job: getters that neither block
-nor change anything.
+"""One sample of every GPU, from calls that are safe beside a running job: they neither block nor
+change anything.
 
-Never here: ``nvmlDeviceGetPcieThroughput``, which blocks for 20 ms a counter; profiling metrics,
-which take the profiler's lock; a CUDA context; a setter. One driver session serves a set of
-samples, since each new one wakes every GPU without persistence mode.
+Never used here: ``nvmlDeviceGetPcieThroughput``, which blocks for 20 ms for each counter; profiling
+metrics, which take the profiler's lock; CUDA contexts; setters. One driver session serves many
+samples, since each new session wakes every GPU without persistence mode.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from ..framework.driver_findings import DRAM, SRAM, read_gpu, read_parts
 _SM_CLOCK, _CORE, _UNCORRECTED, _VOLATILE = 1, 0, 1, 0
 #: Sums over all links of a GPU since the driver was loaded, NVML_FI_DEV_NVLINK_*_ERROR_COUNT_TOTAL.
 _LINK_ERRORS = {"crc_flit": 38, "crc_data": 45, "replay": 52, "recovery": 59}
-#: KiB since the driver was loaded, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX; all bits of the
-#: scope set: all links.
+#: KiB since the driver was loaded, NVML_FI_DEV_NVLINK_THROUGHPUT_DATA_TX and _RX; a scope with all
+#: bits set means all links.
 _LINK_DATA = {"sent": (138, 0xFFFFFFFF), "received": (139, 0xFFFFFFFF)}
-#: What a sample of a GPU has beside its identity (index, uuid, pci, name); None: this GPU or driver
-#: does not have it, or it was not read (then its part is in ``unread``).
+#: Fields of a GPU's sample besides its identity (index, uuid, pci, name). None: this GPU or driver
+#: lacks the field, or it was not read (then ``unread`` names it).
 _KEYS = (
     "utilization",
     "memory_bandwidth_busy",
@@ -47,17 +47,17 @@ _KEYS = (
 
 
 def read(nvml: Any) -> List[Dict[str, Any]]:
-    """One sample for each GPU, also those that do not answer.
+    """One sample for each GPU, including GPUs that do not answer.
 
     ``utilization`` and ``memory_bandwidth_busy`` in percent, ``memory_used`` (without the driver's
     reserve) and ``memory_total`` in bytes, ``sm_clock`` in MHz, ``power`` in watts, ``temperature``
-    in degrees Celsius, ``reasons`` (bits, see `clock_events`), ``violation`` (nanoseconds by cause since
-    the driver was loaded, see `clock_events.violations`), ``energy`` in joules since then, ``processes``
-    (ids of those with a context, numbered as the host does), ``ecc_uncorrected`` since then, and of
-    these ``ecc_uncorrected_dram`` and ``ecc_uncorrected_sram``, ``nvlink`` (``errors`` by kind and
-    ``sent`` and ``received`` in bytes, over all links since then), ``error`` (see
-    `nvml.DriverError.to_dict`) for a GPU that does not answer, and ``unread`` where parts of one
-    that does could not be read.
+    in degrees Celsius, ``reasons`` (bits, see `clock_events`), ``violation`` (nanoseconds by reason
+    since the driver was loaded, see `clock_events.violations`), ``energy`` in joules since then,
+    ``processes`` (host process ids with a context), ``ecc_uncorrected`` since then, of which
+    ``ecc_uncorrected_dram`` and ``ecc_uncorrected_sram``, ``nvlink`` (``errors`` by kind, ``sent``
+    and ``received`` in bytes, over all links since then), ``error`` (see
+    `nvml.DriverError.to_dict`) for a GPU that does not answer, and ``unread`` for parts that could
+    not be read.
     """
     return [dict(dict.fromkeys(_KEYS), **read_gpu(nvml, gpu, _read)) for gpu in nvml.gpus]
 
@@ -93,7 +93,9 @@ def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
 
 
 def _memory(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, int]]:
-    """Drivers before 510 do not tell their reserve apart: then it counts as used."""
+    """Used memory in bytes. Drivers before 510 do not report their reserve, which then counts as
+    used.
+    """
     apart = gpu_holders.memory(nvml, gpu)
     if apart is not None:
         return {"memory_used": apart["used"], "memory_total": apart["total"]}
@@ -113,7 +115,7 @@ def _processes(nvml: Any, gpu: GpuIdentity) -> Optional[List[int]]:
 
 
 def _links(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, Any]]:
-    """One call for all counters; None for a GPU that counts nothing of the kind."""
+    """All counters in one call; None for a GPU without these counters."""
     values = nvml.fields(gpu, [*_LINK_ERRORS.values(), *_LINK_DATA.values()])
     errors = {
         kind: values[field] for kind, field in _LINK_ERRORS.items() if values[field] is not None

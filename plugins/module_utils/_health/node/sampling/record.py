@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The run record of a capture: on what it ran, under what limits, and what its user says of the
-job. What two runs are compared by, before any figure.
+"""The run record of a capture: the node, the limits, and the user's description of the job. Two
+runs are compared by it before any figure.
 
-What cannot be told is None; the record of a node never says more than was seen on it.
+Unknown values are None; a node's record contains only what was seen on the node.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from ...times import stamp_of
 SCHEMA = "autopilot.gpu/usage-record"
 SCHEMA_VERSION = 1
 
-#: Seconds for the driver to say what there is.
+#: Deadline of the driver in seconds.
 _DRIVER_SECONDS = 20.0
-#: Seconds and bytes for reading a throughput out of a log, from its end.
+#: Maximum seconds and bytes for reading a throughput from the end of a log.
 _LOG_SECONDS, _LOG_BYTES = 30.0, 64 * 1024 * 1024
 _MOST_COMMAND = 2000
-#: Words of a command line after which a secret follows.
+#: Command line words that precede a secret.
 _SECRET = re.compile(
     r"((?:password|passwd|secret|token|api[-_]?key|access[-_]?key)[A-Za-z0-9_-]*(?:=|:|\s+))\S+",
     re.IGNORECASE,
 )
-#: What a job's environment says of its GPUs and its scheduler; nothing else of it is read.
+#: Environment variables of a job about its GPUs and scheduler; no others are read.
 _VISIBLE = ("NVIDIA_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES")
 _SCHEDULERS = {"SLURM_JOB_ID": "slurm", "LSB_JOBID": "lsf"}
-#: Daemons that tell who hands out the node.
+#: Daemons that identify the scheduler of the node.
 _DAEMONS = {"kubelet": "kubernetes", "slurmd": "slurm", "sbatchd": "lsf", "lim": "lsf"}
 
 
 class CaptureSettings(TypedDict):
     name: str
-    #: Seconds between two samples, and seconds and bytes after which a capture ends by itself.
+    #: Seconds between two samples, and maximum seconds and bytes of a capture.
     interval: float
     duration: int
     max_bytes: int
     host_root: str
     nvml_library: Optional[str]
-    #: What `ControlGroup` finds the job by.
+    #: Identifies the job for `ControlGroup`.
     job: Optional[Dict[str, Any]]
 
 
@@ -72,10 +72,10 @@ def gather(settings: CaptureSettings, declared: Dict[str, Any], taken: float) ->
 
 
 def throughput(log: str, pattern: str) -> Dict[str, Any]:
-    """What a log says of the job's own speed: ``{"values", "mean", "median", "last"}`` of the
-    pattern's first group, or ``error``.
+    """The job's throughput from its log: ``{"values", "mean", "median", "last"}`` of the pattern's
+    first group, or ``error``.
 
-    Bounded, since the log may lie on a mount that hangs and a pattern may take for ever.
+    Bounded, since the log's mount may hang and a pattern may never end.
     """
 
     def read(report: ReportPipe) -> None:
@@ -152,8 +152,8 @@ def _node(host: Host) -> Dict[str, Any]:
 
 
 def _platform(host: Host, job: Dict[str, Any], environment: Dict[str, str]) -> Dict[str, Any]:
-    """Who hands out the node: ``kind`` is ``openshift``, ``kubernetes``, ``slurm``, ``lsf`` or
-    ``bare``, ``by`` says what shows it.
+    """The scheduler of the node: ``kind`` is ``openshift``, ``kubernetes``, ``slurm``, ``lsf`` or
+    ``bare``; ``by`` is the evidence.
     """
     system = host.text("etc/os-release") or ""
     for key, kind in _SCHEDULERS.items():
@@ -173,9 +173,7 @@ def _platform(host: Host, job: Dict[str, Any], environment: Dict[str, str]) -> D
 
 
 def _job(host: Host, job: Optional[Dict[str, Any]]) -> Any:
-    """The job as its control group shows it, and the variables of its first process that tell
-    anything.
-    """
+    """The job from its control group, and the relevant variables of its first process."""
     if not job:
         return {"given": None}, {}
     try:
@@ -197,7 +195,7 @@ def _job(host: Host, job: Optional[Dict[str, Any]]) -> Any:
 
 
 def _environment(host: Host, pids: List[int]) -> Dict[str, str]:
-    """The few variables that are of interest, of the first process that has any."""
+    """The relevant variables of the first process that has any."""
     for pid in pids[:64]:
         rows = [
             row.partition("=") for row in (host.text("proc", str(pid), "environ") or "").split("\0")
@@ -213,7 +211,7 @@ def _environment(host: Host, pids: List[int]) -> Dict[str, str]:
 def _command(host: Host, pids: List[int]) -> Optional[str]:
     for pid in pids[:64]:
         words = (host.text("proc", str(pid), "cmdline") or "").rstrip("\0").split("\0")
-        # The first process of a container often only holds its namespaces together.
+        # The first process of a container often only holds its namespaces.
         if words != [""] and os.path.basename(words[0]) not in ("pause", "tini", "dumb-init"):
             return _SECRET.sub(r"\1***", " ".join(words))[:_MOST_COMMAND]
     return None
@@ -221,7 +219,7 @@ def _command(host: Host, pids: List[int]) -> Optional[str]:
 
 def _gpus(settings: CaptureSettings, host: Host) -> Dict[str, Any]:
     """``{"list": [{"index", "uuid", "pci", "name", "memory", "power_limit", "mig"}],
-    "driver_version", "cuda_version"}``, or ``error`` and what there was.
+    "driver_version", "cuda_version"}``, or ``error`` with what was read.
     """
 
     def read(report: ReportPipe) -> None:
@@ -265,7 +263,7 @@ def _gpu(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
 
 
 def _cuda(nvml: Any) -> Optional[str]:
-    """The newest CUDA that the driver runs, as ``13.0``."""
+    """The newest CUDA version that the driver supports, such as ``13.0``."""
     try:
         version = nvml.binding.nvmlSystemGetCudaDriverVersion_v2()
     except (AttributeError, nvml.binding.NVMLError):

@@ -1,15 +1,15 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The sampler: a line of JSON per interval, until its time, its bytes or somebody's patience is
-over.
+"""The sampler: writes one JSON line for each interval until its duration, its size limit or a
+signal ends it.
 
-It runs in a Python of its own (`daemon.start`), so that nothing of Ansible stays in memory for
-hours. The driver is read by a child: a call that hangs costs the samples their GPUs, for as long as
-it hangs, and never the host's own figures.
+It runs in a separate Python process (`daemon.start`), so that nothing of Ansible stays in memory
+for hours. A child reads the driver: a call that hangs costs the GPU figures while it hangs, never
+the host's own figures.
 
 A line is a sample ``{"t": seconds since the epoch, "m": monotonic seconds, "cpu": ..., "gpus":
 [...]}`` without what could not be read, or an event ``{"t", "m", "event": started | gap | process |
-ended, ...}``; a gap says why a source is missing from there on.
+ended, ...}``; a gap says why a source is missing from then on.
 """
 
 from __future__ import annotations
@@ -34,31 +34,31 @@ from .sources import HostSources
 
 SCHEMA = "autopilot.gpu/usage"
 SCHEMA_VERSION = 1
-#: What the process is called in ps(1) and top(1); 15 characters are all that the kernel keeps.
+#: Process name in ps(1) and top(1); the kernel keeps 15 characters.
 NAME = "autopilot-usage"
 
-#: A driver call that takes longer than this many intervals, and than this many seconds, hangs: the
-#: slowest that works (identifying eight GPUs without persistence mode) takes some seconds. A
-#: judgement call.
+#: A driver call hangs if it takes more than this many intervals and more than this many seconds:
+#: the slowest working call (identifying eight GPUs without persistence mode) takes some seconds. A
+#: judgement.
 _HANG_INTERVALS, _HANG_SECONDS = 2.0, 10.0
 #: Share of an interval, and seconds, that a sample waits for its GPUs.
 _WAIT_SHARE, _WAIT_SECONDS = 0.8, 5.0
-#: Seconds until the driver is tried again after it gave an error or hung.
+#: Seconds until the driver is retried after an error or a hang.
 _AGAIN = 60.0
-#: Answers of the driver after which it need not be tried again: nothing changes by itself.
+#: Driver errors that are permanent: no retry.
 _FOR_GOOD = ("binding_missing", "library_missing", "bad_library_option", "binding_too_old")
-#: Bytes that are kept for the last line.
+#: Bytes reserved for the last line.
 _FAREWELL_BYTES = 256
-#: Processes on GPUs that are named in a capture.
+#: Maximum processes on GPUs that a capture names.
 _MOST_PROCESSES = 1000
-#: What a kernel thread name is set with, see prctl(2).
+#: prctl(2) option that sets the process name.
 _PR_SET_NAME = 15
 
 
 def main(settings: Dict[str, Any], report_descriptor: int) -> None:
-    """The whole life of a sampler. ``settings``: ``name``, ``directory``, ``interval``,
-    ``duration``, ``max_bytes``, ``host_root``, ``nvml_library``, ``job``, ``identity`` (what its
-    pid file says besides the number).
+    """Main function of the sampler. ``settings``: ``name``, ``directory``, ``interval``,
+    ``duration``, ``max_bytes``, ``host_root``, ``nvml_library``, ``job``, ``identity`` (contents of
+    its pid file besides the process id).
     """
     ctypes.CDLL(None).prctl(_PR_SET_NAME, NAME.encode(), 0, 0, 0)
     wake, woken = os.pipe()
@@ -75,11 +75,11 @@ def main(settings: Dict[str, Any], report_descriptor: int) -> None:
 
 
 class _Full(Exception):
-    """Why nothing more can be written."""
+    """Why no more lines can be written."""
 
 
 class _File:
-    """Lines of JSON, each written whole, within a limit."""
+    """A file of JSON lines with a size limit; each line is written whole."""
 
     def __init__(self, path: str, most: int) -> None:
         self._descriptor = os.open(
@@ -88,8 +88,8 @@ class _File:
         self._room = most - _FAREWELL_BYTES
 
     def write(self, line: Dict[str, Any], last: bool = False) -> None:
-        """Raises `_Full` when the line does not fit, or the disk does not take it; what was written
-        of it is then taken back.
+        """Raises `_Full` if the line does not fit or the disk is full; a partly written line is
+        removed.
         """
         data = json.dumps(line, separators=(",", ":")).encode() + b"\n"
         if len(data) > self._room and not last:
@@ -123,9 +123,9 @@ class _Sampler:
         self._driver = _Driver(settings, self._begun, self._interval)
         self._job: Optional[ControlGroup] = None
         self._no_job = ""
-        #: By source why it is missing, as far as that was written down.
+        #: Recorded reason for each missing source.
         self._told: Dict[str, str] = {}
-        #: By process id its control group; None for one that is gone.
+        #: Control group by process id; None if the process is gone.
         self._known: Dict[int, Optional[str]] = {}
 
     def run(self, report: ReportPipe) -> None:
@@ -165,7 +165,7 @@ class _Sampler:
                 self._no_job = str(reason)
 
     def _sample_until_over(self) -> str:
-        """Why it is over."""
+        """Why the capture is over."""
         tick = 1
         while True:
             at = self._begun + tick * self._interval
@@ -175,12 +175,12 @@ class _Sampler:
                 return "stopped"
             if self._take(tick):
                 return "stopped"
-            # One that comes late takes its place on the grid, and those that it missed are missing.
+            # A late sample keeps its place on the time grid; skipped samples stay missing.
             tick = max(tick, int((time.monotonic() - self._begun) / self._interval)) + 1
 
     def _wait(self, until: float, enough: Callable[[], bool]) -> bool:
-        """Hear the driver's child until the monotonic clock reads ``until`` or it is enough;
-        whether the sampler was told to end.
+        """Read from the driver's child until the monotonic clock reaches ``until`` or the sample is
+        complete; returns whether the sampler was told to end.
         """
         while not enough():
             remaining = until - time.monotonic()
@@ -196,7 +196,7 @@ class _Sampler:
         return False
 
     def _take(self, tick: int) -> bool:
-        """Write the sample of a tick; whether the sampler was told to end meanwhile."""
+        """Write the sample of a tick; returns whether the sampler was told to end meanwhile."""
         now = time.monotonic()
         line: Dict[str, Any] = {"t": round(time.time(), 3), "m": round(now, 3)}
         line.update(self._sources.read(now))
@@ -234,7 +234,7 @@ class _Sampler:
         return told
 
     def _name_processes(self, values: List[Dict[str, Any]]) -> None:
-        """Who is on the GPUs: an event for each process that was not seen before."""
+        """Write an event for each new process on the GPUs."""
         for gpu in values:
             for pid in gpu.get("processes") or []:
                 if pid in self._known or len(self._known) >= _MOST_PROCESSES:
@@ -260,8 +260,8 @@ class _Sampler:
 
 
 class _Stage:
-    """What the driver's child is doing and since when, in memory that both share: written for each
-    call, read only when it is silent.
+    """The current call of the driver's child and its start time, in shared memory: written for each
+    call, read only if the child is silent.
     """
 
     _SINCE = struct.Struct("d")
@@ -271,7 +271,7 @@ class _Stage:
         self._memory = mmap.mmap(-1, self._SINCE.size + self._LONGEST)
 
     def set(self, what: str) -> None:
-        """Empty where it waits for its next turn."""
+        """The current call; empty between samples."""
         self._memory[:] = self._SINCE.pack(time.monotonic()) + what.encode("utf-8", "replace")[
             : self._LONGEST
         ].ljust(self._LONGEST, b"\0")
@@ -284,8 +284,8 @@ class _Stage:
 
 
 class _Driver:
-    """Reads the GPUs in a child on the same clock; it is replaced when it hangs or dies, but never
-    while the one before cannot be ended.
+    """Reads the GPUs in a child on the same time grid. A child that hangs or dies is replaced, but
+    not before the old one could be ended.
     """
 
     def __init__(self, settings: Dict[str, Any], begun: float, interval: float) -> None:
@@ -301,7 +301,7 @@ class _Driver:
         return [self._child] if self._child else []
 
     def hear(self) -> None:
-        """Take what the child has said, and note it when it has ended."""
+        """Read the child's reports, and record its end."""
         child = self._child
         if child is None:
             return
@@ -325,7 +325,7 @@ class _Driver:
         return bool(self._child and self._child.values.get("gpus", {}).get("tick") == tick)
 
     def values(self, tick: int) -> Tuple[Optional[List[Dict[str, Any]]], str]:
-        """The GPUs of a tick; None and why there are none. Looks after the child, too."""
+        """The GPUs of a tick, or None and the reason. Also supervises the child."""
         if self._child and self.answered(tick):
             found: List[Dict[str, Any]] = self._child.values["gpus"]["values"]
             return found, ""
@@ -350,8 +350,8 @@ class _Driver:
             self._child.stop(0.5)
 
     def _is_free(self) -> bool:
-        """Whether a child that could not be ended is gone: the next would hang in the same place,
-        and add up.
+        """True if a child that could not be ended is gone: another child would hang at the same
+        call, and children would add up.
         """
         if self._abandoned is not None:
             try:
@@ -368,9 +368,7 @@ class _Driver:
         self._child = Child(self._read, self._settings["duration"])
 
     def _read(self, report: ReportPipe) -> None:
-        """In the child. It ends by itself soon after its parent has gone, even when a call hangs
-        and SIGTERM does not end it.
-        """
+        """In the child. It ends soon after its parent, even if a call hangs and ignores SIGTERM."""
         signal.set_wakeup_fd(-1)
         parent = os.getppid()
         try:

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a sample says of the host: processors, memory, pressure, disks, network, InfiniBand. Read
-only, below one root.
+"""The host's part of a sample: CPUs, memory, pressure, disks, network, InfiniBand. Read only, below
+one root.
 
-Counters become rates between two reads. A source that a host does not have is absent from its
-samples, with a reason in `HostSources.missing`; it is never zero. A counter that went backwards (a
-device was replaced, a driver reloaded) has no rate in that sample. Formats: proc(5),
+Counters become rates between two reads. A source that a host lacks is missing in its samples, with
+a reason in `HostSources.missing`; it is never zero. A counter that decreased (device replaced,
+driver reloaded) has no rate in that sample. Formats: proc(5),
 Documentation/admin-guide/iostats.rst, Documentation/accounting/psi.rst, and for InfiniBand
 Documentation/ABI/stable/sysfs-class-infiniband of the kernel.
 """
@@ -16,9 +16,9 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from ..system.host import Host
 
-#: Bytes of a sector in /proc/diskstats, whatever the disk's own are.
+#: Bytes of a sector in /proc/diskstats, independent of the disk's sector size.
 _SECTOR = 512
-#: The data counters of an InfiniBand port count in units of four bytes.
+#: Unit of an InfiniBand port's data counters: four bytes.
 _IB_UNIT = 4
 _KIB = 1024
 
@@ -26,11 +26,11 @@ Values = Dict[str, Any]
 
 
 class Absent(Exception):
-    """A source that is not there, with the reason."""
+    """A missing source, with the reason."""
 
 
 class HostSources:
-    """Reads every source once per sample; ``missing`` has the reason of each that is not there."""
+    """Reads every source once for each sample; ``missing`` holds the reason for each missing one."""
 
     def __init__(self, host: Host) -> None:
         self.host = host
@@ -41,8 +41,8 @@ class HostSources:
         self._ports: Optional[List[Tuple[str, ...]]] = None
 
     def read(self, now: float) -> Dict[str, Values]:
-        """By source its values; ``now`` in seconds of the monotonic clock. The first read has no
-        rates, so no source that is made of them.
+        """Values by source; ``now`` in seconds of the monotonic clock. The first read has no rates,
+        so no sources made of rates.
         """
         sources: Dict[str, Callable[[float], Values]] = {
             "cpu": self._cpu,
@@ -68,7 +68,7 @@ class HostSources:
         return found
 
     def cpus(self) -> int:
-        """Processors that are online, 0 where that is not told."""
+        """Number of online CPUs; 0 if unknown."""
         return sum(
             1
             for line in (self.host.text("proc/stat") or "").splitlines()
@@ -82,8 +82,8 @@ class HostSources:
     def _since(
         self, name: str, now: float, counters: Dict[str, int]
     ) -> Optional[Tuple[float, Dict[str, int]]]:
-        """Seconds and growth since the last read; None for the first, and where any counter went
-        backwards or is another one.
+        """Seconds and growth since the last read; None for the first, and if any counter decreased
+        or was replaced.
         """
         before = self._before.get(name)
         self._before[name] = (now, counters)
@@ -107,7 +107,7 @@ class HostSources:
             "idle": idle,
         }
         grown = self._since("cpu", now, counters)
-        # iowait may go backwards by itself (proc(5)), which costs one sample.
+        # iowait may decrease (proc(5)), which costs one sample.
         total = sum(grown[1].values()) if grown else 0
         return (
             {name: round(ticks / total, 5) for name, ticks in grown[1].items()}
@@ -141,8 +141,7 @@ class HostSources:
 
     def _disk(self, now: float) -> Values:
         if self._disks is None:
-            # What has a device is a disk; the rest (loop, RAID, device mapper) is made of disks or
-            # of nothing.
+            # Only disks have a device; loop, RAID and device mapper entries repeat them.
             self._disks = [
                 name
                 for name in self.host.names("sys/block") or []
@@ -185,8 +184,8 @@ class HostSources:
             if colon and len(rest.split()) > 8:
                 rows[name.strip()] = rest.split()
         if self._interfaces is None:
-            # Bridges, bonds and the ends of pods repeat what a device carries; a container has
-            # none, and then all that it has counts.
+            # Bridges, bonds and pod interfaces repeat the traffic of devices; in a container
+            # without devices, all interfaces count.
             own = [
                 name
                 for name in rows
@@ -222,7 +221,7 @@ class HostSources:
 
 
 def averages(text: str) -> Dict[str, float]:
-    """Percent of the last ten seconds for which ``some`` and ``full`` of the tasks waited, from a
+    """Percentage of the last ten seconds in which ``some`` and ``full`` of the tasks waited, from a
     pressure file.
     """
     found = {}

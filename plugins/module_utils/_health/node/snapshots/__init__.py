@@ -1,3 +1,3 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Snapshots of a node, and what changed between two of them."""
+"""Snapshots of a node, and the differences between two of them."""

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a snapshot of a node holds: of each check the readings that can be compared later. What a
-check did not read is absent; units are those of the check.
+"""The contents of a snapshot: the readings of each check that can be compared later. Readings that
+a check lacks are missing; units are those of the check.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from typing import Any, Dict, List, Optional, TypedDict, Union
 
 from ...lenient import Unsigned
 
-#: Numbers by name; None for a number that is not understood.
+#: Numbers by name; None for an invalid number.
 Counters = Dict[str, Optional[Unsigned]]
-#: How a GPU is set, by name.
+#: A GPU's settings by name.
 Settings = Dict[str, Union[bool, Unsigned, None]]
 
 
 class LinkSnapshot(TypedDict, total=False):
-    """Generations and lanes of a GPU's PCIe link, at rest or under load."""
+    """Generations and lanes of a GPU's PCIe link, idle or under load."""
 
     generation: Optional[Unsigned]
     width: Optional[Unsigned]
@@ -47,7 +47,7 @@ class NvlinkSnapshot(TypedDict, total=False):
 
 class ProcessSnapshot(TypedDict, total=False):
     pid: int
-    #: Whatever is there counts: a process without a name is not to be seen.
+    #: Any value counts: a process without a name is not visible.
     name: Any
     state: Optional[str]
     memory: Optional[Unsigned]
@@ -63,13 +63,13 @@ class TransferSnapshot(TypedDict, total=False):
 
 
 class GpuSnapshot(TypedDict, total=False):
-    """What one check has of a GPU, or the node's facts."""
+    """One check's readings of a GPU, or the node's facts about it."""
 
     index: int
     uuid: Optional[str]
     pci: Optional[str]
     name: Optional[str]
-    #: Why it did not answer; whatever is there counts.
+    #: Why the GPU did not answer; any value counts.
     error: Any
     vbios: Optional[str]
     inforom: Optional[str]
@@ -111,7 +111,7 @@ class LogSnapshot(TypedDict, total=False):
 
 
 class LogRecordSnapshot(TypedDict, total=False):
-    """A record of the kernel's log: its number, None in the journal, and its time since boot."""
+    """A kernel log record: its number (None in the journal) and its time since boot."""
 
     seq: Optional[Unsigned]
     usec: float
@@ -122,7 +122,7 @@ class EventSnapshot(LogRecordSnapshot, total=False):
     kind: str
     xid: Optional[Unsigned]
     sxid: Optional[Unsigned]
-    #: Whatever is there counts.
+    #: Any value counts.
     fatal: Any
     pid: Optional[int]
     process: Optional[str]
@@ -169,14 +169,14 @@ class ControllerSnapshot(TypedDict, total=False):
     modules: List[Any]
 
 
-#: ``from`` is a word of Python's.
+#: ``from`` is a Python keyword.
 PairSnapshot = TypedDict(
     "PairSnapshot", {"from": int, "to": int, "bytes_per_second": Optional[float]}, total=False
 )
 
 
 class CheckSnapshot(TypedDict, total=False):
-    """What a snapshot has of one check."""
+    """One check's part of a snapshot."""
 
     gpus: List[GpuSnapshot]
     log: LogSnapshot
@@ -190,12 +190,12 @@ class CheckSnapshot(TypedDict, total=False):
     interfaces: Optional[List[PortSnapshot]]
     disks: List[DiskSnapshot]
     edac: Optional[List[ControllerSnapshot]]
-    #: By the indexes of two GPUs.
+    #: By the indices of two GPUs.
     pairs: List[PairSnapshot]
 
 
 class SnapshotHeader(TypedDict, total=False):
-    """A snapshot without its GPUs and readings: what is read of the node itself."""
+    """A snapshot without GPUs and readings: the facts about the node itself."""
 
     schema: str
     schema_version: int
@@ -204,7 +204,7 @@ class SnapshotHeader(TypedDict, total=False):
     taken: str
     uptime_seconds: Optional[float]
     boot_id: Optional[str]
-    #: A word that changes when the driver's module is loaded anew; None where that cannot be told.
+    #: Changes whenever the driver's module is reloaded; None if unknown.
     driver_loaded: Optional[str]
 
 

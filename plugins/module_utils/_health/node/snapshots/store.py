@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a node was like at a moment: the readings that can be compared later, kept on the node and
-on the controller under the name of a run.
+"""Store snapshots: readings that can be compared later, kept on the node and on the controller
+under the name of a run.
 
 `difference` compares two of them.
 """
@@ -26,21 +26,20 @@ from .snapshot import CheckSnapshot, Snapshot, SnapshotHeader
 SCHEMA = "autopilot.gpu/snapshot"
 SCHEMA_VERSION = 1
 
-#: Snapshots that stay on a node, the newest ones.
+#: Number of snapshots kept on a node, newest first.
 KEPT_SNAPSHOTS = 20
-#: Characters of the name of a run at most, so that it fits into a file's name with what is added to
-#: it.
+#: Maximum characters of a run name, so that it fits into a file name with its additions.
 _MOST_CHARACTERS = 100
-#: Bytes of a snapshot that are read at most. Eight GPUs of eighteen links each make some 40 kB.
+#: Maximum bytes of a snapshot. Eight GPUs of eighteen links each make some 40 kB.
 _MOST_BYTES = 4 << 20
-#: Seconds a node's disk may take: a home directory may be that of a file server that does not
+#: Deadline of a node's disk in seconds: a home directory may be on a file server that does not
 #: answer.
 _DISK_SECONDS = 5.0
-#: Seconds after which a file that was never finished belongs to nobody any more.
+#: Seconds after which an unfinished file is an orphan.
 _ABANDONED = 3600.0
 _SYSTEM_DIRECTORY = "var/lib/autopilot-gpu/snapshots"
 
-#: What is kept of the readings: by check, the keys of each GPU and those of the node.
+#: The readings to keep: by check, the keys of each GPU and of the node.
 _KEPT: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
     "driver": (("vbios", "inforom", "persistence", "compute_mode", "mig"), ()),
     "remapped_rows": (("rows", "row_fields", "banks", "pages"), ()),
@@ -59,8 +58,8 @@ _KEPT: Dict[str, Tuple[Tuple[str, ...], Tuple[str, ...]]] = {
     "gpu_memory": (("rates",), ()),
 }
 CHECKS = tuple(_KEPT)
-#: What is kept of the members of these lists, of which a node has dozens. A count of zero is left
-#: out of ``errors`` and ``counters``.
+#: The fields to keep of items of these lists, of which a node has dozens. Zero counts are left out
+#: of ``errors`` and ``counters``.
 _MEMBERS: Dict[str, Tuple[str, ...]] = {
     "links": ("link", "active", "errors"),
     "bridges": ("pci", "current_link_width", "max_link_speed", "aer"),
@@ -74,14 +73,16 @@ _IDENTITY = ("index", "uuid", "pci", "name", "error")
 
 
 class Place(NamedTuple):
-    """A directory that snapshots may be in, and what its files are called before the run's name."""
+    """A directory for snapshots, and the prefix of their file names."""
 
     directory: str
     prefix: str
 
 
 def refuse_run(name: Any) -> str:
-    """The name of a run; raises ValueError that says what is accepted. It becomes a part of paths."""
+    """Validate the name of a run, which becomes part of paths; raises ValueError with what is
+    accepted.
+    """
     if (
         not isinstance(name, str)
         or not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*\Z", name)
@@ -99,7 +100,7 @@ def refuse_run(name: Any) -> str:
 
 
 def header(run: str, host: Host, now: Optional[float] = None) -> SnapshotHeader:
-    """The header of a snapshot of now."""
+    """The header of a snapshot taken now."""
     return {
         "schema": SCHEMA,
         "schema_version": SCHEMA_VERSION,
@@ -112,8 +113,8 @@ def header(run: str, host: Host, now: Optional[float] = None) -> SnapshotHeader:
 
 
 def of(head: SnapshotHeader, facts: Mapping[str, Any], readings: Mapping[str, Any]) -> Snapshot:
-    """The snapshot from its header, the node's facts (see `runner.node_facts`) and the readings by
-    check. Pure.
+    """Build a snapshot from its header, the node's facts (see `runner.node_facts`) and the readings
+    by check. Pure.
     """
     kept = {check: comparable(check, found) for check, found in readings.items() if check in _KEPT}
     snapshot = cast(Snapshot, dict(head))
@@ -124,7 +125,7 @@ def of(head: SnapshotHeader, facts: Mapping[str, Any], readings: Mapping[str, An
 
 
 def comparable(check: str, readings: Any) -> CheckSnapshot:
-    """What a snapshot has of a check's readings; empty where they hold nothing of it."""
+    """The snapshot's part of a check's readings; empty if they contain none."""
     if not isinstance(readings, dict):
         return {}
     of_gpu, of_node = _KEPT[check]
@@ -149,11 +150,11 @@ def _picked(part: Mapping[str, Any], keys: Tuple[str, ...]) -> Dict[str, Any]:
 
 
 def _driver_loaded(host: Host) -> Optional[str]:
-    """A word for this loading of the driver's module: its address in the kernel, digested, since
-    addresses are nobody's business.
+    """Identifier of this load of the driver's module: its kernel address, hashed, since kernel
+    addresses are confidential.
 
-    Only root is shown it (proc(5), /proc/modules); another address is another loading, the same one
-    need not be the same.
+    Only root can read it (proc(5), /proc/modules). A different address is a different load; the
+    same address proves nothing.
     """
     for line in (host.text("proc/modules") or "").splitlines():
         fields = line.split()
@@ -166,10 +167,10 @@ def _driver_loaded(host: Host) -> Optional[str]:
 
 
 class KeptSnapshot(TypedDict, total=False):
-    """Where a snapshot is on the node, or why there is none."""
+    """The path of a snapshot on the node, or why there is none."""
 
     path: str
-    #: Whatever is there counts.
+    #: Any value counts.
     error: Any
 
 
@@ -231,8 +232,8 @@ def _bounded(function: Callable[[ReportPipe], None], wanted: str) -> FoundSnapsh
 
 
 def _places(host: Host) -> List[Place]:
-    """Where a snapshot may be, first where this user keeps one. A home directory may be shared by
-    nodes, so the node's name is part of the files'.
+    """Possible directories of snapshots, this user's own first. Nodes may share a home directory,
+    so file names contain the node's name.
     """
     system = Place(host.path(_SYSTEM_DIRECTORY), "")
     if os.geteuid() == 0:
@@ -254,7 +255,7 @@ def _path(place: Place, run: str) -> str:
 
 
 def _forget_old(place: Place, newest: str) -> None:
-    """All but the newest snapshots go, and what somebody who was ended left unfinished."""
+    """Remove all but the newest snapshots, and orphaned unfinished files."""
     ages: List[Tuple[float, str]] = []
     for name in os.listdir(place.directory):
         path = os.path.join(place.directory, name)
@@ -282,7 +283,7 @@ def _forget_old(place: Place, newest: str) -> None:
 
 
 def controller_path(report_dir: str, run: str, host: str) -> str:
-    """Where the controller keeps a host's snapshot."""
+    """The controller's path for a host's snapshot."""
     return os.path.join(
         os.getcwd(),
         os.path.expanduser(report_dir),
@@ -296,8 +297,8 @@ def controller_path(report_dir: str, run: str, host: str) -> str:
 
 
 def parse(text: bytes, run: str) -> Snapshot:
-    """The snapshot in a file; raises ValueError that says what it is instead. Fields of other
-    versions are no reason to.
+    """Parse a snapshot file; raises ValueError with the reason. Fields of other versions are
+    accepted.
     """
     if len(text) > _MOST_BYTES:
         raise ValueError(f"it is longer than {_MOST_BYTES >> 20} MiB and no snapshot")
@@ -309,7 +310,7 @@ def parse(text: bytes, run: str) -> Snapshot:
 
 
 def accepted(found: Any, run: str) -> Snapshot:
-    """The snapshot as it stands in a document; raises ValueError that says what is wrong with it."""
+    """Parse a snapshot in a document; raises ValueError with the reason."""
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
         raise ValueError(f"it has no schema {SCHEMA!r}")
     version = found.get("schema_version")

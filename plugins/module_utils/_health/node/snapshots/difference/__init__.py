@@ -1,15 +1,14 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What changed on a node between two snapshots (see `snapshot`): what a job cost it, what it left
-behind, and what cannot be compared. Pure.
+"""Compare two snapshots of a node (see `snapshot`): what a job cost the node, what it left behind,
+and what cannot be compared. Pure.
 
-It is a tenth of what a pass loads and most passes compare nothing, so that `node_changes` and
-`around_pass` import it only where two snapshots are compared.
+The package is a tenth of what a pass loads, and most passes compare nothing; `node_changes` and
+`around_pass` therefore import it only to compare two snapshots.
 
-Everything is by the GPU's UUID and the boot. What a check judges by itself as it is now, it judges;
-here it is said that it came in between, as a warning. Only what nothing else can see is a fail
-here: a GPU that went, memory that nobody holds, a link that came back narrower, packets repeated
-more often than a link may.
+GPUs are matched by UUID, and records by boot. Each check judges the current state; here a change is
+reported as a warning with its time. Only what no check can see fails here: a missing GPU, memory
+without a process, a narrower link, more replays than a link may have.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from ....model import Finding
 from . import baseline, configuration, host, links, log, memory, work
 from .between import Between
 
-#: Each says something of its own; in the order in which it is told.
+#: Comparisons in the order of their findings.
 _ALL: Tuple[Callable[[Between], List[Finding]], ...] = (
     baseline.boot,
     baseline.load,
@@ -40,7 +39,7 @@ _ALL: Tuple[Callable[[Between], List[Finding]], ...] = (
     host.disks,
     host.host_memory,
 )
-#: What can be told only when the job is over.
+#: Comparisons that need the job to be over.
 _AFTERWARDS: Tuple[Callable[[Between], List[Finding]], ...] = (
     work.memory,
     work.processes,
@@ -54,7 +53,7 @@ _AFTERWARDS: Tuple[Callable[[Between], List[Finding]], ...] = (
 def changes(
     before: Mapping[str, Any], after: Mapping[str, Any], job_is_over: bool = True
 ) -> List[Finding]:
-    """What changed from one snapshot to another."""
+    """The changes from one snapshot to another."""
     between = Between(before, after)
     return [
         finding

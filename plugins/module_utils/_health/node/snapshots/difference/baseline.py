@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Whether what was before can be compared with what is now: the same boot, the same loading of the
-driver, the same GPUs.
-"""
+"""Can two snapshots be compared? Same boot, same load of the driver, same GPUs."""
 
 from __future__ import annotations
 
@@ -16,7 +14,7 @@ _FROM_ZERO = "what counts from zero since then is the least that came in between
 
 
 def boot(between: Between) -> List[Finding]:
-    """A reboot, which nobody guesses: the kernel makes a new boot id each time (random(4))."""
+    """A reboot: the kernel makes a new random boot id each time (random(4))."""
     if between.same_boot is not False:
         return []
     before, after = between.before, between.after
@@ -32,9 +30,7 @@ def boot(between: Between) -> List[Finding]:
 
 
 def load(between: Between) -> List[Finding]:
-    """A driver that was loaded anew, and GPUs that were reset: by its version, its place in the
-    kernel, or counters that went back.
-    """
+    """A reloaded driver and reset GPUs: by driver version, kernel address, or decreased counters."""
     if between.reloaded:
         old, new = between.before.get("driver_version"), between.after.get("driver_version")
         how = f" in another version, {new} instead of {old}" if old != new else ""
@@ -88,8 +84,8 @@ def load(between: Between) -> List[Finding]:
 
 
 def _without_persistence(between: Between) -> bool:
-    """Whether persistence mode was off, before or after: then the driver forgets a GPU when its
-    last user goes (NVIDIA, Driver Persistence).
+    """True if persistence mode was off before or after: the driver then forgets a GPU's counters
+    when its last user ends (NVIDIA, Driver Persistence).
     """
     return any(
         gpu.get("persistence") in (0, False)
@@ -99,10 +95,9 @@ def _without_persistence(between: Between) -> bool:
 
 
 def gpus(between: Between) -> List[Finding]:
-    """GPUs that went, came, or are others than before, by their UUIDs."""
+    """Missing, new and replaced GPUs, by UUID."""
     old, new = between.gpus()
-    # One that answers without a UUID may be any of those that are missed; the other checks say what
-    # is wrong with it.
+    # A GPU that answers without a UUID may be any missing one; other checks report its fault.
     nameless = [gpu for gpu in between.after.get("gpus", []) if key_of(gpu, "uuid") not in new]
     gone = [gpu for uuid, gpu in old.items() if uuid not in new]
     fresh = {_address(gpu): gpu for uuid, gpu in new.items() if uuid not in old}
@@ -159,8 +154,8 @@ def _address(gpu: GpuSnapshot) -> str:
 
 
 def unread(between: Between) -> List[Finding]:
-    """Checks of this pass that were read only once, so that nothing of them is compared. What was
-    not asked for now is nobody's want.
+    """Checks of this pass that have readings in only one snapshot and cannot be compared. Checks
+    that this pass did not include are ignored.
     """
     old, new = between.before.get("readings", {}), between.after.get("readings", {})
     only_now = sorted(check for check in new if new[check] and not old.get(check))

@@ -1,12 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Two snapshots side by side: which GPUs are in both, how long it was between them, and which
-counters ran on.
+"""Two snapshots side by side: the GPUs in both, the time between them, and the counters that
+continued.
 
-What counters say is only a difference where nobody set them back in between. Those of the driver
-(volatile ECC, violation time, replays, NVLink errors) start at zero with every loading of the
-driver and every reset of the GPU, those of the kernel with every boot, and those in the InfoROM
-(remapped rows, aggregate ECC) stay for the GPU's life.
+A counter difference is valid only without a reset in between. Driver counters (volatile ECC,
+violation time, replays, NVLink errors) restart with every load of the driver and every GPU reset,
+kernel counters with every boot; InfoROM counters (remapped rows, aggregate ECC) last for the GPU's
+life.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from ....lenient import Unsigned, decode
 from ....times import parse_stamp
 from ..snapshot import CheckSnapshot, GpuSnapshot, LogRecordSnapshot, LogSnapshot, Snapshot
 
-#: What findings about what came in between begin with; their summary joins them after it.
+#: Prefix of findings about changes since the snapshot; their summary joins the texts after it.
 JOB = "this job "
-#: A counter that is smaller than before has gone past the end of its range if it was in the last
-#: sixteenth of it and is in the first again, and was set back if not. A judgement: nothing counts a
-#: sixteenth of 32 bits of errors between two looks and lives.
+#: A counter that decreased has wrapped if it was in the last sixteenth of its range and is in the
+#: first, else it was reset. A judgement: no working device counts a sixteenth of 2^32 errors
+#: between two readings.
 _NEAR_THE_END = 16
 
 
 class Count(NamedTuple):
-    """How far a counter got: by how much it grew, or what it shows where it was set back in
-    between, so that it is the least that it can be.
+    """Growth of a counter: the difference, or after a reset the current value, which is a lower
+    bound.
     """
 
     value: int
@@ -44,17 +44,16 @@ class Pair(NamedTuple):
     subject: Subject
     before: GpuSnapshot
     after: GpuSnapshot
-    #: Whether the driver ran on in between. A GPU that was reset does not count here: which of its
-    #: counters that sets back differs, and a counter that did not go back has grown by the
-    #: difference at least.
+    #: True if the driver stayed loaded. A GPU reset does not count: which counters it resets
+    #: differs, and a counter that did not decrease has grown by at least the difference.
     ran_on: bool
 
 
 def counted(
     before: Optional[int], after: Optional[int], ran_on: bool = True, bits: int = 0
 ) -> Optional[Count]:
-    """How far a counter got. None where one of the numbers is missing; ``bits`` is the counter's
-    width where that is known.
+    """Growth of a counter; None if one of the numbers is missing. ``bits`` is the counter's width
+    if known.
     """
     if after is None:
         return None
@@ -70,13 +69,13 @@ def counted(
 
 
 def wrapped(before: int, after: int, bits: int) -> bool:
-    """Whether a counter that is smaller than before has gone past the end of its range."""
+    """True if a decreased counter has wrapped."""
     part = (1 << bits) // _NEAR_THE_END if bits else 0
     return bool(bits) and before >= (1 << bits) - part and after < part
 
 
 def key_of(part: Mapping[str, Any], *names: str) -> str:
-    """What tells a part from its like, as text: whatever stands there can be a key."""
+    """The key that identifies a part, as text for any type of value."""
     return " ".join(str(part.get(name)) for name in names)
 
 
@@ -85,29 +84,28 @@ def bytes_words(value: float) -> str:
 
 
 def named(values: List[str], most: int = 4) -> str:
-    """``a, b and c``, and how many more."""
+    """``a, b and c``, and the number of further items."""
     shown = values[:most] + ([f"{len(values) - most} more"] if len(values) > most else [])
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
 class Between:
-    """Two snapshots (see `snapshot`) and what they have in common. Never raises, whatever they
-    hold.
+    """Two snapshots (see `snapshot`) and what they have in common. Never raises, whatever their
+    contents.
     """
 
     def __init__(self, before: Any, after: Any) -> None:
         self.before, self.after = decode(Snapshot, before), decode(Snapshot, after)
         boots = (self.before.get("boot_id"), self.after.get("boot_id"))
-        #: Whether the node was not booted in between; None where that cannot be told.
+        #: True if the node was not rebooted in between; None if unknown.
         self.same_boot = boots[0] == boots[1] if all(boots) else None
-        #: Whether the driver was loaded anew for sure.
+        #: True if the driver was certainly reloaded.
         self.reloaded = self.same_boot is not False and (
             _differ(self.before.get("driver_version"), self.after.get("driver_version"))
             or _differ(self.before.get("driver_loaded"), self.after.get("driver_loaded"))
             or self._loaded()
         )
-        #: GPUs whose driver counters went back though neither the node nor the driver was started,
-        #: by UUID.
+        #: GPUs whose driver counters decreased without a reboot or a reload of the driver, by UUID.
         self.set_back: List[str] = []
         self._by_uuid = {
             check: (_by_uuid(old.get("gpus", [])), _by_uuid(new.get("gpus", [])))
@@ -118,11 +116,11 @@ class Between:
                 {uuid for olds, news in self._by_uuid.values() for uuid in olds if uuid in news}
             )
             self.set_back = [uuid for uuid in uuids if self._went_back(uuid)]
-        #: Seconds between the two; None where the clocks do not tell.
+        #: Seconds between the two; None if the clocks do not tell.
         self.seconds = self._seconds()
 
     def came_since(self, record: LogRecordSnapshot) -> bool:
-        """Whether a record of the kernel's log came after the snapshot. After a reboot all did."""
+        """True if a kernel log record is newer than the snapshot; after a reboot all are."""
         if self.same_boot is False:
             return True
         old = self.node("xid_errors")[0]
@@ -133,24 +131,24 @@ class Between:
         return then is not None and when is not None and when / 1e6 > then
 
     def _loaded(self) -> bool:
-        """Whether the kernel logged a loading of the driver since the snapshot, in the same boot."""
+        """True if the kernel logged a load of the driver since the snapshot, in the same boot."""
         return self.same_boot is True and any(
             self.came_since(load) for load in self.node("xid_errors")[1].get("loads", [])
         )
 
     def checks(self) -> List[str]:
-        """Those that both have read."""
+        """The checks with readings in both snapshots."""
         new = self.after.get("readings", {})
         return [check for check in self.before.get("readings", {}) if check in new]
 
     def node(self, check: str) -> Tuple[CheckSnapshot, CheckSnapshot]:
-        """The check's readings before and after, empty ones where it was not read both times."""
+        """The check's readings before and after; both empty unless it was read both times."""
         old = self.before.get("readings", {}).get(check)
         new = self.after.get("readings", {}).get(check)
         return (old, new) if old and new else ({}, {})
 
     def pairs(self, check: str) -> List[Pair]:
-        """The GPUs that the check read both times, in the order in which they are now."""
+        """The GPUs that the check read both times, in their current order."""
         old, new = self._by_uuid.get(check, ({}, {}))
         return [
             Pair(
@@ -177,7 +175,7 @@ class Between:
         return taken[1] - taken[0]
 
     def _went_back(self, uuid: str) -> bool:
-        """Whether a driver's counter of a GPU is smaller than it was."""
+        """True if a driver counter of a GPU decreased."""
         for check, counters in _DRIVER_COUNTERS:
             old, new = self._by_uuid.get(check, ({}, {}))
             for before, after, bits in counters(old.get(uuid, {}), new.get(uuid, {})):
@@ -196,7 +194,7 @@ def _differ(old: Optional[str], new: Optional[str]) -> bool:
 
 
 def _by_uuid(gpus: List[GpuSnapshot]) -> Dict[str, GpuSnapshot]:
-    """GPUs that were read, by their UUID; one that did not answer has nothing to compare."""
+    """Readable GPUs by UUID; a GPU that did not answer has nothing to compare."""
     found = [(gpu.get("uuid"), gpu) for gpu in gpus if not gpu.get("error")]
     return {uuid: gpu for uuid, gpu in found if uuid is not None}
 
@@ -219,7 +217,7 @@ def _replays(before: GpuSnapshot, after: GpuSnapshot) -> List[Counter]:
 
 
 def _nvlink(before: GpuSnapshot, after: GpuSnapshot) -> List[Counter]:
-    # Of a link that is down nothing is counted.
+    # A link that is down has no counters.
     new = {
         link.get("link"): link.get("errors") or {}
         for link in after.get("links") or []
@@ -233,7 +231,7 @@ def _nvlink(before: GpuSnapshot, after: GpuSnapshot) -> List[Counter]:
     ]
 
 
-#: nvmlDeviceGetPcieReplayCounter gives an unsigned int (NVML API reference).
+#: nvmlDeviceGetPcieReplayCounter returns an unsigned int (NVML API reference).
 REPLAY_BITS = 32
 _DRIVER_COUNTERS = (
     ("ecc_errors", _ecc),

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What is set otherwise than it was: modes, limits, clocks, versions of firmware. A job that
-changes them and does not set them back changes the next one.
+"""Changed settings: modes, limits, clocks, firmware versions. A job that changes them without
+restoring them affects the next job.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def _mig(gpu: GpuSnapshot) -> Settings:
     return mode if isinstance(mode, dict) else {}
 
 
-#: Check, part and key in it, what it is called, and how its values are put in words.
+#: Check, part and key, name of the setting, and format of its values.
 _SETTINGS: Tuple[
     Tuple[str, Callable[[GpuSnapshot], Optional[Settings]], str, str, Callable[[int], str]], ...
 ] = (
@@ -81,14 +81,14 @@ _SETTINGS: Tuple[
 
 
 def settings(between: Between) -> List[Finding]:
-    """Settings of GPUs; those that changed alike on several are said once."""
+    """Changed GPU settings; equal changes on several GPUs are one finding."""
     changed: Dict[str, List[str]] = {}
     pairs: Dict[str, Pair] = {}
     for check, part, key, name, words in _SETTINGS:
         for pair in between.pairs(check):
             before, after = part(pair.before) or {}, part(pair.after) or {}
             old, new = before.get(key), after.get(key)
-            # A mode that is pending in the same way as it is current is said once.
+            # A pending mode equal to the current mode is reported once.
             told = (
                 [f"{name} {words(new)} instead of {words(old)}"]
                 if old is not None and new is not None and old != new
@@ -105,7 +105,7 @@ def settings(between: Between) -> List[Finding]:
 
 
 def firmware(between: Between) -> List[Finding]:
-    """Versions of what is in the GPUs, which nothing but an update changes."""
+    """Changed firmware versions of the GPUs, which only an update changes."""
     changed: Dict[str, List[str]] = {}
     pairs: Dict[str, Pair] = {}
     for pair in between.pairs("driver"):
@@ -115,7 +115,7 @@ def firmware(between: Between) -> List[Finding]:
             ("VBIOS", pair.before.get("vbios"), pair.after.get("vbios")),
             ("InfoROM", pair.before.get("inforom"), pair.after.get("inforom")),
         ):
-            # Not that of the GSP: the driver brings it along, in its own version.
+            # Without the GSP firmware, which is part of the driver and has the driver's version.
             if old and new and old != new:
                 changed.setdefault(uuid, []).append(f"{name} {new} instead of {old}")
     code = "firmware_changed"

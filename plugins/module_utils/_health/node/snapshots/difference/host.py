@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What came in between to the host: its network cards, disks and memory."""
+"""Changes of the host: its network cards, disks and memory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ....lenient import Unsigned
 from ..snapshot import PortSnapshot
 from .between import JOB, Between, counted, key_of, named
 
-#: Counters of a port that count a loss of the link, and those that count errors: kernel,
+#: Port counters of lost links, and of errors: kernel,
 #: Documentation/ABI/stable/sysfs-class-infiniband and testing/sysfs-class-net.
 _FLAPS = ("link_downed", "carrier_down_count", "carrier_changes")
 _ERRORS = (
@@ -27,8 +27,8 @@ _ERRORS = (
 
 
 def ports(between: Between) -> List[Finding]:
-    """InfiniBand ports and Ethernet interfaces: down, slower, lost for a moment, errors. Their
-    counters begin anew with a boot and with their driver.
+    """InfiniBand ports and Ethernet interfaces: down, slower, interrupted, errors. Their counters
+    restart with a boot and with a load of their driver.
     """
     found = []
     cards, ethernet = between.node("infiniband"), between.node("ethernet")
@@ -92,7 +92,7 @@ def _port(
 def _port_counts(
     between: Between, before: PortSnapshot, after: PortSnapshot, subject: Subject
 ) -> List[Finding]:
-    """What the port counted since the snapshot."""
+    """The port's counts since the snapshot."""
     found = []
     old, new = before.get("counters", {}), after.get("counters", {})
     counts = (
@@ -132,8 +132,8 @@ def _plain(state: str) -> str:
 
 
 def disks(between: Between) -> List[Finding]:
-    """Errors of disks. The kernel's count of failed commands also has those that a disk does not
-    know, so that it is a warning.
+    """Disk errors. The kernel's count of failed commands includes commands that a disk does not
+    support, so it only warns.
     """
     found = []
     old, new = between.node("storage")
@@ -170,8 +170,8 @@ def disks(between: Between) -> List[Finding]:
 
 
 def host_memory(between: Between) -> List[Finding]:
-    """Errors of the host's memory, by the kernel's EDAC, which counts from boot. An uncorrected one
-    may have changed data, and the module is bad.
+    """Host memory errors from the kernel's EDAC, which counts from boot. An uncorrected error may
+    have changed data, and the module is faulty.
     """
     old, new = between.node("memory_and_cpu")
     known = {one.get("controller"): one for one in old.get("edac") or []}

@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What became of the GPUs' links in between: PCIe, NVLink, and the bandwidth that was measured
-before and after.
-"""
+"""Changes of the GPUs' links: PCIe, NVLink, and the bandwidth measured before and after."""
 
 from __future__ import annotations
 
@@ -22,25 +20,24 @@ from ..snapshot import (
 )
 from .between import JOB, REPLAY_BITS, Between, Pair, counted, key_of, named
 
-#: Part of a bandwidth that may be lost without a word. A judgement: repeated measurements of one
-#: healthy GPU lie within 1 %, and no clock or placement that a job leaves behind costs a tenth.
+#: Share of bandwidth that may be lost without a finding. A judgement: repeated measurements of a
+#: healthy GPU differ by 1 %, and no clock or placement left by a job costs a tenth.
 LOST = 0.1
-#: Seconds that an average rate is taken over at least: few errors in a moment are no rate.
+#: Minimum seconds for an average rate: a few errors in a moment are no rate.
 _LEAST_SECONDS = 60.0
-#: Seconds over which too many packets sent again are a link that is bad and no burst (a judgement;
-#: the allowed rate is a minute's).
+#: Seconds from which too many replays mean a faulty link rather than a burst (a judgement; the
+#: limit is a rate per minute).
 _LASTING_SECONDS = 600.0
 
 
 def replays(between: Between) -> List[Finding]:
-    """Packets sent again. More of them a minute than the error rate of PCIe allows (see
-    `knowledge.links`) over the whole time is a bad link, or in a short time one to be watched; any
-    others are told.
+    """PCIe replays. A rate above PCIe's error rate (see `knowledge.links`) over the whole time
+    means a faulty link, over a short time a link to watch; fewer replays are reported.
     """
     found = []
     for pair in between.pairs("pcie_link"):
-        # Whether loading the driver sets it back is not documented; by the difference it has grown
-        # in any case.
+        # Whether a load of the driver resets it is not documented; it has grown by at least the
+        # difference.
         grown = counted(
             pair.before.get("replays"),
             pair.after.get("replays"),
@@ -91,9 +88,9 @@ def replays(between: Between) -> List[Finding]:
 
 
 def aer(between: Between) -> List[Finding]:
-    """Errors that the GPUs and the bridges above them reported. Corrected ones are told; what was
-    not corrected ended somebody's transfer. The kernel counts from boot, so that none is lost when
-    the driver is loaded anew.
+    """Errors reported by GPUs and the bridges above them. Corrected errors are reported; an
+    uncorrected one aborted a transfer. The kernel counts from boot, so a load of the driver loses
+    none.
     """
     found = []
     bridges: Dict[str, bool] = {}
@@ -145,9 +142,9 @@ def _aer(between: Between, old: Counters, new: Counters, subject: Subject) -> Li
 
 
 def trained(between: Between) -> List[Finding]:
-    """Links that came back narrower or slower. Lanes do not go to sleep before PCIe 6.0, so that a
-    width is comparable at rest, and a link that was wider proves what both its ends can; a
-    generation only under load.
+    """Narrower or slower links. Before PCIe 6.0 idle links keep their lanes, so widths are
+    comparable when idle, and an earlier greater width proves what both ends support; generations
+    are comparable only under load.
     """
     found = []
     for pair in between.pairs("pcie_link"):
@@ -183,14 +180,13 @@ def trained(between: Between) -> List[Finding]:
 
 
 def _narrower_above(pair: Pair, told: List[Finding]) -> List[Finding]:
-    """Links of the ports and switches above a GPU; ``told`` is what was found already."""
+    """Links of the ports and switches above a GPU; ``told`` holds the links already reported."""
     found: List[Finding] = []
     above = {key_of(bridge, "pci"): bridge for bridge in pair.before.get("bridges") or []}
     for bridge in pair.after.get("bridges") or []:
         before = above.get(key_of(bridge, "pci"))
         subject = Subject("link", pci=key_of(bridge, "pci"))
-        # The port that the GPU is plugged into is the other end of the same link, and bridges
-        # are above several GPUs.
+        # The GPU's own port is the other end of the same link, and several GPUs share bridges.
         known = any(
             one.subject in (subject, pair.subject) and one.code == "link_narrower"
             for one in [*told, *found]
@@ -238,9 +234,9 @@ def _narrower(
 
 
 def nvlink(between: Between) -> List[Finding]:
-    """NVLinks that are down and were up, and the errors that they counted. A link repeats what
-    arrived damaged, so that errors alone are told; one that had to recover was down for a moment
-    (DCGM watches recoveries as errors of the link).
+    """NVLinks that went down, and their errors. A link resends damaged data, so errors are only
+    reported; a link that recovered was down for a moment (DCGM watches recoveries as errors of the
+    link).
     """
     found = []
     for pair in between.pairs("nvlink"):
@@ -256,8 +252,7 @@ def nvlink(between: Between) -> List[Finding]:
             if link.get("active") is False and old[name].get("active") is True
         ]
         evidence = {"before": list(old.values()), "after": list(new.values())}
-        # On some models MIG switches the links off (MIG User Guide), which a setting that changed
-        # says.
+        # On some models MIG disables the links (MIG User Guide); the changed setting is reported.
         if down and not pair.after.get("mig"):
             several = len(down) > 1
             words = (
@@ -315,7 +310,7 @@ def bandwidth(between: Between) -> List[Finding]:
     for check, rates in _RATES.items():
         for pair in between.pairs(check):
             found += _lost(rates(pair.before), rates(pair.after), pair.subject)
-    # Pairs are named by indexes, which mean something only where the GPUs have the same ones.
+    # Pairs are named by index, which is comparable only if the GPUs keep their indices.
     indexes = [{uuid: gpu.get("index") for uuid, gpu in gpus.items()} for gpus in between.gpus()]
     if indexes[0] == indexes[1]:
         old, new = between.node("gpu_link")

@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the kernel logged in between: Xids and the like, and whether all of the log is still there.
+"""Kernel log records since the snapshot: Xids and similar, and whether the log is complete.
 
-Records are told apart by their number, which counts from each boot
-(Documentation/ABI/testing/dev-kmsg); those of the journal have none and are by their time since
-boot. What still counts of an Xid is for `xid_errors` to judge; here it is said that it came since
-the snapshot.
+Records are identified by their number, which counts from each boot
+(Documentation/ABI/testing/dev-kmsg); journal records have none and are identified by their time
+since boot. `xid_errors` judges which Xids still matter; here the new ones are reported.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _EVIDENCE = ("seq", "usec", "xid", "sxid", "pid", "process", "text")
 
 
 def events(between: Between) -> List[Finding]:
-    """One finding for each device that something was logged of."""
+    """One finding for each device with new records."""
     _old, new = between.node("xid_errors")
     subjects = {
         normalise_pci(str(gpu.get("pci"))): gpu_subject(gpu) for gpu in between.gpus()[1].values()
@@ -80,9 +79,9 @@ def _verdict(event: EventSnapshot) -> xids.Verdict:
 
 
 def gap(between: Between) -> List[Finding]:
-    """Records that were logged after the snapshot and overwritten before they were read: an Xid may
-    have been among them. A warning, since a chatty kernel overwrites its log on healthy nodes too,
-    and what an Xid leaves behind most other counters show.
+    """Records that were overwritten before they were read: an Xid may have been among them. A
+    warning, since verbose kernels overwrite their log on healthy nodes too, and most other counters
+    show the effects of an Xid.
     """
     old, new = between.node("xid_errors")
     if between.same_boot is not True or not new:
@@ -99,12 +98,12 @@ def gap(between: Between) -> List[Finding]:
 
 
 def _missing(then: LogSnapshot, now: LogSnapshot, uptime: Optional[float]) -> str:
-    """How much is gone, in words; "" where nothing is."""
+    """Describe the lost part of the log; "" if nothing is lost."""
     last, first = then.get("last_seq"), now.get("first_seq")
     if last is not None and first is not None:
         return f"{first - last - 1} records of the kernel's log" if first > last + 1 else ""
     begins = now.get("first_usec")
-    # The journal may begin anywhere; only a log that says that it lost its beginning has lost some.
+    # The journal may begin anywhere; only a log that reports lost records has lost some.
     if (
         now.get("overwritten")
         and uptime is not None

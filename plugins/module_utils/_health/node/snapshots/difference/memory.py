@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What came in between to the GPUs' memory: errors, remapped rows, retired pages."""
+"""Changes of GPU memory: errors, remapped rows, retired pages."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ....model import PASS, WARN, Finding
 from ..snapshot import Counters, GpuSnapshot
 from .between import JOB, Between, Count, counted, named
 
-#: Flags of remapped rows -> what a job left when one came up.
+#: Flags of remapped rows -> the finding if a flag was set since the snapshot.
 _FLAGS = {
     "pending": "left a row that waits for a reset to be remapped",
     "failure": "left a row that could not be remapped",
@@ -18,8 +18,8 @@ _FLAGS = {
 
 
 def ecc(between: Between) -> List[Finding]:
-    """Errors that ECC found. Whether a GPU may go on with uncorrectable ones until its reset is for
-    `ecc_errors` to judge; where only the counter for its life grew, the reset came already.
+    """ECC errors. `ecc_errors` judges whether a GPU with uncorrectable errors may continue until
+    its reset; if only the lifetime counter grew, the reset already happened.
     """
     found = []
     for pair in between.pairs("ecc_errors"):
@@ -61,7 +61,7 @@ def _counters(gpu: GpuSnapshot) -> Dict[str, Optional[Counters]]:
 
 
 def _more(*counts: Optional[Count]) -> Optional[Count]:
-    """The greater of the counts that are there and not zero; of equal ones that which is sure."""
+    """The greater of the valid non-zero counts; of equal counts the exact one."""
     return max(
         (count for count in counts if count and count.value),
         key=lambda count: (count.value, not count.least),
@@ -70,9 +70,9 @@ def _more(*counts: Optional[Count]) -> Optional[Count]:
 
 
 def rows(between: Between) -> List[Finding]:
-    """Remapped rows, which stay for the GPU's life. That rows were remapped is how memory repairs
-    itself and worth a look when a job did it; what waits or failed is for `remapped_rows` to judge,
-    and is said here because it was not so before.
+    """Remapped rows, which last for the GPU's life. Remapping is how memory repairs itself, but
+    rows remapped during a job are reported; pending and failed remaps are judged by `remapped_rows`
+    and reported here because they are new.
     """
     found = []
     for pair in between.pairs("remapped_rows"):
@@ -112,7 +112,7 @@ def rows(between: Between) -> List[Finding]:
 
 
 def _rows(gpu: GpuSnapshot) -> Dict[str, int]:
-    """By both ways to read them; where they differ the worse one."""
+    """By both sources; if they differ, the worse one."""
     worst: Dict[str, int] = {}
     for part in (gpu.get("rows"), gpu.get("row_fields")):
         for name in ("correctable", "uncorrectable", "pending", "failure"):
@@ -123,7 +123,7 @@ def _rows(gpu: GpuSnapshot) -> Dict[str, int]:
 
 
 def banks(between: Between) -> List[Finding]:
-    """Memory banks that came to have few spare rows, or none."""
+    """Memory banks that now have few spare rows, or none."""
     found = []
     for pair in between.pairs("remapped_rows"):
         old, new = pair.before.get("banks") or {}, pair.after.get("banks") or {}
@@ -147,7 +147,7 @@ def banks(between: Between) -> List[Finding]:
 
 
 def pages(between: Between) -> List[Finding]:
-    """Pages that GPUs before Ampere took out of use."""
+    """Newly retired pages on GPUs before Ampere."""
     found = []
     for pair in between.pairs("remapped_rows"):
         old, new = pair.before.get("pages") or {}, pair.after.get("pages") or {}

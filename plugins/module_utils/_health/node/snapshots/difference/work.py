@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What was left behind: processes that still hold a GPU, and memory that nobody holds. And for how
-long heat held a GPU back.
+"""What a job left behind: processes that still hold a GPU, and memory without a process. Also the
+time that heat reduced clocks.
 """
 
 from __future__ import annotations
@@ -15,15 +15,13 @@ from ...devices.gpu_holders import IDLE_MEMORY, foreign
 from ..snapshot import GpuSnapshot, MpsSnapshot, ProcessSnapshot
 from .between import JOB, Between, Pair, bytes_words, counted, key_of, named
 
-#: States of processes that no signal ends at once (proc(5)). What to make of them `gpu_processes`
-#: says, which looks twice.
+#: States of processes that no signal ends at once (proc(5)). `gpu_processes`, which reads twice,
+#: judges them.
 _STUCK = {"Z": "a zombie", "D": "waiting in the kernel"}
 
 
 def processes(between: Between) -> List[Finding]:
-    """Processes that hold a GPU and did not before. Whose they are is not known: a job of somebody
-    else may have begun.
-    """
+    """New processes that hold a GPU. Their owner is unknown: another job may have begun."""
     found = []
     for pair in between.pairs("gpu_processes"):
         left = _left(pair)
@@ -58,8 +56,8 @@ def processes(between: Between) -> List[Finding]:
 
 
 def memory(between: Between) -> List[Finding]:
-    """Memory that is in use and was not before, though no process is to be seen that holds it: the
-    driver has not released it, and only a reset does.
+    """New memory usage without a visible process: the driver has not released it, and only a reset
+    does.
     """
     found = []
     for pair in between.pairs("gpu_processes"):
@@ -97,9 +95,7 @@ def memory(between: Between) -> List[Finding]:
 
 
 def still_held(before: Any, after: Any) -> bool:
-    """Whether a GPU is held that was not before: taking down a job with all its memory takes
-    seconds.
-    """
+    """True if a GPU is newly held: ending a job that uses all memory takes seconds."""
     between = Between(before, after)
     return any(
         _left(pair) or (_more_memory(pair) or 0) > IDLE_MEMORY
@@ -108,10 +104,11 @@ def still_held(before: Any, after: Any) -> bool:
 
 
 def _more_memory(pair: Pair) -> Optional[int]:
-    """Bytes in use more than before, None where that cannot be told or says nothing. The driver's
-    reserve is in neither or in both, so that it does not count.
+    """Additional bytes in use; None if unknown or not comparable. The driver's reserve is in both
+    values or in neither and cancels out.
     """
-    # What a job left does not outlive the driver, and another driver takes another part for itself.
+    # A job's memory does not survive a reload of the driver, and another driver version reserves a
+    # different amount.
     if shares_memory(pair.after.get("name")) or not pair.ran_on:
         return None
     grown = counted(
@@ -121,8 +118,8 @@ def _more_memory(pair: Pair) -> Optional[int]:
 
 
 def _left(pair: Pair) -> List[ProcessSnapshot]:
-    """Processes of now that were not there before. One that the driver lists and the host does not
-    have is no process: its memory is.
+    """Processes that are new. A process that the driver lists and the host lacks is left out: its
+    memory is reported instead.
     """
     known = {_identity(process) for process in (pair.before.get("processes") or [])}
     new = [
@@ -132,7 +129,7 @@ def _left(pair: Pair) -> List[ProcessSnapshot]:
 
 
 def _holders(gpu: GpuSnapshot) -> List[ProcessSnapshot]:
-    """All that hold the GPU now, whoever they are."""
+    """All processes that hold the GPU now."""
     own = [process for process in (gpu.get("processes") or []) if process.get("name")]
     pids = {process.get("pid") for process in own}
     others: List[ProcessSnapshot] = [
@@ -154,8 +151,8 @@ def _who(process: Union[ProcessSnapshot, MpsSnapshot]) -> str:
 
 
 def heat(between: Between) -> List[Finding]:
-    """For how long heat held a GPU's clocks back, of the time in between; what power limits held
-    back is as it should be.
+    """How long heat reduced a GPU's clocks since the snapshot; reductions by power limits are
+    normal.
     """
     found = []
     for pair in between.pairs("gpu_power"):
@@ -165,7 +162,7 @@ def heat(between: Between) -> List[Finding]:
             pair.ran_on,
         )
         seconds = grown.value / 1e9 if grown else 0.0
-        # The driver cannot have counted longer than it took: then the counter is not a time.
+        # The driver cannot count more time than has passed; then the counter is not a time.
         if grown and between.seconds and HOT_SHARE * between.seconds <= seconds <= between.seconds:
             share = (
                 f"{'at least ' * grown.least}{seconds / between.seconds:.0%} of the "
