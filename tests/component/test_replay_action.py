@@ -132,13 +132,13 @@ WRONG = {
     ),
     "YAML": (
         {"run": str(ROOT / "galaxy.yml")},
-        "is no run document that can be judged again: it is not JSON",
+        "is no run document that can be judged again: invalid JSON",
     ),
     "JSON": (
         {"run": str(ROOT / "playbooks/files/run.schema.json")},
-        "it is JSON, but has no schema 'autopilot.gpu/run'",
+        "schema: missing; expected 'autopilot.gpu/run'",
     ),
-    "newer": ({"run": "newer.json"}, "its schema_version is 2, this version of the collection"),
+    "newer": ({"run": "newer.json"}, "schema_version: 2 is unsupported; version"),
     "odd name": (
         {"run": "odd.json", "report_dir": "again"},
         "run: its run_id is '../escape', which cannot be the name of a directory",

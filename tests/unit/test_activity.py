@@ -148,12 +148,12 @@ def test_a_stalled_job_names_its_nodes_and_reaches_their_metrics():
 def test_a_straggler_says_what_the_others_do():
     _nodes, judgement = judged(*[WAIT] * 3, WORK)
     finding = judgement.nodes[3].fleet[0].findings[0]
-    assert finding.message == "works while all 3 others of the run wait" and finding.evidence[
+    assert finding.message == "works while the other 3 nodes of the run wait" and finding.evidence[
         "waiting"
     ] == ["gpu0", "gpu1", "gpu2"]
     _nodes, judgement = judged(*[WORK] * 3, SLOW)
     assert (
-        "1200 MHz, 32 % below the other 3 nodes (median 1755)"
+        "1200 MHz, 32 % below the other 3 nodes (median 1755 MHz)"
         in judgement.nodes[3].fleet[0].findings[0].message
     )
 

@@ -171,7 +171,7 @@ def test_words_are_short_and_whole_sentences(code):
 
 def test_every_code_has_a_runbook():
     assert runbook("low_bandwidth") is FINDINGS["low_bandwidth"]
-    assert "gpu_power says unknown" in runbook("gpu_power_unknown").meaning
+    assert "check gpu_power is unknown" in runbook("gpu_power_unknown").meaning
     assert all(all(runbook(f"{check}_{status}")) for check in registry.NAMES for status in STATUSES)
     assert all(runbook("weather")) and runbook("weather") == runbook("")
 

@@ -270,11 +270,11 @@ def test_what_was_not_recorded_stays_and_is_named():
     )
     assert changes.nothing and again.kept == {"weather": ["gpu02"], "pcie_bandwidth": ["gpu02"]}
     assert " ".join(lines[3:5]) == (
-        "  weather, pcie_bandwidth not judged again on gpu02: what was read is not in the "
-        "document, or this version does not know"
+        "  weather, pcie_bandwidth not judged again on gpu02: the document lacks its "
+        "readings, or this version does not know"
         "     the check"
     )
-    assert lines[5] == "  dcgm_diag was judged again on no node, so its options change nothing"
+    assert lines[5] == "  dcgm_diag was judged again on no node: its options have no effect"
 
 
 def test_nodes_with_the_same_to_say_share_a_row():
@@ -322,24 +322,27 @@ def test_partial_readings_are_judged_as_far_as_they_go():
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("{", "it is not JSON: "),
-        ("[" * 100000, "it is not JSON: "),
-        ("[1]", "it is JSON, but has no schema 'autopilot.gpu/run'"),
+        ("{", "invalid JSON: "),
+        ("[" * 100000, "invalid JSON: "),
+        ("[1]", "schema: missing; expected 'autopilot.gpu/run'"),
         (
             '{"schema": "autopilot.gpu/metrics"}',
-            "its schema is 'autopilot.gpu/metrics' and not 'autopilot.gpu/run'",
+            "schema: 'autopilot.gpu/metrics' is invalid; expected 'autopilot.gpu/run'",
         ),
         (
             '{"schema": "autopilot.gpu/run"}',
-            "its schema_version is None, accepted are whole numbers from 1 to 1",
+            "schema_version: None is invalid; expected an integer from 1 to 1",
         ),
-        ('{"schema": "autopilot.gpu/run", "schema_version": true}', "its schema_version is True"),
+        (
+            '{"schema": "autopilot.gpu/run", "schema_version": true}',
+            "schema_version: True is invalid",
+        ),
         (
             '{"schema": "autopilot.gpu/run", "schema_version": 2}',
-            f"its schema_version is 2, this version of the collection ({VERSION}) reads up to "
-            "1; use",
+            f"schema_version: 2 is unsupported; version {VERSION} of the collection reads up to "
+            "1: install",
         ),
-        ('{"schema": "autopilot.gpu/run", "schema_version": 1}', "it has no list of nodes"),
+        ('{"schema": "autopilot.gpu/run", "schema_version": 1}', "nodes: missing; expected a list"),
     ],
 )
 def test_what_is_no_run_document_is_told(text, words):
@@ -661,7 +664,7 @@ def test_a_mesh_that_cannot_be_judged_stays_as_it_was(damage):
     assert any(
         line.startswith("  the network between the nodes was not judged again: ") for line in lines
     ), lines
-    assert "  iperf3_pairs was judged again on no node, so its options change nothing" in lines
+    assert "  iperf3_pairs was judged again on no node: its options have no effect" in lines
 
 
 def test_links_and_paths_of_a_mesh_that_cannot_be_judged_fail_the_run_as_before():

@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the nodes of a job do, beside each other: does the whole job wait for itself, or all of it
-for one node? Pure.
+"""Compare the GPU activity of a job's nodes: find a stalled collective and stragglers. Pure.
 
-Only nodes whose check gpu_activity could tell are compared, and only those whose GPUs are busy or
-held: a node without work is not of the job. Fewer than `MINIMUM_NODES` of them prove nothing. All
-findings are warnings, since a job may do such things on purpose.
+Compared are nodes with a conclusive result of gpu_activity whose GPUs are busy or held; a node
+without work is not part of the job. Fewer than `MINIMUM_NODES` such nodes give no findings. All
+findings are warnings, since a job may behave like this on purpose.
 """
 
 from __future__ import annotations
@@ -18,58 +17,63 @@ from ...model import SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject
 
 CHECK = "gpu_activity"
 MINIMUM_NODES = 3
-#: Share of the nodes that wait from which it is the job that does. A judgement: a few may look busy
-#: for a moment, polling or logging.
-_MOST_NODES = 0.8
-#: A GPU counts as busy from here, and as doing nothing below (ratio); the check judges by the same
-#: numbers.
+#: Share of waiting nodes from which the whole job counts as stalled. Our choice: a few nodes may
+#: look busy for a moment, polling or logging.
+_STALLED_SHARE = 0.8
+#: Utilisation (ratio) from which a GPU counts as busy, and below which it counts as idle; the same
+#: thresholds as in the check gpu_activity.
 _BUSY, _IDLE = 0.9, 0.05
-#: Share of the others' median below which a clock or a use is far away, and of the nodes that may
-#: be far away at once: more are another kind of work (judgements; clocks of one model under one
-#: load differ by a few per cent from board to board).
-_FAR_CLOCK, _FAR_USE, _MOST_STRAGGLERS = 0.85, 0.5, 0.1
+#: A straggler's clock and utilisation lie below these shares of the peers' median. More stragglers
+#: than the last share of the nodes are another kind of work. Our choices: clocks of one model under
+#: one load differ by a few per cent from board to board.
+_SLOW_CLOCK, _LOW_USE, _MOST_STRAGGLERS = 0.85, 0.5, 0.1
 _MOST_NAMES = 10
 
 
-class _Node(NamedTuple):
+class _NodeActivity(NamedTuple):
     name: str
     model: Optional[str]
-    #: Means over the window: use (ratio) of all GPUs, and the clock in Hz of the slowest busy one.
+    #: Means over the window: utilisation (ratio) of all GPUs, and the SM clock in Hz of the slowest
+    #: busy GPU.
     use: float
     clock: Optional[float]
-    #: Whether it is busy, and all of what is busy does nothing.
+    #: True if the node has busy GPUs and none of these does any work.
     waits: bool
-    busy: bool
+    is_busy: bool
+
+
+class _Straggler(NamedTuple):
+    node: _NodeActivity
+    message: str
+    evidence: Dict[str, Any]
 
 
 def compare(
     nodes: Iterable[Tuple[str, List[CheckResult], Sequence[KnownGpu]]],
 ) -> Tuple[Dict[str, List[CheckResult]], List[Finding]]:
-    """From names of nodes, their results and their GPUs (as node facts have them): further results
-    by node, and findings about the run.
+    """Further results by node, and findings about the run. Takes names of nodes with their results
+    and their GPUs as in the facts of the node.
     """
-    seen = [one for name, results, gpus in nodes for one in [_node(name, results, gpus)] if one]
-    if len(seen) < MINIMUM_NODES:
+    activities = [_read_activity(name, results, gpus) for name, results, gpus in nodes]
+    known = [activity for activity in activities if activity]
+    if len(known) < MINIMUM_NODES:
         return {}, []
-    waiting = [one for one in seen if one.waits]
-    others = [one for one in seen if not one.waits]
+    waiting = [node for node in known if node.waits]
+    others = [node for node in known if not node.waits]
     if len(others) == 1 and len(waiting) >= MINIMUM_NODES - 1:
-        return _blamed(
-            [
-                (
-                    others[0],
-                    f"{_doing(others[0])} while all {len(waiting)} others of the run wait",
-                    {"waiting": _few(waiting)},
-                )
-            ]
+        message = f"{_doing(others[0])} while the other {len(waiting)} nodes of the run wait"
+        return _straggler_results(
+            [_Straggler(others[0], message, {"waiting": _first_names(waiting)})]
         ), []
-    if len(waiting) >= MINIMUM_NODES and len(waiting) >= _MOST_NODES * len(seen):
-        return {}, [_stalled(waiting, len(seen))]
-    return _blamed(_far(others)), []
+    if len(waiting) >= MINIMUM_NODES and len(waiting) >= _STALLED_SHARE * len(known):
+        return {}, [_stalled_collective(waiting, len(known))]
+    return _straggler_results(_find_stragglers(others)), []
 
 
-def _node(name: str, results: List[CheckResult], gpus: Sequence[KnownGpu]) -> Optional[_Node]:
-    """What a node does; None where that could not be told, or where it is not at work for anybody."""
+def _read_activity(
+    name: str, results: List[CheckResult], gpus: Sequence[KnownGpu]
+) -> Optional[_NodeActivity]:
+    """The activity of a node; None if gpu_activity was inconclusive or the node has no work."""
     result = next((one for one in results if one.check == CHECK), None)
     if (
         result is None
@@ -92,7 +96,7 @@ def _node(name: str, results: List[CheckResult], gpus: Sequence[KnownGpu]) -> Op
     models = {gpu.get("name") for gpu in gpus}
     slowest = [clocks[gpu] for gpu in busy if gpu in clocks]
     model = next(iter(models)) if len(models) == 1 else None
-    return _Node(
+    return _NodeActivity(
         name,
         model,
         mean(use.values()),
@@ -102,10 +106,10 @@ def _node(name: str, results: List[CheckResult], gpus: Sequence[KnownGpu]) -> Op
     )
 
 
-def _stalled(waiting: List[_Node], count: int) -> Finding:
+def _stalled_collective(waiting: List[_NodeActivity], count: int) -> Finding:
     message = (
-        f"on {len(waiting)} of {count} nodes all busy GPUs draw hardly any power and "
-        "move hardly any data: the job waits in a collective that does not end"
+        f"on {len(waiting)} of {count} nodes all busy GPUs draw almost no power and "
+        "move almost no data: the job hangs in a collective operation"
     )
     return Finding(
         "stalled_collective",
@@ -113,82 +117,67 @@ def _stalled(waiting: List[_Node], count: int) -> Finding:
         message,
         "watch",
         Subject("run"),
-        {"nodes": [one.name for one in waiting], "compared": count},
+        {"nodes": [node.name for node in waiting], "compared": count},
     )
 
 
-def _far(nodes: List[_Node]) -> List[Tuple[_Node, str, Dict[str, Any]]]:
-    """Nodes that are far from the others, each compared with all but itself, with words and
-    evidence.
-    """
+def _find_stragglers(nodes: List[_NodeActivity]) -> List[_Straggler]:
+    """Nodes with a low utilisation or a slow clock, each compared with all other nodes."""
     found = []
-    for one in nodes:
-        peers = [other for other in nodes if other is not one and other.busy]
-        if len(peers) < MINIMUM_NODES - 1:
-            continue
-        use = median(other.use for other in peers)
-        clocks = [
-            other.clock for other in peers if other.clock and one.model and other.model == one.model
-        ]
-        if use >= _BUSY and one.use < _FAR_USE * use:
-            words = (
-                f"its GPUs are busy for {one.use * 100:.0f} % of the time, those of the "
-                f"other {len(peers)} nodes for {use * 100:.0f} %"
-            )
-            found.append(
-                (
-                    one,
-                    words,
-                    {
-                        "utilization": round(one.use, 4),
-                        "median": round(use, 4),
-                        "peers": len(peers),
-                    },
-                )
-            )
-        elif (
-            one.clock
-            and len(clocks) >= MINIMUM_NODES - 1
-            and one.clock < _FAR_CLOCK * median(clocks)
-        ):
-            middle = median(clocks)
-            words = (
-                f"a busy GPU of it runs at {one.clock / 1e6:.0f} MHz, "
-                f"{(1 - one.clock / middle) * 100:.0f} % below the other {len(clocks)} nodes"
-                f" (median {middle / 1e6:.0f})"
-            )
-            found.append(
-                (one, words, {"sm_clock_hertz": one.clock, "median": middle, "peers": len(clocks)})
-            )
+    for node in nodes:
+        peers = [peer for peer in nodes if peer is not node and peer.is_busy]
+        if len(peers) >= MINIMUM_NODES - 1:
+            straggler = _low_use(node, peers) or _slow_clock(node, peers)
+            found += [straggler] if straggler else []
     return found if len(found) <= max(1, _MOST_STRAGGLERS * len(nodes)) else []
 
 
-def _blamed(stragglers: List[Tuple[_Node, str, Dict[str, Any]]]) -> Dict[str, List[CheckResult]]:
-    return {
-        one.name: [
-            CheckResult(
-                CHECK,
-                WARN,
-                words,
-                [
-                    Finding(
-                        "straggler", WARN, words, "watch", evidence=dict(evidence, source="fleet")
-                    )
-                ],
-            )
-        ]
-        for one, words, evidence in stragglers
-    }
-
-
-def _doing(node: _Node) -> str:
-    return "works" if node.busy else f"is busy for only {node.use * 100:.0f} % of the time"
-
-
-def _few(nodes: List[_Node]) -> List[str]:
-    names = [one.name for one in nodes]
-    return (
-        names
-        if len(names) <= _MOST_NAMES
-        else names[:_MOST_NAMES] + [f"and {len(names) - _MOST_NAMES} more"]
+def _low_use(node: _NodeActivity, peers: Sequence[_NodeActivity]) -> Optional[_Straggler]:
+    usual = median(peer.use for peer in peers)
+    if usual < _BUSY or node.use >= _LOW_USE * usual:
+        return None
+    message = (
+        f"its GPUs are busy for {node.use * 100:.0f} % of the time, those of the "
+        f"other {len(peers)} nodes for {usual * 100:.0f} %"
     )
+    evidence = {"utilization": round(node.use, 4), "median": round(usual, 4), "peers": len(peers)}
+    return _Straggler(node, message, evidence)
+
+
+def _slow_clock(node: _NodeActivity, peers: Sequence[_NodeActivity]) -> Optional[_Straggler]:
+    clocks = [
+        peer.clock for peer in peers if peer.clock and node.model and peer.model == node.model
+    ]
+    if not node.clock or len(clocks) < MINIMUM_NODES - 1:
+        return None
+    usual = median(clocks)
+    if node.clock >= _SLOW_CLOCK * usual:
+        return None
+    message = (
+        f"a busy GPU runs at {node.clock / 1e6:.0f} MHz, "
+        f"{(1 - node.clock / usual) * 100:.0f} % below the other {len(clocks)} nodes"
+        f" (median {usual / 1e6:.0f} MHz)"
+    )
+    evidence = {"sm_clock_hertz": node.clock, "median": usual, "peers": len(clocks)}
+    return _Straggler(node, message, evidence)
+
+
+def _straggler_results(stragglers: Sequence[_Straggler]) -> Dict[str, List[CheckResult]]:
+    """Results of gpu_activity by node."""
+    results = {}
+    for node, message, evidence in stragglers:
+        finding = Finding(
+            "straggler", WARN, message, "watch", evidence=dict(evidence, source="fleet")
+        )
+        results[node.name] = [CheckResult(CHECK, WARN, message, [finding])]
+    return results
+
+
+def _doing(node: _NodeActivity) -> str:
+    return "works" if node.is_busy else f"is busy for only {node.use * 100:.0f} % of the time"
+
+
+def _first_names(nodes: List[_NodeActivity]) -> List[str]:
+    names = [node.name for node in nodes]
+    rest = len(names) - _MOST_NAMES
+    return names[:_MOST_NAMES] + ([f"and {rest} more"] if rest > 0 else [])

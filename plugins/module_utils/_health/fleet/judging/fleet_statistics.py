@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Measurements of each GPU or NUMA node against the rest of the fleet. Pure."""
+"""Compare the measurements of each GPU or NUMA node with the rest of the fleet. Pure."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from .node_answer import NodeAnswer
 from ...knowledge.fleet import MAD_TO_DEVIATION, OUTLIER
 from ...model import FAIL, WARN, CheckResult, Finding, Measurement, Subject
 
-#: A measurement is compared when at least so many nodes have it, and so many others beside it.
+#: Least nodes that have a measurement, and least peers of a value, for a comparison.
 MINIMUM_NODES = 5
 MINIMUM_PEERS = 5
-#: A fleet whose nodes agree within a few per mille has outliers that mean nothing: this share of
-#: the median is the least that is said. 5 % is well above the spread of repeated bandwidth
-#: measurements on one healthy GPU (below 1 %).
+#: Least deviation that counts, as a share of the median: in a fleet that agrees within a few per
+#: mille, outliers mean nothing. 5 % is well above the spread of repeated bandwidth measurements on
+#: one healthy GPU (below 1 %).
 LEAST_SHARE = 0.05
-#: Units of which less is worse; nothing is said of the others.
-_LESS_IS_WORSE = ("bytes/s", "FLOP/s")
-#: Labels that say whose a measurement is: a GPU's, a NUMA node's.
+#: Units for which a low value is bad; other units are not compared.
+_HIGHER_IS_BETTER = ("bytes/s", "FLOP/s")
+#: Labels that name the owner of a measurement: a GPU or a NUMA node.
 _OWNER_LABELS = ("gpu", "numa")
 
 
 class Outlier(TypedDict):
-    """Evidence for a measurement below its peers; ``deviation`` is its share above the median."""
+    """Evidence for a measurement below its peers; ``deviation`` is the value / the median - 1."""
 
     measurement: str
     labels: Dict[str, str]
@@ -46,12 +46,12 @@ class _FleetValue(NamedTuple):
 
 
 def compare_fleet(nodes: Sequence[NodeAnswer]) -> Dict[str, List[CheckResult]]:
-    """Each measurement of a GPU against the same measurement on the same model of GPU across the
-    fleet, and of a NUMA node on the same model of processor.
+    """Further results by node name: findings ``below_fleet`` (status ``warn``) of the checks that
+    measured the values.
 
-    Returns by node name what stands out, as further results of the checks that measured it:
-    findings ``below_fleet``, status ``warn``. A GPU that already failed the check is neither
-    compared nor a peer.
+    Each measurement of a GPU is compared with the same measurement on the same model of GPU across
+    the fleet, that of a NUMA node on the same model of processor. A GPU that failed the check is
+    neither compared nor a peer.
     """
     groups: Dict[Any, List[_FleetValue]] = {}
     for node in nodes:
@@ -80,15 +80,15 @@ def compare_fleet(nodes: Sequence[NodeAnswer]) -> Dict[str, List[CheckResult]]:
             outliers.setdefault(where, []).append(evidence)
             subjects[where] = value.subject
     found: Dict[str, List[CheckResult]] = {}
-    for where, several in outliers.items():
+    for where, evidence_of_subject in outliers.items():
         name, check, _subject = where
-        finding = _below_fleet(subjects[where], several)
+        finding = _below_fleet(subjects[where], evidence_of_subject)
         found.setdefault(name, []).append(CheckResult(check, WARN, finding.message, [finding]))
     return found
 
 
 def _models(node: NodeAnswer) -> Dict[str, Tuple[str, Subject]]:
-    """Model and subject of the node's GPUs by index, as labels spell it."""
+    """Model and subject of the node's GPUs, by index as text."""
     return {
         str(gpu.get("index")): (
             gpu["name"],
@@ -102,14 +102,14 @@ def _models(node: NodeAnswer) -> Dict[str, Tuple[str, Subject]]:
 def _comparable(node: NodeAnswer, result: CheckResult) -> List[_FleetValue]:
     models, cpu = _models(node), node.facts.get("cpu_model")
     failed = {
-        str(one.subject.index)
-        for one in result.findings
-        if one.status == FAIL and one.subject.kind == "gpu"
+        str(finding.subject.index)
+        for finding in result.findings
+        if finding.status == FAIL and finding.subject.kind == "gpu"
     }
     values = []
     for measurement in result.measurements:
         gpu, numa = (measurement.labels.get(label) for label in _OWNER_LABELS)
-        if measurement.unit not in _LESS_IS_WORSE:
+        if measurement.unit not in _HIGHER_IS_BETTER:
             continue
         if gpu in models and gpu not in failed:
             values.append(_FleetValue(node.name, *models[gpu], measurement))
@@ -121,7 +121,7 @@ def _comparable(node: NodeAnswer, result: CheckResult) -> List[_FleetValue]:
 
 
 def _below(values: Sequence[_FleetValue]) -> List[Tuple[_FleetValue, Outlier]]:
-    """The values that lie below their peers, each compared with all others but itself."""
+    """Values far below the median of their peers (all other values), with the evidence."""
     peers = len(values) - 1
     if peers < MINIMUM_PEERS or len({value.node for value in values}) < MINIMUM_NODES:
         return []
@@ -134,7 +134,7 @@ def _below(values: Sequence[_FleetValue]) -> List[Tuple[_FleetValue, Outlier]]:
         if median <= 0 or own > median * (1 - LEAST_SHARE):
             continue
         if median not in deviations:
-            deviations[median] = sorted(abs(one - median) for one in ordered)
+            deviations[median] = sorted(abs(number - median) for number in ordered)
         mad = _median_without(deviations[median], abs(own - median))
         if own < median - OUTLIER * MAD_TO_DEVIATION * mad:
             measurement = value.measurement
@@ -158,29 +158,27 @@ def _below(values: Sequence[_FleetValue]) -> List[Tuple[_FleetValue, Outlier]]:
 
 
 def _median_without(ordered: Sequence[float], value: float) -> float:
-    """The median of sorted numbers when one that equals ``value`` is left out."""
-    out = bisect_left(ordered, value)
+    """The median of sorted numbers without one number that equals ``value``."""
+    excluded = bisect_left(ordered, value)
     count = len(ordered) - 1
 
     def at(position: int) -> float:
-        return ordered[position if position < out else position + 1]
+        return ordered[position if position < excluded else position + 1]
 
     return at(count // 2) if count % 2 else (at(count // 2 - 1) + at(count // 2)) / 2
 
 
 def _below_fleet(subject: Subject, evidence: List[Outlier]) -> Finding:
-    """One finding for all measurements of a GPU by one check; the one furthest below is put in
-    words.
+    """One finding for all low measurements of a subject by one check; the message is about the
+    lowest measurement.
     """
-    evidence = sorted(evidence, key=lambda one: one["deviation"])
+    evidence = sorted(evidence, key=lambda outlier: outlier["deviation"])
     first = evidence[0]
     labels = ", ".join(
         label for key, label in sorted(first["labels"].items()) if key not in _OWNER_LABELS
     )
     what = (first["measurement"] + (f" ({labels})" if labels else "")).replace("_", " ")
-    more = (
-        f"; {len(evidence) - 1} more of its measurements are low too" if len(evidence) > 1 else ""
-    )
+    more = f"; {len(evidence) - 1} more measurements are low" if len(evidence) > 1 else ""
     message = (
         f"{what} is {first['value'] / 1e9:.1f} GB/s, {-first['deviation'] * 100:.0f} % below "
         "the fleet"

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What is to be the same everywhere and is not: who differs from the majority, within a node and
-across the fleet. Pure.
+"""Compare driver, firmware and InfiniBand partitions across the fleet: find the nodes that differ
+from the majority. Pure.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ from ...lenient import decode, mapping
 from ...node.checks.driver import FIRMWARE, DriverGpu, DriverReadings, Odd, Value, odd_ones
 from ...node.checks.infiniband import InfinibandReadings
 
-#: Nodes that must have a value before it is said of one that it differs: of two nobody knows which
-#: is right.
+#: Least nodes with a value for a majority: of two, either may be right.
 MINIMUM_NODES = 3
-#: Differences of a node that its evidence has.
-_MOST = 32
+#: Differences of a node in the evidence of its finding.
+_MOST_DIFFERENCES = 32
 
 
 def compare(nodes: Sequence[Tuple[str, Any]]) -> Dict[str, List[CheckResult]]:
-    """Nodes (name, and readings by check as the modules return them) that differ from the others,
-    as further results of the checks that read it.
+    """Further results by node, for nodes that differ. Takes names of nodes with their readings by
+    check, as the modules return them.
 
-    Findings, by node: ``driver_differs`` in the version of driver or firmware from nodes with the
-    same model of GPU, and ``pkey_differs`` in the partitions of an InfiniBand port from the port of
-    the same name.
+    Findings: ``driver_differs`` where the version of driver or firmware differs from nodes with the
+    same model of GPU, ``pkey_differs`` where the partitions of an InfiniBand port differ from those
+    of the ports with the same name.
     """
     drivers: List[Value] = []
     partitions: List[Value] = []
@@ -40,8 +39,8 @@ def compare(nodes: Sequence[Tuple[str, Any]]) -> Dict[str, List[CheckResult]]:
         by_node: Dict[str, List[Odd]] = {}
         for odd in odd_ones(values, MINIMUM_NODES):
             by_node.setdefault(str(odd.value.owner), []).append(odd)
-        for name, several in by_node.items():
-            finding = _driver_differs(several) if check == "driver" else _pkey_differs(several)
+        for name, differing in by_node.items():
+            finding = _driver_differs(differing) if check == "driver" else _pkey_differs(differing)
             found.setdefault(name, []).append(CheckResult(check, WARN, finding.message, [finding]))
     return found
 
@@ -51,8 +50,8 @@ def _readings_of(by_check: Any, check: str) -> Any:
 
 
 def _versions(name: str, readings: DriverReadings) -> List[Value]:
-    """Driver and firmware of a node by model of GPU; of firmware that differs within the node, what
-    most of its GPUs have.
+    """Versions of driver and firmware of a node by model of GPU: the most frequent version, where
+    GPUs of a node differ.
     """
     by_model: Dict[str, List[DriverGpu]] = {}
     for gpu in readings.get("gpus", []):
@@ -62,24 +61,26 @@ def _versions(name: str, readings: DriverReadings) -> List[Value]:
     driver = readings.get("driver_version")
     values = []
     for model, gpus in by_model.items():
-        told: Dict[str, List[str]] = {"driver": [driver] if driver and driver.strip() else []}
+        versions_of: Dict[str, List[str]] = {
+            "driver": [driver] if driver and driver.strip() else []
+        }
         for key, words in FIRMWARE:
-            # Firmware that comes with the driver differs with it, which is said once.
-            told[words] = [
+            # Firmware of the driver package differs with the driver, which has its own entry.
+            versions_of[words] = [
                 "of the driver's version" if version == driver else version
                 for version in (gpu.get(key) for gpu in gpus)
                 if isinstance(version, str) and version.strip()
             ]
         values += [
             Value(name, model, what, max(sorted(set(versions)), key=versions.count))
-            for what, versions in told.items()
+            for what, versions in versions_of.items()
             if versions
         ]
     return values
 
 
 def _partitions(name: str, readings: InfinibandReadings) -> List[Value]:
-    """The partitions (P_Keys, with their membership bit) of each InfiniBand port that is up."""
+    """The partitions (P_Keys with membership bit) of each active InfiniBand port."""
     values = []
     for port in readings.get("ports") or []:
         if not port:
@@ -102,40 +103,40 @@ def _partitions(name: str, readings: InfinibandReadings) -> List[Value]:
     return values
 
 
-def _driver_differs(several: List[Odd]) -> Finding:
+def _driver_differs(differing: List[Odd]) -> Finding:
     words = [
         f"{odd.value.what} {odd.value.value}, {odd.majority} on {odd.share} of {odd.total} "
         f"nodes with {odd.value.kind}"
-        for odd in several
+        for odd in differing
     ]
     return Finding(
         "driver_differs",
         WARN,
         f"differs from the fleet: {'; '.join(words[:4])}",
         "fix_configuration",
-        evidence=_evidence(several),
+        evidence=_evidence(differing),
     )
 
 
-def _pkey_differs(several: List[Odd]) -> Finding:
-    first = several[0]
-    more = f"; {len(several) - 1} more of its ports differ too" if len(several) > 1 else ""
+def _pkey_differs(differing: List[Odd]) -> Finding:
+    first = differing[0]
+    more = f"; {len(differing) - 1} more ports differ" if len(differing) > 1 else ""
     message = (
         f"port {first.value.what} is in the partitions {_keys(first.value.value)}, on "
         f"{first.share} of {first.total} nodes it is in "
     )
-    message += (
-        f"{_keys(first.majority)}{more}; nodes that share no partition cannot talk to each other"
+    message += f"{_keys(first.majority)}{more}; nodes without a common partition cannot communicate"
+    return Finding(
+        "pkey_differs", WARN, message, "fix_configuration", evidence=_evidence(differing)
     )
-    return Finding("pkey_differs", WARN, message, "fix_configuration", evidence=_evidence(several))
 
 
 def _keys(value: Any) -> str:
     return ", ".join(value) if isinstance(value, tuple) else str(value)
 
 
-def _evidence(several: List[Odd]) -> Dict[str, Any]:
-    told = [
+def _evidence(differing: List[Odd]) -> Dict[str, Any]:
+    differences = [
         dict(
             what=odd.value.what,
             of=odd.value.kind,
@@ -144,9 +145,9 @@ def _evidence(several: List[Odd]) -> Dict[str, Any]:
             count=odd.share,
             nodes=odd.total,
         )
-        for odd in several[:_MOST]
+        for odd in differing[:_MOST_DIFFERENCES]
     ]
-    return {"source": "fleet", "differs": told}
+    return {"source": "fleet", "differs": differences}
 
 
 def _plain(value: Any) -> Any:

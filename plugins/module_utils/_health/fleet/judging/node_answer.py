@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What came back from one host, before any judgement. Pure."""
+"""The answer of one host: results, facts and readings, before the verdict. Pure."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Dict, List, Mapping, NamedTuple, Optional, Tuple, TypedD
 from ...lenient import decode, mapping
 from ...model import UNKNOWN, CheckResult, Finding
 
-#: What ansible-core puts before the message of any task that failed.
+#: The prefix that ansible-core puts before the message of a failed task.
 _PREFIX = "Task failed: "
 
 
 class KnownGpu(TypedDict, total=False):
-    """A GPU as the facts of its node have it."""
+    """A GPU in the facts of its node."""
 
     index: int
     uuid: Optional[str]
@@ -32,7 +32,7 @@ def gpus_of(facts: Mapping[str, Any]) -> List[KnownGpu]:
 
 
 class NodeAnswer(NamedTuple):
-    """What came back from one host."""
+    """The answer of one host."""
 
     name: str
     results: List[CheckResult] = []
@@ -43,9 +43,9 @@ class NodeAnswer(NamedTuple):
     readings: Dict[str, Any] = {}
     #: Why there are no results: not reached, or not checked.
     trouble: Optional[Finding] = None
-    #: Why nothing was to be checked there.
+    #: Why no checks were requested on the host.
     skipped: Optional[str] = None
-    #: What the host collected in each pass of the mesh; None where it gave no answer.
+    #: Readings of the host in each pass of the mesh; None without an answer.
     mesh: Tuple[Optional[Dict[str, Any]], ...] = ()
 
     @property
@@ -54,13 +54,13 @@ class NodeAnswer(NamedTuple):
 
 
 def not_checked(reason: str) -> Finding:
-    """The trouble of a host that was not checked for this reason."""
+    """The finding for a host that was not checked, with the reason."""
     return Finding("not_checked", UNKNOWN, f"was not checked: {reason}", "watch")
 
 
 def answer_from_task(name: str, returned: Any) -> NodeAnswer:
-    """The answer of a host from its registered check task: the module's result, or what Ansible
-    made of a host that gave none (None: no result at all).
+    """The answer of a host from its registered check task: the module's result, Ansible's result of a
+    failed, unreachable or skipped host, or None without a result.
     """
     if not isinstance(returned, dict):
         return NodeAnswer(name, trouble=not_checked("its checks left no result"))
@@ -69,7 +69,7 @@ def answer_from_task(name: str, returned: Any) -> NodeAnswer:
         trouble = Finding("unreachable", UNKNOWN, f"could not be reached: {reason}", "watch")
         return NodeAnswer(name, trouble=trouble)
     health = returned.get("health")
-    # A host that was only asked for checks of the mesh returns an empty list.
+    # A host with only checks of the mesh returns an empty list.
     if isinstance(health, list) and (health or "node" in returned):
         return NodeAnswer(
             name,
@@ -83,8 +83,8 @@ def answer_from_task(name: str, returned: Any) -> NodeAnswer:
 
 
 def _failure_reason(returned: Dict[str, Any]) -> str:
-    """Why a task failed: its message and the last line of the error behind it."""
-    message = str(returned.get("msg") or "").strip() or "the task says nothing"
+    """Why a task failed: its message and the last line of the module's output."""
+    message = str(returned.get("msg") or "").strip() or "the task gives no message"
     message = message[len(_PREFIX) :] if message.startswith(_PREFIX) else message
     lines = [
         line.strip()

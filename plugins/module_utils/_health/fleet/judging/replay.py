@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""A run judged once more: every check anew from its readings, by this version's rules. Pure."""
+"""Judge a recorded run again: each check from its readings, by the rules of this version. Pure."""
 
 from __future__ import annotations
 
@@ -26,52 +26,51 @@ Options = Mapping[str, Mapping[str, Any]]
 
 
 class Replay(NamedTuple):
-    """A run that was judged once more."""
+    """A recorded run that was judged again."""
 
     report: RunReport
-    #: By check, the nodes whose result stays as it was recorded, because its readings are not in
-    #: the document.
+    #: By check, the nodes whose recorded result was kept, because the document lacks its readings.
     kept: Dict[str, List[str]]
-    #: By check, on how many nodes it was judged from its readings.
+    #: By check, the number of nodes on which it was judged from readings.
     judged: Dict[str, int]
-    #: Why what was measured between the nodes stays as it was recorded; empty where it does not.
+    #: Why the recorded results of the mesh were kept; empty where they were judged again.
     mesh_trouble: str = ""
 
 
 def replay(before: RunReport, policy: Policy, options: Optional[Options] = None) -> Replay:
-    """The run judged anew by this policy and the recorded options, over which ``options`` are laid.
-    Never raises.
+    """The run, judged again by ``policy`` and the recorded options; ``options`` override these. Never
+    raises.
 
-    A check that was not measured, and one that this version does not know, stays as recorded.
+    A check without readings, or unknown to this version, keeps its recorded result.
     """
-    laid_over = options or {}
+    overrides = options or {}
     answers = [node.answer() for node in before.nodes if node.name]
     planned = sequence(before.mesh.document.get("plans")) if before.mesh else []
-    mesh_trouble = "what the nodes collected is not in the document" if planned else ""
+    mesh_trouble = "the document lacks the readings of the nodes" if planned else ""
     if planned and (before.run.check_mode or any(answer.mesh for answer in answers)):
         own = [
             _judge_answer_again(
                 answer,
-                laid_over,
+                overrides,
                 [result for result in answer.results if result.check not in mesh_judge.CHECKS],
             )
             for answer in answers
         ]
         try:
-            plans = [_planned_with(read_plan(plan), laid_over) for plan in planned]
+            plans = [_planned_with(read_plan(plan), overrides) for plan in planned]
             return _replay_of(before, judge_run(before.run, own, policy, plans), own, plans)
-        # A plan of another version, or a damaged one, must not cost the nodes their own results.
+        # A damaged plan, or a plan of another version, must not discard the results of the nodes.
         except Exception as error:
             mesh_trouble = f"{type(error).__name__}: {error}"
-    again = [_judge_answer_again(answer, laid_over, answer.results) for answer in answers]
+    again = [_judge_answer_again(answer, overrides, answer.results) for answer in answers]
     recorded = MeshRecord(before.mesh, before.findings)
     report = judge_run(before.run, again, policy, recorded=recorded)
     return _replay_of(before, report, again, [])._replace(mesh_trouble=mesh_trouble)
 
 
 def name_replay(again: Replay, options: Mapping[str, Any], now: float) -> RunReport:
-    """The report of a replay to be written down: under a name of its own, and with what it is of.
-    ``now`` is in seconds since the epoch.
+    """The report of a replay with its own run id and a record of the original run. ``now`` is in
+    seconds since the epoch.
     """
     run = again.report.run
     record = {
@@ -94,11 +93,11 @@ def _replay_of(
 
 
 def _planned_with(plan: Plan, options: Options) -> Plan:
-    """The plan with these options laid over its own."""
-    laid_over = {
+    """The plan with its options overridden."""
+    overrides = {
         check: {**given, **options.get(check, {})} for check, given in plan["options"].items()
     }
-    return {**plan, "options": laid_over}
+    return {**plan, "options": overrides}
 
 
 def _judge_answer_again(
@@ -120,8 +119,8 @@ def _judge_answer_again(
 
 
 def _complete_record(check: str, readings: Mapping[str, Any]) -> Any:
-    """What was recorded of a check; one that judges the readings of others has them beside it and
-    not in it.
+    """The record of a check. node_changes also judges the readings of other checks, which are
+    recorded with those checks.
     """
     recorded = mapping(readings.get(check))
     if check != node_changes.NAME or not _can_be_judged(check, recorded):
@@ -153,8 +152,8 @@ def _judge_result_again(result: CheckResult, recorded: Any) -> CheckResult:
 def _count_judged(
     answers: Sequence[NodeAnswer], plans: Sequence[Mapping[str, Any]]
 ) -> Tuple[Dict[str, List[str]], Dict[str, int]]:
-    """Which results stayed and how many did not; one that was skipped without a reading has nothing
-    to be judged by.
+    """Nodes with kept results, and numbers of judged results, by check. A skipped check without
+    readings counts as neither.
     """
     kept: Dict[str, List[str]] = {}
     judged: Dict[str, int] = {}

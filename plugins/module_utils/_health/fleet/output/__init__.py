@@ -1,3 +1,3 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a run is written as: document, console, metrics."""
+"""The outputs of a run: document, console, metrics."""

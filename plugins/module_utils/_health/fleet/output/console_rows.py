@@ -154,9 +154,9 @@ def skipped_reasons(report: RunReport) -> List[str]:
         for result in node.verdict.results if node.verdict.fit != SKIPPED else ():
             if left_out(result):
                 skips = [one for one in result.findings if one.status == SKIP]
-                code = skips[0].code if skips else ""
+                reason_code = skips[0].code if skips else ""
                 text = plain(skips[0].message if skips else result.summary)
-                texts = by_reason.setdefault((result.check, code), {})
+                texts = by_reason.setdefault((result.check, reason_code), {})
                 texts.setdefault(text, []).append(node.name)
     checks: Dict[Tuple[Tuple[str, ...], str], List[str]] = {}
     for (check, code), texts in by_reason.items():

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The run document: one JSON object that holds a run, its verdict and the readings it was judged
-from. Its members are those of `RunReport`.
+"""The run document: one JSON object with a run, its verdict and its readings; its members are those
+of `RunReport`.
 
-``playbooks/files/run.schema.json`` is its JSON Schema. Fields are only ever added within a version
-of the schema; readers pass over what they do not know.
+``playbooks/files/run.schema.json`` is its JSON Schema. Within a version of the schema, fields are
+only added; readers ignore unknown fields.
 """
 
 from __future__ import annotations
@@ -19,39 +19,37 @@ from ..judging.report import SCHEMA, SCHEMA_VERSION, SKIPPED, RunReport
 
 
 def read(text: str) -> Dict[str, Any]:
-    """A run document from its text; raises ValueError that says what it is instead. Fields of other
-    versions of this schema are no reason to.
-    """
+    """Parse a run document; raises ValueError that says what is wrong. Unknown fields are accepted."""
     try:
         document = json.loads(text, parse_constant=lambda word: None)
     except (ValueError, RecursionError) as error:
-        raise ValueError(f"it is not JSON: {error}") from None
+        raise ValueError(f"invalid JSON: {error}") from None
     schema = document.get("schema") if isinstance(document, dict) else None
     if not isinstance(document, dict) or schema != SCHEMA:
         raise ValueError(
-            f"its schema is {schema!r} and not {SCHEMA!r}"
+            f"schema: {schema!r} is invalid; expected {SCHEMA!r}"
             if schema
-            else f"it is JSON, but has no schema {SCHEMA!r}"
+            else f"schema: missing; expected {SCHEMA!r}"
         )
     version = document.get("schema_version")
     if not isinstance(version, int) or isinstance(version, bool) or version < 1:
         raise ValueError(
-            f"its schema_version is {version!r}, accepted are whole numbers from 1 to "
+            f"schema_version: {version!r} is invalid; expected an integer from 1 to "
             f"{SCHEMA_VERSION}"
         )
     if version > SCHEMA_VERSION:
         raise ValueError(
-            f"its schema_version is {version}, this version of the collection ({VERSION}) "
-            f"reads up to {SCHEMA_VERSION}; use a newer one"
+            f"schema_version: {version} is unsupported; version {VERSION} of the collection "
+            f"reads up to {SCHEMA_VERSION}: install a newer version"
         )
     if not isinstance(document.get("nodes"), list):
-        raise ValueError("it has no list of nodes")
+        raise ValueError("nodes: missing; expected a list")
     return document
 
 
 class PlannedCheck(NamedTuple):
-    """A check that check mode left out: how intrusive it is, the longest that it may take on a
-    node, and on how many nodes it would run.
+    """A check that check mode did not run: its intrusion, the most minutes it may take on a node, and
+    the number of nodes.
     """
 
     check: str
@@ -61,7 +59,7 @@ class PlannedCheck(NamedTuple):
 
 
 def plan_of(report: RunReport) -> List[PlannedCheck]:
-    """What a run in check mode would have run."""
+    """The checks that a run without check mode would run."""
     plan: Dict[str, PlannedCheck] = {}
     for node in report.nodes:
         for result in node.results if node.verdict.fit != SKIPPED else []:
@@ -82,8 +80,8 @@ def plan_of(report: RunReport) -> List[PlannedCheck]:
 
 
 def to_json(document: Dict[str, Any]) -> str:
-    """The document as text: one line for each node, matrix and cause, so that a large run can still
-    be looked at with line tools.
+    """The document as text, a line for each node, matrix and cause, so that line tools such as grep
+    work on a large run.
     """
     members = [f"  {json.dumps(key)}: {_member(key, value)}" for key, value in document.items()]
     return "{\n" + ",\n".join(members) + "\n}\n"
@@ -109,9 +107,7 @@ def _listed(values: Sequence[Any], indent: str) -> str:
 
 
 def _dumped(value: Any, indent: Optional[int] = None) -> str:
-    """JSON. What a node answered may hold numbers that JSON does not have; they are null, since one
-    node's must not cost the others their document.
-    """
+    """JSON text. A node may send numbers that JSON does not have (NaN, infinity); these become null."""
     try:
         return json.dumps(value, indent=indent, allow_nan=False)
     except ValueError:
@@ -120,7 +116,7 @@ def _dumped(value: Any, indent: Optional[int] = None) -> str:
 
 def _finite(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _finite(one) for key, one in value.items()}
+        return {key: _finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_finite(one) for one in value]
+        return [_finite(item) for item in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value

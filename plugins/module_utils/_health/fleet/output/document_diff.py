@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What differs between two reports of one run, and how a person reads it: which nodes, which
-findings, which verdict. Pure.
+"""Compare two reports of one run: changed nodes, findings and verdict, as values and as lines for
+the console. Pure.
 """
 
 from __future__ import annotations
@@ -20,34 +20,32 @@ from ..judging.report import CheckFinding, NodeReport, RunReport
 
 
 class FindingChange(NamedTuple):
-    """One fact before and after; None where it was not found."""
+    """A finding before and after; None where it is missing."""
 
     before: Optional[CheckFinding]
     after: Optional[CheckFinding]
 
     @property
     def known(self) -> CheckFinding:
-        """The later word on it."""
+        """The finding after, or before where it vanished."""
         return self.after or self.before or CheckFinding("", Finding("unknown", UNKNOWN, ""))
 
 
 class NodeChange(NamedTuple):
-    """A node that differs. All are before and after; status and fitness are empty where the report
-    does not have the node.
+    """A node that differs; each pair is before and after. Status and fitness are empty where the
+    report lacks the node.
     """
 
     name: str
     status: Tuple[str, str]
     fit: Tuple[str, str]
-    #: Whether it is fit only as far as it was checked.
+    #: Fit, but not fully checked.
     partial: Tuple[bool, bool]
     findings: List[FindingChange]
 
 
 class ReportChanges(NamedTuple):
-    """What differs; ``findings`` are those about what lies between nodes, and ``nodes`` only those
-    that differ.
-    """
+    """Differences of two reports: findings between nodes (links, paths), and the nodes that differ."""
 
     passed: Tuple[bool, bool]
     reason: Tuple[str, str]
@@ -82,7 +80,7 @@ class ReportChanges(NamedTuple):
 
 
 def differences(before: RunReport, after: RunReport) -> ReportChanges:
-    """What differs from one report to the other."""
+    """Differences from one report to the other."""
     old, new = _nodes(before), _nodes(after)
     changes = [
         _node_change(name, old.get(name), new.get(name)) for name in dict.fromkeys([*old, *new])
@@ -117,7 +115,7 @@ def _node_change(
 def _finding_changes(
     before: Sequence[CheckFinding], after: Sequence[CheckFinding]
 ) -> List[FindingChange]:
-    """The facts that differ in status, message or next step, the worst first."""
+    """The findings that differ in status, message or next step, the worst first."""
     old, new = _facts(before), _facts(after)
     changes = [FindingChange(old.get(fact), new.get(fact)) for fact in dict.fromkeys([*new, *old])]
     different = [change for change in changes if _essence(change.before) != _essence(change.after)]
@@ -125,7 +123,7 @@ def _finding_changes(
 
 
 def _facts(findings: Iterable[CheckFinding]) -> Dict[Any, CheckFinding]:
-    """Findings by code and subject. A report has each fact once."""
+    """Findings by code and subject; a report has each pair once."""
     facts: Dict[Any, CheckFinding] = {}
     for found in findings:
         finding = found.finding
@@ -153,9 +151,7 @@ def _both(values: Tuple[Any, Any]) -> Dict[str, Any]:
 
 
 def _by_kind(changes: Iterable[FindingChange]) -> Dict[str, List[Any]]:
-    """Findings that appear, that vanish, and that are both times there and differ; without their
-    evidence, which the documents have.
-    """
+    """Findings that appear, vanish or change, without evidence, which the documents have."""
     found: Dict[str, List[Any]] = {"appear": [], "vanish": [], "change": []}
     for before, after in changes:
         if before and after:
@@ -181,8 +177,8 @@ def lines_of(
     changes: ReportChanges,
     options: Options,
 ) -> List[Line]:
-    """What would change, the worst node first, without what comes after it (where the document
-    lies). ``recorded_policy`` is the policy as the document has it, which may lack options.
+    """The changes for the console, the worst node first, without the lines about files.
+    ``recorded_policy`` is the policy in the document, which may lack options.
     """
     head = [
         *_header(before),
@@ -219,7 +215,7 @@ def _header(before: RunReport) -> List[str]:
 
 
 def _given(old: Dict[str, Any], new: Dict[str, Any], options: Options) -> List[str]:
-    """The options, and the members of the policy that differ from the recorded ones."""
+    """Overridden options, and options of the policy that differ from the recorded policy."""
     lines: List[str] = []
     for check, given in options.items():
         lines += wrapped(
@@ -237,19 +233,19 @@ def _given(old: Dict[str, Any], new: Dict[str, Any], options: Options) -> List[s
 
 def _value(value: Any) -> str:
     if value is None:
-        return "not said"
+        return "not set"
     return f"[{', '.join(map(str, value))}]" if isinstance(value, list) else str(value)
 
 
 def _not_judged(again: Replay, options: Options) -> List[str]:
-    """What stays as it was recorded: that nothing changes there proves nothing."""
+    """Recorded results that were kept: no change there proves nothing."""
     lines: List[str] = []
-    by_nodes: Dict[Tuple[str, ...], List[str]] = {}
+    checks_by_nodes: Dict[Tuple[str, ...], List[str]] = {}
     for check, nodes in again.kept.items():
-        by_nodes.setdefault(tuple(nodes), []).append(check)
-    for names, checks in by_nodes.items():
+        checks_by_nodes.setdefault(tuple(nodes), []).append(check)
+    for names, checks in checks_by_nodes.items():
         words = (
-            f"{', '.join(fold(names))}: what was read is not in the document, or this "
+            f"{', '.join(fold(names))}: the document lacks its readings, or this "
             "version does not know the check"
         )
         lines += wrapped(f"  {plain(', '.join(checks))} not judged again on ", plain(words), 4)
@@ -259,12 +255,12 @@ def _not_judged(again: Replay, options: Options) -> List[str]:
         )
     idle = [check for check in options if not again.judged.get(check)]
     return lines + [
-        f"  {check} was judged again on no node, so its options change nothing" for check in idle
+        f"  {check} was judged again on no node: its options have no effect" for check in idle
     ]
 
 
 def _rows(changes: ReportChanges) -> List[ConsoleRow]:
-    """The worst first; nodes of which exactly the same is to be said share a row."""
+    """The worst first; nodes with the same text share a row."""
     by_body: Dict[Tuple[str, Body], List[str]] = {}
     for one in changes.findings:
         finding = one.known.finding
@@ -287,7 +283,7 @@ def _rows(changes: ReportChanges) -> List[ConsoleRow]:
 def _fitness_body(node: NodeChange) -> Body:
     was, now = (
         f"{status.upper() or 'not there'}{', ' if fit else ''}{fit.replace('_', ' ')}"
-        f"{' as far as it was checked' if partial else ''}"
+        f"{' (not fully checked)' if partial else ''}"
         for status, fit, partial in zip(node.status, node.fit, node.partial)
     )
     return (("", f"was {was}; would be {now}"),) if was != now else ()
