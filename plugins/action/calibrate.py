@@ -38,7 +38,7 @@ class ActionModule(_once.Once):
         options = _options.validated(_OPTIONS, self._task.args)
         if options["newest"] < 1:
             raise ValueError(f"newest: {options['newest']} is invalid; expected a number from 1")
-        gathered = calibration.Gathered(options["newest"])
+        gathered = calibration.GatheredRates(options["newest"])
         unread = _gather(options["runs"], gathered)
         proposals = calibration.propose(gathered)
         texts = calibration.lines_of(proposals, gathered)
@@ -61,7 +61,7 @@ class ActionModule(_once.Once):
         self,
         directory: str,
         proposals: list[calibration.Proposal],
-        gathered: calibration.Gathered,
+        gathered: calibration.GatheredRates,
         lines: list[Line],
         result: dict[str, t.Any],
     ) -> None:
@@ -86,7 +86,7 @@ class ActionModule(_once.Once):
             lines.append(Line(f"  for review: {files.shown(path)}"))
 
 
-def _gather(given: list[str], gathered: calibration.Gathered) -> list[str]:
+def _gather(given: list[str], gathered: calibration.GatheredRates) -> list[str]:
     """Read the documents, the newest first, and say which could not be. Raises ValueError for a
     path that leads to none, or to none that was named itself.
     """

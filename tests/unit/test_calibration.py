@@ -31,7 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.calibration import (
-    Gathered,
+    GatheredRates,
     propose,
     two_kinds,
 )
@@ -53,7 +53,7 @@ def fleet(shares, gpus=8, **more):
 
 
 def proposed(*documents, newest=3):
-    gathered = Gathered(newest)
+    gathered = GatheredRates(newest)
     for one in documents:
         gathered.add(RunReport.from_dict(one))
     return propose(gathered), gathered
@@ -136,9 +136,13 @@ SHAPES = {
     ),
     "a few of another kind": ([27.5] * 5 + TIGHT[5:], "two kinds, around 27.5 and 55.2", None),
     "two kinds that hardly differ": ([55.0] * 20 + [56.0] * 20, "", 49.9),
-    "scattered": ([40 + 0.7 * number for number in range(40)], "scatter too much", None),
+    "scattered": ([40 + 0.7 * number for number in range(40)], "vary too much", None),
     "all the same": ([55.0] * 40, "", 49.5),
-    "too few values": (TIGHT[:19], "19 values of 5 nodes are too few, it takes 20 of 5", None),
+    "too few values": (
+        TIGHT[:19],
+        "19 values of 5 nodes are too few, expected at least 20 of 5",
+        None,
+    ),
     "too few nodes": (TIGHT[:16], "16 values of 4 nodes are too few", None),
     "just enough": (TIGHT[:20], "", 49.6),
 }
@@ -185,16 +189,14 @@ def test_only_healthy_results_count_and_what_was_left_out_is_said():
     judged = document(nodes)
     assert [one["fit"] for one in judged["nodes"][-2:]] == ["unfit", "unfit"]
     (one,), gathered = proposed(judged)
-    assert one.spreads[0].nodes == 6 and gathered.left_out == {
-        "results of nodes that were unfit": 2
-    }
+    assert one.spreads[0].nodes == 6 and gathered.left_out == {"results of unfit nodes": 2}
 
 
 def test_the_newest_of_each_node():
     documents = [document(fleet([1.0 - number / 100] * 6), f"run{number}") for number in range(5)]
     (one,), gathered = proposed(*documents, newest=2)
     assert one.runs == ["run0", "run1"] and one.spreads[0].values == 2 * 48
-    assert gathered.left_out == {"results beyond the newest 2 of a node": 18}
+    assert gathered.left_out == {"results older than the newest 2 of a node": 18}
 
 
 def test_documents_that_are_no_measurement():
@@ -207,8 +209,8 @@ def test_documents_that_are_no_measurement():
     )
     assert gathered.documents == ["20261101T000000-preflight"]
     assert gathered.left_out == {
-        "documents of a run that was read already": 1,
-        "documents of runs in check mode, or of replays": 2,
+        "duplicate documents of a run": 1,
+        "documents of check mode or replays": 2,
     }
 
 
@@ -219,7 +221,7 @@ def test_nodes_of_one_model_with_links_of_two_kinds():
             gpu["link"] = {**gpu["link"], "max_width": 8}
     (one,), _gathered = proposed(document(nodes))
     assert one.floor is None and one.trouble.startswith(
-        "nodes with this model differ (PCIe 5.0 x16, PCIe 5.0 x8)"
+        "nodes with this model are of several kinds (PCIe 5.0 x16, PCIe 5.0 x8)"
     )
 
 
@@ -250,7 +252,7 @@ def test_the_file_says_what_a_floor_is_made_of():
         "p1 ",
         "gpu00 GPU 0 (35)",
         "is 49.6 GB/s",
-        "takes the place of, is 46 GB/s",
+        "replaces the built-in floor of 46 GB/s",
     ):
         assert words in text, words
 
@@ -338,6 +340,6 @@ def test_one_kind_that_scatters_as_measurements_do_is_not_taken_for_two(seed):
     )
 )
 def test_any_document_is_read(garbled):
-    gathered = Gathered(3)
+    gathered = GatheredRates(3)
     gathered.add(RunReport.from_dict(garbled))
     assert propose(gathered) == []

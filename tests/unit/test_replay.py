@@ -271,8 +271,8 @@ def test_what_was_not_recorded_stays_and_is_named():
     assert changes.nothing and again.kept == {"weather": ["gpu02"], "pcie_bandwidth": ["gpu02"]}
     assert " ".join(lines[3:5]) == (
         "  weather, pcie_bandwidth not judged again on gpu02: the document lacks its "
-        "readings, or this version does not know"
-        "     the check"
+        "readings, or this version does not know the"
+        "     check"
     )
     assert lines[5] == "  dcgm_diag was judged again on no node: its options have no effect"
 

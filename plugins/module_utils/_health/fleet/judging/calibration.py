@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Floors for checks from what a fleet has measured, for its operator to review. Pure.
+"""Propose floors for checks from the measurements of a fleet, for the operator to review. Pure.
 
-A floor is to find what is broken, and to let pass what is sound: `SHARE` of the median of the
-healthy GPUs of a model, provided that nearly all of them lie above it. Where they do not, the floor
-is not lowered until they do: a fleet with two kinds of nodes, or with many slow ones, has a
-question to answer first, and gets no floor. Nor does one that is too small to have a distribution.
+A floor is `SHARE` of the median of the healthy GPUs of a model. Nearly all of these GPUs must lie
+above the floor. Otherwise no floor is proposed: the fleet has two kinds of nodes or many slow
+nodes, which the operator must explain first. Neither is one proposed for too few values.
 """
 
 from __future__ import annotations
@@ -26,26 +25,25 @@ from ...text import plain
 from .fleet_statistics import LEAST_SHARE, MINIMUM_NODES
 from .report import UNFIT, NodeReport, RunReport
 
-#: Part of the median that a floor is. A judgement: healthy GPUs of a node lie within 3 %
-#: (nvbandwidth's issue 24), runs of one within 1 %, and the mildest fault of a link, a lost
-#: generation or half of its lanes, costs half.
+#: A floor as a share of the median. Our choice: healthy GPUs of a node lie within 3 % (nvbandwidth,
+#: issue 24), runs of one GPU within 1 %, and the mildest fault of a link (a lost generation, or half
+#: of the lanes) costs half of the bandwidth.
 SHARE = 0.9
-#: Nodes and values that make a distribution: as many nodes as the comparison in a run wants, and
-#: values enough for p5 to be one of them.
+#: Least nodes and values for a proposal: as many nodes as the comparison in a run needs, and enough
+#: values that p5 is one of them.
 ENOUGH_NODES, ENOUGH_VALUES = MINIMUM_NODES, 20
-#: Share of the values that may lie far below the others and be left out, one in any case. More is
-#: no accident, and not to be explained away.
+#: Largest share of the values that may be outliers and are ignored; one outlier is always ignored.
 MOST_OUTLIERS = 0.02
-#: Part of the variance that a cut into two explains at its best: 0.64 (2/pi) where values scatter
-#: normally, 0.75 evenly. More means two kinds.
+#: Share of the variance that the best split into two explains: 0.64 (2/pi) for a normal
+#: distribution, 0.75 for a uniform one. A larger share means two kinds of values.
 TWO_KINDS = 0.85
-#: Two kinds that differ by less, or one of which has less of the values, are no reason to ask.
+#: Least difference of two kinds, and least share of the values of each; below, they count as one.
 LEAST_STEP, LEAST_KIND = LEAST_SHARE, 0.1
 
 
 class Target(NamedTuple):
-    """A measurement that an option of its check is a floor for. ``labels`` are those that the floor
-    is about.
+    """A measurement and the option of its check that is the floor for it. Only measurements with
+    these ``labels`` count.
     """
 
     check: str
@@ -53,11 +51,11 @@ class Target(NamedTuple):
     unit: str
     labels: Tuple[Tuple[str, str], ...]
     option: str
-    #: What the option is in, and how much of the measurement's unit that is.
-    spelt: str
+    #: The unit of the option, and its size in the unit of the measurement.
+    option_unit: str
     scale: float
-    #: From a GPU's readings and model: the class it is compared in, and the built-in floor with its
-    #: source where there is one.
+    #: From the readings and the model of a GPU: its class for the comparison, the built-in floor or
+    #: None, and the source of the floor.
     known: Callable[[Mapping[str, Any], str], Tuple[str, Optional[float], str]]
 
 
@@ -79,8 +77,8 @@ def _memory(_gpu: Mapping[str, Any], model: str) -> Tuple[str, Optional[float], 
 def _nvlink(gpu: Mapping[str, Any], model: str) -> Tuple[str, Optional[float], str]:
     row = nvlinks_of(model)
     links = sum(1 for link in mappings_in(gpu.get("links")) if link.get("active") is True)
-    # Where a board's links go to several others, how many lie between two is not told by how many
-    # there are.
+    # On boards whose links go to several GPUs, the number of links does not tell how many connect a
+    # pair.
     floors = floors_of(model, links) if row and row.kind != WIRED else None
     return (
         (f"{links} NVLinks", floors[0], row.source)
@@ -115,7 +113,7 @@ TARGETS: Tuple[Target, ...] = (
 
 
 class GpuRate(NamedTuple):
-    """What a run measured on a GPU of a node."""
+    """A measurement of a run on a GPU of a node."""
 
     node: str
     gpu: str
@@ -124,7 +122,7 @@ class GpuRate(NamedTuple):
 
 
 class Spread(NamedTuple):
-    """How values of one measurement are distributed, in the unit of the option."""
+    """The distribution of a measurement, in the unit of the option."""
 
     labels: str
     values: int
@@ -134,9 +132,9 @@ class Spread(NamedTuple):
     p5: float
     p50: float
     p99: float
-    #: Node and GPU of values far below the others, the lowest first.
+    #: Node, GPU and value of the outliers, the lowest first.
     outliers: List[str]
-    #: Why no floor can be made of it; empty where one can.
+    #: Why no floor is proposed from the values; empty if one is.
     trouble: str
 
     def to_dict(self) -> Dict[str, Any]:
@@ -144,13 +142,13 @@ class Spread(NamedTuple):
 
 
 class Proposal(NamedTuple):
-    """What is proposed for an option of a check for one model, or why nothing is."""
+    """The floor proposed for an option and a GPU model, or why none is proposed."""
 
     model: str
     target: Target
-    #: In the unit of the option; None where nothing is proposed.
+    #: In the unit of the option; None without a proposal.
     floor: Optional[float]
-    #: The built-in floor likewise, and its source.
+    #: The built-in floor in the unit of the option, and its source.
     table: Optional[float]
     source: str
     spreads: List[Spread]
@@ -166,7 +164,7 @@ class Proposal(NamedTuple):
             "model": self.model,
             "check": self.target.check,
             "option": self.target.option,
-            "unit": self.target.spelt,
+            "unit": self.target.option_unit,
             "floor": self.floor,
             "built_in": self.table,
             "below_built_in": self.below_table,
@@ -176,34 +174,34 @@ class Proposal(NamedTuple):
         }
 
 
-class Gathered:
-    """Values of healthy GPUs from run documents, given from the newest to the oldest; of each node
-    and check only the newest ``runs``.
+class GatheredRates:
+    """Measurements of healthy GPUs from run documents, which are added from the newest to the
+    oldest; of each node and check only the newest ``runs`` count.
     """
 
     def __init__(self, runs: int) -> None:
         self._runs = runs
         self._seen: Dict[Tuple[str, Target], int] = {}
-        #: Model and target -> class -> labels -> values.
+        #: Values by model and target, class, labels.
         self.values: Dict[Tuple[str, Target], Dict[str, Dict[str, List[GpuRate]]]] = {}
         self.tables: Dict[Tuple[str, Target, str], Tuple[Optional[float], str]] = {}
-        #: Why results were not taken -> how many.
+        #: Numbers of ignored results by reason.
         self.left_out: Dict[str, int] = {}
         self.documents: List[str] = []
 
     def add(self, report: RunReport) -> None:
         if report.run.check_mode or report.replay:
-            self._leave("documents of runs in check mode, or of replays")
+            self._ignore("documents of check mode or replays")
             return
         run = report.run.run_id
         if run in self.documents:
-            self._leave("documents of a run that was read already")
+            self._ignore("duplicate documents of a run")
             return
         self.documents.append(run)
         for node in report.nodes:
             self._add_node(node, run)
 
-    def _leave(self, why: str) -> None:
+    def _ignore(self, why: str) -> None:
         self.left_out[why] = self.left_out.get(why, 0) + 1
 
     def _add_node(self, node: NodeReport, run: str) -> None:
@@ -213,11 +211,11 @@ class Gathered:
                 if result.check != target.check or not result.measurements:
                     continue
                 if self._seen.get(key, 0) >= self._runs:
-                    self._leave(f"results beyond the newest {self._runs} of a node")
+                    self._ignore(f"results older than the newest {self._runs} of a node")
                 elif node.verdict.fit == UNFIT:
-                    self._leave("results of nodes that were unfit")
+                    self._ignore("results of unfit nodes")
                 elif result.status != PASS:
-                    self._leave("results that were no pass")
+                    self._ignore("results that did not pass")
                 else:
                     self._seen[key] = self._seen.get(key, 0) + 1
                     self._add_result(node, target, result, run)
@@ -246,11 +244,11 @@ class Gathered:
             ).append(GpuRate(node.name, gpu, measured.value, run))
 
 
-def propose(gathered: Gathered) -> List[Proposal]:
-    """A proposal for every model and option that anything was measured of, by model."""
+def propose(gathered: GatheredRates) -> List[Proposal]:
+    """A proposal for each measured model and option, sorted by model."""
     found = []
     for (model, target), kinds in sorted(
-        gathered.values.items(), key=lambda one: (one[0][0], one[0][1].check)
+        gathered.values.items(), key=lambda item: (item[0][0], item[0][1].check)
     ):
         runs = list(
             dict.fromkeys(
@@ -273,8 +271,8 @@ def propose(gathered: Gathered) -> List[Proposal]:
         )
         if len(kinds) > 1:
             trouble = (
-                f"nodes with this model differ ({', '.join(sorted(kinds))}), and a floor "
-                "is for one kind: calibrate the runs of each alone"
+                f"nodes with this model are of several kinds ({', '.join(sorted(kinds))}); "
+                "calibrate the runs of each kind separately"
             )
         if not trouble:
             floor = _rounded_down(SHARE * min(spread.p50 for spread in spreads))
@@ -294,9 +292,9 @@ def propose(gathered: Gathered) -> List[Proposal]:
 
 
 def _spread(values: Sequence[GpuRate], labels: str, target: Target) -> Spread:
-    ranked = sorted(values, key=lambda one: one.value)
-    numbers = [one.value / target.scale for one in ranked]
-    nodes = {one.node for one in ranked}
+    ranked = sorted(values, key=lambda rate: rate.value)
+    numbers = [rate.value / target.scale for rate in ranked]
+    nodes = {rate.node for rate in ranked}
     middle = percentile(numbers, 50)
     deviation = MAD_TO_DEVIATION * percentile(
         sorted(abs(number - middle) for number in numbers), 50
@@ -307,8 +305,8 @@ def _spread(values: Sequence[GpuRate], labels: str, target: Target) -> Spread:
     ]
     kept = [number for number, is_far in zip(numbers, far) if not is_far]
     outliers = [
-        f"{one.node} GPU {one.gpu} ({number:.4g})"
-        for one, number, is_far in zip(ranked, numbers, far)
+        f"{rate.node} GPU {rate.gpu} ({number:.4g})"
+        for rate, number, is_far in zip(ranked, numbers, far)
         if is_far
     ]
     trouble = _trouble(
@@ -316,8 +314,8 @@ def _spread(values: Sequence[GpuRate], labels: str, target: Target) -> Spread:
         kept,
         len(nodes),
         middle,
-        fold({one.node for one, is_far in zip(ranked, far) if is_far}),
-        target.spelt,
+        fold({rate.node for rate, is_far in zip(ranked, far) if is_far}),
+        target.option_unit,
     )
     lowest, p1, p5, p50, p99 = (round(percentile(numbers, share), 3) for share in (0, 1, 5, 50, 99))
     return Spread(labels, len(numbers), len(nodes), lowest, p1, p5, p50, p99, outliers, trouble)
@@ -329,37 +327,38 @@ def _trouble(
     nodes: int,
     middle: float,
     far: Sequence[str],
-    spelt: str,
+    unit: str,
 ) -> str:
+    """Why no floor is proposed from these sorted values; "" if one is."""
     if nodes < ENOUGH_NODES or len(numbers) < ENOUGH_VALUES:
         return (
-            f"{len(numbers)} values of {nodes} nodes are too few, it takes {ENOUGH_VALUES} "
-            f"of {ENOUGH_NODES}"
+            f"{len(numbers)} values of {nodes} nodes are too few, expected at least "
+            f"{ENOUGH_VALUES} of {ENOUGH_NODES}"
         )
     parts = two_kinds(numbers)
     if parts:
         return (
-            f"the values are of two kinds, around {parts[0]:.4g} and {parts[1]:.4g} {spelt}: "
-            "find out what sets them apart, and make a group of hosts of each"
-            " if both are as they should be"
+            f"the values are of two kinds, around {parts[0]:.4g} and {parts[1]:.4g} {unit}: "
+            "find the cause; if both are healthy, make an inventory group of each kind and "
+            "calibrate each"
         )
     out = len(numbers) - len(kept)
     if out > max(1.0, MOST_OUTLIERS * len(numbers)):
         return (
             f"{out} of {len(numbers)} values lie far below the others (on "
-            f"{', '.join(far[:5])}): look at these first, a floor below them would hide them"
+            f"{', '.join(far[:5])}): check these nodes first, a floor below them would hide a fault"
         )
     if percentile(kept, 1) < SHARE * middle:
         return (
-            f"the values scatter too much, p1 is {percentile(kept, 1):.4g} and {SHARE} of "
-            f"the median is {SHARE * middle:.4g} {spelt}"
+            f"the values vary too much: p1 is {percentile(kept, 1):.4g}, expected at least "
+            f"{SHARE * middle:.4g} {unit} ({SHARE} of the median)"
         )
     return ""
 
 
 def two_kinds(ranked: Sequence[float]) -> Optional[Tuple[float, float]]:
-    """The means of the two kinds that sorted values are of; None where they are of one. The cut is
-    the one that leaves the least variance (Otsu, 1979).
+    """The means of two kinds of sorted values; None if they are of one kind. The split is the one
+    with the least variance within the kinds (Otsu, 1979).
     """
     count = len(ranked)
     mean = sum(ranked) / count
@@ -379,7 +378,7 @@ def two_kinds(ranked: Sequence[float]) -> Optional[Tuple[float, float]]:
 
 
 def percentile(ranked: Sequence[float], share: float) -> float:
-    """Of sorted numbers, between two of them in proportion (Hyndman and Fan, 1996, definition 7)."""
+    """A percentile of sorted numbers, interpolated (Hyndman and Fan, 1996, definition 7)."""
     place = (len(ranked) - 1) * share / 100
     low = int(place)
     high = min(low + 1, len(ranked) - 1)
@@ -387,119 +386,122 @@ def percentile(ranked: Sequence[float], share: float) -> float:
 
 
 def _rounded_down(value: float) -> float:
-    """To three digits, so that nobody reads more into it than there is."""
+    """The value with three digits: more would pretend a precision that it lacks."""
     text = f"{value:.15e}"
     return float(f"{text[:4]}e{text.partition('e')[2]}")
 
 
-# ---- words ----
+# ---- the file of variables, and the console ----
 
 
 def file_name(model: str) -> str:
+    """The name of the group_vars file for a GPU model."""
     return re.sub(r"[^a-z0-9]+", "_", model.lower()).strip("_") + ".yml"
 
 
-def variables_of(model: str, proposals: Sequence[Proposal], gathered: Gathered, date: str) -> str:
-    """A file of variables for the group of hosts that have the model, every figure with what it is
-    made of. What is not proposed stands there as a comment.
+def variables_of(
+    model: str, proposals: Sequence[Proposal], gathered: GatheredRates, date: str
+) -> str:
+    """A group_vars file for the hosts with the model, with the evidence of each figure. Options
+    without a proposal are comments.
     """
     lines = [
         "---",
         f"# Floors for hosts with {plain(model)}, proposed by autopilot.gpu.calibrate "
         f"({VERSION}) on {date}.",
-        "# Review them, and put this file into group_vars of these hosts, beside what else "
-        "their checks_options have.",
+        "# Review them, and merge this file into the checks_options in the group_vars of these "
+        "hosts.",
         "#",
-        f"# Made of {len(gathered.documents)} runs, the newest of each node, and of its "
-        "healthy results alone:",
+        f"# Source: the newest healthy results of each node in {len(gathered.documents)} runs:",
         *(
             f"#   {plain(run)}"
-            for run in dict.fromkeys(run for one in proposals for run in one.runs)
+            for run in dict.fromkeys(run for proposal in proposals for run in proposal.runs)
         ),
-        *(f"# Not taken: {number} {why}." for why, number in sorted(gathered.left_out.items())),
+        *(f"# Ignored: {number} {why}." for why, number in sorted(gathered.left_out.items())),
     ]
     body: List[str] = []
-    for one in proposals:
-        body += [f"  # {line}" for line in _reasons(one)]
-        # What would say less than the built-in table is never set by itself.
-        mark = "# " if one.floor is None or one.below_table else ""
+    for proposal in proposals:
+        body += [f"  # {line}" for line in _reasons(proposal)]
+        # A floor below the built-in one is a comment: the operator must decide.
+        mark = "# " if proposal.floor is None or proposal.below_table else ""
         body += (
-            [f"  {mark}{one.target.check}:", f"  {mark}  {one.target.option}: {one.floor:g}"]
-            if one.floor is not None
+            [
+                f"  {mark}{proposal.target.check}:",
+                f"  {mark}  {proposal.target.option}: {proposal.floor:g}",
+            ]
+            if proposal.floor is not None
             else []
         )
-    settled = any(one.floor is not None and not one.below_table for one in proposals)
+    settled = any(proposal.floor is not None and not proposal.below_table for proposal in proposals)
     return "\n".join([*lines, "checks_options:" if settled else "checks_options: {}", *body, ""])
 
 
-def _reasons(one: Proposal) -> List[str]:
-    spelt, own = one.target.spelt, [f"{one.target.check} {one.target.option}, {one.target.spelt}:"]
-    for spread in one.spreads:
-        own.append(
+def _reasons(proposal: Proposal) -> List[str]:
+    """The distributions and the decision about a proposal, as lines of comments."""
+    target, unit = proposal.target, proposal.target.option_unit
+    lines = [f"{target.check} {target.option}, {unit}:"]
+    for spread in proposal.spreads:
+        lines.append(
             f"  {plain(spread.labels)}: {spread.values} values of {spread.nodes} nodes, p1 "
             f"{spread.p1:.4g}, p5 {spread.p5:.4g}, median {spread.p50:.4g}, "
             f"p99 {spread.p99:.4g}, lowest {spread.lowest:.4g}"
         )
-        own += (
-            [
-                "    far below the others, and left out: "
-                f"{', '.join(plain(name) for name in spread.outliers[:5])}"
-            ]
+        lines += (
+            [f"    outliers, ignored: {', '.join(plain(name) for name in spread.outliers[:5])}"]
             if spread.outliers
             else []
         )
-    if one.floor is None:
-        return [*own, f"  NOT PROPOSED: {plain(one.trouble, None)}"]
-    own.append(
-        f"  {SHARE} of the {'lowest ' if len(one.spreads) > 1 else ''}median is {one.floor:g} "
-        f"{spelt}."
+    if proposal.floor is None:
+        return [*lines, f"  NOT PROPOSED: {plain(proposal.trouble, None)}"]
+    lines.append(
+        f"  {SHARE} of the {'lowest ' if len(proposal.spreads) > 1 else ''}median is "
+        f"{proposal.floor:g} {unit}."
     )
-    if one.below_table:
-        own.append(
-            f"  WARNING: this is below the built-in floor of {one.table:.4g} {spelt} "
-            f"({plain(one.source, None)}), so that the whole fleet may be slow."
+    if proposal.below_table:
+        lines.append(
+            f"  WARNING: this is below the built-in floor of {proposal.table:.4g} {unit} "
+            f"({plain(proposal.source, None)}), the whole fleet may be slow."
         )
-        own.append("  NOT SET. Find out why before you remove the mark of the comment.")
-    elif one.table is not None:
-        own.append(
-            f"  The built-in floor, which it takes the place of, is {one.table:.4g} {spelt}."
-        )
+        lines.append("  NOT SET. Find the cause before you uncomment it.")
+    elif proposal.table is not None:
+        lines.append(f"  It replaces the built-in floor of {proposal.table:.4g} {unit}.")
     else:
-        own.append("  There is no built-in floor for it.")
-    return own
+        lines.append("  There is no built-in floor.")
+    return lines
 
 
-def lines_of(proposals: Sequence[Proposal], gathered: Gathered) -> List[str]:
-    """The same for the screen."""
+def lines_of(proposals: Sequence[Proposal], gathered: GatheredRates) -> List[str]:
+    """The proposals as lines for the console."""
     left_out = "".join(
-        f"; not taken: {number} {why}" for why, number in sorted(gathered.left_out.items())
+        f"; ignored: {number} {why}" for why, number in sorted(gathered.left_out.items())
     )
     lines = [f"autopilot calibrate   {len(gathered.documents)} runs{left_out}"]
-    for one in proposals:
-        name = f"{plain(one.model)}, {one.target.check} {one.target.option}"
-        if one.floor is None:
-            lines.append(f"  {name}: not proposed: {plain(one.trouble, None)}")
-        elif one.below_table:
+    for proposal in proposals:
+        target, unit = proposal.target, proposal.target.option_unit
+        name = f"{plain(proposal.model)}, {target.check} {target.option}"
+        if proposal.floor is None:
+            lines.append(f"  {name}: not proposed: {plain(proposal.trouble, None)}")
+        elif proposal.below_table:
             lines.append(
-                f"  {name}: WARNING, {one.floor:g} {one.target.spelt} is below the built-in "
-                f"floor of {one.table:.4g} and is not set"
+                f"  {name}: WARNING, {proposal.floor:g} {unit} is below the built-in floor "
+                f"of {proposal.table:.4g} and is not set"
             )
         else:
             instead = (
-                f"instead of {one.table:.4g}"
-                if one.table is not None
-                else "where nothing was known"
+                f"instead of {proposal.table:.4g}"
+                if proposal.table is not None
+                else "where no floor was built in"
             )
-            values = sum(spread.values for spread in one.spreads)
-            nodes = max(spread.nodes for spread in one.spreads)
+            values = sum(spread.values for spread in proposal.spreads)
+            nodes = max(spread.nodes for spread in proposal.spreads)
             lines.append(
-                f"  {name}: {one.floor:g} {one.target.spelt} {instead}, from {values} values "
+                f"  {name}: {proposal.floor:g} {unit} {instead}, from {values} values "
                 f"of {nodes} nodes"
             )
     if not proposals:
         measures = ", ".join(sorted({target.check for target in TARGETS}))
         lines.append(
-            f"  nothing that a floor could be made of: no healthy result of {measures} with "
-            "measurements"
+            f"  no floors proposed: the documents have no healthy results with measurements of "
+            f"{measures}"
         )
     return lines
