@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From a judged run to samples for Prometheus, in groups that are replaced as one. Pure.
+"""Samples for Prometheus from a judged run, in Pushgateway groups. Pure.
 
-A node and phase is a group, so that a run over a few nodes replaces exactly what it found out about
-these. ``METRICS`` says what each metric means; ``docs/metrics.md`` is made from it.
+Each node and phase is a group, so that a run over some nodes replaces the samples of these nodes
+only. ``METRICS`` describes each metric; ``docs/metrics.md`` is generated from it.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from ..judging.report import FIT, FITNESS, UNFIT, CheckFinding, NodeReport, RunR
 SCHEMA = "autopilot.gpu/metrics"
 SCHEMA_VERSION = 1
 
-#: Findings that a node has a series of at most, the worst ones.
+#: Most findings of a node that have a series; the worst ones.
 MOST_FINDINGS = 64
-#: Hosts of a mesh up to which each pair has series of its own.
+#: Hosts of a mesh up to which each pair has its own series.
 MOST_MESH_HOSTS = 64
-#: Series of one metric that a node has at most, whatever it says; a mesh of so many hosts on eight
+#: Most series of one metric and node, against hostile nodes; a mesh of the size above on eight
 #: planes has fewer.
 MOST_SERIES = 512
-#: Characters of a label's value at most; subjects and models are words of the nodes.
+#: Most characters of a label's value; nodes choose the names of subjects and models.
 _MOST_CHARACTERS = 200
 
 
@@ -53,8 +53,8 @@ class Sample(NamedTuple):
 
 
 class Metric(NamedTuple):
-    """A gauge. ``labels`` are those beside the group's; ``check`` is the one whose news replaces
-    it, "" where the label ``check`` says so or none does.
+    """A gauge. ``labels`` come in addition to those of the group. A newer result of ``check``
+    replaces the series; "" where the label ``check`` names the check, or no check does.
     """
 
     name: str
@@ -64,8 +64,8 @@ class Metric(NamedTuple):
 
 
 class Group(NamedTuple):
-    """Samples that are pushed as one: of a node (labels ``node`` and ``phase``) or of the run
-    itself (``phase`` alone).
+    """Samples that are pushed together: of a node (labels ``node`` and ``phase``) or of the run
+    (``phase`` only).
     """
 
     labels: Dict[str, str]
@@ -73,20 +73,20 @@ class Group(NamedTuple):
 
 
 class Export(NamedTuple):
-    """What a run has to push."""
+    """The groups of a run, to be pushed."""
 
     run_id: str
     phase: str
     #: Seconds since the epoch.
     finished: float
-    #: False for a run that was broken off.
+    #: False for an interrupted run.
     complete: bool
     groups: List[Group]
 
 
 _STATUS_WORDS = "0 pass, 1 skip, 2 warn, 3 unknown, 4 fail"
 
-#: Metrics of a node that no check's news replaces, and those that the label ``check`` does.
+#: Metrics of a node that belong to no check, or to the check in the label ``check``.
 _OF_NODE: Tuple[Metric, ...] = (
     Metric(
         "autopilot_node_status",
@@ -94,11 +94,11 @@ _OF_NODE: Tuple[Metric, ...] = (
     ),
     Metric(
         "autopilot_node_fit",
-        "1 fit to run, 0 unfit; absent where it could not be told or nothing was checked.",
+        "1 fit to run, 0 unfit; absent where undecided or nothing was checked.",
     ),
     Metric(
         "autopilot_last_run_timestamp_seconds",
-        "End of the last run that had the node, seconds since the epoch.",
+        "End of the last run that included the node, seconds since the epoch.",
     ),
     Metric(
         "autopilot_last_success_timestamp_seconds",
@@ -110,7 +110,7 @@ _OF_NODE: Tuple[Metric, ...] = (
     ),
     Metric(
         "autopilot_check_timestamp_seconds",
-        "End of the run that the check's status is of, seconds since the epoch.",
+        "End of the run in which the check got its status, seconds since the epoch.",
         ("check",),
     ),
     Metric(
@@ -123,13 +123,13 @@ _OF_NODE: Tuple[Metric, ...] = (
 _OF_USAGE: Tuple[Metric, ...] = (
     Metric(
         "autopilot_gpu_usage_mean_ratio",
-        "Share of the time in which a kernel ran, the mean over a capture.",
+        "Share of the time with a running kernel, mean over a capture.",
         ("gpu",),
         "gpu_usage",
     ),
     Metric(
         "autopilot_gpu_usage_median_ratio",
-        "The same, the median of the samples.",
+        "Share of the time with a running kernel, median of the samples.",
         ("gpu",),
         "gpu_usage",
     ),
@@ -141,13 +141,13 @@ _OF_USAGE: Tuple[Metric, ...] = (
     ),
     Metric(
         "autopilot_gpu_usage_idle_episodes",
-        "Times in a capture in which the GPU was busy for less than 5 %.",
+        "Number of periods in a capture in which the GPU was busy for less than 5 %.",
         ("gpu",),
         "gpu_usage",
     ),
     Metric(
         "autopilot_gpu_usage_memory_occupied_ratio",
-        "Share of the GPU's memory in use, the mean of a capture's steady state.",
+        "Share of the GPU's memory in use, mean over the steady state of a capture.",
         ("gpu",),
         "gpu_usage",
     ),
@@ -156,14 +156,12 @@ _OF_USAGE: Tuple[Metric, ...] = (
 _OF_RUN: Tuple[Metric, ...] = (
     Metric(
         "autopilot_run_status",
-        f"The worst status of all nodes and of what lies between them: {_STATUS_WORDS}.",
+        f"The worst status of all nodes and of the links and paths between them: {_STATUS_WORDS}.",
     ),
     Metric("autopilot_run_passed", "1 where the last run met its policy, 0 where it did not."),
-    Metric(
-        "autopilot_run_complete", "1 where the last run came to its end, 0 where it was broken off."
-    ),
+    Metric("autopilot_run_complete", "1 where the last run finished, 0 where it was interrupted."),
     Metric("autopilot_run_timestamp_seconds", "End of the last run, seconds since the epoch."),
-    Metric("autopilot_run_duration_seconds", "How long the last run took."),
+    Metric("autopilot_run_duration_seconds", "Duration of the last run."),
     Metric(
         "autopilot_run_nodes",
         "Nodes of the last run: fit, unfit, could_not_tell, skipped.",
@@ -171,17 +169,17 @@ _OF_RUN: Tuple[Metric, ...] = (
     ),
     Metric(
         "autopilot_run_info",
-        "1, with the run's name and the collection's version.",
+        "1, with the run id and the version of the collection.",
         ("run_id", "version"),
     ),
 )
 
-#: The metric of IBM Autopilot, with its values. Its label ``node`` is the group's, which the
-#: Pushgateway gives to every series.
+#: The metric of IBM Autopilot, with its values. The Pushgateway adds the group's label ``node`` to
+#: every series.
 COMPATIBILITY = Metric(
     "autopilot_health_checks",
-    "IBM Autopilot's: pciebw in GB/s; remapped, power-slowdown, gpumem, dcgm, ping and pvc 1 "
-    "where bad and 0 where not.",
+    "As in IBM Autopilot: pciebw in GB/s; remapped, power-slowdown, gpumem, dcgm, ping and pvc 1 "
+    "where bad, else 0.",
     ("health", "cpumodel", "gpumodel", "deviceid"),
 )
 
@@ -189,19 +187,21 @@ _RUN_TIMESTAMP = "autopilot_run_timestamp_seconds"
 
 
 def _metrics_of(check: Check) -> List[Metric]:
-    """The metrics that a check's record declares."""
-    return [Metric(one.metric, one.help, one.labels, check.name) for one in check.metrics] + [
+    """The metrics in a check's record."""
+    return [
+        Metric(metric.metric, metric.help, metric.labels, check.name) for metric in check.metrics
+    ] + [
         Metric(
-            one.metric,
-            f"{one.help}; in meshes of at most {MOST_MESH_HOSTS} hosts.",
+            metric.metric,
+            f"{metric.help}; in meshes of at most {MOST_MESH_HOSTS} hosts.",
             ("plane", "peer"),
             check.name,
         )
-        for one in check.pair_metrics
+        for metric in check.pair_metrics
     ]
 
 
-#: All metrics: of nodes, of checks by their records, of captures of GPU usage, of the run.
+#: All metrics: of nodes, of checks, of captures of GPU usage, of the run.
 METRICS: Tuple[Metric, ...] = (
     *_OF_NODE,
     *(metric for check in registry.every() for metric in _metrics_of(check)),
@@ -209,12 +209,12 @@ METRICS: Tuple[Metric, ...] = (
     *_OF_RUN,
 )
 
-#: Check, measurement and unit -> metric.
+#: Metric by check, measurement and unit.
 MEASURED: Dict[Tuple[str, str, str], str] = {
     **{
-        (check.name, one.measurement, one.unit): one.metric
+        (check.name, metric.measurement, metric.unit): metric.metric
         for check in registry.every()
-        for one in check.metrics
+        for metric in check.metrics
     },
     ("gpu_usage", "gpu_usage_mean", "ratio"): "autopilot_gpu_usage_mean_ratio",
     ("gpu_usage", "gpu_usage_p50", "ratio"): "autopilot_gpu_usage_median_ratio",
@@ -226,20 +226,20 @@ MEASURED: Dict[Tuple[str, str, str], str] = {
         "ratio",
     ): "autopilot_gpu_usage_memory_occupied_ratio",
 }
-#: Check, measure and unit of a mesh's matrix -> metric, and by what the value is divided.
+#: Metric and divisor of the value by check, measure and unit of a mesh's matrix.
 _CELLS: Dict[Tuple[str, str, str], Tuple[str, float]] = {
-    (check.name, one.measure, one.unit): (one.metric, one.divisor)
+    (check.name, metric.measure, metric.unit): (metric.metric, metric.divisor)
     for check in registry.every()
-    for one in check.pair_metrics
+    for metric in check.pair_metrics
 }
 
 _KNOWN: Dict[str, Metric] = {metric.name: metric for metric in METRICS + (COMPATIBILITY,)}
 
-#: The predecessor's label ``health`` -> check.
+#: Check by the predecessor's label ``health``.
 _HEALTH = {
     check.predecessor_label: check.name for check in registry.every() if check.predecessor_label
 }
-#: Check -> the findings for which the predecessor's metric is 1.
+#: Codes of findings for which the predecessor's metric is 1, by check.
 _FLAGS = {
     check.name: check.predecessor_flags for check in registry.every() if check.predecessor_flags
 }
@@ -249,7 +249,7 @@ _FLAGS = {
 
 
 def export_of(report: RunReport, complete: bool = True) -> Export:
-    """All that a run has to push, with the compatibility metric."""
+    """All groups of a run, with the compatibility metric."""
     return Export(
         report.run.run_id,
         report.run.phase,
@@ -262,7 +262,7 @@ def export_of(report: RunReport, complete: bool = True) -> Export:
 def groups_of(
     report: RunReport, compatibility: bool = False, complete: bool = True
 ) -> Iterator[Group]:
-    """The groups of a run: one for each node, and that of the run at last."""
+    """The groups of a run: one for each node, the group of the run last."""
     phase, finished = report.run.phase, report.run.finished_at
     cells, between = _cells(report), _between(report)
     for node in report.nodes:
@@ -273,7 +273,7 @@ def groups_of(
     yield Group({"phase": phase}, _run_samples(report, complete))
 
 
-#: A cell of a mesh's matrix: check, and its sample.
+#: A cell of a mesh's matrix: its check and its sample.
 MeshCell = Tuple[str, Sample]
 
 
@@ -284,10 +284,10 @@ def node_samples(
     between: Sequence[CheckFinding] = (),
     compatibility: bool = False,
 ) -> List[Sample]:
-    """The samples of one judged node, each series once and not without end.
+    """The samples of a judged node, each series once, at most `MOST_SERIES` per metric.
 
-    ``finished`` is when the run ended, in seconds since the epoch; ``cells`` are what the node
-    measured towards others, and ``between`` the findings about what lies between it and others.
+    ``finished`` is the end of the run in seconds since the epoch; ``cells`` are measurements from
+    the node to other nodes, ``between`` the findings about links and paths of the node.
     """
     samples = _fitness_samples(node, finished) + _gpu_samples(node)
     samples += _check_samples(node.verdict.results, cells, between, finished)
@@ -302,13 +302,13 @@ def _rank(status: str) -> float:
 
 
 def _text(value: Any) -> str:
-    """A label's value: UTF-8, and not without an end."""
+    """A label's value: valid UTF-8, of limited length."""
     text = "" if value is None else str(value)
     return text[:_MOST_CHARACTERS].encode("utf-8", "replace").decode("utf-8")
 
 
 def _distinct(samples: Iterable[Sample]) -> List[Sample]:
-    """Without those that say a series again; the Pushgateway refuses a group that has one twice."""
+    """The first sample of each series; the Pushgateway rejects a group with a duplicate series."""
     return list({_series(sample): sample for sample in reversed(list(samples))}.values())[::-1]
 
 
@@ -360,13 +360,13 @@ def _check_samples(
     between: Sequence[CheckFinding],
     finished: float,
 ) -> List[Sample]:
-    """By check: status, time, and what it measured unless it could not tell."""
+    """By check: status, time, and measurements unless the status is unknown."""
     statuses: Dict[str, List[str]] = {}
     for result in results:
         statuses.setdefault(result.check, []).append(result.status)
     samples = []
-    for check, several in statuses.items():
-        status = worst(several)
+    for check, results_of_check in statuses.items():
+        status = worst(results_of_check)
         samples.append(Sample("autopilot_check_status", {"check": _text(check)}, _rank(status)))
         if status != UNKNOWN:
             samples += [
@@ -376,8 +376,8 @@ def _check_samples(
                 for sample in _measured(result)
             ]
             samples += [sample for measured_by, sample in cells if measured_by == check]
-    # What is found between this node and others has its time too, so that the next run that has
-    # both replaces it.
+    # Findings between this node and others need a timestamp too, so that the next run with both
+    # nodes replaces them.
     for check in dict.fromkeys([*statuses, *(found.check for found in between)]):
         if check:
             samples.append(
@@ -387,18 +387,18 @@ def _check_samples(
 
 
 def _finite_measurements(result: CheckResult) -> List[Measurement]:
-    """The measurements that Prometheus can hold; a check may compute others from what a hostile
-    node sent.
-    """
-    return [one for one in result.measurements if abs(one.value) <= sys.float_info.max]
+    """The finite measurements; a hostile node can make a check compute infinite ones."""
+    return [
+        measured for measured in result.measurements if abs(measured.value) <= sys.float_info.max
+    ]
 
 
 def _measured(result: CheckResult) -> List[Sample]:
     samples = []
     for measurement in _finite_measurements(result):
         metric = MEASURED.get((result.check, measurement.name, measurement.unit))
-        # What a check that was called by hand says of each peer by address has other labels, and no
-        # end.
+        # A check of two nodes that was run by hand has other labels (addresses of peers), without
+        # limit.
         if metric and set(measurement.labels) == set(_KNOWN[metric].labels):
             samples.append(
                 Sample(
@@ -411,7 +411,7 @@ def _measured(result: CheckResult) -> List[Sample]:
 
 
 def _cells(report: RunReport) -> Dict[str, List[MeshCell]]:
-    """What each node measured towards each other, in a mesh that is not too large for that."""
+    """Measurements between nodes by source, for a mesh of at most `MOST_MESH_HOSTS` hosts."""
     mesh = report.mesh
     found: Dict[str, List[MeshCell]] = {}
     if mesh is None or len(mesh.hosts) > MOST_MESH_HOSTS:
@@ -429,8 +429,8 @@ def _cells(report: RunReport) -> Dict[str, List[MeshCell]]:
 
 
 def _between(report: RunReport) -> Dict[str, List[CheckFinding]]:
-    """Findings about what lies between nodes or is the job's, by the nodes in their evidence: a run
-    that has both ends again replaces them.
+    """Findings about links, paths and the job, by each node in their evidence: a later run with
+    both ends replaces them.
     """
     by_node: Dict[str, List[CheckFinding]] = {}
     for found in report.findings:
@@ -462,9 +462,9 @@ def _finding_samples(findings: Sequence[CheckFinding]) -> List[Sample]:
 
 
 def _worst_findings(samples: Iterable[Sample]) -> List[Sample]:
-    return sorted(_distinct(samples), key=lambda one: (-_rank_of_finding(one), _series(one)))[
-        :MOST_FINDINGS
-    ]
+    return sorted(
+        _distinct(samples), key=lambda sample: (-_rank_of_finding(sample), _series(sample))
+    )[:MOST_FINDINGS]
 
 
 def _is_finding(sample: Sample) -> bool:
@@ -496,17 +496,17 @@ def _run_samples(report: RunReport, complete: bool) -> List[Sample]:
 
 
 def _compatible(node: NodeReport, cells: Sequence[MeshCell]) -> List[Sample]:
-    """The predecessor's values of what could be told, whatever the policy; its ``iperf`` has none."""
+    """The predecessor's values for conclusive results, whatever the policy; ``iperf`` has none."""
     models = {str(gpu.get("index")): str(gpu.get("name") or "") for gpu in node.gpus}
     found: List[Tuple[str, str, float]] = []
     for result in [*node.results, *node.fleet]:
         if result.check == "pcie_bandwidth" and result.status != UNKNOWN:
             found += [
-                ("pciebw", one.labels["gpu"], one.value / 1e9)
-                for one in _finite_measurements(result)
-                if one.name == "pcie_bandwidth"
-                and one.labels.get("direction") == "host_to_device"
-                and one.labels.get("method") == "copy_engine"
+                ("pciebw", measured.labels["gpu"], measured.value / 1e9)
+                for measured in _finite_measurements(result)
+                if measured.name == "pcie_bandwidth"
+                and measured.labels.get("direction") == "host_to_device"
+                and measured.labels.get("method") == "copy_engine"
             ]
         elif result.status in (SKIP, UNKNOWN):
             continue
@@ -539,34 +539,34 @@ def _compatible(node: NodeReport, cells: Sequence[MeshCell]) -> List[Sample]:
 
 
 def flags(result: CheckResult, gpus: Iterable[str]) -> List[Tuple[str, float]]:
-    """By GPU the predecessor's 1 where its check found something and 0 where not; a GPU that could
-    not be looked at, and any other check, has none.
+    """The predecessor's flag by GPU: 1 where its check has a finding, else 0. GPUs that could not be
+    checked, and other checks, have none.
     """
     codes = _FLAGS.get(result.check)
     if codes is None:
         return []
     about: Dict[Optional[str], Set[str]] = {}
-    doubtful: Set[str] = set()
+    inconclusive: Set[str] = set()
     for finding in result.findings:
         of_gpu = str(finding.subject.index) if finding.subject.kind == "gpu" else None
         about.setdefault(of_gpu, set()).add(finding.code)
         if finding.status in (SKIP, UNKNOWN):
-            doubtful.update(gpus if of_gpu is None else [of_gpu])
+            inconclusive.update(gpus if of_gpu is None else [of_gpu])
     bad = {index for index in gpus if about.get(index, set()) & set(codes)}
-    return [(index, float(index in bad)) for index in gpus if index in bad or index not in doubtful]
+    return [
+        (index, float(index in bad)) for index in gpus if index in bad or index not in inconclusive
+    ]
 
 
 def _diagnosed(node: NodeReport, result: CheckResult) -> float:
-    """1 where any result of DCGM's (first) run says fail; without its document, where the check
-    does.
-    """
+    """1 where a test of DCGM's first run failed; without a DCGM document, where the check failed."""
     readings = mapping(mapping(node.readings.get("dcgm_diag")).get("readings"))
-    said = dcgm_diag.first_run_statuses(readings)
-    return float("fail" in said if said else result.status == "fail")
+    statuses = dcgm_diag.first_run_statuses(readings)
+    return float("fail" in statuses if statuses else result.status == "fail")
 
 
 def _unreachable(cells: Sequence[MeshCell]) -> List[Tuple[str, float]]:
-    """By peer 1 where all packets were lost on some plane."""
+    """By peer: 1 where all pings were lost on a plane, else 0."""
     lost: Dict[str, float] = {}
     for _check, sample in cells:
         if sample.metric == "autopilot_mesh_ping_loss_ratio":
@@ -575,58 +575,57 @@ def _unreachable(cells: Sequence[MeshCell]) -> List[Tuple[str, float]]:
     return list(lost.items())
 
 
-# ---- what the gateway has already ----
+# ---- merging with the samples that the Pushgateway has ----
 
 
-class _Part(NamedTuple):
-    """All samples of one check."""
+class _CheckSamples(NamedTuple):
+    """The samples of one check in a group."""
 
     status: Optional[float]
     timestamp: float
     samples: List[Sample]
 
     @property
-    def says(self) -> bool:
-        """Whether there is something new in it."""
+    def has_news(self) -> bool:
+        """True unless the check was skipped without findings."""
         return self.status != _rank(SKIP) or any(map(_is_finding, self.samples))
 
     @property
     def age(self) -> Tuple[bool, float, float]:
-        return self.says, self.timestamp, -1.0 if self.status is None else self.status
+        return self.has_news, self.timestamp, -1.0 if self.status is None else self.status
 
 
-class _Own(NamedTuple):
-    """What is the node's and no check's."""
+class _NodeSamples(NamedTuple):
+    """The samples of a group that belong to the node itself."""
 
     status: float
     fit: Optional[float]
     last_run: float
     last_success: Optional[float]
     samples: List[Sample]
-    says: bool
-    #: Whether the node was asked; one that answers and skips everything says nothing of itself but
-    #: that it is there.
-    asked: bool
+    has_news: bool
+    #: True if the node was asked; a node that skips every check only shows that it is up.
+    was_asked: bool
 
     @property
     def age(self) -> Tuple[bool, float, float, float]:
-        return (self.says, *self.moment)
+        return (self.has_news, *self.moment)
 
     @property
     def moment(self) -> Tuple[float, float, float]:
         return self.last_run, self.status, 0.5 if self.fit is None else 1.0 - self.fit
 
 
-_News = TypeVar("_News", _Part, _Own)
+_News = TypeVar("_News", _CheckSamples, _NodeSamples)
 
 
-def _newest(one: _News, other: _News) -> _News:
-    """What says something before what says nothing new, then the later, of the same second the
-    worse, and then whichever, but always the same.
+def _newest(first: _News, second: _News) -> _News:
+    """The samples with news, else the later ones, else the worse ones; a tie is broken by content, so
+    that the order of pushes does not matter.
     """
-    if one.age != other.age:
-        return max(one, other, key=lambda news: news.age)
-    return max(one, other, key=lambda news: sorted(map(_whole, news.samples)))
+    if first.age != second.age:
+        return max(first, second, key=lambda news: news.age)
+    return max(first, second, key=lambda news: sorted(map(_whole, news.samples)))
 
 
 def _whole(sample: Sample) -> Tuple[Any, ...]:
@@ -634,12 +633,12 @@ def _whole(sample: Sample) -> Tuple[Any, ...]:
 
 
 def merged(new: Sequence[Sample], old: Sequence[Sample]) -> List[Sample]:
-    """What a group is to hold after a push of ``new`` where the gateway has ``old``; which of them
-    is the newer they say themselves.
+    """The samples of a group after a push of ``new`` to a gateway with ``old``; their timestamps tell
+    which are newer.
 
-    Of each check the later news win with all that belongs to them; a check that was left out or
-    skipped keeps what is known. Of a run the later is kept whole. Labels that a metric does not
-    have (those of the group, as the gateway returns them) and metrics that are not known are
+    For each check the newer samples win; a check that did not run or was skipped keeps the samples
+    of its last result. The group of a run is replaced as a whole by the newer one. Unknown metrics,
+    and labels that a metric does not have (those of the group, which the gateway adds), are
     dropped.
     """
     both = [_known(new), _known(old)]
@@ -648,10 +647,15 @@ def merged(new: Sequence[Sample], old: Sequence[Sample]) -> List[Sample]:
     groups = [_parts(samples) for samples in both]
     newer = _newest(groups[0][0], groups[1][0])
     present = max(
-        (own for own, _checks in groups),
-        key=lambda own: (own.asked, own.moment, own.says, sorted(map(_whole, own.samples))),
+        (node for node, _checks in groups),
+        key=lambda node: (
+            node.was_asked,
+            node.moment,
+            node.has_news,
+            sorted(map(_whole, node.samples)),
+        ),
     )
-    parts: Dict[str, _Part] = {}
+    parts: Dict[str, _CheckSamples] = {}
     for _own, of_group in groups:
         for check, part in of_group.items():
             parts[check] = _newest(parts[check], part) if check in parts else part
@@ -660,19 +664,21 @@ def merged(new: Sequence[Sample], old: Sequence[Sample]) -> List[Sample]:
     statuses = [part.status for part in parts.values() if part.status is not None]
     statuses += [_rank_of_finding(sample) for sample in findings if not sample.labels["check"]]
     status = max(statuses) if statuses else newer.status
-    # Whether a check that was skipped has left something out is known to the run alone.
+    # Only the run itself knows whether a skipped check left something out.
     status = min(newer.status, status) if status == _rank(SKIP) else status
-    # Who was away and is back, but was not looked at, is neither what it was then nor well.
-    back = any(_is_finding(sample) for sample in newer.samples) and not any(
+    # A node that is reachable again but was not checked is neither in its old state nor fit.
+    is_back = any(_is_finding(sample) for sample in newer.samples) and not any(
         _is_finding(sample) for sample in present.samples
     )
-    fit = _fit(status, None if back else newer.fit)
-    successes = [own.last_success for own, _checks in groups if own.last_success is not None]
+    fit = _fit(status, None if is_back else newer.fit)
+    successes = [node.last_success for node, _checks in groups if node.last_success is not None]
     return [
         Sample("autopilot_node_status", {}, status),
         *([Sample("autopilot_node_fit", {}, fit)] if fit is not None else []),
         Sample(
-            "autopilot_last_run_timestamp_seconds", {}, max(own.last_run for own, _checks in groups)
+            "autopilot_last_run_timestamp_seconds",
+            {},
+            max(node.last_run for node, _checks in groups),
         ),
         *(
             [Sample("autopilot_last_success_timestamp_seconds", {}, max(successes))]
@@ -691,14 +697,14 @@ def _age_of_run(samples: Sequence[Sample]) -> Tuple[Any, ...]:
 
 
 def _fit(status: float, newest: Optional[float]) -> Optional[float]:
-    """Fitness by the worst status that is kept. Nothing that could not be told is fit, and what
-    failed stays unfit until it is found well.
+    """Fitness from the worst kept status. An unknown status is never fit, and a failed node stays
+    unfit until a check finds it healthy.
     """
     if status == _rank("fail"):
         return 0.0
     if status == _rank(UNKNOWN):
         return 0.0 if newest == 0 else None
-    # No policy makes a node unfit that only passed and skipped; it is a fail that has been cleared.
+    # No policy makes a node with only pass and skip unfit: a later pass has cleared the fail.
     return 1.0 if newest == 0 and status < _rank(WARN) else newest
 
 
@@ -723,36 +729,38 @@ def _check_of(sample: Sample) -> str:
     return sample.labels.get("check", "") or _KNOWN[sample.metric].check
 
 
-def _parts(samples: Sequence[Sample]) -> Tuple[_Own, Dict[str, _Part]]:
-    """What belongs to the node and what to each check."""
+def _parts(samples: Sequence[Sample]) -> Tuple[_NodeSamples, Dict[str, _CheckSamples]]:
+    """The samples of a group, split into those of the node and those of each check."""
     plain = {sample.metric: sample.value for sample in samples if not sample.labels}
     last_run = plain.get("autopilot_last_run_timestamp_seconds", 0.0)
     by_check: Dict[str, List[Sample]] = {}
     for sample in samples:
         by_check.setdefault(_check_of(sample), []).append(sample)
-    own = [
+    of_node = [
         sample
         for sample in by_check.pop("", [])
         if sample.metric in ("autopilot_gpu_info", "autopilot_finding")
     ]
     parts = {}
-    for check, several in by_check.items():
-        said = {sample.metric: sample.value for sample in several}
-        parts[check] = _Part(
-            said.get("autopilot_check_status"),
-            said.get("autopilot_check_timestamp_seconds", 0.0),
-            several,
+    for check, of_check in by_check.items():
+        values = {sample.metric: sample.value for sample in of_check}
+        parts[check] = _CheckSamples(
+            values.get("autopilot_check_status"),
+            values.get("autopilot_check_timestamp_seconds", 0.0),
+            of_check,
         )
     status = plain.get("autopilot_node_status", _rank(UNKNOWN))
-    says = bool(samples) and (status != _rank(SKIP) or any(part.says for part in parts.values()))
-    return _Own(
+    has_news = bool(samples) and (
+        status != _rank(SKIP) or any(part.has_news for part in parts.values())
+    )
+    return _NodeSamples(
         status,
         plain.get("autopilot_node_fit"),
         last_run,
         plain.get("autopilot_last_success_timestamp_seconds"),
-        own,
-        says,
-        says or bool(parts),
+        of_node,
+        has_news,
+        has_news or bool(parts),
     ), parts
 
 
@@ -780,7 +788,7 @@ def to_json(export: Export) -> str:
 
 
 def from_json(text: str) -> Export:
-    """What `to_json` wrote; raises ValueError that names what is wrong."""
+    """Parse the text of `to_json`; raises ValueError that names the invalid member."""
     try:
         data = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -795,7 +803,9 @@ def from_json(text: str) -> Export:
     for name, kind in (("run_id", str), ("phase", str), ("complete", bool), ("groups", list)):
         if not isinstance(data.get(name), kind):
             raise ValueError(f"{name}: {data.get(name)!r} is invalid; expected {kind.__name__}")
-    groups = [_read_group(f"groups[{number}]", one) for number, one in enumerate(data["groups"])]
+    groups = [
+        _read_group(f"groups[{number}]", group) for number, group in enumerate(data["groups"])
+    ]
     return Export(
         data["run_id"],
         data["phase"],
@@ -809,11 +819,13 @@ def _read_group(where: str, data: Any) -> Group:
     if not isinstance(data, dict) or not isinstance(data.get("samples"), list):
         raise ValueError(f"{where}: must have labels and samples")
     samples = []
-    for number, one in enumerate(data["samples"]):
+    for number, sample in enumerate(data["samples"]):
         place = f"{where}.samples[{number}]"
-        if not isinstance(one, list) or len(one) != 3 or not isinstance(one[0], str):
+        if not isinstance(sample, list) or len(sample) != 3 or not isinstance(sample[0], str):
             raise ValueError(f"{place}: must be a metric, labels and a value")
-        samples.append(Sample(one[0], _read_labels(place, one[1]), _read_number(place, one[2])))
+        samples.append(
+            Sample(sample[0], _read_labels(place, sample[1]), _read_number(place, sample[2]))
+        )
     return Group(_read_labels(where, data.get("labels")), samples)
 
 
