@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Writes requirements.txt: what requirements.in asks for and what that needs, each with its version
-and the hashes of the wheels that fit.
+"""Write requirements.txt: the requirements of requirements.in and their dependencies, each with its
+version and the hashes of matching wheels.
 
-A wheel fits when one of the Pythons and machines below can use it. Nothing is installed; pip's own
-settings say where wheels come from.
+A wheel matches if one of the Pythons and machines below can use it. Nothing is installed; pip's own
+settings select the package index.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import tempfile
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-#: Those of Debian 12, Ubuntu 24.04, Debian 13 and what comes next.
+#: The Pythons of Debian 12, Ubuntu 24.04, Debian 13 and the next release.
 PYTHONS = ("3.11", "3.12", "3.13", "3.14")
 MACHINES = ("x86_64", "aarch64")
 HEADER = "# Written by `make -C src/agent pin` from requirements.in: change that one.\n"
 
 
 def fetch(python: str, machine: str, directory: Path) -> None:
-    """Put the wheels for one Python and machine into the directory; raises CalledProcessError."""
+    """Download the wheels for one Python and machine into the directory; raises CalledProcessError."""
     platforms = [f"--platform={name}_{machine}" for name in ("manylinux2014", "manylinux_2_28")]
     subprocess.run(
         [
@@ -46,8 +46,8 @@ def fetch(python: str, machine: str, directory: Path) -> None:
 
 
 def lines(wheels: list[Path]) -> list[str]:
-    """A requirement for each project, with the hashes of its wheels; raises ValueError when there
-    are several versions of one.
+    """One requirement for each project, with the hashes of its wheels; raises ValueError for
+    several versions of one.
     """
     hashes: dict[str, dict[str, set[str]]] = {}
     for wheel in wheels:

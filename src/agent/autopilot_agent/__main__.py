@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""``python -m autopilot_agent``: exit status 2 for a setting that is not accepted or a port that is
-taken, 1 for what should not happen.
+"""``python -m autopilot_agent``: exit status 2 for an invalid setting or a port in use, 1 for other
+errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _M_ARENA_MAX = -8
 def main() -> int:
     with contextlib.suppress(AttributeError):
         # The few threads (name resolution) need no arenas of their own, which the C library never
-        # gives back.
+        # releases.
         ctypes.CDLL(None).mallopt(_M_ARENA_MAX, 1)
     try:
         settings = AgentSettings.from_environment(os.environ)
@@ -34,7 +34,7 @@ def main() -> int:
 
 
 async def _serve(settings: AgentSettings) -> None:
-    # Not before the allocator has been told.
+    # After the allocator is configured.
     from .service import Service
 
     await Service(settings).run()

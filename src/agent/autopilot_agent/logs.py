@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The log: one JSON object a line on standard error."""
+"""The log: JSON lines on standard error."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import sys
 
 from _health.times import stamp_of
 
-#: Characters of one value; what a check says is in the answer and the metrics.
+#: Maximum characters of one value; results of checks are in answers and metrics.
 _MOST = 1000
 
 
@@ -32,7 +32,9 @@ class _Lines(logging.Formatter):
 
 
 def start(level: str) -> None:
-    """``level`` is debug, info, warning or error; of what libraries say only warnings are kept."""
+    """Configure logging. ``level`` is debug, info, warning or error; of libraries, only warnings
+    are logged.
+    """
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_Lines())
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)

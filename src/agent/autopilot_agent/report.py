@@ -24,7 +24,7 @@ MESSAGE = Path("/dev/termination-log")
 
 
 def main(environ: Mapping[str, str], message: Path = MESSAGE) -> int:
-    """Write the report. Return 0 always: an invalid setting or a read-only file must not block the
+    """Write the report. Always return 0: an invalid setting or a read-only file must not block the
     start of the agent.
     """
     # The agent reports an invalid setting when it starts.

@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The service: makes the parts, ties them together, and takes them down in order within the ten
-seconds that it promises.
-"""
+"""The service: creates the parts, connects them, and stops them in order within ten seconds."""
 
 from __future__ import annotations
 
@@ -36,14 +34,14 @@ from .passes.timer import AGAIN_SHARE, Timer, deep_delay, periodic_delay
 
 log = logging.getLogger("autopilot")
 
-#: Seconds for leaving in order.
+#: Seconds for an orderly stop.
 LEAVE = 9.0
 _TIMER = "timer"
 
 
 class Service:
     def __init__(self, settings: AgentSettings) -> None:
-        """Raises ValueError where a periodic check is none that this agent can run."""
+        """Raises ValueError if this agent cannot run a periodic check."""
         self.settings = settings
         self.kube = Kube(settings.api_server, settings.api_ca, settings.api_token_file)
         self.engine = Engine(settings)
@@ -74,14 +72,14 @@ class Service:
             )
 
     async def run(self) -> None:
-        """Serve until SIGTERM or SIGINT. Raises OSError when a port cannot be listened on."""
+        """Serve until SIGTERM or SIGINT. Raises OSError if a port cannot be opened."""
         leaving = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, leaving.set)
         try:
             await self._start()
-            # What the start left behind is not to be looked at by every collection, and not to stay
-            # in memory.
+            # Objects of the start need not be scanned by every garbage collection, nor stay in
+            # memory.
             gc.collect()
             gc.freeze()
             await leaving.wait()
@@ -136,9 +134,7 @@ class Service:
             )
 
     async def _leave(self) -> None:
-        """Nobody is listened to any more; then what runs is ended, GPUs are given back and marks
-        are written.
-        """
+        """Stop listening, end running passes, release GPUs, and write marks."""
         for listening in self._listening:
             await listening.close()
         for timer in self._timers:
@@ -193,9 +189,7 @@ class Service:
     # ---- health ----
 
     def health(self) -> Optional[str]:
-        """Why the agent should be restarted; None while all is well. That the API server is away is
-        no such reason.
-        """
+        """Why the agent should be restarted, or None. An API server that is down is no reason."""
         return next(
             (
                 trouble

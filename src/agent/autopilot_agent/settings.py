@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the agent is told: environment variables, nothing else. Read once, when it starts."""
+"""The agent's settings: environment variables only, read once at the start."""
 
 from __future__ import annotations
 
@@ -14,15 +14,14 @@ from _health.node import registry
 from _health.cluster import mark_states
 from _health.cluster.agents_without_dcgm import LEFT_OUT
 
-#: What stands for every check that a node can do by itself, and with others as far as that disturbs
-#: nobody.
+#: Stands for every check that a node can run alone, and network checks that disturb no job.
 ALL = "all"
-#: Two nodes load their network for this one; it is run when somebody asks for it.
+#: Loads the network of two nodes; runs only on request.
 _NOT_PERIODIC = ("iperf3_pairs",)
 _CLAIM = "volume_claim"
 
 _DIAGNOSTIC = "dcgm_diag"
-#: Defaults: the periodic checks without DCGM, the check that DCGM adds, and with DCGM the seconds
+#: Defaults: periodic checks without DCGM, the check that DCGM adds, and with DCGM the seconds
 #: between deep diagnostics.
 DEFAULT_CHECKS, WITH_DCGM = "gpu_count,remapped_rows,gpu_power,pcie_bandwidth", f",{_DIAGNOSTIC}"
 DEFAULT_INVASIVE_SECONDS = 14400.0
@@ -34,9 +33,9 @@ _ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
 
 _DNS = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 _ADDRESS = r"[0-9A-Fa-f:.]+"
-#: The default of AUTOPILOT_AUTH, and what is accepted.
+#: Default of AUTOPILOT_AUTH, and accepted values.
 _AUTH = ("required", ("required", "off"))
-#: Variable -> what is accepted, as an error says it.
+#: Variable -> accepted values, for error messages.
 _ACCEPTED = {
     "NODE_NAME": "the name of the node (spec.nodeName by the downward API)",
     "NAMESPACE": "the name of a namespace (metadata.namespace by the downward API)",
@@ -63,8 +62,8 @@ _Value = TypeVar("_Value")
 class AgentSettings:
     """Every setting with its meaning and unit; `from_environment` names the variables."""
 
-    #: Names of this node, and of the namespace and pod the agent is in; the pod's name and address
-    #: are "" outside a cluster.
+    #: Names of this node, and of the agent's namespace and pod; the pod's name and address are ""
+    #: outside a cluster.
     node: str
     namespace: str
     pod: str
@@ -83,25 +82,25 @@ class AgentSettings:
     #: Seconds between periodic passes, and between deep diagnostics (0: never).
     repeat_seconds: float
     invasive_seconds: float
-    #: DCGM's run level of the deep diagnostic, and the words by which a failed test of it is fatal.
+    #: DCGM's run level of the deep diagnostic, and the words that make a failed test fatal.
     deep_level: int
     fatal_errors: Tuple[str, ...]
-    #: Storage class of the claim that is tried; "" where there is none to try.
+    #: Storage class of the claim to test; "" for none.
     storage_class: str
-    #: Least bandwidth of a GPU's host link in GB/s; None: the core's table.
+    #: Minimum bandwidth of a GPU's host link in GB/s; None: the core's table.
     pcie_minimum: Optional[float]
     expected_gpus: Optional[int]
     mark_nodes: bool
     label_key: str
-    #: Effect of the taint on nodes that are marked EVICT; "" for no taint.
+    #: Effect of the taint on EVICT nodes; "" for no taint.
     taint: str
     cordon: bool
     condition: bool
-    #: Share of the GPU nodes that may be EVICT at once, 0 to 1.
+    #: Maximum share of GPU nodes that may be EVICT at the same time, 0 to 1.
     max_bad_share: float
     auth_required: bool
     open_metrics: bool
-    #: Agents that are asked at once.
+    #: Agents asked at once.
     fanout: int
     service: str
     #: Audience of callers' tokens; "": the API server's own.
@@ -117,7 +116,7 @@ class AgentSettings:
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str]) -> "AgentSettings":
-        """Raises ValueError that names the variable, its value and what is accepted."""
+        """Raises ValueError with the variable, its value and what is accepted."""
         read = _Reader(environ)
         has_dcgmi = shutil.which("dcgmi", path=environ.get("PATH", "")) is not None
         storage_class = read.matching("PVC_TEST_STORAGE_CLASS", "", _DNS)
@@ -164,7 +163,7 @@ class AgentSettings:
 
 
 class _Reader:
-    """Reads one variable after the other, each with what it accepts."""
+    """Reads variables one by one, with what each accepts."""
 
     def __init__(self, environ: Mapping[str, str]) -> None:
         self._environ = environ
@@ -176,8 +175,8 @@ class _Reader:
         return value
 
     def matching(self, name: str, default: Optional[str], pattern: str) -> str:
-        """Text that the pattern matches in full; without a default it must be given, with the
-        default "" it may be empty.
+        """Text that the pattern matches in full; required without a default, may be empty with the
+        default "".
         """
         value = self.text(name, default or "")
         if (value or default != "") and not re.fullmatch(pattern, value):
@@ -230,7 +229,7 @@ class _Reader:
             raise ValueError(f"{name}: {error}") from None
 
     def api_server(self) -> str:
-        """AUTOPILOT_API_SERVER, or where every pod finds the API server."""
+        """AUTOPILOT_API_SERVER, or the API server's address in the pod's environment."""
         host, port = (
             self.text("KUBERNETES_SERVICE_HOST", ""),
             self.text("KUBERNETES_SERVICE_PORT", "443"),
@@ -260,7 +259,7 @@ def _number(name: str, text: str, least: float, most: float) -> float:
 
 
 def _label_key(text: str) -> str:
-    """By the rules of those who write the label."""
+    """Validate by the rules of the label's writers."""
     mark_states.refuse(mark_states.Rules(label_key=text))
     return text
 

@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Which addresses a pod has, by interface. Pure.
+"""The addresses of a pod by interface. Pure.
 
-With a multi-network plugin such as Multus they are in an annotation that the plugin writes; else
-they are those of the pod's status. Each pod is read by itself: what one lacks is never taken from
-another.
+With a multi-network plugin such as Multus the addresses are in the plugin's annotation, else in the
+pod's status. Each pod is read separately: a missing address is never taken from another pod.
 """
 
 from __future__ import annotations
@@ -15,12 +14,12 @@ from typing import Any, Dict, List, NamedTuple, Optional
 
 from _health.lenient import sequence, mapping
 
-#: Written by the multi-network plugin (Kubernetes Network Custom Resource Definition De-facto
+#: Annotation of the multi-network plugin (Kubernetes Network Custom Resource Definition De-facto
 #: Standard, 4.1.2).
 NETWORK_STATUS = "k8s.v1.cni.cncf.io/network-status"
-#: The pod network's interface, as every network plugin calls it.
+#: The pod network's interface in every network plugin.
 POD_INTERFACE = "eth0"
-#: Interfaces of a pod, and addresses of an interface, that are looked at.
+#: Maximum interfaces of a pod, and maximum addresses of an interface.
 MOST_INTERFACES, MOST_ADDRESSES = 16, 2
 
 
@@ -28,29 +27,29 @@ class Pod(NamedTuple):
     """The agent's pod of one node."""
 
     uid: str
-    #: By interface; none while it has none yet.
+    #: By interface; empty while the pod has no address.
     addresses: Dict[str, List[str]]
-    #: Whether it runs and is not on its way out.
+    #: True if the pod runs and is not being deleted.
     runs: bool
 
 
 def pod_of(item: Any) -> Pod:
-    """From a Pod object as the API server gives it."""
+    """Decode a Pod object of the API server."""
     metadata, status = mapping(mapping(item).get("metadata")), mapping(mapping(item).get("status"))
     runs = status.get("phase") == "Running" and not metadata.get("deletionTimestamp")
     return Pod(str(metadata.get("uid") or ""), addresses_of(item), runs)
 
 
 def newest(items: List[Any]) -> Optional[Pod]:
-    """The one that runs, of the pods on a node; a rollout leaves the old one for a while. None
-    where there is none.
+    """The running pod of a node's agent pods (a rollout keeps the old one for a while); None if
+    there is none.
     """
     pods = sorted((pod_of(item) for item in items), key=lambda pod: (pod.runs, bool(pod.addresses)))
     return pods[-1] if pods else None
 
 
 def addresses_of(item: Any) -> Dict[str, List[str]]:
-    """Addresses by interface. The annotation counts when it says anything that is understood."""
+    """Addresses by interface; from the annotation if it is valid."""
     metadata, status = mapping(mapping(item).get("metadata")), mapping(mapping(item).get("status"))
     found = _announced(mapping(metadata.get("annotations")).get(NETWORK_STATUS))
     if found:
@@ -69,7 +68,7 @@ def _announced(annotation: Any) -> Dict[str, List[str]]:
         return {}
     found: Dict[str, List[str]] = {}
     for network in map(mapping, sequence(networks)):
-        # The default network may be announced without its interface.
+        # The default network may be listed without its interface.
         name = network.get("interface") or (
             POD_INTERFACE if network.get("default") is True else None
         )

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Does anybody in the cluster want this node's GPUs? And the pod by which the agent asks for all of
-them itself. Pure.
+"""Find pods that use this node's GPUs, and build the pod that reserves all of them for the agent.
+Pure.
 """
 
 from __future__ import annotations
@@ -14,13 +14,12 @@ from _health.cluster.client import ApiObject
 from _health.knowledge.cluster import GPU, MIG
 from _health.lenient import decode
 
-#: Waits, and is deaf to SIGTERM, so that who takes the GPUs from us leaves us the grace period to
-#: notice.
+#: Waits and ignores SIGTERM, so that preemption leaves the agent the grace period to react.
 _PROGRAM = (
     "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); [signal.pause() for "
     "_ in iter(int, 1)]"
 )
-#: Seconds of that grace period.
+#: Seconds of the grace period.
 GRACE = 60
 
 
@@ -34,15 +33,17 @@ class GpuNode(TypedDict, total=False):
 
 
 def name_of(node: str) -> str:
-    """The name of a node's reservation pod; a node's own name may be too long for a part of one."""
+    """The name of a node's reservation pod; hashed, since a node name may be too long for a part of
+    it.
+    """
     return f"autopilot-hold-{hashlib.sha256(node.encode()).hexdigest()[:12]}"
 
 
 def holders(pods: Sequence[ApiObject], own: Sequence[str] = ()) -> List[str]:
-    """Pods that have GPUs of the node or are about to, as ``namespace/name``; ``own`` names are
-    left out.
+    """Pods that hold or are about to get GPUs of the node, as ``namespace/name``, without the
+    ``own`` names.
 
-    A pod that is done, well or not, has none.
+    A pod that succeeded or failed holds none.
     """
     found = []
     for given in pods:
@@ -57,8 +58,8 @@ def holders(pods: Sequence[ApiObject], own: Sequence[str] = ()) -> List[str]:
 
 
 def _wants_gpus(spec: Any) -> bool:
-    """Whether a pod asks for GPUs. One with a resource claim may have any device, and one that is
-    not understood may have asked, so they count.
+    """True if a pod requests GPUs. A resource claim may be for any device, and an invalid request
+    may be for GPUs, so both count.
     """
     try:
         containers = [*(spec.get("containers") or []), *(spec.get("initContainers") or [])]
@@ -78,14 +79,14 @@ def _wants_gpus(spec: Any) -> bool:
 
 
 def offered(node: ApiObject) -> int:
-    """How many GPUs the node offers to pods."""
+    """Number of GPUs that the node offers to pods."""
     amount = decode(GpuNode, node).get("status", {}).get("allocatable", {}).get(GPU, "0")
     return int(amount) if str(amount).isdecimal() else 0
 
 
 def pod_of(node: str, gpus: int, given: ApiObject, seconds: int) -> ApiObject:
-    """The pod that holds all GPUs of the node for at most ``seconds``; image and the like are those
-    of the agent's own pod, whose end is its end.
+    """Build the pod that holds all GPUs of the node for at most ``seconds``. Image and similar
+    settings are those of the agent's own pod, which owns it.
     """
     own = decode(PodObject, given)
     meta, spec = own["metadata"], own["spec"]
@@ -144,7 +145,7 @@ def pod_of(node: str, gpus: int, given: ApiObject, seconds: int) -> ApiObject:
 
 
 def _user(spec: PodSpec) -> ApiObject:
-    """The user that the agent's own pod was told; the image's where it was told none."""
+    """The user of the agent's own pod; the image's default if the pod sets none."""
     told = [
         context.get("runAsUser")
         for context in (
@@ -156,8 +157,8 @@ def _user(spec: PodSpec) -> ApiObject:
 
 
 def admitted(given: ApiObject) -> Optional[bool]:
-    """Whether the kubelet gave the pod its GPUs: True once it runs, False when it was refused or is
-    ending, None while that is open.
+    """Whether the kubelet gave the pod its GPUs: True once it runs, False if it was refused or is
+    ending, None while undecided.
     """
     pod = decode(PodObject, given)
     phase = pod.get("status", {}).get("phase")
@@ -167,7 +168,7 @@ def admitted(given: ApiObject) -> Optional[bool]:
 
 
 def refusal(pod: ApiObject) -> str:
-    """The kubelet's words for refusing it."""
+    """The kubelet's reason for refusing the pod."""
     status = decode(PodObject, pod).get("status", {})
     words = (status.get("reason"), status.get("message"))
     return ": ".join(word for word in words if word) or "it was ended"

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The API server, spoken to in JSON over one aiohttp session: the package kubernetes alone would
-take half of the agent's memory.
+"""A JSON client of the API server over one aiohttp session: the package kubernetes would double the
+agent's memory.
 """
 
 from __future__ import annotations
@@ -34,16 +34,16 @@ from _health.cluster.client import (
 
 T = TypeVar("T")
 
-#: Where a pod finds its token and the API server's CA.
+#: Paths of a pod's token and of the API server's CA.
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-#: Seconds for one request where the caller gives none.
+#: Default deadline of a request in seconds.
 DEADLINE = 10.0
-#: Seconds for a procedure, which is several requests.
+#: Deadline in seconds of a procedure, which makes several requests.
 PROCEDURE_DEADLINE = 60.0
 
 
 def in_cluster_server(environ: Mapping[str, str]) -> str:
-    """The API server's address as pods are told it. Raises ValueError outside of one."""
+    """The API server's address from the pod's environment. Raises ValueError outside a pod."""
     host, port = (
         environ.get("KUBERNETES_SERVICE_HOST", ""),
         environ.get("KUBERNETES_SERVICE_PORT", "443"),
@@ -56,7 +56,9 @@ def in_cluster_server(environ: Mapping[str, str]) -> str:
 
 
 class Kube:
-    """A client of one API server. Errors are those of `_health.cluster.client`; no token is ever in one."""
+    """A client of one API server. Errors are those of `_health.cluster.client` and never contain a
+    token.
+    """
 
     def __init__(self, server: str, ca_file: str = "", token_file: str = "") -> None:
         self.server = server.rstrip("/")
@@ -90,7 +92,7 @@ class Kube:
         deadline: float = DEADLINE,
         metadata_only: bool = False,
     ) -> list[ApiObject]:
-        """The objects of all pages; ``deadline`` is for all of them together."""
+        """The objects of all pages, with one ``deadline`` for all pages."""
         return await self.run(items(path, dict(query or {}), metadata_only), deadline)
 
     async def create(
@@ -116,9 +118,7 @@ class Kube:
         return await self.request(Request("DELETE", path, body), deadline)
 
     async def run(self, procedure: Procedure[T], deadline: float = PROCEDURE_DEADLINE) -> T:
-        """Do what a procedure of the core asks for, with one deadline for all of it, and return its
-        result.
-        """
+        """Run a procedure of the core with one deadline, and return its result."""
         loop = asyncio.get_running_loop()
         until = loop.time() + deadline
         try:
@@ -145,7 +145,7 @@ class Kube:
         return await self.request(step, min(left, DEADLINE))
 
     async def request(self, request: Request, deadline: float = DEADLINE) -> ApiObject:
-        """One answer within ``deadline`` seconds; a read is tried up to three times within them."""
+        """One answer within ``deadline`` seconds; a read is tried up to three times."""
         waits = READ_WAITS if request.method == "GET" else ()
         try:
             async with asyncio.timeout(deadline):
@@ -183,7 +183,7 @@ class Kube:
     async def _exchange(self, request: Request) -> ApiObject:
         headers = {"Accept": request.accept}
         if self._token_file:
-            # Read each time, since the kubelet replaces it.
+            # Read each time, since the kubelet rotates the token.
             headers["Authorization"] = (
                 "Bearer " + Path(self._token_file).read_text(encoding="ascii").strip()
             )
@@ -217,8 +217,8 @@ class Kube:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None or self._session.closed:
             context = ssl.create_default_context(cafile=self._ca_file or None)
-            # From Python 3.13 on refused otherwise: an authority without key identifiers, as many a
-            # cluster has, and which Kubernetes itself takes.
+            # Since 3.13 Python rejects a CA without key identifiers, which Kubernetes accepts and
+            # many clusters have.
             context.verify_flags &= ~ssl.VERIFY_X509_STRICT
             connector = aiohttp.TCPConnector(limit=8, ssl=context)
             self._session = aiohttp.ClientSession(

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The mark of the agent's own node: what the engine found out, written by the core's rules."""
+"""Write the mark of the agent's own node from the engine's results, by the core's rules."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from .kube import Kube
 
 _LOG = logging.getLogger(__name__)
 
-#: Seconds between two looks at the mark when nothing happens: somebody may have changed it, or a
-#: TESTING of somebody else may be over.
+#: Seconds between two reads of the mark without events: somebody may have changed it, or another
+#: writer's TESTING may have expired.
 LOOK_SECONDS = 300.0
-#: Seconds to wait after the first failure, doubled after each further one up to the most.
+#: Seconds to wait after the first failure, doubled for each further one up to the maximum.
 _FIRST_WAIT, _MOST_WAIT = 1.0, 60.0
-#: Seconds for what waits when the agent ends.
+#: Seconds for pending events when the agent ends.
 _LAST_SECONDS = 3.0
 
 
 class NodeMarker:
-    """Marks one node. `checked` and `ended` never wait for the API server: what cannot be written
-    now is written when it is back.
+    """Marks one node. `checked` and `ended` never wait for the API server: pending events are
+    written when it is back.
     """
 
     def __init__(
@@ -53,36 +53,35 @@ class NodeMarker:
         self._rules = rules
         self._clock = clock
         self._by = f"agent/{node}"
-        #: Of each kind and test the latest event with its run, in the order in which they came.
+        #: The latest event of each kind and test with its run, in order of arrival.
         self._pending: dict[tuple[type[Event], str], tuple[Event, str]] = {}
         self._news = asyncio.Event()
         self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
-        #: The test that is going on, "-" for none.
+        #: The running test; "-" for none.
         self._test = "-"
-        #: Wall-clock seconds at which a TESTING has to be ended, None where there is none.
+        #: Wall-clock seconds at which a TESTING expires; None without one.
         self._expires: float | None = None
         self._told = ""
-        #: The mark as last read or written: PASS, WARN, TESTING, EVICT, or "" for none or not
-        #: known.
+        #: The mark last read or written: PASS, WARN, TESTING, EVICT, or "" if none or unknown.
         self.current = ""
-        #: How often an EVICT was refused because too many nodes have one.
+        #: Number of EVICT marks refused because too many nodes have one.
         self.refused = 0
 
     @property
     def waiting(self) -> int:
-        """Events that wait for the API server."""
+        """Number of events that wait for the API server."""
         return len(self._pending)
 
     async def start(self) -> None:
-        """Begin to write what comes, to look at the mark, and to end a TESTING that has expired.
-        What an earlier life of this agent tested is over.
+        """Start writing events, reading the mark, and ending an expired TESTING. Tests of an
+        earlier process of this agent are over.
         """
         self._put(TestingAbandoned(self._by), "")
         self._task = asyncio.create_task(self._work(), name="marker")
 
     async def close(self) -> None:
-        """Stop; what waits is tried once more for a few seconds."""
+        """Stop; pending events are tried once more for a few seconds."""
         task, self._task = self._task, None
         if task:
             task.cancel()
@@ -93,20 +92,20 @@ class NodeMarker:
                 await self._write_pending()
 
     def checked(self, status: str, reasons: Sequence[str] = (), run_id: str = "") -> None:
-        """A pass over the node ended: ``status`` as `NodeVerdict.status` has it; ``reasons`` are
-        sentences. Raises ValueError for what is no status.
+        """A pass over the node ended: ``status`` as in `NodeVerdict.status`; ``reasons`` are
+        sentences. Raises ValueError for an invalid status.
         """
         self._put(Checked(status, "; ".join(reasons), self._clock()), run_id)
 
     async def testing(self, lease_seconds: float, reason: str = "", run_id: str = "") -> bool:
-        """Mark the node TESTING before a deep diagnostic. False, or `ApiError`: not marked, so do
-        not begin.
+        """Mark the node TESTING before a deep diagnostic. On False or `ApiError` the node is not
+        marked: do not begin.
         """
         self._test = uuid.uuid4().hex
         try:
             marked = await self._tell(TestingBegan(self._test, lease_seconds, reason), run_id)
         except BaseException:
-            # It may have been written, and the answer lost.
+            # The write may have succeeded although the answer was lost.
             self._put(TestingEnded(self._test, "unknown", 1), run_id)
             raise
         if marked.refused:
@@ -122,8 +121,8 @@ class NodeMarker:
         reasons: Sequence[str] = (),
         run_id: str = "",
     ) -> None:
-        """The deep diagnostic ended: ``outcome`` is pass, failed, fatal or unknown; ``tests`` name
-        what failed, as ``pcie.3`` (test and GPU).
+        """The deep diagnostic ended: ``outcome`` is ``pass``, ``failed``, ``fatal`` or ``unknown``;
+        ``tests`` name the failures, such as ``pcie.3`` (test and GPU).
         """
         test, self._test = self._test, "-"
         self._put(TestingEnded(test, outcome, level, tuple(tests), "; ".join(reasons)), run_id)
@@ -142,7 +141,7 @@ class NodeMarker:
         while True:
             try:
                 written = await self._write_pending()
-            # A defect, or an answer that no API server gives, must not end the marking for good.
+            # A defect, or an invalid answer, must not end the marking for good.
             except Exception:
                 _LOG.exception("cannot mark node %s", self._node)
                 written = False
@@ -154,7 +153,7 @@ class NodeMarker:
                 wait = min(2 * wait, _MOST_WAIT)
 
     async def _sleep(self) -> None:
-        """Until there is news, a lease has ended, or it is time to look."""
+        """Wait for an event, the end of a lease, or the next read."""
         seconds = LOOK_SECONDS * random.uniform(0.9, 1.1)
         if self._expires is not None:
             seconds = min(seconds, max(self._expires + SKEW + 1 - self._clock(), 1.0))
@@ -163,15 +162,13 @@ class NodeMarker:
                 await self._news.wait()
 
     async def _write_pending(self) -> bool:
-        """Write what waits, or look at the mark where nothing does; whether the API server did its
-        part.
-        """
+        """Write pending events, or else read the mark; returns whether the API server answered."""
         self._news.clear()
         for key, (event, run) in list(self._pending.items()) or [((Refresh, ""), (Refresh(), ""))]:
             try:
                 marked = await self._tell(event, run)
             except NotFound as error:
-                # The node is gone, and nobody here makes it anew.
+                # The node is gone, and the agent never creates nodes.
                 self.current, self._expires = "", None
                 self._say(str(error))
             except ApiError as error:
@@ -205,7 +202,7 @@ class NodeMarker:
         return marked
 
     def _say(self, trouble: str) -> None:
-        """Log trouble once, and its end."""
+        """Log the start and the end of a problem once each."""
         if trouble != self._told:
             self._told = trouble
             _LOG.warning(

@@ -1,3 +1,3 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Ask other agents, and measure to their nodes."""
+"""Ask other agents, and measure the network to their nodes."""

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The token by which an agent proves to other agents that it is an agent."""
+"""The token that identifies an agent to other agents."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ import json
 from pathlib import Path
 from typing import Dict
 
-#: The header of a request that comes from another agent; its value is that agent's node.
+#: Header of requests from other agents; its value is the caller's node.
 PEER_HEADER = "X-Autopilot-Peer"
 
 
 class AgentToken:
-    """The token of this agent's service account, which all agents share. ``file`` is "" where the
+    """The token of this agent's service account, which all agents share. ``file`` is "" if the
     agent has no token.
     """
 
@@ -24,13 +24,13 @@ class AgentToken:
         self._namespace = namespace
 
     def read(self) -> str:
-        """Return the token; "" where the agent has none. The file is read each time, since the
-        kubelet replaces it. Raises OSError, ValueError.
+        """Return the token; "" if the agent has none. The file is read each time, since the kubelet
+        rotates the token. Raises OSError, ValueError.
         """
         return Path(self._file).read_text(encoding="ascii").strip() if self._file else ""
 
     def user_name(self) -> str:
-        """Return the user name of the service account; "" where the token does not tell it."""
+        """Return the user name of the service account; "" if the token lacks it."""
         try:
             payload = self.read().split(".")[1]
             claims = json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Asks many nodes' agents, a few at once, and hands over each node's row as it comes. What another
-agent says is judged here, and may be nonsense.
+"""Ask the agents of many nodes, a few at once, and return each node's row as it arrives. Answers of
+other agents are untrusted and judged here.
 """
 
 from __future__ import annotations
@@ -26,24 +26,23 @@ from .query import Query, Refused, for_peer
 from ..settings import AgentSettings
 from .node_row import Row, could_not_tell, judged, plain
 
-#: Seconds for which a pass may wait for others before it, and that an answer may take beyond its
-#: pass.
+#: Seconds that a pass may wait for earlier passes, and seconds of an answer beyond its pass.
 QUEUE, MARGIN = 120.0, 15.0
-#: Seconds without a byte after which an agent counts as hung; while checks run it sends a blank
+#: Seconds without a byte after which an agent counts as hung; while checks run it sends an empty
 #: line every few seconds.
 SILENCE, BEAT = 20.0, 5.0
-#: Seconds for reaching an agent.
+#: Seconds to connect to an agent.
 CONNECT = 10.0
-#: Bytes of one agent's answer; that of a healthy node with eight GPUs has some 4 kB.
+#: Maximum bytes of an agent's answer; a healthy node with eight GPUs has some 4 kB.
 MOST_BYTES = 256 << 10
-#: Nodes that ping all others; in larger selections each pings so many.
+#: Maximum nodes that all ping each other; in larger selections each node pings this many.
 ALL_PING, SOME_PING = 64, 16
-#: Nodes that can be asked for iperf, one after the other.
+#: Maximum nodes of an iperf request, which measures one after the other.
 MOST_IPERF = 64
 
 
 class PeerRow(TypedDict, total=False):
-    """A node in another agent's answer, as `node_row.Row.to_dict` writes it."""
+    """A node in another agent's answer, in the format of `node_row.Row.to_dict`."""
 
     node: str
     summary: str
@@ -51,23 +50,23 @@ class PeerRow(TypedDict, total=False):
 
 
 class PeerAnswer(TypedDict, total=False):
-    #: None in place of what is no row.
+    #: None replaces an invalid row.
     nodes: List[Optional[PeerRow]]
 
 
 class NodeStatusCollector:
-    """Collects the rows of nodes: of the own node from its engine, of each other from its agent."""
+    """Collects the rows of nodes: the own node's from its engine, other nodes' from their agents."""
 
     def __init__(self, settings: AgentSettings, engine: Engine, peers: Peers) -> None:
         self._settings = settings
         self._engine = engine
         self._peers = peers
         self._token = AgentToken(settings.peer_token_file, settings.namespace)
-        #: Agents that are asked at once, by all requests together.
+        #: Maximum concurrent requests to agents, for all callers together.
         self._gate = asyncio.Semaphore(settings.fanout)
 
     async def own(self, query: Query, who: str) -> Pass:
-        """A pass over the own node; raises `engine.Busy`, TimeoutError, ValueError,
+        """Run a pass over the own node; raises `engine.Busy`, TimeoutError, ValueError,
         `engine.Stopped`.
         """
         options = _options(query)
@@ -91,7 +90,7 @@ class NodeStatusCollector:
         ).endpoint
 
     async def prepare(self, query: Query, nodes: Sequence[str]) -> None:
-        """What can go wrong with all of the request: raises `Refused`, `ApiError`."""
+        """Validate the whole request: raises `Refused`, `ApiError`."""
         if "iperf3_pairs" in query.checks and len(nodes) > MOST_IPERF:
             words = (
                 f"iperf: {len(nodes)} nodes would take hours one after the other, give "
@@ -102,7 +101,7 @@ class NodeStatusCollector:
             await self._peers.agents()
 
     async def rows(self, query: Query, nodes: Sequence[str], who: str) -> AsyncGenerator[Row, None]:
-        """A row for each of the nodes, in the order in which they answer."""
+        """A row for each of the nodes, in order of arrival."""
         at_once = (
             1
             if "iperf3_pairs" in query.checks
@@ -208,7 +207,7 @@ class NodeStatusCollector:
     async def _answer(
         self, session: aiohttp.ClientSession, agent: Agent, query: Query, node: str
     ) -> Any:
-        """What JSON the agent gives. Raises aiohttp's errors, TimeoutError, ValueError."""
+        """The agent's JSON answer. Raises aiohttp's errors, TimeoutError, ValueError."""
         headers = {
             **self._token.headers(self._settings.node),
             "Content-Type": "application/x-www-form-urlencoded",
@@ -238,8 +237,8 @@ class NodeStatusCollector:
 
 
 def _options(query: Query) -> Dict[str, Dict[str, Any]]:
-    """The options by check, with whom to ping and to measure with: where both are wanted, iperf
-    takes the first of those who are pinged.
+    """Options by check, with the peers to ping and measure with; if both are requested, iperf uses
+    the first of the ping peers.
     """
     options = {name: dict(given) for name, given in query.options.items()}
     for name in {"ping_mesh", "iperf3_pairs"} & set(query.checks):
@@ -252,8 +251,8 @@ def _options(query: Query) -> Dict[str, Dict[str, Any]]:
 
 
 def _others(query: Query, nodes: List[str], node: str) -> Tuple[str, ...]:
-    """Whom a node pings, the next one in the ring of nodes first, which is its partner for iperf;
-    empty for its own choice.
+    """The ping peers of a node, beginning with the next node of the ring, which is its iperf
+    partner; empty for the agent's own choice.
     """
     if not {"ping_mesh", "iperf3_pairs"} & set(query.checks):
         return ()
@@ -265,8 +264,8 @@ def _others(query: Query, nodes: List[str], node: str) -> Tuple[str, ...]:
 
 
 def _read(node: str, agent: Agent, query: Query, answer: Any, seconds: float) -> Row:
-    """The row behind an agent's answer, judged anew. Raises ValueError for what is no answer of
-    this node.
+    """The row of an agent's answer, judged again. Raises ValueError for an invalid answer or
+    another node's.
     """
     rows = decode(PeerAnswer, answer).get("nodes", [])
     row = rows[0] if len(rows) == 1 else None
@@ -288,7 +287,7 @@ def _read(node: str, agent: Agent, query: Query, answer: Any, seconds: float) ->
 
 
 def _asked(query: Query, health: List[Any]) -> List[CheckResult]:
-    """A result for each check that was asked for, and no others."""
+    """A result for each requested check, and for no other."""
     found: Dict[str, CheckResult] = {}
     for one in health:
         result: Optional[CheckResult] = CheckResult.from_dict(one)

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Ask another agent for an iperf3 server."""
+"""Request an iperf3 server from another agent."""
 
 from __future__ import annotations
 
@@ -14,31 +14,29 @@ from _health.node.checks.iperf3_pairs import LEAST_PORT
 from .agent_token import AgentToken
 from .peers import Agent
 
-#: The path of other agents that starts a server.
+#: Path of the request.
 PATH = "/peer/iperf3"
-#: Seconds for the other agent's answer: it looks twice whether its GPUs are idle, and starts two
+#: Seconds for the other agent's answer: it checks twice that its GPUs are idle, and starts two
 #: programs.
 ANSWER = 90.0
-#: Seconds that a server lives at most.
+#: Maximum lifetime of a server in seconds.
 LONGEST = 900.0
 _MOST_BYTES = 64 << 10
 
 
 class Refused(Exception):
-    """There is no server, and why."""
+    """The request was refused, with the reason."""
 
 
 class IperfRequester:
-    """Asks other agents for a server."""
+    """Requests servers from other agents."""
 
     def __init__(self, node: str, token: AgentToken) -> None:
         self._node = node
         self._token = token
 
     async def server(self, agent: Agent, seconds: float, startport: Optional[int] = None) -> int:
-        """The port of a server on the agent's node that lives for so many seconds. Raises
-        `Refused`.
-        """
+        """The port of a server on the agent's node with a lifetime in seconds. Raises `Refused`."""
         form = {
             "seconds": f"{min(seconds, LONGEST):.0f}",
             **({"startport": str(startport)} if startport else {}),

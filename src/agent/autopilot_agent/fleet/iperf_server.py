@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The program that holds one iperf3 server for as long as it was asked to, and not longer than the
-agent lives.
+"""The program that runs one iperf3 server for a limited lifetime; it also ends with the agent.
 
 Standard input: ``{"parent": process id, "ports": [first, last], "seconds": lifetime}``; standard
-output: one line, ``{"port": number}`` once the server listens, or ``{"error": words}``.
+output: one line, ``{"port": number}`` once the server listens, or ``{"error": message}``.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from typing import Any, Dict
 from _health.node.system import bounded, iperf3, interfaces
 from _health.node.system.host import Host
 
-#: Ports that are tried.
+#: Maximum number of ports to try.
 _TRIES = 5
 _PR_SET_PDEATHSIG = 1
 
@@ -35,7 +34,7 @@ def main() -> None:
 
 
 def serve(ports: range, seconds: float) -> None:
-    """Serve for so many seconds on the first of the ports that nobody has, and say which."""
+    """Serve for so many seconds on the first free port, and report the port."""
     program = iperf3.find()
     if "error" in program:
         _say({"error": program["error"]})
@@ -44,7 +43,7 @@ def serve(ports: range, seconds: float) -> None:
     taken = interfaces.listening(Host())
     for port in [port for port in ports if port not in taken][:_TRIES]:
         told = threading.Event()
-        # It ends with this process, or when there is something to tell.
+        # It ends with this process, or when it reports an error.
         threading.Thread(target=_tell, args=(port, told), daemon=True).start()
         ended = iperf3.parse_server(
             bounded.run(iperf3.server_argv(program, None, None, port), until - time.monotonic())

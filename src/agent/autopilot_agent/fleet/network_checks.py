@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The checks of the network as the agent runs them: its node pings other agents' pods, and measures
-with one of them after the other.
+"""The agent's network checks: ping other agents' pods, and measure with one of them at a time.
 
-Whom it asks where nobody says so changes from pass to pass, so that the API server and the network
-have the same to do for an agent, however many there are: a list of the agents, and one pod for each
-peer. What is measured and what of it is bad is the core's, in a worker.
+Without named peers, the peers change from pass to pass, so that the load on the API server and the
+network for each agent is independent of the fleet's size: one list of agents, and one pod for each
+peer. The core measures and judges, in a worker.
 """
 
 from __future__ import annotations
@@ -35,16 +34,16 @@ from .peer_results import IPERF, PING, Way, not_tried
 from .iperf_requests import ANSWER, IperfRequester, Refused
 from ..settings import AgentSettings
 
-#: Peers that are pinged where nobody names any.
+#: Number of ping peers if none are named.
 PEERS = 16
-#: Addresses of one peer that are counted on, and of all peers that are tried at most.
+#: Assumed addresses of a peer, and maximum addresses of all peers.
 _OF_PEER, _MOST_WAYS = 8, 1024
-#: Pods that are read at once, and seconds for reading all of them.
+#: Pods read at once, and deadline in seconds for reading all of them.
 _AT_ONCE, _READING = 8, 30.0
 
 
 class Found(NamedTuple):
-    """The ways to some peers, and findings about what cannot be tried."""
+    """The ways (addresses) to peers, and findings about peers that cannot be tried."""
 
     ways: List[Way]
     pods: Dict[str, Optional[Pod]]
@@ -53,7 +52,7 @@ class Found(NamedTuple):
 
 
 def register(engine: Engine, settings: AgentSettings, kube: Kube) -> None:
-    """Let the engine run the checks, and its metrics have what they say of each peer."""
+    """Register the checks with the engine, and their metrics for each peer."""
     network = Network(settings, kube, engine)
     engine.register(PING, network.ping, network.ping_seconds)
     engine.register(IPERF, network.iperf, network.iperf_seconds)
@@ -61,7 +60,7 @@ def register(engine: Engine, settings: AgentSettings, kube: Kube) -> None:
 
 
 class Network:
-    """This node's part of the network."""
+    """The network checks of this node."""
 
     def __init__(
         self,
@@ -79,8 +78,8 @@ class Network:
         self._requester = requester or IperfRequester(
             settings.node, AgentToken(settings.peer_token_file, settings.namespace)
         )
-        #: Where in the ring the next pass without names begins; not the same for all agents that
-        #: start at once.
+        #: Position in the ring for the next pass without named peers; random, so that agents that
+        #: start together differ.
         self._turn = random.randrange(1 << 16) if turn is None else turn
         self._unreachable: Dict[str, float] = {}
 
@@ -95,9 +94,7 @@ class Network:
         )
 
     async def ping(self, options: Options, run_id: str) -> CheckResult:
-        """Ping all addresses of the peers that are named (``peers``), or of the next ones in the
-        ring.
-        """
+        """Ping all addresses of the named ``peers``, or of the next ones in the ring."""
         check = registry.load(PING)
         found = await self._look(options, PEERS)
         if isinstance(found, CheckResult):
@@ -118,7 +115,7 @@ class Network:
         return result
 
     def samples(self) -> Iterable[Sample]:
-        """The predecessor's gauge, by peer: 1 where pings do not get through as they must."""
+        """IBM Autopilot's gauge by peer: 1 if pings fail."""
         cpu = str(self._engine.node.get("cpu_model") or "")
         for node, value in self._unreachable.items():
             yield Sample(
@@ -130,9 +127,7 @@ class Network:
     async def _still_there(
         self, raw: CheckResult, ways: List[Way], pods: Dict[str, Optional[Pod]]
     ) -> Tuple[List[Way], List[str]]:
-        """The ways without those to pods that were replaced while they were pinged, and whose these
-        are.
-        """
+        """The ways without pods that were replaced during the pings, and the nodes of those pods."""
         bad = {
             finding.subject.name
             for finding in raw.findings
@@ -153,8 +148,8 @@ class Network:
         )
 
     async def iperf(self, options: Options, run_id: str) -> CheckResult:
-        """Measure both directions with the peers that are named, or with the next one in the ring:
-        one after the other, one address at a time.
+        """Measure both directions with the named peers, or with the next one in the ring: one peer
+        and one address at a time.
         """
         check = registry.load(IPERF)
         check.refuse({name: value for name, value in options.items() if name in check.options})
@@ -194,7 +189,7 @@ class Network:
     # ---- what both have in common ----
 
     async def _look(self, options: Options, most: int) -> "Found | CheckResult":
-        """The ways to the peers; where they cannot be known, the result that says so."""
+        """The ways to the peers, or the result that says why they are unknown."""
         name = PING if most == PEERS else IPERF
         node = self._settings.node
         try:
@@ -229,7 +224,7 @@ class Network:
         for one in (one for one in wanted if one in agents):
             pod = pods.get(one)
             if pod is None or not pod.runs or not pod.addresses:
-                # Who was not named and is on its way out is nobody's trouble.
+                # A pod that is being deleted is not reported unless its node was named.
                 findings += [not_tried(one, _why(one, pods))] if named or one not in pods else []
                 continue
             for interface, addresses in pod.addresses.items():
@@ -241,7 +236,7 @@ class Network:
         return Found(list({way.address: way for way in ways}.values()), pods, agents, findings)
 
     def _next(self, ready: Sequence[str], most: int) -> List[str]:
-        """The next of the ring of all agents, a few further on each time."""
+        """The next agents of the ring; the position advances each time."""
         names = sorted({*ready, self._settings.node})
         others = ring(self._settings.node, names, len(names) - 1)
         if len(others) <= most:
@@ -251,8 +246,8 @@ class Network:
         return list((others[begin:] + others[:begin])[:most])
 
     async def _pods(self, nodes: Sequence[str]) -> Dict[str, Optional[Pod]]:
-        """The agents' pods by node, None where there is none; who could not be read in time is left
-        out. From the API server's memory, a few at once.
+        """The agents' pods by node, None if there is none; pods that could not be read in time are
+        missing. Read from the API server's cache, a few at once.
         """
         path, gate = (
             path_of("api/v1/namespaces", self._settings.namespace, "pods"),
@@ -279,7 +274,7 @@ class Network:
         return found
 
     async def _work(self, check: Check, given: Options, mark: str) -> CheckResult:
-        """The core's result, by address, from a worker."""
+        """Run the core's check in a worker; returns its result by address."""
         options = {**check.defaults(), **given}
         heard: List[CheckResult] = []
 
@@ -336,7 +331,9 @@ def _why(node: str, pods: Dict[str, Optional[Pod]]) -> str:
 
 
 def _lacks(interface: str, having: List[str]) -> Finding:
-    """What others have and this node's pod has not: pinged by another way, it would seem broken."""
+    """Interfaces that others have and this node's pod lacks: pings over another interface would
+    look like a fault.
+    """
     more = f" and {len(having) - 1} more" if len(having) > 1 else ""
     message = (
         f"this node's pod has no {interface}, which that of {having[0]}{more} has: not "
@@ -358,8 +355,8 @@ def _nobody(name: str, findings: List[Finding]) -> CheckResult:
 
 
 def _on_plane(ways: List[Way], plane: Optional[str]) -> List[Way]:
-    """Those of secondary networks where there are any, as the role mesh takes them too; with
-    ``mgmt`` the pod network's.
+    """Interfaces of secondary networks if there are any, as in the role mesh; with ``mgmt`` the pod
+    network's.
     """
     wanted: Callable[[Way], bool] = (
         (lambda way: way.interface == POD_INTERFACE)

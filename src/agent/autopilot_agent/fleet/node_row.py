@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The row of a node in an answer: its results and the verdict on them. Pure."""
+"""The row of a node in an answer: its results and verdict. Pure."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from _health.fleet.judging.report import COULD_NOT_TELL
 from _health.fleet.judging.verdict import judge_node
 from _health.model import UNKNOWN, CheckResult
 
-#: Words that scripts look for.
+#: Words that scripts search for.
 _KEYWORDS = re.compile(
     r"\w*(?:SUCCESS|FAIL|WARN|ABORT|SKIP)\w*|\bERR|\bO[Kk]\b|Node (?:Status|Summary):"
 )
@@ -21,15 +21,15 @@ _MOST_CHARACTERS = 500
 
 
 class Row(NamedTuple):
-    """What is known of one node."""
+    """The data about one node."""
 
     node: str
     status: str
     fit: str
     results: Sequence[CheckResult] = ()
-    #: Why there are no results; "" where there are.
+    #: Why there are no results, or "".
     trouble: str = ""
-    #: Who was asked: the agent's address.
+    #: The agent's address.
     endpoint: str = ""
     seconds: float = 0.0
     #: The node's agent if it has no dcgmi, else None.
@@ -60,19 +60,21 @@ class Row(NamedTuple):
 def judged(
     node: str, results: Sequence[CheckResult], endpoint: str = "", seconds: float = 0.0
 ) -> Row:
-    """The row of a node whose checks have answered, by the core's verdict."""
+    """The row of a node whose checks answered, with the core's verdict."""
     decided = judge_node(results, Policy())
     trouble = "" if results else "could not tell: there is no result"
     return Row(node, decided.status, decided.fit, results, trouble, endpoint, seconds)
 
 
 def could_not_tell(node: str, why: str, endpoint: str = "", seconds: float = 0.0) -> Row:
-    """The row of a node of which nothing is known."""
+    """The row of a node without data."""
     return Row(node, UNKNOWN, COULD_NOT_TELL, (), f"could not tell: {why}", endpoint, seconds)
 
 
 def plain(text: str, most: int = _MOST_CHARACTERS) -> str:
-    """One line without control characters and without the words that scripts look for."""
+    """One line without control characters, and with the words that scripts search for in lower
+    case.
+    """
     line = " ".join(
         "".join(
             character if character.isprintable() else " " for character in text[: 4 * most]

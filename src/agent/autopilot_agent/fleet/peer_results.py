@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From what a check says of addresses to what it says of nodes and their interfaces. Pure.
+"""Turn a check's results by address into results by node and interface. Pure.
 
-Two ends cannot tell by themselves whose trouble it is. Where one peer of several does not answer it
-is that one's, or on the way to it, and no fault of this node; where most of an interface's peers,
-and at least two of them, do not answer, it is this node's.
+Two ends alone cannot tell which of them is faulty. If one of several peers does not answer, the
+fault is at that peer or on the way to it, not at this node; if most of an interface's peers, and at
+least two, do not answer, the fault is at this node.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from typing import Dict, Iterable, List, Mapping, NamedTuple, Sequence, Set
 from _health.model import FAIL, UNKNOWN, WARN, CheckResult, Finding, Measurement, Subject, concluded
 
 PING, IPERF = "ping_mesh", "iperf3_pairs"
-#: Peers without answer that make it this node's trouble.
+#: Minimum of silent peers for a fault of this node.
 _LEAST = 2
-#: In place of 0 and 1 where it is not known.
+#: Replaces 0 and 1 if unknown.
 _UNKNOWN = "unknown"
-#: What is kept of each address; the rest only by interface.
+#: Fields kept for each address; others only by interface.
 _OF_EACH = ("ping_loss", "pair_bandwidth")
 
 
 class Way(NamedTuple):
-    """To one address of a node."""
+    """One address of a node."""
 
     node: str
     interface: str
@@ -34,8 +34,8 @@ class Way(NamedTuple):
 def by_peer(
     result: CheckResult, ways: Iterable[Way], others: Sequence[Finding] = (), note: str = ""
 ) -> CheckResult:
-    """A check's result by address as one by node and interface, for the ``ways`` that count;
-    ``others`` are findings about what was not tried.
+    """Turn a check's result by address into one by node and interface, for the ``ways`` that count;
+    ``others`` are findings about peers not tried.
     """
     known = {way.address: way for way in ways}
     findings = list(others)
@@ -70,9 +70,7 @@ def by_peer(
 
 
 def lines(result: CheckResult) -> List[str]:
-    """The predecessor's ``Node NAME IP IFACE 0|1`` for each address, 1 where pings to it did not
-    get through as they must.
-    """
+    """IBM Autopilot's ``Node NAME IP IFACE 0|1`` for each address; 1 if pings fail."""
     return [
         f"Node {way.node} {way.address} {way.interface} {word}"
         for way, word in sorted(_states(result).items())
@@ -80,9 +78,7 @@ def lines(result: CheckResult) -> List[str]:
 
 
 def unreachable(result: CheckResult) -> Dict[str, float]:
-    """By node 1 where something is wrong on the way to it and 0 where not; those of whom nothing is
-    known are left out.
-    """
+    """By node: 1 if something is wrong on the way to it, else 0; nodes without data are missing."""
     found: Dict[str, float] = {}
     for way, word in _states(result).items():
         if word != _UNKNOWN:
@@ -106,8 +102,8 @@ def _states(result: CheckResult) -> Dict[Way, str]:
 
 
 def _of_way(finding: Finding, way: Way, check: str) -> Finding:
-    """About the node in place of its address. Of pings alone the core says fail, which is not this
-    node's by itself.
+    """A finding about the node instead of its address. Failed pings are no fault of this node by
+    themselves.
     """
     status = WARN if check == PING and finding.status == FAIL else finding.status
     message = f"{way.interface} ({way.address}): {finding.message}"
@@ -120,7 +116,7 @@ def _of_way(finding: Finding, way: Way, check: str) -> Finding:
 def _own_trouble(
     check: str, known: Mapping[str, Way], tried: Set[str], blamed: Mapping[str, List[Way]]
 ) -> Dict[str, Finding]:
-    """By interface what is this node's trouble."""
+    """Findings about this node's interfaces."""
     if check != PING:
         return {}
     found = {}
@@ -158,8 +154,8 @@ def _of_each(one: Measurement, known: Mapping[str, Way]) -> Measurement:
 def _by_interface(
     measured: Sequence[Measurement], known: Mapping[str, Way], excused: Set[str]
 ) -> List[Measurement]:
-    """This node's own figures, with the labels of a mesh's: the mean share of what was lost, the
-    median of the rest.
+    """This node's own figures with the labels of a mesh: mean share of losses, median of the
+    others.
     """
     groups: Dict[tuple[str, str, str, str], List[float]] = {}
     for one in measured:
@@ -185,5 +181,5 @@ def _by_interface(
 
 
 def not_tried(node: str, why: str, action: str = "watch") -> Finding:
-    """A peer of whom nothing is known."""
+    """A finding about a peer without data."""
     return Finding("not_measured", UNKNOWN, why, action, Subject("peer", name=node))

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Where the other agents are, and which nodes a request means: from EndpointSlices, nodes and pods,
-read when somebody asks and never watched.
+"""Addresses of other agents, and the nodes that a request selects: from EndpointSlices, nodes and
+pods, read on demand and never watched.
 """
 
 from __future__ import annotations
@@ -27,17 +27,17 @@ from _health.lenient import decode
 
 from .query import Query, Refused
 
-#: Seconds for which the lists of agents and of nodes with GPUs are taken as they are, and for which
-#: they count while the API server is away.
+#: Seconds for which the lists of agents and of GPU nodes are reused, and for which they remain
+#: valid while the API server is down.
 FRESH, NODES_FRESH, AWAY = 30.0, 300.0, 600.0
-#: Seconds until an API server that was away is asked again for what is known.
+#: Seconds until an API server that was down is asked again for cached lists.
 PAUSE = 10.0
-#: Seconds after which it is read again for an agent that does not answer where it should be.
+#: Seconds after which the list is read again for an agent that does not answer at its address.
 AGAIN = 5.0
-#: Objects of a page; only names and addresses of them are kept.
+#: Objects in a page; only names and addresses are kept.
 _PAGE = 100
 _DEADLINE = 20.0
-#: Nodes that should have an agent: feature discovery's label for nodes with GPUs.
+#: Label of nodes that should have an agent: GPU Feature Discovery's label for GPU nodes.
 GPU_NODES = "nvidia.com/gpu.present=true"
 
 
@@ -78,7 +78,7 @@ class Agent(NamedTuple):
 
 
 class Api(Protocol):
-    """What is needed of `kube.Kube`."""
+    """The methods of `kube.Kube` that are used here."""
 
     async def run(self, procedure: Procedure[Any], deadline: float = 60.0) -> Any: ...
 
@@ -94,15 +94,15 @@ class Peers:
         self._service = service
         self._clock = clock
         self._known: Dict[str, Agent] = {}
-        #: Names of nodes with GPUs.
+        #: Names of GPU nodes.
         self._nodes: List[str] = []
         self._read = {"agents": float("-inf"), "nodes": float("-inf")}
         self._away_until = float("-inf")
         self._lock = asyncio.Lock()
 
     async def agents(self, at_most: float = FRESH) -> Dict[str, Agent]:
-        """By node, at most so many seconds old; older where the API server is away. Raises
-        `ApiError` where that is too old.
+        """The agents by node, at most so many seconds old; older while the API server is down.
+        Raises `ApiError` if too old.
         """
         async with self._lock:
             if self._old("agents", at_most):
@@ -118,8 +118,8 @@ class Peers:
             return self._known
 
     async def wanted(self, query: Query) -> List[str]:
-        """Names of the nodes that the query means, each once. Raises `Refused` where a selector
-        finds nothing, `ApiError`.
+        """Names of the nodes that the query selects, each once. Raises `Refused` if a selector
+        matches nothing, `ApiError`.
         """
         if query.everyone:
             return sorted(set(await self._gpu_nodes()) | set(await self.agents()))
@@ -151,7 +151,7 @@ class Peers:
         return now - self._read[what] >= (AWAY if now < self._away_until else at_most)
 
     async def _ask(self, what: str, procedure: Procedure[List[Any]]) -> Optional[List[Any]]:
-        """What the API server says; None where it is away and what is known is not too old."""
+        """The API server's answer; None if it is down and the cached answer is still valid."""
         try:
             found: List[Any] = await self._api.run(procedure, _DEADLINE)
         except Unavailable:
@@ -178,15 +178,15 @@ def _agents(given: ApiObject) -> List[Agent]:
     for endpoint in endpoint_slice.get("endpoints", []):
         node, addresses = endpoint.get("nodeName"), endpoint.get("addresses")
         if node and addresses and port:
-            # Absent means that it is not known, which counts as ready (EndpointConditions in the
-            # API's reference).
+            # A missing condition is unknown, which counts as ready (EndpointConditions in the API
+            # reference).
             ready = endpoint.get("conditions", {}).get("ready", True)
             found.append(Agent(node, addresses[0], port, ready))
     return found
 
 
 def _best(agents: Iterable[Agent]) -> Dict[str, Agent]:
-    """One for each node, a ready one where there is one."""
+    """One agent for each node, preferably a ready one."""
     best: Dict[str, Agent] = {}
     for agent in agents:
         if agent.node not in best or (agent.ready and not best[agent.node].ready):
@@ -206,14 +206,14 @@ def _names(item: ApiObject) -> List[str]:
 
 
 def _nodes_of_pods(pod: ApiObject) -> List[str]:
-    """Those that ended count too: a job's nodes are asked for after it as well."""
+    """Nodes of the selected pods, including pods that ended: a job's nodes are queried after the
+    job as well.
+    """
     node = decode(PodObject, pod).get("spec", {}).get("nodeName")
     return [node] if node else []
 
 
 def ring(node: str, nodes: List[str], most: int) -> Tuple[str, ...]:
-    """The nodes that follow this one in the ring of all, so that each is followed by as many as the
-    others.
-    """
+    """The nodes after this one in the ring of all nodes, so that every node is asked equally often."""
     at = nodes.index(node)
     return tuple((nodes[at + 1 :] + nodes[:at])[:most])

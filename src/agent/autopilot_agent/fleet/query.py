@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a request asks for: checks, their options, and nodes. Pure."""
+"""The parts of a request: checks, their options, and nodes. Pure."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from urllib.parse import urlencode
 
 
 class Refused(Exception):
-    """A request that is not carried out: the HTTP status, and words that say what is accepted."""
+    """A refused request: the HTTP status, and a message with what is accepted."""
 
     def __init__(self, words: str, status: int = 400) -> None:
         super().__init__(words)
@@ -17,7 +17,7 @@ class Refused(Exception):
 
 
 class Job(NamedTuple):
-    """Pods of one namespace by their labels."""
+    """Selects pods of one namespace by labels."""
 
     namespace: str
     selector: str
@@ -27,19 +27,20 @@ class Job(NamedTuple):
 
 
 class Query(NamedTuple):
-    """A request as it was understood."""
+    """A parsed request."""
 
     #: Names of checks in the registry's order.
     checks: Tuple[str, ...] = ()
-    #: Options by check, those that were given.
+    #: The given options by check.
     options: Dict[str, Dict[str, Any]] = {}
-    #: Nodes by name; with `job` and `nodelabel` they are united, and all three empty is every node.
+    #: Nodes by name; the union with `job` and `nodelabel` counts, and if all three are empty, every
+    #: node.
     hosts: Tuple[str, ...] = ()
     job: Optional[Job] = None
     nodelabel: str = ""
-    #: Agents asked at once; 0 is the agent's own limit.
+    #: Agents asked at once; 0 for the agent's own limit.
     batch: int = 0
-    #: Whom to ping; empty for the agent's own choice.
+    #: Ping peers; empty for the agent's own choice.
     pingnodes: Tuple[str, ...] = ()
     json: bool = False
 
@@ -49,14 +50,14 @@ class Query(NamedTuple):
 
     @property
     def diagnostic(self) -> bool:
-        """Whether it takes the GPUs or loads the network: dcgm above the first level, and iperf."""
+        """True if the request takes the GPUs or loads the network: dcgm above level 1, and iperf."""
         return (
             "iperf3_pairs" in self.checks or self.options.get("dcgm_diag", {}).get("level", 1) > 1
         )
 
 
 def for_peer(query: Query, node: str) -> str:
-    """The form that asks another agent for its own node's part."""
+    """The form that requests another agent's own node."""
     asked = [("host", node), ("check", ",".join(query.checks)), ("format", "json")]
     if "dcgm_diag" in query.options:
         asked.append(("r", str(query.options["dcgm_diag"]["level"])))

@@ -1,12 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Who asks, and may they? The API server knows both: TokenReview for a bearer token,
-SubjectAccessReview for what it is used for.
+"""Authenticate and authorise callers through the API server: TokenReview for a bearer token,
+SubjectAccessReview for its use.
 
-What it said is remembered by the token's hash: yes for a minute, no for ten seconds. Where it does
-not answer, a yes counts until it is five minutes old; who has none is turned away for the time
-being, never let in. An agent shows another agent its service account's token for an audience that
-only agents accept, and may ask for that agent's own node alone.
+Answers are cached by the token's hash: yes for a minute, no for ten seconds. While the API server
+is down, a yes is valid for five minutes; other callers are refused temporarily, never admitted. An
+agent presents its service account's token, with an audience that only agents accept, to other
+agents, and may query only the called agent's own node.
 """
 
 from __future__ import annotations
@@ -39,23 +39,22 @@ from .limits import REVIEWS_A_MINUTE, REVIEWS_AT_ONCE, Bounded, Buckets
 
 log = logging.getLogger("autopilot")
 
-#: What is asked of a subject: purpose -> path and verb, as a ClusterRole's nonResourceURLs and
-#: verbs have them.
+#: Purpose -> path and verb, in terms of a ClusterRole's nonResourceURLs and verbs.
 PURPOSES: Dict[str, Tuple[str, str]] = {
     "checks": ("/autopilot/checks", "create"),
     "diagnostics": ("/autopilot/diagnostics", "create"),
     "metrics": ("/autopilot/metrics", "get"),
 }
-#: Audience of the tokens that agents show each other.
+#: Audience of agents' tokens.
 AGENTS = "autopilot-agents"
 
-#: Seconds for which a yes and a no are taken as they are, and for which a yes counts while the API
-#: server is away.
+#: Seconds for which a yes and a no are cached, and for which a yes is valid while the API server is
+#: down.
 YES, NO, AWAY = 60.0, 10.0, 300.0
-#: Answers that are remembered of each kind.
+#: Maximum cached answers of each kind.
 REMEMBERED = 1024
-#: Seconds for one review, and until an API server that was away is asked again for what is
-#: remembered; reviews at once.
+#: Deadline of a review in seconds; seconds until an API server that was down is asked again for
+#: cached answers; maximum concurrent reviews.
 _DEADLINE, _PAUSE, _AT_ONCE = 5.0, 5.0, 8
 _TOKEN = re.compile(r"[A-Za-z0-9._~+/-]{1,8000}=*")
 _REVIEW = "/apis/authentication.k8s.io/v1/tokenreviews"
@@ -63,7 +62,9 @@ _ACCESS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 
 
 class Denied(Exception):
-    """Not let in: 401 for who is not known, 403 for who may not, 503 while that cannot be told."""
+    """Refused: 401 if not authenticated, 403 if not permitted, 503 while the API server cannot
+    decide.
+    """
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(words)
@@ -71,13 +72,13 @@ class Denied(Exception):
 
 
 class Identity(NamedTuple):
-    """Who asks, in the API server's words."""
+    """The caller's identity in the API server's terms."""
 
     name: str
     peer: bool = False
     uid: str = ""
     groups: Tuple[str, ...] = ()
-    #: JSON of the other attributes, which webhooks for authorisation read.
+    #: JSON of the other attributes, for authorisation webhooks.
     extra: str = "{}"
 
 
@@ -99,12 +100,12 @@ class TokenReviewStatus(TypedDict, total=False):
 
 class AccessReviewStatus(TypedDict, total=False):
     allowed: bool
-    #: Denies whatever it is, unless it is empty or false.
+    #: Any value but empty or false denies.
     denied: Any
 
 
 class Api(Protocol):
-    """What is needed of `kube.Kube`."""
+    """The methods of `kube.Kube` that are used here."""
 
     def create(
         self, path: str, body: ApiObject, query: Any = None, deadline: float = 10.0
@@ -112,25 +113,23 @@ class Api(Protocol):
 
 
 class Remembered:
-    """Answers of the API server by key: asked once for all who wait, and kept for as long as each
-    counts.
-    """
+    """Cached answers of the API server by key; concurrent callers share one request."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._yes: Bounded[Hashable, Tuple[float, Any]] = Bounded(REMEMBERED)
-        #: Apart from the others, so that tokens made up cannot displace those that count.
+        #: Separate cache, so that invalid tokens cannot displace valid ones.
         self._no: Bounded[Hashable, float] = Bounded(REMEMBERED)
         self._asking: Dict[Hashable, "asyncio.Future[Any]"] = {}
         self._gate = asyncio.Semaphore(_AT_ONCE)
         self._away_until = 0.0
 
     def known(self, key: Hashable) -> bool:
-        """Whether `answer` would not have to ask."""
+        """True if `answer` needs no request."""
         return self._fresh(key) is not None or key in self._asking
 
     async def answer(self, key: Hashable, ask: Callable[[], Awaitable[Any]]) -> Any:
-        """What ``ask`` says, None for no. Raises `Denied` where it cannot be told."""
+        """The result of ``ask``, None for no. Raises `Denied` if it cannot be determined."""
         fresh = self._fresh(key)
         if fresh is not None:
             return fresh[0]
@@ -140,7 +139,7 @@ class Remembered:
                 lambda done: (self._asking.pop(key, None), done.cancelled() or done.exception())
             )
             self._asking[key] = task
-        # Who goes away does not take the answer from the others.
+        # A caller that disconnects does not cancel the request for others.
         return await asyncio.shield(self._asking[key])
 
     def _fresh(self, key: Hashable) -> Optional[Tuple[Any]]:
@@ -167,8 +166,7 @@ class Remembered:
             ) from None
         if value is None:
             self._no.put(key, self._clock())
-            # Not only no for ten seconds: a yes from before does not come back when the API server
-            # goes away.
+            # Remove the cached yes too, so that it does not return when the API server goes down.
             self._yes.drop(key)
         else:
             self._yes.put(key, (self._clock(), value))
@@ -196,8 +194,8 @@ class Access:
         )
 
     async def identify(self, authorization: str, peer: bool, address: str) -> Identity:
-        """Who shows this header, from this address; ``peer``: it says that it is an agent. Raises
-        `Denied`, and `TooMany` for a flood of unknown tokens.
+        """Authenticate the caller by this header and address; ``peer``: it claims to be an agent.
+        Raises `Denied`, and `TooMany` for a flood of unknown tokens.
         """
         if self._api is None:
             return Identity("anybody", peer)
@@ -222,8 +220,8 @@ class Access:
         return identity
 
     async def permit(self, identity: Identity, purpose: str) -> None:
-        """Returns where the identity may do this (a key of `PURPOSES`); raises `Denied`. An agent
-        may for its callers.
+        """Returns if the identity may do this (a key of `PURPOSES`), else raises `Denied`. An agent
+        may act for its callers.
         """
         if self._api is None or identity.peer:
             return
@@ -244,8 +242,8 @@ class Access:
         answer = await self._api.create(_REVIEW, review, deadline=_DEADLINE)
         status = decode(TokenReviewStatus, answer.get("status"))
         user = status.get("user", ReviewedUser())
-        # An authenticator that knows no audiences leaves them out, and then nobody said that the
-        # token is for this one.
+        # An authenticator without audience support omits audiences; then the token was not verified
+        # for ours.
         if (
             not status.get("authenticated")
             or not user.get("username")

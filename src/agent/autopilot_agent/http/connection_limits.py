@@ -1,10 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What stands before the HTTP library: how many connections there are, how long a request may take
-to arrive, and how long it may be.
+"""Limits in front of the HTTP library: number of connections, and time and size of a request.
 
-One request a connection: nobody asks so often that keeping one open would pay, and so a connection
-has one life with one end.
+Each connection serves one request: no caller asks so often that keeping it open would pay.
 """
 
 from __future__ import annotations
@@ -13,15 +11,14 @@ import asyncio
 from collections import Counter
 from typing import Callable, Optional, Set, cast
 
-#: Connections in all and from one address; those beyond are told so, and those beyond that are
-#: dropped.
+#: Maximum connections in total and from one address; further ones are refused with an answer, and
+#: beyond that dropped.
 CONNECTIONS, FROM_ONE_ADDRESS, TOLD = 256, 64, 768
-#: Bytes of the request line, of all headers, and of the body.
+#: Maximum bytes of the request line, of all headers, and of the body.
 LINE, HEADERS, BODY = 8192, 8192, 65536
-#: Seconds for the whole head of a request, then for its body.
+#: Seconds for the complete head of a request, then for its body.
 HEAD_SECONDS, BODY_SECONDS = 10.0, 10.0
-#: Seconds for which a refused client may go on sending, into nowhere, so that it comes to read the
-#: answer.
+#: Seconds for which a refused client's data is read and discarded, so that it receives the answer.
 LINGER = 3.0
 
 _REASONS = {
@@ -47,17 +44,17 @@ class ConnectionLimits:
         self.served: "Set[LimitedConnection]" = set()
         self.told: "Set[LimitedConnection]" = set()
         self.by_address: Counter[str] = Counter()
-        #: Answers that were given here, by HTTP code; 0: dropped without one.
+        #: Answers given here by HTTP code; 0: dropped without an answer.
         self.refused: Counter[int] = Counter()
 
     def factory(self, inner: Callable[[], asyncio.Protocol]) -> Callable[[], asyncio.Protocol]:
-        """The protocol factory for `asyncio.loop.create_server`, around that of the HTTP library."""
+        """The protocol factory for `asyncio.loop.create_server`, wrapping that of the HTTP library."""
         return lambda: LimitedConnection(self, inner)
 
 
 class LimitedConnection(asyncio.Protocol):
-    """One connection: keeps the head of the request until it is complete and within the bounds, and
-    only then brings the HTTP library in.
+    """One connection: buffers the head of the request until it is complete and within limits, then
+    hands over to the HTTP library.
     """
 
     def __init__(self, limits: ConnectionLimits, inner: Callable[[], asyncio.Protocol]) -> None:
@@ -95,11 +92,11 @@ class LimitedConnection(asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._inner is not None:
             self._rest += len(data)
-            # The HTTP library has refused such a body before; what comes on goes nowhere.
+            # The HTTP library already refused this body; further data is discarded.
             if self._rest <= BODY + HEADERS:
                 self._inner.data_received(data)
         elif self in self._limits.served:
-            # Only a new end can complete it: no byte is looked at more than twice.
+            # Only new bytes can complete the head: no byte is examined more than twice.
             before = max(0, len(self._head) - 3)
             self._head += data
             self._look(before)
@@ -123,7 +120,7 @@ class LimitedConnection(asyncio.Protocol):
             inner.connection_lost(exc)
 
     def _look(self, before: int) -> None:
-        """Whether the head is too long, or complete."""
+        """True if the head is too long, or complete."""
         head = self._head
         line = head.find(b"\n", 0, LINE + 2)
         ends = [
@@ -148,7 +145,7 @@ class LimitedConnection(asyncio.Protocol):
             self._inner.data_received(bytes(head))
 
     def _refuse(self, status: int, words: str, headers: str = "") -> None:
-        """Answer, and read on into nowhere for a while."""
+        """Answer, then read and discard for a while."""
         self._limits.refused[status] += 1
         self._leave()
         transport = self._transport
@@ -165,7 +162,7 @@ class LimitedConnection(asyncio.Protocol):
         self._timer = asyncio.get_running_loop().call_later(LINGER, transport.abort)
 
     def _leave(self) -> None:
-        """Not served any more, and nothing is kept."""
+        """Close without serving; nothing is kept."""
         self._stop_timer()
         self._head = bytearray()
         if self in self._limits.served:

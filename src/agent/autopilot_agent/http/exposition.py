@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The agent's metrics: those of the checks, made as a run's are for the Pushgateway, and its own
+"""The agent's metrics: those of checks, in the format of a run for the Pushgateway, and its own
 (`_health.knowledge.agent`).
 
-They are made anew for each scrape from what is known, so what is gone disappears.
+Generated for each scrape from current data, so outdated series disappear.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..passes.history import History, judge_history
 MARKS = ("PASS", "WARN", "TESTING", "EVICT")
 _TIMESTAMP = "autopilot_check_timestamp_seconds"
 _SUCCESS = "autopilot_last_success_timestamp_seconds"
-#: Different paths and sources that are counted; more share the last name.
+#: Maximum different paths and sources to count; further ones share one name.
 _MOST_NAMES = 64
 _OTHER = "other"
 
@@ -63,20 +63,18 @@ class Exposition(Collector):
         self._registry.register(self)
 
     def render(self, accept: str) -> Tuple[bytes, str]:
-        """The text and its content type, in the format that the caller's header ``Accept`` asks
-        for.
-        """
+        """The text and its content type, in the format of the ``Accept`` header."""
         encoder, content_type = choose_encoder(accept)
         return encoder(self._registry), content_type
 
     def asked(self, source: str) -> None:
-        """Somebody asked for checks."""
+        """Count a request for checks."""
         self._sources[
             source if source in self._sources or len(self._sources) < _MOST_NAMES else _OTHER
         ] += 1
 
     def answered(self, path: str, code: int) -> None:
-        """A request was answered."""
+        """Count an answered request."""
         known = (path, str(code)) in self._requests or len(self._requests) < _MOST_NAMES
         self._requests[(path if known else _OTHER, str(code))] += 1
 
@@ -107,7 +105,7 @@ class Exposition(Collector):
         )
 
     def _of_checks(self) -> List[Sample]:
-        """What a run over this node alone would push, each check with its own time."""
+        """The metrics that a run over this node alone would push, each check with its own time."""
         counting, verdict = self._history.counting(), judge_history(self._history)
         if verdict is None:
             return []
@@ -180,8 +178,8 @@ def _families(
     samples: Iterable[Sample],
     common: Dict[str, str],
 ) -> Iterator[Metric]:
-    """The metrics that have samples, in the order of their table; samples of no metric in it, or
-    without its labels, are left out.
+    """The metrics with samples, in the order of their table; samples of unlisted metrics or without
+    the metric's labels are left out.
     """
     by_name: Dict[str, List[Sample]] = {}
     for sample in samples:

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The HTTP API: paths, who may use them, and what they answer."""
+"""The HTTP API: its paths, their access rules and answers."""
 
 from __future__ import annotations
 
@@ -43,19 +43,19 @@ from ..settings import AgentSettings
 
 log = logging.getLogger("autopilot")
 
-#: Seconds for which a client may leave what it is sent unread.
+#: Seconds for which a client may leave sent data unread.
 _UNREAD = 30.0
-#: Seconds after which a deep diagnostic is left to itself, and a pass over the own node is answered
-#: before its result is there.
+#: Seconds after which a deep diagnostic continues without the caller, and after which a pass over
+#: the own node is answered without a result.
 _STARTED, _SOON = 10.0, 1.0
 _TEXT, _JSON = "text/plain", "application/json"
 _FORM = "application/x-www-form-urlencoded"
-#: When a request began, in monotonic seconds.
+#: Start of a request in monotonic seconds.
 _BEGAN = web.RequestKey("began", float)
 
 
 class Exposition(Protocol):
-    """What is needed of `exposition`."""
+    """The methods of `exposition` that are used here."""
 
     def render(self, accept: str) -> Tuple[bytes, str]: ...
 
@@ -65,15 +65,15 @@ class Exposition(Protocol):
 
 
 class DeepDiagnosticRunner(Protocol):
-    """What is needed of `deep.DeepDiagnostics`: the outcome has ``ran``, ``reason``, ``outcome`` and
-    ``results``.
+    """The methods of `deep.DeepDiagnostics` that are used here: the outcome has ``ran``,
+    ``reason``, ``outcome`` and ``results``.
     """
 
     def now(self, who: str) -> Awaitable[Any]: ...
 
 
 class Listening:
-    """A server that listens."""
+    """A listening server."""
 
     def __init__(
         self,
@@ -100,8 +100,8 @@ async def serve(
     port: int,
     limits: Optional[connection_limits.ConnectionLimits] = None,
 ) -> Listening:
-    """Listen, with `connection_limits` before the HTTP library. A client that goes away takes
-    what runs for it along, but not passes that others share.
+    """Listen, with `connection_limits` in front of the HTTP library. A client's disconnect cancels
+    its request, but not passes shared with others.
     """
     limits = limits or connection_limits.ConnectionLimits()
     runner = web.AppRunner(
@@ -138,7 +138,7 @@ def make_app(
     health: Callable[[], Optional[str]],
     exposition: Exposition,
 ) -> web.Application:
-    """All paths of AUTOPILOT_PORT; ``health`` says why the agent is not well, None where it is."""
+    """All paths of AUTOPILOT_PORT; ``health`` returns why the agent is unhealthy, or None."""
     access = access_of(settings, kube)
     peers = Peers(kube, settings.namespace, settings.service)
     return HttpApi(
@@ -156,7 +156,7 @@ def make_app(
 def make_metrics_app(
     settings: AgentSettings, kube: Kube, exposition: Exposition
 ) -> web.Application:
-    """/metrics alone."""
+    """Only /metrics."""
     access = access_of(settings, kube)
 
     async def metrics(request: web.Request) -> web.Response:
@@ -170,7 +170,7 @@ def make_metrics_app(
 
 
 class HttpApi:
-    """Carries requests out."""
+    """Handles requests."""
 
     def __init__(
         self,
@@ -194,7 +194,7 @@ class HttpApi:
         self._slots = Slots()
         self._callers = Buckets(A_MINUTE, AT_ONCE, "requests that start checks")
         self._agents = Buckets(PEER_A_MINUTE, PEER_AT_ONCE, "requests of agents")
-        #: Deep diagnostics that go on without the caller.
+        #: Deep diagnostics that continue without the caller.
         self._left: "Set[asyncio.Future[Any]]" = set()
 
     def app(self) -> web.Application:
@@ -210,7 +210,7 @@ class HttpApi:
             app.router.add_get(path, self._checks, allow_head=False)
             app.router.add_post(path, self._checks)
         IperfServers(self._access, self._engine).add_to(app)
-        # Who is not known is not told what there is either.
+        # Unauthenticated callers do not learn which paths exist.
         app.router.add_route("*", "/{tail:.*}", self._unknown)
         return app
 
@@ -252,7 +252,7 @@ class HttpApi:
             return await self._alone(request, identity, query)
 
     async def _permitted(self, identity: Identity, path: str, query: Query) -> None:
-        """Raises `Denied`. What starts checks and deep diagnostics takes the right to both."""
+        """Raises `Denied`. A request for both checks and deep diagnostics needs both permissions."""
         if identity.peer and (
             path != "/status"
             or query.hosts != (self._settings.node,)
@@ -272,9 +272,7 @@ class HttpApi:
     async def _alone(
         self, request: web.Request, identity: Identity, query: Query
     ) -> web.StreamResponse:
-        """One check on the own node; where nodes are given, they are the peers that it pings or
-        measures with.
-        """
+        """One check on the own node; given nodes are the peers to ping or measure with."""
         if not query.everyone:
             query = query._replace(
                 pingnodes=tuple(
@@ -295,7 +293,7 @@ class HttpApi:
         nodes = await self._peers.wanted(query)
         if nodes == [self._settings.node]:
             return await self._own(request, identity, query, legacy_text.row_text, True)
-        # What refuses the whole request does so before anything is sent.
+        # Refuse the whole request before anything is sent.
         await self._fanout.prepare(query, nodes)
         hosts = ",".join(query.hosts) or ("all" if query.everyone else str(query.job or ""))
         label = f" or with node label {query.nodelabel}" if query.nodelabel else ""
@@ -311,8 +309,8 @@ class HttpApi:
         text: Callable[[Row], str],
         summary: bool = False,
     ) -> web.StreamResponse:
-        """A pass over the own node. What is refused at once is answered with its code; a pass that
-        takes longer is a row, whatever becomes of it.
+        """A pass over the own node. Immediate refusals are answered with their code; a longer pass
+        becomes a row, whatever its result.
         """
         query = query._replace(
             pingnodes=tuple(name for name in query.pingnodes if name != self._settings.node)
@@ -323,7 +321,7 @@ class HttpApi:
                 task.result()
             if query.json or summary:
                 return await _stream(request, query, self._one(task), "", text, task)
-            # The predecessor's words for one check, without a summary.
+            # IBM Autopilot's text for one check, without a summary.
             row = await self._row(task)
             return web.Response(text=text(row) if row.results else legacy_text.row_text(row))
         finally:
@@ -345,8 +343,8 @@ class HttpApi:
         return could_not_tell(self._settings.node, plain(why), self._fanout.endpoint)
 
     async def _invasive(self, identity: Identity, query: Query) -> web.Response:
-        """Starts the deep diagnostic, or joins the one that runs; what takes longer than a few
-        seconds goes on without the caller.
+        """Start the deep diagnostic, or join a running one; after a few seconds it continues
+        without the caller.
         """
         task = asyncio.ensure_future(self._deep.now(identity.name))
         self._left.add(task)
@@ -406,7 +404,7 @@ async def _metrics(
 
 
 async def _asked(request: web.Request) -> str:
-    """The parameters: of the query string, and of a form that is posted. Raises `Refused`."""
+    """The parameters of the query string and of a posted form. Raises `Refused`."""
     body = b""
     if request.can_read_body:
         if request.content_type != _FORM:
@@ -438,8 +436,8 @@ async def _stream(
     text: Callable[[Row], str] = legacy_text.row_text,
     task: "Optional[asyncio.Future[Any]]" = None,
 ) -> web.StreamResponse:
-    """Each row as it comes, and the summary; while the one ``task`` behind them runs, JSON has a
-    blank line every few seconds.
+    """Send each row as it arrives, then the summary; JSON gets an empty line every few seconds
+    while the ``task`` runs.
     """
     summary = legacy_text.Summary()
     response = web.StreamResponse(
@@ -468,7 +466,7 @@ async def _stream(
 
 
 async def _write(response: web.StreamResponse, text: str) -> None:
-    """Who does not read what was asked for loses the connection."""
+    """Disconnect a client that does not read its answer."""
     if text:
         try:
             await asyncio.wait_for(response.write(text.encode()), _UNREAD)
@@ -477,7 +475,7 @@ async def _write(response: web.StreamResponse, text: str) -> None:
 
 
 def _answering(exposition: Exposition, paths: Sequence[str]) -> Any:
-    """Turns what was raised into an answer, counts it, and ends the connection."""
+    """Turn exceptions into answers, count them, and end the connection."""
 
     @web.middleware
     async def answering(

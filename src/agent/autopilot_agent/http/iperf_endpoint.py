@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Start an iperf3 server for another agent: on request, on a node whose GPUs are idle, and for a
-limited time.
+"""Start an iperf3 server for another agent: on request, if this node's GPUs are idle, for a limited
+time.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ..passes.engine import Engine
 from .access import Access
 
 COMMAND = (sys.executable, "-m", "autopilot_agent.fleet.iperf_server")
-#: Seconds until a server must listen.
+#: Seconds within which a server must listen.
 _STARTING = 30.0
-#: Servers at once on one node.
+#: Maximum concurrent servers of a node.
 _MOST = 4
-#: Seconds for what a server takes to end.
+#: Seconds for a server to end.
 _FAREWELL = 3.0
 
 
@@ -43,7 +43,7 @@ class IperfServers:
         self._running: Dict[int, "asyncio.Future[int]"] = {}
 
     def add_to(self, app: web.Application) -> None:
-        """Answer there, until the application ends."""
+        """Add the path; servers end with the application."""
         app.router.add_post(PATH, self.answer)
         app.on_cleanup.append(self._close)
 
@@ -54,7 +54,7 @@ class IperfServers:
             await asyncio.wait(set(self._running.values()), timeout=_FAREWELL)
 
     async def answer(self, request: web.Request) -> web.Response:
-        """A server for another agent, or 409 with the reason why there is none now."""
+        """Start a server for another agent, or answer 409 with the reason."""
         identity = await self._access.identify(
             request.headers.get("Authorization", ""),
             PEER_HEADER in request.headers,
@@ -78,13 +78,13 @@ class IperfServers:
         )
 
     async def _refusal(self) -> Optional[str]:
-        """Why this node may not be disturbed."""
+        """Why this node must not be disturbed, or None."""
         if len(self._running) >= _MOST:
             return f"{_MOST} iperf3 servers run here already"
         if self._engine.running:
             return f"checks run here: {', '.join(self._engine.running)}"
         idle = await self._engine.idle()
-        # Where there is no GPU there is nobody who could be disturbed.
+        # Without a GPU no job can be disturbed.
         free = idle.status == PASS or (idle.status == SKIP and not idle.findings)
         return (
             None if free else f"the GPUs there are in use, or that cannot be told: {idle.summary}"

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What scripts and people read: the predecessor's text, and the same as JSON. Pure.
+"""IBM Autopilot's text for scripts and people, and the same as JSON. Pure.
 
-Each check says one of SUCCESS, FAIL, WARN, ABORT (it could not tell) and SKIP, and only such lines
-have these words: what a driver or another agent says is one line each and has them in lower case. A
-node is ``OK`` when it is fit and no check warns; what could not be told is never ``OK``.
+Each check's line has one of SUCCESS, FAIL, WARN, ABORT (could not tell) and SKIP, and no other line
+contains these words: texts of drivers and other agents are one line each, with these words in lower
+case. A node is ``OK`` if it is fit and no check warns; an unknown result is never ``OK``.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from ..fleet.node_row import Row, plain
 INVASIVE = (
     "Launching invasive health checks. Results will be added to the node's labels and to /metrics\n"
 )
-#: How a node is named that gave no answer; the predecessor's word for it.
+#: IBM Autopilot's word for a node that did not answer.
 NOT_REACHED = "Connection to Server Failed"
 _ALL_SKIPPED = "Nothing Checked"
 
 _VERDICTS = {PASS: "SUCCESS", FAIL: "FAIL", WARN: "WARN", UNKNOWN: "ABORT", SKIP: "SKIP"}
-#: Status -> how a node's status says it of a check.
+#: Status -> its wording in a node's status line.
 _STATES = {FAIL: "Failed", UNKNOWN: "Unknown", WARN: "Warning"}
 _SEPARATOR = "-" * 37
-#: Most characters of the line about DCGM: five node names of any length, and the build arguments
+#: Maximum characters of the line about DCGM: five node names of any length, and the build arguments
 #: after them.
 _MOST_OF_DCGM = 2000
 _MOST_FINDINGS = 32
 
 
 def check_text(node: str, result: CheckResult) -> str:
-    """What one check says, its verdict first. Where the predecessor had a number for each GPU these
-    stand last: GB/s, or 1 for bad and 0 for not.
+    """The lines of one check, its verdict first. IBM Autopilot's numbers for each GPU come last:
+    GB/s, or 1 for bad and 0 for good.
     """
     tag = status_text_of(result.check).tag
     lines = [
@@ -62,7 +62,7 @@ def check_text(node: str, result: CheckResult) -> str:
         if len(told) > _MOST_FINDINGS
         else []
     )
-    # Whom it pinged, as the predecessor says it.
+    # The pinged nodes, in IBM Autopilot's format.
     lines += [plain(one) for one in peer_results.lines(result)]
     figures = _bandwidths(result) or _flags(result)
     return "\n".join(lines + ([f"Host  {node}", " ".join(figures)] if figures else [])) + "\n"
@@ -78,7 +78,7 @@ def alone(node: str, check: str, results: Sequence[CheckResult]) -> str:
 
 
 def states(row: Row) -> List[str]:
-    """The words of ``Node Status``."""
+    """The text of ``Node Status``."""
     if not row.results:
         return [NOT_REACHED]
     found = [
@@ -100,7 +100,7 @@ def row_text(row: Row) -> str:
         or f"ABORT: {plain(row.trouble)}\n"
     )
     state = states(row)
-    # The predecessor's first versions said Ok, its later ones OK.
+    # IBM Autopilot's first versions wrote Ok, later ones OK.
     said += f"Ok: {len(row.results)} checks\n" if state == ["OK"] else ""
     return (
         f"\nAutopilot Endpoint: {row.endpoint or 'none'}\nNode: "
@@ -109,7 +109,7 @@ def row_text(row: Row) -> str:
 
 
 class Summary:
-    """Counts and words of many nodes, a few dozen bytes for each."""
+    """Counts and texts of many nodes, a few dozen bytes for each."""
 
     def __init__(self) -> None:
         self._states: Dict[str, Tuple[str, ...]] = {}
@@ -133,7 +133,7 @@ class Summary:
         return summary_of(self._without_dcgm)
 
     def text(self, seconds: float) -> str:
-        """The predecessor's last lines. The line about agents without DCGM, if any, comes first,
+        """IBM Autopilot's last lines. The line about agents without DCGM, if any, comes first,
         outside of every node's block.
         """
         message = plain(self.without_dcgm["message"], _MOST_OF_DCGM)
@@ -148,7 +148,7 @@ class Summary:
 
 
 def status_text_of(check: str) -> StatusText:
-    """The texts in the check's record; made from the name where the record has none, and for checks
+    """The texts of the check's record; made from the name if the record has none, and for checks
     that only other agents have.
     """
     found = registry.load(check).status_text if check in registry.NAMES else None
@@ -173,8 +173,8 @@ def _bandwidths(result: CheckResult) -> List[str]:
 
 
 def _flags(result: CheckResult) -> List[str]:
-    """By GPU in their order; ``unknown`` where it could not be looked at. Any failure of a GPU is a
-    1, also of what the predecessor did not know.
+    """By GPU in their order; ``unknown`` if the GPU was not read. Any failure of a GPU is 1,
+    including failures that IBM Autopilot cannot detect.
     """
     failed = {
         str(one.subject.index)

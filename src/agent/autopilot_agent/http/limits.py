@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""How much is taken on at once and in a minute, so that a flood costs little and others are served
-meanwhile.
+"""Limits on concurrent requests and on requests per minute, so that a flood costs little and others
+are served.
 """
 
 from __future__ import annotations
@@ -11,14 +11,13 @@ from collections import OrderedDict
 from types import TracebackType
 from typing import Callable, Generic, Hashable, Iterator, Optional, Tuple, Type, TypeVar
 
-#: Requests that are carried out at once.
+#: Maximum concurrent requests.
 SLOTS = 16
-#: Requests that start checks, by one identity: in a minute, and at once. An agent asks for all its
+#: Requests that start checks, for one identity: per minute, and burst. An agent asks for all its
 #: callers.
 A_MINUTE, AT_ONCE = 30.0, 10.0
 PEER_A_MINUTE, PEER_AT_ONCE = 300.0, 32.0
-#: Tokens that are not known yet, by one address: reviews by the API server in a minute, and at
-#: once.
+#: Unknown tokens from one address: reviews by the API server per minute, and burst.
 REVIEWS_A_MINUTE, REVIEWS_AT_ONCE = 120.0, 40.0
 
 Key = TypeVar("Key", bound=Hashable)
@@ -26,7 +25,7 @@ Value = TypeVar("Value")
 
 
 class TooMany(Exception):
-    """Not now; ``retry_after`` is in whole seconds."""
+    """Too many requests; ``retry_after`` in whole seconds."""
 
     def __init__(self, words: str, retry_after: float) -> None:
         super().__init__(words)
@@ -34,7 +33,7 @@ class TooMany(Exception):
 
 
 class Bounded(Generic[Key, Value]):
-    """A dictionary that forgets what was not used for longest."""
+    """A dictionary that drops the least recently used items."""
 
     def __init__(self, most: int) -> None:
         self._most = most
@@ -62,7 +61,7 @@ class Bounded(Generic[Key, Value]):
 
 
 class Buckets:
-    """A token bucket for each of those who ask: so many at once, so many a minute."""
+    """A token bucket for each caller: a burst, and a rate per minute."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class Buckets:
         self._levels: Bounded[str, Tuple[float, float]] = Bounded(1024)
 
     def take(self, who: str) -> None:
-        """Raises `TooMany` that says after how many seconds there is one again."""
+        """Take a token; raises `TooMany` with the seconds until the next one."""
         now = self._clock()
         level, at = self._levels.get(who) or (self._at_once, now)
         level = min(self._at_once, level + (now - at) * self._rate)
@@ -92,7 +91,7 @@ class Buckets:
 
 
 class Slots:
-    """``with slots:`` holds one of few places; `TooMany` where all are held."""
+    """``with slots:`` takes one of a few slots; `TooMany` if all are taken."""
 
     def __init__(self, most: int = SLOTS) -> None:
         self.most = most

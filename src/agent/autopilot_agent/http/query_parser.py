@@ -3,8 +3,8 @@
 """Parse the path and the parameters of a request; an invalid one is refused with what is accepted.
 Pure.
 
-The parameters are the predecessor's of all its years, with its defaults. ``host``, ``job`` and
-``nodelabel`` are united.
+The parameters are those of all versions of IBM Autopilot, with its defaults. The nodes of ``host``,
+``job`` and ``nodelabel`` are merged.
 """
 
 from __future__ import annotations
@@ -17,10 +17,10 @@ from _health.node import registry
 
 from ..fleet.query import Job, Query, Refused
 
-#: Parameters of one request at most, and host names in one list.
+#: Maximum parameters of a request, and maximum host names in a list.
 MOST_PARAMETERS = 64
 MOST_HOSTS = 4096
-#: dcgm's levels; from the second on it takes the GPUs.
+#: dcgm's levels; level 2 and higher take the GPUs.
 LEVELS = (1, 2, 3, 4)
 
 _SELECT = ("host", "job", "nodelabel")
@@ -34,7 +34,7 @@ _IPERF = (
     "plane",
 )
 _FORMATS = ("text", "json")
-#: The predecessor writes these where nothing is chosen.
+#: IBM Autopilot's values for "not selected".
 _NOTHING = ("", "None")
 
 _HOST = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
@@ -46,8 +46,8 @@ _LABEL = re.compile(
 
 
 class Endpoint(NamedTuple):
-    """What a path does: the check it runs on the own node, "" where the parameters name them, and
-    the parameters it takes.
+    """A path: the check that it runs on the own node ("" if parameters name the checks), and its
+    parameters.
     """
 
     check: str = ""
@@ -71,7 +71,7 @@ _BY_ITSELF = (
     "iperf3 servers are started for each measurement and end by themselves; ask "
     "/iperf?host=... for a measurement"
 )
-#: Paths of the predecessor that are gone: HTTP status, and what to use instead.
+#: IBM Autopilot's removed paths: HTTP status, and what to use instead.
 GONE: Dict[str, Tuple[int, str]] = {
     "/iperfservers": (410, _BY_ITSELF),
     "/iperfstopservers": (410, _BY_ITSELF),
@@ -86,9 +86,9 @@ def parse(
     accept: str = "",
     names: Optional[Mapping[str, Sequence[str]]] = None,
 ) -> Query:
-    """The query behind a path and its parameters (a query string, or a form); ``periodic`` are the
-    checks that ``all`` stands for, and ``names`` those that there are, each with its short names
-    (all of the registry when not given). Raises `Refused`.
+    """Parse a path and its parameters (a query string, or a form). ``periodic`` are the checks that
+    ``all`` stands for, ``names`` the available checks with their short names (default: all of the
+    registry). Raises `Refused`.
     """
     if path in GONE:
         raise Refused(GONE[path][1], GONE[path][0])
@@ -126,7 +126,7 @@ def parse(
 
 
 def _values(path: str, given: str, accepted: Sequence[str]) -> Dict[str, str]:
-    """The parameters by name; ``host`` and ``check`` may be given several times."""
+    """The parameters by name; ``host`` and ``check`` may be repeated."""
     try:
         pairs = parse_qsl(given, keep_blank_values=True, max_num_fields=MOST_PARAMETERS)
     except ValueError:
@@ -188,7 +188,7 @@ def _checks(
 
 
 def _hosts(name: str, value: str) -> Tuple[str, ...]:
-    """Names in their order, each once; ``all`` is none."""
+    """Names in their order, each once; ``all`` means no selection."""
     words = [] if value in _NOTHING else _words(value)
     if "all" in words:
         return ()
@@ -235,8 +235,8 @@ def _whole(name: str, value: str, least: int, most: int) -> Optional[int]:
 
 
 def _iperf(values: Dict[str, str]) -> Dict[str, Any]:
-    """Options of iperf3_pairs, by its own rules. ``cleanup`` asks for what happens anyway: servers
-    end with their measurement.
+    """Options of iperf3_pairs by its own rules. ``cleanup`` has no effect: servers always end with
+    their measurement.
     """
     found: Dict[str, Any] = {}
     for name in _IPERF:

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Which checks this agent can run, by which names and options, and how long they may take."""
+"""The checks that this agent can run: their names, options and durations."""
 
 from __future__ import annotations
 

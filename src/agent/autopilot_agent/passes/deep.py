@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The deep diagnostic: DCGM at a high level, on a node whose GPUs nobody uses or is about to use.
+"""The deep diagnostic: DCGM at a high level, on a node whose GPUs are free.
 
-The order keeps jobs safe: look at the GPUs, ask which pods have them, reserve them as a pod of our
-own (the kubelet decides), mark the node TESTING, run DCGM (which looks at the GPUs again), mark by
-the outcome, give the GPUs back. What is in the way is a reason, not an error.
+The order keeps jobs safe: check the GPUs, ask which pods hold them, reserve them with a pod (the
+kubelet decides), mark the node TESTING, run DCGM (which checks the GPUs again), mark the result,
+release the GPUs. An obstacle is a reason, not an error.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ from ..settings import AgentSettings
 log = logging.getLogger("autopilot")
 
 _CHECK = "dcgm_diag"
-#: Seconds the kubelet has for starting the reservation pod; its image is there, since the agent's own pod
-#: runs it.
+#: Seconds for the kubelet to start the reservation pod; its image is present, since the agent's own
+#: pod uses it.
 ADMISSION = 60.0
-#: Seconds between two looks at whether the reservation pod is admitted, and whether it is still ours while
-#: DCGM runs.
+#: Seconds between two checks whether the reservation pod is admitted, and whether it still exists
+#: while DCGM runs.
 _LOOK, _WATCH = 1.0, 20.0
-#: Seconds of the lease beyond what DCGM may take, for passes that ran before it.
+#: Seconds of the lease beyond DCGM's deadline, for passes that run before it.
 _MARGIN = 600
-#: Seconds before a reservation pod that could not be deleted is tried again, and for which the agent's end
-#: waits for that.
+#: Seconds between two attempts to delete a reservation pod, and maximum seconds for it when the
+#: agent ends.
 _RETRY, _LAST = 15.0, 2.0
 
 PASSED, FAILED, FATAL, UNCLEAR = "pass", "failed", "fatal", "unknown"
@@ -51,8 +51,8 @@ _Answer = TypeVar("_Answer")
 
 @dataclass(frozen=True)
 class DiagnosticReport:
-    """What came of one deep diagnostic. ``reason`` says why it did not run, or what it found;
-    ``outcome`` is "" where it did not run.
+    """The result of a deep diagnostic. ``reason`` says why it did not run, or what it found;
+    ``outcome`` is "" if it did not run.
     """
 
     ran: bool
@@ -62,7 +62,7 @@ class DiagnosticReport:
 
 
 class DeepDiagnostics:
-    """Runs deep diagnostics of the own node, one at a time, on GPUs that it reserves before."""
+    """Runs deep diagnostics of the own node, one at a time, on reserved GPUs."""
 
     def __init__(
         self,
@@ -82,29 +82,29 @@ class DeepDiagnostics:
         )
         self._task: Optional["asyncio.Task[DiagnosticReport]"] = None
         self._cleaning: Optional["asyncio.Task[None]"] = None
-        #: Whether the GPUs are reserved, or about to be.
+        #: True if the GPUs are reserved, or are being reserved.
         self._taken = False
-        #: The last report, and how many there were by outcome; ``skipped`` for those that did not
-        #: run.
+        #: The last report, and the number of reports by outcome; ``skipped`` for diagnostics that
+        #: did not run.
         self.last: Optional[DiagnosticReport] = None
         self.counts: Dict[str, int] = dict.fromkeys((PASSED, FAILED, FATAL, UNCLEAR, "skipped"), 0)
 
     def start(self) -> None:
-        """Begin to delete what an earlier life of the agent left, as soon as the API server lets
-        us.
+        """Start deleting the orphans of an earlier process of the agent, as soon as the API server
+        permits.
         """
         if self._settings.pod:
             self._cleaning = asyncio.create_task(self._clean())
 
     async def close(self) -> None:
-        """End the diagnostic and give the GPUs back, within seconds."""
+        """End the diagnostic and release the GPUs, within seconds."""
         for task in (self._task, self._cleaning):
             if task and not task.done():
                 task.cancel()
                 await asyncio.wait({task})
 
     async def now(self, who: str) -> DiagnosticReport:
-        """Run one, or join the one that runs. Never raises for what is in the way."""
+        """Run a diagnostic, or join the running one. Obstacles raise nothing."""
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(who))
         return await asyncio.shield(self._task)
@@ -151,8 +151,8 @@ class DeepDiagnostics:
 
     @contextlib.asynccontextmanager
     async def reserved(self, seconds: float, names: Sequence[str]) -> AsyncIterator[None]:
-        """All GPUs of the node for a pass with these checks, which is broken off when they are
-        taken away. Raises `NotNow`, `ApiError`.
+        """Reserve all GPUs of the node for a pass with these checks, which is aborted if the
+        reservation is lost. Raises `NotNow`, `ApiError`.
         """
         if self._taken:
             raise NotNow("another diagnostic has the GPUs")
@@ -211,8 +211,8 @@ class DeepDiagnostics:
             )
 
     async def _reserve(self, seconds: int) -> None:
-        """Have a pod of ours get all GPUs of the node. The kubelet decides, so no job can get them
-        at the same moment.
+        """Create a pod that gets all GPUs of the node. The kubelet decides, so no job can get them
+        at the same time.
         """
         settings = self._settings
         gpus = gpu_reservation.offered(await self._kube.get(path_of("api/v1/nodes", settings.node)))
@@ -246,8 +246,8 @@ class DeepDiagnostics:
             )
 
     async def _watch(self, names: Sequence[str]) -> None:
-        """End DCGM when the reservation pod is taken away, for instance by a job of higher priority: what
-        comes next is not ours to disturb.
+        """End DCGM if the reservation pod is removed, for example by a job of higher priority that
+        needs the GPUs.
         """
         while True:
             await asyncio.sleep(_WATCH)
@@ -264,14 +264,14 @@ class DeepDiagnostics:
     # ---- giving back ----
 
     async def _give_back(self) -> None:
-        """Delete the reservation pod; while the API server is away, go on trying behind the scenes. Not
-        even the agent's end skips the first try.
+        """Delete the reservation pod; while the API server is down, keep retrying in the
+        background. The first attempt is made even when the agent ends.
         """
         self._cleaning = asyncio.create_task(self._clean())
         await _unless_cancelled(asyncio.wait({self._cleaning}, timeout=_LAST))
 
     async def _cleaned(self) -> None:
-        """Wait until no reservation pod of ours is left, or say that there is one."""
+        """Wait until no reservation pod is left, or report that one remains."""
         if self._cleaning and not self._cleaning.done():
             await asyncio.wait({self._cleaning}, timeout=_RETRY)
             if not self._cleaning.done():
@@ -292,7 +292,7 @@ class DeepDiagnostics:
 
 
 async def _unless_cancelled(awaited: Awaitable[_Answer]) -> _Answer:
-    """Await to the end even if cancelled meanwhile, and be cancelled then."""
+    """Await the end even if cancelled meanwhile, then raise the cancellation."""
     task = asyncio.ensure_future(awaited)
     try:
         return await asyncio.shield(task)
@@ -302,11 +302,11 @@ async def _unless_cancelled(awaited: Awaitable[_Answer]) -> _Answer:
 
 
 def outcome_of(result: CheckResult, fatal_words: Sequence[str]) -> Tuple[str, List[str]]:
-    """The outcome and the failed tests as ``test.gpu`` (the test alone where DCGM names no GPU),
-    each once.
+    """The outcome, and the failed tests as ``test.gpu`` (without GPU if DCGM names none), each
+    once.
 
-    Fatal is a failure (no warning) of a test or category of DCGM's that one of the words names, or
-    of which DCGM says such a word. What skipped or could not tell is unclear.
+    Fatal is a failure (not a warning) of a test or category that one of the words names, or whose
+    message contains such a word. Skipped and unknown results are unclear.
     """
     bad = [one for one in result.findings if one.status in (WARN, FAIL)]
     tests = list(dict.fromkeys(_test_of(one) for one in bad))
@@ -335,8 +335,8 @@ def _is_fatal(finding: Finding, words: Sequence[str]) -> bool:
     } - {""}
     said = finding.message.lower()
     for word in words:
-        # As a test's printed name (GPU Memory is the test memory), as a category, or as a word of
-        # what DCGM says (ECC).
+        # A word matches a test's printed name (GPU Memory is the test memory), a category, or a
+        # word of DCGM's message (ECC).
         if (
             run_name(word) == test
             or _plain(word) in names

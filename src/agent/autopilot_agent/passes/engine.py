@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Runs checks on this node, one pass at a time, for whoever asks: the timers, requests, other
-agents.
+"""Run checks on this node, one pass at a time, for all callers: timers, requests, other agents.
 
-A request that equals one that waits or runs joins it. Few may wait; more are refused, so that a
-flood cannot stack up checks.
+A request equal to a waiting or running one joins it. The queue is short and further requests are
+refused, so that a flood cannot pile up checks.
 """
 
 from __future__ import annotations
@@ -34,19 +33,19 @@ from ..settings import AgentSettings
 
 log = logging.getLogger("autopilot")
 
-#: Different passes that may wait beside the one that runs.
+#: Maximum different passes that wait beside the running one.
 MOST_WAITING = 4
-#: Seconds beyond its time after which a pass means that the engine itself is stuck.
+#: Seconds beyond its deadline after which a pass shows that the engine itself is stuck.
 _STUCK = 120.0
-#: Seconds assumed for a pass before the first one has been timed.
+#: Assumed seconds of a pass before the first one was timed.
 _TYPICAL = 30.0
 
-#: Who asks for the deep diagnostic.
+#: Caller of the deep diagnostic.
 DEEP = "deep diagnostic"
 
 
 class Busy(Exception):
-    """Too many passes wait already."""
+    """Too many passes are waiting."""
 
     def __init__(self, retry_after_seconds: int) -> None:
         super().__init__(
@@ -60,19 +59,19 @@ class NotNow(Exception):
 
 
 class Stopped(Exception):
-    """The agent is on its way out."""
+    """The agent is shutting down."""
 
 
 class Stamped(NamedTuple):
     result: CheckResult
-    #: Seconds since the epoch, and of the monotonic clock, which alone tells how old it is.
+    #: Seconds since the epoch, and monotonic seconds, which alone give its age.
     finished: float
     at: float
 
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass over the node said. Times are seconds since the epoch."""
+    """The results of one pass over the node. Times are seconds since the epoch."""
 
     results: List[CheckResult]
     node: Dict[str, Any]
@@ -81,7 +80,7 @@ class Pass:
     finished: float
     run_id: str
     who: Tuple[str, ...]
-    #: The options that each check had.
+    #: The options of each check.
     options: Dict[str, Options]
 
 
@@ -92,7 +91,7 @@ class _Entry:
     options: Dict[str, Options]
     future: "asyncio.Future[Pass]"
     who: List[str] = field(default_factory=list)
-    #: How many still wait for the answer.
+    #: Number of callers that still wait for the answer.
     interested: int = 0
     until: float = math.inf
 
@@ -104,9 +103,7 @@ class Engine(Catalogue):
         command: Sequence[str] = worker_client.COMMAND,
         timeout: Optional[float] = None,
     ) -> None:
-        """``command`` is the worker's; ``timeout`` are the seconds of each check in place of its
-        own deadline.
-        """
+        """``command`` is the worker's; ``timeout`` replaces each check's own deadline, in seconds."""
         super().__init__(settings, timeout)
         self._command = tuple(command)
         self._listeners: List[Callable[[Pass], None]] = []
@@ -116,16 +113,16 @@ class Engine(Catalogue):
         self._task: Optional["asyncio.Task[None]"] = None
         self._worker: Optional["asyncio.Task[MishapReading]"] = None
         self._typical = _TYPICAL
-        #: The latest result of each check, and what is known of the node
+        #: The latest result of each check, and the facts about the node
         #: (`_health.node.framework.runner.node_facts`).
         self.last: Dict[str, Stamped] = {}
         self.node: Dict[str, Any] = {}
         #: Reserves all GPUs for so many seconds and a pass with these checks; raises `NotNow`,
-        #: `ApiError`. None outside of a cluster.
+        #: `ApiError`. None outside a cluster.
         self.reserve: Optional[
             Callable[[float, Sequence[str]], contextlib.AbstractAsyncContextManager[None]]
         ] = None
-        #: Each gives further samples for the metrics, without the label ``node``.
+        #: Sources of further samples for the metrics, without the label ``node``.
         self.extra_samples: List[Callable[[], Iterable[Sample]]] = []
 
     # ---- asking ----
@@ -134,7 +131,7 @@ class Engine(Catalogue):
         self._task = asyncio.create_task(self._serve())
 
     async def close(self) -> None:
-        """End the pass that runs, with its worker and all that it started; who waits gets Stopped."""
+        """End the running pass with its worker and processes; waiting callers get Stopped."""
         task, self._task = self._task, None
         if task:
             task.cancel()
@@ -147,7 +144,7 @@ class Engine(Catalogue):
         self._running = None
 
     def subscribe(self, listener: Callable[[Pass], None]) -> None:
-        """``listener`` hears of every pass when it is done; it must not block."""
+        """Call ``listener`` after every pass; it must not block."""
         self._listeners.append(listener)
 
     async def run(
@@ -158,12 +155,12 @@ class Engine(Catalogue):
         wait: Optional[float] = None,
         own: bool = False,
     ) -> Pass:
-        """The answer of a pass with these checks (names or short names; the periodic ones when
-        there are none) and options by name.
+        """Run a pass with these checks (names or short names; default: the periodic checks) and
+        options by name.
 
-        Raises ValueError for what is not accepted, Busy when too many passes wait (never for the
-        agent's ``own``), TimeoutError when the answer is not there after ``wait`` seconds (the pass
-        goes on), Stopped.
+        Raises ValueError for invalid names or options, Busy if too many passes wait (never for the
+        agent's ``own``), TimeoutError if there is no answer after ``wait`` seconds (the pass
+        continues), Stopped.
         """
         chosen = self.chosen(names)
         given = {self.name_of(name): value for name, value in (options or {}).items()}
@@ -190,15 +187,15 @@ class Engine(Catalogue):
         if len(self._waiting) >= MOST_WAITING and not own:
             raise Busy(max(1, math.ceil(self._typical)))
         entry = _Entry(key, chosen, wanted, asyncio.get_running_loop().create_future())
-        # Nobody may be left to take an exception.
+        # No caller may be left to receive an exception.
         entry.future.add_done_callback(lambda future: future.cancelled() or future.exception())
         self._waiting.append(entry)
         self._wake.set()
         return entry
 
     def abort(self, names: Sequence[str]) -> None:
-        """End the worker of the pass that runs, if it is one with exactly these checks: what it has
-        not come to is unknown.
+        """End the worker of the running pass if it has exactly these checks; unfinished checks
+        become unknown.
         """
         if self._worker and list(names) == list(self.running):
             self._worker.cancel()
@@ -210,16 +207,16 @@ class Engine(Catalogue):
 
     @property
     def waiting(self) -> int:
-        """How many passes wait."""
+        """Number of waiting passes."""
         return len(self._waiting)
 
     @property
     def running(self) -> Tuple[str, ...]:
-        """The checks of the pass that runs; none when none does."""
+        """The checks of the running pass; empty if none runs."""
         return tuple(self._running.checks) if self._running else ()
 
     def trouble(self) -> Optional[str]:
-        """Why the agent should be restarted; None while all is well."""
+        """Why the agent should be restarted, or None."""
         if self._task is None or self._task.done():
             return "the engine is not running"
         if self._running and time.monotonic() > self._running.until + _STUCK:
@@ -227,7 +224,7 @@ class Engine(Catalogue):
         return None
 
     async def idle(self) -> CheckResult:
-        """Whether nobody uses the GPUs: a pass when so, else a skip that says who does, or unknown."""
+        """Whether the GPUs are idle: pass, skip with their users, or unknown."""
         found: List[CheckResult] = []
 
         def heard(message: worker_client.WorkerMessage) -> None:
@@ -304,10 +301,10 @@ class Engine(Catalogue):
         wanted: Dict[str, Options],
         results: Dict[str, CheckResult],
     ) -> Dict[str, Any]:
-        """`_ask_worker`, with the GPUs reserved where DCGM takes them; where that cannot be, its
-        diagnostic is put off, and the other checks run.
+        """`_ask_worker`, with reserved GPUs if DCGM takes them; without a reservation DCGM is
+        postponed and the other checks run.
 
-        Without dcgmi nothing takes the GPUs: the check reports ``dcgmi_missing``.
+        Without dcgmi no check takes the GPUs: the check reports ``dcgmi_missing``.
         """
         if (
             self.reserve is None
@@ -331,8 +328,8 @@ class Engine(Catalogue):
     async def _ask_worker(
         self, run_id: str, wanted: Dict[str, Options], results: Dict[str, CheckResult]
     ) -> Dict[str, Any]:
-        """Put the worker's results into ``results``; what it did not come to is unknown. Returns
-        what it says of the node.
+        """Put the worker's results into ``results``; unfinished checks become unknown. Returns the
+        facts about the node.
         """
         facts: Dict[str, Any] = {}
 
@@ -411,7 +408,7 @@ class Engine(Catalogue):
 
 
 def _unfinished(name: str, trouble: MishapReading, seconds: float) -> CheckResult:
-    """A check that did not come to its end could not tell, and says why."""
+    """The unknown result of a check that did not finish, with the reason."""
     why = trouble or {
         "crashed": {
             "what": "the worker",

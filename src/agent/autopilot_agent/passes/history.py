@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """The history of a node's checks: which results count, and which are fresh.
 
-The history concludes nothing. `judge_history` hands the results that count to the collection's one
-verdict, `judge_node`; the label, the metrics and the node condition read that verdict.
+The history judges nothing. `judge_history` passes the results that count to the collection's one
+verdict, `judge_node`; the label, the metrics and the node condition use that verdict.
 """
 
 from __future__ import annotations
@@ -18,23 +18,23 @@ from _health.model import FAIL, PASS, SKIP, UNKNOWN, WARN, CheckResult
 from _health.node import registry
 from _health.node.framework.check import Options
 
-#: A check of each periodic pass is fresh for so many periods.
+#: A periodic check is fresh for this number of periods.
 FRESH_PERIODS = 2.0
-#: Findings by which a check was put off because a job uses the GPUs; other skips say that there is
+#: Codes of checks that were postponed because a job uses the GPUs; other skips mean that there is
 #: nothing to check.
 PUT_OFF = ("gpu_in_use", "jobs_on_node")
-#: The finding by which a check was put off because another check of this collection was running.
-#: The status of the check is unknown then, not skip.
+#: Code of a check that was postponed because another check of this collection was running. Its
+#: status is unknown, not skip.
 LOCKED = "locked"
 _BAD = (WARN, UNKNOWN, FAIL)
 
 
 class Remembered(NamedTuple):
-    """The result of one check that later passes have not replaced."""
+    """The current result of one check."""
 
-    #: The last result that told something; a put-off result where the check never told more.
+    #: The last conclusive result; a postponed result if there never was one.
     result: CheckResult
-    #: DCGM's run level of the result, 0 for checks without levels.
+    #: DCGM's run level of the result; 0 for checks without levels.
     level: int
     #: End of the pass that gave the result, seconds since the epoch.
     finished: float
@@ -45,8 +45,9 @@ class Remembered(NamedTuple):
 
     @property
     def counts(self) -> bool:
-        """False for a check that only ever waited for another check, and for an unknown result of
-        a check that is not periodic: the caller asked for a check that is not set up here, or left.
+        """False for a check that was only ever postponed for another check, and for an unknown
+        result of a check that is not periodic: the caller requested a check that is not set up
+        here, or disconnected.
         """
         if self.result.status != UNKNOWN:
             return True
@@ -68,8 +69,8 @@ class History:
         finished: float,
         ran_at: float,
     ) -> None:
-        """Add the results of a pass that ended at ``finished`` (seconds since the epoch), which is
-        ``ran_at`` by the monotonic clock.
+        """Add the results of a pass that ended at ``finished`` (seconds since the epoch) and
+        ``ran_at`` (monotonic seconds).
         """
         for result in results:
             is_periodic = result.check in self._periodic
@@ -84,7 +85,7 @@ class History:
         return [one for one in self._remembered.values() if one.counts]
 
     def missing(self, now: float) -> Tuple[str, ...]:
-        """Return the periodic checks that did not run lately, or that were put off each time.
+        """Return the periodic checks that did not run recently, or were postponed each time.
 
         ``now`` is in monotonic seconds.
         """
@@ -110,7 +111,7 @@ def results_that_count(history: History) -> List[CheckResult]:
 
 
 def judge_history(history: History) -> Optional[NodeVerdict]:
-    """Return the verdict by the results that count; None while there are no such results."""
+    """Return the verdict on the results that count; None without such results."""
     results = results_that_count(history)
     return judge_node(results, Policy()) if results else None
 
@@ -147,8 +148,8 @@ def _merged(old: Optional[Remembered], new: Remembered) -> Remembered:
 
 
 def _gpus_vanished(before: CheckResult, after: CheckResult) -> bool:
-    """Return True if a check of the GPUs found some before and finds none now: a lost base board
-    takes all of them along.
+    """Return True if a GPU check found GPUs before and finds none now: a failed base board removes
+    all GPUs.
     """
     return (
         after.check in registry.names_of_pass()

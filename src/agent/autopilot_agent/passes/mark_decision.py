@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the node's checks say to the node's mark: the verdict, in the words of the marks' rules."""
+"""Turn the node's verdict into an event for its mark."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from .history import History, judge_history, results_that_count
 
 
 class MarkDecision(NamedTuple):
-    """``status`` is pass, warn, unknown or fail; ``reasons`` are the worst checks' summaries."""
+    """``status`` is ``pass``, ``warn``, ``unknown`` or ``fail``; ``reasons`` are the worst checks'
+    summaries.
+    """
 
     status: str
     reasons: List[str]
 
 
 def decide_mark(history: History, now: float) -> Optional[MarkDecision]:
-    """Return what to mark by the results that count, at ``now`` (monotonic seconds).
+    """Return the event for the results that count, at ``now`` (monotonic seconds).
 
-    None leaves the mark as it is: there is no result, there is nothing to check, or the node is fit
-    but not all periodic checks are fresh, which a PASS takes.
+    None leaves the mark unchanged: there is no result, there is nothing to check, or the node is
+    fit but not all periodic checks are fresh, as PASS requires.
     """
     verdict = judge_history(history)
     if verdict is None:

@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Processes that a worker started and did not live to end. They are known by a variable of their
-environment, which they all inherit.
-"""
+"""Orphaned processes of a worker that died, identified by an inherited environment variable."""
 
 from __future__ import annotations
 
@@ -17,11 +15,11 @@ _ZOMBIE = "Z"
 
 
 def marked(mark: str) -> List[int]:
-    """Numbers of the living processes of a worker, without this one and those that are killed
-    already, for which the kernel alone can do more.
+    """Process ids of a worker's living processes, without this process and without processes with a
+    pending SIGKILL.
 
-    Programs with capabilities of their own do not show their environment to others; those end by
-    the deadline the core gives each program.
+    Programs with capabilities hide their environment; those end by the core's deadline for each
+    program.
     """
     wanted = f"{MARK}={mark}".encode()
     found = []
@@ -38,7 +36,7 @@ def marked(mark: str) -> List[int]:
 
 
 def signal_all(mark: str, number: int) -> List[int]:
-    """Send a signal to all of them; returns whom."""
+    """Send a signal to all of them; returns their process ids."""
     pids = marked(mark)
     for pid in pids:
         with contextlib.suppress(ProcessLookupError, PermissionError):
@@ -47,11 +45,10 @@ def signal_all(mark: str, number: int) -> List[int]:
 
 
 class Reaper:
-    """Takes the ended children that came to this process as orphans, as the first process of a
-    container must.
+    """Reaps orphans that this process adopted, as the first process of a container must.
 
-    A child that asyncio started is taken by asyncio as soon as it ends; who is still there at the
-    next `reap` is nobody's.
+    asyncio reaps its own children as soon as they end; a child that still exists at the next `reap`
+    is an orphan.
     """
 
     def __init__(self) -> None:
@@ -82,15 +79,15 @@ def _stats() -> Dict[int, "tuple[str, int]"]:
 
 
 def _stat(pid: int) -> "tuple[str, int]":
-    """State and parent of a process; raises OSError when there is none any more."""
+    """State and parent of a process; raises OSError if it does not exist."""
     with open(f"/proc/{pid}/stat", "rb") as stat:
-        # The name stands in brackets and may have any character in it.
+        # The name is in parentheses and may contain any character.
         fields = stat.read().rpartition(b")")[2].split()
     return fields[0].decode(), int(fields[1])
 
 
 def _is_killed(pid: int) -> bool:
-    """Whether SIGKILL waits for the process to come back from the kernel."""
+    """True if SIGKILL is pending until the process returns from the kernel."""
     with open(f"/proc/{pid}/status", encoding="utf-8", errors="replace") as status:
         pending = [
             int(line.split()[1], 16) for line in status if line.startswith(("SigPnd:", "ShdPnd:"))

@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""When this node's turn is. Nodes are spread by a hash of their names, so that a fleet whose agents
-start together never checks together.
+"""The schedule of this node. Nodes are spread by a hash of their names, so that agents that start
+together never check together.
 
-Only the monotonic clock is used: a clock that jumps moves no pass.
+Only the monotonic clock is used: a clock change moves no pass.
 """
 
 from __future__ import annotations
@@ -15,29 +15,26 @@ from typing import Awaitable, Callable, Optional
 
 log = logging.getLogger("autopilot")
 
-#: The first periodic pass comes within this share of the period, and these seconds.
+#: Maximum delay of the first periodic pass, as a share of the period and in seconds.
 _FIRST_SHARE = 0.1
 _FIRST_MOST = 300.0
-#: A period is longer or shorter by this share, anew each time.
+#: Random variation of each period, as a share.
 JITTER = 0.1
-#: A turn that did not come about, for the GPUs were in use, is tried again after this share of the
-#: period.
+#: A turn that failed because the GPUs were in use is retried after this share of the period.
 AGAIN_SHARE = 0.25
 
 
 def share(node: str, salt: str) -> float:
-    """A number from 0 to 1 (exclusive) that is always the same for a node and salt, and evenly
-    spread over nodes.
-    """
+    """A number from 0 to 1 (exclusive), constant for a node and salt, and evenly spread over nodes."""
     return int.from_bytes(hashlib.sha256(f"{salt}/{node}".encode()).digest()[:8], "big") / 2.0**64
 
 
 def periodic_delay(node: str, turn: int, period: float) -> float:
-    """Seconds before the periodic pass number ``turn`` (0 is the first), counted from the pass
-    before or the start.
+    """Seconds before periodic pass number ``turn`` (0 is the first), counted from the previous pass
+    or the start.
 
-    The first comes soon, the second leads to the node's own place in the period, which the others
-    keep but for the jitter.
+    The first comes soon; the second aligns with the node's own place in the period, which the
+    others keep apart from the jitter.
     """
     if turn == 0:
         return share(node, "first") * min(_FIRST_SHARE * period, _FIRST_MOST)
@@ -47,7 +44,7 @@ def periodic_delay(node: str, turn: int, period: float) -> float:
 
 
 def deep_delay(node: str, turn: int, period: float) -> float:
-    """Seconds before the deep diagnostic number ``turn``: the first at the node's own place in the
+    """Seconds before deep diagnostic number ``turn``: the first at the node's own place in the
     period, since it takes the GPUs.
     """
     return period * share(node, "deep") if turn == 0 else _jittered(node, turn, period)
@@ -58,8 +55,8 @@ def _jittered(node: str, turn: int, period: float) -> float:
 
 
 class Timer:
-    """Calls ``action`` in its turns until it is closed; one that fails is logged and has its next
-    turn like any other.
+    """Calls ``action`` at its turns until closed; a failed call is logged and the next turn comes
+    as usual.
     """
 
     def __init__(
@@ -68,7 +65,7 @@ class Timer:
         delay: Callable[[int], float],
         action: Callable[[], Awaitable[Optional[float]]],
     ) -> None:
-        """``delay(turn)`` is in seconds; ``action`` may return the seconds after which to try again
+        """``delay(turn)`` is in seconds; ``action`` may return seconds after which to retry
         instead.
         """
         self._name = name
@@ -86,13 +83,13 @@ class Timer:
             await asyncio.wait({task})
 
     def trouble(self) -> Optional[str]:
-        """Why the agent should be restarted; None while all is well."""
+        """Why the agent should be restarted, or None."""
         return f"the timer of {self._name} has ended" if self._task and self._task.done() else None
 
     async def _serve(self) -> None:
         turn, again = 0, None
         while True:
-            # Sleeping goes by the event loop's clock, which is the monotonic one.
+            # The event loop sleeps by its own clock, the monotonic one.
             await asyncio.sleep(self._delay(turn) if again is None else again)
             turn += again is None
             try:

@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The check volume_claim as the agent runs it: the core's procedures, with a pod on the agent's own
-node.
-"""
+"""The agent's check volume_claim: the core's procedures, with a pod on the agent's own node."""
 
 from __future__ import annotations
 
@@ -22,27 +20,27 @@ from ..cluster.kube import Kube
 from ..settings import AgentSettings
 from .engine import Engine
 
-#: Seconds beyond its own time that a request under way may take.
+#: Seconds beyond the deadline for a pending request.
 _SLACK = 15.0
 
 
 def register(engine: Engine, settings: AgentSettings, kube: Kube) -> None:
-    """Let the engine run the check."""
+    """Register the check with the engine."""
     engine.register(
         CHECK.name, Claimer(kube, settings).run, lambda options: SECONDS + REMOVAL + 2 * _SLACK
     )
 
 
 class Claimer:
-    """Tries a claim of the storage class that the agent was told."""
+    """Tests a claim of the configured storage class."""
 
     def __init__(self, kube: Kube, settings: AgentSettings) -> None:
         self._kube = kube
         self._settings = settings
 
     async def run(self, options: Options, run_id: str) -> CheckResult:
-        """The result. Whatever ends it, claim and pod are asked to go first; cancelled a second
-        time, it does not wait for them to be gone.
+        """Return the result. In every case claim and pod are deleted first; a second cancellation
+        ends the wait for their removal.
         """
         own = {
             "storage_class": self._settings.storage_class or None,

@@ -1,12 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The program that runs the checks of one pass, apart from the service: a driver or tool that hangs
-or crashes can only take this one along.
+"""The program that runs the checks of one pass, separate from the service: a driver or tool that
+hangs or crashes affects only this process.
 
 Standard input: ``{"parent": process id, "checks": [[name, options], ...], "settings": {fields of
-_health.node.framework.probe.HostSettings}}``; with ``"idle": true`` in place of the checks it only looks whether
-somebody uses the GPUs. Standard output, a line each as soon as it is known: ``{"result":
-CheckResult}``, and last ``{"node": facts}``.
+_health.node.framework.probe.HostSettings}}``; with ``"idle": true`` instead of checks it only tests
+whether the GPUs are in use. Standard output, one line each as soon as known: ``{"result":
+CheckResult}``, and finally ``{"node": facts}``.
 """
 
 from __future__ import annotations
@@ -28,8 +28,7 @@ from _health.model import PASSIVE, CheckResult, concluded
 from . import orphans
 
 _PR_SET_PDEATHSIG = 1
-#: Seconds that what is still there at the end has for unwinding before it is killed; the core gives
-#: its programs two.
+#: Seconds for remaining processes to unwind before SIGKILL; the core gives its programs two.
 _GRACE = 2.5
 
 
@@ -47,8 +46,8 @@ def main() -> None:
 
 
 def run(request: Dict[str, Any]) -> None:
-    """Run the checks: the passive ones at once, since they share a driver session, and the others
-    one by one, whatever the ones before found.
+    """Run the checks: the passive ones together, since they share a driver session, the others one
+    by one, whatever earlier ones found.
     """
     settings = HostSettings(**request["settings"])
     if request.get("idle"):
@@ -90,9 +89,7 @@ def _unwind(_number: int, _frame: Any) -> None:
 
 
 def _end_what_is_left(mark: str) -> None:
-    """End what this worker started and has not ended: by SIGTERM, and after a grace period by
-    SIGKILL.
-    """
+    """End the worker's remaining processes: SIGTERM, and after a grace period SIGKILL."""
     until = time.monotonic() + _GRACE
     left = orphans.signal_all(mark, signal.SIGTERM) if mark else []
     while left and time.monotonic() < until:

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The service's side of a worker: hand it a request, hear its results, see it ended with all that
-it started.
+"""The service's side of a worker: send it a request, read its results, and end it with all its
+processes.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from _health.node.framework.driver_findings import MishapReading
 from . import orphans
 
 COMMAND = (sys.executable, "-m", "autopilot_agent.passes.worker")
-#: Seconds for starting the worker, beyond those of its checks.
+#: Seconds for starting the worker, in addition to its checks.
 START = 30.0
-#: Seconds between SIGTERM and SIGKILL: longer than the worker takes to end what it started.
+#: Seconds between SIGTERM and SIGKILL: longer than the worker needs to end its processes.
 _GRACE = 4.0
 #: Seconds to wait for the kernel to deliver SIGKILL before a process is abandoned.
 _KILL_WAIT = 1.0
-#: Bytes of one line of results, and of the worker's last words.
+#: Maximum bytes of one line of results, and of the worker's last error output.
 _MOST_LINE = 32 << 20
 _MOST_WORDS = 4000
 
 
 class WorkerMessage(TypedDict, total=False):
-    """A line of the worker: a check's result, or what it says of the node
+    """A line of the worker: a check's result, or the facts about the node
     (`_health.node.framework.runner.node_facts`).
     """
 
@@ -42,9 +42,7 @@ class WorkerMessage(TypedDict, total=False):
 
 
 class WorkerClient:
-    """One worker. `run` tells what went wrong as a measurement's readings do (``hung``,
-    ``crashed``), nothing when all went well.
-    """
+    """One worker. `run` returns errors in the form of readings (``hung``, ``crashed``), or nothing."""
 
     def __init__(self, mark: str, command: Sequence[str] = COMMAND) -> None:
         self._mark = mark
@@ -55,13 +53,13 @@ class WorkerClient:
     async def run(
         self, request: Dict[str, Any], seconds: float, heard: Callable[[WorkerMessage], None]
     ) -> MishapReading:
-        """``heard`` gets each message of the worker. After ``seconds`` it is ended; it never
-        outlives this call, unless the kernel will not let it go.
+        """``heard`` receives each message of the worker. After ``seconds`` the worker is ended; it
+        never outlives this call, unless it survives SIGKILL.
         """
         began = time.monotonic()
         try:
-            # The environment is what a driver library and programs are found by; the mark is how
-            # orphans are.
+            # The environment is needed to find driver library and programs; the variable identifies
+            # orphans.
             self._process = await asyncio.create_subprocess_exec(
                 *self._command,
                 stdin=asyncio.subprocess.PIPE,
@@ -139,14 +137,14 @@ class WorkerClient:
         }
 
     async def _end(self) -> None:
-        """End the worker and what it left: SIGTERM, a grace period, SIGKILL; who does not go then
-        is abandoned.
+        """End the worker and its orphans: SIGTERM, a grace period, SIGKILL; survivors are
+        abandoned.
         """
         process = self._process
         assert process
         if process.returncode is None and not await self._ended_by(signal.SIGTERM, _GRACE):
             await self._ended_by(signal.SIGKILL, _KILL_WAIT)
-        # Who lost its worker has got SIGTERM and is unwinding.
+        # Processes that lost their worker received SIGTERM and are unwinding.
         until = time.monotonic() + _GRACE / 2
         left = orphans.marked(self._mark)
         while left and time.monotonic() < until:

@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Whether two runs can be compared at all, by their records and before any figure. Pure.
+"""Can two runs be compared? Decided by their records before any figure. Pure.
 
-A difference between two runs is the platform's only where the jobs are the same and run on the same
-hardware. What is not known of a job is not taken for the same.
+A difference between two runs is the platform's only if both run the same job on the same hardware.
+Unknown properties of a job do not count as equal.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ IDENTICAL, SAME_HARDWARE, DIFFERENT_HARDWARE, DIFFERENT_JOB = (
 
 _NOT_OURS = "no difference is attributable to the platform"
 
-#: Share by which the memory of two equal nodes may differ: firmware and kernel keep some of it.
+#: Relative difference in memory of two equal nodes: firmware and kernel reserve some of it.
 _MEMORY_SHARE = 0.03
 
 Records = Sequence[RunRecord]
-#: Reads a value of a record; None where the record does not have it.
+#: Reads a value of a record; None if the record lacks it.
 ReadRecord = Callable[[RunRecord], Any]
 
 
 class Difference(TypedDict):
-    """What differs between two runs, and its value in either; None where it is not told."""
+    """A difference between two runs, with both values; None where unknown."""
 
     name: str
     a: Any
@@ -40,8 +40,8 @@ class Difference(TypedDict):
 
 
 class Comparability(TypedDict):
-    """Whether two runs can be compared, and what differs; ``attributable``: whether a difference in
-    speed can be the platform's.
+    """Whether two runs can be compared, and their differences. ``attributable``: whether a
+    difference in speed can be the platform's.
     """
 
     parameters: List[Difference]
@@ -104,8 +104,8 @@ def _names(differences: List[Difference]) -> str:
 
 
 def _parameters(a: Records, b: Records) -> Tuple[List[Difference], bool]:
-    """What is declared of the jobs and differs, and whether anything is known of both. Their
-    command lines stand in where nothing is declared.
+    """Differences in the declared jobs, and whether both are known. Command lines are compared if
+    nothing is declared.
     """
     first, second = _declared(a), _declared(b)
     if first and second:
@@ -126,7 +126,7 @@ def _parameters(a: Records, b: Records) -> Tuple[List[Difference], bool]:
 
 
 def _declared(records: Records) -> Dict[str, Any]:
-    """What the hosts of a run declare; what only differs between them stands as a list."""
+    """The declared values of a run's hosts; values that differ between hosts become a list."""
     names = dict.fromkeys(name for record in records for name in record.get("declared", {}))
     return {str(name): _of_all(records, partial(_declared_value, name)) for name in names}
 
@@ -144,7 +144,7 @@ def _node(key: str) -> ReadRecord:
 
 
 def _gpus(key: str, worded: Callable[[Any], str] = str) -> ReadRecord:
-    """The values of all GPUs of a node, as people count them: 8 x NVIDIA H100."""
+    """Count equal values of a node's GPUs: 8 x NVIDIA H100."""
 
     def read(record: RunRecord) -> Any:
         told = [gpu.get(key) for gpu in record.get("gpus", RecordedDriver()).get("list", [])]
@@ -202,8 +202,7 @@ def _differing(what: Dict[str, ReadRecord], a: Records, b: Records) -> List[Diff
         first, second = (
             (len(a), len(b)) if name == "nodes" else (_of_all(a, read), _of_all(b, read))
         )
-        # A limit is one that is there; other things that one side does not tell are not known to
-        # differ.
+        # An absent limit means "no limit" and is compared; other absent values are unknown.
         silent = (first is None or second is None) and "limit" not in name
         if first != second and not silent and not (name == "memory" and _about(first, second)):
             found.append(_row(name, _worded(name, first), _worded(name, second)))
@@ -229,9 +228,7 @@ def _hardware_known(records: Records) -> bool:
 
 
 def _of_all(records: Records, read: ReadRecord) -> Any:
-    """What all hosts have in common; a list of what they have where they differ, None where none
-    tells.
-    """
+    """The common value of all hosts; a list if they differ, None if no host has one."""
     values = {
         _text(value): value for value in (read(record) for record in records) if value is not None
     }
@@ -244,7 +241,7 @@ def _row(name: str, first: Optional[Any], second: Optional[Any]) -> Difference:
 
 
 def _text(value: Any) -> str:
-    """So that 128 and "128", as a variable on the command line is, are the same."""
+    """Make 128 and "128" (a command line variable) equal."""
     return json.dumps(
         str(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else value,
         sort_keys=True,

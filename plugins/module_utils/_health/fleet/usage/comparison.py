@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Two runs side by side as one document, and in words. Pure: whether they can be compared comes
-first, and every figure after it.
+"""Compare two runs: as a document, and as text. Pure. Comparability comes first, every figure after
+it.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ...times import stamp_of
 SCHEMA = "autopilot.gpu/usage-comparison"
 SCHEMA_VERSION = 1
 
-#: Stretches of time in a plot.
+#: Number of time intervals in a plot.
 _STRETCHES = 240
-#: GPUs with a line of their own in the table.
+#: Maximum GPUs with a row of their own in the table.
 _MOST_GPUS = 16
-#: Cores that all else on a node keeps busy, above which it is said: a shared node is no fair place
-#: to measure. A judgement call.
+#: CPU cores that other processes keep busy from which the node is reported as shared: a shared node
+#: distorts measurements. A judgement.
 _OTHERS = 2.0
 
 
 class _PartFigures(TypedDict):
-    """Figures of the whole run, and of it after the warm-up."""
+    """Figures of the whole run, and of its part after the warm-up."""
 
     whole: Optional[UsageFigures]
     steady: Optional[UsageFigures]
@@ -55,7 +55,7 @@ class PartDifferences(TypedDict):
 
 
 class MetricPlot(TypedDict):
-    """Bands by stretch of so many seconds; see `buckets`."""
+    """Bands for each interval of so many seconds; see `buckets`."""
 
     seconds: float
     a: List[Optional[List[float]]]
@@ -86,7 +86,7 @@ class ComparedGpu(TypedDict):
 
 
 class ComparedHost(TypedDict):
-    """A host of a run; ``shared``: processors that all else on it kept busy, where they are many."""
+    """A host of a run; ``shared``: CPU cores that other processes kept busy, if many."""
 
     host: str
     record: Mapping[str, Any]
@@ -109,7 +109,7 @@ class ComparedRun(TypedDict):
 
 
 class ComparisonDocument(TypedDict):
-    """Two runs side by side, ``runs`` by ``a`` and ``b``."""
+    """Two runs side by side; ``runs`` has the keys ``a`` and ``b``."""
 
     schema: str
     schema_version: int
@@ -126,8 +126,8 @@ def compare(
     now: float,
     rules: Optional[Mapping[str, Any]] = None,
 ) -> ComparisonDocument:
-    """The document of two runs, each its directory and the captures of its hosts; ``now`` in
-    seconds since the epoch.
+    """Build the document of two runs, each given by its directory and its hosts' captures; ``now``
+    in seconds since the epoch.
     """
     runs = {"a": a[1], "b": b[1]}
     found = comparability([one.record for one in a[1]], [one.record for one in b[1]])
@@ -161,8 +161,8 @@ def _warm_up(captures: Sequence[Capture], least: Any) -> float:
 
 
 def _series(capture: Capture, name: str) -> List[UsageSeries]:
-    """The series of a metric on one host, that of each GPU that the job had; one that was never
-    there has none.
+    """The series of a metric on one host, one for each GPU of the job; subjects without values have
+    none.
     """
     of_job = capture.used()
     return [
@@ -175,7 +175,7 @@ def _series(capture: Capture, name: str) -> List[UsageSeries]:
 def _row(
     metric: UsageMetric, runs: Mapping[str, Sequence[Capture]], steady: Mapping[str, float]
 ) -> Optional[ComparedMetric]:
-    """A metric over all subjects of each run; None where neither run has it."""
+    """A metric over all subjects of each run; None if neither run has it."""
     series = {
         name: [one for capture in captures for one in _series(capture, metric.name)]
         for name, captures in runs.items()
@@ -271,9 +271,7 @@ def _gpus(run: str, captures: Sequence[Capture], steady: float) -> List[Compared
 
 
 def lines_of(document: ComparisonDocument) -> List[str]:
-    """The document for a person at a terminal: the verdict of comparability first, then what
-    differs, then the figures.
-    """
+    """The document as text for a terminal: comparability first, then differences, then figures."""
     found, runs = document["comparability"], document["runs"]
     lines = [f"autopilot compare   {name} = {_of_run(run)}" for name, run in runs.items()]
     lines.append(f"{found['verdict'].upper()}: {found['reason']}")
@@ -468,7 +466,7 @@ def _gpu_lines(gpus: Sequence[ComparedGpu]) -> List[str]:
 
 def _table(rows: Sequence[Sequence[str]], head: Sequence[str]) -> List[str]:
     widths = [max(len(row[place]) for row in [head, *rows]) for place in range(len(head))]
-    # Words stand left and figures right.
+    # Align text left and figures right.
     left = 2 if head[0] == "run and host" else 3
     aligned = [
         [

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Figures of series of samples: weighted by time, with what is missing said, and with an interval
-for the difference of two. Pure and deterministic.
+"""Statistics of sampled series: weighted by time, with the missing share, and with an interval for
+the difference of two. Pure and deterministic.
 
-Samples of a GPU resemble those before them, so that a thousand of them are no thousand
-observations: the interval is found by drawing whole blocks of a minute anew (a bootstrap on block
-means, Efron & Tibshirani, An Introduction to the Bootstrap, chapter 8).
+Consecutive samples of a GPU are correlated, so a thousand samples are not a thousand independent
+observations: the interval comes from a bootstrap on blocks of one minute (Efron & Tibshirani, An
+Introduction to the Bootstrap, chapter 8).
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import math
 import random
 from typing import Dict, List, NamedTuple, Optional, Sequence, Tuple, TypedDict
 
-#: Percent below which a GPU idles and from which on it is busy.
+#: Percent below which a GPU is idle, and from which it is busy.
 IDLE, BUSY = 5.0, 90.0
 BLOCK_SECONDS = 60.0
 _DRAWS = 1000
-#: Blocks that either side needs for an interval: fewer say nothing of how far they scatter.
+#: Minimum blocks of each side for an interval; fewer do not show the spread.
 _FEWEST_BLOCKS = 5
-#: Episodes that are listed with their place, the longest ones.
+#: Maximum episodes listed with their position, longest first.
 _MOST_EPISODES = 200
 
-#: Seconds, after the start; a window of the rolling median, and how far from the later median it is
-#: still warming up. Judgement calls.
+#: Minimum warm-up in seconds; window of the rolling median; tolerance to the later median that ends
+#: the warm-up. Judgements.
 WARM_UP = 300.0
 _WINDOW, _SETTLED = 60.0, 10.0
 
 
 class UsageSeries(NamedTuple):
-    """One metric of one subject: times and weights in seconds, NaN for what is missing."""
+    """One metric of one subject: times and weights in seconds, NaN for missing values."""
 
     times: Sequence[float]
     weights: Sequence[float]
@@ -46,7 +46,7 @@ class UsageSeries(NamedTuple):
 
 
 class _Quantiles(TypedDict):
-    """``n`` values and what they show; ``missing`` in percent of the time."""
+    """Statistics of ``n`` values; ``missing`` in percent of the time."""
 
     n: int
     missing: float
@@ -58,14 +58,14 @@ class _Quantiles(TypedDict):
 
 
 class UsageFigures(_Quantiles, total=False):
-    """With the shares of time in which a GPU idled and was busy, in percent."""
+    """With the shares of idle and busy time of a GPU, in percent."""
 
     idle: float
     busy: float
 
 
 class MeanDifference(TypedDict):
-    """The difference of two means with its interval, None where the runs are too short."""
+    """The difference of two means with its interval; None if the runs are too short."""
 
     mean: float
     low: Optional[float]
@@ -73,7 +73,7 @@ class MeanDifference(TypedDict):
 
 
 class EpisodeFigures(TypedDict):
-    """Episodes; ``at`` has start and length of the longest, in seconds."""
+    """Episodes; ``at`` holds start and length of the longest, in seconds."""
 
     count: int
     mean_seconds: float
@@ -82,9 +82,9 @@ class EpisodeFigures(TypedDict):
 
 
 def figures(series: Sequence[UsageSeries], shares: bool = False) -> Optional[UsageFigures]:
-    """The figures of series of one metric, with ``shares`` those of idling and busy time too.
+    """Statistics of the series of one metric; with ``shares`` also idle and busy time.
 
-    Of several subjects all samples count alike. None where there is no value at all.
+    All samples of all subjects count equally. None without any value.
     """
     pairs = sorted(
         (value, weight)
@@ -120,7 +120,7 @@ def _mean(pairs: Sequence[Tuple[float, float]], total: float) -> float:
 
 
 def _quantile(pairs: Sequence[Tuple[float, float]], wanted: float) -> float:
-    """The smallest value that as much time is at or below."""
+    """The time-weighted quantile."""
     seen = 0.0
     for value, weight in pairs:
         seen += weight
@@ -130,21 +130,19 @@ def _quantile(pairs: Sequence[Tuple[float, float]], wanted: float) -> float:
 
 
 def rounded(value: float) -> float:
-    """Six digits: more are noise, and a document is read by people too."""
+    """Round to six digits: more are noise, and people read the document too."""
     return float(f"{value:.6g}")
 
 
 class Episode(NamedTuple):
-    """A time in which a GPU idled, in seconds after the start."""
+    """An idle period of a GPU, in seconds after the start."""
 
     start: float
     seconds: float
 
 
 def episodes(series: UsageSeries, below: float = IDLE) -> List[Episode]:
-    """The times in which the value stayed below; one that is missing ends them, since what it was
-    is not known.
-    """
+    """The periods below a value; a missing value ends a period, since it is unknown."""
     found: List[Episode] = []
     start = length = 0.0
     for at, weight, value in zip(series.times, series.weights, series.values):
@@ -159,7 +157,7 @@ def episodes(series: UsageSeries, below: float = IDLE) -> List[Episode]:
 
 
 def of_episodes(found: Sequence[Episode]) -> EpisodeFigures:
-    """How many, how long on average and at most, and where the longest are."""
+    """Number, mean and maximum length of the periods, and positions of the longest."""
     longest = sorted(sorted(found, key=lambda one: -one.seconds)[:_MOST_EPISODES])
     return {
         "count": len(found),
@@ -170,11 +168,11 @@ def of_episodes(found: Sequence[Episode]) -> EpisodeFigures:
 
 
 def warm_up(series: Sequence[UsageSeries], least: float = WARM_UP) -> float:
-    """Seconds until the steady state: ``least``, and on from there until the median of a minute
-    comes near that of the second half of the run.
+    """Seconds until the steady state: at least ``least``, until the median of a minute is near that
+    of the run's second half.
 
-    It takes no more than half of the run. A run that is shorter than twice ``least`` has no steady
-    state of its own: 0, all of it counts.
+    At most half of the run. A run shorter than twice ``least`` has no steady state: 0, all of it
+    counts.
     """
     span = max((one.span for one in series), default=0.0)
     if span < 2 * least:
@@ -214,10 +212,10 @@ def block_means(series: Sequence[UsageSeries], seconds: float = BLOCK_SECONDS) -
 def difference(
     a: Sequence[UsageSeries], b: Sequence[UsageSeries], seed: str
 ) -> Optional[MeanDifference]:
-    """The mean of ``b`` less that of ``a``, with the middle 95 % of what blocks drawn anew give.
+    """The mean of ``b`` minus the mean of ``a``, with the 95 % interval of a block bootstrap.
 
-    The interval is None for runs of fewer than five minutes. The same ``seed`` gives the same
-    interval. None where either has no values.
+    The interval is None for runs of less than five minutes. The same ``seed`` gives the same
+    interval. None if either has no values.
     """
     first, second = figures(a), figures(b)
     if first is None or second is None:
@@ -241,9 +239,7 @@ def _drawn(draw: random.Random, blocks: Sequence[float]) -> float:
 
 
 def buckets(series: Sequence[UsageSeries], seconds: float) -> List[Optional[List[float]]]:
-    """For a plot: by stretch of time its p5, mean and p95 over all subjects, None where there is no
-    value.
-    """
+    """For a plot: p5, mean and p95 over all subjects in each time interval, None without values."""
     length = max((one.times[-1] for one in series if len(one.times)), default=0.0)
     found: List[List[Tuple[float, float]]] = [[] for _block in range(int(length // seconds) + 1)]
     for one in series:

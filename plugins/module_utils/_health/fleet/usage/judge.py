@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the figures of one host's capture say about its job. Pure.
+"""Judge the figures of one host's capture. Pure.
 
-Rules and defaults are judgement calls on what a GPU costs by the hour, but for those that have a
-source beside them; every one is an option.
+Rules and defaults are judgements about the cost of GPU time, except those with a source; each is an
+option.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from .reading import (
 )
 
 NAME = "gpu_usage"
-#: Processes that a finding names.
+#: Maximum processes that a finding names.
 _MOST_PROCESSES = 8
 
-#: The rules of the findings as an argument spec; seconds and percent.
+#: The rules as an argument spec; seconds and percent.
 RULES: Dict[str, Dict[str, Any]] = {
     "warm_up": {"type": "float", "default": 300.0},
     "underused_percent": {"type": "float", "default": 50.0},
@@ -50,8 +50,7 @@ RULES: Dict[str, Dict[str, Any]] = {
     "stalled_episodes": {"type": "int", "default": 20},
     "memory_low_percent": {"type": "float", "default": 25.0},
     "imbalance_points": {"type": "float", "default": 20.0},
-    # One throttled period in a hundred: below that it is the noise of any process that starts
-    # threads.
+    # One throttled period in a hundred: fewer are the noise of any process that starts threads.
     "throttled_percent": {"type": "float", "default": 1.0},
     "cpu_pressure_percent": {"type": "float", "default": 20.0},
     "memory_limit_percent": {"type": "float", "default": 90.0},
@@ -59,7 +58,7 @@ RULES: Dict[str, Dict[str, Any]] = {
 
 
 class _Gpu:
-    """A GPU of a capture: where a process had it, how busy it was."""
+    """A GPU of a capture: when a process held it, and its utilisation."""
 
     def __init__(self, capture: Capture, uuid: str, steady_from: float) -> None:
         self.uuid, self.index = uuid, capture.gpus[uuid]
@@ -68,7 +67,7 @@ class _Gpu:
         self.subject = Subject("gpu", self.index, uuid, known.get("pci"))
         self.busy = _series(capture, "gpu_utilization", uuid)
         held = capture.held.get(uuid) or [NAN] * len(capture.times)
-        #: How busy it was while a process had it.
+        #: Utilisation while a process held it.
         self.used = UsageSeries(
             capture.times,
             capture.weights,
@@ -97,7 +96,7 @@ class UsageRules(TypedDict):
 
 
 def _rules_from(given: Mapping[str, Any]) -> UsageRules:
-    """The rules, by default where they are not given."""
+    """The rules, with defaults for those not given."""
     defaults = {name: rule["default"] for name, rule in RULES.items()}
     chosen = {name: value for name, value in given.items() if value is not None}
     return cast(UsageRules, {**defaults, **chosen})
@@ -179,8 +178,7 @@ def _of_gpu(gpu: _Gpu, rules: UsageRules, processes: List[GpuProcess]) -> List[F
             f"{occupied['mean']:.0f} % of the GPU's memory is in use at steady state, "
             f"less than {rules['memory_low_percent']:g} % (memory_low_percent)"
         )
-        # Little memory is trouble only where the GPU has little to do as well; a busy one may need
-        # no more.
+        # Low memory use matters only on a GPU that is idle too; a busy GPU may need no more.
         status, action = (WARN, "watch") if underused else (PASS, "none")
         found.append(
             Finding(
@@ -351,8 +349,8 @@ def _memory(capture: Capture, rules: UsageRules) -> List[Finding]:
 
 
 def _visible(capture: Capture) -> List[Finding]:
-    """More GPUs than asked for are visible: the variable that says which is read from the job, what
-    it asked for its user says (``declared.gpus``).
+    """More GPUs are visible than requested: the visible ones are read from the job's environment,
+    the requested number is declared by its user (``declared.gpus``).
     """
     requested = number_or_nan(capture.record.get("declared", {}).get("gpus"))
     variables = capture.record.get("job", RecordedJob()).get("visible", {})
@@ -377,7 +375,7 @@ def _visible(capture: Capture) -> List[Finding]:
 
 
 def visible(variables: Mapping[str, Any], on_node: int) -> Tuple[Optional[int], str]:
-    """How many GPUs a job sees by its variables, and what shows it; None where they do not tell."""
+    """The number of GPUs in a job's variables, and the variable; None if unknown."""
     value = variables.get("NVIDIA_VISIBLE_DEVICES")
     if not isinstance(value, str):
         return None, ""
@@ -391,10 +389,10 @@ def _presence(capture: Capture, expected_gpus: Optional[int]) -> List[Finding]:
     found: List[Finding] = []
     for uuid, probes in capture.probes.items():
         gpu = decode(gpu_activity.ActivityGpu, _Gpu(capture, uuid, 0.0).subject.to_dict())
-        # By the same function as the check beside a running job.
+        # With the same function as the check beside a running job.
         found += gpu_activity.judge_gpu(gpu_activity.Series(gpu, [], [], list(probes)))
     driver = mapping(capture.recorded.get("gpus"))
-    # As they are written: one that is not understood is there all the same.
+    # Undecoded: an invalid entry still is an entry.
     listed = sequence(driver.get("list")) if not driver.get("error") else []
     if expected_gpus and listed and len(listed) < expected_gpus:
         message = f"the driver lists {len(listed)} GPUs, expected {expected_gpus} (expected_gpus)"
@@ -412,7 +410,7 @@ def _presence(capture: Capture, expected_gpus: Optional[int]) -> List[Finding]:
 
 
 def _trouble(capture: Capture, gpus: List[_Gpu]) -> List[Finding]:
-    """What keeps the capture from saying anything, or all of it."""
+    """Why the capture is partly or completely unusable."""
     found = []
     busy = figures([gpu.busy for gpu in gpus]) if gpus else None
     if busy is None:

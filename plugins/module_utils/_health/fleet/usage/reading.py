@@ -1,9 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From the lines of a sampler to columns of numbers.
+"""Parse the lines of a sampler into columns of numbers.
 
-A value that was not there, or is none, is NaN: it counts as missing and never as zero. A line that
-is torn (the sampler was killed in the middle of it, the disk was full) is counted and passed over.
+Missing and invalid values are NaN: they count as missing, never as zero. Incomplete lines (the
+sampler was killed, the disk was full) are counted and skipped.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ from ...lenient import decode, mapping, number
 NAN = float("nan")
 SCHEMA, SCHEMA_VERSION = "autopilot.gpu/usage", 1
 
-#: Intervals that a sample stands for at most: whatever is between it and the one before beyond that
-#: is missing. A judgement call.
+#: Maximum intervals that a sample stands for; a longer gap before it is missing. A judgement.
 _REACH = 1.5
 
 
 class UsageMetric(NamedTuple):
-    """A column: ``scope`` is ``gpu``, ``node`` or ``job``; ``unit`` as people read it."""
+    """A column: ``scope`` is ``gpu``, ``node`` or ``job``; ``unit`` is for people."""
 
     name: str
     scope: str
@@ -33,8 +32,7 @@ class UsageMetric(NamedTuple):
 
 
 #: In the order of tables and plots. ``memory_bandwidth_busy`` is NVML's ``utilization.memory``, the
-#: share of time in which the memory was read or written; how much of it is used is
-#: ``memory_occupied``.
+#: share of time in which memory was read or written; ``memory_occupied`` is the amount in use.
 METRICS = (
     UsageMetric("gpu_utilization", "gpu", "%", "time in which a kernel ran"),
     UsageMetric("memory_occupied", "gpu", "%", "memory of the GPU in use"),
@@ -70,7 +68,7 @@ METRICS = (
     ),
 )
 
-#: Metric, source, key and factor of those that a sample has as they are.
+#: Metric, source, key and factor of values that are copied unchanged.
 _NODE = (
     ("cpu_user", "cpu", "user", 100.0),
     ("cpu_system", "cpu", "system", 100.0),
@@ -90,16 +88,16 @@ _GPU = (
     ("temperature", "temperature"),
 )
 
-#: The driver's error for a GPU; None where it answered.
+#: The driver's error for a GPU; None if it answered.
 ProbeError = Optional[Mapping[str, Any]]
 _ABSENT: ProbeError = {"kind": "absent"}
 
-#: A column: a metric and the UUID of a GPU, "" for what is the node's or the job's.
+#: A column: a metric and the UUID of a GPU, "" for the node or job.
 Key = Tuple[str, str]
 
 
 class RecordedGpu(TypedDict, total=False):
-    """A GPU of a run record. What is only compared may be of any type."""
+    """A GPU of a run record. Values that are only compared may have any type."""
 
     uuid: str
     pci: str
@@ -126,7 +124,7 @@ class RecordedNode(TypedDict, total=False):
 
 
 class RecordedJob(TypedDict, total=False):
-    """``limits`` has cpus, memory and cpuset, ``visible`` the variables that name its GPUs."""
+    """``limits`` has cpus, memory and cpuset; ``visible`` the variables that name its GPUs."""
 
     command: Any
     limits: Dict[str, Any]
@@ -138,7 +136,7 @@ class RecordedPlatform(TypedDict, total=False):
 
 
 class RunRecord(TypedDict, total=False):
-    """What a run was made on, as the capture recorded it; ``declared`` is what its user says."""
+    """The environment of a run, as the capture recorded it; ``declared`` comes from its user."""
 
     platform: RecordedPlatform
     node: RecordedNode
@@ -161,50 +159,49 @@ class Capture(NamedTuple):
 
     host: str
     record: RunRecord
-    #: The record as it was written.
+    #: The record as written.
     recorded: Mapping[str, Any]
     interval: float
     #: Seconds since the capture began, and seconds that each sample stands for.
     times: "array[float]"
     weights: "array[float]"
     columns: Dict[Key, "array[float]"]
-    #: By UUID, in the order of their indexes: index; by sample whether a process had a context on
-    #: it (of the job, where that is known; NaN: not told); and by sample in which GPUs were read
-    #: what kept it from answering: None where it did, else the driver's error, ``{"kind":
-    #: "absent"}`` where it was not listed.
+    #: By UUID in index order: the index; whether a process of the job (if known) had a context, by
+    #: sample (NaN: unknown); and the error by sample in which GPUs were read: None if the GPU
+    #: answered, else the driver's error, ``{"kind": "absent"}`` if it was not listed.
     gpus: Dict[str, int]
     held: Dict[str, "array[float]"]
     probes: Dict[str, List[ProbeError]]
-    #: By counter of the job its growth over the capture; what was not told is not there.
+    #: Growth of the job's counters over the capture; unknown counters are missing.
     job: Dict[str, float]
-    #: Why the sampler ended (``vanished`` where it does not say), why sources are missing, who was
-    #: on the GPUs, and lines that are torn.
+    #: Why the sampler ended (``vanished`` if unknown), why sources are missing, the processes on
+    #: the GPUs, and the number of incomplete lines.
     ended: str
     gaps: Dict[str, str]
     processes: List[GpuProcess]
     torn: int
 
     def used(self) -> List[str]:
-        """The UUIDs of the GPUs on which the job had a process; of all of them where that was not
-        told of any.
+        """The UUIDs of the GPUs on which the job had a process; all GPUs if that is unknown for
+        all.
         """
         had = [uuid for uuid in self.gpus if 1.0 in self.held.get(uuid, ())]
         return had or list(self.gpus)
 
     @property
     def span(self) -> float:
-        """Seconds from the beginning to the last sample."""
+        """Seconds from the start to the last sample."""
         return self.times[-1] if len(self.times) else 0.0
 
 
 def number_or_nan(value: Any) -> float:
-    """The number, NaN for anything else and for what no reading can be."""
+    """A plausible number, else NaN."""
     found = number(value)
     return NAN if found is None else found
 
 
 def read(lines: Iterable[str], record: Any, host: str) -> Capture:
-    """Raises ValueError where these are not the lines of a sampler of this version."""
+    """Raises ValueError if the lines are not from a sampler of this version."""
     builder = _Builder()
     for line in lines:
         try:
@@ -235,7 +232,7 @@ class _Builder:
         self._held: Dict[str, "array[float]"] = {}
         self._probes: Dict[str, List[ProbeError]] = {}
         self._probed = 0
-        #: By counter of the job when it was last told, and its value.
+        #: Time and value of each job counter's last reading.
         self._job_before: Dict[str, Tuple[float, float]] = {}
         self._job: Dict[str, float] = {}
 
@@ -340,7 +337,7 @@ class _Builder:
                 continue
             at, before = self._job_before.get(name, (NAN, NAN))
             self._job_before[name] = (now, value)
-            # A counter that is less than before is that of another group.
+            # A counter that decreased belongs to another control group.
             if value >= before:
                 self._job[name] = self._job.get(name, 0.0) + value - before
                 cores = (value - before) / (now - at) / 1e6 if name == "cpu_usec" else cores
@@ -365,7 +362,8 @@ class _Builder:
         for gpu in listed:
             uuid, index = mapping(gpu).get("uuid"), mapping(gpu).get("index")
             if not isinstance(uuid, str):
-                # A GPU that is lost does not tell who it is; its place among the others does.
+                # A lost GPU does not report its identity; its position among the others identifies
+                # it.
                 uuid = next((known for known, place in self._index.items() if place == index), None)
             if uuid is None or not isinstance(index, int):
                 continue

@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Runs on disk: a directory with two files for each host, its samples and its run record, as a
-capture was collected.
-"""
+"""Runs on disk: a directory with two files for each host, samples and run record."""
 
 from __future__ import annotations
 
@@ -15,12 +13,12 @@ from typing import Any, List
 from .reading import Capture, read
 
 SAMPLES, RECORD = ".jsonl.gz", ".record.json"
-#: Characters of a line that are read at most: a sample of sixteen GPUs has less than a tenth of it.
+#: Maximum characters of a line: a sample of sixteen GPUs has less than a tenth.
 _LONGEST_LINE = 1 << 20
 
 
 def load(directory: str) -> List[Capture]:
-    """The captures in a directory by host; raises ValueError that says what is wrong with it."""
+    """The captures in a directory by host; raises ValueError with the reason if it is invalid."""
     try:
         names = sorted(os.listdir(directory))
     except OSError as error:
@@ -38,7 +36,7 @@ def load(directory: str) -> List[Capture]:
 
 
 def load_host(directory: str, host: str) -> Capture:
-    """The capture of one host; raises ValueError that says what is wrong with its files."""
+    """The capture of one host; raises ValueError with the reason if its files are invalid."""
     record, samples = (
         os.path.join(directory, host + RECORD),
         os.path.join(directory, host + SAMPLES),
