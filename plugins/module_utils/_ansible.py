@@ -26,7 +26,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._option_values impor
     refuse_negative,
     validated,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES, overall
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    PASS,
+    SKIP,
+    STATUSES,
+    CheckResult,
+    overall,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.runner import (
     Outcome,
     node_facts,
@@ -116,6 +122,8 @@ def result_of(
 ) -> dict[str, t.Any]:
     """What every check module returns."""
     result: dict[str, t.Any] = {
+        # Ansible sorts the keys that it prints; this one comes first.
+        "brief": brief_of([outcome.result for outcome in outcomes]),
         "changed": False,
         "status": overall([outcome.result for outcome in outcomes]),
         "health": [outcome.result.to_dict() for outcome in outcomes],
@@ -127,6 +135,18 @@ def result_of(
             for outcome in outcomes
         }
     return result
+
+
+def brief_of(results: list[CheckResult]) -> str:
+    """The results in one line: the status and summary of one check, or of several checks those
+    that neither passed nor were skipped, the worst first.
+    """
+    if len(results) == 1:
+        return f"{results[0].status}: {results[0].summary}"
+    bad = [one for one in results if one.status not in (PASS, SKIP)]
+    bad.sort(key=lambda one: -STATUSES.index(one.status))
+    counts = [f"{sum(one.status == status for one in results)} {status}" for status in (PASS, SKIP)]
+    return "; ".join([*(f"{one.status}: {one.check}: {one.summary}" for one in bad), *counts])
 
 
 def options_of(check: Check, given: t.Any, where: str = "options") -> dict[str, t.Any]:

@@ -58,6 +58,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+brief:
+  description: The check's status and summary in one line.
+  type: str
+  returned: always
 status:
   description: The worst status of the check, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
   type: str

@@ -91,6 +91,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+brief:
+  description: One line with the checks that neither passed nor were skipped, the worst first.
+  type: str
+  returned: always
 status:
   description: The worst status of the checks, one of V(pass), V(skip), V(warn), V(unknown), V(fail).
   type: str
@@ -102,8 +106,7 @@ health:
   elements: dict
   returned: always
 node:
-  description: The GPUs of the node (index, uuid, pci, name), the driver's version, the CPU's model
-    and the boot id.
+  description: GPUs (index, uuid, pci, name), driver version, CPU model and boot id of the node.
   type: dict
   returned: always
 readings:

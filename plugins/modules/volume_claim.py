@@ -93,6 +93,10 @@ EXAMPLES = r"""
 """
 
 RETURN = r"""
+brief:
+  description: The check's status and summary in one line.
+  type: str
+  returned: always
 status:
   description: The status of the check, one of V(pass), V(skip) (check mode), V(warn), V(unknown),
     V(fail).
@@ -117,7 +121,11 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import COMMON_OPTIONS, leave
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
+    COMMON_OPTIONS,
+    brief_of,
+    leave,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import fail_on_negative
 from ansible_collections.autopilot.gpu.plugins.module_utils._claim import tried
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import claim_procedures
@@ -158,6 +166,7 @@ def main() -> None:
         conclude(CHECK, options, readings), duration_seconds=round(time.monotonic() - began, 3)
     )
     result: dict[str, t.Any] = {
+        "brief": brief_of([found]),
         "changed": False,
         "status": found.status,
         "health": [found.to_dict()],

@@ -5,7 +5,13 @@
 
 from __future__ import annotations
 
+import json
+import sys
+from pathlib import Path
+
 import pytest
+
+from controller import linked, write_inventory
 
 ROWS, BANKS, MIG, PENDING = (
     "nvmlDeviceGetRemappedRows",
@@ -279,3 +285,30 @@ def test_what_the_driver_tells_and_the_binding_cannot_ask_is_no_pass(
     result = measure(node({"gpus": 2, "driver": {"version": driver}}), "remapped_rows").result
     assert (result.status, {finding.code for finding in result.findings}) == (status, codes)
     assert all("--upgrade nvidia-ml-py" in finding.message for finding in result.findings)
+
+
+def test_an_ad_hoc_command_prints_the_summary_first(node, tmp_path):
+    controller = linked(tmp_path / "controller", Path(sys.executable).parent)
+    inventory = write_inventory(tmp_path / "hosts.json", {"gpu07": node("remap_failure")})
+
+    def printed(module, **options):
+        options["host_root"] = node("remap_failure").root
+        done = controller.run(
+            "ansible",
+            "-i",
+            inventory,
+            "gpu07",
+            "-m",
+            module,
+            "-a",
+            json.dumps(options),
+            cwd=tmp_path,
+        )
+        return done.stdout.splitlines()[:2]
+
+    head, brief = printed("autopilot.gpu.remapped_rows")
+    assert head == "gpu07 | SUCCESS => {"
+    assert brief.startswith('    "brief": "fail: GPU 3 (5D:00.0): '), brief
+    head, brief = printed("autopilot.gpu.node_checks", checks=["remapped_rows", "gpu_count"])
+    assert brief.startswith('    "brief": "fail: remapped_rows: GPU 3 (5D:00.0): '), brief
+    assert brief.endswith('; 1 pass; 0 skip",'), brief

@@ -106,13 +106,13 @@ def test_a_dead_node_and_a_slow_one_are_told_once_each_and_so_is_their_end(stack
     four.dead("gpu04")
     assert preflight(stack, four, tmp_path / "bad").returncode == 2
     assert eventually(lambda: stack.of_node("gpu04", "firing"), 40) == {"AutopilotNodeUnreachable"}
-    assert eventually(lambda: stack.of_node("gpu02", "firing"), 40) == {"AutopilotNodeDegraded"}
+    assert eventually(lambda: stack.of_node("gpu02", "firing"), 40) == {"AutopilotNodeFailed"}
     four.heal()
     assert preflight(stack, four, tmp_path / "good").returncode == 0
     assert eventually(lambda: stack.of_node("gpu04", "resolved"), 40) == {
         "AutopilotNodeUnreachable"
     }
-    assert eventually(lambda: stack.of_node("gpu02", "resolved"), 40) == {"AutopilotNodeDegraded"}
+    assert eventually(lambda: stack.of_node("gpu02", "resolved"), 40) == {"AutopilotNodeFailed"}
     firing = [labels["node"] for status, labels in stack.received if status == "firing"]
     assert sorted(set(firing)) == ["gpu02", "gpu04"]
     # What pairs measured is there too.
