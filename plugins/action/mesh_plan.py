@@ -21,7 +21,6 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, plan
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.documents import (
     HostFacts,
-    PlanDescription,
     read_facts,
     read_plan,
 )
@@ -94,7 +93,7 @@ class ActionModule(_once.Once):
             found = self._look_ahead(settings, variables)
         else:
             found = self._plan(options, settings, variables)
-        # As text, since Ansible goes through all that is registered item by item.
+        # As text: Ansible walks through registered values item by item.
         return {**found, "frozen": json.dumps(frozen)}
 
     def _look_ahead(
@@ -148,16 +147,16 @@ class ActionModule(_once.Once):
         part = len({host for _plane, *ends in wanted for host in ends}) / max(1, len(facts))
         lead = max(_LEAST_LEAD, part * lead_of(facts, time.time(), _forks()))
         made = plan.follow_up(first, wanted, time.time(), lead) if wanted else None
-        return self._returned(made, lead, "mesh, once more") if made else dict(_NO_PASS)
+        return self._returned(made, lead, "mesh retest") if made else dict(_NO_PASS)
 
     def _returned(self, made: plan.Plan, lead: float, title: str = "mesh") -> dict[str, t.Any]:
-        # To plan for thousands takes seconds, too.
+        # Planning for thousands of hosts takes seconds, too.
         made["start"] = time.time() + lead
-        # As text, since Ansible goes through all that is registered item by item.
+        # As text: Ansible walks through registered values item by item.
         shares = {host: json.dumps(share) for host, share in plan.shares(made).items()}
         description = plan.describe(made)
         if shares:
-            Display().display(f"{title}: {in_words(description, lead)}")
+            Display().display(f"{title}: {plan.plan_text(description)}, starts in {lead:.0f} s")
         return {
             "plan": made,
             "shares": shares,
@@ -313,17 +312,3 @@ def lead_of(facts: dict[str, HostFacts | None], now: float, forks: int) -> float
         for own in told
     )
     return max(_LEAST_LEAD, whole * (1 - watched / spent), _DISPATCH * len(told))
-
-
-def in_words(description: PlanDescription, starts_in: float) -> str:
-    """What is about to happen, in a line."""
-    traffic = description["bytes"]
-    words = [
-        f"{description['hosts']} hosts on {', '.join(description['planes'])}",
-        f"{description['rounds']} rounds of {description['pairs']} pairs in all",
-        f"{description['pings']} pings",
-        "traffic not known" if traffic is None else f"at most {traffic / 1e9:.1f} GB",
-        f"begins in {starts_in:.0f} s and takes {description['seconds']:.0f} s",
-        f"seed {description['seed']}",
-    ]
-    return ", ".join(words)

@@ -279,11 +279,12 @@ def test_a_plan_in_a_line():
         "left_out": 0,
     }
     line = (
-        "16 hosts on eth1, eth2, 10 rounds of 80 pairs in all, 11040 pings, at most 600.0 "
-        "GB, begins in 9 s and takes 79 s, seed 7"
+        "16 hosts on eth1, eth2: 11040 pings, 80 iperf3 pairs in 10 rounds, at most 600.0 "
+        "GB, 79 s, seed 7"
     )
-    assert mesh_plan.in_words(described, 9.2) == line
-    assert "traffic not known" in mesh_plan.in_words(dict(described, bytes=None), 9.2)
+    assert plan.plan_text(described) == line
+    assert "unknown traffic" in plan.plan_text(dict(described, bytes=None))
+    assert "iperf3" not in plan.plan_text(dict(described, rounds=0, pairs=0))
 
 
 class HostVars:

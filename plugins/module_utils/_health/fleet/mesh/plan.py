@@ -148,6 +148,28 @@ def describe(plan: Plan) -> PlanDescription:
     }
 
 
+def plan_text(description: PlanDescription) -> str:
+    """The cost of a plan as one line, for example ``16 hosts on eth1: 552 pings, 120 iperf3 pairs in
+    15 rounds, at most 900.0 GB, 80 s, seed 7``.
+    """
+    traffic = description["bytes"]
+    costs = [
+        f"{description['pings']} pings" if description["pings"] else "",
+        f"{description['pairs']} iperf3 pairs in {description['rounds']} rounds"
+        if description["rounds"]
+        else "",
+        "unknown traffic (a link speed is unknown)"
+        if traffic is None
+        else f"at most {traffic / 1e9:.1f} GB",
+        f"{description['seconds']:.0f} s",
+        f"seed {description['seed']}",
+    ]
+    return (
+        f"{description['hosts']} hosts on {', '.join(description['planes'])}: "
+        f"{', '.join(filter(None, costs))}"
+    )
+
+
 def follow_up(
     plan: Plan, wanted: Iterable[Tuple[str, str, str]], now: float, lead: float, count: int = 100
 ) -> Optional[Plan]:

@@ -17,6 +17,7 @@ from .console_rows import (
 from .document import plan_of
 from ..judging.report import COULD_NOT_TELL, FIT, SKIPPED, UNFIT, RunReport
 from ..mesh.documents import MeshReport
+from ..mesh.plan import plan_text
 from ...model import FAIL, PASS, SKIP, STATUSES
 from ...node_names import fold, fold_within
 from ...text import WIDTH, Line, plain, wrapped
@@ -179,14 +180,4 @@ def _mesh_lines(mesh: Optional[MeshReport], width: int) -> List[str]:
     plan = mesh.description if mesh else None
     if not plan or not (plan["rounds"] or plan["pings"]):
         return []
-    traffic = (
-        f"at most {plan['bytes'] / 1e9:.1f} GB of traffic"
-        if plan["bytes"] is not None
-        else "traffic at line rate (unknown link speed)"
-    )
-    text = (
-        f"{plan['hosts']} hosts on {', '.join(plan['planes'])}: {plan['pings']} pings, "
-        f"{plan['pairs']} iperf3 pairs in {plan['rounds']} rounds, {traffic}, "
-        f"{plan['seconds']:.0f} s after the start, seed {plan['seed']}"
-    )
-    return wrapped("    mesh: ", plain(text), 10, width)
+    return wrapped("    mesh: ", plain(plan_text(plan)), 10, width)
