@@ -92,6 +92,10 @@ def test_ctrl_c_ends_the_measurement_on_the_nodes(two, tmp_path):
         and "User interrupted execution" in printed
     )
     assert "TASK [autopilot.gpu.mesh : Collect]" in printed and "Judge all nodes" not in printed
+    assert "preflight INCOMPLETE: the play ended in task " in printed
+    [path] = tmp_path.glob("*/run.json")
+    document = json.loads(path.read_text(encoding="utf-8"))
+    assert document["verdict"]["incomplete"] and document["mesh"]
     eventually(lambda: left_on(two) == [], 10)
 
 

@@ -444,7 +444,7 @@ def test_a_host_that_is_configured_wrongly_is_a_row_too(controller, hosts, tmp_p
     said = {
         name: findings[0]["message"] for name, findings in run.nodes("findings").items() if findings
     }
-    assert "left no result" in said["odd"] and "'nosuchcheck' is not a check" in said["refused"]
+    assert "left no result" in said["odd"] and "unsupported check 'nosuchcheck'" in said["refused"]
 
 
 def test_the_nvml_binding_gets_a_virtualenv_of_its_own(controller, hosts, tmp_path):
