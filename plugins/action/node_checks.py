@@ -8,17 +8,20 @@ import os
 import time
 import typing as t
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import VIRTUALENV_OPTIONS
+from ansible.module_utils.parsing.convert_bool import boolean
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import ACTION_OPTIONS
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node, raw_data
 
 
 class ActionModule(on_node.OnNode):
     """Run the module that the task names on the node.
 
     `meta/runtime.yml` routes every module here that has no action of its own. ``node_checks``
-    itself also gets the controller's copy of a snapshot (``snapshot: compare``), and a virtualenv
-    with the NVML binding (``virtualenv``).
+    itself also gets the controller's copy of a snapshot (``snapshot: compare``), a virtualenv with
+    the NVML binding (``virtualenv``), and has its raw readings kept apart for the verdict
+    (``readings_for_verdict``).
     """
 
     TRANSFERS_FILES = False
@@ -46,6 +49,11 @@ class ActionModule(on_node.OnNode):
                 return dict(result, **answer)
             installed = bool(answer.get("changed"))
             variables["ansible_python_interpreter"] = f"{arguments['virtualenv']}/bin/python"
+        readings_apart = _is_true(arguments, "readings_for_verdict") and not _is_true(
+            arguments, "readings"
+        )
+        if readings_apart:
+            arguments["readings"] = True
         started = time.time()
         result.update(self._execute_module(module_args=arguments, task_vars=variables))
         # By the controller's clock, for the verdict: no node's clock is trusted with it.
@@ -55,6 +63,8 @@ class ActionModule(on_node.OnNode):
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
             invocation["module_args"].pop("baseline", None)
+        if readings_apart:
+            raw_data.set_apart(result, "readings", str(variables.get("inventory_hostname")))
         return result
 
     def _install(
@@ -64,13 +74,17 @@ class ActionModule(on_node.OnNode):
         pip's result.
         """
         wanted = {
-            "name": arguments.get("nvml_package") or VIRTUALENV_OPTIONS["nvml_package"]["default"],
+            "name": arguments.get("nvml_package") or ACTION_OPTIONS["nvml_package"]["default"],
             "virtualenv": arguments["virtualenv"],
             "virtualenv_command": "python3 -m venv",
         }
         return self._execute_module(
             module_name="ansible.builtin.pip", module_args=wanted, task_vars=variables
         )
+
+
+def _is_true(arguments: dict[str, t.Any], name: str) -> bool:
+    return bool(boolean(arguments.get(name), strict=False))
 
 
 def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:

@@ -45,11 +45,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import 
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts,
     interrupt,
+    raw_data,
     summary,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import unfinished
 
 VERDICT = "autopilot.gpu.verdict"
+CHECKS = "autopilot.gpu.node_checks"
 #: While these run, nodes measure by themselves.
 MESH = ("autopilot.gpu.mesh_run", "autopilot.gpu.mesh_wait")
 #: Strategies that run a task for each host by itself, so that no task has all hosts.
@@ -84,8 +86,11 @@ class CallbackModule(CallbackBase):
         self._nobody = False
         #: Whether this is the play after a verdict that failed, which fails the hosts.
         self._fails_hosts = False
+        #: Whether the raw data of the last pass of checks is judged.
+        self._judged = False
 
     def v2_playbook_on_start(self, playbook: t.Any) -> None:
+        raw_data.open_file()
         if summary.listen():
             # Ctrl-C and errors end Ansible without another word to its callbacks.
             atexit.register(self._ended_early, os.getpid())
@@ -115,6 +120,9 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_task_start(self, task: t.Any, is_conditional: bool) -> None:
         self._task = str(task.name or task.action)
+        if self._judged and _is(task, CHECKS):
+            raw_data.forget()
+        self._judged = _is(task, VERDICT) or (self._judged and not _is(task, CHECKS))
         if _is(task, *MESH):
             interrupt.handle()
         else:

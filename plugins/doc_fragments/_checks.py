@@ -48,8 +48,8 @@ requirements:
     not C(pynvml), which is a different one)
 """
 
-    # The Python that runs the checks.
-    VIRTUALENV = r"""
+    # What the action of node_checks acts on.
+    ACTION = r"""
 options:
   virtualenv:
     description:
@@ -61,4 +61,12 @@ options:
     description: What to install into O(virtualenv), as M(ansible.builtin.pip) takes it.
     type: str
     default: nvidia-ml-py
+  readings_for_verdict:
+    description:
+      - Whether to hand the raw readings to M(autopilot.gpu.verdict) of the same run, and to leave
+        them out of the result, most of which they would be. The run document has them.
+      - Where the callback P(autopilot.gpu.summary#callback) is not enabled, which keeps them until
+        the verdict, the result has them.
+    type: bool
+    default: false
 """

@@ -14,6 +14,10 @@ import typing as t
 
 from ansible.module_utils.basic import AnsibleModule
 
+# First, so that the others are compiled once.
+from ansible_collections.autopilot.gpu.plugins.module_utils import (
+    _zip_imports,  # noqa: F401  pylint: disable=unused-import
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (
     Check,
@@ -58,10 +62,11 @@ COMMON_OPTIONS: dict[str, dict[str, t.Any]] = {
 }
 
 #: Options of node_checks that its action acts on; documented in the fragment
-#: ``_checks.virtualenv``.
-VIRTUALENV_OPTIONS: dict[str, dict[str, t.Any]] = {
+#: ``_checks.action``.
+ACTION_OPTIONS: dict[str, dict[str, t.Any]] = {
     "virtualenv": {"type": "path"},
     "nvml_package": {"type": "str", "default": "nvidia-ml-py"},
+    "readings_for_verdict": {"type": "bool", "default": False},
 }
 
 

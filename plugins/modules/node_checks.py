@@ -20,7 +20,7 @@ author:
 extends_documentation_fragment:
   - autopilot.gpu._attributes
   - autopilot.gpu._checks
-  - autopilot.gpu._checks.virtualenv
+  - autopilot.gpu._checks.action
 options:
   checks:
     description:
@@ -125,7 +125,7 @@ from ansible.module_utils.basic import AnsibleModule
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
     COMMON_OPTIONS,
-    VIRTUALENV_OPTIONS,
+    ACTION_OPTIONS,
     accepted,
     keep_secret,
     leave,
@@ -164,7 +164,7 @@ def main() -> None:
         "report_dir": {"type": "path"},
         "baseline": {"type": "dict"},
         "release_seconds": {"type": "float", "default": 30},
-        **VIRTUALENV_OPTIONS,
+        **ACTION_OPTIONS,
     }
     module = AnsibleModule(argument_spec=argument_spec, supports_check_mode=True)
     try:

@@ -14,6 +14,8 @@ import typing as t
 
 import yaml
 
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import raw_data
+
 
 def tasks_of(play: t.Any) -> t.Iterator[t.Any]:
     """The tasks of a play as it was written, those of its blocks and of the files that it imports
@@ -68,20 +70,18 @@ def registered(own: dict[str, t.Any], name: str) -> t.Any:
 def answers(
     raws: dict[str, dict[str, t.Any]], name: str, kept: t.Iterable[str]
 ) -> list[tuple[str, t.Any]]:
-    """What each host registered under the name, of it the keys in ``kept``; None where it has
-    nothing.
+    """What each host registered under the name, of it the keys in ``kept``, also those that were
+    kept apart; None where it has nothing.
     """
     found = []
     for host, own in raws.items():
         answer = registered(own, name)
-        found.append(
-            (
-                host,
-                plain({key: answer[key] for key in kept if key in answer})
-                if isinstance(answer, dict)
-                else None,
-            )
-        )
+        if isinstance(answer, dict):
+            apart = raw_data.read_back(answer, kept, host)
+            answer = {**plain({key: answer[key] for key in kept if key in answer}), **apart}
+        else:
+            answer = None
+        found.append((host, answer))
     return found
 
 

@@ -15,6 +15,8 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import raw_data
+
 #: Keys of a result that ansible-core acts on, whichever module returned them
 #: (`StrategyBase._process_pending_results`): variables of hosts, hosts and groups of the inventory,
 #: statistics of the run. ansible-core itself removes the keys that begin with ``_ansible_``.
@@ -22,7 +24,8 @@ COMMANDS = ("ansible_facts", "add_host", "add_group", "ansible_stats")
 
 
 class OnNode(ActionBase):
-    """Runs modules on a node and removes from each result what ansible-core would act on.
+    """Runs modules on a node and removes from each result what ansible-core would act on, and
+    references to raw data, which only an action on the controller may make.
 
     `async` is refused (`_supports_async` is false by default): ansible-core reads the result of an
     asynchronous task itself, unfiltered.
@@ -30,7 +33,7 @@ class OnNode(ActionBase):
 
     def _execute_module(self, *arguments: t.Any, **options: t.Any) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super()._execute_module(*arguments, **options)
-        for key in COMMANDS:
+        for key in (*COMMANDS, raw_data.KEY):
             result.pop(key, None)
         # The controller's own finding: kept, so that the next task need not search for the
         # interpreter again.

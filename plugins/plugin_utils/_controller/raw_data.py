@@ -1,0 +1,106 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""Raw data of hosts, kept out of their registered results until the verdict needs it.
+
+A registered result goes to every callback, and its raw readings are most of it. The summary
+callback opens a nameless file before Ansible's first fork, and every fork inherits it. The action
+that runs on a host appends the raw data to the file and leaves a reference in the result. The file
+ends with the process, however that ends.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import tempfile
+import typing as t
+import zlib
+
+#: Key of a result under which the references stand, by the keys that they replace.
+KEY = "raw_data"
+
+#: Bytes of a value as JSON that are kept at most; a healthy node with 8 GPUs has some 130,000.
+LIMIT = 32 * 1024 * 1024
+
+#: Open while a callback listens.
+_file: t.IO[bytes] | None = None
+
+
+def open_file() -> None:
+    """Keep raw data apart from now on. For the callback, as the playbook starts; where the file
+    cannot be made, results carry their raw data themselves.
+    """
+    global _file  # pylint: disable=global-statement
+    if _file is None:
+        with contextlib.suppress(OSError):
+            _file = tempfile.TemporaryFile(buffering=0)  # pylint: disable=consider-using-with
+
+
+def forget() -> None:
+    """Give the space back of what was judged. References to it give nothing from now on."""
+    if _file is not None:
+        os.ftruncate(_file.fileno(), 0)
+
+
+def set_apart(result: dict[str, t.Any], key: str, host: str) -> None:
+    """Replace the value of the key in a host's result by a reference; without an open file, or on a
+    full disk, the result stays as it is.
+    """
+    if _file is None or key not in result:
+        return
+    data = json.dumps({"host": host, "value": result[key]}, default=str).encode()
+    if len(data) > LIMIT:
+        result.setdefault("warnings", []).append(
+            f"{key} of {host}: {len(data)} bytes, more than the {LIMIT} that are kept; left out"
+        )
+        del result[key]
+        return
+    try:
+        place = _append(_file.fileno(), zlib.compress(data, 1))
+    except OSError:
+        return
+    del result[key]
+    result.setdefault(KEY, {})[key] = place
+
+
+def read_back(result: dict[str, t.Any], keys: t.Iterable[str], host: str) -> dict[str, t.Any]:
+    """Those of the keys that were set apart from a host's result, with their values."""
+    references = result.get(KEY)
+    if not isinstance(references, dict):
+        return {}
+    found = {key: _read(references[key], host) for key in keys if key in references}
+    return {key: value for key, value in found.items() if value is not None}
+
+
+def _append(descriptor: int, data: bytes) -> list[int]:
+    """Offset and length of the data, once it is written behind that of the other forks."""
+    # The forks share one file offset, so that only a lock keeps them from writing into each other.
+    fcntl.lockf(descriptor, fcntl.LOCK_EX)
+    try:
+        offset = os.lseek(descriptor, 0, os.SEEK_END)
+        written = 0
+        while written < len(data):
+            written += os.pwrite(descriptor, data[written:], offset + written)
+    finally:
+        fcntl.lockf(descriptor, fcntl.LOCK_UN)
+    return [offset, len(data)]
+
+
+def _read(place: t.Any, host: str) -> t.Any:
+    """The value behind a reference; None where it is not one of this host."""
+    if _file is None:
+        return None
+    try:
+        offset, length = place
+        data = os.pread(_file.fileno(), min(length, 2 * LIMIT), offset)
+        kept = json.loads(zlib.decompress(data), parse_constant=lambda word: None)
+    except (OSError, TypeError, ValueError, OverflowError, zlib.error):
+        return None
+    return kept.get("value") if isinstance(kept, dict) and kept.get("host") == host else None

@@ -1,0 +1,102 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# SPDX-License-Identifier: GPL-3.0-or-later
+"""What a preflight of nine passive checks costs, as a multiple of `ansible.builtin.ping` on the
+same hosts in the same run.
+
+Each local host is the same stand-in node with eight healthy GPUs. The two plays take turns, so
+that a machine whose speed drifts slows both alike.
+
+    .venv/bin/python tests/benchmark/preflight.py [--hosts 200] [--forks 50] [--rounds 3]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+import passive
+
+CHECKS = passive.PASSIVE_CHECKS[:9]
+
+
+def preflight_command(inventory: Path, directory: Path, forks: int) -> list[str]:
+    """The preflight of the nine checks without the mesh; its reports go to ``directory``."""
+    variables = {
+        "checks_list": CHECKS,
+        "checks_host_root": str(directory / "node" / "root"),
+        "preflight_report_dir": str(directory / "reports"),
+    }
+    return [
+        str(passive.ANSIBLE_PLAYBOOK),
+        "-i",
+        str(inventory),
+        "-f",
+        str(forks),
+        "-e",
+        json.dumps(variables),
+        str(passive.REPOSITORY / "playbooks/preflight.yml"),
+    ]
+
+
+def wall_seconds(command: list[str], output: Path) -> float:
+    """Wall seconds of a command, which prints into ``output``; raises when it fails."""
+    began = time.monotonic()
+    with output.open("w", encoding="utf-8") as printed:
+        subprocess.run(command, check=True, stdout=printed, env=passive.environment())
+    return time.monotonic() - began
+
+
+def event_bytes(command: list[str]) -> dict[str, float]:
+    """Bytes of a host's result in the output of the callback ansible.posix.json, by task; the
+    callback is a part of ansible-core 2.19 and older.
+    """
+    json_output = dict(passive.environment(), ANSIBLE_STDOUT_CALLBACK="json")
+    printed = subprocess.run(
+        command, check=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=json_output
+    ).stdout
+    found = {}
+    for play in json.loads(printed)["plays"]:
+        for task in play["tasks"]:
+            sizes = [len(json.dumps(result)) for result in task["hosts"].values()]
+            found[task["task"]["name"]] = statistics.mean(sizes)
+    return found
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--hosts", type=int, default=200)
+    parser.add_argument("--forks", type=int, default=50)
+    parser.add_argument("--rounds", type=int, default=3)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as name:
+        directory = Path(name)
+        inventory = passive.write_inventory(directory, options.hosts)
+        play = passive.write_play(directory, "ping", [{"ansible.builtin.ping": {}}])
+        forks = ["-f", str(options.forks)]
+        ping = [str(passive.ANSIBLE_PLAYBOOK), "-i", str(inventory), *forks, str(play)]
+        preflight = preflight_command(inventory, directory, options.forks)
+        print(f"{len(CHECKS)} checks: {', '.join(CHECKS)}")
+        print(f"{options.hosts} local hosts x 8 GPUs, forks {options.forks}\n")
+        print("| round | ping s | preflight s | ratio | load |\n| --- | --- | --- | --- | --- |")
+        for turn in range(1, options.rounds + 1):
+            ping_seconds = wall_seconds(ping, directory / "ping.txt")
+            seconds = wall_seconds(preflight, directory / "preflight.txt")
+            ratio = seconds / ping_seconds
+            load = os.getloadavg()[0]
+            print(f"| {turn} | {ping_seconds:.1f} | {seconds:.1f} | {ratio:.2f} | {load:.1f} |")
+        lines = len((directory / "preflight.txt").read_text(encoding="utf-8").splitlines())
+        print(f"\n{lines} lines on the screen; bytes of a host's result by task:")
+        for task, size in event_bytes(preflight).items():
+            print(f"- {task}: {size:.0f}")
+
+
+if __name__ == "__main__":
+    main()
