@@ -16,10 +16,10 @@ from _health.spelling import unsupported
 from . import worker_client
 from ..settings import AgentSettings
 
-#: Seconds that a check run by the service has for cleaning up when its time is up.
+#: Seconds for cleaning up after the deadline of a check that the service itself runs.
 FAREWELL = 5.0
 
-#: The check that takes the GPUs above its first level, and seconds for reserving them before.
+#: The check that takes the GPUs above level 1, and seconds for reserving them.
 DIAGNOSTIC, RESERVING = "dcgm_diag", 180.0
 
 #: Runs one check inside the service, from its options and the run's id.
@@ -34,7 +34,7 @@ class Registered(NamedTuple):
 
 class Catalogue:
     def __init__(self, settings: AgentSettings, timeout: Optional[float]) -> None:
-        """``timeout`` are the seconds of each check in place of its own deadline."""
+        """``timeout`` replaces each check's own deadline, in seconds."""
         self.settings = settings
         self.check_settings = HostSettings(
             settings.expected_gpus, settings.nvml_library, settings.host_root, timeout
@@ -48,8 +48,8 @@ class Catalogue:
         seconds: Callable[[Options], float] = lambda options: 60.0,
         aliases: Sequence[str] = (),
     ) -> None:
-        """Let the service itself run this check, within ``seconds(options)``; cancelled then, it
-        has a few seconds to clean up.
+        """Register a check that the service itself runs, within ``seconds(options)``; after
+        cancellation it has a few seconds to clean up.
         """
         self.registered[name] = Registered(
             run, seconds, tuple(aliases) or registry.short_names().get(name, ())
@@ -57,7 +57,7 @@ class Catalogue:
 
     @property
     def names(self) -> Dict[str, Tuple[str, ...]]:
-        """The checks that this agent can run, each with its short names, in the order of a pass."""
+        """The checks that this agent can run, with their short names, in the order of a pass."""
         known = {
             name: short
             for name, short in registry.short_names().items()
@@ -66,7 +66,7 @@ class Catalogue:
         return {**known, **{name: one.aliases for name, one in self.registered.items()}}
 
     def name_of(self, given: str) -> str:
-        """The name behind a name or short name; raises ValueError that says what is accepted."""
+        """Resolve a name or short name; raises ValueError with what is accepted."""
         for name, short in self.names.items():
             if given == name or given in short:
                 return name
@@ -74,15 +74,15 @@ class Catalogue:
         raise ValueError(unsupported("check", given, names))
 
     def chosen(self, names: Sequence[str]) -> List[str]:
-        """Names of checks from names and short names, each once and in the order of a pass; the
-        periodic ones when there are none.
+        """Resolve names and short names, each once, in the order of a pass; without names, the
+        periodic checks.
         """
         wanted = {self.name_of(name) for name in names or self.settings.periodic_checks}
         return [name for name in self.names if name in wanted]
 
     def options_of(self, name: str, given: Optional[Options] = None) -> Options:
-        """A check's options with its defaults and the agent's own settings; raises ValueError for
-        what it does not accept.
+        """A check's options with its defaults and the agent's settings; raises ValueError for
+        invalid ones.
         """
         if name in self.registered:
             return dict(given or {})
@@ -105,9 +105,7 @@ class Catalogue:
         return options
 
     def deadline(self, names: Sequence[str], options: Optional[Dict[str, Options]] = None) -> float:
-        """Seconds that a pass with these checks may take at most once it runs; what waits before it
-        is not in it.
-        """
+        """Maximum seconds of a pass with these checks once it runs, without waiting time."""
         wanted = {
             name: self.options_of(name, (options or {}).get(name)) for name in self.chosen(names)
         }
@@ -134,7 +132,7 @@ class Catalogue:
             for check, options in loaded
         }
         passive = [seconds[check.name] for check, _options in loaded if check.intrusion == PASSIVE]
-        # The core gives a child that does not end by itself a few seconds beyond its time.
+        # The core gives a child that does not end a few seconds beyond its deadline.
         rest = [
             seconds[check.name] + 5.0 for check, _options in loaded if check.intrusion != PASSIVE
         ]
@@ -142,5 +140,5 @@ class Catalogue:
 
 
 def takes_gpus(wanted: Dict[str, Options]) -> bool:
-    """Whether one of the checks, with these options, takes the GPUs from everybody else."""
+    """True if one of the checks, with these options, takes the GPUs exclusively."""
     return int(wanted.get(DIAGNOSTIC, {}).get("level") or 1) > 1
