@@ -92,7 +92,7 @@ def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:
     the run.
     """
     try:
-        path = store.controller_path(report_dir, store.refuse_run(run), host)
+        path = store.controller_path(report_dir, store.validate_run_name(run), host)
         # A pipe would hold up the controller until somebody writes into it.
         if os.path.exists(path) and not os.path.isfile(path):
             return {"error": f"{path}: it is no file"}

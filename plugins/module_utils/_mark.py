@@ -70,7 +70,7 @@ def mark(module: AnsibleModule) -> None:
     try:
         event, run = _event(params, by)
         rules = _rules(params)
-        mark_states.refuse_event(event)
+        mark_states.validate_event(event)
     except ValueError as error:
         module.fail_json(msg=str(error))
     cluster = connected(module)

@@ -175,7 +175,11 @@ def main() -> None:
     except ValueError as error:
         module.fail_json(msg=f"checks, options: {error}")
     try:
-        run = "" if module.params["snapshot"] == "none" else store.refuse_run(module.params["run"])
+        run = (
+            ""
+            if module.params["snapshot"] == "none"
+            else store.validate_run_name(module.params["run"])
+        )
         requests = [(check, options_of(check, _given(module, check, given))) for check in checks]
         of_changes = options_of(node_changes.CHECK, _given(module, node_changes.CHECK, given))
     except ValueError as error:

@@ -555,7 +555,7 @@ def test_two_hosts_with_one_address_name_each_other(interfaces):
         (host, "eth1", None, "unknown", "duplicate_address", "fix_configuration")
         for host in ("n3", "n5")
     ]
-    assert "10.1.0.5 is also that of n5" in message(made, "n3", "duplicate_address")
+    assert "10.1.0.5 is also used by n5" in message(made, "n3", "duplicate_address")
     assert "of n3" in message(made, "n5", "duplicate_address")
     assert paired(made)["eth1"] == names(1, 2, 4, 6, 7, 8)
 

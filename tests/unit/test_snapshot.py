@@ -238,12 +238,12 @@ def test_names_of_runs_that_are_refused(name):
         match="run: .* is invalid; expected at most 100 letters, digits, '.', '_' and '-', "
         "with a letter or digit first",
     ):
-        store.refuse_run(name)
+        store.validate_run_name(name)
 
 
 @pytest.mark.parametrize("name", ["job42", "4", "a.b_c-d", "a" * 100, "2026-11-22T01.00"])
 def test_names_of_runs(name):
-    assert store.refuse_run(name) == name
+    assert store.validate_run_name(name) == name
 
 
 def test_the_controllers_path_stays_where_it_is(monkeypatch, tmp_path):

@@ -125,7 +125,9 @@ def judge_play(
         "; judged by the default policy",
     )
     given_id = _accepted(lambda: _run_id(options["run_id"]), refused)
-    job = _accepted(lambda: store.refuse_run(options["run"]) if options["run"] else None, refused)
+    job = _accepted(
+        lambda: store.validate_run_name(options["run"]) if options["run"] else None, refused
+    )
     finished = time.time()
     # What belongs to a job stands below its name, each phase in a directory of its own.
     base = os.path.join(options["report_dir"], job or "")

@@ -258,7 +258,7 @@ def _watched(
             readings["api"] = str(error)
         else:
             readings["pod"]["watched"] = round(clock() - began, 3)
-            _see(readings, decode(ClaimObject, claim), decode(PodObject, pod))
+            _observe(readings, decode(ClaimObject, claim), decode(PodObject, pod))
             if (
                 readings["pod"]["phase"] in ("Succeeded", "Failed")
                 or readings["claim"]["phase"] == "Lost"
@@ -274,7 +274,7 @@ def _watched(
         )
 
 
-def _see(readings: Readings, claim: ClaimObject, pod: PodObject) -> None:
+def _observe(readings: Readings, claim: ClaimObject, pod: PodObject) -> None:
     """Record changes of claim and pod, ``watched`` seconds after the claim was created."""
     status, took = pod.get("status", {}), readings["pod"]["watched"]
     seen = readings["claim"]
@@ -295,26 +295,26 @@ def _see(readings: Readings, claim: ClaimObject, pod: PodObject) -> None:
         reason=status.get("reason"),
         message=_cut(status.get("message")),
         scheduling=_cut(scheduled.get("message")) if scheduled.get("status") == "False" else None,
-        waiting=_words(state.get("waiting")),
+        waiting=_error_text(state.get("waiting")),
     )
     if "running" in state or "terminated" in state:
         seen.setdefault("seconds", took)
     if "terminated" in state:
         seen.update(
             exit_code=state["terminated"].get("exitCode"),
-            ended=_words(state["terminated"]),
-            said=_said(state["terminated"].get("message")),
+            ended=_error_text(state["terminated"]),
+            said=_latest_events(state["terminated"].get("message")),
         )
 
 
-def _words(state: Union[ContainerEnd, ContainerWait, None]) -> Optional[str]:
+def _error_text(state: Union[ContainerEnd, ContainerWait, None]) -> Optional[str]:
     """A container's state in the kubelet's words."""
     given = (state.get("reason"), state.get("message")) if state else ()
-    parts = [words for words in given if words and _said(words) is None]
+    parts = [words for words in given if words and _latest_events(words) is None]
     return _cut(": ".join(parts)) or None
 
 
-def _said(message: Optional[str]) -> Optional[Dict[str, Any]]:
+def _latest_events(message: Optional[str]) -> Optional[Dict[str, Any]]:
     try:
         said = json.loads(str(message))
     except ValueError:

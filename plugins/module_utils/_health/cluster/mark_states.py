@@ -204,7 +204,7 @@ def status_of_fitness(fitness: str, findings: Iterable[Finding]) -> str:
 Event = Union[Checked, TestingBegan, TestingEnded, TestingAbandoned, Set, Refresh, Removed]
 
 
-def refuse_event(event: Event) -> None:
+def validate_event(event: Event) -> None:
     """Raise ValueError for an invalid event."""
     if isinstance(event, Checked) and event.status not in STATUSES:
         raise ValueError(
@@ -258,7 +258,7 @@ def settled(state: State, now: float) -> State:
 
 def step(state: State, event: Event, now: float, by: str, run: str = "") -> Step:
     """Apply an event to a state. Raises ValueError for an invalid event."""
-    refuse_event(event)
+    validate_event(event)
     state = settled(state, now)
     if isinstance(event, Checked):
         return Step(_checked(state, event, now, by, run))

@@ -86,7 +86,7 @@ def mark(
     before, after = shown(node, rules), shown(_merged(node, decision), rules)
     if not dry:
         if decision.status_patch:
-            yield from _tell_status(name, decision.status_patch, node, rules, clock, by)
+            yield from _write_condition(name, decision.status_patch, node, rules, clock, by)
         if placed:
             yield from _leave(name, rules, clock)
         if decision.refused:
@@ -128,7 +128,7 @@ def _decided(
     )
 
 
-def _tell_status(
+def _write_condition(
     name: str, patch: ApiObject, node: ApiObject, rules: Rules, clock: Callable[[], float], by: str
 ) -> Procedure[None]:
     """Write the condition; if the node changed meanwhile, for the mark that it has then."""

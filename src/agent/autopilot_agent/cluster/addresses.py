@@ -51,7 +51,7 @@ def newest(items: List[Any]) -> Optional[Pod]:
 def addresses_of(item: Any) -> Dict[str, List[str]]:
     """Addresses by interface; from the annotation if it is valid."""
     metadata, status = mapping(mapping(item).get("metadata")), mapping(mapping(item).get("status"))
-    found = _announced(mapping(metadata.get("annotations")).get(NETWORK_STATUS))
+    found = _from_annotation(mapping(metadata.get("annotations")).get(NETWORK_STATUS))
     if found:
         return found
     own = [mapping(one).get("ip") for one in sequence(status.get("podIPs"))] or [
@@ -61,7 +61,7 @@ def addresses_of(item: Any) -> Dict[str, List[str]]:
     return {POD_INTERFACE: usable} if usable else {}
 
 
-def _announced(annotation: Any) -> Dict[str, List[str]]:
+def _from_annotation(annotation: Any) -> Dict[str, List[str]]:
     try:
         networks = json.loads(annotation) if isinstance(annotation, str) else []
     except ValueError:

@@ -24,7 +24,7 @@ from _health.cluster.mark_states import (
     TestingBegan,
     TestingEnded,
     is_tested,
-    refuse_event,
+    validate_event,
 )
 
 from .kube import Kube
@@ -103,7 +103,7 @@ class NodeMarker:
         """
         self._test = uuid.uuid4().hex
         try:
-            marked = await self._tell(TestingBegan(self._test, lease_seconds, reason), run_id)
+            marked = await self._mark_node(TestingBegan(self._test, lease_seconds, reason), run_id)
         except BaseException:
             # The write may have succeeded although the answer was lost.
             self._put(TestingEnded(self._test, "unknown", 1), run_id)
@@ -130,7 +130,7 @@ class NodeMarker:
     # ---- writing ----
 
     def _put(self, event: Event, run: str) -> None:
-        refuse_event(event)
+        validate_event(event)
         key = type(event), event.id if isinstance(event, TestingEnded) else ""
         self._pending.pop(key, None)
         self._pending[key] = event, run
@@ -166,24 +166,24 @@ class NodeMarker:
         self._news.clear()
         for key, (event, run) in list(self._pending.items()) or [((Refresh, ""), (Refresh(), ""))]:
             try:
-                marked = await self._tell(event, run)
+                marked = await self._mark_node(event, run)
             except NotFound as error:
                 # The node is gone, and the agent never creates nodes.
                 self.current, self._expires = "", None
-                self._say(str(error))
+                self._log_problem(str(error))
             except ApiError as error:
-                self._say(str(error))
+                self._log_problem(str(error))
                 return False
             else:
                 if isinstance(event, TestingEnded) and marked.refused:
                     self.refused += 1
                     _LOG.error("node %s is not marked EVICT: %s", self._node, marked.refused)
-                self._say("")
+                self._log_problem("")
             if self._pending.get(key) == (event, run):
                 del self._pending[key]
         return True
 
-    async def _tell(self, event: Event, run: str) -> Marked:
+    async def _mark_node(self, event: Event, run: str) -> Marked:
         async with self._writing:
             marked = await self._kube.run(
                 mark(self._node, event, self._rules, self._clock, self._by, run)
@@ -201,7 +201,7 @@ class NodeMarker:
         self._expires = state.test.until if state.test and is_tested(state, self._clock()) else None
         return marked
 
-    def _say(self, trouble: str) -> None:
+    def _log_problem(self, trouble: str) -> None:
         """Log the start and the end of a problem once each."""
         if trouble != self._told:
             self._told = trouble

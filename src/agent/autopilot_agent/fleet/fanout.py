@@ -137,7 +137,7 @@ class NodeStatusCollector:
             query = query._replace(pingnodes=_others(query, nodes, node))
             if node == self._settings.node:
                 return self.row_of(await self.own(query, who))
-            return await self._in_turn(session, query, node, began)
+            return await self._ask_in_order(session, query, node, began)
         except Busy as error:
             why = f"{error}"
         except TimeoutError:
@@ -148,7 +148,7 @@ class NodeStatusCollector:
             why = f"{type(error).__name__}: {error}"
         return could_not_tell(node, plain(why), self.endpoint, time.monotonic() - began)
 
-    async def _in_turn(
+    async def _ask_in_order(
         self, session: aiohttp.ClientSession, query: Query, node: str, began: float
     ) -> Row:
         async with self._gate:
@@ -159,7 +159,7 @@ class NodeStatusCollector:
     ) -> Row:
         agent = (await self._peers.agents()).get(node)
         try:
-            return await self._asked_of(session, query, node, agent, began)
+            return await self._request_for(session, query, node, agent, began)
         except aiohttp.ClientConnectorError as error:
             why = f"no connection to its agent: {error}"
             with contextlib.suppress(ApiError):
@@ -182,7 +182,7 @@ class NodeStatusCollector:
             node, plain(why), agent.endpoint if agent else "", time.monotonic() - began
         )
 
-    async def _asked_of(
+    async def _request_for(
         self,
         session: aiohttp.ClientSession,
         query: Query,

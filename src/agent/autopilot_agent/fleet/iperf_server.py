@@ -37,7 +37,7 @@ def serve(ports: range, seconds: float) -> None:
     """Serve for so many seconds on the first free port, and report the port."""
     program = iperf3.find()
     if "error" in program:
-        _say({"error": program["error"]})
+        _report({"error": program["error"]})
         return
     until, why = time.monotonic() + seconds, "no port is free"
     taken = interfaces.listening(Host())
@@ -52,18 +52,18 @@ def serve(ports: range, seconds: float) -> None:
             return
         told.set()
         why = ended["message"]
-    _say({"error": f"ports {ports[0]} to {ports[-1]}: {why}"})
+    _report({"error": f"ports {ports[0]} to {ports[-1]}: {why}"})
 
 
 def _tell(port: int, told: threading.Event) -> None:
     while not told.is_set():
         if port in interfaces.listening(Host()):
             told.set()
-            _say({"port": port})
+            _report({"port": port})
         time.sleep(0.02)
 
 
-def _say(message: Dict[str, Any]) -> None:
+def _report(message: Dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 

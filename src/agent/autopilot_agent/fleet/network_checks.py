@@ -30,7 +30,7 @@ from ..passes.engine import Engine
 from ..cluster.kube import Kube
 from .agent_token import AgentToken
 from .peers import Agent, Peers, ring
-from .peer_results import IPERF, PING, Way, not_tried
+from .peer_results import IPERF, PING, Way, untried_peer
 from .iperf_requests import ANSWER, IperfRequester, Refused
 from ..settings import AgentSettings
 
@@ -102,13 +102,13 @@ class Network:
         ways = found.ways[: self._most(options)]
         self._unreachable = {}
         if not ways:
-            return _nobody(PING, found.findings)
+            return _no_peers(PING, found.findings)
         raw = await self._work(
             check, {"targets": [way.address for way in ways]}, f"{run_id}-{PING}"
         )
         ways, gone = await self._still_there(raw, ways, found.pods)
         if not ways:
-            return _nobody(PING, found.findings)
+            return _no_peers(PING, found.findings)
         note = f"; {', '.join(gone)}: the agent's pod was replaced meanwhile" if gone else ""
         result = peer_results.by_peer(raw, ways, found.findings, note)
         self._unreachable = peer_results.unreachable(result)
@@ -172,11 +172,11 @@ class Network:
                     found.agents[node], seconds, options.get("startport")
                 )
             except Refused as refused:
-                findings.append(not_tried(node, f"no iperf3 server there: {refused}"))
+                findings.append(untried_peer(node, f"no iperf3 server there: {refused}"))
                 continue
             results.append(await self._work(check, dict(asked, port=port), f"{run_id}-{IPERF}"))
         if not results:
-            return _nobody(IPERF, findings)
+            return _no_peers(IPERF, findings)
         merged = concluded(
             IPERF,
             [one for result in results for one in result.findings],
@@ -213,7 +213,7 @@ class Network:
         if not named:
             wanted = self._next([one for one, agent in agents.items() if agent.ready], most)
         findings = [
-            not_tried(one, "no agent is known on it, so that its addresses are not")
+            untried_peer(one, "no agent is known on it, so that its addresses are not")
             for one in wanted
             if one not in agents
         ]
@@ -225,7 +225,9 @@ class Network:
             pod = pods.get(one)
             if pod is None or not pod.runs or not pod.addresses:
                 # A pod that is being deleted is not reported unless its node was named.
-                findings += [not_tried(one, _why(one, pods))] if named or one not in pods else []
+                findings += (
+                    [untried_peer(one, _reason(one, pods))] if named or one not in pods else []
+                )
                 continue
             for interface, addresses in pod.addresses.items():
                 if own and own.addresses and interface not in own.addresses:
@@ -317,7 +319,7 @@ def _same(before: Optional[Pod], now: Optional[Pod]) -> bool:
     )
 
 
-def _why(node: str, pods: Dict[str, Optional[Pod]]) -> str:
+def _reason(node: str, pods: Dict[str, Optional[Pod]]) -> str:
     if node not in pods:
         return "its agent's pod could not be read"
     pod = pods[node]
@@ -348,7 +350,7 @@ def _lacks(interface: str, having: List[str]) -> Finding:
     )
 
 
-def _nobody(name: str, findings: List[Finding]) -> CheckResult:
+def _no_peers(name: str, findings: List[Finding]) -> CheckResult:
     return concluded(
         name, findings, "there is no other agent to measure with", status=None if findings else SKIP
     )

@@ -45,14 +45,14 @@ def by_peer(
             findings.append(finding)
         elif finding.subject.name in known:
             way = known[finding.subject.name]
-            findings.append(_of_way(finding, way, result.check))
+            findings.append(_of_node(finding, way, result.check))
             if finding.status == FAIL:
                 blamed.setdefault(way.interface, []).append(way)
     measured = [one for one in result.measurements if one.labels.get("peer") in known]
     tried = {one.labels["peer"] for one in measured} | {
         way.address for some in blamed.values() for way in some
     }
-    own = _own_trouble(result.check, known, tried, blamed)
+    own = _local_faults(result.check, known, tried, blamed)
     excused = {
         way.address for interface, some in blamed.items() if interface not in own for way in some
     }
@@ -101,7 +101,7 @@ def _states(result: CheckResult) -> Dict[Way, str]:
     return state
 
 
-def _of_way(finding: Finding, way: Way, check: str) -> Finding:
+def _of_node(finding: Finding, way: Way, check: str) -> Finding:
     """A finding about the node instead of its address. Failed pings are no fault of this node by
     themselves.
     """
@@ -113,7 +113,7 @@ def _of_way(finding: Finding, way: Way, check: str) -> Finding:
     )
 
 
-def _own_trouble(
+def _local_faults(
     check: str, known: Mapping[str, Way], tried: Set[str], blamed: Mapping[str, List[Way]]
 ) -> Dict[str, Finding]:
     """Findings about this node's interfaces."""
@@ -180,6 +180,6 @@ def _by_interface(
     ]
 
 
-def not_tried(node: str, why: str, action: str = "watch") -> Finding:
+def untried_peer(node: str, why: str, action: str = "watch") -> Finding:
     """A finding about a peer without data."""
     return Finding("not_measured", UNKNOWN, why, action, Subject("peer", name=node))

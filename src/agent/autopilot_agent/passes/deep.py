@@ -158,9 +158,9 @@ class DeepDiagnostics:
             raise NotNow("another diagnostic has the GPUs")
         self._taken, watch = True, None
         try:
-            await self._look_at_gpus()
-            await self._look_at_pods()
-            await self._cleaned()
+            await self._require_idle_gpus()
+            await self._require_no_pods()
+            await self._wait_until_deleted()
             try:
                 await self._reserve(int(seconds))
                 watch = asyncio.create_task(self._watch(names))
@@ -191,12 +191,12 @@ class DeepDiagnostics:
                 self._marker.ended(outcome, self._settings.deep_level, tests, reasons, run_id)
         return DiagnosticReport(results[0].status != SKIP, results[0].summary, outcome, results)
 
-    async def _look_at_gpus(self) -> None:
+    async def _require_idle_gpus(self) -> None:
         result = await self._engine.idle()
         if result.status != PASS:
             raise NotNow(result.summary)
 
-    async def _look_at_pods(self) -> None:
+    async def _require_no_pods(self) -> None:
         query = {
             "fieldSelector": f"spec.nodeName={self._settings.node},status.phase!=Succeeded,status.phase!=Failed"
         }
@@ -270,7 +270,7 @@ class DeepDiagnostics:
         self._cleaning = asyncio.create_task(self._clean())
         await _unless_cancelled(asyncio.wait({self._cleaning}, timeout=_LAST))
 
-    async def _cleaned(self) -> None:
+    async def _wait_until_deleted(self) -> None:
         """Wait until no reservation pod is left, or report that one remains."""
         if self._cleaning and not self._cleaning.done():
             await asyncio.wait({self._cleaning}, timeout=_RETRY)

@@ -42,7 +42,7 @@ def main() -> None:
             run(request)
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-        _end_what_is_left(os.environ.get(orphans.MARK, ""))
+        _end_orphans(os.environ.get(orphans.MARK, ""))
 
 
 def run(request: Dict[str, Any]) -> None:
@@ -51,7 +51,7 @@ def run(request: Dict[str, Any]) -> None:
     """
     settings = HostSettings(**request["settings"])
     if request.get("idle"):
-        _say({"result": runner.run([(IDLE, {})], settings)[0].result.to_dict()})
+        _write_line({"result": runner.run([(IDLE, {})], settings)[0].result.to_dict()})
         return
     wanted = [(registry.load(name), options) for name, options in request["checks"]]
     passive = [one for one in wanted if one[0].intrusion == PASSIVE]
@@ -62,11 +62,11 @@ def run(request: Dict[str, Any]) -> None:
         finished = runner.run(some, settings, stop_on_fail=False)
         outcomes += finished
         for outcome in finished:
-            _say({"result": outcome.result.to_dict()})
-    _say({"node": runner.node_facts(outcomes, settings)})
+            _write_line({"result": outcome.result.to_dict()})
+    _write_line({"node": runner.node_facts(outcomes, settings)})
 
 
-def _look(probe: Probe) -> Readings:
+def _report_idle(probe: Probe) -> Readings:
     with busy_gate.lock(probe.host, busy_gate.lock_seconds(probe)) as locked_by:
         return {"looked": busy_gate.look(probe, locked_by)}
 
@@ -75,10 +75,10 @@ def _judge_idle(readings: Readings, _options: Options) -> CheckResult:
     return concluded(IDLE.name, busy_gate.judge(readings["looked"]), "nobody uses the GPUs")
 
 
-IDLE = Check("gpu_idle", "does nobody use the GPUs", PASSIVE, _look, _judge_idle)
+IDLE = Check("gpu_idle", "does nobody use the GPUs", PASSIVE, _report_idle, _judge_idle)
 
 
-def _say(message: Dict[str, Any]) -> None:
+def _write_line(message: Dict[str, Any]) -> None:
     sys.stdout.write(json.dumps(message) + "\n")
     sys.stdout.flush()
 
@@ -88,7 +88,7 @@ def _unwind(_number: int, _frame: Any) -> None:
     raise SystemExit(1)
 
 
-def _end_what_is_left(mark: str) -> None:
+def _end_orphans(mark: str) -> None:
     """End the worker's remaining processes: SIGTERM, and after a grace period SIGKILL."""
     until = time.monotonic() + _GRACE
     left = orphans.signal_all(mark, signal.SIGTERM) if mark else []

@@ -73,7 +73,7 @@ class WorkerClient:
             return {
                 "crashed": {"what": "start of the worker", "signal": None, "raised": str(error)}
             }
-        words = asyncio.create_task(self._hear_words())
+        words = asyncio.create_task(self._read_stderr())
         try:
             async with asyncio.timeout(seconds):
                 await self._converse(dict(request, parent=os.getpid()), heard)
@@ -116,7 +116,7 @@ class WorkerClient:
                 raise ValueError("a line is no JSON object")
             heard(decode(WorkerMessage, message))
 
-    async def _hear_words(self) -> None:
+    async def _read_stderr(self) -> None:
         assert self._process and self._process.stderr
         while data := await self._process.stderr.read(4096):
             self._words = (self._words + data)[-_MOST_WORDS:]

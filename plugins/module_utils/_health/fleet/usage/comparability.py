@@ -205,11 +205,11 @@ def _differing(what: Dict[str, ReadRecord], a: Records, b: Records) -> List[Diff
         # An absent limit means "no limit" and is compared; other absent values are unknown.
         silent = (first is None or second is None) and "limit" not in name
         if first != second and not silent and not (name == "memory" and _about(first, second)):
-            found.append(_row(name, _worded(name, first), _worded(name, second)))
+            found.append(_row(name, _value_text(name, first), _value_text(name, second)))
     return found
 
 
-def _worded(name: str, value: Any) -> Any:
+def _value_text(name: str, value: Any) -> Any:
     return _gib(value) if name in ("memory", "memory limit") and isinstance(value, int) else value
 
 

@@ -288,7 +288,7 @@ def lines_of(document: ComparisonDocument) -> List[str]:
             )
     for name, run in runs.items():
         for host in run["hosts"]:
-            lines += [f"{name} {host['host']}: {words}" for words in _remarks(host)]
+            lines += [f"{name} {host['host']}: {words}" for words in _notes(host)]
     head = [
         "metric",
         "unit",
@@ -348,7 +348,7 @@ def _of_run(run: ComparedRun) -> str:
     )
 
 
-def _remarks(host: ComparedHost) -> List[str]:
+def _notes(host: ComparedHost) -> List[str]:
     words = []
     if host["ended"] == "vanished":
         words.append("the sampler ended without saying why (it was killed, or the node went down)")
@@ -378,7 +378,7 @@ def _figures_row(row: ComparedMetric, run: str, of_run: RunFigures) -> List[str]
         of_run["steady"],
         row["difference"]["steady"] or row["difference"]["whole"],
     )
-    scale, unit = _scale(row)
+    scale, unit = _scaled(row)
     head = [row["name"] if run == "a" else "", unit if run == "a" else "", run]
     if own is None:
         return head + ["none"] + [""] * 7 + [""]
@@ -402,7 +402,7 @@ def _figures_row(row: ComparedMetric, run: str, of_run: RunFigures) -> List[str]
     ]
 
 
-def _scale(row: ComparedMetric) -> Tuple[float, str]:
+def _scaled(row: ComparedMetric) -> Tuple[float, str]:
     if row["unit"] not in ("bytes", "bytes/s"):
         return 1.0, row["unit"]
     largest = max(

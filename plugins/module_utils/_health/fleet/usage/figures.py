@@ -228,13 +228,16 @@ def difference(
     blocks_a, blocks_b = block_means(a), block_means(b)
     if min(len(blocks_a), len(blocks_b)) >= _FEWEST_BLOCKS:
         draw = random.Random(seed)
-        drawn = sorted(_drawn(draw, blocks_b) - _drawn(draw, blocks_a) for _draw in range(_DRAWS))
+        drawn = sorted(
+            _resampled_means(draw, blocks_b) - _resampled_means(draw, blocks_a)
+            for _draw in range(_DRAWS)
+        )
         found["low"] = rounded(drawn[int(_DRAWS * 0.025)])
         found["high"] = rounded(drawn[int(_DRAWS * 0.975)])
     return found
 
 
-def _drawn(draw: random.Random, blocks: Sequence[float]) -> float:
+def _resampled_means(draw: random.Random, blocks: Sequence[float]) -> float:
     return sum(draw.choices(blocks, k=len(blocks))) / len(blocks)
 
 

@@ -114,7 +114,7 @@ def judge(
                 Finding(
                     "no_samples",
                     UNKNOWN,
-                    f"the capture has no sample: {_why(capture)}",
+                    f"the capture has no sample: {_unusable(capture)}",
                     "watch",
                     NODE,
                     {"ended": capture.ended},
@@ -477,7 +477,7 @@ def _summary(capture: Capture, gpus: List[_Gpu]) -> str:
     )
 
 
-def _why(capture: Capture) -> str:
+def _unusable(capture: Capture) -> str:
     return (
         "the sampler ended without saying why"
         if capture.ended == "vanished"

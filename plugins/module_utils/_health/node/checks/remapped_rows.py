@@ -166,7 +166,7 @@ def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
         "ecc": lambda: named(_MODE, nvml.optional(gpu, "nvmlDeviceGetEccMode")),
         "mig": lambda: named(_MODE, nvml.optional(gpu, "nvmlDeviceGetMigMode")),
         "repair": lambda: named(
-            ("channel", "tpc"), nvml.demanded(gpu, "nvmlDeviceGetRepairStatus")
+            ("channel", "tpc"), nvml.required(gpu, "nvmlDeviceGetRepairStatus")
         ),
         "sram": lambda: members_of(
             nvml,

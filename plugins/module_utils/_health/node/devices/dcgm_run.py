@@ -126,7 +126,7 @@ class _StatsDirectory:
         self._path: Optional[str] = None
         self._lock: Optional[int] = None
         if wanted:
-            self._remove_leftovers()
+            self._remove_orphans()
             self._path = tempfile.mkdtemp(prefix=self._PREFIX)
             self._lock = self._locked(self._path)
             if self._lock is None:
@@ -147,7 +147,7 @@ class _StatsDirectory:
             if self._lock is not None:
                 os.close(self._lock)
 
-    def _remove_leftovers(self) -> None:
+    def _remove_orphans(self) -> None:
         parent = tempfile.gettempdir()
         for name in os.listdir(parent):
             path = os.path.join(parent, name)

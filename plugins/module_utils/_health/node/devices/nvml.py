@@ -109,7 +109,7 @@ class Nvml:
         self.gpus: List[GpuIdentity] = [
             self._identify(index) for index in range(self._call("nvmlDeviceGetCount"))
         ]
-        self._name_the_nameless()
+        self._identify_lost_gpus()
 
     def close(self) -> None:
         try:
@@ -156,7 +156,7 @@ class Nvml:
                 return None
             raise
 
-    def demanded(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
+    def required(self, gpu: GpuIdentity, function: str, *arguments: Any) -> Any:
         """Like `optional`, for values without an alternative: raises `DriverError` if the driver
         has the function and only the binding lacks it.
         """
@@ -197,7 +197,7 @@ class Nvml:
             gpu["error"] = error.to_dict()
         return gpu
 
-    def _name_the_nameless(self) -> None:
+    def _identify_lost_gpus(self) -> None:
         """Find the bus id of a lost GPU, which does not report it, by elimination: NVML counts in
         bus order.
         """

@@ -237,7 +237,7 @@ def members_of(
     have it. The binding has both or neither.
     """
     if not hasattr(nvml.binding, structure):
-        nvml.demanded(gpu, function)
+        nvml.required(gpu, function)
         return None
     status = getattr(nvml.binding, structure)()
     if nvml.optional(gpu, function, ctypes.byref(status)) is None:

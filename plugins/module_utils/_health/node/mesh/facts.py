@@ -54,7 +54,7 @@ def look(settings: HostSettings, ask_gate: bool) -> MeshFacts:
     troubles = {name: mishap_findings(child.mishap(), NODE) for name, child in children.items()}
     unread: interfaces.HostNetwork = {
         "interfaces": [],
-        "error": programs.error("hung", _words(troubles["network"])),
+        "error": programs.error("hung", _error_text(troubles["network"])),
     }
     network = told["network"] or unread
     busy = told.get("busy")
@@ -80,12 +80,12 @@ def _reading(part: Part, settings: HostSettings) -> Callable[[ReportPipe], None]
     return read
 
 
-def _words(troubles: List[Finding]) -> str:
+def _error_text(troubles: List[Finding]) -> str:
     return troubles[0].message if troubles else "gave no answer"
 
 
 def _hung(troubles: List[Finding]) -> ProgramReading:
-    return {"error": _words(troubles), "reason": "hung"}
+    return {"error": _error_text(troubles), "reason": "hung"}
 
 
 def _network(report: ReportPipe, probe: Probe) -> interfaces.HostNetwork:

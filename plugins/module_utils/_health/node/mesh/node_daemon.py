@@ -474,26 +474,26 @@ class _Door:
         """Disconnect clients whose time is up."""
         now = time.monotonic()
         for guest in [one for one in self._guests if now >= one.until]:
-            self._dismiss(guest)
+            self._disconnect(guest)
 
     def turn(self, readable: List[Any], writable: List[Any], runner: ShareRunner) -> None:
         """Read from and write to all ready clients without blocking."""
         for guest in list(self._guests):
             try:
                 if guest.connection in readable:
-                    self._hear(guest, runner)
+                    self._receive(guest, runner)
                 if guest.left and (guest.connection in writable or guest.connection in readable):
                     guest.left = guest.left[guest.connection.send(guest.left) :]
             except BlockingIOError:
                 continue
             except (OSError, ValueError, RecursionError, TypeError, KeyError):
-                self._dismiss(guest)
+                self._disconnect(guest)
         if self._socket in readable:
             self._admit()
 
     def close(self) -> None:
         for guest in list(self._guests):
-            self._dismiss(guest)
+            self._disconnect(guest)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._address)
         self._socket.close()
@@ -508,11 +508,11 @@ class _Door:
         connection.setblocking(False)
         self._guests.append(_Guest(connection, time.monotonic()))
 
-    def _dismiss(self, guest: _Guest) -> None:
+    def _disconnect(self, guest: _Guest) -> None:
         self._guests.remove(guest)
         guest.connection.close()
 
-    def _hear(self, guest: _Guest, runner: ShareRunner) -> None:
+    def _receive(self, guest: _Guest, runner: ShareRunner) -> None:
         data = guest.connection.recv(65536)
         if not data:
             raise OSError("gone")

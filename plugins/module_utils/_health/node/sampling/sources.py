@@ -201,7 +201,7 @@ class HostSources:
                     {f"{name} received": int(rows[name][0]), f"{name} sent": int(rows[name][8])}
                 )
         grown = self._since("net", now, counters)
-        return _two_ways(grown) if counters else {}
+        return _both_directions(grown) if counters else {}
 
     def _infiniband(self, now: float) -> Values:
         if self._ports is None:
@@ -217,7 +217,7 @@ class HostSources:
         for port in self._ports:
             for way, file in (("received", "port_rcv_data"), ("sent", "port_xmit_data")):
                 counters[f"{port[1]}/{port[3]} {way}"] = int(self._text(*port, file)) * _IB_UNIT
-        return _two_ways(self._since("infiniband", now, counters))
+        return _both_directions(self._since("infiniband", now, counters))
 
 
 def averages(text: str) -> Dict[str, float]:
@@ -238,7 +238,7 @@ def _sum(growth: Dict[str, int], ending: str) -> int:
     return sum(value for key, value in growth.items() if key.endswith(ending))
 
 
-def _two_ways(grown: Optional[Tuple[float, Dict[str, int]]]) -> Values:
+def _both_directions(grown: Optional[Tuple[float, Dict[str, int]]]) -> Values:
     return (
         {
             f"{way}_bytes_per_second": round(_sum(grown[1], f" {way}") / grown[0])

@@ -79,7 +79,7 @@ class Place(NamedTuple):
     prefix: str
 
 
-def refuse_run(name: Any) -> str:
+def validate_run_name(name: Any) -> str:
     """Validate the name of a run, which becomes part of paths; raises ValueError with what is
     accepted.
     """
@@ -129,19 +129,19 @@ def comparable(check: str, readings: Any) -> CheckSnapshot:
     if not isinstance(readings, dict):
         return {}
     of_gpu, of_node = _KEPT[check]
-    found = _picked(readings, of_node)
+    found = _selected(readings, of_node)
     gpus = readings.get("gpus")
     if of_gpu and isinstance(gpus, list):
-        found["gpus"] = [_picked(gpu, _IDENTITY + of_gpu) for gpu in mappings_in(gpus)]
+        found["gpus"] = [_selected(gpu, _IDENTITY + of_gpu) for gpu in mappings_in(gpus)]
     return cast(CheckSnapshot, found)
 
 
-def _picked(part: Mapping[str, Any], keys: Tuple[str, ...]) -> Dict[str, Any]:
+def _selected(part: Mapping[str, Any], keys: Tuple[str, ...]) -> Dict[str, Any]:
     found: Dict[str, Any] = {}
     for key in keys:
         value = part.get(key)
         if key in _MEMBERS and isinstance(value, list):
-            found[key] = [_picked(member, _MEMBERS[key]) for member in mappings_in(value)]
+            found[key] = [_selected(member, _MEMBERS[key]) for member in mappings_in(value)]
         elif key in ("errors", "counters") and isinstance(value, dict):
             found[key] = {name: count for name, count in value.items() if count != 0}
         elif key in part:
@@ -191,7 +191,7 @@ def keep(snapshot: Snapshot, host: Host) -> KeptSnapshot:
             report.send("path", path)
             _forget_old(place, path)
         except OSError as error:
-            report.send("error", _words(error, place.directory))
+            report.send("error", _error_text(error, place.directory))
 
     return _bounded(kept, "path")
 
@@ -330,5 +330,5 @@ def accepted(found: Any, run: str) -> Snapshot:
     return cast(Snapshot, found)
 
 
-def _words(error: OSError, directory: str) -> str:
+def _error_text(error: OSError, directory: str) -> str:
     return f"{error.filename if isinstance(error.filename, str) else directory}: {error.strerror}"

@@ -166,7 +166,7 @@ class Child:
             os.close(write_end)
             raise
         if self.pid == 0:
-            _be_the_child(function, write_end, parent, lifetime)
+            _run_child(function, write_end, parent, lifetime)
         os.close(write_end)
 
     def fileno(self) -> int:
@@ -239,7 +239,7 @@ class Child:
         os.close(self._pipe)
 
 
-def _be_the_child(
+def _run_child(
     function: Callable[[ReportPipe], None], pipe: int, parent: int, lifetime: float
 ) -> None:
     code = 1

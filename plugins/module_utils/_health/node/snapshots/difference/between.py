@@ -79,7 +79,7 @@ def key_of(part: Mapping[str, Any], *names: str) -> str:
     return " ".join(str(part.get(name)) for name in names)
 
 
-def bytes_words(value: float) -> str:
+def format_bytes(value: float) -> str:
     return f"{value / 1e9:.1f} GB" if value >= 1e9 else f"{value / 2**20:.0f} MiB"
 
 

@@ -13,7 +13,7 @@ from ....knowledge.gpus import shares_memory
 from ....model import FAIL, UNKNOWN, WARN, Finding, NODE
 from ...devices.gpu_holders import IDLE_MEMORY, foreign
 from ..snapshot import GpuSnapshot, MpsSnapshot, ProcessSnapshot
-from .between import JOB, Between, Pair, bytes_words, counted, key_of, named
+from .between import JOB, Between, Pair, format_bytes, counted, key_of, named
 
 #: States of processes that no signal ends at once (proc(5)). `gpu_processes`, which reads twice,
 #: judges them.
@@ -27,8 +27,8 @@ def processes(between: Between) -> List[Finding]:
         left = _left(pair)
         if left:
             held = sum(process.get("memory") or 0 for process in left)
-            words = named([_who(process) for process in left])
-            memory = f", which hold{'s' * (len(left) == 1)} {bytes_words(held)}" if held else ""
+            words = named([_holder_text(process) for process in left])
+            memory = f", which hold{'s' * (len(left) == 1)} {format_bytes(held)}" if held else ""
             message = (
                 f"{JOB}left {words} on it{memory}; end "
                 f"{'it' if len(left) == 1 else 'them'}, if "
@@ -46,7 +46,7 @@ def processes(between: Between) -> List[Finding]:
     ]
     if servers:
         message = (
-            f"{JOB}left an MPS server ({named([_who(server) for server in servers])}); "
+            f"{JOB}left an MPS server ({named([_holder_text(server) for server in servers])}); "
             "end it with: echo quit | nvidia-cuda-mps-control"
         )
         found.append(
@@ -67,11 +67,13 @@ def memory(between: Between) -> List[Finding]:
         holders = _holders(pair.after)
         old, new = pair.before.get("memory") or {}, pair.after.get("memory") or {}
         evidence = {"before": old, "after": new, "holders": holders}
-        left = f"{JOB}left {bytes_words(more)} allocated"
+        left = f"{JOB}left {format_bytes(more)} allocated"
         if _left(pair):
             continue  # they hold it, and are named
         if holders:
-            message = f"{left}, which {named([_who(holder) for holder in holders])} may hold"
+            message = (
+                f"{left}, which {named([_holder_text(holder) for holder in holders])} may hold"
+            )
             found.append(Finding("left_memory", WARN, message, "watch", pair.subject, evidence))
         elif between.node("gpu_processes")[1].get("processes_scope") == "host" and (
             pair.after.get("processes") is not None
@@ -142,7 +144,7 @@ def _identity(process: Union[ProcessSnapshot, MpsSnapshot]) -> str:
     return key_of(process, "pid", "started")
 
 
-def _who(process: Union[ProcessSnapshot, MpsSnapshot]) -> str:
+def _holder_text(process: Union[ProcessSnapshot, MpsSnapshot]) -> str:
     state = _STUCK.get(str(process.get("state")), "")
     return (
         f"{process.get('name') or 'a process'} (pid "
