@@ -390,8 +390,8 @@ def test_screen():
         "                                   next: drain_node, let no job start here",
         "  gpu09   UNKNOWN  dcgm_diag       dcgmi did not answer within 120 s and was ended",
         "                                   next: watch, look again with the next run",
-        "  gpu10   UNKNOWN  unreachable     could not be reached: no route   next: watch, look "
-        "again with the next run",
+        "  gpu10   UNKNOWN  unreachable     could not be reached: no route",
+        "                                   next: watch, look again with the next run",
         "  gpu11   UNKNOWN  not_checked     was not checked: its checks left no result",
         "                                   next: watch, look again with the next run",
         "  gpu12   SKIP     the checks were not asked for on this host",
@@ -406,7 +406,7 @@ def test_screen():
 
 def test_lines_know_their_status():
     statuses = [line.status for line in typed_lines(FLEET)]
-    assert statuses == ["", *["fail"] * 2, *["unknown"] * 5, *["skip"] * 3, "pass", "skip", "fail"]
+    assert statuses == ["", *["fail"] * 2, *["unknown"] * 6, *["skip"] * 3, "pass", "skip", "fail"]
 
 
 def test_lines_about_several_nodes_know_their_status():
@@ -437,7 +437,7 @@ def test_a_finding_is_marked_with_its_own_status():
     worse = Finding("link_slow", "fail", "3.3 GB/s", "drain_node", GPU4)
     shown = lines([broken("gpu07", worse, Finding("link_degraded", "warn", "x4", "watch", GPU4))])
     assert "pcie_bandwidth  GPU 4 (9A:00.0): 3.3 GB/s" in shown[1]
-    assert shown[2].strip().startswith("warn: GPU 4 (9A:00.0): x4")
+    assert shown[3].strip().startswith("warn: GPU 4 (9A:00.0): x4")
 
 
 def test_check_mode_promises_nothing_for_nodes_that_did_not_answer():

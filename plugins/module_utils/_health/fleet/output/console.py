@@ -113,7 +113,7 @@ def _verdict_lines(report: RunReport, width: int) -> List[Line]:
 def _rendered(rows: Sequence[ConsoleRow], verbose: bool, width: int) -> List[List[Line]]:
     """The lines of each row. A narrow terminal has no column for the checks."""
     labels = [_label(row, width) for row in rows]
-    checks = [len(check or "") for row in rows for check, _text in row.body]
+    checks = [len(check) for row in rows for check, _text in row.body]
     widths = (max([*map(len, labels), 4]), max([*checks, 0]) if width >= _WIDE else 0)
     return [
         [Line(text, row.status) for text in _row_lines(row, label, widths, verbose, width)]
@@ -139,15 +139,12 @@ def _row_lines(
     for position, (check, text) in enumerate(row.body):
         left = " " * len(head) if position else head
         if check_width and has_checks:
-            left += f"{check or '':<{check_width}}  "
+            left += f"{check:<{check_width}}  "
         elif check:
             text = f"{check}: {text}"
         if several and named and not position:
             text = f"{_nodes(len(row.names))}: {text}"
-        if check is None and len(lines[-1]) + 3 + len(text) <= width:
-            lines[-1] += f"   {text}"
-        else:
-            lines += wrapped(left, text, len(left), width)
+        lines += wrapped(left, text, len(left), width)
     if not named:
         most = len(row.names) * 1000 if verbose else _MOST_NAMES.get(row.status, _MOST_BAD_NAMES)
         names = plain(fold_within(row.names, most), None)

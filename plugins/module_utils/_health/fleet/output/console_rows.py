@@ -40,9 +40,8 @@ _NEXT = {
     "replace_part": "replace_part, drain the node for it",
 }
 
-#: Lines of a row: a check and a text. The check is "" where it is the same as above, and None where
-#: the text only adds to the line above.
-Body = Tuple[Tuple[Optional[str], str], ...]
+#: Lines of a row: a check and a text. The check is "" where it is the same as above.
+Body = Tuple[Tuple[str, str], ...]
 
 
 class ConsoleRow(NamedTuple):
@@ -92,7 +91,7 @@ def skipped_rows(report: RunReport, verbose: bool) -> List[ConsoleRow]:
             body = _skipped_body(node)
             if not verbose and len(body) > MOST_FINDINGS:
                 rest = len(body) - MOST_FINDINGS
-                body = (*body[:MOST_FINDINGS], (None, f"and {rest} more reasons"))
+                body = (*body[:MOST_FINDINGS], ("", f"and {rest} more reasons"))
             entries.append(_Entry(node.name, SKIP, body or (("", "nothing to check"),)))
     return _joined_rows(entries)
 
@@ -124,7 +123,7 @@ def findings_body(
     """A line per finding, marked with its status where that is not the row's; the next step after
     the last finding that asks for it. At most ``most`` findings (None: all).
     """
-    body: List[Tuple[Optional[str], str]] = []
+    body: List[Tuple[str, str]] = []
     above = ""
     findings = _join_changes(findings)
     shown = findings[:most]
@@ -136,12 +135,12 @@ def findings_body(
         above = name
         following = shown[position + 1].finding.action if position + 1 < len(shown) else None
         if finding.action in _NEXT and finding.action != following:
-            body.append((None, f"next: {_NEXT[finding.action]}"))
+            body.append(("", f"next: {_NEXT[finding.action]}"))
     rest = [found.finding.status for found in findings[len(shown) :]]
     if rest:
         by_status = [f"{rest.count(one)} {one}" for one in reversed(STATUSES) if one in rest]
         noun = "finding" if len(rest) == 1 else "findings"
-        body.append((None, f"and {len(rest)} more {noun} ({', '.join(by_status)}), -v shows them"))
+        body.append(("", f"and {len(rest)} more {noun} ({', '.join(by_status)}), -v shows them"))
     return tuple(body)
 
 
@@ -196,7 +195,7 @@ def _joined_rows(entries: Sequence[_Entry]) -> List[ConsoleRow]:
         body = first.body
         if any(member.body != body for member in members):
             note = f"(message of {first.name}; the others differ only in numbers, -v shows them)"
-            body = (*body, (None, note))
+            body = (*body, ("", note))
         rows.append(ConsoleRow(tuple(member.name for member in members), first.status, body))
     return _worst_first(rows)
 

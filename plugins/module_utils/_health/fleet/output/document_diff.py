@@ -290,7 +290,7 @@ def _fitness_body(node: NodeChange) -> Body:
 
 
 def _findings_body(changes: Sequence[FindingChange]) -> Body:
-    body: List[Tuple[Optional[str], str]] = []
+    body: List[Tuple[str, str]] = []
     above = ""
     for one in changes[:MOST_FINDINGS]:
         name = one.known.check or one.known.finding.code
