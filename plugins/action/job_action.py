@@ -7,7 +7,6 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-import re
 import time
 import typing as t
 
@@ -31,40 +30,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import ApiError
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts,
+    job_options,
     notify as _notify,
-    options as _options,
 )
 
-_ACTS: dict[str, dict[str, t.Any]] = {
-    "kubernetes": {
-        "type": "dict",
-        "options": {
-            "kind": {"type": "str", "choices": list(jobs.KINDS), "default": "Job"},
-            "namespace": {"type": "str", "required": True},
-            "name": {"type": "str", "required": True},
-        },
-    },
-    "slurm": {
-        "type": "dict",
-        "options": {
-            "job_id": {"type": "str", "required": True},
-            "suspend_by": {"type": "str", "choices": ["requeue", "suspend"], "default": "requeue"},
-        },
-    },
-    "command": {"type": "list", "elements": "str"},
-}
-_OPTIONS: dict[str, dict[str, t.Any]] = {
-    "report": {"type": "path"},
-    "job": {"type": "str", "default": ""},
-    "hosts": {"type": "list", "elements": "str"},
-    "policy": {"type": "dict", "default": {}},
-    "history": {"type": "path"},
-    "dry_run": {"type": "bool", "default": True},
-    "notify": {"type": "dict", "default": {}, "options": _notify.OPTIONS},
-    "act": {"type": "dict", "default": {}, "options": _ACTS},
-    "timeout": {"type": "float", "default": 30.0},
-    **_kube.CONNECTION_OPTIONS,
-}
 #: Characters of a program's output that are shown.
 _MOST_OUTPUT = 1000
 #: Facts that a message has as lines of their own.
@@ -88,7 +57,7 @@ class ActionModule(ActionBase):
         result = super().run(tmp, task_vars)
         given = hosts.plain(self._task.args)
         try:
-            options = _validated(given)
+            options = job_options.validated(given)
             result["changed"] = False
             if options["report"]:
                 result.update(
@@ -100,48 +69,7 @@ class ActionModule(ActionBase):
                 )
         except (AnsibleError, ValueError) as error:
             result.update(failed=True, msg=str(error))
-        return t.cast("dict[str, t.Any]", remove_values(result, _secrets(given)))
-
-
-def _secrets(given: dict[str, t.Any]) -> set[str]:
-    """What must not be shown, also not by the words of an error."""
-    notify = given.get("notify")
-    notify = notify if isinstance(notify, dict) else {}
-    mail = notify.get("mail")
-    found = [
-        notify.get("webhook"),
-        notify.get("slack"),
-        mail.get("password") if isinstance(mail, dict) else None,
-    ]
-    return {one for one in found if isinstance(one, str) and one}
-
-
-def _validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
-    """The options; raises ValueError that names the option, its value and what is accepted."""
-    options = _options.validated(_OPTIONS, given)
-    options["decisions"] = job_decision.job_policy_from(options["policy"])
-    _notify.refuse(options["notify"])
-    acts = [name for name in _ACTS if options["act"].get(name)]
-    if len(acts) > 1:
-        raise ValueError(f"act: {', '.join(acts)} are given, give one of them")
-    slurm, kubernetes = options["act"].get("slurm"), options["act"].get("kubernetes")
-    if slurm and not re.fullmatch(r"\d+([_+]\d+)?", slurm["job_id"]):
-        raise ValueError(
-            f"act.slurm.job_id: {slurm['job_id']!r} is invalid; expected the number of a job, "
-            "such as 4711, 4711_3 or 4711+1"
-        )
-    for name in ("namespace", "name") if kubernetes else ():
-        if not re.fullmatch(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", kubernetes[name]):
-            raise ValueError(
-                f"act.kubernetes.{name}: {kubernetes[name]!r} is invalid; expected the name "
-                "of an object"
-            )
-    if not 0 < options["timeout"] <= 3600:
-        raise ValueError(
-            f"timeout: {options['timeout']} is invalid; expected seconds greater than 0, at "
-            "most 3600"
-        )
-    return options
+        return t.cast("dict[str, t.Any]", remove_values(result, job_options.secrets_in(given)))
 
 
 def _done(options: dict[str, t.Any], dry: bool, write_down: bool) -> dict[str, t.Any]:

@@ -116,7 +116,9 @@ def _document(path: str) -> dict[str, t.Any]:
 
 def _policy(given: t.Any, document: dict[str, t.Any]) -> Policy:
     if given is not None:
-        return policy_from(hosts.plain(given))
+        policy = policy_from(hosts.plain(given))
+        _options.refuse_unknown_codes("policy.warn_only", policy.warn_only)
+        return policy
     try:
         return recorded_policy(document.get("policy"))
     except ValueError as error:

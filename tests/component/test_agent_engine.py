@@ -475,7 +475,7 @@ def test_who_goes_away_is_not_waited_for(node, on):
 @pytest.mark.parametrize(
     "words, names, options",
     [
-        ("unsupported check 'gpu_cont'; supported: gpu_count", ["gpu_cont"], {}),
+        ("unsupported check 'gpu_cont' (did you mean 'gpu_count'?)", ["gpu_cont"], {}),
         ("unsupported check 'iperf'", ["iperf"], {}),
         (
             "gpu_count: unsupported option 'level'; supported: no option at all",

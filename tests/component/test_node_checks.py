@@ -24,8 +24,7 @@ from module_call import call
         (
             "node_checks",
             {"checks": ["pcie"]},
-            "checks, options: unsupported check 'pcie'; supported: gpu_count, driver, "
-            "remapped_rows, remapped",
+            "checks, options: unsupported check 'pcie' (did you mean 'pciebw'?)",
         ),
         ("node_checks", {"options": {"memory": {}}}, "checks, options: unsupported check 'memory'"),
         (

@@ -299,7 +299,7 @@ def test_a_bad_value_is_refused(status):
     done = status("check=pciebandwidth")
     assert (
         done.returncode == 2
-        and "check: unsupported check 'pciebandwidth'; supported: gpu_count"
+        and "check: unsupported check 'pciebandwidth' (did you mean 'pcie_bandwidth'?)"
         in " ".join(done.stdout.split())
     ), done.stdout
 

@@ -160,7 +160,9 @@ def test_checks_of_the_mesh_and_of_the_cluster_are_passed_over_in_a_pass_over_on
 
 
 def test_a_name_that_is_no_check_is_refused_with_those_that_are():
-    with pytest.raises(ValueError, match="unsupported check 'gpu_counts'; supported: gpu_count"):
+    with pytest.raises(
+        ValueError, match="unsupported check 'gpu_counts' .did you mean 'gpu_count'"
+    ):
         registry.find("gpu_counts")
 
 

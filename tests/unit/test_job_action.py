@@ -576,7 +576,7 @@ def test_without_a_way_to_act_it_is_only_told(act, web):
         ({"act": {"slurm": {"job_id": "4711; rm"}}}, "act.slurm.job_id: '4711; rm' is invalid"),
         (
             {"act": {"slurm": {"job_id": "1"}, "command": ["x"]}},
-            "act: slurm, command are given, give one of them",
+            "act: slurm and command exclude each other; expected one of them",
         ),
         (
             {"act": {"kubernetes": {"namespace": "../x", "name": "y"}}},

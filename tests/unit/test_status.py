@@ -56,7 +56,7 @@ def test_what_is_asked():
     [
         (
             {"check": "pciebandwidth"},
-            "check: unsupported check 'pciebandwidth'; supported: gpu_count",
+            "check: unsupported check 'pciebandwidth' (did you mean 'pcie_bandwidth'?)",
         ),
         ({"check": "nope"}, "'all' runs every check"),
         ({"r": "5"}, "r: '5' is invalid; expected one of 1, 2, 3, 4"),

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import summary
 
 
-def call(action, options, variables=None, check_mode=False):
+def call(action, options, variables=None, check_mode=False, templar=None):
     """What the task returns, and the lines that would be shown once the playbook is over."""
     task = SimpleNamespace(
         args=options, check_mode=check_mode, async_val=0, diff=False, action="", no_log=False
@@ -19,7 +19,7 @@ def call(action, options, variables=None, check_mode=False):
         SimpleNamespace(_shell=SimpleNamespace(tmpdir=None)),
         SimpleNamespace(check_mode=check_mode),
         None,
-        None,
+        templar,
         None,
     )
     summary.listen()

@@ -47,16 +47,16 @@ class Policy(NamedTuple):
         )
 
 
-def policy_from(given: Any) -> Policy:
+def policy_from(given: Any, option: str = "policy") -> Policy:
     """The policy a user wrote; raises ValueError that names the option, its value and what is
     accepted.
     """
     given = {} if given is None else given
     if not isinstance(given, dict):
-        raise _invalid("policy", given, f"a dictionary with any of {', '.join(Policy._fields)}")
+        raise _invalid(option, given, f"a dictionary with any of {', '.join(Policy._fields)}")
     for name in given:
         if name not in Policy._fields:
-            raise ValueError(f"policy: {unsupported('option', name, Policy._fields)}")
+            raise ValueError(f"{option}: {unsupported('option', name, Policy._fields)}")
     chosen = {name: value for name, value in given.items() if value is not None}
     read: Dict[str, Callable[[str, Any], Any]] = {
         "unfit": _unfit,
@@ -65,7 +65,7 @@ def policy_from(given: Any) -> Policy:
         "max_unknown": _limit,
         "max_partial": _limit,
     }
-    return Policy(**{name: read[name](f"policy.{name}", value) for name, value in chosen.items()})
+    return Policy(**{name: read[name](f"{option}.{name}", value) for name, value in chosen.items()})
 
 
 def _invalid(name: str, value: Any, accepted: str) -> ValueError:

@@ -1,0 +1,174 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+from __future__ import annotations
+
+import typing as t
+
+from ansible.errors import AnsibleError
+from ansible.module_utils.common.parameters import remove_values
+from ansible.utils.vars import load_extra_vars
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold_few
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, plain, wrapped
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts as _hosts,
+    job_options,
+    once,
+    options as _options,
+    playbook_options,
+    summary,
+    variables as _variables,
+)
+
+_OPTIONS: dict[str, dict[str, t.Any]] = {
+    "playbook": {"type": "str", "required": True, "choices": list(_variables.PLAYBOOKS)}
+}
+#: Hosts that a message names.
+_MOST_HOSTS = 5
+
+
+class ActionModule(once.Once):
+    """Validate the variables of a playbook on the controller, before a host is contacted."""
+
+    def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
+        playbook = _options.validated(_OPTIONS, self._task.args)["playbook"]
+        settings = _Settings(variables, self._templar, playbook)
+        extra = set(load_extra_vars(self._loader))
+        problems = [
+            *_variables.misspelt(playbook, settings.names, extra & settings.names),
+            *settings.problems(),
+        ]
+        problems = remove_values(problems, settings.secrets())
+        if problems:
+            several = "options are" if len(problems) > 1 else "option is"
+            title = f"{len(problems)} {several} invalid, no host was contacted:"
+            lines = [Line(f"autopilot {playbook}   {title}", "fail")]
+            for problem in problems:
+                lines += [Line(text, "fail") for text in wrapped("  ", plain(problem, None), 4)]
+            summary.show(lines)
+            return {"failed": True, "msg": f"{title} {'; '.join(problems)}"}
+        return {}
+
+
+class _Value(t.NamedTuple):
+    """A value of a variable, not templated, and its hosts; no hosts for the value of the play."""
+
+    raw: t.Any
+    hosts: list[str]
+
+
+class _Settings:
+    """The variables of the playbook that a user set: in the inventory, in the play, or with -e."""
+
+    def __init__(self, variables: dict[str, t.Any], templar: t.Any, playbook: str) -> None:
+        self.variables = variables
+        self.templar = templar
+        self.playbook = playbook
+        self.spec = _variables.spec_of(playbook)
+        self.raws = _hosts.raws(variables)
+        #: The names of all variables that were set, those of other programs too.
+        self.names = {
+            name
+            for own in (variables, *self.raws.values())
+            for name, value in own.items()
+            if not _is_registered(value) and not _is_default(name, value)
+        }
+
+    def problems(self) -> list[str]:
+        """Why values are invalid, one message each."""
+        found = []
+        for name, rules in self.spec.items():
+            if rules.get("required") and self.variables.get(name) in (None, ""):
+                found.append(f"{name}: is missing; expected the name of the run (-e {name}=job42)")
+            found += self._problems_of(name)
+        return found
+
+    def secrets(self) -> set[str]:
+        """Values that no message may show."""
+        return job_options.secrets_in({"notify": self.variables.get("inflight_notify")})
+
+    def _problems_of(self, name: str) -> list[str]:
+        found: dict[str, list[str]] = {}
+        for value in self._values(name):
+            for problem, hosts in self._problems_with(name, value):
+                found.setdefault(problem, []).extend(hosts)
+        return [problem + self._where(hosts) for problem, hosts in found.items()]
+
+    def _values(self, name: str) -> list[_Value]:
+        """The distinct values of a variable."""
+        first = self.raws.get(str(self.variables.get("inventory_hostname")), {})
+        if (
+            name in self.variables
+            and repr(first.get(name)) != repr(self.variables[name])
+            and not _is_default(name, self.variables[name])
+        ):
+            # A variable of the play goes before those of the inventory.
+            return [_Value(self.variables[name], [])]
+        by_text: dict[str, _Value] = {}
+        for host, own in self.raws.items():
+            if name in own:
+                by_text.setdefault(repr(own[name]), _Value(own[name], [])).hosts.append(host)
+        return list(by_text.values())
+
+    def _problems_with(self, name: str, value: _Value) -> t.Iterator[tuple[str, list[str]]]:
+        """The problems with a value, and with what it becomes on each host if it is a template."""
+        templated = _is_template(value.raw)
+        for host in value.hosts if templated and value.hosts else [None]:
+            hosts = [host] if host else value.hosts
+            try:
+                final = self._final(name, value.raw, host) if templated else value.raw
+            except AnsibleError as error:
+                yield f"{name}: its template fails: {error}", hosts
+                continue
+            for problem in self._validated(name, final):
+                yield problem, hosts
+
+    def _final(self, name: str, raw: t.Any, host: str | None) -> t.Any:
+        if host is None or host == self.variables.get("inventory_hostname"):
+            return self.templar.template(raw)
+        return self.variables["hostvars"][host][name]
+
+    def _validated(self, name: str, value: t.Any) -> list[str]:
+        value = _hosts.plain(value)
+        if self.spec[name]["type"] == "list":
+            value = _hosts.listed(value, self.variables)
+        found = playbook_options.problems_of(self.spec, name, value)
+        if name == "preflight_run_id" and not found:
+            found = self._problem_with_run_id(str(value))
+        return found
+
+    def _problem_with_run_id(self, run_id: str) -> list[str]:
+        report_dir, run = (
+            str(self.templar.template(self.variables.get(name) or default))
+            for name, default in (("preflight_report_dir", "reports"), ("run", ""))
+        )
+        problem = playbook_options.problem_with_run_id(report_dir, run, run_id)
+        return [f"preflight_run_id: {problem}"] if problem else []
+
+    def _where(self, hosts: list[str]) -> str:
+        """The hosts of a problem, if it is not one of all hosts."""
+        if not hosts or len(hosts) == len(self.raws):
+            return ""
+        return f" ({', '.join(fold_few(hosts, _MOST_HOSTS))})"
+
+
+def _is_template(value: t.Any) -> bool:
+    if isinstance(value, str):
+        return "{{" in value or "{%" in value
+    if isinstance(value, t.Mapping):
+        return any(_is_template(one) for pair in value.items() for one in pair)
+    return isinstance(value, (list, tuple)) and any(map(_is_template, value))
+
+
+def _is_registered(value: t.Any) -> bool:
+    """Whether a variable is the result of a task, which a play of the user's may name as it likes."""
+    return isinstance(value, t.Mapping) and {"changed", "failed"} <= value.keys()
+
+
+def _is_default(name: str, value: t.Any) -> bool:
+    role = name.partition("_")[0]
+    if role not in ("checks", "mesh"):
+        return False
+    return repr(_variables.role_defaults(role).get(name)) == repr(value)

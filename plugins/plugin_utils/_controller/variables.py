@@ -1,0 +1,203 @@
+# Copyright: Contributors to the autopilot.gpu collection
+# GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
+# SPDX-License-Identifier: GPL-3.0-or-later
+
+# Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
+# Do not use it from other collections or standalone plugins/modules.
+
+"""The variables that the playbooks read, as argument specs, and misspelt names among those that a
+user set.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+import typing as t
+
+import yaml
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.spelling import (
+    did_you_mean,
+    nearest,
+)
+from ansible_collections.autopilot.gpu.plugins.module_utils._kube import CONNECTION_OPTIONS
+from ansible_collections.autopilot.gpu.plugins.module_utils._mark import RULE_OPTIONS
+
+Spec = dict[str, dict[str, t.Any]]
+
+_TEXT: dict[str, t.Any] = {"type": "str"}
+_PATH: dict[str, t.Any] = {"type": "path"}
+_FLAG: dict[str, t.Any] = {"type": "bool"}
+_DICT: dict[str, t.Any] = {"type": "dict"}
+_LIST: dict[str, t.Any] = {"type": "list", "elements": "str"}
+_ANY: dict[str, t.Any] = {"type": "raw"}
+_NUMBER: dict[str, t.Any] = {"type": "float"}
+_COUNT: dict[str, t.Any] = {"type": "int"}
+#: Its value may hold addresses and passwords, so no message shows it.
+_SECRET: dict[str, t.Any] = {"type": "dict", "no_log": True}
+
+
+def _prefixed(prefix: str, **spec: dict[str, t.Any]) -> Spec:
+    return {f"{prefix}_{name}": rules for name, rules in spec.items()}
+
+
+_MARKS: Spec = {
+    "mark_nodes": _FLAG,
+    **{f"mark_{name}": {"type": rules["type"]} for name, rules in CONNECTION_OPTIONS.items()},
+    **{f"mark_{name}": rules for name, rules in RULE_OPTIONS.items()},
+}
+_PHASE: Spec = {"hosts": _ANY, "become": _FLAG, "policy": _DICT, "report_dir": _PATH}
+
+#: By playbook, the variables that it has beside those of the roles.
+PLAYBOOKS: dict[str, Spec] = {
+    "preflight": {
+        "run": _TEXT,
+        **_prefixed("preflight", **_PHASE, run_id=_TEXT, nhc_conf=_PATH, **_MARKS),
+    },
+    "inflight": {
+        "run": _TEXT,
+        "watch": _ANY,
+        **_prefixed(
+            "inflight",
+            **_PHASE,
+            every=_ANY,
+            checks=_LIST,
+            dry_run=_FLAG,
+            decisions=_DICT,
+            notify=_SECRET,
+            act=_DICT,
+            kubeconfig=_PATH,
+            context=_TEXT,
+        ),
+    },
+    "postflight": {
+        "run": {**_TEXT, "required": True},
+        **_prefixed("postflight", **_PHASE, checks=_LIST, release_seconds=_NUMBER, **_MARKS),
+    },
+    "capture": {
+        "run": {**_TEXT, "required": True},
+        "state": _TEXT,
+        "dest": _PATH,
+        "declared": _DICT,
+        "job": _DICT,
+        "interval": _NUMBER,
+        "duration": _NUMBER,
+        "max_bytes": _COUNT,
+        "throughput_log": _PATH,
+        "throughput_regex": _TEXT,
+        **_prefixed("capture", hosts=_ANY, become=_FLAG, rules=_DICT, directory=_PATH),
+    },
+    "compare": {"a": _PATH, "b": _PATH, **_prefixed("compare", report_dir=_PATH, rules=_DICT)},
+    "replay": {"run": _PATH, **_prefixed("replay", policy=_DICT, report_dir=_PATH)},
+    "calibrate": _prefixed("calibrate", runs=_ANY, newest=_COUNT, dest=_PATH),
+    "status": {
+        **{name: _ANY for name in ("host", "check", "batch", "job", "nodelabel", "r")},
+        **_prefixed("status", url=_TEXT, token_file=_PATH, service_account=_TEXT, timeout=_NUMBER),
+        **_prefixed("agent", namespace=_TEXT, kubeconfig=_PATH, context=_TEXT),
+    },
+    "forget": {"forget_nodes": _LIST},
+}
+#: The phases of a job: their playbooks run the roles `checks` and `mesh`.
+PHASES = ("preflight", "inflight", "postflight")
+#: What the inventory says of a host.
+OF_HOST: Spec = {"expected_gpus": _COUNT, "node_name": _TEXT}
+#: Options of the callback `pushgateway`, which validates them itself.
+PUSHGATEWAY = tuple(
+    f"pushgateway_{name}"
+    for name in (
+        *("url", "job", "labels", "timeout", "username", "password", "password_file", "token"),
+        *("token_file", "ca_file", "client_cert", "client_key", "on_failure", "spool_dir"),
+        *("spool_limit", "compatibility"),
+    )
+)
+#: Variables that the roles set for themselves.
+INTERNAL = (
+    "checks_left",
+    "checks_taken",
+    "mesh_again",
+    "mesh_started",
+    "mesh_started_again",
+    "mesh_waits_for",
+)
+
+#: Prefixes that belong to this collection: a variable with one of them is ours or misspelt.
+_OURS = re.compile(r"(preflight|inflight|postflight|checks|mesh|pushgateway)_")
+#: On the command line also what looks like the name of a run.
+_RUN = re.compile(r"runs?(_|$)")
+#: Similarity (`difflib`) from which a variable of the command line is taken for a misspelling.
+_SIMILAR = 0.8
+_ROLES = os.path.join(os.path.dirname(__file__), *[os.pardir] * 3, "roles")
+
+
+@functools.lru_cache(maxsize=None)
+def role_options(role: str) -> Spec:
+    """The options of a role of this collection, as its argument spec has them."""
+    specs = _read(role, "meta", "argument_specs.yml")["argument_specs"]
+    return t.cast(Spec, specs["main"]["options"])
+
+
+@functools.lru_cache(maxsize=None)
+def role_defaults(role: str) -> dict[str, t.Any]:
+    """The defaults of a role of this collection, not templated."""
+    return t.cast("dict[str, t.Any]", _read(role, "defaults", "main.yml"))
+
+
+def _read(role: str, *path: str) -> t.Any:
+    with open(os.path.join(_ROLES, role, *path), encoding="utf-8") as file:
+        return yaml.safe_load(file)
+
+
+def spec_of(playbook: str) -> Spec:
+    """All variables that a playbook validates."""
+    if playbook not in PHASES:
+        return PLAYBOOKS[playbook]
+    return {**PLAYBOOKS[playbook], **OF_HOST, **role_options("checks"), **role_options("mesh")}
+
+
+def known_names(playbook: str) -> set[str]:
+    """The names of all variables that a user may set: those of the playbook, and those of others
+    that have prefixes of ours.
+    """
+    names = {*spec_of(playbook), *PUSHGATEWAY, *INTERNAL, *OF_HOST}
+    for role in ("checks", "mesh"):
+        names.update(role_options(role))
+    for spec in PLAYBOOKS.values():
+        names.update(name for name in spec if _OURS.match(name))
+    return names
+
+
+def misspelt(playbook: str, given: t.Collection[str], extra: t.Collection[str]) -> list[str]:
+    """Why variables that a user set (``given``; of those ``extra`` on the command line) do not
+    exist, one message each.
+
+    A variable of the command line without a prefix of ours is foreign unless it resembles one of
+    the playbook's.
+    """
+    known = known_names(playbook)
+    found = []
+    for name in sorted(set(given) - known):
+        prefix = _OURS.match(name)
+        same = sorted(one for one in known if prefix and one.startswith(prefix.group()))
+        near = nearest(name, set(same) - set(INTERNAL))
+        if not near and name in extra:
+            near = _nearest(name, playbook, given)
+        if near:
+            found.append(f"unsupported variable {name!r}{did_you_mean(near)}")
+        elif prefix:
+            found.append(f"unsupported variable {name!r}; supported: {', '.join(same)}")
+    return found
+
+
+def _nearest(name: str, playbook: str, given: t.Collection[str]) -> list[str]:
+    """The variables of the playbook that a name of the command line may be meant for. A user's own
+    playbook may set ``preflight_hosts`` from its ``hosts``, which is no misspelling then.
+    """
+    own = spec_of(playbook)
+    prefix = f"{playbook}_"
+    tails = [one[len(prefix) :] for one in own if one.startswith(prefix) and one not in given]
+    meant = [prefix + tail for tail in nearest(name, tails, _SIMILAR)]
+    if not meant and "run" in own and "run" not in given and _RUN.match(name):
+        meant = ["run"]
+    return meant or list(nearest(name, [one for one in own if len(one) > 1], _SIMILAR))
