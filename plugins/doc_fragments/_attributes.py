@@ -15,8 +15,7 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: A check that only reads is run all the same; what any other check would do is returned
-      instead.
+    details: Nothing is measured. What the check would do is returned instead.
   async:
     support: none
     description: Can be used with the C(async) keyword.

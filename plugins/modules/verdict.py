@@ -81,8 +81,8 @@ options:
     choices: [preflight, inflight, postflight]
   run_id:
     description:
-      - Name of the run and of its directory; one that exists is written over, with C(serial) by
-        each batch that of the batch before.
+      - Name of the run and of its directory. A name whose directory has a run document gets a
+        number, such as C(nightly-2); no document is overwritten.
       - The time and the phase when not given.
     type: str
   run:
@@ -110,8 +110,7 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Judges what the passive checks found, returns what else would run as RV(plan), and
-      writes nothing.
+    details: Nothing was measured. Returns what would run as RV(plan), passes, and writes nothing.
 seealso:
   - module: autopilot.gpu.node_checks
   - plugin: autopilot.gpu.summary

@@ -126,6 +126,22 @@ def test_check_mode_writes_nothing(verdict, tmp_path):
     assert shown[-1] == "no run document is written in check mode"
 
 
+def test_no_run_overwrites_the_document_of_another(verdict, tmp_path):
+    (tmp_path / "reports/nightly").mkdir(parents=True)
+    found = [verdict(["well"], run_id="nightly")[0] for _turn in range(3)]
+    assert [one["run_id"] for one in found] == ["nightly", "nightly-2", "nightly-3"]
+    assert found[1]["report"] == str(tmp_path / "reports/nightly-2/run.json")
+    assert json.loads((tmp_path / "reports/nightly/run.json").read_text())["run_id"] == "nightly"
+
+
+def test_an_unknown_code_in_the_policy_fails_the_run(verdict):
+    result, _shown = verdict(["well"], policy={"warn_only": ["gpu_lots"]})
+    assert result["failed"] and (
+        "policy.warn_only: unknown finding code 'gpu_lots' (did you mean 'gpu_lost'?)"
+        in result["msg"]
+    )
+
+
 def test_a_report_that_cannot_be_written_does_not_cost_the_verdict(verdict, tmp_path):
     (tmp_path / "reports").write_text("in the way", encoding="utf-8")
     result, shown = verdict(["lost"])

@@ -142,7 +142,7 @@ def test_a_watch_looks_again_pushes_each_time_and_suspends_what_keeps_failing(
             tmp_path / "run",
             {name: hosts[name] for name in ("well", "lost")},
             run="job42",
-            watch="12s",
+            watch="6s",
             inflight_every="6s",
             inflight_dry_run=False,
             inflight_decisions={"codes": {"gpu_lost": "suspend"}},
@@ -185,7 +185,7 @@ def test_a_host_that_was_away_is_there_in_the_next_look(controller, hosts, tmp_p
         controller,
         tmp_path / "run",
         {"away": away, "fine": hosts["fine"]},
-        watch="10s",
+        watch="5s",
         inflight_every="5s",
     )
     assert run.statuses() == [{"away": "unknown", "fine": "pass"}, {"away": "pass", "fine": "pass"}]
@@ -217,7 +217,7 @@ def test_what_would_disturb_the_job_does_not_run(controller, hosts, tmp_path):
     )
 
 
-def test_check_mode_looks_once_and_writes_and_tells_nothing(controller, hosts, tmp_path, collector):
+def test_check_mode_measures_writes_and_tells_nothing(controller, hosts, tmp_path, collector):
     run = Run(
         controller,
         tmp_path,
@@ -229,11 +229,13 @@ def test_check_mode_looks_once_and_writes_and_tells_nothing(controller, hosts, t
         inflight_notify={"webhook": collector.url},
     )
     assert (
-        run.code == 2
+        run.code == 0
         and not run.documents
         and not (tmp_path / "reports").exists()
         and not collector.got
-    )
+    ), run.text
+    assert "fell off the bus" not in run.text
+    assert "    gpu_activity: passive, at most 0.5 min, on 1 node" in run.after, run.text
 
 
 @pytest.mark.parametrize(
@@ -251,7 +253,7 @@ def test_check_mode_looks_once_and_writes_and_tells_nothing(controller, hosts, t
         ),
         (
             {"watch": "30m", "run": "../job42"},
-            "run: ../job42 is invalid; expected at most 100 letters",
+            "run: '../job42' is invalid; expected at most 100 letters",
         ),
     ],
 )
@@ -271,16 +273,11 @@ def test_a_wrong_variable_is_refused_before_anything_is_done(
 def test_where_no_run_document_can_be_kept_it_says_that_nothing_was_decided(
     controller, hosts, tmp_path
 ):
-    (tmp_path / "taken").write_text("a file", encoding="utf-8")
-    run = Run(
-        controller,
-        tmp_path,
-        {"lost": hosts["lost"]},
-        run="job42",
-        inflight_report_dir=str(tmp_path / "taken"),
-    )
+    (tmp_path / "reports").mkdir()
+    (tmp_path / "reports/job42").write_text("a file", encoding="utf-8")
+    run = Run(controller, tmp_path, {"lost": hosts["lost"]}, run="job42")
     assert run.code == 2 and re.search(
-        r"taken.*; nothing was decided about the job", " ".join(run.text.split())
+        r"job42.*; nothing was decided about the job", " ".join(run.text.split())
     ), run.text
 
 

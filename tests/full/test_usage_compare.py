@@ -56,7 +56,7 @@ def test_two_nodes_captured_and_compared_with_themselves(controller, tmp_path):
     unnamed = controller.run("ansible-playbook", "-i", inventory, CAPTURE, cwd=tmp_path)
     assert (
         unnamed.returncode != 0
-        and "run is not given: say what the capture is called" in unnamed.stdout
+        and "run: is missing; expected the name of the run" in unnamed.stdout
     ), unnamed.stdout
     assert "changed=1" in capture(run="run42", interval=1, duration=300, declared={"batch": 128})
     try:

@@ -66,7 +66,13 @@ def node(name, doing, model="NVIDIA H100 80GB HBM3"):
         if doing != HUNG
         else []
     )
-    return NodeAnswer(name, [judge_samples({"gpus": gpus, "samples": samples}, {})], {"gpus": gpus})
+    readings = {"gpus": gpus, "samples": samples}
+    return NodeAnswer(
+        name,
+        [judge_samples(readings, {})],
+        {"gpus": gpus},
+        {"gpu_activity": {"options": {}, "readings": readings}},
+    )
 
 
 def judged(*doings, models=None):
@@ -165,3 +171,25 @@ def test_nodes_without_the_check_are_passed_over():
     ]
     judgement = judge_run(RUN, nodes, Policy())
     assert not any(node.fleet for node in judgement.nodes) and not judgement.findings
+
+
+@pytest.mark.parametrize(
+    "doings, said",
+    [
+        ([FREE], "no job is running: on the node every GPU is idle and no process holds a GPU"),
+        (
+            [FREE] * 4,
+            "no job is running: on all 4 nodes every GPU is idle and no process holds a GPU",
+        ),
+        # Held by a process, at work, or not known: a job may run.
+        ([FREE, FREE, IDLE], None),
+        ([FREE, WORK], None),
+        ([FREE, HUNG], None),
+        ([FREE, dict(FREE, processes=None)], None),
+        ([FREE, dict(FREE, utilization=None)], None),
+    ],
+)
+def test_an_inflight_without_a_job_says_so(doings, said):
+    _nodes, judgement = judged(*doings)
+    reason = judgement.verdict.reason
+    assert reason.endswith(f"; {said}") if said else "no job" not in reason

@@ -447,8 +447,8 @@ def test_check_mode_promises_nothing_for_nodes_that_did_not_answer():
     )
     only = NodeAnswer("gpu01", [CheckResult("gpu_count", "pass", "8 x H100")])
     check_mode = replace(RUN, check_mode=True)
-    assert "  a run without --check runs nothing more" in lines([only], run=check_mode)
-    assert "  a run without --check runs nothing more on the nodes that answered" in lines(
+    assert "  a run without --check runs nothing" in lines([only], run=check_mode)
+    assert "  a run without --check runs nothing on the nodes that answered" in lines(
         [only, away], run=check_mode
     )
 
@@ -571,21 +571,26 @@ def test_plan():
         for name, how, seconds in (("pcie_bandwidth", "light", 96), ("dcgm_diag", "invasive", 150))
     ]
     nodes = [
-        NodeAnswer(
-            "gpu01", [CheckResult("gpu_count", "pass", "8 x H100"), *planned], {"gpus": GPUS}
-        ),
-        NodeAnswer("gpu02", [CheckResult("gpu_count", "pass", "8 x H100"), planned[1]]),
-        NodeAnswer("login1", [CheckResult("gpu_count", "skip", "no GPU"), *planned]),
+        NodeAnswer("gpu01", planned),
+        NodeAnswer("gpu02", planned[1:]),
+        NodeAnswer("gpu03", trouble=Finding("unreachable", "unknown", "no route to host")),
     ]
-    assert report.plan_of(judge_run(run, nodes, Policy())) == [
+    judged = judge_run(run, nodes, Policy())
+    assert judged.verdict.passed and report.plan_of(judged) == [
         ("pcie_bandwidth", "light", 1.6, 1),
         ("dcgm_diag", "invasive", 2.5, 2),
     ]
     shown = lines(nodes, run=run)
-    assert shown[0].startswith("autopilot preflight (check mode)   3 nodes: 2 fit, 1 skipped")
-    assert "  a run without --check also runs:" in shown
-    assert "    dcgm_diag: invasive, at most 2.5 min, on 2 nodes" in shown
-    assert [line.split()[1] for line in shown[1:4]] == ["SKIP", "PASS", "PASS"]
+    assert shown[0].startswith(
+        "autopilot preflight (check mode)   3 nodes: 1 undecided, nothing measured"
+    )
+    assert shown[1].split()[:2] == ["gpu03", "UNKNOWN"]
+    assert shown[-4:] == [
+        "  a run without --check runs:",
+        "    pcie_bandwidth: light, at most 1.6 min, on 1 node",
+        "    dcgm_diag: invasive, at most 2.5 min, on 2 nodes",
+        "preflight checked nothing: this is check mode",
+    ]
 
 
 @example([("node\u00b2", "pass", "")])  # a digit that is no number

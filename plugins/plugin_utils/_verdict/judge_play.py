@@ -55,6 +55,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
+    options as _options,
     summary,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
@@ -120,9 +121,7 @@ def judge_play(
     """
     refused = list(refused)
     policy = _accepted(
-        lambda: policy_from(_hosts.plain(options["policy"])),
-        refused,
-        "; judged by the default policy",
+        lambda: _policy(_hosts.plain(options["policy"])), refused, "; judged by the default policy"
     )
     given_id = _accepted(lambda: _run_id(options["run_id"]), refused)
     job = _accepted(
@@ -133,7 +132,7 @@ def judge_play(
     base = os.path.join(options["report_dir"], job or "")
     phase = options["phase"]
     directory = None if check_mode else _directory(base, given_id, phase, finished)
-    named = os.path.basename(directory or _named(phase, finished))
+    named = os.path.basename(directory or given_id or _named(phase, finished))
     raws = _hosts.raws(variables)
     plans, unplanned = _plans(
         raws, variables.get("ansible_play_batch") or [], options["mesh_plans"]
@@ -142,7 +141,7 @@ def judge_play(
     missing = "the play ended before the node answered" if interrupted else ""
     nodes = _nodes(returned, _mesh_passes(raws, options["mesh_readings"], plans), missing)
     run = identify_run(
-        given_id or (f"{job}-{named}" if job else named),
+        named if given_id else f"{job}-{named}" if job else named,
         phase,
         _started(returned, finished),
         finished,
@@ -274,6 +273,12 @@ def read_options(given: t.Mapping[str, t.Any]) -> tuple[dict[str, t.Any], list[s
     return validator.validate(known).validated_parameters, wrong
 
 
+def _policy(given: t.Any) -> Policy:
+    policy = policy_from(given)
+    _options.refuse_unknown_codes("policy.warn_only", policy.warn_only)
+    return policy
+
+
 def _run_id(given: str | None) -> str | None:
     if given is not None and not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", given):
         raise ValueError(
@@ -288,15 +293,16 @@ def _named(phase: str, finished: float) -> str:
 
 
 def _directory(report_dir: str, run_id: str | None, phase: str, finished: float) -> str:
-    """Where the document goes, absolute. A name of our own is taken only once, also when runs end
-    in the same second.
+    """Where the document goes, absolute. No run overwrites the document of another: a name that is
+    in use gets a number.
     """
     base = os.path.join(os.getcwd(), os.path.expanduser(report_dir))
-    if run_id:
-        return os.path.join(base, run_id)
-    name = _named(phase, finished)
+    name = run_id or _named(phase, finished)
     for number in range(1, 1000):
         directory = os.path.join(base, name if number == 1 else f"{name}-{number}")
+        # An operator may have made the directory that has the name of the run.
+        if run_id and not os.path.exists(os.path.join(directory, "run.json")):
+            return directory
         try:
             os.makedirs(directory)
         except FileExistsError:

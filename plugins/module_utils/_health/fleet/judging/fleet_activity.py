@@ -10,9 +10,10 @@ findings are warnings, since a job may behave like this on purpose.
 from __future__ import annotations
 
 from statistics import mean, median
-from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple, TypedDict
 
-from .node_answer import KnownGpu
+from .node_answer import KnownGpu, NodeAnswer
+from ...lenient import decode, mapping
 from ...model import SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject
 
 CHECK = "gpu_activity"
@@ -68,6 +69,46 @@ def compare(
     if len(waiting) >= MINIMUM_NODES and len(waiting) >= _STALLED_SHARE * len(known):
         return {}, [_stalled_collective(waiting, len(known))]
     return _straggler_results(_find_stragglers(others)), []
+
+
+class _SampledGpu(TypedDict, total=False):
+    #: Process ids; None where they could not be read.
+    processes: Optional[List[Optional[int]]]
+
+
+class _Sample(TypedDict, total=False):
+    gpus: List[_SampledGpu]
+
+
+class _ActivityReadings(TypedDict, total=False):
+    samples: List[_Sample]
+
+
+def say_if_idle(answers: Sequence[NodeAnswer]) -> str:
+    """A sentence that no job runs, if on every node that was sampled all GPUs are idle and no
+    process holds a GPU; "" otherwise, and where no node was sampled.
+    """
+    sampled = [
+        found for answer in answers for found in [_is_without_job(answer)] if found is not None
+    ]
+    if not sampled or not all(sampled):
+        return ""
+    nodes = "the node" if len(sampled) == 1 else f"all {len(sampled)} nodes"
+    return f"no job is running: on {nodes} every GPU is idle and no process holds a GPU"
+
+
+def _is_without_job(answer: NodeAnswer) -> Optional[bool]:
+    """Whether all GPUs of the node are idle and free; None where the node was not sampled."""
+    result = next((one for one in answer.results if one.check == CHECK), None)
+    if result is None or result.status == SKIP:
+        return None
+    readings = mapping(mapping(answer.readings.get(CHECK)).get("readings"))
+    samples = decode(_ActivityReadings, readings).get("samples", [])
+    gpus = [gpu for sample in samples for gpu in sample.get("gpus", [])]
+    use = [one.value for one in result.measurements if one.name == "utilization"]
+    return (
+        bool(use and gpus) and max(use) < _IDLE and all(gpu.get("processes") == [] for gpu in gpus)
+    )
 
 
 def _read_activity(

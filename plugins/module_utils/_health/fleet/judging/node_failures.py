@@ -17,8 +17,10 @@ _MOST_LINE = 300
 
 def failing_nodes(report: RunReport) -> Dict[str, str]:
     """The line of each node that fails: every unfit node, and the undecided or not fully checked
-    nodes where more of them than the policy tolerates fail the run.
+    nodes where more of them than the policy tolerates fail the run. None in check mode.
     """
+    if report.run.check_mode:
+        return {}
     return {
         node.name: _line(group.adjective, node)
         for group in reversed(groups_by_policy(report.nodes, report.policy))

@@ -164,6 +164,11 @@ def judge_run(
     counts = _count_nodes(nodes)
     findings = judge_between(between, policy)
     verdict = _decide(nodes, counts, findings, policy)
+    if run.check_mode:
+        verdict = RunVerdict(verdict.status, True, "this is check mode")
+    elif run.phase == "inflight":
+        no_job = fleet_activity.say_if_idle(answers)
+        verdict = verdict._replace(reason="; ".join(filter(None, (verdict.reason, no_job))))
     return RunReport(run, policy, verdict, counts, nodes, findings, report)
 
 

@@ -80,6 +80,9 @@ def _header(report: RunReport, width: int) -> List[str]:
     if counts["partial"]:
         place = words.index(f"{counts[FIT]} fit")
         words[place] += f" ({counts['partial']} not fully checked)"
+    if run.check_mode:
+        # A node counts as skipped there; only those that did not answer are news.
+        words = [word for word in words if not word.endswith("skipped")] + ["nothing measured"]
     mode = " (check mode)" if run.check_mode else ""
     left = f"autopilot {run.phase}{mode}   {_nodes(counts['nodes'])}: {', '.join(words)}"
     took = _duration(run.duration_seconds)
@@ -100,7 +103,7 @@ def _verdict_lines(report: RunReport, width: int) -> List[Line]:
     """The decision on the run: red, green, or neutral where nothing shows that a node is fit."""
     counts, verdict = report.counts, report.verdict
     decision = verdict.word if verdict.passed else verdict.word.upper()
-    if verdict.passed and counts[SKIPPED] == counts["nodes"]:
+    if verdict.passed and (report.run.check_mode or counts[SKIPPED] == counts["nodes"]):
         decision = "checked nothing"
     status = FAIL if not verdict.passed else PASS if counts[FIT] else SKIP
     head = f"{report.run.phase} {decision}: "
@@ -160,9 +163,9 @@ def _plan_lines(report: RunReport, width: int) -> List[str]:
     if not plan:
         silent = any(node.trouble for node in report.nodes)
         where = " on the nodes that answered" if silent else ""
-        return [f"  a run without --check runs nothing more{where}"]
+        return [f"  a run without --check runs nothing{where}"]
     return (
-        ["  a run without --check also runs:"]
+        ["  a run without --check runs:"]
         + [
             f"    {row.check}: {row.intrusion}, at most {row.minutes:.1f} min, on "
             f"{_nodes(row.nodes)}"

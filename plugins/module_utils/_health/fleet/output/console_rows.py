@@ -89,6 +89,8 @@ def skipped_rows(report: RunReport, verbose: bool) -> List[ConsoleRow]:
     for node in _sorted(report.nodes):
         if node.verdict.fit == SKIPPED:
             body = _skipped_body(node)
+            if report.run.check_mode and not body:
+                continue
             if not verbose and len(body) > MOST_FINDINGS:
                 rest = len(body) - MOST_FINDINGS
                 body = (*body[:MOST_FINDINGS], ("", f"and {rest} more reasons"))

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, NamedTuple, Optional, Sequence
 
 from ... import VERSION
 from ..judging.policy import WOULD_RUN, is_planned
-from ..judging.report import SCHEMA, SCHEMA_VERSION, SKIPPED, RunReport
+from ..judging.report import SCHEMA, SCHEMA_VERSION, RunReport
 
 
 def read(text: str) -> Dict[str, Any]:
@@ -62,7 +62,7 @@ def plan_of(report: RunReport) -> List[PlannedCheck]:
     """The checks that a run without check mode would run."""
     plan: Dict[str, PlannedCheck] = {}
     for node in report.nodes:
-        for result in node.results if node.verdict.fit != SKIPPED else []:
+        for result in node.results:
             if not is_planned(result):
                 continue
             evidence = next(
