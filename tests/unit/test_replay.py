@@ -150,7 +150,7 @@ def test_the_same_thresholds_change_nothing():
     again, changes, lines = replayed(document)
     assert (
         again.report.to_dict() == document
-        and changes.nothing
+        and changes.is_empty
         and again.judged == {"pcie_bandwidth": 3}
         and again.kept == {}
     )
@@ -188,7 +188,7 @@ def test_another_threshold_changes_what_it_says_and_nothing_else():
 
 def test_another_reason_alone_is_a_change():
     _again, changes, lines = replayed(saved(FLEET), policy={"max_unfit": "20%"})
-    assert not changes.nodes and not changes.nothing
+    assert not changes.nodes and not changes.is_empty
     assert (
         lines[-1] == "preflight stays FAILED: 1 of 3 nodes is unfit: gpu02 (allowed: 20%, here 0)"
     )
@@ -244,7 +244,7 @@ def test_an_option_can_be_taken_away_again():
 def test_the_recorded_policy_holds_unless_another_one_is_given():
     document = saved(FLEET, {"max_unfit": 1})
     assert document["verdict"]["passed"] is True
-    assert replayed(document)[1].nothing
+    assert replayed(document)[1].is_empty
     _again, changes, lines = replayed(document, policy={"max_unfit": 0})
     assert changes.passed == (True, False) and changes.nodes == []
     assert lines[1] == "  policy: max_unfit 0 instead of 1"
@@ -268,7 +268,7 @@ def test_what_was_not_recorded_stays_and_is_named():
     again, changes, lines = replayed(
         saved([FLEET[0], without]), {"pcie_bandwidth": {"minimum": 1.0}, "dcgm_diag": {"level": 2}}
     )
-    assert changes.nothing and again.kept == {"weather": ["gpu02"], "pcie_bandwidth": ["gpu02"]}
+    assert changes.is_empty and again.kept == {"weather": ["gpu02"], "pcie_bandwidth": ["gpu02"]}
     assert " ".join(lines[3:5]) == (
         "  weather, pcie_bandwidth not judged again on gpu02: the document lacks its "
         "readings, or this version does not know the"
@@ -300,7 +300,7 @@ def test_nodes_that_gave_no_result_and_check_mode():
             saved([FLEET[0], away, idle, planned], check_mode=check_mode),
             {"pcie_bandwidth": {"minimum": 20.0}},
         )
-        assert changes.nothing and again.kept == {}
+        assert changes.is_empty and again.kept == {}
 
 
 def test_partial_readings_are_judged_as_far_as_they_go():
@@ -381,7 +381,7 @@ def test_the_document_of_a_replay_keeps_to_the_schema():
         "mesh_trouble": None,
     }
     assert written["nodes"][1]["readings"]["pcie_bandwidth"]["options"]["minimum"] == 30.0
-    assert replayed(written)[1].nothing, "a replay can be replayed"
+    assert replayed(written)[1].is_empty, "a replay can be replayed"
 
 
 KEYS = [
@@ -472,7 +472,7 @@ def test_a_fact_is_the_same_by_code_and_by_the_address_of_its_gpu():
     after = Finding(
         "link_slow", "fail", "slow", "drain_node", Subject("gpu", 3, "GPU-4", "00000000:9A:00.0")
     )
-    assert differences(with_findings(before), with_findings(after)).nothing
+    assert differences(with_findings(before), with_findings(after)).is_empty
     other = Finding(
         "link_slow", "fail", "slow", "drain_node", Subject("gpu", 4, "GPU-5", "00000000:AB:00.0")
     )
@@ -614,7 +614,7 @@ def test_options_of_the_mesh_are_laid_over_its_plans(world, options, before, aft
     document = meshed(world)
     assert findings(document) == before
     again, changes, _lines = replayed(document)
-    assert changes.nothing and again.report.to_dict() == document and again.mesh_trouble == ""
+    assert changes.is_empty and again.report.to_dict() == document and again.mesh_trouble == ""
     again, changes, lines = replayed(document, options)
     assert findings(again.report.to_dict()) == after
     assert {one.name for one in changes.nodes} == {
@@ -657,7 +657,7 @@ def test_a_mesh_that_cannot_be_judged_stays_as_it_was(damage):
     damage(document)
     again, changes, lines = replayed(document, {"iperf3_pairs": {"minimum": 1.0}})
     assert (
-        changes.nothing
+        changes.is_empty
         and findings(again.report.to_dict()) == {("gpu07", "slow_transmit", "fail")}
         and again.report.to_dict()["mesh"] == document["mesh"]
     )
@@ -672,7 +672,7 @@ def test_links_and_paths_of_a_mesh_that_cannot_be_judged_fail_the_run_as_before(
     document["mesh"]["plans"] = ["?"]
     again, changes, _lines = replayed(document)
     assert (
-        changes.nothing
+        changes.is_empty
         and again.report.to_dict()["verdict"] == document["verdict"]
         and again.report.to_dict()["verdict"]["passed"] is False
     )

@@ -115,22 +115,24 @@ def _read_activity(
     name: str, results: List[CheckResult], gpus: Sequence[KnownGpu]
 ) -> Optional[_NodeActivity]:
     """The activity of a node; None if gpu_activity was inconclusive or the node has no work."""
-    result = next((one for one in results if one.check == CHECK), None)
+    result = next((result for result in results if result.check == CHECK), None)
     if (
         result is None
         or result.status in (SKIP, UNKNOWN)
-        or any(one.status == UNKNOWN for one in result.findings)
+        or any(finding.status == UNKNOWN for finding in result.findings)
     ):
         return None
     values: Dict[str, Dict[str, float]] = {}
-    for one in result.measurements:
-        if "gpu" in one.labels:
-            values.setdefault(one.name, {})[one.labels["gpu"]] = one.value
+    for measured in result.measurements:
+        if "gpu" in measured.labels:
+            values.setdefault(measured.name, {})[measured.labels["gpu"]] = measured.value
     use, clocks = values.get("utilization", {}), values.get("sm_clock", {})
     stalled = {
-        str(one.subject.index) for one in result.findings if one.code == "busy_but_low_power"
+        str(finding.subject.index)
+        for finding in result.findings
+        if finding.code == "busy_but_low_power"
     }
-    held = any(one.code == "gpu_held_idle" for one in result.findings)
+    held = any(finding.code == "gpu_held_idle" for finding in result.findings)
     busy = {gpu for gpu, value in use.items() if value >= _BUSY}
     if not use or not (held or any(value >= _IDLE for value in use.values())):
         return None

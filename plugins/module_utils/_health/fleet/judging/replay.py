@@ -125,7 +125,9 @@ def _complete_record(check: str, readings: Mapping[str, Any]) -> Any:
     recorded = mapping(readings.get(check))
     if check != node_changes.NAME or not _can_be_judged(check, recorded):
         return readings.get(check)
-    others = {name: mapping(one).get("readings") for name, one in readings.items() if name != check}
+    others = {
+        name: mapping(record).get("readings") for name, record in readings.items() if name != check
+    }
     return dict(recorded, readings=node_changes.completed(recorded["readings"], others))
 
 

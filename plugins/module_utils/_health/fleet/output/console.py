@@ -137,18 +137,18 @@ def _row_lines(
     lines: List[str] = []
     has_checks = any(check for check, _text in row.body)
     head = f"  {label:<{name_width}}  {row.status.upper():<7}  "
-    several = len(row.names) > 1
-    named = not several or label != _nodes(len(row.names))
+    is_shared = len(row.names) > 1
+    is_named = not is_shared or label != _nodes(len(row.names))
     for position, (check, text) in enumerate(row.body):
         left = " " * len(head) if position else head
         if check_width and has_checks:
             left += f"{check:<{check_width}}  "
         elif check:
             text = f"{check}: {text}"
-        if several and named and not position:
+        if is_shared and is_named and not position:
             text = f"{_nodes(len(row.names))}: {text}"
         lines += wrapped(left, text, len(left), width)
-    if not named:
+    if not is_named:
         most = len(row.names) * 1000 if verbose else _MOST_NAMES.get(row.status, _MOST_BAD_NAMES)
         names = plain(fold_within(row.names, most), None)
         lines += wrapped(" " * len(head), f"nodes: {names}", len(head), width)

@@ -140,7 +140,9 @@ def findings_body(
             body.append(("", f"next: {_NEXT[finding.action]}"))
     rest = [found.finding.status for found in findings[len(shown) :]]
     if rest:
-        by_status = [f"{rest.count(one)} {one}" for one in reversed(STATUSES) if one in rest]
+        by_status = [
+            f"{rest.count(status)} {status}" for status in reversed(STATUSES) if status in rest
+        ]
         noun = "finding" if len(rest) == 1 else "findings"
         body.append(("", f"and {len(rest)} more {noun} ({', '.join(by_status)}), -v shows them"))
     return tuple(body)
@@ -154,7 +156,7 @@ def skipped_reasons(report: RunReport) -> List[str]:
     for node in _sorted(report.nodes):
         for result in node.verdict.results if node.verdict.fit != SKIPPED else ():
             if left_out(result):
-                skips = [one for one in result.findings if one.status == SKIP]
+                skips = [finding for finding in result.findings if finding.status == SKIP]
                 reason_code = skips[0].code if skips else ""
                 text = plain(skips[0].message if skips else result.summary)
                 texts = by_reason.setdefault((result.check, reason_code), {})

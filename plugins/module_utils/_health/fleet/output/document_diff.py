@@ -53,7 +53,7 @@ class ReportChanges(NamedTuple):
     nodes: List[NodeChange]
 
     @property
-    def nothing(self) -> bool:
+    def is_empty(self) -> bool:
         return (
             self.passed[0] == self.passed[1]
             and self.reason[0] == self.reason[1]
@@ -68,13 +68,13 @@ class ReportChanges(NamedTuple):
             "findings": _by_kind(self.findings),
             "nodes": [
                 {
-                    "name": one.name,
-                    "status": _both(one.status),
-                    "fit": _both(one.fit),
-                    "partial": _both(one.partial),
-                    "findings": _by_kind(one.findings),
+                    "name": node.name,
+                    "status": _both(node.status),
+                    "fit": _both(node.fit),
+                    "partial": _both(node.partial),
+                    "findings": _by_kind(node.findings),
                 }
-                for one in self.nodes
+                for node in self.nodes
             ],
         }
 
@@ -192,7 +192,7 @@ def lines_of(
 def _decision(before: RunReport, after: RunReport, changes: ReportChanges) -> List[str]:
     nodes, phase = len(_nodes(after)), before.run.phase
     was, now = ("passed" if passed else "FAILED" for passed in changes.passed)
-    if changes.nothing:
+    if changes.is_empty:
         return wrapped(f"nothing changes, {phase} {was}: ", plain(changes.reason[0]), 2)
     unchanged = nodes - len(changes.nodes)
     same = (
@@ -262,12 +262,12 @@ def _not_judged(again: Replay, options: Options) -> List[str]:
 def _rows(changes: ReportChanges) -> List[ConsoleRow]:
     """The worst first; nodes with the same text share a row."""
     by_body: Dict[Tuple[str, Body], List[str]] = {}
-    for one in changes.findings:
-        finding = one.known.finding
+    for change in changes.findings:
+        finding = change.known.finding
         about = FindingChange(
             *(
                 found and found._replace(finding=replace(found.finding, subject=NODE))
-                for found in one
+                for found in change
             )
         )
         by_body.setdefault((finding.status, _findings_body([about])), []).append(
@@ -292,9 +292,9 @@ def _fitness_body(node: NodeChange) -> Body:
 def _findings_body(changes: Sequence[FindingChange]) -> Body:
     body: List[Tuple[str, str]] = []
     above = ""
-    for one in changes[:MOST_FINDINGS]:
-        name = one.known.check or one.known.finding.code
-        body.append(("" if name == above else name, _in_words(one)))
+    for change in changes[:MOST_FINDINGS]:
+        name = change.known.check or change.known.finding.code
+        body.append(("" if name == above else name, _in_words(change)))
         above = name
     if len(changes) > MOST_FINDINGS:
         body.append(("", f"and {len(changes) - MOST_FINDINGS} more findings that differ"))
