@@ -10,6 +10,7 @@ import json
 import os
 import re
 import signal
+from pathlib import Path
 
 import node as sandbox
 import pytest
@@ -35,15 +36,15 @@ FAIL_HOSTS = f"- import_playbook: {ROOT}/playbooks/tasks/fail_hosts.yml\n"
 
 @pytest.fixture(scope="module")
 def nodes(tmp_path_factory):
-    """Stand-in nodes by name; ``slow`` hangs in its driver for a minute."""
+    """Interpreter and root of stand-in nodes by name. ``slow`` answers after a minute."""
     base = tmp_path_factory.mktemp("nodes")
-    scenarios = {
-        "well": "healthy_8xh100",
-        "fine": "healthy_8xh100",
-        "lost": "gpu_lost",
-        "slow": "nvml_hangs",
-    }
-    return {name: sandbox.build(scenario, base / name) for name, scenario in scenarios.items()}
+    scenarios = {"well": "healthy_8xh100", "fine": "healthy_8xh100", "lost": "gpu_lost"}
+    built = {name: sandbox.build(scenario, base / name) for name, scenario in scenarios.items()}
+    places = {name: (node.python, node.root) for name, node in built.items()}
+    slow = base / "slow_python"
+    slow.write_text(f"#!/bin/sh\necho $$ >{base}/slow_pid\nexec sleep 60\n", encoding="utf-8")
+    slow.chmod(0o755)
+    return {**places, "slow": (str(slow), str(base))}
 
 
 @pytest.fixture
@@ -72,9 +73,8 @@ def inventory(directory, nodes, names):
     hosts = {
         name: {
             "ansible_connection": "local",
-            "ansible_python_interpreter": nodes[name].python,
-            "checks_host_root": nodes[name].root,
-            "checks_timeout": 60,
+            "ansible_python_interpreter": nodes[name][0],
+            "checks_host_root": nodes[name][1],
         }
         for name in names
     }
@@ -129,7 +129,8 @@ def test_ctrl_c_during_the_checks_shows_what_is_known(controller, nodes, tmp_pat
         "lost": "unfit",
         "slow": "could_not_tell",
     }
-    eventually(lambda: not sandbox.processes_of(nodes["slow"]), 20)
+    process = (Path(nodes["slow"][1]) / "slow_pid").read_text(encoding="utf-8").strip()
+    eventually(lambda: not Path("/proc", process).exists(), 20)
 
 
 def test_ctrl_c_before_any_node_answered_says_so_and_writes_nothing(controller, nodes, tmp_path):
