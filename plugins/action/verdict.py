@@ -27,6 +27,10 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict.judge_play 
 )
 
 
+#: Ends the message of a failed task: Ansible shows it as the failure of one host.
+_OF_THE_RUN = "(the verdict on the run, shown on the first host)"
+
+
 class ActionModule(ActionBase):
     """Judges the results of all hosts of the play at once, on the controller."""
 
@@ -91,7 +95,7 @@ def _returned(judged: Judged, in_play: t.Sequence[str], hosts_fail: bool) -> dic
             name: line for name, line in failing_nodes(report).items() if name in playing
         }
     elif failed:
-        result.update(failed=True, msg=f"{result['msg']} (the verdict on the run)")
+        result.update(failed=True, msg=f"{result['msg']} {_OF_THE_RUN}")
     if not failed or unwritten or judged.directory is None:
         result["summary"] = texts_of(lines)
     summary.show(lines, is_look=phase == "inflight", ends_failed=hosts_fail and failed)

@@ -11,6 +11,7 @@ import pytest
 from action_call import call
 
 from ansible_collections.autopilot.gpu.plugins.action.verdict import ActionModule
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import summary
 
 
 def answer(status, *findings):
@@ -30,21 +31,23 @@ HOSTS = {
     "lost": answer("fail", LOST),
     "pending": answer("warn"),
     "bare": answer("skip"),
+    "silent": answer("unknown"),
 }
 
 
 @pytest.fixture
 def verdict(tmp_path, monkeypatch):
     """``verdict(names, check_mode=False, **options)`` in a directory of its own: what it returns
-    for these hosts, and what it shows; ``registered`` is what all of them have besides.
+    for these hosts, and what it shows; ``registered`` is what all of them have besides, and
+    ``playing`` are the hosts that are still in the play.
     """
     monkeypatch.chdir(tmp_path)
 
-    def judged(names, check_mode=False, registered=None, **options):
+    def judged(names, check_mode=False, registered=None, playing=None, **options):
         raws = {name: {"autopilot_checks": HOSTS[name], **(registered or {})} for name in names}
         variables = {
             "ansible_play_hosts_all": names,
-            "ansible_play_hosts": names,
+            "ansible_play_hosts": names if playing is None else playing,
             "ansible_play_batch": names,
             "hostvars": SimpleNamespace(raw_get=raws.get),
         }
@@ -164,3 +167,48 @@ def test_runs_that_end_in_the_same_second_have_directories_of_their_own(verdict,
     monkeypatch.setattr("time.time", lambda: 1.79e9)
     first, second = (verdict(["well"])[0] for _again in range(2))
     assert second["run_id"] == f"{first['run_id']}-2" and second["report"] != first["report"]
+
+
+def test_where_hosts_fail_the_task_does_not_and_names_them(verdict):
+    result, _shown = verdict(["well", "lost", "pending"], on_failure="hosts")
+    assert not result.get("failed") and not result["passed"]
+    assert result["failing"] == {
+        "lost": "unfit: GPU 3: fell off the bus (gpu_lost); next: reboot node"
+    }
+    tolerated, _shown = verdict(["lost"], on_failure="hosts", policy={"max_unfit": 1})
+    assert tolerated["passed"] and list(tolerated["failing"]) == ["lost"]
+
+
+def test_a_host_that_left_the_play_does_not_fail_again(verdict):
+    result, _shown = verdict(["well", "lost"], on_failure="hosts", playing=["well"])
+    assert not result["passed"] and result["failing"] == {}
+
+
+def test_without_the_callback_the_task_fails_and_says_that_it_is_the_run(verdict, monkeypatch):
+    monkeypatch.setattr(summary, "listen", lambda: False)
+    result, _shown = verdict(["well", "lost"], on_failure="hosts")
+    assert result["failed"] and "failing" not in result
+    assert result["msg"].endswith(
+        "unfit: lost (allowed: 0) (the verdict on the run, shown on the first host)"
+    )
+
+
+def test_a_batch_does_not_fail_host_by_host(verdict):
+    result, _shown = verdict(["well"], on_failure="hosts", playing=["well", "lost"])
+    assert result["failed"] and "on_failure: 'hosts' is not supported in a play" in result["msg"]
+
+
+@pytest.mark.parametrize("policy, word", [({}, "failed"), ({"max_unfit": 1}, "passed")])
+def test_a_workflow_gets_the_verdict_the_hosts_and_the_report(verdict, policy, word):
+    names = ["well", "lost", "bare", "silent"]
+    policy = {**policy, "max_unknown": 1}
+    result, _shown = verdict(names, on_failure="hosts", policy=policy)
+    stats = result["ansible_stats"]
+    assert (stats["aggregate"], stats["per_host"]) == (False, False)
+    assert stats["data"] == {
+        "autopilot_verdict": word,
+        "autopilot_fit": ["well"],
+        "autopilot_unfit": ["lost"],
+        "autopilot_undecided": ["silent"],
+        "autopilot_report": result["page"],
+    }
