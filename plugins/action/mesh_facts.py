@@ -31,7 +31,8 @@ class ActionModule(on_node.OnNode):
         arguments = dict(self._task.args)
         variables = dict(task_vars or {})
         arguments["interfaces"] = hosts.listed(arguments.get("interfaces") or [], variables)
-        if arguments.get("python"):
+        # The virtualenv that it is in may not be installed yet in check mode.
+        if arguments.get("python") and not self._task.check_mode:
             variables["ansible_python_interpreter"] = arguments["python"]
         result.update(self._execute_module(module_args=arguments, task_vars=variables))
         facts = result.get("mesh")

@@ -43,7 +43,8 @@ class ActionModule(on_node.OnNode):
                 str(variables.get("inventory_hostname")),
             )
         installed = False
-        if arguments.get("virtualenv"):
+        # Nothing is installed in check mode, and the module measures nothing.
+        if arguments.get("virtualenv") and not self._task.check_mode:
             answer = self._install(arguments, variables)
             if answer.get("failed"):
                 return dict(result, **answer)

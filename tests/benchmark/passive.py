@@ -4,9 +4,8 @@
 
 Twenty local hosts, each a sandbox node with eight healthy GPUs, the same forks for all cases:
 `ansible.builtin.ping`, all passive checks in one `node_checks` task, and the same checks as one
-task each; then the same for every check in check mode, where those that are not passive only say
-what they would do. The cases take turns, so that a machine whose speed drifts slows all of them
-alike; medians are compared.
+task each. The cases take turns, so that a machine whose speed drifts slows all of them alike;
+medians are compared.
 
     .venv/bin/python tests/benchmark/passive.py [--hosts 20] [--forks 5] [--rounds 5]
 """
@@ -150,14 +149,6 @@ def write_plays(directory: Path) -> dict[str, Path]:
             "passive-each",
             [{f"autopilot.gpu.{check}": root} for check in PASSIVE_CHECKS],
         ),
-        "all in check mode, one task": write_play(
-            directory, "all-one", [{"autopilot.gpu.node_checks": root, "check_mode": True}]
-        ),
-        "all in check mode, a task each": write_play(
-            directory,
-            "all-each",
-            [{f"autopilot.gpu.{check}": root, "check_mode": True} for check in CHECKS],
-        ),
     }
 
 
@@ -193,13 +184,8 @@ def print_plays(
             f"| {case} | {wall:.2f} | {statistics.median(cpus[case]):.2f} | "
             f"{wall / median['ping']:.2f} |"
         )
-    for what in ("passive", "all in check mode"):
-        print(
-            f"\n{what}: one task / a task each = "
-            f"{median[f'{what}, one task'] / median[f'{what}, a task each']:.2f}",
-            end="",
-        )
-    print("\n")
+    share = median["passive, one task"] / median["passive, a task each"]
+    print(f"\npassive: one task / a task each = {share:.2f}\n")
 
 
 def print_modules(inventory: Path, host_root: Path) -> None:

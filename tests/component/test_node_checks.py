@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import around_pass
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system.host import Host
 
 from module_call import call
 
@@ -95,6 +97,27 @@ def test_a_wrong_call_fails_and_names_option_value_and_what_is_accepted(module, 
     assert answer["failed"] is True
     assert answer["msg"].startswith(said)
     assert "health" not in answer
+
+
+@pytest.mark.parametrize("module", ["node_checks", "gpu_count", "pcie_bandwidth"])
+def test_in_check_mode_nothing_is_measured_and_nothing_is_kept(node, module):
+    """The driver hangs, which a check that touches it would say."""
+    built = node("nvml_hangs")
+    keep = {"snapshot": "keep", "run": "job42", "checks": ["remapped", "dcgm"]}
+    answer = call(
+        built.python,
+        module,
+        host_root=built.root,
+        _ansible_check_mode=True,
+        **(keep if module == "node_checks" else {}),
+    )
+    names = [result["check"] for result in answer["health"]]
+    assert names == (["remapped_rows", "dcgm_diag"] if module == "node_checks" else [module])
+    for result in answer["health"]:
+        [finding] = result["findings"]
+        assert (result["status"], finding["code"]) == ("skip", "would_run")
+        assert set(finding["evidence"]) == {"intrusion", "seconds"}
+    assert "error" in store.read_back("job42", Host(built.root))
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,6 @@ from __future__ import annotations
 import fcntl
 import functools
 import os
-import re
 import shutil
 import signal
 import socket
@@ -167,7 +166,7 @@ def test_preflight(controller, ssh, mode, pipelining, tmp_path):
         name: sandbox.build(name, tmp_path / name)
         for name in ("healthy_8xh100", "gpu_lost", "no_gpu")
     }
-    # What is not passive takes seconds and is planned only, in check mode.
+    # What is not passive takes seconds; in check mode nothing is measured.
     checks = ["gpu_count", "remapped"] + (["pciebw"] if mode == "check" else [])
     variables = dict(
         ssh,
@@ -179,10 +178,10 @@ def test_preflight(controller, ssh, mode, pipelining, tmp_path):
     done, document = controller.preflight(
         "autopilot.gpu.preflight", inventory, tmp_path, *(["--check"] if mode == "check" else [])
     )
-    assert done.returncode == 2, done.stdout
+    assert done.returncode == (0 if mode == "check" else 2), done.stdout
     if mode == "check":
         assert document is None
-        assert re.search(r"gpu_lost +FAIL", done.stdout) and "pcie_bandwidth" in done.stdout
+        assert "FAIL" not in done.stdout and "pcie_bandwidth: light, at most" in done.stdout
     else:
         assert statuses(document) == {
             "healthy_8xh100": "pass",

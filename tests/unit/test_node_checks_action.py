@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The controller's copy of a snapshot, as the node is given it."""
+"""The action of node_checks: the controller's copy of a snapshot, and an interpreter that fails."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 
 from ansible_collections.autopilot.gpu.plugins.action import node_checks
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node
 
 
 @pytest.mark.parametrize(
@@ -36,3 +37,29 @@ def test_what_is_no_copy_is_said_and_holds_nobody_up(tmp_path, make, said):
     reading.start()
     reading.join(10)
     assert len(found) == 1 and set(found[0]) == {"error"} and said in found[0]["error"]
+
+
+@pytest.mark.parametrize(
+    "stderr, stdout, said",
+    [
+        (
+            "ImportError: libpython3.9.so.1.0: no such file\n  while starting\n",
+            "",
+            "ImportError: libpython3.9.so.1.0: no such file",
+        ),
+        ("", "\nKilled\n", "Killed"),
+        ("", "", "it wrote nothing"),
+    ],
+)
+def test_an_interpreter_that_does_not_start_is_named_with_its_first_line(stderr, stdout, said):
+    result = {"rc": 127, "module_stderr": stderr, "module_stdout": stdout}
+    assert on_node.interpreter_failure("/opt/python", result) == (
+        f"the Python interpreter /opt/python did not run the module (exit status 127): {said}"
+    )
+
+
+def test_an_exception_of_a_module_is_none_of_its_interpreter():
+    raised = "Traceback (most recent call last):\nKeyError: 1\n"
+    assert on_node.is_traceback({"module_stderr": raised, "module_stdout": ""})
+    assert on_node.is_traceback({"module_stderr": "", "module_stdout": raised})
+    assert not on_node.is_traceback({"module_stderr": "Killed", "module_stdout": ""})

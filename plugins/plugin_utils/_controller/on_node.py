@@ -35,6 +35,10 @@ class OnNode(ActionBase):
         result: dict[str, t.Any] = super()._execute_module(*arguments, **options)
         for key in (*COMMANDS, raw_data.KEY):
             result.pop(key, None)
+        # Spelt as Ansible spells it to the host's shell.
+        interpreter = str(self._used_interpreter or "").lstrip("#!")
+        if "module_stdout" in result and not is_traceback(result):
+            result["msg"] = interpreter_failure(interpreter, result)
         # The controller's own finding: kept, so that the next task need not search for the
         # interpreter again.
         if self._discovered_interpreter_key:
@@ -42,3 +46,28 @@ class OnNode(ActionBase):
                 self._discovered_interpreter_key: self._discovered_interpreter
             }
         return result
+
+
+def is_traceback(result: t.Mapping[str, t.Any]) -> bool:
+    """Whether a module ran in its interpreter and ended with an exception."""
+    # A terminal puts both outputs together.
+    return (
+        "Traceback (most recent call last)"
+        in f"{result.get('module_stderr')}{result['module_stdout']}"
+    )
+
+
+def interpreter_failure(interpreter: str, result: t.Mapping[str, t.Any]) -> str:
+    """Why there is no result of a module: the interpreter, how it ended, and the first line that it
+    or the shell of the host wrote.
+    """
+    lines = [
+        line.strip()
+        for key in ("module_stderr", "module_stdout")
+        for line in str(result.get(key) or "").splitlines()
+        if line.strip()
+    ]
+    return (
+        f"the Python interpreter {interpreter} did not run the module (exit status "
+        f"{result.get('rc')}): {lines[0] if lines else 'it wrote nothing'}"
+    )

@@ -83,7 +83,9 @@ def answer_from_task(name: str, returned: Any) -> NodeAnswer:
 
 
 def _failure_reason(returned: Dict[str, Any]) -> str:
-    """Why a task failed: its message and the last line of the module's output."""
+    """Why a task failed: its message, and of a module that raised an exception the last line of its
+    output.
+    """
     message = str(returned.get("msg") or "").strip() or "the task gives no message"
     message = message[len(_PREFIX) :] if message.startswith(_PREFIX) else message
     lines = [
@@ -92,4 +94,5 @@ def _failure_reason(returned: Dict[str, Any]) -> str:
         for line in str(returned.get(key) or "").splitlines()
         if line.strip()
     ]
-    return (f"{message} ({lines[-1]})" if lines and lines[-1] not in message else message)[:2000]
+    raised = any("Traceback" in line for line in lines) and lines[-1] not in message
+    return (f"{message} ({lines[-1]})" if raised else message)[:2000]
