@@ -54,11 +54,14 @@ def test_nodes_with_the_same_gpus_and_checks_are_one_group():
     assert a100.nodes == ("b0", "b1")
 
 
-def test_nodes_that_passed_other_checks_are_another_group():
+def test_nodes_that_passed_or_skipped_other_checks_are_another_group():
     busy = CheckResult("dcgm_diag", "skip", "", [Finding("gpu_in_use", "skip", "in use")])
+    absent = CheckResult("infiniband", "skip", "no ports")
     dcgm = CheckResult("dcgm_diag", "pass", "level 3")
-    groups = grouped(node("a1", further=[dcgm]), node("a2", further=[busy]), node("a3"))
-    assert [group.nodes for group in groups] == [("a2", "a3"), ("a1",)]
+    nodes = [node("a1", further=[dcgm]), node("a2", further=[busy]), node("a3")]
+    groups = grouped(*nodes, node("a4", further=[absent]))
+    assert [group.nodes for group in groups] == [("a3", "a4"), ("a1",), ("a2",)]
+    assert [group.skipped for group in groups] == [(), (), ("dcgm_diag",)]
 
 
 def test_unfit_and_warned_nodes_are_in_no_group():

@@ -427,7 +427,7 @@ def test_what_turns_text_around_is_spelt_out_in_the_words_about_a_code_too(mixed
     }
     page = html_of({**mixed, "nodes": [dict(mixed["nodes"][1], findings=[finding])]})
     assert (
-        "The check \\u202e\\u0007gpu says fail" in page
+        "The status of the check \\u202e\\u0007gpu is fail" in page
         and "\u202e" not in page
         and "\x07" not in page
     )

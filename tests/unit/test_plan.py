@@ -556,7 +556,7 @@ def test_two_hosts_with_one_address_name_each_other(interfaces):
         for host in ("n3", "n5")
     ]
     assert "10.1.0.5 is also used by n5" in message(made, "n3", "duplicate_address")
-    assert "of n3" in message(made, "n5", "duplicate_address")
+    assert "also used by n3" in message(made, "n5", "duplicate_address")
     assert paired(made)["eth1"] == names(1, 2, 4, 6, 7, 8)
 
 
