@@ -53,7 +53,7 @@ def problems_of(spec: t.Mapping[str, t.Any], name: str, value: t.Any) -> list[st
         # ansible-core would also take text such as "a=1 b=2".
         return [f"{name}: {_shown(rules, value)} is invalid; expected a dictionary"]
     if name == "run" and rules["type"] == "str":
-        return _refused(store.refuse_run, str(value))
+        return _refused(store.validate_run_name, str(value))
     validate = _VALIDATORS.get(name) or _VALIDATORS.get(name.partition("_")[2])
     if validate is None and rules["type"] in ("int", "float"):
         validate = _number
