@@ -12,7 +12,6 @@ import uuid
 from ansible import constants as C
 from ansible import context
 from ansible.errors import AnsibleError
-from ansible.utils.display import Display
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.iperf3_pairs import (
@@ -32,6 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
     once as _once,
     options as _options,
+    screen,
 )
 
 
@@ -156,7 +156,7 @@ class ActionModule(_once.Once):
         shares = {host: json.dumps(share) for host, share in plan.shares(made).items()}
         description = plan.describe(made)
         if shares:
-            Display().display(f"{title}: {plan.plan_text(description)}, starts in {lead:.0f} s")
+            screen.show(f"{title}: {plan.plan_text(description)}, starts in {lead:.0f} s")
         return {
             "plan": made,
             "shares": shares,

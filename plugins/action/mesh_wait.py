@@ -12,6 +12,8 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     interrupt,
     once as _once,
     options,
+    progress,
+    screen,
 )
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {"plan": {"type": "str", "default": "autopilot_mesh_plan"}}
@@ -29,5 +31,17 @@ class ActionModule(_once.Once):
             raise ValueError(f"plan: {name!r} is invalid; no plan was registered under that name")
         interrupt.shield()
         began = time.monotonic()
-        interrupted = interrupt.wait(planned["end"] - time.time())
+        interrupted = _wait(planned["end"])
         return {"interrupted": interrupted, "seconds": round(time.monotonic() - began, 1)}
+
+
+def _wait(end: float) -> bool:
+    """Wait until ``end``, in seconds since the epoch, and show from time to time how long that is;
+    returns early, and True, when Ctrl-C is pressed.
+    """
+    while (left := end - time.time()) > progress.INTERVAL:
+        if interrupt.wait(progress.INTERVAL):
+            return True
+        if not screen.is_for_programs():
+            screen.show(f"mesh: the hosts measure, {left - progress.INTERVAL:.0f} s left")
+    return interrupt.wait(left)

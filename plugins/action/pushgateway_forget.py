@@ -10,9 +10,12 @@ import typing as t
 from ansible.errors import AnsibleError
 from ansible.plugins.action import ActionBase
 from ansible.plugins.loader import callback_loader
-from ansible.utils.display import Display
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold, natural
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts, options
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts,
+    options,
+    screen,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import (
     Gateway,
@@ -77,7 +80,7 @@ class ActionModule(ActionBase):
         gone = fold({key["node"] for key in keys} - set(left))
         if gone:
             verb = "would forget" if self._task.check_mode else "forgot"
-            Display().display(f"autopilot: {verb} at {settings.url}: {', '.join(gone)}")
+            screen.show(f"autopilot: {verb} at {settings.url}: {', '.join(gone)}")
         result = {
             "changed": bool(gone),
             "forgotten": sorted({key["node"] for key in keys} - set(left), key=natural),

@@ -75,6 +75,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts as _hosts
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import screen
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import Gateway
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.push import (
@@ -341,7 +342,7 @@ class CallbackModule(CallbackBase):
                 if said.earlier
                 else ""
             )
-            self._display.display(
+            screen.show(
                 f"autopilot: pushed {nodes} to {settings.url} ({said.seconds:.1f} "
                 f"s){more}{'' if complete else ', marked incomplete'}"
             )

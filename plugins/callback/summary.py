@@ -23,6 +23,10 @@ description:
   - Ends the program with status 2 where a run of these playbooks has not passed although no host
     failed, for example because of a link between nodes.
   - Refuses a play with a verdict under the strategies C(free) and C(host_pinned).
+  - While checks or the mesh run on 50 hosts or more, a line every 30 seconds at most says how many
+    have answered.
+  - With a stdout callback that writes JSON all of this is on standard error, without the lines
+    about the progress.
   - Ctrl-C while nodes measure the network has the play end the measurement on the nodes first, and
     a second Ctrl-C ends Ansible at once.
   - The playbooks of this collection bring it along. Enable it in the configuration to have the same
@@ -45,6 +49,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import 
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts,
     interrupt,
+    progress,
     raw_data,
     summary,
 )
@@ -54,6 +59,7 @@ VERDICT = "autopilot.gpu.verdict"
 CHECKS = "autopilot.gpu.node_checks"
 #: While these run, nodes measure by themselves.
 MESH = ("autopilot.gpu.mesh_run", "autopilot.gpu.mesh_wait")
+MESH_ON_HOSTS = ("autopilot.gpu.mesh_facts", "autopilot.gpu.mesh_run")
 #: Strategies that run a task for each host by itself, so that no task has all hosts.
 _HOST_BY_HOST = ("free", "host_pinned")
 
@@ -88,10 +94,15 @@ class CallbackModule(CallbackBase):
         self._fails_hosts = False
         #: Whether the raw data of the last pass of checks is judged.
         self._judged = False
+        #: Whether no other callback listens, which would show the same.
+        self._is_first = False
+        #: How far the task is, where it takes long on each host.
+        self._progress: progress.Progress | None = None
 
     def v2_playbook_on_start(self, playbook: t.Any) -> None:
         raw_data.open_file()
-        if summary.listen():
+        self._is_first = summary.listen()
+        if self._is_first:
             # Ctrl-C and errors end Ansible without another word to its callbacks.
             atexit.register(self._ended_early, os.getpid())
 
@@ -123,10 +134,38 @@ class CallbackModule(CallbackBase):
         if self._judged and _is(task, CHECKS):
             raw_data.forget()
         self._judged = _is(task, VERDICT) or (self._judged and not _is(task, CHECKS))
+        self._progress = None
+        if self._is_first and _is(task, CHECKS, *MESH_ON_HOSTS):
+            variables = self._play.get_variable_manager().get_vars(play=self._play)
+            hosts_of_task = len(variables.get("ansible_play_batch") or [])
+            self._progress = progress.Progress(self._title(), hosts_of_task)
         if _is(task, *MESH):
             interrupt.handle()
         else:
             interrupt.release()
+
+    def v2_runner_on_ok(self, result: t.Any) -> None:
+        self._count(result)
+
+    def v2_runner_on_skipped(self, result: t.Any) -> None:
+        self._count(result)
+
+    def v2_runner_on_failed(self, result: t.Any, ignore_errors: bool = False) -> None:
+        self._count(result)
+
+    def v2_runner_on_unreachable(self, result: t.Any) -> None:
+        self._count(result, {"unreachable": True})
+
+    def _count(self, result: t.Any, known: t.Mapping[str, t.Any] | None = None) -> None:
+        """Count the answer of a host to a task that takes long."""
+        if self._progress is not None:
+            returned = result.result if hasattr(result, "result") else result._result
+            self._progress.count(known or returned)
+
+    def _title(self) -> str:
+        verdict = _verdict_of(self._play)
+        phase = verdict.args.get("phase", "preflight") if verdict else ""
+        return f"autopilot {phase}" if str(phase).isalpha() else "autopilot"
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         interrupt.release()
@@ -167,4 +206,4 @@ class CallbackModule(CallbackBase):
 
     def _display_all(self, shown: t.Iterable[list[Line]]) -> None:
         for lines in shown:
-            summary.display(self._display, lines)
+            summary.display(lines)

@@ -10,6 +10,7 @@ import json
 import re
 import socket
 import stat
+import subprocess
 import sys
 import zipfile
 
@@ -278,6 +279,36 @@ def test_the_document_keeps_to_its_schema(mixed):
     )
     assert mixed.document["versions"]["ansible"] and mixed.document["duration_seconds"] > 0
     assert mixed.document["started"] <= mixed.document["finished"]
+
+
+@pytest.mark.smoke
+def test_with_a_json_callback_standard_output_is_json_without_raw_readings(
+    controller, hosts, tmp_path
+):
+    inventory = tmp_path / "hosts.json"
+    well = dict(hosts["well"], checks_list=["gpu_count", "remapped_rows"])
+    inventory.write_text(json.dumps({"all": {"hosts": {"well": well}}}), encoding="utf-8")
+    done = subprocess.run(
+        [controller.programs / "ansible-playbook", "-i", inventory, FQCN],
+        cwd=tmp_path,
+        env=controller.environment(
+            {
+                "ANSIBLE_CALLBACK_PLUGINS": str(ROOT / "tests/worlds/callbacks"),
+                "ANSIBLE_STDOUT_CALLBACK": "events_json",
+            }
+        ),
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=120,
+    )
+    events = json.loads(done.stdout)
+    assert "\npreflight passed: " in done.stderr
+    (checked,) = (event["well"] for event in events.values() if "health" in event.get("well", {}))
+    assert "readings" not in checked
+    (document,) = tmp_path.glob("reports/*/run.json")
+    (node,) = json.loads(document.read_text(encoding="utf-8"))["nodes"]
+    assert node["readings"]["remapped_rows"]["readings"]["gpus"]
 
 
 def judged_again(document, policy):

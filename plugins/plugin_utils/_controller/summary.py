@@ -24,9 +24,9 @@ import time
 import typing as t
 
 from ansible import constants as C
-from ansible.utils.display import Display
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import WIDTH, Line
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import screen
 
 
 class _Listening(t.NamedTuple):
@@ -108,14 +108,14 @@ def _columns_of_terminal() -> int:
 def show(lines: t.Sequence[Line], is_look: bool = False, ends_failed: bool = False) -> None:
     """Have an action's lines shown: once the playbook is over where a callback listens, else now."""
     if _listening is None:
-        display(Display(), lines)
+        display(lines)
         return
     kept = {"lines": lines, "is_look": is_look, "ends_failed": ends_failed}
     try:
         _listening.file.write(json.dumps(kept) + "\n")
         _listening.file.flush()
     except OSError:
-        display(Display(), lines)
+        display(lines)
 
 
 def size() -> int:
@@ -160,7 +160,7 @@ def _kept(data: dict[str, t.Any]) -> _Kept:
     return _Kept(lines, bool(data["is_look"]), bool(data["ends_failed"]))
 
 
-def display(to: Display, lines: t.Iterable[Line]) -> None:
+def display(lines: t.Iterable[Line]) -> None:
     """Put the lines on the screen, those about a node in the colour of its status."""
     for line in lines:
-        to.display(line.text, color=_COLOURS.get(line.status))
+        screen.show(line.text, _COLOURS.get(line.status))
