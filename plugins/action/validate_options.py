@@ -18,6 +18,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     once,
     options as _options,
     playbook_options,
+    screen,
     summary,
     variables as _variables,
 )
@@ -49,6 +50,8 @@ class ActionModule(once.Once):
                 lines += [Line(text, "fail") for text in wrapped("  ", plain(problem, None), 4)]
             summary.show(lines)
             return {"failed": True, "msg": f"{title} {'; '.join(problems)}"}
+        for text in settings.nhc_without_equivalent():
+            screen.show(plain(text, None))
         return {}
 
 
@@ -84,6 +87,12 @@ class _Settings:
                 found.append(f"{name}: is missing; expected the name of the run (-e {name}=job42)")
             found += self._problems_of(name)
         return found
+
+    def nhc_without_equivalent(self) -> list[str]:
+        """The lines of the configuration file of NHC, if one is given, that have no equivalent."""
+        path = self.variables.get("preflight_nhc_conf") if self.playbook == "preflight" else None
+        path = self.templar.template(path) if path else ""
+        return playbook_options.nhc_without_equivalent(str(path)) if path else []
 
     def secrets(self) -> set[str]:
         """Values that no message may show."""

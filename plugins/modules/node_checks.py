@@ -38,8 +38,7 @@ options:
     type: dict
     default: {}
   stop_on_fail:
-    description: Whether checks that are not passive are left out on a node that already failed
-      another one.
+    description: Whether checks that are not passive are skipped on a node that failed another one.
     type: bool
     default: true
   beside_job:
@@ -63,8 +62,7 @@ options:
     default: none
     choices: [none, keep, compare]
   report_dir:
-    description: Where the runs lie on the controller; with O(snapshot=compare) its copy is read
-      there.
+    description: Directory of runs on the controller, with the copy that O(snapshot=compare) reads.
     type: path
   baseline:
     description: The snapshot to compare with, in place of the controller's copy.
@@ -175,11 +173,8 @@ def main() -> None:
     except ValueError as error:
         module.fail_json(msg=f"checks, options: {error}")
     try:
-        run = (
-            ""
-            if module.params["snapshot"] == "none"
-            else store.validate_run_name(module.params["run"])
-        )
+        has_run = module.params["snapshot"] != "none"
+        run = store.validate_run_name(module.params["run"]) if has_run else ""
         requests = [(check, options_of(check, _given(module, check, given))) for check in checks]
         of_changes = options_of(node_changes.CHECK, _given(module, node_changes.CHECK, given))
     except ValueError as error:

@@ -276,13 +276,16 @@ def test_a_run_id_with_a_run_document_is_in_use(validate, tmp_path):
     assert not validate(extra={"preflight_run_id": "nightly", "run": "job42"})[0].get("failed")
 
 
-def test_a_configuration_file_of_nhc_is_read(validate, tmp_path):
+def test_a_configuration_file_of_nhc_is_read_and_lines_without_an_equivalent_are_shown(
+    validate, tmp_path, capsys
+):
     path = tmp_path / "nhc.conf"
     path.write_text("gpus: 8\n", encoding="utf-8")
     result, _shown = validate(preflight_nhc_conf=str(path))
     assert "nhc.conf' is invalid: it has no line of the form" in result["msg"]
     path.write_text("* || check_ps_loadavg 8\n", encoding="utf-8")
     assert not validate(preflight_nhc_conf=str(path))[0].get("failed")
+    assert "NHC: * || check_ps_loadavg 8: " in capsys.readouterr().out
 
 
 def test_no_message_shows_a_secret(validate):

@@ -124,10 +124,19 @@ def _check_options(name: str, value: t.Any) -> list[str]:
     return found
 
 
+def nhc_without_equivalent(path: str) -> list[str]:
+    """The lines of a valid NHC configuration file that have no equivalent here, and why."""
+    return [f"NHC: {line['text']}: {line['reason']}" for line in _read_nhc(path).not_taken]
+
+
+def _read_nhc(path: str) -> nhc.Taken:
+    with open(os.path.expanduser(path), encoding="utf-8") as file:
+        return nhc.read(file.read())
+
+
 def _nhc_conf(name: str, value: t.Any) -> list[str]:
     try:
-        with open(os.path.expanduser(str(value)), encoding="utf-8") as file:
-            taken = nhc.read(file.read())
+        taken = _read_nhc(str(value))
     except OSError as error:
         return [
             f"{name}: {str(value)!r} cannot be read ({error.strerror}); expected the path of a "
