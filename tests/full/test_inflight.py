@@ -235,7 +235,9 @@ def test_check_mode_measures_writes_and_tells_nothing(controller, hosts, tmp_pat
         and not collector.got
     ), run.text
     assert "fell off the bus" not in run.text
-    assert "    gpu_activity: passive, at most 0.5 min, on 1 node" in run.after, run.text
+    assert "    passive, at most 0.5 min each, on 1 node: gpu_count, gpu_activity" in run.after, (
+        run.text
+    )
 
 
 @pytest.mark.parametrize(

@@ -348,9 +348,9 @@ def test_check_mode_shows_the_plan_and_writes_nothing(controller, hosts, tmp_pat
     assert run.written == []
     assert run.code == 0, run.text
     assert run.after[0].startswith("autopilot preflight (check mode)   3 nodes: nothing measured")
-    assert "    gpu_count: passive, at most 0.5 min, on 3 nodes" in run.after
+    assert "    passive, at most 0.5 min, on 3 nodes: gpu_count" in run.after
     assert any(
-        re.match(r"    pcie_bandwidth: light, at most [0-9.]+ min, on 3 nodes$", line)
+        re.match(r"    light, at most [0-9.]+ min, on 3 nodes: pcie_bandwidth$", line)
         for line in run.after
     )
     assert run.after[-1] == "no run document is written in check mode"

@@ -587,8 +587,8 @@ def test_plan():
     assert shown[1].split()[:2] == ["gpu03", "UNKNOWN"]
     assert shown[-4:] == [
         "  a run without --check runs:",
-        "    pcie_bandwidth: light, at most 1.6 min, on 1 node",
-        "    dcgm_diag: invasive, at most 2.5 min, on 2 nodes",
+        "    light, at most 1.6 min, on 1 node: pcie_bandwidth",
+        "    invasive, at most 2.5 min, on 2 nodes: dcgm_diag",
         "preflight checked nothing: this is check mode",
     ]
 

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import List, Optional, Sequence, Tuple
+from typing import Dict, List, Optional, Sequence, Tuple
 
 from .console_rows import (
     MOST_ROWS,
@@ -164,15 +164,15 @@ def _plan_lines(report: RunReport, width: int) -> List[str]:
         silent = any(node.trouble for node in report.nodes)
         where = " on the nodes that answered" if silent else ""
         return [f"  a run without --check runs nothing{where}"]
-    return (
-        ["  a run without --check runs:"]
-        + [
-            f"    {row.check}: {row.intrusion}, at most {row.minutes:.1f} min, on "
-            f"{_nodes(row.nodes)}"
-            for row in plan
-        ]
-        + _mesh_lines(report.mesh, width)
-    )
+    alike: Dict[Tuple[str, float, int], List[str]] = {}
+    for row in plan:
+        alike.setdefault((row.intrusion, row.minutes, row.nodes), []).append(row.check)
+    lines = ["  a run without --check runs:"]
+    for (intrusion, minutes, nodes), checks in alike.items():
+        each = " each" if len(checks) > 1 else ""
+        head = f"    {intrusion}, at most {minutes:.1f} min{each}, on {_nodes(nodes)}: "
+        lines += wrapped(head, plain(", ".join(checks), None), 6, width)
+    return lines + _mesh_lines(report.mesh, width)
 
 
 def _mesh_lines(mesh: Optional[MeshReport], width: int) -> List[str]:
