@@ -52,7 +52,7 @@ preflight: setup-run
 demo: as-root setup-run
 	@python tests/tools/demo.py --fault $(DEMO_FAULT) $(ARGS)
 
-## make generated         write what is made from the core and the modules: reference pages, alert rules, dashboards, routing
+## make generated         write what is made from the core and the modules: pages of docs, alert rules, dashboards, routing
 generated: setup-run
 	@$(MAKE) -C src/docs
 	@$(MAKE) -C src/meta
@@ -116,10 +116,11 @@ lint: setup
 	cd src/agent && MYPYPATH=../../plugins/module_utils mypy --config-file ../../pyproject.toml --python-version 3.11 autopilot_agent pin.py
 	ansible-lint --offline --profile production
 
-##   make docs              documentation and changelog lint
+##   make docs              documentation and changelog lint; the documentation site, in .build/site/html
 docs: setup
 	cd "$$(tests/tools/tree.sh .build/docs)" && antsibull-docs lint-collection-docs --plugin-docs --validate-collection-refs self .
 	antsibull-changelog lint
+	python src/docs/site.py .build/site
 
 ##   make import            galaxy-importer's checks on the built artifact
 import: setup

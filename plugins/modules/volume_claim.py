@@ -109,6 +109,33 @@ health:
   type: list
   elements: dict
   returned: always
+  contains:
+    check: {description: Name of the check., type: str, returned: always}
+    status: {description: Worst status of its findings., type: str, returned: always}
+    summary: {description: What the check found in one line., type: str, returned: always}
+    duration_seconds: {description: Seconds that the check took., type: float, returned: always}
+    findings:
+      description: What the check judged.
+      type: list
+      elements: dict
+      returned: always
+      contains:
+        code: {description: The fact by its code., type: str, returned: always}
+        status: {description: Status of the finding., type: str, returned: always}
+        action: {description: 'Next step, such as V(watch) or V(drain_node).', type: str, returned: always}
+        subject: {description: 'The part: kind, index, uuid, pci, name.', type: dict, returned: always}
+        message: {description: The fact with its figures., type: str, returned: always}
+        evidence: {description: The figures by name., type: dict, returned: always}
+    measurements:
+      description: Figures worth keeping.
+      type: list
+      elements: dict
+      returned: always
+      contains:
+        name: {description: Name of the measurement., type: str, returned: always}
+        value: {description: The figure., type: float, returned: always}
+        unit: {description: Unit of the figure., type: str, returned: always}
+        labels: {description: 'The part, such as the GPU.', type: dict, returned: always}
 readings:
   description: The options and raw readings by check.
   type: dict

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the pages that are made from tables of the core: the metrics, the codes of findings, the
+"""Write the pages that are generated from tables of the core: checks, codes of findings, metrics and
 marks of nodes.
 
 reference.py            write them
@@ -17,6 +17,7 @@ from typing import Any, Dict, Iterable, List, Sequence, Tuple
 ROOT = Path(__file__).resolve().parents[2]
 sys.path[:0] = [str(ROOT / "plugins" / "module_utils"), str(Path(__file__).parent)]
 
+import checks  # noqa: E402
 import marks  # noqa: E402
 from _health.fleet.judging.report import RunReport  # noqa: E402
 from _health.fleet.output import metrics  # noqa: E402
@@ -310,9 +311,10 @@ def _metrics_page() -> str:
 
 def _findings_page() -> str:
     return FINDINGS_PAGE.format(
-        findings=table(
-            ("code", "what it means", "what to do"),
-            [(f"`{code}`", entry.meaning, entry.next) for code, entry in sorted(FINDINGS.items())],
+        # A forge makes an anchor of a heading, Sphinx another one: the explicit anchor works in both.
+        findings="\n\n".join(
+            f'<a id="{code}"></a>\n\n## `{code}`\n\n{entry.meaning}\n\n**Next step:** {entry.next}'
+            for code, entry in sorted(FINDINGS.items())
         )
     )
 
@@ -321,6 +323,7 @@ def _findings_page() -> str:
 PAGES = {
     "metrics.md": _metrics_page,
     "findings.md": _findings_page,
+    "checks.md": lambda: checks.page(table),
     "marks.md": lambda: marks.page(table),
 }
 

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The pages of metrics and findings say what the tables of the core say."""
+"""The generated pages of docs say what the tables of the core say."""
 
 from __future__ import annotations
 
@@ -20,6 +20,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     FINDINGS,
 )
+
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 
 ROOT = Path(__file__).resolve().parents[2]
 PROGRAM = ROOT / "src/docs/reference.py"
@@ -67,9 +69,12 @@ def test_the_pages_name_all_metrics_and_codes():
         re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/metrics.md").read_text(encoding="utf-8"), re.M)
     )
     assert {metric.name for metric in (*metrics.METRICS, metrics.COMPATIBILITY)} <= named
-    assert set(
-        re.findall(r"^\| `(\w+)` \|", (ROOT / "docs/findings.md").read_text(encoding="utf-8"), re.M)
-    ) == set(FINDINGS)
+    findings = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## `(\w+)`$", findings, re.M) == sorted(FINDINGS)
+    # A forge links to the heading, the site to the anchor.
+    assert re.findall(r'^<a id="(\w+)"></a>$', findings, re.M) == sorted(FINDINGS)
+    checks = (ROOT / "docs/checks.md").read_text(encoding="utf-8")
+    assert re.findall(r'^<a id="(\w+)"></a>$', checks, re.M) == list(registry.NAMES)
 
 
 def test_series_are_counted_of_nodes_that_have_all_metrics(reference):
