@@ -213,10 +213,6 @@ def test_a_page_names_every_module(name):
     )
 
 
-def test_the_readme_is_short():
-    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 150
-
-
 def rows(path, heading):
     """First cells of the table under a heading; names in backticks only."""
     text = (ROOT / path).read_text(encoding="utf-8")
