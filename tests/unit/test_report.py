@@ -505,12 +505,19 @@ def test_verbose_shows_each_node_and_each_finding():
 
 def test_nodes_that_no_connection_reaches_share_a_row():
     nodes = [
-        answer_from_task(f"gpu{n}", {"unreachable": True, "msg": f"gpu{n} (10.0.0.{n}): no route"})
+        answer_from_task(
+            f"gpu{n}", {"unreachable": True, "msg": f"gpu{n} (10.0.0.{n}): no route to gpu{n}"}
+        )
         for n in range(1, 41)
     ]
     shown = lines(nodes)
     assert "  gpu[1-40]  UNKNOWN  unreachable  40 nodes: " in shown[1] and len(shown) < 7
     assert any("(message of gpu1; the others differ only in numbers" in line for line in shown)
+    named = [
+        answer_from_task(name, {"unreachable": True, "msg": f"bad path to {name}"})
+        for name in ("a", "b")
+    ]
+    assert "  a, b  UNKNOWN" in lines(named)[1]
 
 
 def test_the_same_reason_for_a_skip_is_told_once():

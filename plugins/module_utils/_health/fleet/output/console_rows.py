@@ -209,9 +209,9 @@ def _worst_first(rows: Iterable[ConsoleRow]) -> List[ConsoleRow]:
 
 
 def _without_numbers(entry: _Entry) -> Body:
-    return tuple(
-        (check, re.sub("[0-9]+", "#", text.replace(entry.name, "#"))) for check, text in entry.body
-    )
+    """The text with the name of the node and all numbers replaced by ``#``."""
+    variable = re.compile(rf"(?<!\w){re.escape(entry.name)}(?!\w)|[0-9]+")
+    return tuple((check, variable.sub("#", text)) for check, text in entry.body)
 
 
 def _join_changes(findings: Sequence[CheckFinding]) -> List[CheckFinding]:
