@@ -230,6 +230,13 @@ def test_a_healthy_run_has_no_bad_part():
     assert "none beyond what is expected" in page.text
 
 
+def test_an_incomplete_run_is_headed_by_that_word():
+    document = json.loads(json.dumps(SMALL))
+    document["verdict"] = {**document["verdict"], "passed": False, "incomplete": True}
+    page = read(document)
+    assert "INCOMPLETE" in page.text and "PASSED" not in page.text
+
+
 def test_an_unknown_word_is_no_better_than_unknown(mixed):
     changed = copy.deepcopy(mixed)
     well = next(node for node in changed["nodes"] if node["name"] == "gpu01")

@@ -178,6 +178,7 @@ def html_of(report: RunReport) -> str:
         **_of_run(report),
         **_of_nodes(report),
         passed=passed,
+        word=report.verdict.word,
         icon=_icon(passed),
         style=Markup(style),
         script=Markup(script),
