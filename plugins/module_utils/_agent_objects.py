@@ -5,8 +5,8 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What a cluster has of the agent and for it, by the labels that the role agent and the agents
-give.
+"""List the objects of the agent in a cluster, by the labels that the role agent and the agents
+set.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.agen
     summary_of,
 )
 
-#: What each object of the role carries.
-OWN = {
+#: Labels of every object that the role creates.
+OWN_LABELS = {
     "app.kubernetes.io/managed-by": "autopilot-gpu",
     "app.kubernetes.io/part-of": "autopilot-gpu",
 }
-#: Kinds that the role makes, or once made, in the order in which they are removed: API, resource,
-#: kind.
-MADE = (
+#: Kinds that the role creates, or an earlier version of it created, in the order of removal: API,
+#: resource, kind.
+CREATED_KINDS = (
     ("apps/v1", "daemonsets", "DaemonSet"),
     ("monitoring.coreos.com/v1", "servicemonitors", "ServiceMonitor"),
     ("v1", "services", "Service"),
@@ -56,9 +56,9 @@ MADE = (
     ("rbac.authorization.k8s.io/v1", "clusterroles", "ClusterRole"),
     ("v1", "serviceaccounts", "ServiceAccount"),
 )
-#: What the agents make in their namespace for a while: holds of GPUs, claims that are tried, and
-#: who marks nodes.
-FOR_A_WHILE = (
+#: Temporary objects of the agents in their namespace: pods that reserve GPUs, and test claims with
+#: their pods.
+TEMPORARY_OBJECTS = (
     ("v1", "pods", "Pod", "app.kubernetes.io/name=autopilot-gpu,app.kubernetes.io/component=hold"),
     (
         "v1",
@@ -73,9 +73,10 @@ FOR_A_WHILE = (
         "app.kubernetes.io/managed-by=autopilot-gpu,app.kubernetes.io/component=volume-claim",
     ),
 )
-MARKERS = ("coordination.k8s.io/v1", "leases", "Lease", "autopilot-marks")
-#: What people have in a namespace; who has anything of it keeps the namespace.
-IN_USE = (
+#: The Lease by which the agents and the module node_mark take turns.
+MARK_LEASE = ("coordination.k8s.io/v1", "leases", "Lease", "autopilot-marks")
+#: Kinds of objects that keep a namespace in use: the role does not remove such a namespace.
+KINDS_IN_USE = (
     ("v1", "pods", "Pod"),
     ("v1", "services", "Service"),
     ("v1", "configmaps", "ConfigMap"),
@@ -88,7 +89,7 @@ IN_USE = (
     ("batch/v1", "jobs", "Job"),
     ("batch/v1", "cronjobs", "CronJob"),
 )
-#: What is in every namespace, of Kubernetes or OpenShift.
+#: Names of objects that Kubernetes or OpenShift creates in every namespace.
 _COMMON = re.compile(
     r"(default|builder|deployer)(-(token|dockercfg)-.*)?|kube-root-ca\.crt|openshift-service-ca\.crt"
 )
@@ -97,7 +98,7 @@ Json = t.Dict[str, t.Any]
 
 
 def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json]:
-    """All of it, as the module agent_info returns it."""
+    """Everything that the module agent_info returns."""
     found = yield from _get("v1", "namespaces", namespace)
     labels = (found.get("metadata") or {}).get("labels") or {}
     bound = yield from _get(
@@ -111,29 +112,29 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
     )
     objects: list[Json] = []
     apis: list[str] = []
-    selector = ",".join(f"{key}={value}" for key, value in sorted(OWN.items()))
-    for api, resource, kind in MADE:
-        listed = yield from _listed(api, resource, kind, {"labelSelector": selector})
+    selector = ",".join(f"{key}={value}" for key, value in sorted(OWN_LABELS.items()))
+    for api, resource, kind in CREATED_KINDS:
+        listed = yield from _list(api, resource, kind, {"labelSelector": selector})
         if listed is not None:
             apis.append(kind)
             objects += listed
     leftovers = (yield from _leftovers(namespace)) if found else []
-    passing = {f"{one['kind']} {one['metadata']['name']}" for one in leftovers}
-    others = (yield from _others(namespace)) if found else []
+    temporary = {f"{one['kind']} {one['metadata']['name']}" for one in leftovers}
+    foreign = (yield from _foreign_objects(namespace)) if found else []
     without_dcgm: list[AgentWithoutDcgm] = (yield from _without_dcgm(namespace)) if found else []
     marked: set[str] = set()
     for key in written_labels(Rules(label_key=label_key)):
-        listed = yield from _listed("v1", "nodes", "Node", {"labelSelector": key})
+        listed = yield from _list("v1", "nodes", "Node", {"labelSelector": key})
         marked.update(one["metadata"]["name"] for one in listed or [])
     return {
-        "namespace": {"exists": bool(found), "ours": _ours(labels)},
+        "namespace": {"exists": bool(found), "ours": _is_ours(labels)},
         "runtime_class_exists": bool(runtime),
         "apis": apis,
         "objects": objects,
         "leftovers": leftovers,
-        "others": [one for one in others if one not in passing],
+        "others": [one for one in foreign if one not in temporary],
         "daemonset_is_foreign": bool(daemonset)
-        and not _ours(daemonset["metadata"].get("labels") or {}),
+        and not _is_ours(daemonset["metadata"].get("labels") or {}),
         "other_namespaces": sorted(
             {str(one.get("namespace")) for one in bound.get("subjects") or []} - {namespace}
         ),
@@ -156,29 +157,27 @@ def _without_dcgm(namespace: str) -> Procedure[list[AgentWithoutDcgm]]:
 
 def _leftovers(namespace: str) -> Procedure[list[Json]]:
     found: list[Json] = []
-    for api, resource, kind, selector in FOR_A_WHILE:
+    for api, resource, kind, selector in TEMPORARY_OBJECTS:
         found += (
-            yield from _listed(api, resource, kind, {"labelSelector": selector}, namespace)
+            yield from _list(api, resource, kind, {"labelSelector": selector}, namespace)
         ) or []
-    api, resource, kind, name = MARKERS
+    api, resource, kind, name = MARK_LEASE
     found += (
-        yield from _listed(
-            api, resource, kind, {"fieldSelector": f"metadata.name={name}"}, namespace
-        )
+        yield from _list(api, resource, kind, {"fieldSelector": f"metadata.name={name}"}, namespace)
     ) or []
     return found
 
 
-def _others(namespace: str) -> Procedure[list[str]]:
-    """What is in the namespace and neither ours nor there by itself, as ``kind name``."""
+def _foreign_objects(namespace: str) -> Procedure[list[str]]:
+    """Objects of other owners in the namespace, as ``kind name``."""
     found: list[str] = []
-    for api, resource, kind in IN_USE:
+    for api, resource, kind in KINDS_IN_USE:
         answer = yield from items(_path(api, resource, namespace), metadata_only=True)
         for one in answer:
             meta = one["metadata"]
-            # Pods of an own DaemonSet carry its labels; those that end are no reason to stay.
+            # The agents' pods carry the labels of their DaemonSet; a terminating object does not count.
             if (
-                not _ours(meta.get("labels") or {})
+                not _is_ours(meta.get("labels") or {})
                 and not _COMMON.fullmatch(meta["name"])
                 and not meta.get("deletionTimestamp")
             ):
@@ -186,8 +185,8 @@ def _others(namespace: str) -> Procedure[list[str]]:
     return found
 
 
-def _ours(labels: Json) -> bool:
-    return labels.get("app.kubernetes.io/managed-by") == OWN["app.kubernetes.io/managed-by"]
+def _is_ours(labels: Json) -> bool:
+    return labels.get("app.kubernetes.io/managed-by") == OWN_LABELS["app.kubernetes.io/managed-by"]
 
 
 def _path(api: str, resource: str, namespace: str | None = None, name: str | None = None) -> str:
@@ -201,7 +200,7 @@ def _path(api: str, resource: str, namespace: str | None = None, name: str | Non
 
 
 def _get(api: str, resource: str, name: str, namespace: str | None = None) -> Procedure[Json]:
-    """The object, or {} where there is none."""
+    """The object, or {} if it does not exist."""
     try:
         found: Json = yield Request("GET", _path(api, resource, namespace, name))
     except NotFound:
@@ -209,18 +208,19 @@ def _get(api: str, resource: str, name: str, namespace: str | None = None) -> Pr
     return found
 
 
-def _listed(
+def _list(
     api: str, resource: str, kind: str, query: dict[str, str], namespace: str | None = None
 ) -> Procedure[list[Json] | None]:
-    """Names of objects in the form in which they can be removed; None where the cluster does not
-    have that API.
-    """
+    """Objects as removal needs them (API, kind, name, namespace); None if the cluster lacks the API."""
     try:
         found = yield from items(_path(api, resource, namespace), query, metadata_only=True)
     except NotFound:
         return None
-    return [{"apiVersion": api, "kind": kind, "metadata": _named(one["metadata"])} for one in found]
+    return [
+        {"apiVersion": api, "kind": kind, "metadata": _name_and_namespace(one["metadata"])}
+        for one in found
+    ]
 
 
-def _named(meta: Json) -> Json:
+def _name_and_namespace(meta: Json) -> Json:
     return {key: meta[key] for key in ("name", "namespace") if meta.get(key)}

@@ -5,7 +5,7 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The only bridge between the core in ``_health`` and Ansible: argument specs in, one result out."""
+"""Connect the core in ``_health`` with Ansible: from argument specs to the result of a module."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ ACTION_OPTIONS: dict[str, dict[str, t.Any]] = {
 
 
 def main_of(check: Check) -> None:
-    """The whole of a module that runs one check."""
+    """Run a module with one check."""
     module = AnsibleModule(
         argument_spec={**COMMON_OPTIONS, **check.options}, supports_check_mode=True
     )
@@ -95,7 +95,7 @@ def accepted(module: AnsibleModule) -> HostSettings:
     if not os.path.isdir(module.params["host_root"]):
         given = module.params["host_root"]
         module.fail_json(
-            msg=f"host_root: {given} is not a directory on this host; give the one where its "
+            msg=f"host_root: {given} is not a directory on this host; expected the one where its "
             "root file system is mounted"
         )
     bounded.end_with_reader(1)
@@ -111,12 +111,14 @@ def left_out(not_of_a_host: list[str], disturbing: list[str]) -> list[Outcome]:
 
 
 def leave(module: AnsibleModule, result: dict[str, t.Any]) -> t.NoReturn:
-    """Leave the module with what it returns, as its option ``fail_on`` has it."""
+    """End the module with its result; fail if the status is at least that of the option ``fail_on``."""
     threshold = module.params["fail_on"]
     if threshold != "never" and STATUSES.index(result["status"]) >= STATUSES.index(threshold):
-        bad = [one for one in result["health"] if one["status"] == result["status"]]
+        bad = [check for check in result["health"] if check["status"] == result["status"]]
         module.fail_json(
-            msg="; ".join(f"{one['check']} is {one['status']}: {one['summary']}" for one in bad),
+            msg="; ".join(
+                f"{check['check']} is {check['status']}: {check['summary']}" for check in bad
+            ),
             **result,
         )
     module.exit_json(**result)
@@ -125,7 +127,7 @@ def leave(module: AnsibleModule, result: dict[str, t.Any]) -> t.NoReturn:
 def result_of(
     outcomes: list[Outcome], settings: HostSettings, with_readings: bool
 ) -> dict[str, t.Any]:
-    """What every check module returns."""
+    """The result of a check module."""
     result: dict[str, t.Any] = {
         # Ansible sorts the keys that it prints; this one comes first.
         "brief": brief_of([outcome.result for outcome in outcomes]),

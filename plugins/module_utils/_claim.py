@@ -5,7 +5,7 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""A volume claim, tried by a module: the core's procedures, and the removal on every way out."""
+"""Test a volume claim from a module, and remove claim and pod however the test ends."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster impo
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.cluster import REMOVAL
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster
 
-#: Seconds beyond its own time that a request under way may take.
+#: Seconds that a pending request may take beyond the timeout of the test.
 _SLACK = 15.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
 
-def _end(number: int, frame: t.Any) -> t.NoReturn:
+def _exit(number: int, frame: t.Any) -> t.NoReturn:
     raise SystemExit(f"ended by {signal.Signals(number).name}")
 
 
-def tried(cluster: Cluster, plan: claim_procedures.Plan, dry_run: bool) -> dict[str, t.Any]:
-    """The readings. Whatever ends it, also a signal, claim and pod are removed first."""
+def test_claim(cluster: Cluster, plan: claim_procedures.Plan, dry_run: bool) -> dict[str, t.Any]:
+    """The readings of the test. Claim and pod are removed first, also after a signal."""
     readings: dict[str, t.Any] = {}
     for number in _SIGNALS:
-        signal.signal(number, _end)
+        signal.signal(number, _exit)
     try:
         cluster.run(
             claim_procedures.attempt(plan, readings, time.monotonic, time.time(), dry_run),

@@ -5,8 +5,8 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The API server for modules, on top of the Python package kubernetes: whatever a kubeconfig has
-for authentication works.
+"""Connect modules to an API server with the Python package kubernetes, which supports every way of
+authentication that a kubeconfig can name.
 """
 
 from __future__ import annotations
@@ -44,14 +44,14 @@ except ImportError:
 else:
     MISSING = ""
 
-#: Options of every module that speaks to a cluster; documented in the fragment ``_kube``.
+#: Options of every module that connects to a cluster; documented in the fragment ``_kube``.
 CONNECTION_OPTIONS: dict[str, dict[str, t.Any]] = {
     "kubeconfig": {"type": "path", "fallback": (env_fallback, ["K8S_AUTH_KUBECONFIG"])},
     "context": {"type": "str", "fallback": (env_fallback, ["K8S_AUTH_CONTEXT"])},
 }
 
-#: By these kubernetes.core, and so AWX with its credentials, is told of a cluster without a
-#: kubeconfig. No options, since a token is no argument.
+#: Environment variables that kubernetes.core reads too, and that AWX sets from its credentials.
+#: There are no such options, since the arguments of a module are not secret.
 _HOST, _API_KEY, _VERIFY_SSL, _CA_CERT = (
     "K8S_AUTH_HOST",
     "K8S_AUTH_API_KEY",
@@ -59,15 +59,15 @@ _HOST, _API_KEY, _VERIFY_SSL, _CA_CERT = (
     "K8S_AUTH_SSL_CA_CERT",
 )
 
-#: Seconds for one request, for a procedure of several, and for a kubeconfig's program that fetches
-#: credentials.
+#: Timeouts in seconds: of one request, of a procedure of several requests, and of a kubeconfig's
+#: program that fetches credentials.
 DEADLINE, PROCEDURE_DEADLINE, CREDENTIALS_DEADLINE = 10.0, 60.0, 30.0
 
 T = t.TypeVar("T")
 
 
 def connected(module: AnsibleModule) -> Cluster:
-    """The cluster that the module's connection options mean; leaves the module where there is none."""
+    """The cluster of the module's connection options; fails the module if there is none."""
     if MISSING:
         module.fail_json(msg=missing_required_lib("kubernetes"), exception=MISSING)
     try:
@@ -77,20 +77,20 @@ def connected(module: AnsibleModule) -> Cluster:
 
 
 class Cluster:
-    """A cluster, by K8S_AUTH_HOST and K8S_AUTH_API_KEY in the environment, or by a kubeconfig
-    (without one: $KUBECONFIG, ~/.kube/config, the pod's service account). Errors are those of the
-    core's ``kube``.
+    """A cluster, from K8S_AUTH_HOST and K8S_AUTH_API_KEY in the environment, or from a kubeconfig
+    (by default $KUBECONFIG, ~/.kube/config, or the pod's service account). Raises the errors of the
+    core's ``cluster.client``.
     """
 
     def __init__(self, kubeconfig: str | None = None, context: str | None = None) -> None:
-        """Raises ValueError that says what is wrong with the options."""
+        """Raise ValueError for invalid options."""
         self._configuration = _configuration(kubeconfig, context)
         self.server = self._configuration.host.rstrip("/")
         self._pool = ApiClient(self._configuration).rest_client.pool_manager
 
     def kubeconfig(self) -> str:
-        """What the environment says of the cluster as the text of a kubeconfig, for kubectl; ""
-        where a kubeconfig says it.
+        """The text of a kubeconfig for kubectl, made from the environment; "" if the cluster comes
+        from a kubeconfig.
         """
         if not os.environ.get(_HOST):
             return ""
@@ -103,21 +103,20 @@ class Cluster:
             "server": self.server,
             **(trust if self._configuration.verify_ssl else {"insecure-skip-tls-verify": True}),
         }
+        name = "environment"
         return json.dumps(
             {
                 "apiVersion": "v1",
                 "kind": "Config",
-                "current-context": "it",
-                "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-                "clusters": [{"name": "it", "cluster": cluster}],
-                "users": [{"name": "it", "user": {"token": os.environ[_API_KEY]}}],
+                "current-context": name,
+                "contexts": [{"name": name, "context": {"cluster": name, "user": name}}],
+                "clusters": [{"name": name, "cluster": cluster}],
+                "users": [{"name": name, "user": {"token": os.environ[_API_KEY]}}],
             }
         )
 
     def run(self, procedure: Procedure[T], deadline: float = PROCEDURE_DEADLINE) -> T:
-        """Do what a procedure of the core asks for, with one deadline for all of it, and return its
-        result.
-        """
+        """Run a procedure of the core within ``deadline`` seconds and return its result."""
         until = time.monotonic() + deadline
         try:
             step = next(procedure)
@@ -139,11 +138,11 @@ class Cluster:
             time.sleep(max(min(step.seconds, left), 0))
             return None
         if left <= 0:
-            raise Unavailable(f"{step.method} {step.path}: there was no time left for it")
+            raise Unavailable(f"{step.method} {step.path}: no time was left for the request")
         return self.request(step, min(left, DEADLINE))
 
     def request(self, request: Request, deadline: float = DEADLINE) -> dict[str, t.Any]:
-        """One answer within ``deadline`` seconds; a read is tried up to three times within them."""
+        """The answer to one request within ``deadline`` seconds; a GET is retried up to three times."""
         until = time.monotonic() + deadline
         for wait in READ_WAITS if request.method == "GET" else ():
             try:
@@ -197,19 +196,19 @@ class Cluster:
             for chunk in response.stream(1 << 16):
                 content += chunk
                 if len(content) > MOST_BYTES:
-                    raise ValueError(f"it has more than {MOST_BYTES} bytes")
-                # The timeout above is for each piece of the answer.
+                    raise ValueError(f"the answer has more than {MOST_BYTES} bytes")
+                # The timeout above applies to each chunk of the answer.
                 if time.monotonic() > until:
-                    raise ValueError("it came too slowly")
+                    raise ValueError("the answer came too slowly")
         except BaseException:
-            # What was not read to its end is no connection for the next request.
+            # A connection with unread data cannot serve the next request.
             response.close()
             raise
         return response.status, bytes(content), response.headers.get("Retry-After")
 
 
 def _configuration(kubeconfig: str | None, context: str | None) -> t.Any:
-    """A fresh Configuration: a copied one keeps the token of what it was copied from."""
+    """A new Configuration; a copy would keep the token of the original."""
     configuration = Configuration()
     if not _from_environment(configuration):
         _load(configuration, kubeconfig, context)
@@ -224,7 +223,7 @@ def _configuration(kubeconfig: str | None, context: str | None) -> t.Any:
     if authority:
         if not os.access(authority, os.R_OK):
             raise ValueError(
-                f"{_CA_CERT}: {authority} cannot be read, give a file with the certificates of "
+                f"{_CA_CERT}: {authority} cannot be read; expected a file with the certificates of "
                 "the API server's authority"
             )
         configuration.ssl_ca_cert = authority
@@ -232,14 +231,14 @@ def _configuration(kubeconfig: str | None, context: str | None) -> t.Any:
 
 
 def _from_environment(configuration: t.Any) -> bool:
-    """Whether the environment says which cluster, and who asks. Before any kubeconfig, as
-    kubernetes.core does: what works together goes to one cluster.
+    """Configure from the environment; False if it names no cluster. The environment takes precedence
+    over a kubeconfig, as in kubernetes.core, so that both connect to the same cluster.
     """
     host, token = os.environ.get(_HOST, ""), os.environ.get(_API_KEY, "")
     if bool(host) != bool(token):
         raise ValueError(
             f"{_API_KEY if token else _HOST} is in the environment without "
-            f"{_HOST if token else _API_KEY}, give both or neither of them"
+            f"{_HOST if token else _API_KEY}; expected both or neither of them"
         )
     if not host:
         return False
@@ -254,7 +253,7 @@ def _from_environment(configuration: t.Any) -> bool:
 
 
 def _load(configuration: t.Any, kubeconfig: str | None, context: str | None) -> None:
-    """Take what a kubeconfig or the pod's service account says. Raises ValueError."""
+    """Configure from a kubeconfig or the pod's service account. Raises ValueError."""
     trouble: list[str] = []
 
     def load() -> None:
@@ -267,11 +266,11 @@ def _load(configuration: t.Any, kubeconfig: str | None, context: str | None) -> 
                 if kubeconfig or context:
                     raise
                 kubernetes.config.load_incluster_config(client_configuration=configuration)
-        # Whatever a broken file makes the package raise is about that file.
+        # The package raises many kinds of errors for a broken file.
         except Exception as error:
             trouble.append(" ".join(str(error).split()) or type(error).__name__)
 
-    # It may start a program that fetches credentials, and waits for that without end.
+    # A kubeconfig can name a program that fetches credentials; the package waits for it for ever.
     loading = threading.Thread(target=load, daemon=True)
     loading.start()
     loading.join(CREDENTIALS_DEADLINE)
@@ -283,6 +282,6 @@ def _load(configuration: t.Any, kubeconfig: str | None, context: str | None) -> 
         given = f"kubeconfig: {kubeconfig}" if kubeconfig else "kubeconfig: not given"
         where = f", context: {context}" if context else ""
         raise ValueError(
-            f"{given}{where}: {trouble[0]}; give a kubeconfig and a context of it that reach "
+            f"{given}{where}: {trouble[0]}; expected a kubeconfig and a context that reach "
             "the cluster"
         )

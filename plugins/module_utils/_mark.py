@@ -5,8 +5,8 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Marking a node for a module: from its options to what the node is told, by which rules and by
-whom, and what came of it.
+"""The module node_mark: from its options to an event, the rules and the writer, and the result of
+marking a node.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import read_status
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import connected
 
-#: What to tell a node. Documented in the module node_mark.
+#: Options of the event by which a node is marked; documented in the module node_mark.
 EVENT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "node": {"type": "str", "required": True},
     "state": {
@@ -49,7 +49,7 @@ EVENT_OPTIONS: dict[str, dict[str, t.Any]] = {
     "reason": {"type": "str", "default": ""},
     "lease": {"type": "float", "default": 3600},
 }
-#: How nodes are marked; documented in the fragment ``_marks``.
+#: Options of the rules by which nodes are marked; documented in the fragment ``_marks``.
 RULE_OPTIONS: dict[str, dict[str, t.Any]] = {
     "label_key": {"type": "str", "default": "autopilot.ibm.com/gpuhealth", "no_log": False},
     "taint": {"type": "str", "choices": ["NoSchedule", "PreferNoSchedule", "NoExecute"]},
@@ -60,12 +60,12 @@ RULE_OPTIONS: dict[str, dict[str, t.Any]] = {
 }
 
 _SET = {"pass": PASS, "warn": WARN, "evict": EVICT}
-#: Findings that a reason names.
+#: A reason names at most so many findings.
 _MOST_FINDINGS = 3
 
 
 def mark(module: AnsibleModule) -> None:
-    """Do what the module's options say, and leave the module."""
+    """Mark the node by the module's options, and end the module."""
     params, by = module.params, _writer()
     try:
         event, run = _event(params, by)
@@ -82,7 +82,7 @@ def mark(module: AnsibleModule) -> None:
         if params["state"] == "absent":
             module.exit_json(changed=False, mark="", before="", refused="")
         module.fail_json(
-            msg=f"node: {params['node']!r} is no node of the cluster at {cluster.server}: {error}"
+            msg=f"node: {params['node']!r} is not a node of the cluster at {cluster.server}: {error}"
         )
     except ApiError as error:
         module.fail_json(msg=f"node {params['node']} could not be marked: {error}")
@@ -103,7 +103,7 @@ def mark(module: AnsibleModule) -> None:
 
 
 def _rules(params: dict[str, t.Any]) -> mark_states.Rules:
-    """Raises ValueError that names the option, its value and what is accepted."""
+    """The rules; raises ValueError that names an invalid option, its value and what is accepted."""
     rules = mark_states.Rules(
         *(
             (params[name] or "") if name == "taint" else params[name]
@@ -115,11 +115,11 @@ def _rules(params: dict[str, t.Any]) -> mark_states.Rules:
 
 
 def _event(params: dict[str, t.Any], by: str) -> tuple[mark_states.Event, str]:
-    """The event, and the run that it is of. Raises ValueError."""
+    """The event and its run. Raises ValueError."""
     state, reason = params["state"], params["reason"]
     if (state == "checked") != bool(params["status"] or params["report"]):
         raise ValueError(
-            "status or report: give one of them with state checked, and none with another state"
+            "status or report: expected one of them with state checked, and neither with another state"
         )
     if state == "absent":
         return mark_states.Removed(), ""
@@ -129,11 +129,11 @@ def _event(params: dict[str, t.Any], by: str) -> tuple[mark_states.Event, str]:
         return mark_states.Set(_SET[state], reason), ""
     if params["status"]:
         return mark_states.Checked(params["status"], reason), ""
-    return _judged(params["report"], params["host"] or params["node"], reason)
+    return _event_from_report(params["report"], params["host"] or params["node"], reason)
 
 
-def _judged(path: str, host: str, reason: str) -> tuple[mark_states.Event, str]:
-    """What a run document says of a host. Raises ValueError."""
+def _event_from_report(path: str, host: str, reason: str) -> tuple[mark_states.Event, str]:
+    """The event for a host from its row of a run document. Raises ValueError."""
     try:
         with open(path, encoding="utf-8") as file:
             document = json.load(file)
@@ -145,7 +145,7 @@ def _judged(path: str, host: str, reason: str) -> tuple[mark_states.Event, str]:
             for row in document["nodes"]
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"report: {path} is no run document: {error}") from None
+        raise ValueError(f"report: {path} is not a run document: {error}") from None
     if host not in found:
         raise ValueError(f"host: {host} is not in {path}")
     status, messages = found[host]
@@ -155,7 +155,7 @@ def _judged(path: str, host: str, reason: str) -> tuple[mark_states.Event, str]:
 
 
 def _writer() -> str:
-    """Who marks."""
+    """The user of this process, as the writer of a mark."""
     try:
         user = pwd.getpwuid(os.getuid()).pw_name
     except KeyError:

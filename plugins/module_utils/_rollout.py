@@ -5,8 +5,8 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Whether a DaemonSet runs on every node that it is meant for, and for each node where it does not,
-why.
+"""Follow the rollout of a DaemonSet: on which nodes its pod is ready, and the reason on every other
+node.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
     path_of,
 )
 
-#: Seconds between two looks at the DaemonSet, and looks between two at each of its pods.
-PAUSE, LOOKS = 2.0, 5
-#: Nodes that are named of those with the same reason, and characters of a reason.
-NAMED, WORDS = 5, 600
+#: Seconds between two requests for the DaemonSet; its pods are listed with every fifth of them.
+PAUSE, PODS_EVERY = 2.0, 5
+#: At most so many nodes with the same reason are named, and a reason has so many characters.
+_MOST_NAMED, _MOST_TEXT = 5, 600
 
 _GENERATION = "deprecated.daemonset.template.generation"
 #: Reasons of waiting whose events say more than the container's own message.
-_IN_EVENTS = (
+_EXPLAINED_BY_EVENTS = (
     "ImagePullBackOff",
     "ErrImagePull",
     "ContainerCreating",
@@ -42,8 +42,8 @@ Json = t.Dict[str, t.Any]
 
 
 class Rollout(t.NamedTuple):
-    """How far it is. ``missing`` has the reason for each node without a ready pod, ``away`` those
-    of these nodes that do not answer themselves.
+    """The state of a rollout. ``missing`` has the reason for each node without a ready pod, ``away``
+    lists those of these nodes that are not ready themselves.
     """
 
     wanted: int
@@ -53,74 +53,74 @@ class Rollout(t.NamedTuple):
 
     @property
     def complete(self) -> bool:
-        """A node that is down is no fault of the rollout."""
+        """Whether every node has its pod; a node that is down does not count."""
         return not set(self.missing) - set(self.away)
 
 
 def follow(
     namespace: str, name: str, timeout: float, clock: t.Callable[[], float] = time.monotonic
 ) -> Procedure[Rollout]:
-    """Looks until it is complete or the time is over, and returns what it saw last. An API server
-    that is away for a while is waited for.
+    """Wait until the rollout is complete, at most ``timeout`` seconds, and return its last state. An
+    API server that does not answer is retried within this time.
     """
     until = clock() + timeout
-    looks = 0
+    turn = 0
     while True:
         over = clock() >= until
         try:
             daemonset = yield Request(
                 "GET", path_of("apis/apps/v1/namespaces", namespace, "daemonsets", name)
             )
-            if _done(daemonset):
-                return Rollout(_wanted(daemonset), _wanted(daemonset), {}, [])
-            if over or looks % LOOKS == LOOKS - 1:
-                seen = yield from _look(daemonset)
-                if over or (seen.complete and _observed(daemonset)):
+            if _is_done(daemonset):
+                return Rollout(_desired(daemonset), _desired(daemonset), {}, [])
+            if over or turn % PODS_EVERY == PODS_EVERY - 1:
+                seen = yield from _inspect(daemonset)
+                if over or (seen.complete and _is_observed(daemonset)):
                     return seen
         except Unavailable:
             if over:
                 raise
-        looks += 1
+        turn += 1
         yield Pause(PAUSE)
 
 
-def tell(seen: Rollout) -> list[str]:
-    """A line for each reason, with the nodes that have it."""
+def reasons_of(seen: Rollout) -> list[str]:
+    """A line for each reason, with its nodes; the most nodes first."""
     nodes_of: dict[str, list[str]] = {}
     for node, why in sorted(seen.missing.items()):
         if node not in seen.away:
             nodes_of.setdefault(why, []).append(node)
     return [
-        f"{_named(nodes)}: {why}"
+        f"{_few(nodes)}: {why}"
         for why, nodes in sorted(nodes_of.items(), key=lambda one: -len(one[1]))
     ]
 
 
-def _named(nodes: list[str]) -> str:
-    more = len(nodes) - NAMED
-    return ", ".join(nodes[:NAMED]) + (f" and {more} more" if more > 0 else "")
+def _few(nodes: list[str]) -> str:
+    more = len(nodes) - _MOST_NAMED
+    return ", ".join(nodes[:_MOST_NAMED]) + (f" and {more} more" if more > 0 else "")
 
 
-def _observed(daemonset: Json) -> bool:
+def _is_observed(daemonset: Json) -> bool:
     return (daemonset.get("status") or {}).get("observedGeneration") == daemonset["metadata"].get(
         "generation"
     )
 
 
-def _wanted(daemonset: Json) -> int:
+def _desired(daemonset: Json) -> int:
     return (daemonset.get("status") or {}).get("desiredNumberScheduled") or 0
 
 
-def _done(daemonset: Json) -> bool:
+def _is_done(daemonset: Json) -> bool:
     status = daemonset.get("status") or {}
-    return _observed(daemonset) and all(
-        (status.get(count) or 0) == _wanted(daemonset)
+    return _is_observed(daemonset) and all(
+        (status.get(count) or 0) == _desired(daemonset)
         for count in ("updatedNumberScheduled", "numberReady")
     )
 
 
-def _look(daemonset: Json) -> Procedure[Rollout]:
-    """Every pod, every node and what went wrong."""
+def _inspect(daemonset: Json) -> Procedure[Rollout]:
+    """The state by the DaemonSet's pods, all nodes and the warning events."""
     meta = daemonset["metadata"]
     within = path_of("api/v1/namespaces", meta["namespace"])
     selector = ",".join(
@@ -134,10 +134,10 @@ def _look(daemonset: Json) -> Procedure[Rollout]:
 
 
 def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Json]) -> Rollout:
-    """What the objects of the API server say about it."""
+    """The state of a rollout from the objects of the API server."""
     meta = daemonset["metadata"]
     generation = (meta.get("annotations") or {}).get(_GENERATION)
-    told = _latest(events)
+    events_of = _latest(events)
     by_node: dict[str, str] = {}
     ready = 0
     for pod in pods:
@@ -145,22 +145,24 @@ def judge(daemonset: Json, pods: list[Json], nodes: list[Json], events: list[Jso
             owner.get("uid") == meta["uid"]
             for owner in pod["metadata"].get("ownerReferences") or []
         ):
-            why = _why(pod, told.get(("Pod", pod["metadata"]["name"]), []), generation)
+            why = _reason_of_pod(
+                pod, events_of.get(("Pod", pod["metadata"]["name"]), []), generation
+            )
             if why:
                 by_node[node_of(pod) or f"pod {pod['metadata']['name']}"] = why
             else:
                 ready += 1
-    lacking = _wanted(daemonset) - ready - len(by_node)
+    lacking = _desired(daemonset) - ready - len(by_node)
     if lacking > 0:
-        by_node[f"{lacking} of {_wanted(daemonset)} nodes"] = "no pod yet" + _spoken(
-            told.get(("DaemonSet", meta["name"]), [])
+        by_node[f"{lacking} of {_desired(daemonset)} nodes"] = "no pod yet" + _event_text(
+            events_of.get(("DaemonSet", meta["name"]), [])
         )
-    down = {node["metadata"]["name"] for node in nodes if not _is(node, "Ready")}
-    return Rollout(_wanted(daemonset), ready, by_node, sorted(down & set(by_node)))
+    down = {node["metadata"]["name"] for node in nodes if not _has_condition(node, "Ready")}
+    return Rollout(_desired(daemonset), ready, by_node, sorted(down & set(by_node)))
 
 
 def _latest(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
-    """By kind and name of the object, the newest first."""
+    """Events by kind and name of their object, the newest first."""
     found: dict[tuple[str, str], list[Json]] = {}
     for event in sorted(
         events,
@@ -172,16 +174,16 @@ def _latest(events: list[Json]) -> dict[tuple[str, str], list[Json]]:
     return found
 
 
-def _spoken(events: list[Json]) -> str:
+def _event_text(events: list[Json]) -> str:
     return _cut(f": {events[0].get('reason')}: {events[0].get('message')}") if events else ""
 
 
 def _cut(words: str) -> str:
     words = " ".join(words.split())
-    return words if len(words) <= WORDS else words[:WORDS] + "…"
+    return words if len(words) <= _MOST_TEXT else words[:_MOST_TEXT] + "…"
 
 
-def _is(thing: Json, condition: str) -> bool:
+def _has_condition(thing: Json, condition: str) -> bool:
     return any(
         one.get("type") == condition and one.get("status") == "True"
         for one in (thing.get("status") or {}).get("conditions") or []
@@ -189,7 +191,7 @@ def _is(thing: Json, condition: str) -> bool:
 
 
 def node_of(pod: Json) -> str:
-    """The node it is on, or where its DaemonSet wants it; empty where nobody says."""
+    """The node of a pod: where it runs, or where its DaemonSet places it; "" if neither is known."""
     spec = pod.get("spec") or {}
     if spec.get("nodeName"):
         return str(spec["nodeName"])
@@ -211,18 +213,18 @@ def node_of(pod: Json) -> str:
     )
 
 
-def _why(pod: Json, events: list[Json], generation: str | None) -> str:
-    """Why this pod does not count; empty when it does."""
+def _reason_of_pod(pod: Json, events: list[Json], generation: str | None) -> str:
+    """Why a pod is not ready; "" if it is."""
     status = pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
-        return "the pod before it has not ended yet"
+        return "the previous pod has not ended yet"
     if (
         generation
         and (pod["metadata"].get("labels") or {}).get("pod-template-generation", generation)
         != generation
     ):
         return (
-            "still runs what was deployed before; its turn comes when others are ready "
+            "still runs the previous version; it is updated when other pods are ready "
             "(agent_max_unavailable)"
         )
     if status.get("phase") == "Failed":
@@ -235,17 +237,17 @@ def _why(pod: Json, events: list[Json], generation: str | None) -> str:
         *filter(_is_unfinished, status.get("initContainerStatuses") or []),
         *(status.get("containerStatuses") or []),
     ]:
-        why = _container(container, events)
+        why = _reason_of_container(container, events)
         if why:
             return why
-    return "" if _is(pod, "Ready") else "starting" + _spoken(events)
+    return "" if _has_condition(pod, "Ready") else "starting" + _event_text(events)
 
 
 def _is_unfinished(init_container: Json) -> bool:
     return ((init_container.get("state") or {}).get("terminated") or {}).get("exitCode") != 0
 
 
-def _container(container: Json, events: list[Json]) -> str:
+def _reason_of_container(container: Json, events: list[Json]) -> str:
     state = container.get("state") or {}
     waiting, ended = (
         state.get("waiting") or {},
@@ -253,19 +255,19 @@ def _container(container: Json, events: list[Json]) -> str:
     )
     reason = waiting.get("reason")
     if ended and (not state.get("running")):
-        # With terminationMessagePolicy FallbackToLogsOnError these are the last lines of its log.
-        lines = _cut(ended.get("message") or "it said nothing")
+        # With terminationMessagePolicy FallbackToLogsOnError the message is the end of the log.
+        lines = _cut(ended.get("message") or "no message")
         return (
             f"{reason or ended.get('reason')}: ended with exit code {ended.get('exitCode')} "
             f"({ended.get('reason')}): {lines}"
         )
-    if reason in _IN_EVENTS and events:
-        # Of several, the one that says most is not always the last: "Back-off pulling image"
-        # follows "Failed to pull image …: not found".
-        told = max(events[:6], key=lambda event: len(str(event.get("message"))))
-        return _cut(f"{reason}: {told.get('message')}")
+    if reason in _EXPLAINED_BY_EVENTS and events:
+        # The last event is not always the most detailed: "Back-off pulling image" follows "Failed to
+        # pull image …: not found".
+        longest = max(events[:6], key=lambda event: len(str(event.get("message"))))
+        return _cut(f"{reason}: {longest.get('message')}")
     if reason:
         return _cut(f"{reason}: {waiting.get('message') or 'no message'}")
     if not container.get("ready"):
-        return "runs, but is not ready" + _spoken(events)
+        return "runs, but is not ready" + _event_text(events)
     return ""

@@ -5,7 +5,7 @@
 # Note that this module util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What the module usage_capture does on the host: options in, the sampler's door, one result out."""
+"""The module usage_capture on the host: validate its options, drive the sampler, return a result."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
     "nvml_library": {"type": "path"},
     "host_root": {"type": "path", "default": "/"},
 }
-#: Least and most of what is given as a number; a sample of sixteen GPUs has 10 kB.
+#: Lowest and highest value of each numeric option; a sample of sixteen GPUs has 10 kB.
 _RANGES = {
     "interval": (1, 60, "seconds"),
     "duration": (1, 30 * 86400, "seconds"),
@@ -60,7 +60,7 @@ _RANGES = {
 
 
 def main() -> None:
-    """The whole of the module."""
+    """Run the module."""
     module = AnsibleModule(
         argument_spec=OPTIONS,
         supports_check_mode=True,
@@ -68,7 +68,7 @@ def main() -> None:
         required_if=[("state", "collected", ("dest",))],
     )
     try:
-        result = _done(module.params, module.check_mode)
+        result = _perform(module.params, module.check_mode)
     except (ValueError, daemon.CaptureError) as error:
         module.fail_json(msg=str(error))
     except OSError as error:
@@ -80,15 +80,15 @@ def main() -> None:
     module.exit_json(**result)
 
 
-def _done(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
-    _refuse(params)
+def _perform(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
+    _validate(params)
     directory = os.path.join(params["directory"] or daemon.default_directory(), params["name"])
     if params["state"] == "started":
-        return _started(directory, params, check_mode)
+        return _start(directory, params, check_mode)
     found = daemon.state(directory)
     if params["state"] == "stopped":
         changed = found["state"] == "running" if check_mode else daemon.stop(directory)
-        return _shown(directory, changed)
+        return _result(directory, changed)
     if params["state"] == "absent":
         if not check_mode:
             daemon.stop(directory)
@@ -98,16 +98,20 @@ def _done(params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
             "state": "none",
         }
     if found["state"] == "none" or check_mode:
-        return dict(_shown(directory, found["state"] != "none"), parts=[])
+        return dict(_result(directory, found["state"] != "none"), parts=[])
     daemon.stop(directory)
     collected = daemon.collect(directory)
-    told = dict(found["record"], collected=stamp_of(time.time()), ended=collected.pop("ended"))
+    finished_record = dict(
+        found["record"], collected=stamp_of(time.time()), ended=collected.pop("ended")
+    )
     if params["throughput_log"]:
-        told["throughput"] = record.throughput(params["throughput_log"], params["throughput_regex"])
-    return dict(_shown(directory, True), **collected, record=told)
+        finished_record["throughput"] = record.throughput(
+            params["throughput_log"], params["throughput_regex"]
+        )
+    return dict(_result(directory, True), **collected, record=finished_record)
 
 
-def _started(directory: str, params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
+def _start(directory: str, params: dict[str, t.Any], check_mode: bool) -> dict[str, t.Any]:
     job = {name: value for name, value in (params["job"] or {}).items() if value is not None}
     settings: record.CaptureSettings = {
         "name": params["name"],
@@ -120,14 +124,14 @@ def _started(directory: str, params: dict[str, t.Any], check_mode: bool) -> dict
     }
     if check_mode:
         daemon.refuse(directory, settings)
-        return _shown(directory, daemon.state(directory)["state"] != "running")
+        return _result(directory, daemon.state(directory)["state"] != "running")
     found = daemon.start(
         directory, settings, lambda: record.gather(settings, params["declared"], time.time())
     )
-    return _shown(directory, found["changed"])
+    return _result(directory, found["changed"])
 
 
-def _shown(directory: str, changed: bool) -> dict[str, t.Any]:
+def _result(directory: str, changed: bool) -> dict[str, t.Any]:
     found = daemon.state(directory)
     return {
         "changed": changed,
@@ -139,8 +143,8 @@ def _shown(directory: str, changed: bool) -> dict[str, t.Any]:
     }
 
 
-def _refuse(params: dict[str, t.Any]) -> None:
-    """Raises ValueError that names the option, its value and what is accepted."""
+def _validate(params: dict[str, t.Any]) -> None:
+    """Raise ValueError that names an invalid option, its value and what is accepted."""
     if not daemon.NAME.match(params["name"]):
         raise ValueError(
             f"name: {params['name']!r} is invalid; expected up to 64 letters, digits, '.', "
@@ -155,7 +159,7 @@ def _refuse(params: dict[str, t.Any]) -> None:
         raise ValueError(f"job: {params['job']} is invalid; expected one of {', '.join(KINDS)}")
     if not os.path.isdir(params["host_root"]):
         raise ValueError(
-            f"host_root: {params['host_root']} is not a directory on this host; give the one "
+            f"host_root: {params['host_root']} is not a directory on this host; expected the one "
             "where its root file system is mounted"
         )
     if params["throughput_regex"] is not None:
@@ -163,7 +167,7 @@ def _refuse(params: dict[str, t.Any]) -> None:
             groups = re.compile(params["throughput_regex"]).groups
         except re.error as error:
             raise ValueError(
-                f"throughput_regex: {params['throughput_regex']!r} is no regular expression: "
+                f"throughput_regex: {params['throughput_regex']!r} is not a regular expression: "
                 f"{error}"
             ) from None
         if groups < 1:

@@ -79,7 +79,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._kube import (
     CONNECTION_OPTIONS,
     connected,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import follow, tell
+from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import follow, reasons_of
 
 
 def main() -> None:
@@ -119,7 +119,7 @@ def main() -> None:
             "that it selects"
         )
     if not seen.complete and not module.check_mode:
-        lines = "\n".join("  " + line for line in tell(seen))
+        lines = "\n".join("  " + line for line in reasons_of(seen))
         module.fail_json(
             msg=f"DaemonSet {namespace}/{name} has a ready pod on {seen.ready} of "
             f"{seen.wanted} nodes after {timeout} s:\n{lines}",

@@ -122,7 +122,7 @@ def main() -> None:
     root = module.params["host_root"]
     if not os.path.isdir(root):
         module.fail_json(
-            msg=f"host_root: {root} is not a directory on this host; give the one where its "
+            msg=f"host_root: {root} is not a directory on this host; expected the one where its "
             "root file system is mounted"
         )
     bounded.end_with_reader(1)

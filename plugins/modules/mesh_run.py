@@ -137,7 +137,7 @@ def main() -> None:
     fail_on_negative(module)
     if not os.path.isdir(options["host_root"]):
         module.fail_json(
-            msg=f"host_root: {options['host_root']} is not a directory on this host; give the "
+            msg=f"host_root: {options['host_root']} is not a directory on this host; expected the "
             "one where its root file system is mounted"
         )
     try:

@@ -154,7 +154,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import (
     leave,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._option_values import fail_on_negative
-from ansible_collections.autopilot.gpu.plugins.module_utils._claim import tried
+from ansible_collections.autopilot.gpu.plugins.module_utils._claim import test_claim
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import claim_procedures
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.conclude import (
     conclude,
@@ -184,7 +184,7 @@ def main() -> None:
     except ValueError as error:
         module.fail_json(msg=str(error))
     began = time.monotonic()
-    readings = tried(
+    readings = test_claim(
         connected(module),
         claim_procedures.plan_of(options, module.params["timeout"]),
         module.check_mode,

@@ -177,15 +177,15 @@ def test_a_test_of_somebody_else_is_not_disturbed(place, node_mark):
 
 #: State, other options, and what is said.
 WRONG = [
-    ("checked", {}, "status or report: give one of them with state checked"),
-    ("pass", {"status": "pass"}, "status or report: give one of them with state checked"),
+    ("checked", {}, "status or report: expected one of them with state checked"),
+    ("pass", {"status": "pass"}, "status or report: expected one of them with state checked"),
     ("testing", {"lease": 20000}, "lease: 20000.0 is invalid; expected seconds from 1 to 10800"),
     ("pass", {"label_key": "a key"}, "label_key: 'a key' is invalid"),
     ("pass", {"max_bad_share": 7}, "max_bad_share: 7.0 is invalid"),
-    ("checked", {"report": "/no/such/run.json"}, "report: /no/such/run.json is no run document"),
+    ("checked", {"report": "/no/such/run.json"}, "report: /no/such/run.json is not a run document"),
     ("pass", {"context": "no-such"}, "context: no-such"),
     ("pass", {"kubeconfig": "/no/such/config"}, "kubeconfig: /no/such/config"),
-    ("pass", {}, "node: 'no-such-node' is no node of the cluster at"),
+    ("pass", {}, "node: 'no-such-node' is not a node of the cluster at"),
 ]
 
 

@@ -544,9 +544,9 @@ WRONG = [
     ({"throughput_regex": "x"}, "required together"),
     (
         {"throughput_log": "/x", "throughput_regex": "("},
-        "throughput_regex: '(' is no regular expression",
+        "throughput_regex: '(' is not a regular expression",
     ),
-    ({"throughput_log": "/x", "throughput_regex": "x"}, "give one with a group around the number"),
+    ({"throughput_log": "/x", "throughput_regex": "x"}, "expected one with a group around the number"),
     ({"rules": {"busy": 1}}, "rules: unsupported rule 'busy'; supported: warm_up"),
     ({"rules": {"warm_up": -1}}, "rules.warm_up: -1.0 is invalid"),
     ({"host_root": "/nowhere"}, "host_root: /nowhere is not a directory on this host"),

@@ -20,7 +20,7 @@ from autopilot_agent.settings import AgentSettings
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
     agents_without_dcgm,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import judge, tell
+from ansible_collections.autopilot.gpu.plugins.module_utils._rollout import judge, reasons_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents.agents import trouble_of
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -383,7 +383,7 @@ def initialised():
         (
             READY,
             {"labels": {"pod-template-generation": "1"}},
-            "still runs what was deployed before",
+            "still runs the previous version",
         ),
         (READY, {"deletionTimestamp": "now"}, "has not ended yet"),
         ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, {}, "Evicted: disk"),
@@ -474,7 +474,7 @@ def test_the_inventory_names_the_reason_of_the_init_container():
 
 def test_a_node_that_is_down_is_not_waited_for_and_named():
     found = seen({}, ready_node="Unknown")
-    assert found.complete and found.away == ["a"] and tell(found) == []
+    assert found.complete and found.away == ["a"] and reasons_of(found) == []
 
 
 def test_pods_that_cannot_be_made_are_told_by_the_daemonset():
@@ -484,11 +484,14 @@ def test_pods_that_cannot_be_made_are_told_by_the_daemonset():
         "message": "violates PodSecurity",
     }
     found = judge(DAEMONSET, [], [], [refused])
-    assert tell(found) == ["1 of 1 nodes: no pod yet: FailedCreate: violates PodSecurity"]
+    assert reasons_of(found) == ["1 of 1 nodes: no pod yet: FailedCreate: violates PodSecurity"]
 
 
 def test_nodes_with_the_same_reason_are_one_line():
     found = seen({})._replace(
         missing={f"node{number}": "same" for number in range(8)} | {"other": "different"}
     )
-    assert tell(found) == ["node0, node1, node2, node3, node4 and 3 more: same", "other: different"]
+    assert reasons_of(found) == [
+        "node0, node1, node2, node3, node4 and 3 more: same",
+        "other: different",
+    ]

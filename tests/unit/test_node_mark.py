@@ -72,7 +72,7 @@ def test_a_node_is_told_what_the_run_found(tmp_path, document, options, event):
     ids=str,
 )
 def test_what_is_no_run_document_is_refused(tmp_path, document):
-    with pytest.raises(ValueError, match=r"^report: .*run\.json is no run document: "):
+    with pytest.raises(ValueError, match=r"^report: .*run\.json is not a run document: "):
         told(tmp_path, document)
 
 
