@@ -546,7 +546,10 @@ WRONG = [
         {"throughput_log": "/x", "throughput_regex": "("},
         "throughput_regex: '(' is not a regular expression",
     ),
-    ({"throughput_log": "/x", "throughput_regex": "x"}, "expected one with a group around the number"),
+    (
+        {"throughput_log": "/x", "throughput_regex": "x"},
+        "expected one with a group around the number",
+    ),
     ({"rules": {"busy": 1}}, "rules: unsupported rule 'busy'; supported: warm_up"),
     ({"rules": {"warm_up": -1}}, "rules.warm_up: -1.0 is invalid"),
     ({"host_root": "/nowhere"}, "host_root: /nowhere is not a directory on this host"),

@@ -380,11 +380,7 @@ def initialised():
     ("status", "more", "why"),
     [
         (READY, {}, ""),
-        (
-            READY,
-            {"labels": {"pod-template-generation": "1"}},
-            "still runs the previous version",
-        ),
+        (READY, {"labels": {"pod-template-generation": "1"}}, "still runs the previous version"),
         (READY, {"deletionTimestamp": "now"}, "has not ended yet"),
         ({"phase": "Failed", "reason": "Evicted", "message": "disk"}, {}, "Evicted: disk"),
         (
