@@ -1076,6 +1076,12 @@ def test_the_file():
     assert text.count('\n{"labels"') == len(export.groups) == 9
 
 
+def test_the_file_of_a_run_that_ended_early_says_that_it_is_incomplete():
+    export = metrics.export_of(mesh().incomplete_for("the play ended early"))
+    assert export.complete is False
+    assert Sample("autopilot_run_complete", {}, 0.0) in export.groups[-1].samples
+
+
 @pytest.mark.parametrize(
     "damage, words",
     [

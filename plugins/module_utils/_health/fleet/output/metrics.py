@@ -250,6 +250,7 @@ _FLAGS = {
 
 def export_of(report: RunReport, complete: bool = True) -> Export:
     """All groups of a run, with the compatibility metric."""
+    complete = complete and not report.verdict.incomplete
     return Export(
         report.run.run_id,
         report.run.phase,
