@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import re
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -21,13 +22,25 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks 
     image_registry,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import dcgm
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.finding_text import (
+    node_step,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     FINDINGS,
     SHARED,
+    brief_step,
+    next_step,
     runbook,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh import judge, members
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import STATUSES
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    ACTIONS,
+    FAIL,
+    STATUSES,
+    UNKNOWN,
+    WARN,
+    Finding,
+)
 
 CORE = Path(__file__).resolve().parents[2] / "plugins/module_utils/_health"
 
@@ -176,60 +189,64 @@ def test_every_code_has_a_runbook():
     assert all(runbook("weather")) and runbook("weather") == runbook("")
 
 
-#: A fail wherever they come up; and a process that cannot be ended, for which the finding itself
-#: asks for a reboot.
-DRAINED = {
-    "gpu_off_the_bus",
-    "gpu_lost",
-    "gpu_vanished",
-    "gpu_not_answering",
-    "driver_version_mismatch",
-    "retired_pages_limit",
-    "data_corrupted",
-    "no_carrier",
-    "left_behind",
-    "xid_error",
-    "xid_off_the_bus",
-    "unkillable_process",
-    "compute_wrong",
-    "peer_data_corrupted",
+#: Words that take a node, or a part, out of use at once.
+OUT_OF_USE = r"drain|let no job|off the node|^(Reset|Reboot|Power-cycle|Replace)\b"
+#: Their action is ``drain_node`` or ``fix_configuration``, and the reset is how the cause goes.
+RESETS = {"nvlink_down", "nvlink_lost", "nvswitch_error", "ecc_mode_pending", "mig_mode_pending"}
+#: Skipped checks, which need an idle node; a driver update, which ends with a reboot; a part that
+#: the action says to replace.
+EXCEPT = {"gpu_in_use", "jobs_on_node", "driver_version_mismatch", "no_spare_rows"} | {
+    "ecc_uncorrectable",
+    "uncorrectable_ecc_errors",
 }
 
 
-def test_no_words_drain_a_node_for_what_may_be_a_warning():
-    drained = {
-        code
-        for code, entry in FINDINGS.items()
-        if re.match("drain the node|let no job start", entry.next, re.IGNORECASE)
-    }
-    assert drained == DRAINED
-    rows = [
-        row
-        for table in (
-            driver_findings._GPU_ERRORS,
-            driver_findings._NODE_ERRORS,
-            cuda_findings.CUDA_ERRORS,
-        )
-        for row in table.values()
-    ]
-    assert {row[1] for row in rows if row[0] in drained} == {"fail"}
-    # These are also warnings: a link below its class or once slow, a slowdown seen once, a test
-    # that passed when repeated.
-    for code in (
-        "low_bandwidth",
-        "link_width",
-        "power_brake",
-        "hw_thermal_slowdown",
-        "dcgm_triage",
-        "slow_transmit",
-        "slow_receive",
-        "slow_both_ways",
-    ):
-        assert FINDINGS[code].next.startswith("If it is a fail, drain the node")
+def test_only_the_action_takes_a_node_out_of_use():
+    """A code is a warning here and a failure there: its text holds for both, and the action's
+    sentence, which comes first, says what to do with the node.
+    """
+    told = {code for code, entry in FINDINGS.items() if re.search(OUT_OF_USE, entry.next)}
+    assert told == RESETS | EXCEPT
+    for action in ("none", "watch", "fix_configuration"):
+        assert [node_step(action, status) for status in STATUSES] == [""] * len(STATUSES)
+    for status in (WARN, UNKNOWN):
+        steps = [node_step(action, status).lower() for action in ACTIONS]
+        assert not [step for step in steps if "drain" in step]
 
 
-def test_what_waits_for_a_reset_ends_no_jobs():
-    assert all(
-        FINDINGS[code].next.startswith("Once its jobs are gone")
-        for code in ("row_remap_pending", "page_retirement_pending", "repair_pending")
+def test_action_and_text_are_one_next_step():
+    gone = Finding("gpu_gone", FAIL, "missing since the snapshot", "reboot_node")
+    assert next_step(gone) == (
+        "Drain the node and reboot it when its jobs have ended. If the GPU is still missing after "
+        "the reboot, power-cycle the node, reseat the GPU, then replace it."
     )
+    slow = Finding("low_bandwidth", FAIL, "3 GB/s", "drain_node")
+    link = "Check the link with `nvidia-smi -q -i <gpu>` and `lspci -vvs <address>`."
+    assert brief_step(slow) == f"Drain the node. {link}"
+    assert brief_step(replace(slow, status=WARN, action="watch")) == link
+    away = Finding("unreachable", UNKNOWN, "could not be reached", "fix_configuration")
+    assert next_step(away).startswith("Check that the host is powered on and that SSH reaches it")
+
+
+#: Texts that name what comes after the action of their finding, and that action.
+AFTERWARDS = {"after the reset": "reset_gpu", "after the reboot": "reboot_node"}
+
+
+def test_a_text_that_names_the_reset_or_the_reboot_belongs_to_that_action():
+    """By the findings that the code of the checks makes, as far as both stand there as words."""
+    pairs = [
+        (code, action)
+        for path in sorted(CORE.rglob("*.py"))
+        for code, action in re.findall(
+            r'Finding\(\s*"([a-z0-9_]+)",[^()]*?,\s*"([a-z_]+)"', path.read_text(encoding="utf-8")
+        )
+        if action in ACTIONS
+    ]
+    assert len(pairs) > 100
+    wrong = [
+        (code, action)
+        for code, action in pairs
+        for words, wanted in AFTERWARDS.items()
+        if code in FINDINGS and words in FINDINGS[code].next and action != wanted
+    ]
+    assert wrong == []

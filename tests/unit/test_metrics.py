@@ -255,19 +255,19 @@ def test_who_could_not_tell_has_a_status_and_no_figure():
 
 
 @pytest.mark.parametrize(
-    "answer, code",
+    ("answer", "code", "action"),
     [
-        ({"unreachable": True, "msg": "no route"}, "unreachable"),
-        (None, "not_checked"),
-        ({"msg": "boom"}, "not_checked"),
+        ({"unreachable": True, "msg": "no route"}, "unreachable", "fix_configuration"),
+        (None, "not_checked", "watch"),
+        ({"msg": "boom"}, "not_checked", "watch"),
     ],
 )
-def test_a_node_without_results(answer, code):
+def test_a_node_without_results(answer, code, action):
     samples = group(document(answer_from_task("gpu09", answer)), "gpu09")
     assert samples == {
         ("node_status",): 3,
         ("last_run_timestamp_seconds",): FINISHED,
-        ("finding", "", code, "unknown", "watch", "node"): 1,
+        ("finding", "", code, "unknown", action, "node"): 1,
     }
 
 

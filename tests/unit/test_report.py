@@ -387,13 +387,16 @@ def test_screen():
         + "41 s".rjust(29),
         "  gpu07   FAIL     pcie_bandwidth  GPU 4 (9A:00.0): host to device 3.3 GB/s, expected "
         "at least 46 (PCIe 5.0 x16, table)",
-        "                                   next: drain_node, let no job start here",
+        "                                   next: Drain the node.",
         "  gpu09   UNKNOWN  dcgm_diag       dcgmi did not answer within 120 s and was ended",
-        "                                   next: watch, look again with the next run",
+        "                                   next: Run the check again.",
         "  gpu10   UNKNOWN  unreachable     could not be reached: no route",
-        "                                   next: watch, look again with the next run",
+        "                                   next: Check that the host is powered on and that SSH reaches "
+        "it (`ansible <host> -m",
+        "                                   ping`), then run again.",
         "  gpu11   UNKNOWN  not_checked     was not checked: its checks left no result",
-        "                                   next: watch, look again with the next run",
+        "                                   next: Resolve the error in the message, then run the check "
+        "again.",
         "  gpu12   SKIP     the checks were not asked for on this host",
         "  login1  SKIP     no NVIDIA GPU on the PCI bus",
         "  gpu04   SKIP     8 x NVIDIA H100 80GB HBM3; gpu_count passed; pcie_bandwidth skipped",
@@ -406,7 +409,7 @@ def test_screen():
 
 def test_lines_know_their_status():
     statuses = [line.status for line in typed_lines(FLEET)]
-    assert statuses == ["", *["fail"] * 2, *["unknown"] * 6, *["skip"] * 3, "pass", "skip", "fail"]
+    assert statuses == ["", *["fail"] * 2, *["unknown"] * 7, *["skip"] * 3, "pass", "skip", "fail"]
 
 
 def test_lines_about_several_nodes_know_their_status():

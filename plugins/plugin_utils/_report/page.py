@@ -39,6 +39,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     RunReport,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
+    next_step,
     runbook,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import mapping, sequence
@@ -101,7 +102,7 @@ _FITNESS = {
 _NEXT = {
     "none": "nothing",
     "watch": "watch it",
-    "fix_configuration": "fix the configuration",
+    "fix_configuration": "fix the cause",
     "reset_gpu": "reset the GPU",
     "reboot_node": "reboot the node",
     "drain_node": "drain the node",
@@ -115,7 +116,6 @@ class _Finding(t.NamedTuple):
     check: str
     subject: str
     message: str
-    action: str
     next: Markup
     meaning: Markup
     expected: list[str]
@@ -392,8 +392,7 @@ def _finding(alike: t.Sequence[CheckFinding]) -> _Finding:
         name_of(check),
         ", ".join(dict.fromkeys(filter(None, subjects))),
         first.message,
-        _NEXT[first.action],
-        _worded(entry.next),
+        _worded(next_step(first)),
         _worded(entry.meaning),
         expectations_of(first.evidence),
         evidence,

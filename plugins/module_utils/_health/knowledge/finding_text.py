@@ -1,39 +1,39 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What stands beside a code, and phrases that several entries share."""
+"""Texts of finding codes, and what each action asks for."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Dict, NamedTuple
 
 
 class FindingText(NamedTuple):
-    """A sentence on what it means, and one or two on what to do."""
+    """Text of a finding's code: its meaning, and what to do about the cause. Whether the node stays
+    in use is not part of the text: the finding's action says that (see `node_step`).
+    """
 
     meaning: str
     next: str
 
 
-AGAIN = "Run the check again"
-DIAGNOSTIC = "drain the node, run NVIDIA's field diagnostic and replace the GPU if it agrees"
-RESET = (
-    "Once its jobs are gone, reset it with `nvidia-smi --gpu-reset -i <gpu>` and check again. "
-    "If that is refused, end all work on the node and "
-    "reset all its GPUs (without `-i`), or reboot it."
-)
-#: Before what is to be done about a finding that may also be a warning or undecided: then the node
-#: stays in use.
-IF_FAIL = "If it is a fail, drain the node"
-BECOME = (
-    "Run the checks as root (`-e preflight_become=true`), or give this user access to /dev/nvidia*."
-)
-DRIVER = (
-    "Install the driver and its kernel module for the running kernel, then look at `dmesg "
-    "| grep -i nvidia`."
-)
-BINDING = (
-    "Install it for the interpreter that the finding names, or let the role do it (`-e "
-    "checks_install_nvml=true`)."
-)
-FREE = "Nothing is wrong. Drain the node to measure it, or force the check."
-CABLE = "Look at the cable, the transceiver, the switch's port and the network card, in this order"
+#: What an action asks for, before the code's own text. ``watch`` and ``fix_configuration`` leave the
+#: node in use, so that only the code's text applies.
+_NODE_STEPS: Dict[str, str] = {
+    "reset_gpu": "Reset the GPU when its jobs have ended (`nvidia-smi --gpu-reset -i <gpu>`). If the "
+    "reset is refused, end all work on the node and reset all its GPUs, or reboot the node.",
+    "reboot_node": "Drain the node and reboot it when its jobs have ended.",
+    "drain_node": "Drain the node.",
+    "replace_part": "Drain the node and replace the part.",
+}
+#: The same for a warning or an unknown result, which drain no node.
+_WARNING_STEPS: Dict[str, str] = {
+    **_NODE_STEPS,
+    "drain_node": "Keep further jobs off the node until the cause is clear.",
+    "reboot_node": "Reboot the node when its jobs have ended.",
+    "replace_part": "Plan the replacement of the part.",
+}
+
+
+def node_step(action: str, status: str) -> str:
+    """What a finding's action asks for, as whole sentences; "" where the node stays in use."""
+    return (_NODE_STEPS if status == "fail" else _WARNING_STEPS).get(action, "")

@@ -66,7 +66,9 @@ def answer_from_task(name: str, returned: Any) -> NodeAnswer:
         return NodeAnswer(name, trouble=not_checked("its checks left no result"))
     reason = _failure_reason(returned)
     if returned.get("unreachable"):
-        trouble = Finding("unreachable", UNKNOWN, f"could not be reached: {reason}", "watch")
+        trouble = Finding(
+            "unreachable", UNKNOWN, f"could not be reached: {reason}", "fix_configuration"
+        )
         return NodeAnswer(name, trouble=trouble)
     health = returned.get("health")
     # A host with only checks of the mesh returns an empty list.

@@ -12,9 +12,10 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from .healthy_groups import HealthyGroup, gpu_models, group_healthy, is_healthy
 from ..judging.policy import is_planned
+from .runbook import brief_step
 from ..judging.report import SKIPPED, CheckFinding, NodeReport, RunReport
 from ...node.checks import node_changes
-from ...model import ACTIONS, NODE, PASS, SKIP, STATUSES, left_out
+from ...model import ACTIONS, NODE, PASS, SKIP, STATUSES, Finding, left_out
 from ...node_names import fold, natural
 from ...text import plain
 
@@ -29,16 +30,6 @@ _MOST_REASONS = 6
 _MOST_NAMED = 3
 #: Characters of a reason that stands in parentheses.
 _MOST_REASON = 80
-
-#: What an action means for the person who reads it.
-_NEXT = {
-    "watch": "watch, look again with the next run",
-    "fix_configuration": "fix_configuration, then run again",
-    "reset_gpu": "reset_gpu, once its jobs are gone",
-    "reboot_node": "reboot_node, once its jobs are gone",
-    "drain_node": "drain_node, let no job start here",
-    "replace_part": "replace_part, drain the node for it",
-}
 
 #: Lines of a row: a check and a text. The check is "" where it is the same as above.
 Body = Tuple[Tuple[str, str], ...]
@@ -135,9 +126,9 @@ def findings_body(
         name = check or finding.code
         body.append(("" if name == above else name, f"{mark}{subject}{plain(finding.message)}"))
         above = name
-        following = shown[position + 1].finding.action if position + 1 < len(shown) else None
-        if finding.action in _NEXT and finding.action != following:
-            body.append(("", f"next: {_NEXT[finding.action]}"))
+        step = _step(finding)
+        if step and (position + 1 == len(shown) or step != _step(shown[position + 1].finding)):
+            body.append(("", f"next: {step}"))
     rest = [found.finding.status for found in findings[len(shown) :]]
     if rest:
         by_status = [
@@ -146,6 +137,10 @@ def findings_body(
         noun = "finding" if len(rest) == 1 else "findings"
         body.append(("", f"and {len(rest)} more {noun} ({', '.join(by_status)}), -v shows them"))
     return tuple(body)
+
+
+def _step(finding: Finding) -> str:
+    return "" if finding.action == "none" else brief_step(finding)
 
 
 def skipped_reasons(report: RunReport) -> List[str]:

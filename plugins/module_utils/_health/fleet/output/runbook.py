@@ -8,9 +8,10 @@ tools and counters are named in the checks.
 
 from __future__ import annotations
 
+import re
 from typing import Dict
 
-from ...knowledge.finding_text import FindingText
+from ...knowledge.finding_text import FindingText, node_step
 from ...knowledge.findings import (
     activity,
     changes,
@@ -24,7 +25,7 @@ from ...knowledge.findings import (
     node,
     usage,
 )
-from ...model import STATUSES
+from ...model import STATUSES, Finding
 from ...node import registry
 
 #: The tables of codes that several checks share or that belong to no check.
@@ -41,6 +42,9 @@ _GENERAL = FindingText(
     "Read the message of the finding; the run document has the evidence.",
 )
 
+#: The blank after a sentence; the next one begins with a capital letter or a command.
+_SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z`])")
+
 
 def runbook(code: str) -> FindingText:
     """Meaning and next step of a code. ``<check>_<status>`` stands for the status of a check that
@@ -55,3 +59,19 @@ def runbook(code: str) -> FindingText:
             "Read the summary of the check; the run document has its readings.",
         )
     return _GENERAL
+
+
+def next_step(finding: Finding) -> str:
+    """The next step for a finding, in whole sentences: what its action asks for, then what to do
+    about the cause. The only wording of it: summary, page and documents show this text.
+    """
+    own = runbook(finding.code).next
+    return " ".join(filter(None, (node_step(finding.action, finding.status), own)))
+
+
+def brief_step(finding: Finding) -> str:
+    """The next step in at most two sentences: the first of the action, and the first of the code."""
+    node = node_step(finding.action, finding.status)
+    texts = (node, FINDINGS[finding.code].next if finding.code in FINDINGS else "")
+    brief = " ".join(_SENTENCE_END.split(text)[0] for text in texts if text)
+    return brief or "Run the check again."

@@ -10,26 +10,26 @@ from ..finding_text import FindingText
 
 FINDINGS: Dict[str, FindingText] = {
     "gpu_held_idle": FindingText(
-        "A process holds the GPU and does not use it.",
-        "Ask the owner of the job: it waits for data, for a checkpoint or for a peer, or was "
-        "forgotten; the finding names the processes.",
+        "A process holds the GPU without using it.",
+        "Ask the owner of the job: it may wait for data, a checkpoint or a peer, or be forgotten. "
+        "The message names the processes.",
     ),
     "busy_but_low_power": FindingText(
-        "The GPU says that it is busy, and draws hardly more power than idle: mostly a kernel "
-        "that waits for the others, as in a collective that does not end.",
-        "Look at the other nodes of the job: if they do the same it is the job, and the rank "
-        "that is late or gone is the one to look for.",
+        "The GPU reports high utilization but draws hardly more power than idle: usually a kernel "
+        "that waits in a collective operation.",
+        "Compare the other nodes of the job. If they behave alike, find the rank that is late or "
+        "has ended.",
     ),
     "stalled_collective": FindingText(
-        "On most nodes of the run all GPUs are busy and do nothing: the job waits for itself, "
-        "and no node is to blame by that alone.",
-        "Look at the job's log for a rank that ended or waits for data, and take a stack of a "
-        "rank (`py-spy dump`); then stop the job or let it start again.",
+        "On most nodes of the run all GPUs are busy without progress: the job waits for itself, "
+        "which alone points at no node.",
+        "Search the job's log for a rank that ended or waits for data, and take a stack trace of "
+        "a rank (`py-spy dump`). Then stop or restart the job.",
     ),
     "straggler": FindingText(
-        "This node does something else than all others of the run, which wait for it or are "
+        "This node behaves differently from all other nodes of the run, which wait for it or are "
         "far ahead.",
-        "Look at its other findings, at its CPUs and its storage, and at the log of its ranks; "
-        "if nothing explains it, run the preflight there after the job.",
+        "Check its other findings, CPUs, storage, and the log of its ranks. Without an "
+        "explanation, run the preflight on it after the job.",
     ),
 }

@@ -10,8 +10,8 @@ from ..finding_text import FindingText
 
 FINDINGS: Dict[str, FindingText] = {
     "nfs_unreachable": FindingText(
-        "The NFS server of the volume could not be reached from the node.",
-        "Look at the route and the firewall from this node to the server, TCP port 2049, and "
+        "The node cannot reach the volume's NFS server.",
+        "Check the route and the firewall from this node to the server (TCP port 2049), and "
         "whether the server is up.",
     )
 }

@@ -6,42 +6,47 @@ from __future__ import annotations
 
 from typing import Dict
 
-from ..finding_text import AGAIN, RESET, IF_FAIL, FindingText
+from ..finding_text import FindingText
 
 FINDINGS: Dict[str, FindingText] = {
     "dcgm_isolate": FindingText(
-        "DCGM found an error for which it wants the GPU isolated.",
-        f"{IF_FAIL}; the finding names the test and DCGM's advice.",
+        "DCGM found an error for which the GPU must be isolated.",
+        "Follow DCGM's advice in the message.",
     ),
     "dcgm_triage": FindingText(
-        "A test of DCGM failed.",
-        f"{IF_FAIL}, since it failed twice, and take DCGM's result to your vendor; if not, run "
-        "it again while the node is idle.",
+        "A DCGM test failed.",
+        "Run the test again while the node is idle. If it fails twice, send DCGM's result to your "
+        "vendor.",
     ),
-    "dcgm_reset": FindingText("DCGM found an error that a reset clears.", RESET),
+    "dcgm_reset": FindingText(
+        "DCGM found an error that a GPU reset clears.", "Run the check again after the reset."
+    ),
     "dcgm_failure": FindingText(
-        "A test of DCGM failed, and this version does not say how grave it is.",
-        f"{IF_FAIL}; run `dcgmi diag -r 3` on it while it is idle; a newer DCGM says more.",
+        "A DCGM test failed, and this DCGM version reports no severity.",
+        "Run `dcgmi diag -r 3` while the node is idle. A newer DCGM reports the severity.",
     ),
     "dcgm_config": FindingText(
-        "DCGM found a configuration that is wrong.",
-        "Correct what the finding names, then run it again.",
+        "DCGM found a wrong configuration.",
+        "Correct the setting in the message, then run the check again.",
     ),
     "dcgm_monitor": FindingText(
-        "DCGM found something to be watched.", "Nothing yet; look whether it comes again."
+        "DCGM found an error to monitor.",
+        "No action is needed yet; check whether the error returns.",
     ),
     "dcgm_unrecognised": FindingText(
-        "DCGM reports an error that it does not know itself.", f"{AGAIN}; a newer DCGM may know it."
+        "DCGM reports an error code that it does not define itself.",
+        "Run the check again. A newer DCGM may define the error code.",
     ),
     "dcgm_unexplained": FindingText(
-        "DCGM printed a test as failed without an error that counts.",
-        f"{AGAIN}; a newer DCGM may say more.",
+        "DCGM printed a test as failed without a relevant error.",
+        "Run the check again. A newer DCGM may report the reason.",
     ),
     "pcie_width": FindingText(
-        "DCGM found the PCIe link narrower than it can be.",
-        f"{IF_FAIL}; reseat the card, then try another riser or slot.",
+        "DCGM found the PCIe link narrower than supported.",
+        "Reseat the card, then try another riser or slot.",
     ),
     "graphics_processes": FindingText(
-        "Graphics processes run on the GPU.", "End them; on a server, disable the display manager."
+        "Graphics processes run on the GPU.",
+        "End the processes. On a server, disable the display manager.",
     ),
 }

@@ -16,13 +16,13 @@ FINDINGS: Dict[str, FindingText] = {
     # ---- who holds GPUs ----
     # ---- the driver's versions, modes and services ----
     "driver_differs": FindingText(
-        "The node has another version of driver or firmware than most nodes with the same "
-        "model of GPU.",
-        "Bring it to the version of the others when it is free.",
+        "The node has a different driver or firmware version than most nodes with the same GPU "
+        "model.",
+        "Install the version of the other nodes when the node is free.",
     ),
     "pkey_differs": FindingText(
         "An InfiniBand port is in other partitions (P_Keys) than the same port of most nodes.",
-        "Correct the port's partitions in the subnet manager; without a common one, jobs over "
-        "these nodes hang.",
+        "Correct the port's partitions in the subnet manager. Jobs on nodes without a common "
+        "partition hang.",
     ),
 }

@@ -6,211 +6,224 @@ from __future__ import annotations
 
 from typing import Dict
 
-from ..finding_text import (
-    AGAIN,
-    DIAGNOSTIC,
-    RESET,
-    IF_FAIL,
-    BECOME,
-    DRIVER,
-    BINDING,
-    FREE,
-    FindingText,
-)
+from ..finding_text import FindingText
 
 FINDINGS: Dict[str, FindingText] = {
     # ---- the driver and its GPUs ----
     "gpus_missing": FindingText(
-        "The node has fewer GPUs than the inventory expects.",
-        "Look with `lspci -d 10de:` and `dmesg | grep -i xid` for the one that is gone; "
-        "power-cycle the node, and reseat or replace the GPU if it "
-        "stays away. Correct `expected_gpus` if the node never had more.",
+        "The node has fewer GPUs than expected.",
+        "Find the missing GPU with `lspci -d 10de:` and `dmesg | grep -i xid`. Power-cycle the "
+        "node; if the GPU is still missing, reseat or replace it. If the node never had more "
+        "GPUs, correct `expected_gpus`.",
     ),
     "no_gpu_seen": FindingText(
-        "The driver shows no GPU, or was not asked for any.",
-        "Look at `nvidia-smi -L` on the node, and at other findings of it.",
+        "The driver lists no GPU, or was not queried.",
+        "Check `nvidia-smi -L` on the node, and its other findings.",
     ),
     "bus_not_read": FindingText(
-        "The PCI bus could not be read, so GPUs that the driver does not show would not be missed.",
-        "Look at /sys/bus/pci/devices on the node; in a container, give the check the host's "
-        "root (`host_root`).",
+        "The PCI bus could not be read, so missing GPUs cannot be detected.",
+        "Check /sys/bus/pci/devices on the node. In a container, set `host_root` to the host's "
+        "root directory.",
     ),
     "gpu_not_visible": FindingText(
-        "A GPU is on the bus and not given to this container.",
+        "A GPU is on the bus but not available in this container.",
         "Give the container all GPUs (`NVIDIA_VISIBLE_DEVICES=all`), or check the host itself.",
     ),
     "gpu_not_read": FindingText(
-        "A GPU was not read, so nothing is known of it.",
-        f"{AGAIN}; other findings of the node say what came in between.",
+        "A GPU was not read, so its state is unknown.",
+        "Run the check again. Other findings of the node give the reason.",
     ),
     "not_read": FindingText(
-        "Part of what this check needs of a GPU was not read.",
-        f"{AGAIN}; if it stays, compare the driver's version with that of other nodes.",
+        "Part of the required data of a GPU was not read.",
+        "Run the check again. If it fails again, compare the driver's version with other nodes.",
     ),
     "gpu_lost": FindingText(
         "The GPU fell off the bus (Xid 79).",
-        "Drain the node and power-cycle it; if the GPU is lost again, reseat it, then replace it.",
+        "If the GPU is lost again, power-cycle the node, reseat the GPU, then replace it.",
     ),
     "gpu_reset_required": FindingText(
-        "The driver has put the GPU out of service until it is reset.", RESET
+        "The driver has disabled the GPU until it is reset.", "Run the check again after the reset."
     ),
     "gpu_vanished": FindingText(
-        "The driver counts a GPU and does not find it.",
-        "Drain the node and reboot it; if it stays away, power-cycle the node and reseat the GPU.",
+        "The driver counts a GPU but cannot find it.",
+        "If the GPU is missing after the reboot, power-cycle the node and reseat the GPU.",
     ),
     "gpu_not_answering": FindingText(
         "The GPU did not answer the driver, twice.",
-        "Drain the node, look for Xids with `dmesg | grep -i xid`, and reboot it; replace the "
-        "GPU if it does so again.",
+        "Search for Xids with `dmesg | grep -i xid`. Replace the GPU if it fails to answer again.",
     ),
     "gpu_not_ready": FindingText(
         "The GPU is not ready yet.",
-        f"{AGAIN} in a minute; look at nvidia-persistenced if it stays so.",
+        "Run the check again in a minute. If the state remains, check nvidia-persistenced.",
     ),
-    "gpu_in_use": FindingText("Someone uses the GPU, so it was left alone.", FREE),
+    "gpu_in_use": FindingText(
+        "The GPU is in use, so the check was skipped.",
+        "No action is needed. To measure the GPU, drain the node or set `force`.",
+    ),
     "corrupted_inforom": FindingText(
-        "The GPU's InfoROM is corrupt, so what it says of its own past may be wrong.",
-        "Plan its replacement.",
+        "The GPU's InfoROM is corrupt, so the recorded error history may be wrong.",
+        "Do not rely on the GPU's error counters.",
     ),
-    "no_permission": FindingText("This user may not ask the driver.", BECOME),
-    "driver_missing": FindingText("There are GPUs and no NVIDIA driver.", DRIVER),
+    "no_permission": FindingText(
+        "The user of the check may not use the driver.",
+        "Run the checks as root (`-e preflight_become=true`), or give this user access to "
+        "/dev/nvidia*.",
+    ),
+    "driver_missing": FindingText(
+        "GPUs are present but the NVIDIA driver is not installed.",
+        "Install the driver and its kernel module for the running kernel, then check `dmesg | "
+        "grep -i nvidia`.",
+    ),
     "driver_not_loaded": FindingText(
         "The NVIDIA kernel module is not loaded.",
-        "Try `modprobe nvidia` and look at `dmesg | grep -i nvidia`; after a kernel update, "
-        "rebuild the module.",
+        "Run `modprobe nvidia` and check `dmesg | grep -i nvidia`. After a kernel update, rebuild "
+        "the module.",
     ),
     "driver_version_mismatch": FindingText(
-        "The driver's library and its kernel module differ in version, mostly after an update.",
-        "Drain the node and reboot it.",
+        "The versions of the driver's library and kernel module differ, usually after an update.",
+        "Reboot the node, or reload the kernel module.",
     ),
     "driver_error": FindingText(
-        "The driver gave an error that this collection does not know.",
-        f"{AGAIN}, then look for the error's name in NVIDIA's NVML documentation.",
+        "The driver returned an error that this collection does not know.",
+        "Run the check again, then search for the error's name in NVIDIA's NVML documentation.",
     ),
     "library_not_found": FindingText(
-        "The kernel module is loaded and libnvidia-ml.so.1 was not found.",
-        "Give its path with the option `nvml_library`, or install the driver's compute libraries.",
+        "The kernel module is loaded but libnvidia-ml.so.1 was not found.",
+        "Set `nvml_library` to its path, or install the driver's compute libraries.",
     ),
     "bad_library_option": FindingText(
         "The library given by `nvml_library` cannot be loaded.",
-        "Correct the option; it is the path of libnvidia-ml.so.1.",
+        "Correct `nvml_library`: it is the path of libnvidia-ml.so.1.",
     ),
-    "binding_missing": FindingText("The Python package nvidia-ml-py is missing.", BINDING),
+    "binding_missing": FindingText(
+        "The Python package nvidia-ml-py is missing.",
+        "Install nvidia-ml-py for the interpreter in the message, or let the role install it (`-e "
+        "checks_install_nvml=true`).",
+    ),
     "binding_too_old": FindingText(
         "The Python package nvidia-ml-py is too old.",
-        "Upgrade it to the driver's branch or newer; the package pynvml is a different one.",
+        "Upgrade nvidia-ml-py to the driver's branch or newer. Do not install the package pynvml, "
+        "which is a different one.",
     ),
     # ---- memory ----
     "row_remap_failure": FindingText(
-        "A memory row could not be remapped, because its bank has no spare row left.",
-        f"Replace the GPU: {DIAGNOSTIC}.",
+        "A memory row could not be remapped because its bank has no spare row left.",
+        "Run NVIDIA's field diagnostic to confirm the fault for the vendor.",
     ),
     "row_remap_pending": FindingText(
-        "A memory row waits to be remapped, which takes effect at the GPU's next reset.", RESET
+        "A memory row will be remapped by the GPU's next reset.",
+        "Run the check again after the reset.",
     ),
     "page_retirement_pending": FindingText(
-        "A memory page waits to be retired, which takes effect at the GPU's next reset.", RESET
+        "A memory page will be retired by the GPU's next reset.",
+        "Run the check again after the reset.",
     ),
     "sram_threshold_exceeded": FindingText(
-        "Uncorrectable SRAM errors exceed NVIDIA's threshold.", f"Replace the GPU: {DIAGNOSTIC}."
+        "Uncorrectable SRAM errors exceed NVIDIA's threshold.",
+        "Run NVIDIA's field diagnostic to confirm the fault for the vendor.",
     ),
     "ecc_off": FindingText(
-        "ECC is off, so that memory errors are neither found nor repaired.",
-        "Switch it on with `nvidia-smi -i <gpu> -e 1` and reboot, unless it is meant to be off.",
+        "ECC is disabled, so memory errors are neither detected nor corrected.",
+        "Enable ECC with `nvidia-smi -i <gpu> -e 1` and reboot, unless ECC is disabled on purpose.",
     ),
     "ecc_uncorrectable": FindingText(
-        "The GPU met an uncorrectable memory error while data was copied.",
-        RESET + " Replace it if it happens again.",
+        "The GPU had an uncorrectable memory error during a copy.",
+        "Replace the GPU if the error happens again.",
     ),
     # ---- power and clocks ----
     "hw_thermal_slowdown": FindingText(
-        "The hardware slows the GPU down for heat.",
-        f"{IF_FAIL}; look at fans, air filters, heat sinks and the temperature at the inlet "
-        "(`nvidia-smi -q -d TEMPERATURE`).",
+        "The hardware slows the GPU down because of heat.",
+        "Check fans, air filters, heat sinks and the inlet temperature (`nvidia-smi -q -d "
+        "TEMPERATURE`).",
     ),
     "power_brake": FindingText(
         "An external power brake slows the GPU down.",
-        f"{IF_FAIL}; look at its power supplies and at the power limit of the rack.",
+        "Check the power supplies and the power limit of the rack.",
     ),
     "sw_thermal_slowdown": FindingText(
-        "The driver slows the GPU down for heat.",
-        "Look at fans and air; compare its temperature with that of the others (`nvidia-smi -q "
-        "-d TEMPERATURE`).",
+        "The driver slows the GPU down because of heat.",
+        "Check fans and airflow, and compare its temperature with other GPUs (`nvidia-smi -q -d "
+        "TEMPERATURE`).",
     ),
     "hw_slowdown": FindingText(
-        "The hardware slows the GPU down and does not say why.",
-        "Look at its temperature and power with `nvidia-smi -q -d TEMPERATURE,POWER`; watch "
-        "whether it lasts.",
+        "The hardware slows the GPU down without reporting the reason.",
+        "Check temperature and power with `nvidia-smi -q -d TEMPERATURE,POWER`, and whether the "
+        "slowdown lasts.",
     ),
     # ---- PCIe bandwidth ----
     "link_width": FindingText(
-        "The PCIe link uses fewer lanes than GPU and slot have.",
-        f"{IF_FAIL}; reseat the card, then try another riser or slot.",
+        "The PCIe link uses fewer lanes than GPU and slot support.",
+        "Reseat the card, then try another riser or slot.",
     ),
     "link_speed": FindingText(
-        "The PCIe link runs at a lower generation than GPU and slot can.",
-        f"{IF_FAIL}; reseat the card, and look at the slot's speed in the BIOS settings.",
+        "The PCIe link runs at a lower generation than GPU and slot support.",
+        "Reseat the card, and check the slot's speed in the BIOS settings.",
     ),
     "link_limited_by_slot": FindingText(
-        "The GPU could do a newer PCIe generation than its slot.", "Nothing is to be done."
+        "The GPU supports a newer PCIe generation than its slot.", "No action is needed."
     ),
-    "not_verified": FindingText("The copied data was not compared.", f"{AGAIN}."),
+    "not_verified": FindingText("The copied data was not compared.", "Run the check again."),
     "no_expectation": FindingText(
-        "What was measured cannot be judged, since it is not known what it should be.",
-        "Say with the check's option `minimum` what is expected here.",
+        "The measurement cannot be judged because the expected value is unknown.",
+        "Set the check's option `minimum` to the expected value.",
     ),
     "not_measured": FindingText(
-        "Something was to be measured and was not.",
-        f"{AGAIN}; the finding says what came in between.",
+        "A planned measurement did not take place.",
+        "Run the check again. The message gives the reason.",
     ),
     "out_of_memory": FindingText(
-        "The GPU had no memory left for the measurement.",
-        "See with `nvidia-smi` who holds it, and end that.",
+        "The GPU had no free memory for the measurement.",
+        "Find the processes with `nvidia-smi`, and end them.",
     ),
     "gpu_unavailable": FindingText(
-        "The GPU may not be used: it is taken in exclusive mode, or its compute mode is prohibited.",
-        "Look at `nvidia-smi -q -d COMPUTE`; set it back with `nvidia-smi -i <gpu> -c DEFAULT`.",
+        "The GPU cannot be used: another process holds it in exclusive mode, or its compute mode "
+        "is prohibited.",
+        "Check `nvidia-smi -q -d COMPUTE`. Restore the default with `nvidia-smi -i <gpu> -c "
+        "DEFAULT`.",
     ),
     "cuda_shows_no_gpu": FindingText(
-        "CUDA does not show a GPU that the driver lists.",
-        "Look at /dev/nvidia*, at `CUDA_VISIBLE_DEVICES` and at the container's permissions.",
+        "CUDA does not list a GPU that the driver lists.",
+        "Check /dev/nvidia*, `CUDA_VISIBLE_DEVICES` and the container's permissions.",
     ),
     "cuda_not_started": FindingText(
         "CUDA could not open the GPU.",
-        "Look at /dev/nvidia* and /dev/nvidia-uvm; `nvidia-modprobe -u` makes the latter.",
+        "Check /dev/nvidia* and /dev/nvidia-uvm; `nvidia-modprobe -u` creates the latter.",
     ),
     "cuda_library_missing": FindingText(
         "The driver's library libcuda.so.1 was not found.",
-        "Install the compute part of the driver; the toolkit's stub is not enough.",
+        "Install the compute libraries of the driver. The toolkit's stub library is not "
+        "sufficient.",
     ),
     "cuda_error": FindingText(
-        "CUDA gave an error that says nothing clear of the GPU.",
-        f"{AGAIN}; look for Xids with `dmesg | grep -i xid`.",
+        "CUDA returned an error that does not identify the cause.",
+        "Run the check again, and search for Xids with `dmesg | grep -i xid`.",
     ),
     "fabric_not_ready": FindingText(
-        "The NVSwitch fabric is not ready, so that no CUDA program can start.",
-        "Look at `systemctl status nvidia-fabricmanager`; its version must be the driver's.",
+        "The NVSwitch fabric is not ready, so no CUDA program can start.",
+        "Check `systemctl status nvidia-fabricmanager`. Its version must be the driver's version.",
     ),
     "mig_enabled": FindingText(
-        "MIG is on or about to be, and its instances are not tested.",
-        "Nothing is wrong. Switch MIG off to measure the whole GPU.",
+        "MIG is enabled or pending, and its instances are not tested.",
+        "No action is needed. To measure the whole GPU, disable MIG.",
     ),
     # ---- whether GPUs were idle ----
     "use_unknown": FindingText(
-        "Whether someone uses the GPUs could not be told, so what would disturb was not run or "
-        "does not count.",
-        f"{BECOME} The finding says what could not be read.",
+        "The GPUs may be in use, which could not be determined, so checks that would disturb a "
+        "job were not run or do not count.",
+        "Run the checks as root (`-e preflight_become=true`), or give this user access to "
+        "/dev/nvidia*. The message says what could not be read.",
     ),
     "disturbed": FindingText(
-        "Someone began to use the GPUs during the measurement, which therefore proves nothing.",
+        "The GPUs were used by another process during the measurement, so the result is invalid.",
         "Run the check again while the node is idle.",
     ),
     "jobs_on_node": FindingText(
-        "The batch system runs jobs on the node, so it was left alone.", FREE
+        "The batch system runs jobs on the node, so the check was skipped.",
+        "No action is needed. To measure the node, drain it or set `force`.",
     ),
     "locked": FindingText(
-        "Another check of this collection was running on the node, so this one was not run.",
-        "Run the check again when the other one has ended. The finding names its process and "
-        "when it began.",
+        "Another check of this collection was running on the node.",
+        "Run the check again when the other check has ended. The message names its process and "
+        "start time.",
     ),
 }

@@ -13,14 +13,14 @@ from ..finding_text import FindingText
 FINDINGS: Dict[str, FindingText] = {
     # ---- NVLink ----
     "nvlink_disabled": FindingText(
-        "NVLink is switched off by a parameter of the driver.",
-        "Take `NVreg_NvLinkDisable` out of /etc/modprobe.d and reload the driver, unless it is "
-        "meant to be off.",
+        "NVLink is disabled by a driver parameter.",
+        "Remove `NVreg_NvLinkDisable` from /etc/modprobe.d and reload the driver, unless this is "
+        "intended.",
     ),
     "nvlink_errors_growing": FindingText(
-        "NVLinks count errors right now; data is sent again and transfers slow down.",
-        "Watch whether it lasts (`nvidia-smi nvlink -e`) and look for Xid 74; if it does, "
-        "reset the GPU, then look at its board or bridge.",
+        "NVLinks are counting errors now; data is resent and transfers are slower.",
+        "Check whether it lasts (`nvidia-smi nvlink -e`), and search for Xid 74. If it lasts, "
+        "check the board or bridge.",
     ),
     # ---- from GPU to GPU ----
     # ---- memory and arithmetic ----

@@ -6,143 +6,158 @@ from __future__ import annotations
 
 from typing import Dict
 
-from ..finding_text import IF_FAIL, CABLE, FindingText
+from ..finding_text import FindingText
 
 FINDINGS: Dict[str, FindingText] = {
     # ---- network: one host by hand ----
     "program_missing": FindingText(
-        "The program that measures is not installed on the host.", "Install it: fping, or iperf3."
+        "The measuring program is not installed on the host.",
+        "Install fping or iperf3, as the message says.",
     ),
     "program_unusable": FindingText(
-        "The program that measures cannot be used on the host.",
-        "The finding says why; fping 4.0 and iperf3 3.1 are the oldest that do.",
+        "The measuring program on the host is unusable.",
+        "Resolve the reason in the message. The oldest supported versions are fping 4.0 and "
+        "iperf3 3.1.",
     ),
     "cpu_limited": FindingText(
-        "iperf3 takes all of a CPU core, so that the link may be faster than what it shows.",
-        "Give `streams` (or `minimum`) as an option of iperf3_pairs.",
+        "iperf3 uses a full CPU core, so the link may be faster than measured.",
+        "Set the option `streams` (or `minimum`) of iperf3_pairs.",
     ),
     # ---- network: the mesh ----
     "no_path": FindingText(
-        "Nothing gets through to or from a node or one of its interfaces, or between two nodes "
+        "No packets get through to or from a node or one of its interfaces, or between two nodes "
         "that others reach.",
-        f"If a node fails for it, let no job start there. {CABLE}; then at VLAN, routes and "
-        "the firewall.",
+        "Check the cable, transceiver, switch port and network card, in this order; then VLAN, "
+        "routes and the firewall.",
     ),
     "packet_loss": FindingText(
-        "Packets get lost on the way.", f"{CABLE}; error counters are in `ethtool -S <interface>`."
+        "Packets are lost.",
+        "Check the cable, transceiver, switch port and network card, in this order. `ethtool -S "
+        "<interface>` shows error counters.",
     ),
     "mtu_on_the_way": FindingText(
-        "Large packets do not get through and small ones do: somewhere the MTU is smaller.",
-        "Set one MTU on interfaces and switch ports; `ping -M do -s 8972 <peer>` finds the hop "
-        "with MTU 9000.",
+        "Large packets are lost while small packets arrive: the path MTU is smaller than the "
+        "interfaces' MTU.",
+        "Set one MTU on interfaces and switch ports. `ping -M do -s 8972 <peer>` finds the hop "
+        "for MTU 9000.",
     ),
     "high_latency": FindingText(
-        "Round trips take longer than they should.",
-        "Look for congestion, for a detour in the routes (`tracepath <peer>`) and for CPU "
-        "power saving on the node.",
+        "Round trips take longer than accepted.",
+        "Check for congestion, a detour in the routes (`tracepath <peer>`) and CPU power saving "
+        "on the node.",
     ),
     "slow_both_ways": FindingText(
-        "The node or interface carries less than the others, both ways.",
-        f"{IF_FAIL}. {CABLE}; then at its speed (`ethtool <interface>`) and its PCIe slot.",
+        "The node or interface is slower than the others in both directions.",
+        "Check the cable, transceiver, switch port and network card, in this order; then the link "
+        "speed (`ethtool <interface>`) and the PCIe slot.",
     ),
     "slow_transmit": FindingText(
         "The node or interface sends slower than the others and receives normally.",
-        f"{IF_FAIL}. {CABLE}; then at its queues and offloads (`ethtool -k <interface>`).",
+        "Check the cable, transceiver, switch port and network card, in this order; then queues "
+        "and offloads (`ethtool -k <interface>`).",
     ),
     "slow_receive": FindingText(
         "The node or interface receives slower than the others and sends normally.",
-        f"{IF_FAIL}. {CABLE}; then at its ring buffers and interrupts (`ethtool -g <interface>`).",
+        "Check the cable, transceiver, switch port and network card, in this order; then ring "
+        "buffers and interrupts (`ethtool -g <interface>`).",
     ),
     "slow_link": FindingText(
-        "Two nodes are slow with each other, and both are fine with others.",
-        "No node is to blame: look at what lies between these two, such as a bundle of uplinks "
-        "of which one member is bad. Measure again with `--tags mesh`.",
+        "Two nodes are slow with each other, and both are good with others.",
+        "Check the path between these two nodes, for example a bundle of uplinks with a bad "
+        "member. Neither node is faulty. Measure again with `--tags mesh`.",
     ),
     "slow_path": FindingText(
-        "Two groups of nodes are slow with each other, and all are fine within.",
-        "No node is to blame: look at the uplinks and the spine between these racks.",
+        "Two groups of nodes are slow with each other, and good within.",
+        "Check the uplinks and the spine between these racks. No node is faulty.",
     ),
     "pings_filtered": FindingText(
-        "iperf3 gets through and pings do not.",
-        "Let ICMP echo pass between the nodes, or leave `ping_mesh` out with `mesh_checks`.",
+        "iperf3 gets through but pings do not.",
+        "Allow ICMP echo between the nodes, or leave `ping_mesh` out of `mesh_checks`.",
     ),
     "ports_closed": FindingText(
-        "Pings get through and iperf3 does not.",
-        "Open TCP and UDP 5200 to 5299 between the nodes, or give others (`{iperf3_pairs: "
+        "Pings get through but iperf3 does not.",
+        "Open TCP and UDP 5200 to 5299 between the nodes, or set other ports (`{iperf3_pairs: "
         "{ports: ...}}`).",
     ),
     "no_connection": FindingText(
-        "iperf3 does not get through, and whether pings do was not seen.",
-        "Look at the firewall between the nodes (TCP and UDP 5200 to 5299), and run with "
-        "`ping_mesh` too.",
+        "iperf3 cannot connect; pings were not measured.",
+        "Check the firewall between the nodes (TCP and UDP 5200 to 5299), and run `ping_mesh` too.",
     ),
     "undecided": FindingText(
-        "A pair of nodes is bad, and it cannot be told whose fault it is.",
-        "Measure more: more rounds (`-e mesh_rounds=all`), or more nodes in the play.",
+        "A pair of nodes is bad, and the evidence does not tell which of them is faulty.",
+        "Measure more pairs: more rounds (`-e mesh_rounds=all`), or more nodes in the play.",
     ),
     "mesh_no_answer": FindingText(
-        "The node did not answer when its figures were collected.",
-        "Run again; look at the node if it stays silent.",
+        "The node did not answer when its readings were collected.",
+        "Run the check again. If the node stays silent, check the node.",
     ),
     "not_in_mesh": FindingText(
-        "The node took no part in the mesh: it was not reached, or did not say what it has.",
-        "Other findings of the node say why; run again.",
+        "The node took no part in the mesh: it was unreachable, or did not report its interfaces "
+        "and tools.",
+        "Resolve the node's other findings, then run the check again.",
     ),
     "no_partner": FindingText(
-        "There was no other node to measure it with.",
-        "Nothing is wrong; give the play at least two nodes on this network.",
+        "There was no other node to measure with.",
+        "No action is needed. To measure, give the play at least two nodes on this network.",
     ),
     "clock_offset": FindingText(
         "The node's clock is off by more than a second.",
-        "Look at `chronyc tracking` or `timedatectl`.",
+        "Check `chronyc tracking` or `timedatectl`.",
     ),
     "clock_not_read": FindingText(
-        "The node's clock could not be read well enough to take part.",
-        "Run again; a slow way to the node, such as a jump host under load, is the usual reason.",
+        "The node's clock could not be read precisely enough for the mesh.",
+        "Run the check again. The usual reason is a slow connection to the node, such as a jump "
+        "host under load.",
     ),
     "interfaces_not_read": FindingText(
         "The node's interfaces could not be read.",
-        "Install iproute2 on it; the finding says what failed.",
+        "Install iproute2 on the node. The message contains the error.",
     ),
     "interface_missing": FindingText(
-        "The node does not have an interface that it should have.",
-        "Correct `mesh_interfaces`, or look for the network card with `lspci` and `dmesg`.",
+        "The node lacks an expected interface.",
+        "Correct `mesh_interfaces`, or search for the network card with `lspci` and `dmesg`.",
     ),
     "interface_down": FindingText(
-        "An interface is set down.",
-        "Set it up: `ip link set <interface> up`; then look why it was down.",
+        "An interface is administratively down.",
+        "Enable it with `ip link set <interface> up`, then find out why it was down.",
     ),
     "interface_without_address": FindingText(
-        "An interface has no address that the other nodes can reach.",
-        "Give it one, or name others with `mesh_interfaces`.",
+        "An interface has no address that other nodes can reach.",
+        "Configure an address, or select other interfaces with `mesh_interfaces`.",
     ),
-    "no_carrier": FindingText("An interface has no carrier.", f"Let no job start here. {CABLE}."),
+    "no_carrier": FindingText(
+        "An interface has no carrier.",
+        "Check the cable, transceiver, switch port and network card, in this order.",
+    ),
     "duplicate_address": FindingText(
-        "Two nodes have the same address, so that it cannot be told which of them answers.",
-        "Give each its own; `arping -D -I <interface> <address>` finds the other.",
+        "Two nodes have the same address, so the answering node is ambiguous.",
+        "Give each node its own address. `arping -D -I <interface> <address>` finds the other "
+        "node.",
     ),
     "link_speed_differs": FindingText(
-        "A link runs slower than those of nearly all other nodes.",
-        f"{CABLE}; `ethtool <interface>` shows what was negotiated.",
+        "A link is slower than the links of nearly all other nodes.",
+        "Check the cable, transceiver, switch port and network card, in this order. `ethtool "
+        "<interface>` shows the negotiated speed.",
     ),
     "mtu_differs": FindingText(
-        "The MTU of an interface is not that of nearly all other nodes.", "Set it as on the others."
+        "The MTU of an interface differs from nearly all other nodes.",
+        "Set the MTU of the other nodes.",
     ),
     "fping_missing": FindingText(
-        "fping cannot be used on the node.",
-        "Install fping 4.0 or newer, or leave `ping_mesh` out with `mesh_checks`.",
+        "fping is missing or unusable on the node.",
+        "Install fping 4.0 or newer, or leave `ping_mesh` out of `mesh_checks`.",
     ),
     "iperf3_missing": FindingText(
-        "iperf3 cannot be used on the node.",
-        "Install iperf3 3.1 or newer, or leave `iperf3_pairs` out with `mesh_checks`.",
+        "iperf3 is missing or unusable on the node.",
+        "Install iperf3 3.1 or newer, or leave `iperf3_pairs` out of `mesh_checks`.",
     ),
     "fleet_below_link_speed": FindingText(
         "All pairs of a network are slower than their links.",
-        "Look at what they share: a switch, its settings, the number of streams; say with "
-        "`minimum` what they should reach.",
+        "Check shared parts: the switch, its settings, and the number of streams. Set `minimum` "
+        "to the expected rate.",
     ),
     "fleet_uneven": FindingText(
-        "Some pairs are much faster than most, and no interface tells its speed.",
-        "Say with `minimum` of iperf3_pairs (Gbit/s) what they should reach.",
+        "Some pairs are much faster than most, and no interface reports its speed.",
+        "Set `minimum` of iperf3_pairs (Gbit/s) to the expected rate.",
     ),
 }

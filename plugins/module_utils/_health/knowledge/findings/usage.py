@@ -10,45 +10,44 @@ from ..finding_text import FindingText
 
 FINDINGS: Dict[str, FindingText] = {
     "gpu_underused": FindingText(
-        "A job had the GPU and used it for less than half of the time.",
-        "Look at where the job waits: its input (workers, storage), its batch size, one "
+        "The job used the GPU for less than half of the time.",
+        "Find out where the job waits: its input (workers, storage), its batch size, or one "
         "process that works while the others wait.",
     ),
     "gpu_stalls": FindingText(
-        "The GPU stood still again and again for a short time, and for a good part of the run "
-        "in all.",
-        "Look at the job's input and at how often it evaluates and writes checkpoints; faster "
-        "disks or more loaders help the one, fewer checkpoints the other.",
+        "The GPU was idle repeatedly for short periods, in total for a large part of the run.",
+        "Check the job's input, evaluation and checkpoint intervals. Faster disks or more loaders "
+        "reduce waiting for input; fewer checkpoints reduce the other stalls.",
     ),
     "gpu_memory_low": FindingText(
         "The job uses little of the GPU's memory.",
-        "A larger batch may use the GPU better; where it has enough to do, nothing is to be done.",
+        "A larger batch may use the GPU better. No action is needed if the GPU is busy.",
     ),
     "gpu_imbalance": FindingText(
-        "One GPU of the node worked much less than another.",
-        "In a data-parallel job look for a rank that has less data or waits; several jobs on "
-        "one node explain it too.",
+        "One GPU of the node was used much less than another.",
+        "In a data-parallel job, find the rank that has less data or waits. Several jobs on one "
+        "node are another explanation.",
     ),
     "cpu_starved": FindingText(
-        "The job waited for processors while its GPUs had time.",
-        "Give the job more processors (the CPU request and limit of the pod, or the cores of "
-        "the batch job), or let it start fewer workers.",
+        "The job waited for CPUs while its GPUs were not fully used.",
+        "Give the job more CPUs (the CPU request and limit of the pod, or the cores of the batch "
+        "job), or start fewer workers.",
     ),
     "memory_pressure": FindingText(
-        "The job is at its limit of memory, or the kernel has killed processes of it for that.",
-        "Raise the job's limit of memory, or let it start fewer workers; the node itself is "
-        "not at fault.",
+        "The job reached its memory limit, or the kernel killed processes of the job because of "
+        "the limit.",
+        "Increase the job's memory limit, or start fewer workers. The node is not faulty.",
     ),
     "gpu_unrequested_visible": FindingText(
-        "The job sees more GPUs than it asked for, so that two jobs can end up on one GPU.",
-        "Remove `NVIDIA_VISIBLE_DEVICES` from the pod and from the image, and let the device "
-        "plugin say which GPUs are there.",
+        "The job sees more GPUs than it requested, so two jobs can share a GPU by accident.",
+        "Remove `NVIDIA_VISIBLE_DEVICES` from the pod and the image; the device plugin sets it.",
     ),
     "no_samples": FindingText(
-        "The capture does not tell how busy the GPUs were.",
-        "The finding says why; repair that and capture again.",
+        "The capture does not contain the GPUs' utilization.",
+        "Resolve the reason in the message, then capture again.",
     ),
     "usage_incomplete": FindingText(
-        "Parts of the run were not captured; the figures are of the rest.", "The finding says why."
+        "Parts of the run were not captured; the figures describe the rest.",
+        "No action is needed. The message gives the reason.",
     ),
 }

@@ -418,24 +418,25 @@ CHECK = Check(
     status_text=StatusText("[[ CLOCK ]]", "CLOCK", "Clock"),
     findings={
         "clock_not_told": FindingText(
-            "The daemon that keeps the clock could not be asked, and the kernel does not vouch for "
-            "the clock.",
-            "Run its program by hand (`chronyc tracking`, `timedatectl timesync-status`, `ntpq -c "
-            "rv`), and install it where it is missing.",
+            "The time daemon could not be queried, and the kernel does not report a synchronised "
+            "clock.",
+            "Run the daemon's client by hand (`chronyc tracking`, `timedatectl timesync-status`, "
+            "`ntpq -c rv`), and install it if it is missing.",
         ),
         "clock_not_synchronised": FindingText(
-            "Nobody keeps the clock of the host, so its logs and its certificates' times drift.",
-            "Start chrony or systemd-timesyncd; where one runs, see that it reaches its servers "
-            "(`chronyc sources`).",
+            "The host clock is not synchronised, so timestamps in logs and certificate checks "
+            "become wrong.",
+            "Start chrony or systemd-timesyncd. If one of them runs, check that it reaches its "
+            "servers (`chronyc sources`).",
         ),
         "clock_is_off": FindingText(
-            "The clock is further off than allowed.",
-            "Look at the daemon's servers (`chronyc sources -v`); `chronyc makestep` sets the "
-            "clock at once, best between jobs.",
+            "The clock differs from the correct time by more than allowed.",
+            "Check the time servers (`chronyc sources -v`). `chronyc makestep` corrects the clock "
+            "at once, best between jobs.",
         ),
         "clock_not_updated": FindingText(
-            "The daemon that keeps the clock has not heard of a server for a day.",
-            "See that the host reaches its time servers (UDP port 123).",
+            "The time daemon has not heard from a server for a day.",
+            "Check that the host reaches its time servers (UDP port 123).",
         ),
     },
 )

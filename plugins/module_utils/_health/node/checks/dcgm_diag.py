@@ -28,7 +28,7 @@ from ..devices.dcgm_run import DcgmRun
 from ..framework import busy_gate
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import AGAIN, FindingText
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import StatusText
 from ...knowledge import dcgm as knowledge
 from ...knowledge.gpus import model_of
@@ -680,60 +680,66 @@ CHECK = Check(
     predecessor_label="dcgm",
     findings={
         "dcgmi_missing": FindingText(
-            "DCGM is not installed, so that its diagnostic did not run.",
-            "Install datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, "
-            "as the driver has it; in a cluster, rebuild the agent's image "
-            "with the build arguments `DCGM_REPOSITORY` and `DCGM_KEY`; or leave `dcgm_diag` out "
-            "with `checks_list`.",
+            "DCGM is not installed, so its diagnostic did not run.",
+            "Install datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or "
+            "-cuda13, matching the driver. In a cluster, rebuild the agent's image with the build "
+            "arguments `DCGM_REPOSITORY` and `DCGM_KEY`. Otherwise leave `dcgm_diag` out of "
+            "`checks_list`.",
         ),
         "dcgmi_not_started": FindingText(
             "dcgmi could not be started.",
-            "Start `dcgmi --version` on the node and repair what it says.",
+            "Run `dcgmi --version` on the node and resolve its error.",
         ),
         "dcgmi_timed_out": FindingText(
             "dcgmi did not answer in time and was ended.",
-            f"{AGAIN}; then look at `systemctl status nvidia-dcgm`, and for Xids in `dmesg`.",
+            "Run the check again. If it happens again, check `systemctl status nvidia-dcgm` and "
+            "search for Xids in `dmesg`.",
         ),
         "dcgmi_died": FindingText(
-            "dcgmi did not end by itself.", f"{AGAIN}; look at `journalctl -u nvidia-dcgm`."
+            "dcgmi was ended by a signal.",
+            "Run the check again, and check `journalctl -u nvidia-dcgm`.",
         ),
         "dcgm_could_not_run": FindingText(
             "DCGM could not run its diagnostic.",
-            "The finding has its words; look at `systemctl status nvidia-dcgm`.",
+            "Resolve DCGM's reason in the message; check `systemctl status nvidia-dcgm`.",
         ),
         "diagnostic_already_running": FindingText(
-            "Another diagnostic of DCGM kept running.", "Wait for it or end it, then run again."
+            "Another DCGM diagnostic was running.",
+            "Wait for the other diagnostic or end it, then run the check again.",
         ),
-        "diagnostic_not_run": FindingText("DCGM's diagnostic was not run.", f"{AGAIN}."),
+        "diagnostic_not_run": FindingText("DCGM's diagnostic did not run.", "Run the check again."),
         "no_result": FindingText(
-            "DCGM gave no result.", f"{AGAIN}; then try `dcgmi diag -r 1` on the node."
+            "DCGM returned no result.",
+            "Run the check again, then try `dcgmi diag -r 1` on the node.",
         ),
         "result_incomplete": FindingText(
-            "DCGM's result broke off before its end.",
-            f"{AGAIN}; a GPU that dies during a test can cause it, so look for Xids with `dmesg | "
-            "grep -i xid`.",
+            "DCGM's result is truncated.",
+            "Run the check again. A GPU that fails during a test can be the cause, so search for "
+            "Xids with `dmesg | grep -i xid`.",
         ),
         "exit_status_unexplained": FindingText(
-            "dcgmi ended with an error, and its result does not say why.",
-            f"{AGAIN}; then try `dcgmi diag -r 1` on the node.",
+            "dcgmi ended with an error that its result does not explain.",
+            "Run the check again, then try `dcgmi diag -r 1` on the node.",
         ),
         "status_unknown": FindingText(
             "DCGM gave a test a status that this collection does not know.",
             "Report it with the run document.",
         ),
         "gpu_without_result": FindingText(
-            "DCGM has no result of a GPU.", "Look whether `dcgmi discovery -l` lists it; run again."
+            "DCGM has no result for a GPU.",
+            "Check whether `dcgmi discovery -l` lists the GPU, then run the check again.",
         ),
         "test_not_run": FindingText(
             "DCGM did not run a test that belongs to the level.",
-            "Look whether the whole of DCGM is installed (its cuda package too); run again.",
+            "Check whether DCGM is installed completely, including its cuda package, then run the "
+            "check again.",
         ),
         "test_skipped": FindingText(
-            "DCGM skipped a test.", "Nothing is wrong; the GPU may not support it."
+            "DCGM skipped a test.", "No action is needed; the GPU may not support the test."
         ),
         "left_behind": FindingText(
             "A process of the diagnostic could not be ended and may hold a GPU.",
-            "Drain the node and reboot it.",
+            "The reboot ends the process.",
         ),
     },
 )

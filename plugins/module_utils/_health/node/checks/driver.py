@@ -565,38 +565,40 @@ CHECK = Check(
     status_text=StatusText("[[ DRIVER ]]", "DRIVER", "Driver and firmware"),
     findings={
         "driver_versions_differ": FindingText(
-            "Parts of the driver are of different versions, as after an update without a reboot.",
-            "Reboot the node when it is free, or load the module anew; remove what is left of the "
+            "Parts of the driver have different versions, as after an update without a reboot.",
+            "Reload the kernel module or reboot when the node is free, and remove packages of the "
             "other version.",
         ),
         "gpu_differs": FindingText(
-            "A GPU has another firmware or mode than others of its model in the node.",
-            "Bring it to the version and mode of the others when the node is free.",
+            "A GPU has a different firmware version or mode than other GPUs of its model in the "
+            "node.",
+            "Set the version and mode of the other GPUs when the node is free.",
         ),
         "persistence_off": FindingText(
-            "Persistence mode is off, so that the driver lets go of GPUs that nobody uses.",
+            "Persistence mode is disabled, so the driver unloads GPUs without users.",
             "Start `nvidia-persistenced`, and enable it for the next boot.",
         ),
         "compute_prohibited": FindingText(
             "The GPU's compute mode refuses every CUDA program.",
-            "Set it back with `nvidia-smi -i <gpu> -c 0`.",
+            "Restore the default mode with `nvidia-smi -i <gpu> -c 0`.",
         ),
         "compute_exclusive": FindingText(
-            "The GPU's compute mode lets one program at a time use it.",
-            "Nothing is wrong where it is meant so.",
+            "The GPU's compute mode allows only one program at a time.",
+            "No action is needed if this is intended.",
         ),
         "mig_mode_pending": FindingText(
-            "MIG will be switched on or off by the next reset of the GPU.",
-            "Reset it when its jobs are gone, or set it back with `nvidia-smi -i <gpu> -mig`.",
+            "MIG will be enabled or disabled by the next reset of the GPU.",
+            "Reset the GPU when its jobs have ended, or restore the previous mode with "
+            "`nvidia-smi -i <gpu> -mig`.",
         ),
         "fabric_manager_not_running": FindingText(
-            "The node has NVSwitches and the fabric manager does not run.",
-            "Start `nvidia-fabricmanager` and look at /var/log/fabricmanager.log. Its version must "
-            "be that of the driver.",
+            "The node has NVSwitches but the fabric manager is not running.",
+            "Start `nvidia-fabricmanager` and check /var/log/fabricmanager.log. Its version must "
+            "be the driver's version.",
         ),
         "fabric_manager_differs": FindingText(
-            "The fabric manager is of another version than the driver.",
-            "Install the fabric manager of the driver's version and start it again.",
+            "The versions of the fabric manager and the driver differ.",
+            "Install the fabric manager of the driver's version and restart it.",
         ),
     },
 )

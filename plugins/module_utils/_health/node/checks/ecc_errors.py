@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict
 from ..devices.measured import GpuIdentity
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import FindingText, RESET
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...lenient import Unsigned
 from ...knowledge.gpus import NO_PROTECTION, are_contained, model_of
@@ -418,25 +418,26 @@ CHECK = Check(
     status_text=StatusText("[[ ECC ERRORS ]]", "ECC ERRORS", "ECC errors"),
     findings={
         "uncorrectable_ecc_errors": FindingText(
-            "The GPU met uncorrectable memory errors since its last reset.",
-            RESET + " Replace it if they come again, or if errors of its SRAM do.",
+            "The GPU had uncorrectable memory errors since its last reset.",
+            "Replace the GPU if the errors return, or if they are SRAM errors.",
         ),
         "many_corrected_ecc_errors": FindingText(
-            "The GPU corrected far more memory errors than others do.",
-            "Look at its temperature, and whether the count grows; run NVIDIA's field diagnostic "
+            "The GPU corrected far more memory errors than other GPUs.",
+            "Check its temperature and whether the count grows. Run NVIDIA's field diagnostic "
             "when the node is free.",
         ),
         "past_ecc_errors": FindingText(
-            "The GPU met uncorrectable memory errors in its life, none since its last reset.",
-            "Nothing is to be done; compare with other runs.",
+            "The GPU had uncorrectable memory errors in the past, but none since its last reset.",
+            "No action is needed. Compare the number with later runs.",
         ),
         "ecc_mode_pending": FindingText(
-            "ECC will be switched on or off by the next reset of the GPU.",
-            "Reset it when its jobs are gone, or set it back with `nvidia-smi -i <gpu> -e`.",
+            "ECC will be enabled or disabled by the next reset of the GPU.",
+            "Reset the GPU when its jobs have ended, or restore the previous mode with "
+            "`nvidia-smi -i <gpu> -e`.",
         ),
         "no_ecc": FindingText(
-            "GPUs of this model have no ECC, so that they count no memory errors.",
-            "Nothing is to be done; memory errors show as wrong results only.",
+            "GPUs of this model have no ECC and count no memory errors.",
+            "No action is needed. Memory errors only show as wrong results.",
         ),
     },
 )

@@ -13,7 +13,7 @@ from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import CABLE, FindingText
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import StatusText
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, SKIP, UNKNOWN, WARN, CheckResult, Finding, Subject, concluded
@@ -563,45 +563,54 @@ CHECK = Check(
     status_text=StatusText("[[ ETHERNET ]]", "ETHERNET", "Ethernet interfaces"),
     findings={
         "interface_absent": FindingText(
-            "The host does not have an interface that its options name.",
-            "Look at `ip link` and `lspci`: it may have another name, no driver, or no card.",
+            "The host lacks an interface that its options name.",
+            "Check `ip link` and `lspci`: the interface may have another name, no driver, or no "
+            "card.",
         ),
         "interface_not_up": FindingText(
-            "An interface that the options want up is down, or none is up.",
-            f"See whether it was switched off (`ip link`). If not: {CABLE[0].lower() + CABLE[1:]}.",
+            "An interface that the options require is down, or none is up.",
+            "Check whether it is disabled (`ip link`). If not, check the cable, transceiver, "
+            "switch port and network card, in this order.",
         ),
         "interface_slow": FindingText(
-            "An interface runs below the speed that the options want.",
-            f"{CABLE}, and at what both ends offer (`ethtool <interface>`).",
+            "An interface is slower than the options require.",
+            "Check the cable, transceiver, switch port and network card, in this order, and the "
+            "speeds that both ends advertise (`ethtool <interface>`).",
         ),
         "speed_not_reported": FindingText(
-            "The driver of an interface does not say how fast it is, as those of virtual machines do.",
-            "Leave `minimum_speed_mbps` away for this host, or measure with the check `iperf3_pairs`.",
+            "The driver of an interface does not report its speed, as is common in virtual "
+            "machines.",
+            "Remove `minimum_speed_mbps` for this host, or measure with the check `iperf3_pairs`.",
         ),
         "interface_down_unlike_others": FindingText(
-            "An interface is switched on and has no link, where most of its kind have one.",
-            f"If it is meant to be up: {CABLE[0].lower() + CABLE[1:]}. If not, switch it off in "
-            "the host's configuration.",
+            "An interface is enabled but has no link, while most interfaces of its kind have one.",
+            "If it should be up, check the cable, transceiver, switch port and network card, in "
+            "this order. If not, disable it in the host's configuration.",
         ),
         "interface_slower_than_others": FindingText(
-            "An interface runs below most of its kind.",
-            f"{CABLE}, and at the settings of both ends.",
+            "An interface is slower than most interfaces of its kind.",
+            "Check the cable, transceiver, switch port and network card, in this order, and the "
+            "settings of both ends.",
         ),
         "bond_degraded": FindingText(
-            "Members of a bond are down, so it has less bandwidth and less to fall back on.",
-            f"{CABLE}; `cat /proc/net/bonding/<bond>` has its view.",
+            "Bond members are down: bandwidth and redundancy are reduced.",
+            "Check the cable, transceiver, switch port and network card, in this order. `cat "
+            "/proc/net/bonding/<bond>` shows the members.",
         ),
         "half_duplex": FindingText(
-            "An interface runs half duplex, mostly since only one end negotiates.",
-            "Let both ends negotiate (`ethtool -s <interface> autoneg on`), or set both alike.",
+            "An interface runs at half duplex, usually because only one end negotiates.",
+            "Let both ends negotiate (`ethtool -s <interface> autoneg on`), or set both ends "
+            "alike.",
         ),
         "interface_flaps": FindingText(
-            "An interface lost its link again and again.",
-            f"{CABLE}; the kernel's log has the times.",
+            "An interface lost its link repeatedly.",
+            "Check the cable, transceiver, switch port and network card, in this order. The "
+            "kernel log contains the times.",
         ),
         "interface_errors": FindingText(
-            "An interface counts more broken frames or errors than a sound link.",
-            f"{CABLE}; `ethtool -S <interface>` has them in detail.",
+            "An interface counts more damaged frames or errors than a healthy link.",
+            "Check the cable, transceiver, switch port and network card, in this order. `ethtool "
+            "-S <interface>` shows the counters.",
         ),
     },
 )

@@ -29,7 +29,7 @@ from typing import (
 
 from ..framework.check import WHEN_NAMED, Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import AGAIN, FindingText, IF_FAIL, RESET
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..devices.clock_events import HW_SLOWDOWN, HW_THERMAL, POWER_BRAKE, SLOWDOWNS, SW_THERMAL
 from ...knowledge.gpus import are_contained
@@ -675,21 +675,22 @@ CHECK = Check(
     status_text=StatusText("[[ GPU ACTIVITY ]]", "GPU ACTIVITY", "What the GPUs do"),
     findings={
         "gpu_flapping": FindingText(
-            "A GPU answered the driver in some looks and not in others: a card that comes and goes.",
-            f"{IF_FAIL}; look for Xids with `dmesg | grep -i xid`, power-cycle the node, reseat "
-            "the card and its power cables, and replace it if it goes again.",
+            "A GPU answered the driver in some readings and not in others.",
+            "Search for Xids with `dmesg | grep -i xid`. Power-cycle the node, reseat the GPU and "
+            "its power cables, and replace the GPU if it happens again.",
         ),
         "ecc_errors_growing": FindingText(
-            "The GPU met uncorrectable memory errors while the job ran; the results of the job "
-            "since its last checkpoint may be wrong.",
-            f"Let the job go back to a checkpoint from before. {RESET}",
+            "The GPU had uncorrectable memory errors during the job. The job's results since its "
+            "last checkpoint may be wrong.",
+            "Restart the job from a checkpoint before the errors.",
         ),
         "not_sampled": FindingText(
-            "No sample of a GPU was taken, so that nothing is known of what it does.",
-            f"{AGAIN}; other findings of the node say why.",
+            "No sample of a GPU was taken, so its activity is unknown.",
+            "Run the check again. Other findings of the node give the reason.",
         ),
         "utilization_not_reported": FindingText(
-            "The GPU does not report how busy it is, as with MIG.", "Nothing is to be done."
+            "The GPU does not report its utilization, as is normal with MIG.",
+            "No action is needed.",
         ),
     },
 )

@@ -173,17 +173,17 @@ CHECK = Check(
     readings=CountReadings,
     findings={
         "more_gpus_than_expected": FindingText(
-            "The node has more GPUs than the inventory expects.",
-            "Correct `expected_gpus` in the inventory.",
+            "The node has more GPUs than expected.", "Correct `expected_gpus` in the inventory."
         ),
         "gpu_not_in_nvml": FindingText(
-            "A GPU is on the PCI bus and the driver does not use it.",
-            "Look for its address with `dmesg | grep -i nvrm`; reboot the node, or unbind the "
-            "other kernel driver that holds it.",
+            "A GPU is on the PCI bus but the driver does not use it.",
+            "Search for its address with `dmesg | grep -i nvrm`. If another kernel driver holds "
+            "the GPU, unbind that driver.",
         ),
         "gpu_off_the_bus": FindingText(
             "The driver still lists a GPU that is no longer on the PCI bus.",
-            "Drain the node and power-cycle it; if the GPU is gone again, reseat or replace it.",
+            "If the GPU is missing after the reboot, power-cycle the node, reseat the GPU, then "
+            "replace it.",
         ),
     },
 )

@@ -18,7 +18,7 @@ from ..devices import pcie_state
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import DIAGNOSTIC, FindingText, IF_FAIL
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ...knowledge.links import GB
 from ...knowledge.nvlinks import nvlinks_of
@@ -570,19 +570,20 @@ CHECK = Check(
     status_text=StatusText("[[ GPU LINK ]]", "GPU LINK", "Bandwidth between GPUs"),
     findings={
         "low_peer_bandwidth": FindingText(
-            "Copies from GPU to GPU are slower than their links, or than other such pairs.",
-            f"{IF_FAIL}; look at its NVLinks (`nvidia-smi nvlink -s`, `nvidia-smi nvlink -e`) and "
-            "at `nvidia-smi topo -m`, then at its bridge or board.",
+            "Copies between two GPUs are slower than their links, or than other GPU pairs.",
+            "Check the NVLinks (`nvidia-smi nvlink -s`, `nvidia-smi nvlink -e`) and `nvidia-smi "
+            "topo -m`, then the bridge or board.",
         ),
         "peer_data_corrupted": FindingText(
-            "Data came changed from one GPU to another.",
-            "Let no job start here. Over PCIe, look at IOMMU and ACS (they must be off for such "
-            f"copies); over NVLink, {DIAGNOSTIC}.",
+            "Data changed during a copy between two GPUs.",
+            "Over PCIe, check IOMMU and ACS, which must be disabled for such copies. Over NVLink, "
+            "run NVIDIA's field diagnostic and replace the GPU if the diagnostic confirms the "
+            "fault.",
         ),
         "no_peer_access": FindingText(
-            "The driver gives no access from one GPU to another's memory.",
-            "Nothing over PCIe, where many boards are so. Where NVLinks connect them, look at the "
-            "fabric manager and at `nvidia-smi topo -p2p r`.",
+            "The driver provides no access from one GPU to another's memory.",
+            "No action is needed over PCIe, where this is common. With NVLink, check the fabric "
+            "manager and `nvidia-smi topo -p2p r`.",
         ),
     },
 )

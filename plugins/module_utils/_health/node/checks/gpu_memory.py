@@ -18,7 +18,7 @@ from ..devices.measured import GpuIdentity, ResultReading
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import DIAGNOSTIC, FindingText, IF_FAIL
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ...knowledge.links import GB
 from ...knowledge.memory import memory_bandwidth_of
@@ -338,21 +338,24 @@ CHECK = Check(
     predecessor_label="gpumem",
     findings={
         "compute_wrong": FindingText(
-            "The GPU computed wrong results and gave no error.",
-            f"Let no job start here: {DIAGNOSTIC}.",
+            "The GPU computed wrong results without reporting an error.",
+            "Run NVIDIA's field diagnostic and replace the GPU if the diagnostic confirms the "
+            "fault.",
         ),
         "low_memory_bandwidth": FindingText(
-            "The GPU's memory is slower than its model's, or than that of others of its model.",
-            f"{IF_FAIL}; look at its memory clock and at what holds its clocks back (`nvidia-smi "
-            "-q -d CLOCK,PERFORMANCE`), then run NVIDIA's field diagnostic.",
+            "The GPU's memory is slower than expected for its model, or than other GPUs of its "
+            "model.",
+            "Check its memory clock and clock event reasons (`nvidia-smi -q -d "
+            "CLOCK,PERFORMANCE`), then run NVIDIA's field diagnostic.",
         ),
         "low_compute_rate": FindingText(
-            "The GPU computes slower than others of its model in the node.",
+            "The GPU computes slower than other GPUs of its model in the node.",
             "Compare clocks, power limits and temperatures (`nvidia-smi -q -d "
-            "CLOCK,POWER,TEMPERATURE`); watch whether it stays.",
+            "CLOCK,POWER,TEMPERATURE`), and check whether the difference lasts.",
         ),
         "kernels_not_for_gpu": FindingText(
-            "The GPU is older than our kernels.", "Nothing is wrong. Use DCGM's diagnostic for it."
+            "The GPU is older than our kernels support.",
+            "No action is needed. DCGM's diagnostic can test the GPU.",
         ),
     },
 )

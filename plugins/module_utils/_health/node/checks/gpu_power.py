@@ -431,31 +431,30 @@ CHECK = Check(
     predecessor_flags=("hw_slowdown", "hw_thermal_slowdown", "power_brake"),
     findings={
         "was_slowed_by_heat": FindingText(
-            "Heat held the GPU's clocks back for a good part of the time since boot.",
-            "Look at fans, air filters and the temperature at the inlet.",
+            "Heat reduced the GPU's clocks for a large part of the time since boot.",
+            "Check fans, air filters and the inlet temperature.",
         ),
         "clock_reason_not_known": FindingText(
-            "The GPU gives a reason for its clocks that this collection does not know.",
-            "Look at `nvidia-smi -q -d PERFORMANCE`; report it with the run document.",
+            "The GPU reports a clock event reason that this collection does not know.",
+            "Check `nvidia-smi -q -d PERFORMANCE`, and report the reason with the run document.",
         ),
         "power_limit_lowered": FindingText(
-            "The power limit is below the GPU's default, so that it is slower than it can be.",
-            "Set it back with `nvidia-smi -i <gpu> -pl <watts>`, or leave it if it is meant so: it "
-            "makes no node unfit.",
+            "The power limit is below the GPU's default, which reduces its speed.",
+            "Restore it with `nvidia-smi -i <gpu> -pl <watts>`. No action is needed if this is "
+            "intended.",
         ),
         "application_clock_lowered": FindingText(
             "The application clocks are below the GPU's defaults.",
-            "Set them back with `nvidia-smi -i <gpu> -rac`.",
+            "Restore the default clocks with `nvidia-smi -i <gpu> -rac`.",
         ),
         "violations_not_reported": FindingText(
-            "The GPU does not count for how long its clocks were held back.",
-            "Nothing is to be done.",
+            "The GPU does not count how long its clocks were reduced.", "No action is needed."
         ),
         "power_limit_not_reported": FindingText(
-            "The GPU does not report its power limit.", "Nothing is to be done."
+            "The GPU does not report its power limit.", "No action is needed."
         ),
         "clocks_not_reported": FindingText(
-            "The GPU has no application clocks.", "Nothing is to be done."
+            "The GPU has no application clocks.", "No action is needed."
         ),
     },
 )

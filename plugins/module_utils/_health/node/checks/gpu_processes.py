@@ -16,7 +16,7 @@ from typing import Any, List, Mapping, Optional, Set, Tuple, TypedDict
 from ..devices import gpu_holders
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import AGAIN, FindingText, RESET
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.gpus import shares_memory
 from ...model import FAIL, PASS, PASSIVE, WARN, CheckResult, Finding, Measurement, NODE, Subject
@@ -384,35 +384,38 @@ CHECK = Check(
     status_text=StatusText("[[ GPU PROCESSES ]]", "GPU PROCESSES", "Processes that hold GPUs"),
     findings={
         "gpu_held": FindingText(
-            "Processes have a context on the GPU, or its device open.",
-            "Nothing is wrong if a job is to run there; end them where it is to be idle.",
+            "Processes have a context on the GPU, or its device file open.",
+            "No action is needed if a job is supposed to run there. Otherwise end the processes.",
         ),
         "unkillable_process": FindingText(
-            "A process that holds the GPU was killed and does not end, since it is stuck in the kernel.",
-            "Drain the node and reboot it; only that ends the process. Look at the kernel's log "
-            "for what it waits for.",
+            "A killed process that holds the GPU does not end because it is blocked in the kernel.",
+            "The reboot ends the process. Search the kernel log for what it waits for.",
         ),
         "zombie_process": FindingText(
-            "A process has ended and a thread or child of it still holds the GPU.",
-            "Find it with `ps -eLf` and end it; reboot the node when it is free if that fails.",
+            "A process has ended but a thread or child of it still holds the GPU.",
+            "Find the thread or child with `ps -eLf` and end it. If that fails, plan a reboot "
+            "when the node is free.",
         ),
         "process_waits": FindingText(
-            "A process that holds the GPU waits in the kernel.",
-            f"Nothing is wrong if it waits for storage. {AGAIN} if its job does not go on.",
+            "A process that holds the GPU is in uninterruptible sleep.",
+            "No action is needed if it waits for storage. Run the check again if its job makes no "
+            "progress.",
         ),
         "stale_context": FindingText(
-            "The driver keeps the context of a process that is no more.", RESET
+            "The driver keeps the context of a process that no longer exists.",
+            "Run the check again after the reset.",
         ),
         "memory_without_process": FindingText(
-            "Memory of the GPU is in use and no process is to be seen that holds it.", RESET
+            "GPU memory is in use without a visible process.",
+            "Run the check again after the reset.",
         ),
         "mps_without_clients": FindingText(
-            "An MPS server holds GPUs and has no clients.",
-            "End it with `echo quit | nvidia-cuda-mps-control` where MPS is not meant to be there.",
+            "An MPS server holds GPUs but has no clients.",
+            "If MPS is not intended, end it with `echo quit | nvidia-cuda-mps-control`.",
         ),
         "processes_not_listed": FindingText(
             "The driver does not list the processes of the GPU.",
-            "Nothing is to be done; who has it open is read from /proc.",
+            "No action is needed; open device files are read from /proc.",
         ),
     },
 )

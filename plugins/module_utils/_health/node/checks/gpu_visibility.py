@@ -431,24 +431,25 @@ CHECK = Check(
     ),
     findings={
         "gpu_env_missing": FindingText(
-            "A container has no GPU because none was asked for, or lacks the driver's compute part.",
-            "In a pod, set a limit of `nvidia.com/gpu` and the runtime class of NVIDIA's container "
-            "runtime; elsewhere `NVIDIA_VISIBLE_DEVICES`, and "
-            "`NVIDIA_DRIVER_CAPABILITIES` with `compute,utility`.",
+            "A container has no GPU because none was requested, or lacks the driver's compute "
+            "libraries.",
+            "In a pod, set a limit for `nvidia.com/gpu` and the runtime class of NVIDIA's "
+            "container runtime. Elsewhere set `NVIDIA_VISIBLE_DEVICES`, and "
+            "`NVIDIA_DRIVER_CAPABILITIES` to `compute,utility`.",
         ),
         "gpu_device_missing": FindingText(
-            "A container has GPUs and lacks a device file that CUDA needs.",
-            "Run `nvidia-modprobe -u` on the host and start the container anew; look which device "
-            "files its runtime gives it.",
+            "A container has GPUs but lacks a device file that CUDA needs.",
+            "Run `nvidia-modprobe -u` on the host and restart the container. Check which device "
+            "files the container runtime passes to the container.",
         ),
         "gpu_driver_too_old": FindingText(
-            "The image of a container asks for a newer driver or GPU than there is.",
-            "Upgrade the driver, or take an image for an older CUDA. If it is known to work here, "
-            "set `NVIDIA_DISABLE_REQUIRE=1`.",
+            "A container image requires a newer driver or GPU.",
+            "Upgrade the driver, or use an image for an older CUDA version. If the image is known "
+            "to work here, set `NVIDIA_DISABLE_REQUIRE=1`.",
         ),
         "gpu_requirement_not_told": FindingText(
-            "What an image asks of the driver could not be compared.",
-            "Nothing is to be done unless CUDA programs fail there.",
+            "The image's driver requirement could not be evaluated.",
+            "No action is needed unless CUDA programs fail in the container.",
         ),
     },
 )

@@ -19,7 +19,7 @@ from typing import Any, Dict, List, Mapping, Optional, Tuple, TypedDict
 from ..system.bounded import Child, CrashReading, HungReading, end, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import AGAIN, FindingText
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..system.image_reference import reference_of
 from ...model import (
@@ -360,33 +360,35 @@ CHECK = Check(
     status_text=StatusText("[[ IMAGE REGISTRY ]]", "IMAGE REGISTRY", "Image registry"),
     findings={
         "image_registry_unresolvable": FindingText(
-            "The node cannot tell the address of an image's registry.",
-            "Try `getent hosts <registry>` on the node; correct its resolvers (/etc/resolv.conf), "
+            "The node cannot resolve the name of an image registry.",
+            "Run `getent hosts <registry>` on the node. Correct its resolvers (/etc/resolv.conf), "
             "or the image's name.",
         ),
         "image_registry_unreachable": FindingText(
-            "The node gets no connection to an image's registry.",
-            "Look at the route, the firewall and the proxy from this node to the registry; if no "
-            "node gets through, at the registry.",
+            "The node cannot connect to an image registry.",
+            "Check the route, firewall and proxy between this node and the registry. If no node "
+            "can connect, check the registry.",
         ),
         "image_registry_tls": FindingText(
-            "The certificate of an image's registry is invalid, unknown or about to end, or the "
-            "registry speaks no TLS.",
-            "Renew it where it ends. Otherwise look at the node's clock, and give the node the "
-            "authority's certificate (`ca_file` for this check).",
+            "The certificate of an image registry is invalid, untrusted or about to expire, or "
+            "the registry does not use TLS.",
+            "Renew the certificate if it expires. Otherwise check the node's clock, and give the "
+            "node the CA certificate (`ca_file` for this check).",
         ),
         "image_registry_denied": FindingText(
-            "The registry does not let the given credentials, or nobody, pull the image.",
-            "Correct the pull secret, or the check's credentials (`auth_file`); some registries "
-            "say this of images that they do not have.",
+            "The registry refuses to let the given credentials, or an anonymous user, pull the "
+            "image.",
+            "Correct the pull secret, or the check's credentials (`auth_file`). Some registries "
+            "give this answer for images that do not exist.",
         ),
         "image_not_found": FindingText(
-            "The registry does not have the image.", "Correct its name, tag or digest, or push it."
+            "The registry does not have the image.",
+            "Correct the image's name, tag or digest, or push the image.",
         ),
         "image_registry_error": FindingText(
-            "An image was not looked up to the end: its registry has trouble, or an option cannot "
-            "be used.",
-            f"The finding has the words. {AGAIN}.",
+            "An image could not be looked up: its registry reports errors, or an option is "
+            "unusable.",
+            "Resolve the error in the message, then run the check again.",
         ),
     },
 )

@@ -15,7 +15,7 @@ from typing import Any, Dict, List, Optional, Tuple, TypedDict
 
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import CABLE, FindingText
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ..system.host import Host
 from ...model import (
@@ -598,48 +598,53 @@ CHECK = Check(
     status_text=StatusText("[[ INFINIBAND ]]", "INFINIBAND", "InfiniBand ports"),
     findings={
         "port_missing": FindingText(
-            "The host does not have an InfiniBand port that its options name.",
-            "Look at `ls /sys/class/infiniband` and `lspci`: a card that is there and has no port "
-            "lacks its driver, or its ports have other names; one that "
-            "is not there is to be reseated.",
+            "The host lacks an InfiniBand port that its options name.",
+            "Check `ls /sys/class/infiniband` and `lspci`. A card without a port lacks its "
+            "driver, or the port has another name; reseat a missing card.",
         ),
         "ports_missing": FindingText(
-            "Fewer InfiniBand or RoCE ports are up, or as fast as wanted, than the option expects.",
-            f"{CABLE}; the finding names the ports that are not so.",
+            "Fewer InfiniBand or RoCE ports are up, or fast enough, than expected.",
+            "Check the cable, transceiver, switch port and network card of the ports in the "
+            "message, in this order.",
         ),
         "port_down": FindingText(
-            "An InfiniBand or RoCE port that the options want up is down.",
-            f"{CABLE}; `ibstat` and `ip link` say whether it was switched off.",
+            "An InfiniBand or RoCE port that the options require is down.",
+            "Check the cable, transceiver, switch port and network card, in this order. `ibstat` "
+            "and `ip link` show whether it is disabled.",
         ),
         "port_slow": FindingText(
-            "An InfiniBand or RoCE port runs below the rate that the options want.",
-            f"{CABLE}; a link that lost lanes often comes back by reseating.",
+            "An InfiniBand or RoCE port is slower than the options require.",
+            "Check the cable, transceiver, switch port and network card, in this order. Reseating "
+            "often restores lost lanes.",
         ),
         "port_not_active": FindingText(
-            "An InfiniBand port has a link to its switch, but the subnet manager has not set it up.",
-            "Look at the subnet manager (`sminfo` from a node that works) and at what it says "
-            "about this port.",
+            "An InfiniBand port has a link to its switch, but the subnet manager has not "
+            "activated it.",
+            "Check the subnet manager (`sminfo` from a good node) and its log about this port.",
         ),
         "port_down_unlike_others": FindingText(
-            "An InfiniBand or RoCE port is down where most ports of the same board are up.",
-            f"If it is meant to be up: {CABLE[0].lower() + CABLE[1:]}. If not, name the ports that "
-            "count in the option `ports`.",
+            "An InfiniBand or RoCE port is down while most ports of the same board are up.",
+            "If it should be up, check the cable, transceiver, switch port and network card, in "
+            "this order. If not, list the required ports in the option `ports`.",
         ),
         "port_slower_than_others": FindingText(
-            "An InfiniBand or RoCE port runs below most ports of the same board.",
-            f"{CABLE}, and at the settings of both ends.",
+            "An InfiniBand or RoCE port is slower than most ports of the same board.",
+            "Check the cable, transceiver, switch port and network card, in this order, and the "
+            "settings of both ends.",
         ),
         "port_flaps": FindingText(
-            "The link of an InfiniBand or RoCE port went down again and again.",
-            f"{CABLE}; if it goes on, take the node out before its next job.",
+            "The link of an InfiniBand or RoCE port went down repeatedly.",
+            "Check the cable, transceiver, switch port and network card, in this order, before "
+            "the node's next job.",
         ),
         "port_errors": FindingText(
-            "An InfiniBand or RoCE port counts more errors than a sound link.",
-            f"{CABLE}; clean or replace it, clear the counters with `perfquery -R`.",
+            "An InfiniBand or RoCE port counts more errors than a healthy link.",
+            "Check the cable, transceiver, switch port and network card, in this order. Clean or "
+            "replace the part, then clear the counters with `perfquery -R`.",
         ),
         "port_firmware_differs": FindingText(
-            "Network cards of one board run different firmware.",
-            "Bring them to one version with the vendor's tool (`mlxfwmanager`), and reset the cards.",
+            "Network cards of the same board have different firmware versions.",
+            "Install one version with the vendor's tool (`mlxfwmanager`), and reset the cards.",
         ),
     },
 )

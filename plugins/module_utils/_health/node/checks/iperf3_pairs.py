@@ -450,8 +450,8 @@ CHECK = Check(
     status_text=StatusText("[IPERF]", "IPERF", "Running iperf3"),
     findings={
         "slow_pair": FindingText(
-            "TCP carries less to or from a peer than expected.",
-            "Run the mesh (`--tags mesh`), which tells whose end it is.",
+            "TCP traffic with a peer is slower than expected.",
+            "Run the mesh (`--tags mesh`), which localises the fault.",
         )
     },
 )

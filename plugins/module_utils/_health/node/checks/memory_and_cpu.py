@@ -673,54 +673,57 @@ CHECK = Check(
     status_text=StatusText("[[ HOST MEMORY ]]", "HOST MEMORY", "Memory and CPUs"),
     findings={
         "memory_uncorrected": FindingText(
-            "The host's memory had errors that could not be corrected; who had data there has "
-            "wrong data or was killed.",
-            "Take the work off the node and reboot it, so that the firmware can repair the module; "
-            "replace the module that the finding names if they return.",
+            "The host's memory had uncorrected errors: affected processes were killed or have "
+            "wrong data.",
+            "The firmware can repair the module during the reboot. Replace the module in the "
+            "message if the errors return.",
         ),
         "memory_corrected": FindingText(
-            "The host's memory has many errors that could still be corrected.",
-            "Plan to replace the module that the finding names (`ras-mc-ctl --error-count`).",
+            "The host's memory has many corrected errors.",
+            "Find the module with `ras-mc-ctl --error-count`. Replace the module if the count "
+            "keeps growing.",
         ),
         "memory_missing": FindingText(
-            "The host has less memory than the option expects.",
-            "Look at the firmware's list of modules (`dmidecode -t memory`): one was disabled or "
-            "has failed.",
+            "The host has less memory than expected.",
+            "Check the firmware's list of modules (`dmidecode -t memory`): a module is disabled "
+            "or has failed.",
         ),
         "swap_on": FindingText(
-            "The host has more swap space than the option allows.",
-            "Switch it off (`swapoff -a`), and take it out of /etc/fstab.",
+            "The host has more swap space than allowed.",
+            "Disable it (`swapoff -a`), and remove it from /etc/fstab.",
         ),
         "cpus_missing": FindingText(
-            "Fewer processors run than the option expects.",
-            "Look at `lscpu`, at the firmware's settings (multithreading, sockets) and at the "
-            "kernel's parameters.",
+            "Fewer CPUs are online than expected.",
+            "Check `lscpu`, the firmware settings (multithreading, sockets) and the kernel's "
+            "parameters.",
         ),
         "more_cpus_than_expected": FindingText(
-            "More processors run than the option expects.",
-            "Correct the option, or switch multithreading off if that was meant.",
+            "More CPUs are online than expected.",
+            "Correct the option, or disable multithreading if that was intended.",
         ),
         "cpus_offline": FindingText(
-            "Processors are there and switched off.",
-            "Switch them on (`chcpu -e <list>`); the kernel's log says whether it did it for errors.",
+            "Some CPUs are present but offline.",
+            "Bring the CPUs online (`chcpu -e <list>`). The kernel log shows whether they were "
+            "disabled because of errors.",
         ),
         "numa_node_without_memory": FindingText(
-            "A NUMA node with processors has no memory of its own, so that these work on another "
-            "node's.",
-            "Look at `dmidecode -t memory` and `numactl -H`.",
+            "A NUMA node with CPUs has no memory of its own, so its CPUs use another node's "
+            "memory.",
+            "Check `dmidecode -t memory` and `numactl -H`.",
         ),
         "numa_memory_uneven": FindingText(
-            "NUMA nodes differ in their memory.",
-            "Look at `dmidecode -t memory` for a module that is missing; if it is meant so, "
-            "nothing is wrong.",
+            "NUMA nodes have different amounts of memory.",
+            "Check `dmidecode -t memory` for a missing module. No action is needed if this is "
+            "intended.",
         ),
         "governor_differs": FindingText(
-            "Processors are not governed as the option wants.",
-            "Set it with `cpupower frequency-set -g <governor>`, and make it last (a profile of tuned).",
+            "The CPU frequency governor differs from the option.",
+            "Set it with `cpupower frequency-set -g <governor>`, and make it permanent (a tuned "
+            "profile).",
         ),
         "memory_bandwidth_not_measured": FindingText(
-            "The bandwidth of the host's memory was asked for and not measured.",
-            "Measure while nothing runs on the host; its message says what was in the way.",
+            "The bandwidth of the host's memory was requested but not measured.",
+            "Measure while the host is idle. The message gives the reason.",
         ),
     },
 )

@@ -411,14 +411,14 @@ CHECK = Check(
     status_text=StatusText("[[ NFS ]]", "NFS", "NFS mounts"),
     findings={
         "nfs_not_mounted": FindingText(
-            "The NFS export that jobs need is not mounted where they look for it.",
-            "Mount it (`mount <mount point>`), and look why it was not: /etc/fstab, the "
-            "automounter, `dmesg`.",
+            "An NFS export that jobs need is not mounted at its mount point.",
+            "Mount it (`mount <mount point>`), and find out why it was not mounted: /etc/fstab, "
+            "the automounter, `dmesg`.",
         ),
         "nfs_mount_error": FindingText(
-            "An NFS mount answers with an error, or was not looked at.",
-            "If its file handle is stale, unmount and mount it again; otherwise look at the "
-            "export's rights and at the server's log.",
+            "An NFS mount returns an error, or was not examined.",
+            "If its file handle is stale, unmount and mount it again. Otherwise check the "
+            "export's permissions and the server's log.",
         ),
     },
 )

@@ -201,16 +201,15 @@ CHECK = Check(
     status_text=StatusText("[[ NODE CHANGES ]]", "NODE CHANGES", "What changed on the node"),
     findings={
         "no_baseline": FindingText(
-            "There is no snapshot of that run, neither on the node nor on the controller, so it "
-            "cannot be told what changed.",
-            "Run the preflight with the same `run` before the job. What the other checks say of "
-            "the node as it is now holds all the same.",
+            "There is no snapshot of that run, neither on the node nor on the controller, so "
+            "changes are unknown.",
+            "Run the preflight with the same `run` before the job. The results of the other "
+            "checks are still valid.",
         ),
         "snapshot_not_kept": FindingText(
-            "The node could not keep its snapshot; a postflight can only use the copy of the "
+            "The node could not keep its snapshot; the postflight can use only the copy on the "
             "controller that ran the preflight.",
-            "Look at the directory that the finding names: whether its disk is full, is read-only "
-            "or does not answer.",
+            "Check the directory in the message: its disk may be full, read-only or not answering.",
         ),
     },
 )

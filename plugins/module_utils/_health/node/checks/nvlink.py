@@ -17,7 +17,7 @@ from typing import Any, Dict, Iterable, List, Literal, Optional, Tuple, TypedDic
 from ..devices.measured import GpuIdentity
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import AGAIN, FindingText, IF_FAIL
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.nvlinks import BRIDGED, NONE, SWITCHED, WIRED, Links, nvlinks_of
 from ...model import (
@@ -637,54 +637,55 @@ CHECK = Check(
     status_text=StatusText("[[ NVLINK ]]", "NVLINK", "NVLinks and fabric"),
     findings={
         "nvlink_down": FindingText(
-            "Fewer NVLinks are active than the GPU has, or than others of its model.",
-            f"{IF_FAIL} and reset the GPUs of its board; if they stay down (`nvidia-smi nvlink "
-            "-s`), look at Xid 74, the bridge or baseboard, and the NVSwitch.",
+            "Fewer NVLinks are active than the GPU has, or than other GPUs of its model.",
+            "Reset the GPUs of the board. If the links stay down (`nvidia-smi nvlink -s`), check "
+            "Xid 74, the bridge or baseboard, and the NVSwitch.",
         ),
         "nvlinks_inactive": FindingText(
-            "No NVLink of any GPU is active, though GPUs of this model always have them.",
-            "Look at `systemctl status nvidia-fabricmanager` and `nvidia-smi nvlink -s`; its "
-            "version must be the driver's. Then reset all GPUs or reboot.",
+            "No NVLink of any GPU is active, although GPUs of this model always have active links.",
+            "Check `systemctl status nvidia-fabricmanager` and `nvidia-smi nvlink -s`. The fabric "
+            "manager's version must be the driver's version. Then reset all GPUs.",
         ),
         "nvlinks_off_for_mig": FindingText(
-            "MIG is on and the GPU's NVLinks are down, as they are on A100.",
-            "Nothing is to be done.",
+            "MIG is enabled and the GPU's NVLinks are down, as is normal on A100.",
+            "No action is needed.",
         ),
         "nvlinks_not_known": FindingText(
-            "The GPU has NVLinks that are not active, and how many it should have is not known for "
-            "its model.",
-            "Compare with `nvidia-smi nvlink -s` on a node of the same make that works.",
+            "The GPU has inactive NVLinks, and the expected number for its model is unknown.",
+            "Compare `nvidia-smi nvlink -s` with a good node of the same model.",
         ),
         "nvlink_speed": FindingText(
-            "NVLinks are up and run slower than their generation does.",
-            "Reset the GPU once it is idle and look again; watch its errors.",
+            "NVLinks are active but slower than their generation.",
+            "Check the links' error counters. If the speed stays low, reset the GPU when its jobs "
+            "have ended.",
         ),
         "nvlink_errors": FindingText(
-            "NVLinks have counted errors since the driver was loaded, and sent the data again.",
-            "Nothing, as long as they do not grow.",
+            "NVLinks counted errors since the driver was loaded, and resent the data.",
+            "No action is needed while the count does not grow.",
         ),
         "fabric_degraded": FindingText(
-            "The NVSwitch fabric says that the GPU has less than its full bandwidth, or no healthy "
-            "route.",
-            f"{IF_FAIL}; look at `nvidia-smi -q -i <gpu>` under Fabric, at SXids in `dmesg` and at "
-            "the fabric manager's log.",
+            "The NVSwitch fabric reports that the GPU has reduced bandwidth or no healthy route.",
+            "Check the Fabric section of `nvidia-smi -q -i <gpu>`, SXids in `dmesg`, and the "
+            "fabric manager's log.",
         ),
         "fabric_recovering": FindingText(
-            "The NVSwitch fabric repairs routes of the GPU.",
-            f"{AGAIN} in a minute; if it stays, look at the fabric manager's log.",
+            "The NVSwitch fabric is recovering routes of the GPU.",
+            "Run the check again in a minute. If the state remains, check the fabric manager's "
+            "log.",
         ),
         "fabric_limited": FindingText(
             "The NVSwitch fabric has limited capacity for the GPU.",
-            "Look under Fabric in `nvidia-smi -q` and at the fabric manager's log.",
+            "Check the Fabric section of `nvidia-smi -q` and the fabric manager's log.",
         ),
         "fabric_misconfigured": FindingText(
-            "The NVSwitch fabric says that the GPU is not configured right.",
-            "Look at `nvidia-smi -q -i <gpu>` under Fabric for the reason, and at partitions and "
-            "firmware of the fabric manager.",
+            "The NVSwitch fabric reports that the GPU is misconfigured.",
+            "Check the reason in the Fabric section of `nvidia-smi -q -i <gpu>`, and the "
+            "partitions and firmware of the fabric manager.",
         ),
         "fabric_not_known": FindingText(
             "The GPU's fabric is in a state that this version does not know.",
-            "Look at `nvidia-smi -q -i <gpu>` under Fabric; report it with the run document.",
+            "Check the Fabric section of `nvidia-smi -q -i <gpu>`, and report the state with the "
+            "run document.",
         ),
     },
 )

@@ -24,7 +24,7 @@ from ..devices.measured import (
 from ..system.bounded import Child, wait
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import AGAIN, DIAGNOSTIC, FindingText, IF_FAIL
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, Headline, StatusText
 from ...knowledge.links import GB, WRONG_NODE, LinkBandwidth, expected_bandwidth, over_pcie
 from ...model import (
@@ -617,24 +617,27 @@ CHECK = Check(
     predecessor_label="pciebw",
     findings={
         "low_bandwidth": FindingText(
-            "Copies between host and GPU are slower than the link or its peers promise.",
-            f"{IF_FAIL}; look at the link with `nvidia-smi -q -i <gpu>` and `lspci -vvs "
-            "<address>`, reseat the card, then look at riser and slot.",
+            "Copies between host and GPU are slower than the link or other GPUs of the node.",
+            "Check the link with `nvidia-smi -q -i <gpu>` and `lspci -vvs <address>`. Reseat the "
+            "card, then check the riser and slot.",
         ),
         "low_concurrent_bandwidth": FindingText(
-            "With all GPUs copying at once this one gets less than the others.",
-            "Compare the wiring (`nvidia-smi topo -m`) and the NUMA settings with a good node; if "
-            "others of the kind do the same, it is how the node is built.",
+            "While all GPUs copy at the same time, this GPU gets less bandwidth than the others.",
+            "Compare the topology (`nvidia-smi topo -m`) and the NUMA settings with a good node. "
+            "If other nodes of the model behave alike, it is the design of the node.",
         ),
         "data_corrupted": FindingText(
-            "Data came back from the GPU changed.", f"Let no job start here: {DIAGNOSTIC}."
+            "Data that was copied back from the GPU had changed.",
+            "Run NVIDIA's field diagnostic and replace the GPU if the diagnostic confirms the "
+            "fault.",
         ),
         "not_measured_together": FindingText(
-            "The GPUs were not measured all at once.", f"{AGAIN} with more time (`timeout`)."
+            "The GPUs were not measured at the same time.",
+            "Run the check again with a larger `timeout`.",
         ),
         "kernel_not_run": FindingText(
-            "The driver did not take our copy kernel; the copy engines were measured all the same.",
-            "Nothing is to be done.",
+            "The driver did not accept our copy kernel; the copy engines were measured.",
+            "No action is needed.",
         ),
     },
 )

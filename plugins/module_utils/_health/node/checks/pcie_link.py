@@ -453,24 +453,23 @@ CHECK = Check(
     findings={
         "bridge_link": FindingText(
             "A link between two PCIe bridges above the GPUs has fewer lanes, or a lower speed, "
-            "than both ends can.",
-            "Look with `lspci -vvs <address>` at LnkCap and LnkSta of both ends, then at riser, "
-            "cable and switch board; all GPUs below share it.",
+            "than both ends support.",
+            "Compare LnkCap and LnkSta of both ends with `lspci -vvs <address>`, then check the "
+            "riser, cable and switch board. All GPUs below the link share it.",
         ),
         "pcie_replays": FindingText(
-            "The PCIe link has sent packets again because they arrived damaged.",
-            "Nothing, if it is a pass. If it is a warning, reseat the card, then try another riser "
-            "or slot; a bandwidth check shows what it costs.",
+            "The PCIe link resent packets because they arrived damaged.",
+            "No action is needed for a pass. For a warning, reseat the card, then try another "
+            "riser or slot. A bandwidth check shows the cost.",
         ),
         "pcie_corrected_errors": FindingText(
-            "The PCIe device reports errors right now that were corrected, more than its error "
-            "rate allows.",
-            "Watch whether it lasts (`aer_dev_correctable` in its directory of "
-            "/sys/bus/pci/devices); if it does, reseat the card, then try another slot.",
+            "The PCIe device is reporting corrected errors at more than its allowed error rate.",
+            "Check whether it lasts (`aer_dev_correctable` in its directory of "
+            "/sys/bus/pci/devices). If it lasts, reseat the card, then try another slot.",
         ),
         "pcie_fatal_errors": FindingText(
             "A PCIe device reported fatal errors since boot.",
-            "Look for them with `dmesg | grep -i aer`; if they come again, reseat the card, then "
+            "Search for them with `dmesg | grep -i aer`. If they return, reseat the card, then "
             "try another riser or slot.",
         ),
     },

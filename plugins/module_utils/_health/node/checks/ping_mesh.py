@@ -382,8 +382,8 @@ CHECK = Check(
     predecessor_label="ping",
     findings={
         "no_answer": FindingText(
-            "No ping came back from a peer.",
-            "Run the mesh (`--tags mesh`), which tells whose end it is.",
+            "No ping reply came from a peer.",
+            "Run the mesh (`--tags mesh`), which localises the fault.",
         )
     },
 )

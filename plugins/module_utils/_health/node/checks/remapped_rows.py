@@ -15,7 +15,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple, TypedDict, Union,
 from ..devices.measured import GpuIdentity
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import DIAGNOSTIC, FindingText, RESET
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...lenient import Unsigned
 from ...knowledge.gpus import NO_PROTECTION, PAGE_RETIREMENT, model_of, recovery_action
@@ -508,29 +508,33 @@ CHECK = Check(
     predecessor_flags=("row_remap_pending",),
     findings={
         "row_remap_limit": FindingText(
-            "The GPU has remapped as many rows for uncorrectable errors as it can.",
-            f"Replace the GPU: {DIAGNOSTIC}.",
+            "The GPU has remapped the maximum number of rows for uncorrectable errors.",
+            "Run NVIDIA's field diagnostic to confirm the fault for the vendor.",
         ),
         "no_spare_rows": FindingText(
             "A memory bank has no spare row left; the next uncorrectable error there cannot be "
             "repaired.",
-            "Plan the GPU's replacement.",
+            "Replace the GPU before its next uncorrectable error.",
         ),
         "few_spare_rows": FindingText(
-            "A memory bank has few spare rows left.", "Nothing yet; watch it."
+            "A memory bank has few spare rows left.",
+            "No action is needed yet; check the number in later runs.",
         ),
         "retired_pages_limit": FindingText(
-            "The GPU has retired as many memory pages as it may.",
-            "Drain the node and replace the GPU.",
+            "The GPU has retired the maximum number of memory pages.",
+            "The GPU cannot retire further pages.",
         ),
-        "repair_pending": FindingText("A repair of the GPU's memory waits for a reset.", RESET),
+        "repair_pending": FindingText(
+            "A repair of the GPU's memory takes effect at the next reset.",
+            "Run the check again after the reset.",
+        ),
         "recovery_action": FindingText(
-            "The driver asks for a recovery: a reset, a reboot or to end work.",
-            "Do what the finding says, then check again.",
+            "The driver requests a recovery action: a reset, a reboot or to end work.",
+            "Run the check again after the recovery action in the message.",
         ),
         "not_readable_with_mig": FindingText(
-            "Remapped rows cannot be read while MIG is on.",
-            "Read them with the MIG instances destroyed, or through DCGM.",
+            "Remapped rows cannot be read while MIG is enabled.",
+            "Read them without MIG instances, or through DCGM.",
         ),
     },
 )

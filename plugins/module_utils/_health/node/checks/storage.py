@@ -896,64 +896,65 @@ CHECK = Check(
     status_text=StatusText("[[ STORAGE ]]", "STORAGE", "Mounts and disks"),
     findings={
         "mount_missing": FindingText(
-            "Nothing is mounted at a path that the options name.",
-            "Mount it (`systemctl status <unit>.mount`, `mount <path>`), or take it out of the option.",
+            "No file system is mounted at a path that the options name.",
+            "Mount it (`systemctl status <unit>.mount`, `mount <path>`), or remove it from the "
+            "option.",
         ),
         "mount_broken": FindingText(
-            "A mounted file system answers with an error: its server, its daemon or its disk is gone.",
-            "Look at `dmesg`, then unmount it and mount it again; if that fails, look at its "
-            "server or its disk.",
+            "A mounted file system returns an error: its server, daemon or disk has failed.",
+            "Check `dmesg`, then unmount and mount it again. If that fails, check its server or "
+            "disk.",
         ),
         "mount_not_read": FindingText(
-            "A file system could not be asked for its figures.",
-            "Run the check as root; its message has the error.",
+            "The figures of a file system could not be read.",
+            "Run the check as root. The message contains the error.",
         ),
         "mounts_closed": FindingText(
-            "The user that the check runs as may not look at some file systems.",
-            "Run the check as root if they matter.",
+            "The user of the check has no access to some file systems.",
+            "Run the check as root if these file systems matter.",
         ),
         "mount_became_read_only": FindingText(
-            "A file system has become read-only while it was mounted, as the kernel does after "
-            "errors of the disk.",
-            "Look at `dmesg` and at the disk's health; take the work off the node, check the file "
-            "system (`fsck`), and replace the disk if it has errors.",
+            "A file system became read-only while mounted, which the kernel does after disk "
+            "errors.",
+            "Check `dmesg` and the disk's health. Check the file system (`fsck`) when the node is "
+            "free, and replace the disk if it has errors.",
         ),
         "mount_read_only": FindingText(
-            "A file system that is to be written to is mounted read-only.",
-            "Mount it for writing (`mount -o remount,rw <path>`), and correct its line in /etc/fstab.",
+            "A file system that must be writable is mounted read-only.",
+            "Remount it (`mount -o remount,rw <path>`), and correct its line in /etc/fstab.",
         ),
         "mount_full": FindingText(
-            "A file system has little or no room left.",
-            "Find what fills it (`du -x -d 2 <path>`), and delete it or move it away.",
+            "A file system has little or no free space.",
+            "Find the largest directories (`du -x -d 2 <path>`), and delete or move files.",
         ),
         "mount_out_of_inodes": FindingText(
-            "A file system can hold few or no further files.",
-            "Find who makes so many (`du --inodes -x -d 2 <path>`), and delete them.",
+            "A file system has few or no free inodes.",
+            "Find directories with many files (`du --inodes -x -d 2 <path>`), and delete files.",
         ),
         "disk_dead": FindingText(
-            "The kernel has given a disk up.",
-            "Look at `dmesg`; reseat the disk, and replace it if it does not come back.",
+            "The kernel has disabled a disk after errors.",
+            "Check `dmesg`, reseat the disk, and replace it if it does not come back.",
         ),
         "disk_not_answering": FindingText(
-            "A disk did not answer the question for its health in time.",
-            "Look at `dmesg` for its timeouts and resets; watch it.",
+            "A disk did not answer a request for its health in time.",
+            "Check `dmesg` for timeouts and resets of the disk.",
         ),
         "disk_warning": FindingText(
-            "An NVMe disk warns of itself.",
-            "Save what is on it and replace it where it is failing; where it is too hot, look at "
-            "the cooling.",
+            "An NVMe disk reports a critical warning.",
+            "Back up the data and replace the disk if it is failing. If it is too hot, check the "
+            "cooling.",
         ),
         "disk_worn": FindingText(
-            "An NVMe disk has written more than its maker guarantees.",
-            "Plan to replace it; it may go on for long.",
+            "An NVMe disk has exceeded its rated write endurance.",
+            "Plan the replacement of the disk. It may keep working for a long time.",
         ),
         "disk_media_errors": FindingText(
-            "An NVMe disk could not give data back that it had taken.",
-            "Watch whether it grows (`nvme smart-log`); replace the disk if it does.",
+            "An NVMe disk could not read back data that was written to it.",
+            "Check whether the count grows (`nvme smart-log`). Replace the disk if it does.",
         ),
         "disks_missing": FindingText(
-            "Fewer NVMe disks are there than the option expects.",
-            "Look at `lspci` and `nvme list`; reseat or replace the one that is missing.",
+            "Fewer NVMe disks are present than expected.",
+            "Check `lspci` and `nvme list`. Reseat or replace the missing disk.",
         ),
     },
 )

@@ -16,7 +16,7 @@ from typing import Any, Dict, List, Optional, TypedDict
 
 from ..framework.check import ON_CLUSTER, Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import AGAIN, FindingText
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge.cluster import NAMESPACE, REMOVAL, WRITTEN, keeps_volumes
 from ...lenient import decode
@@ -489,95 +489,99 @@ CHECK = Check(
     predecessor_label="pvc",
     findings={
         "claim_not_tried": FindingText(
-            "No volume claim was tried, or the try was broken off.",
-            f"{AGAIN}; it is asked of the cluster, by the agent or the module.",
+            "No volume claim was tested, or the test was aborted.",
+            "Run the check again, with the agent or the module volume_claim.",
         ),
         "storage_class_missing": FindingText(
-            "No storage class was named, so that there was nothing to claim.",
-            "Name one that jobs use (`storage_class`; for the agent PVC_TEST_STORAGE_CLASS), or "
-            "leave `volume_claim` out.",
+            "No storage class is set, so there is nothing to claim.",
+            "Set a storage class that jobs use (`storage_class`; for the agent "
+            "PVC_TEST_STORAGE_CLASS), or leave `volume_claim` out.",
         ),
         "storage_class_not_found": FindingText(
             "The cluster has no storage class of that name.",
-            "Correct the name; `kubectl get storageclasses` lists them.",
+            "Correct the name; `kubectl get storageclasses` lists the classes.",
         ),
         "storage_class_retains": FindingText(
-            "Volumes of the storage class outlive their claims, so that every try would leave one "
-            "behind.",
-            "Name a class of the same storage with `reclaimPolicy: Delete`.",
+            "Volumes of the storage class remain after their claims, so every test would leave a "
+            "volume behind.",
+            "Use a class of the same storage with `reclaimPolicy: Delete`.",
         ),
         "claim_without_image": FindingText(
             "There is no image for the pod that uses the claim.",
-            "Install the agent in the namespace, or name an image with Python (`image`).",
+            "Install the agent in the namespace, or set `image` to an image with Python.",
         ),
         "volume_quota_exceeded": FindingText(
             "The quota of the namespace leaves no room for the claim.",
-            "Delete claims that nobody needs, or raise the quota; the finding has what was asked "
-            "for, used and allowed.",
+            "Delete unused claims, or increase the quota. The message contains requested, used "
+            "and allowed amounts.",
         ),
         "claim_forbidden": FindingText(
-            "Whoever tried the claim may not make it.",
-            "Grant `create` on what the finding names in that namespace; the role agent does it.",
+            "The caller lacks permission to create the claim.",
+            "Grant `create` for the resource in the message, in that namespace. The role agent "
+            "does this.",
         ),
         "claim_refused": FindingText(
-            "The API server did not take the claim or its pod.",
-            "The finding has its words: a policy, a quota for pods, or an option.",
+            "The API server rejected the claim or its pod.",
+            "Resolve the reason in the message: a policy, a quota for pods, or an option.",
         ),
         "api_not_answering": FindingText(
-            "The API server did not answer, or refused to say what was needed.",
-            f"{AGAIN}; the finding has the error.",
+            "The API server did not answer, or refused the request.",
+            "Run the check again. The message contains the error.",
         ),
         "claim_removed": FindingText(
-            "Claim or pod vanished while they were watched.",
-            f"{AGAIN}; somebody, or a policy, deletes them in this namespace.",
+            "The claim or pod was deleted during the test.",
+            "Find out which user or policy deletes objects in this namespace, then run the check "
+            "again.",
         ),
         "claim_not_bound": FindingText(
-            "The claim got no volume in time.",
-            "Look at the provisioner of the storage class: its pods, their logs, and the space it "
-            "has; the finding has the last event.",
+            "The claim was not bound to a volume in time.",
+            "Check the provisioner of the storage class: its pods, logs and free space. The "
+            "message contains the last event.",
         ),
         "claim_pod_not_scheduled": FindingText(
-            "No node was found for the pod that uses the claim, and not for want of a volume.",
-            "The finding has the scheduler's words: taints, resources, or a node that is not ready.",
+            "The scheduler found no node for the pod that uses the claim; the volume is not the "
+            "reason.",
+            "Resolve the scheduler's reason in the message: taints, resources, or a node that is "
+            "not ready.",
         ),
         "claim_pod_not_started": FindingText(
-            "The node did not start the pod that uses the claim, and not for want of the volume.",
-            "The finding has the kubelet's words: the image, the pod network, or nothing at all "
-            "where the kubelet is away.",
+            "The kubelet did not start the pod that uses the claim; the volume is not the reason.",
+            "Check the kubelet's reason in the message: the image, or the pod network. If there "
+            "is none, check whether the kubelet runs.",
         ),
         "claim_pod_died": FindingText(
-            "The pod ended before it could say anything of the volume.",
-            "The finding has how it ended; its image needs `python3`.",
+            "The pod ended before it reported a result.",
+            "Check how the pod ended, which is in the message. Its image needs `python3`.",
         ),
         "claim_too_late": FindingText(
-            "The volume came so late that there was no time to use it.",
-            "Give it more time (`timeout`).",
+            "The volume was bound too late to be used.", "Increase `timeout`."
         ),
         "volume_mount_timeout": FindingText(
             "The volume could not be attached or mounted on the node in time.",
-            "The finding has the kubelet's words. Look whether other nodes mount it: if so at this "
-            "node's driver pod, else at the storage itself.",
+            "Check whether other nodes can mount it: if so, check this node's driver pod, "
+            "otherwise the storage. The message contains the kubelet's reason.",
         ),
         "volume_not_writable": FindingText(
             "The user of the pod may not write to a new volume.",
-            "Let the pod have the user or group that jobs have (the agent's security context), or "
-            "correct the rights the storage gives.",
+            "Run the pod with the user or group of jobs (the agent's security context), or "
+            "correct the permissions of the storage.",
         ),
         "volume_io_failed": FindingText(
             "Writing to the volume or reading from it failed.",
-            "The finding has the step and the error; look at the storage and its space.",
+            "Check the storage and its free space. The message contains the step and the error.",
         ),
         "volume_io_hung": FindingText(
             "A few megabytes could not be written and read back in time.",
-            "Look at the storage, and at `dmesg` on the node for hung tasks.",
+            "Check the storage, and `dmesg` on the node for hung tasks.",
         ),
         "volume_data_differs": FindingText(
-            "What was read back is not what was written.",
-            "Let nobody use the storage until it is understood.",
+            "The data read from the volume differs from the data written.",
+            "Stop using the storage until the cause is found.",
         ),
         "claim_left_behind": FindingText(
             "The claim or its pod could not be removed in time.",
-            "It goes with a later run; if not, delete it and look what holds it.",
+            "A later run removes them. If they remain, delete them and check what blocks the "
+            "deletion.",
         ),
     },
 )

@@ -29,7 +29,7 @@ from typing import (
 from ..system import kernel_log
 from ..framework.check import Check, Options, Readings
 from ..framework.probe import Probe
-from ...knowledge.finding_text import AGAIN, FindingText, IF_FAIL
+from ...knowledge.finding_text import FindingText
 from ..framework.check_texts import CheckMetric, StatusText
 from ...knowledge import xids
 from ...knowledge.gpus import recovery_action
@@ -780,53 +780,52 @@ CHECK = Check(
     status_text=StatusText("[[ XID ERRORS ]]", "XID ERRORS", "Xids in the kernel's log"),
     findings={
         "xid_off_the_bus": FindingText(
-            "The driver lost the GPU: it has fallen off the PCI bus (Xid 79).",
-            "Drain the node and power-cycle it; reseat the GPU if it happens again, then replace it.",
+            "The driver lost the GPU: it fell off the PCI bus (Xid 79).",
+            "If the GPU is missing after the reboot, power-cycle the node, reseat the GPU, then "
+            "replace it.",
         ),
         "xid_error": FindingText(
-            "The driver logged an error (Xid) after which the GPU cannot be trusted before "
-            "somebody acted.",
-            "Drain the node and do what the finding says; its evidence has the cause and what came "
-            "with it. Look up the number in NVIDIA's Xid catalogue.",
+            "The driver logged an error (Xid) after which the GPU must not be used until it has "
+            "been dealt with.",
+            "Look up the number in NVIDIA's Xid catalogue. The evidence contains the cause and "
+            "the errors that followed.",
         ),
         "xid_warning": FindingText(
-            "The driver logged an error (Xid) that does not take the GPU out of use.",
-            "Do what the finding says when the node is free. Look up the number in NVIDIA's Xid "
-            "catalogue.",
+            "The driver logged an error (Xid) that does not disable the GPU.",
+            "Look up the number in NVIDIA's Xid catalogue when the node is free.",
         ),
         "xid_harmless": FindingText(
-            "The driver logged errors of applications, or for information.",
-            "Nothing is wrong with the GPU; look at the application.",
+            "The driver logged errors of applications, or information.",
+            "No action is needed for the GPU. Check the application.",
         ),
         "xid_recovered": FindingText(
-            "The driver logged an error that a reset or a newly loaded driver has ended since.",
-            "Nothing is to be done, unless it comes again.",
+            "The driver logged an error that a reset or a reload of the driver has cleared since.",
+            "No action is needed unless the error returns.",
         ),
         "many_application_errors": FindingText(
-            "Several processes failed on this GPU with errors that are an application's own, and "
-            "on no other GPU.",
-            "Run the same application on another GPU; if it fails only here, run NVIDIA's field "
-            "diagnostic.",
+            "Several processes failed on this GPU, and on no other GPU, with errors that "
+            "applications usually cause.",
+            "Run the same application on another GPU. If it fails only on this GPU, run NVIDIA's "
+            "field diagnostic.",
         ),
         "nvswitch_error": FindingText(
             "The driver logged an error of an NVSwitch (SXid).",
-            f"{IF_FAIL} and reset all its GPUs and switches together, or reboot it. Look at the "
-            "fabric manager's log for the link.",
+            "Reset all GPUs and switches together, or reboot the node. The fabric manager's log "
+            "names the link.",
         ),
         "pcie_error_logged": FindingText(
-            "The kernel logged uncorrected PCIe errors that the GPU reported.",
-            "Look at the GPU's link, its seat and its riser; other findings say whether the link "
-            "is worse.",
+            "The kernel logged uncorrected PCIe errors of the GPU.",
+            "Check the GPU's link, seat and riser. Other findings show whether the link is "
+            "degraded.",
         ),
         "kernel_log_not_read": FindingText(
-            "The kernel's log could not be read, so that errors in it would be missed.",
-            "Run the checks as root (`-e preflight_become=true`); give a container the host's "
-            f"/dev/kmsg. {AGAIN} then.",
+            "The kernel log could not be read, so errors in it would be missed.",
+            "Run the checks as root (`-e preflight_become=true`), or give the container the "
+            "host's /dev/kmsg. Then run the check again.",
         ),
         "kernel_log_overwritten": FindingText(
-            "The kernel has dropped the oldest messages of this boot, so that errors in them are "
-            "not known.",
-            "Nothing is to be done; a larger log (`log_buf_len`) keeps more of them.",
+            "The kernel dropped the oldest messages of this boot, so earlier errors are unknown.",
+            "No action is needed. A larger buffer (`log_buf_len`) keeps more messages.",
         ),
     },
 )
