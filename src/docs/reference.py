@@ -23,6 +23,8 @@ from _health.fleet.judging.report import RunReport  # noqa: E402
 from _health.fleet.output import metrics  # noqa: E402
 from _health.knowledge import agent  # noqa: E402
 from _health.fleet.output.runbook import FINDINGS  # noqa: E402
+from _health.knowledge.finding_text import node_step  # noqa: E402
+from _health.model import ACTIONS, FAIL, WARN  # noqa: E402
 from _health.fleet.output.metrics import (
     COMPATIBILITY,
     METRICS,
@@ -310,12 +312,20 @@ def _metrics_page() -> str:
 
 
 def _findings_page() -> str:
+    stays = "The node stays in use."
     return FINDINGS_PAGE.format(
+        actions=table(
+            ("action", "for a `fail`", "for `warn` and `unknown`"),
+            [
+                (f"`{action}`", *(node_step(action, status) or stays for status in (FAIL, WARN)))
+                for action in ACTIONS
+            ],
+        ),
         # A forge makes an anchor of a heading, Sphinx another one: the explicit anchor works in both.
         findings="\n\n".join(
-            f'<a id="{code}"></a>\n\n## `{code}`\n\n{entry.meaning}\n\n**Next step:** {entry.next}'
+            f'<a id="{code}"></a>\n\n### `{code}`\n\n{entry.meaning}\n\n**Next step:** {entry.next}'
             for code, entry in sorted(FINDINGS.items())
-        )
+        ),
     )
 
 
