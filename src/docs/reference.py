@@ -312,12 +312,18 @@ def _metrics_page() -> str:
 
 
 def _findings_page() -> str:
-    stays = "The node stays in use."
+    otherwise = {
+        FAIL: "The node is unfit until the cause is fixed.",
+        WARN: "The node stays in use.",
+    }
     return FINDINGS_PAGE.format(
         actions=table(
             ("action", "for a `fail`", "for `warn` and `unknown`"),
             [
-                (f"`{action}`", *(node_step(action, status) or stays for status in (FAIL, WARN)))
+                (
+                    f"`{action}`",
+                    *(node_step(action, status) or otherwise[status] for status in otherwise),
+                )
                 for action in ACTIONS
             ],
         ),
