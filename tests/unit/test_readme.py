@@ -17,7 +17,7 @@ README = documented.ROOT / "README.md"
 
 def screen():
     """The summary of 36 nodes, one with a slow link and one whose DCGM hangs."""
-    found = {"gpu07": run_world.node("gpu07", slow=4), "gpu09": run_world.hung("gpu09")}
+    found = {"gpu35": run_world.node("gpu35", slow=4), "gpu36": run_world.hung("gpu36")}
     nodes = [found.get(name) or run_world.node(name) for name in run_world.names(36)]
     report = RunReport.from_dict(run_world.document(nodes))
     return "\n".join(line.text for line in console.lines_of(report, width=100))
