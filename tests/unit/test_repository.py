@@ -151,6 +151,19 @@ def test_a_play_reads_its_options_before_a_node_answers(name):
     assert options - OF_THE_NODE == set()
 
 
+def options_of(documentation):
+    """Names of the options of a module, with those of its fragments."""
+    names = set(documentation.get("options") or {})
+    for fragment in documentation.get("extends_documentation_fragment", []):
+        _namespace, _collection, stem, *part = fragment.split(".")
+        module = importlib.import_module(
+            f"ansible_collections.autopilot.gpu.plugins.doc_fragments.{stem}"
+        )
+        text = getattr(module.ModuleDocFragment, (part or ["documentation"])[0].upper())
+        names |= set(yaml.safe_load(text).get("options") or {})
+    return names
+
+
 @pytest.mark.parametrize("name", MODULES)
 def test_every_module_is_documented(name):
     text = (ROOT / "plugins/modules" / f"{name}.py").read_text(encoding="utf-8")
@@ -165,6 +178,10 @@ def test_every_module_is_documented(name):
     assert any(f"autopilot.gpu.{name}" in task for task in examples), (
         "no example calls the module by its full name"
     )
+    options = options_of(documentation)
+    for task in examples:
+        for given in (task, *task.get("tasks", [])):
+            assert set(given.get(f"autopilot.gpu.{name}") or {}) <= options
     assert returned
     # A module calls the core; the core does the work.
     documented = sum(len(section.splitlines()) for section in sections.values())
