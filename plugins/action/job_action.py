@@ -145,10 +145,10 @@ def _decided(
             )
     if decision.news and dry:
         result["planned"] = result["planned"] + [
-            f"would tell {name}" for name in _notify.named(options["notify"])
+            f"would tell {name}" for name in _notify.targets_of(options["notify"])
         ]
     elif decision.news:
-        said = _notify.tell(
+        said = _notify.send(
             options["notify"],
             _message(options["job"], report, decision, result["acted"], troubles),
             options["timeout"],

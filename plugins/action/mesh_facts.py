@@ -30,7 +30,7 @@ class ActionModule(on_node.OnNode):
         result = super().run(tmp, task_vars)
         arguments = dict(self._task.args)
         variables = dict(task_vars or {})
-        arguments["interfaces"] = hosts.listed(arguments.get("interfaces") or [], variables)
+        arguments["interfaces"] = hosts.parse_list(arguments.get("interfaces") or [], variables)
         # The virtualenv that it is in may not be installed yet in check mode.
         if arguments.get("python") and not self._task.check_mode:
             variables["ansible_python_interpreter"] = arguments["python"]

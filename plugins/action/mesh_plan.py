@@ -85,7 +85,7 @@ class ActionModule(_once.Once):
             }
             if settings.checks:
                 group_by, groups = self._groups(
-                    variables, _hosts.raws(variables), options["group_by"]
+                    variables, _hosts.raw_variables(variables), options["group_by"]
                 )
                 frozen.update(group_by=group_by, groups=groups)
         settings = settings._replace(group_by=frozen["group_by"], group_of=frozen["groups"])
@@ -116,7 +116,7 @@ class ActionModule(_once.Once):
     def _plan(
         self, options: dict[str, t.Any], settings: plan.MeshSettings, variables: dict[str, t.Any]
     ) -> dict[str, t.Any]:
-        raws = _hosts.raws(variables)
+        raws = _hosts.raw_variables(variables)
         facts = _facts(raws, options["facts"])
         interfaces = {
             host: own["wanted"] for host, own in facts.items() if own and own.get("wanted")
@@ -137,7 +137,7 @@ class ActionModule(_once.Once):
         if not (options["confirm"] and _frozen(variables, options["plan"])["options"]["confirm"]):
             return dict(_NO_PASS)
         first = read_plan(_hosts.plain(planned["plan"]))
-        raws = _hosts.raws(variables)
+        raws = _hosts.raw_variables(variables)
         answers = _hosts.answers(raws, options["readings"], ("mesh",))
         wanted = judge.second_pass(
             first, {host: (answer or {}).get("mesh") or {} for host, answer in answers}

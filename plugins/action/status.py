@@ -95,7 +95,7 @@ class ActionModule(ActionBase):
             found, lines = _judged(options, answer, began, self._display.verbosity > 0)
             result.update(found, summary=texts_of(lines))
             summary.show(lines)
-        except (AnsibleError, ValueError, ask.Trouble) as error:
+        except (AnsibleError, ValueError, ask.RequestError) as error:
             result.update(failed=True, msg=str(error))
         return result
 

@@ -70,7 +70,7 @@ class _Settings:
         self.templar = templar
         self.playbook = playbook
         self.spec = _variables.spec_of(playbook)
-        self.raws = _hosts.raws(variables)
+        self.raws = _hosts.raw_variables(variables)
         #: The names of all variables that were set, those of other programs too.
         self.names = {
             name
@@ -142,7 +142,7 @@ class _Settings:
     def _validated(self, name: str, value: t.Any) -> list[str]:
         value = _hosts.plain(value)
         if self.spec[name]["type"] == "list":
-            value = _hosts.listed(value, self.variables)
+            value = _hosts.parse_list(value, self.variables)
         found = playbook_options.problems_of(self.spec, name, value)
         if name == "preflight_run_id" and not found:
             found = self._problem_with_run_id(str(value))

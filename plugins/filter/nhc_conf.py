@@ -15,16 +15,14 @@ name: nhc_conf
 short_description: Options of checks from a configuration file of Node Health Check
 version_added: 0.1.0
 description:
-  - Reads the text of a configuration file of Node Health Check (NHC), also in the variant of Azure
-    (AzNHC), and gives what its lines for a host say as
-    options of this collection's checks.
+  - Converts the text of a configuration file of Node Health Check (NHC), or of Azure's variant
+    (AzNHC), into options of this collection's checks, from the lines for a host.
   - Lines are for a host by their hostmask, a glob, a C(/regular expression/) or a C({range}), also
     negated. A host is known by its full and by its short name.
-  - Nothing of the file is left out in silence. Lines without a counterpart are in
-    RV(_value.not_taken), and lines that this collection judges by another rule
-    are in RV(_value.differences), each with the reason.
-  - Hostmasks that ask a program, and commands of a shell, are not taken. Nothing of the file is
-    run.
+  - No line is dropped silently. Lines without an equivalent are in RV(_value.not_taken), and lines
+    that this collection judges by another rule are in RV(_value.differences), each with the reason.
+  - Hostmasks that call a program, and shell commands, have no equivalent. No part of the file is
+    executed.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 positional: host
@@ -34,14 +32,14 @@ options:
     type: string
     required: true
   host:
-    description: Name of the host. Every line counts, whatever its hostmask, when not given.
+    description: Name of the host. Without it every line counts, whatever its hostmask.
     type: string
 seealso:
   - module: autopilot.gpu.node_checks
 """
 
 EXAMPLES = r"""
-- name: Check a node by the limits that it had with NHC
+- name: Check a node by its limits of NHC
   autopilot.gpu.node_checks:
     checks: "{{ taken.checks_list }}"
     options: "{{ taken.checks_options }}"
@@ -49,18 +47,18 @@ EXAMPLES = r"""
   vars:
     taken: "{{ lookup('ansible.builtin.file', 'nhc.conf') | autopilot.gpu.nhc_conf(inventory_hostname) }}"
 
-- name: Is there anything in the file that is not taken?
+- name: Show lines without an equivalent
   ansible.builtin.debug:
     var: (lookup('ansible.builtin.file', 'nhc.conf') | autopilot.gpu.nhc_conf).not_taken
 """
 
 RETURN = r"""
 _value:
-  description: What the file says of the host.
+  description: Options of checks for the host.
   type: dictionary
   contains:
     checks_list:
-      description: The checks that look at what the lines are about.
+      description: The checks that correspond to the lines.
       type: list
       elements: string
     checks_options:
@@ -68,15 +66,15 @@ _value:
         M(autopilot.gpu.node_checks) take them.
       type: dictionary
     expected_gpus:
-      description: How many GPUs the host is expected to have, V(none) where the file does not say.
+      description: Expected number of GPUs of the host; V(none) if the file does not name it.
       type: integer
     not_taken:
-      description: Lines without a counterpart, each with C(line) (its number), C(text) and
+      description: Lines without an equivalent, each with C(line) (its number), C(text) and
         C(reason).
       type: list
       elements: dictionary
     differences:
-      description: Lines that were taken and are judged by another rule, likewise.
+      description: Converted lines that are judged by another rule, in the same form.
       type: list
       elements: dictionary
     lines:
@@ -86,7 +84,7 @@ _value:
 
 
 def nhc_conf(text: t.Any, host: t.Any = None) -> dict[str, t.Any]:
-    """What a file says of a host, see the documentation."""
+    """Convert the text of a file for a host, see the documentation."""
     if not isinstance(text, str):
         raise AnsibleFilterError(
             f"autopilot.gpu.nhc_conf: {text!r} is invalid; expected the text of a "

@@ -12,20 +12,20 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.duratio
 
 DOCUMENTATION = r"""
 name: seconds
-short_description: Seconds of a length of time as people write it
+short_description: Convert a duration such as 30m to seconds
 version_added: 0.1.0
 description:
-  - Reads lengths of time such as V(90s), V(30m), V(2h) and V(1h30m), or a number of seconds.
+  - Converts durations such as V(90s), V(30m), V(2h) and V(1h30m), or a number of seconds.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 positional: option
 options:
   _input:
-    description: The length of time.
+    description: The duration.
     type: raw
     required: true
   option:
-    description: What to call it where it is refused.
+    description: Name of the option in the message about an invalid duration.
     type: str
     default: duration
 """
@@ -46,7 +46,9 @@ _value:
 
 
 def seconds(value: t.Any, option: str = "duration") -> float:
-    """Raises AnsibleFilterError that names the option, its value and what is accepted."""
+    """Seconds of a duration; raises AnsibleFilterError that names the option, its value and what is
+    accepted.
+    """
     try:
         return seconds_of(value, option)
     except ValueError as error:

@@ -6,29 +6,29 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: agents
-short_description: The agents of a Kubernetes cluster as hosts
+short_description: Use the agents of a Kubernetes cluster as hosts
 version_added: 0.1.0
 description:
   - Each pod of the agent (role P(autopilot.gpu.agent#role)) is a host with the name of its node.
     Playbooks such as C(autopilot.gpu.preflight) run in it by
     P(kubernetes.core.kubectl#connection), without a login on the node.
-  - A pod that is not ready, and a node that should have one and has none, are hosts as well. They
-    come out as unreachable, with the reason
-    (P(autopilot.gpu.no_agent#connection)), so that no node is forgotten.
+  - A pod that is not ready, and a selected node without a pod, are hosts as well. They are reported
+    as unreachable, with the reason (P(autopilot.gpu.no_agent#connection)), so that no node is
+    missing from the verdict.
   - Every host is in one of the groups C(agents_ready), C(agents_not_ready) and C(agents_missing),
     and in C(gpu_MODEL) by the node's label
     C(nvidia.com/gpu.product), such as C(gpu_nvidia_h100_80gb_hbm3).
   - 'Variables of each host: C(node_name), C(node_labels), C(agent_pod), C(gpu_product),
     C(expected_gpus), and C(checks_host_root) and C(checks_nvml_library)
-    where the pod has them in its environment.'
-  - C(expected_gpus) is the node's capacity of C(nvidia.com/gpu), or what is allocatable where that
-    is more, without time slices. Allocatable alone would
-    forget a GPU that the device plugin has given up. With MIG it is not set.
+    if the environment of the pod has them.'
+  - C(expected_gpus) is the larger of capacity and allocatable of C(nvidia.com/gpu), without time
+    slices. Allocatable alone would not count a GPU that the device plugin has marked unhealthy.
+    With MIG it is not set.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   plugin:
-    description: The name of this plugin. The file is named C(agents.yml), or ends so.
+    description: The name of this plugin. The name of the file ends with C(agents.yml).
     type: str
     required: true
     choices: [autopilot.gpu.agents]
@@ -36,8 +36,8 @@ options:
     description:
       - Path of the kubeconfig; when not given, E(KUBECONFIG), then C(~/.kube/config), then the
         service account of the pod.
-      - Not looked at where E(K8S_AUTH_HOST) and E(K8S_AUTH_API_KEY) say which cluster and by which
-        token, as AWX does for a credential.
+      - Ignored if E(K8S_AUTH_HOST) and E(K8S_AUTH_API_KEY) name the cluster and the token, as AWX
+        sets them for a credential.
     type: path
     env:
       - name: K8S_AUTH_KUBECONFIG
@@ -55,7 +55,7 @@ options:
     type: str
     default: app.kubernetes.io/name=autopilot-gpu,app.kubernetes.io/component=agent
   node_selector:
-    description: Labels of the nodes that should have an agent; none are missed when it is empty.
+    description: Labels of the nodes that should have an agent. Empty, no node counts as missing one.
     type: str
     default: nvidia.com/gpu.present=true
   container:
@@ -99,7 +99,7 @@ from ansible.utils.unsafe_proxy import wrap_var
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge import (
-    cluster as words,
+    cluster as knowledge,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.client import (
     ApiError,
@@ -111,7 +111,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import agent
 
 #: Seconds for listing pods and nodes.
 _DEADLINE = 60.0
-#: What the pod's environment says of the checks -> variable of the role checks.
+#: Environment variable of the pod -> variable of the role checks.
 _ENVIRONMENT = {
     "AUTOPILOT_HOST_ROOT": "checks_host_root",
     "AUTOPILOT_NVML_LIBRARY": "checks_nvml_library",
@@ -122,9 +122,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
     NAME = "autopilot.gpu.agents"
 
     def verify_file(self, path: str) -> bool:
-        """A file named agents.yml; or just the plugin's name, where it is enabled in the
-        configuration.
-        """
+        """Accept a file named agents.yml, or the plugin's name if the configuration enables it."""
         if os.path.basename(path) == self.NAME and not os.path.exists(path):
             return True
         return super().verify_file(path) and path.endswith(("agents.yml", "agents.yaml"))
@@ -135,7 +133,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             self._read_config_data(path)
         else:
             self.set_options(direct={"plugin": self.NAME})
-        pods, nodes = self._asked()
+        pods, nodes = self._pods_and_nodes()
         by_node = {str(node["metadata"]["name"]): node for node in nodes}
         found = agents.by_node(pods)
         try:
@@ -150,16 +148,16 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             raise AnsibleParserError(
                 f"there is no pod with {self.get_option('label_selector')} in namespace "
                 f"{self.get_option('namespace')}, and no node with "
-                f"{self.get_option('node_selector')}: give namespace and label_selector of the "
-                "agents, or install them (autopilot.gpu.agent)"
+                f"{self.get_option('node_selector')}: set namespace and label_selector of the "
+                "agents, or install the agents (autopilot.gpu.agent)"
             )
         for group in ("agents_ready", "agents_not_ready", "agents_missing"):
             self.inventory.add_group(group)
         for name in sorted({*found, *expected}):
             self._add(name, found.get(name), by_node.get(name) or {"metadata": {"name": name}})
 
-    def _asked(self) -> tuple[list[dict[str, t.Any]], list[dict[str, t.Any]]]:
-        """Pods and nodes."""
+    def _pods_and_nodes(self) -> tuple[list[dict[str, t.Any]], list[dict[str, t.Any]]]:
+        """The pods of the agent, and all nodes."""
         if _kube.MISSING:
             raise AnsibleParserError(
                 "the Python package kubernetes cannot be imported on the controller; install "
@@ -175,7 +173,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             return pods, cluster.run(items("/api/v1/nodes"), _DEADLINE)
         except Forbidden as error:
             raise AnsibleParserError(
-                f"{error}; what is needed is to list pods in namespace {namespace}, and nodes"
+                f"{error}; listing pods in namespace {namespace} and listing nodes must be allowed"
             ) from None
         except (ApiError, ValueError) as error:
             raise AnsibleParserError(str(error)) from None
@@ -186,7 +184,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         variables: dict[str, t.Any] = {
             "node_name": name,
             "node_labels": labels,
-            "gpu_product": labels.get(words.PRODUCT, ""),
+            "gpu_product": labels.get(knowledge.PRODUCT, ""),
             "agent_pod": pod["metadata"]["name"] if pod else "",
         }
         gpus = agents.gpus_of(node)
@@ -215,8 +213,8 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         )
 
     def _connection(self, pod: dict[str, t.Any]) -> dict[str, t.Any]:
-        """Variables by which Ansible works in the pod: one call of kubectl for a task, and nothing
-        written but below /tmp.
+        """The variables by which Ansible connects to the pod: one call of kubectl per task, and files
+        only below /tmp.
         """
         given = {"kubeconfig": self.get_option("kubeconfig"), "context": self.get_option("context")}
         container = next(
@@ -237,7 +235,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             "ansible_python_interpreter": self.get_option("python"),
             "ansible_pipelining": True,
             "ansible_remote_tmp": "/tmp/.ansible",
-            # Who may change a pod may not have templates run on the controller.
+            # Users who may change a pod must not run templates on the controller.
             **{
                 variable: wrap_var(environment[name])
                 for name, variable in _ENVIRONMENT.items()

@@ -62,13 +62,13 @@ def test_what_is_no_clock_is_not_read_as_one(printed):
     ],
 )
 def test_lists_that_come_as_text(given, listed):
-    assert _hosts.listed(given) == listed
+    assert _hosts.parse_list(given) == listed
 
 
 def test_a_list_that_ansible_cut_at_its_blanks_is_whole_again():
-    assert _hosts.listed("[eth1,", {"_raw_params": "eth2, eth3]"}) == ["eth1", "eth2", "eth3"]
-    assert _hosts.listed("[eth1]", {"_raw_params": "other"}) == ["eth1"]
-    assert _hosts.listed("[eth1,", {"_raw_params": "other"}) == "[eth1,"
+    assert _hosts.parse_list("[eth1,", {"_raw_params": "eth2, eth3]"}) == ["eth1", "eth2", "eth3"]
+    assert _hosts.parse_list("[eth1]", {"_raw_params": "other"}) == ["eth1"]
+    assert _hosts.parse_list("[eth1,", {"_raw_params": "other"}) == "[eth1,"
 
 
 def settings(**options):
@@ -308,7 +308,7 @@ def test_hosts_of_other_batches_are_left_alone_and_those_that_dropped_out_are_no
         {"a": {"found": {"mesh": {"x": 1}, "more": 2}}, "c": {"found": "no result"}}
     )
     assert _hosts.hosts_of(variables) == ["a", "b", "c"]
-    assert _hosts.answers(_hosts.raws(variables), "found", ("mesh",)) == [
+    assert _hosts.answers(_hosts.raw_variables(variables), "found", ("mesh",)) == [
         ("a", {"mesh": {"x": 1}}),
         ("b", None),
         ("c", None),

@@ -104,7 +104,7 @@ def test_an_answer_is_read_and_one_that_broke_off_as_far_as_it_came():
 
 @pytest.mark.parametrize("text", ["", "<html>", '{"error": "no"}', "[]", "OK"])
 def test_who_is_no_agent_is_not_believed(text):
-    with pytest.raises(ask.Trouble, match="is no agent"):
+    with pytest.raises(ask.RequestError, match="is not one of an agent"):
         ask.read(text)
 
 
@@ -201,7 +201,7 @@ def test_a_pod_that_waits_for_its_node_belongs_to_it():
     "given, words",
     [
         (pod(), ""),
-        (None, "there is no pod of the agent on this node"),
+        (None, "no pod of the agent runs on this node"),
         (pod(ready=False), "pod p is Pending and not ready: containers with unready status"),
         (
             pod(
@@ -212,8 +212,8 @@ def test_a_pod_that_waits_for_its_node_belongs_to_it():
             ),
             "ErrImagePull: no such image",
         ),
-        (pod(ready=False, conditions=[]), "nothing says why"),
-        (pod(conditions=None, ready=False), "nothing says why"),
+        (pod(ready=False, conditions=[]), "no reason is given"),
+        (pod(conditions=None, ready=False), "no reason is given"),
     ],
 )
 def test_why_nothing_can_run_there(given, words):

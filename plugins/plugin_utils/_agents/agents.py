@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Pods of the agent and the nodes they are on, as the API server shows them. Pure."""
+"""Evaluate the agent's pods and their nodes from the objects of the API server. Pure."""
 
 from __future__ import annotations
 
@@ -23,9 +23,7 @@ Object = dict[str, t.Any]
 
 
 def by_node(pods: t.Iterable[Object]) -> dict[str, Object]:
-    """The pod of each node; of several, as there are during an update, the one that is ready, or
-    else the newest.
-    """
+    """The pod of each node. Of several pods, as during an update, the ready one, else the newest."""
     found: dict[str, Object] = {}
     for pod in sorted(
         pods, key=lambda one: (not trouble_of(one), str(one["metadata"].get("creationTimestamp")))
@@ -37,12 +35,12 @@ def by_node(pods: t.Iterable[Object]) -> dict[str, Object]:
 
 
 def trouble_of(pod: Object | None) -> str:
-    """Why nothing can run there; empty where it can."""
+    """Why no check can run in a pod; "" if it is ready."""
     if pod is None:
-        return "there is no pod of the agent on this node"
+        return "no pod of the agent runs on this node"
     name, status = pod["metadata"]["name"], pod.get("status") or {}
     if pod["metadata"].get("deletionTimestamp"):
-        return f"pod {name} is on its way out"
+        return f"pod {name} is terminating"
     conditions = {one.get("type"): one for one in status.get("conditions") or []}
     if conditions.get("Ready", {}).get("status") == "True":
         return ""
@@ -59,7 +57,7 @@ def trouble_of(pod: Object | None) -> str:
         for one in (conditions.get("PodScheduled", {}), conditions.get("Ready", {}))
         if one.get("status") == "False"
     ]
-    words = next(filter(None, [*reasons, status.get("message"), *told]), "nothing says why")
+    words = next(filter(None, [*reasons, status.get("message"), *told]), "no reason is given")
     return (
         f"pod {name} is {status.get('phase') or 'Pending'} and not ready: "
         f"{' '.join(str(words).split())}"
@@ -67,8 +65,8 @@ def trouble_of(pod: Object | None) -> str:
 
 
 def selected(node: Object, selector: str) -> bool:
-    """Whether the node has the labels ``key=value,key``; no selector selects none. Raises
-    ValueError for one that is none.
+    """Whether a node has the labels ``key=value,key``; an empty selector selects no node. Raises
+    ValueError for an invalid selector.
     """
     labels = node["metadata"].get("labels") or {}
     if not selector:
@@ -86,8 +84,8 @@ def selected(node: Object, selector: str) -> bool:
 
 
 def gpus_of(node: Object) -> int | None:
-    """How many GPUs the node should show; None where that cannot be told from what Kubernetes
-    counts.
+    """The number of GPUs that a node should have; None if it cannot be derived from Kubernetes'
+    resources (MIG, time slicing).
     """
     status = node.get("status") or {}
     labels = node["metadata"].get("labels") or {}

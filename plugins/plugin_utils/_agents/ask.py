@@ -5,11 +5,11 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Asking an agent over HTTP: a token of a service account, a way to one of the pods, the request,
-and its answer as far as it came.
+"""Request a status from an agent over HTTP: get a token of a service account, forward a port to one
+of the pods, send the request and parse the answer, even if it is incomplete.
 
-The API server's own proxy is no way in, since it keeps the header Authorization to itself; `kubectl
-port-forward` is one.
+`kubectl port-forward` is used because the proxy of the API server does not pass the header
+Authorization on.
 """
 
 from __future__ import annotations
@@ -42,36 +42,34 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster.clie
 from ansible_collections.autopilot.gpu.plugins.module_utils._kube import Cluster
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._agents import agents
 
-#: Seconds a token lasts, which is the least that an API server gives; it is looked at when a
-#: request comes in.
+#: Lifetime of a token in seconds, the shortest that an API server accepts. The agent checks the
+#: token when a request arrives.
 _TOKEN_SECONDS = 600
-#: Seconds until a port is forwarded or a connection made, and agents that are tried for it.
+#: Timeout in seconds of a port forward or a connection, and how many agents are tried.
 _CONNECTING, _TRIES = 20.0, 3
-#: Bytes of an answer; a thousand nodes with a finding for each GPU have some 10 MB.
+#: Largest answer in bytes; a thousand nodes with a finding for each GPU take some 10 MB.
 _MOST_BYTES = 64 << 20
-#: Times that an agent that is busy is asked again, and seconds to wait for it at most.
-_AGAIN, _MOST_WAIT = 3, 60.0
-#: Gives a program a lifetime of its own.
-_FOR_A_WHILE = (
+#: How often a request to a busy agent is retried, and the longest wait in seconds.
+_RETRIES, _MOST_WAIT = 3, 60.0
+#: Ends a program after its lifetime, whatever happens to this process.
+_WITH_LIFETIME = (
     "import os, signal, sys; signal.alarm(int(sys.argv[1])); os.execv(sys.argv[2], sys.argv[2:])"
 )
 
 
-class Trouble(Exception):
-    """Why there is no answer, in words for whoever asked; no token is ever in it."""
+class RequestError(Exception):
+    """Why a request failed. Never contains a token."""
 
 
 class Answer(t.NamedTuple):
-    """Rows of nodes as the agent gives them, and whether all came."""
+    """The rows of nodes in an answer of the agent, and whether the answer is complete."""
 
     rows: list[dict[str, t.Any]]
     complete: bool
 
 
 def token(cluster: Cluster, namespace: str, account: str) -> str:
-    """A token of the service account, for the API server's audience, from the API server. Raises
-    Trouble.
-    """
+    """A token of the service account for the API server's audience. Raises RequestError."""
     body = {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenRequest",
@@ -87,38 +85,41 @@ def token(cluster: Cluster, namespace: str, account: str) -> str:
         )
         return str(answer["status"]["token"])
     except NotFound:
-        words = "the role autopilot.gpu.agent makes autopilot-client, or give another"
-        raise Trouble(
+        words = "the role autopilot.gpu.agent creates autopilot-client; or name another one"
+        raise RequestError(
             f"service_account: {account} is not in namespace {namespace}; {words}"
         ) from None
     except ApiError as error:
-        raise Trouble(f"no token for service account {account}: {error}") from None
+        raise RequestError(f"no token for service account {account}: {error}") from None
 
 
 def ready_pods(cluster: Cluster, namespace: str) -> list[str]:
-    """Agents that can be asked, a few. Raises Trouble."""
+    """The names of a few ready pods of the agent. Raises RequestError."""
     try:
         pods = cluster.run(
             items(path_of("api/v1/namespaces", namespace, "pods"), {"labelSelector": SELECTOR})
         )
     except ApiError as error:
-        raise Trouble(f"the agents in namespace {namespace} cannot be listed: {error}") from None
+        raise RequestError(
+            f"the agents in namespace {namespace} cannot be listed: {error}"
+        ) from None
     ready = [str(pod["metadata"]["name"]) for pod in pods if not agents.trouble_of(pod)]
     if not ready:
         reasons = (
-            "; ".join(agents.trouble_of(pod) for pod in pods[:3]) or "there is no pod of the agent"
+            "; ".join(agents.trouble_of(pod) for pod in pods[:3])
+            or "there are no pods of the agent"
         )
-        raise Trouble(f"no agent in namespace {namespace} is ready: {reasons}")
+        raise RequestError(f"no agent in namespace {namespace} is ready: {reasons}")
     return ready[:_TRIES]
 
 
-def _for_a_while(
+def _start_with_lifetime(
     command: list[str], seconds: float, descriptors: list[int]
 ) -> subprocess.Popen[bytes]:
-    """A program that ends after its time also where nobody ends it."""
+    """Start a program that ends after its lifetime even if this process is killed."""
     lifetime = str(int(seconds + _CONNECTING) + 1)
     return subprocess.Popen(
-        [sys.executable, "-I", "-c", _FOR_A_WHILE, lifetime, *command],
+        [sys.executable, "-I", "-c", _WITH_LIFETIME, lifetime, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
@@ -136,17 +137,17 @@ def forwarded(
     context: str | None,
     seconds: float,
 ) -> t.Iterator[str]:
-    """The address at which one of the pods is reached; nothing of it is left, not even when this
-    process is killed. Raises Trouble.
+    """The address of a port that is forwarded to one of the pods. kubectl ends with the context, or
+    after its lifetime if this process is killed. Raises RequestError.
     """
     program = shutil.which("kubectl")
     if not program:
-        raise Trouble(
-            "kubectl is not on the controller, and it is the way to the agents; install it, or "
-            "give url where they can be reached directly"
+        raise RequestError(
+            "kubectl is missing on the controller, and it forwards the port to an agent; install "
+            "it, or set url if the agents are reachable directly"
         )
-    said, own = "", cluster.kubeconfig()
-    # A file without a name: a token on the command line could be read by all.
+    output_text, own = "", cluster.kubeconfig()
+    # A nameless file, since every user can read a token on a command line.
     with tempfile.TemporaryFile() if own else contextlib.nullcontext() as file:
         if file:
             file.write(own.encode())
@@ -168,56 +169,54 @@ def forwarded(
                 "--address",
                 "127.0.0.1",
             ]
-            with _for_a_while(command, seconds, [file.fileno()] if file else []) as running:
+            with _start_with_lifetime(command, seconds, [file.fileno()] if file else []) as running:
                 try:
-                    said = _first_words(
+                    output_text = _read_until_forwarding(
                         t.cast("t.IO[bytes]", running.stdout), time.monotonic() + _CONNECTING
                     )
-                    port = re.search(r"Forwarding from 127\.0\.0\.1:(\d+)", said)
+                    port = re.search(r"Forwarding from 127\.0\.0\.1:(\d+)", output_text)
                     if port:
                         yield f"http://127.0.0.1:{port.group(1)}"
                         return
                 finally:
                     running.kill()
-    raise Trouble(
+    raise RequestError(
         f"kubectl port-forward to {', '.join(pods)} in namespace {namespace}: "
-        f"{' '.join(said.split()) or 'no answer'}"
+        f"{' '.join(output_text.split()) or 'no answer'}"
     )
 
 
-def _first_words(output: t.IO[bytes], until: float) -> str:
-    """What the program says until its first line that forwards, its end, or the time is up."""
-    said = b""
+def _read_until_forwarding(output: t.IO[bytes], until: float) -> str:
+    """The output of kubectl until it forwards the port, ends, or the time is up."""
+    output_text = b""
     with selectors.DefaultSelector() as selector:
         selector.register(output, selectors.EVENT_READ)
-        while b"Forwarding from" not in said or b"\n" not in said:
+        while b"Forwarding from" not in output_text or b"\n" not in output_text:
             if not selector.select(max(until - time.monotonic(), 0)):
                 break
             piece = os.read(output.fileno(), 4096)
             if not piece:
                 break
-            said += piece
-    return said.decode("utf-8", "replace")
+            output_text += piece
+    return output_text.decode("utf-8", "replace")
 
 
 def ask(url: str, bearer: str, parameters: dict[str, str], seconds: float) -> Answer:
-    """What the agent at the URL answers to /status. Raises Trouble."""
+    """The answer of the agent at the URL to /status, within ``seconds``. Raises RequestError."""
     until = time.monotonic() + seconds
-    for turn in range(_AGAIN + 1):
-        status, wait, text = _posted(url, bearer, parameters, until)
+    for turn in range(_RETRIES + 1):
+        status, wait, text = _post(url, bearer, parameters, until)
         if status == 200:
             return read(text)
         again = min(float(wait) if wait.isdecimal() else 5.0, _MOST_WAIT)
-        if status not in (429, 503) or turn == _AGAIN or time.monotonic() + again >= until:
+        if status not in (429, 503) or turn == _RETRIES or time.monotonic() + again >= until:
             break
         time.sleep(again)
-    raise Trouble(f"{url}: {status}, {_words(text)}")
+    raise RequestError(f"{url}: {status}, {_message_of(text)}")
 
 
-def _posted(
-    url: str, bearer: str, parameters: dict[str, str], until: float
-) -> tuple[int, str, str]:
-    """HTTP code, the header Retry-After, and the body as far as it came."""
+def _post(url: str, bearer: str, parameters: dict[str, str], until: float) -> tuple[int, str, str]:
+    """HTTP status, the header Retry-After, and the body, which may be incomplete."""
     parts = urlsplit(url)
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
     connection = kind(parts.hostname or "", parts.port, timeout=_CONNECTING)
@@ -230,7 +229,7 @@ def _posted(
     body = bytearray()
     try:
         connection.connect()
-        # A node is answered for when its checks are done.
+        # The agent answers for a node once its checks are done.
         connection.sock.settimeout(max(until - time.monotonic(), 0.01))
         connection.request(
             "POST", f"{parts.path.rstrip('/')}/status", urlencode(parameters), headers
@@ -249,38 +248,38 @@ def _posted(
         )
     except (http.client.HTTPException, OSError) as error:
         words = getattr(error, "strerror", None) or str(error) or type(error).__name__
-        raise Trouble(f"{url}: no answer: {words}") from None
+        raise RequestError(f"{url}: no answer: {words}") from None
     finally:
         connection.close()
 
 
-def _words(text: str) -> str:
-    """What an error says, whoever answers."""
+def _message_of(text: str) -> str:
+    """The message of an error, from an agent or from a proxy in between."""
     with contextlib.suppress(ValueError, AttributeError):
         text = str(json.loads(text).get("error") or text)
-    return " ".join(text.split())[:400] or "without a word"
+    return " ".join(text.split())[:400] or "no message"
 
 
 def read(text: str) -> Answer:
-    """The rows of an answer, also of one that broke off: those that came as a whole."""
+    """Parse an answer; of an incomplete answer, the rows that are complete."""
     decode = json.JSONDecoder().raw_decode
     rows: list[dict[str, t.Any]] = []
     start = re.match(r'\s*\{\s*"nodes"\s*:\s*\[\s*', text)
     if not start:
-        raise Trouble(f"what answered is no agent: {_words(text)[:200]}")
+        raise RequestError(f"the answer is not one of an agent: {_message_of(text)[:200]}")
     with contextlib.suppress(ValueError):
-        rows = _listed(json.loads(text)["nodes"])
+        rows = _rows_of(json.loads(text)["nodes"])
         return Answer(rows, True)
     at = start.end()
     with contextlib.suppress(ValueError):
         while at < len(text):
             row, at = decode(text, at)
-            rows += _listed([row])
+            rows += _rows_of([row])
             at = len(text) - len(text[at:].lstrip(" ,\r\n\t"))
     return Answer(rows, False)
 
 
-def _listed(rows: t.Any) -> list[dict[str, t.Any]]:
+def _rows_of(rows: t.Any) -> list[dict[str, t.Any]]:
     return (
         [row for row in rows if isinstance(row, dict) and row.get("node")]
         if isinstance(rows, list)

@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What the actions that run once for all hosts share: reading what each host registered."""
+"""Read the variables and registered results of all hosts of a play, for actions that run once."""
 
 from __future__ import annotations
 
@@ -18,22 +18,20 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import r
 
 
 def tasks_of(play: t.Any) -> t.Iterator[t.Any]:
-    """The tasks of a play as it was written, those of its blocks and of the files that it imports
-    too.
-    """
+    """The tasks of a play in their order, with those of its blocks and imported files."""
     left = list(play.get_tasks())
     while left:
-        one = left.pop(0)
-        if isinstance(one, list):
-            left[:0] = one
-        elif hasattr(one, "rescue"):
-            left[:0] = [*one.block, *one.rescue, *one.always]
+        entry = left.pop(0)
+        if isinstance(entry, list):
+            left[:0] = entry
+        elif hasattr(entry, "rescue"):
+            left[:0] = [*entry.block, *entry.rescue, *entry.always]
         else:
-            yield one
+            yield entry
 
 
 def hosts_of(variables: dict[str, t.Any]) -> list[str]:
-    """The hosts of the play, those that dropped out of it included."""
+    """The hosts of the play, including those that left it."""
     still = set(variables.get("ansible_play_hosts") or [])
     batch = set(variables.get("ansible_play_batch") or [])
     # With `serial`, hosts of other batches are neither in this batch nor out of the play.
@@ -42,11 +40,11 @@ def hosts_of(variables: dict[str, t.Any]) -> list[str]:
     ]
 
 
-def raws(variables: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
-    """The raw variables of each host: templating thousands of results would take minutes, and
-    results hold nothing to template.
+def raw_variables(variables: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
+    """The variables of each host, not templated: templating thousands of results would take minutes,
+    and results contain no templates.
 
-    Gathering the variables of a host takes a millisecond, so this is for once.
+    Takes about a millisecond per host, so call it once.
     """
     found = {}
     for host in hosts_of(variables):
@@ -56,11 +54,9 @@ def raws(variables: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
 
 
 def registered(own: dict[str, t.Any], name: str) -> t.Any:
-    """What a task registered for a host under the name, from the host's variables; None where only
-    a fact of that name is there.
+    """The result that a task registered for a host under the name; None if only a fact has that name.
 
-    A node can set facts (``ansible_facts`` in the result of any module), but not what is
-    registered.
+    A node can set facts (``ansible_facts`` in the result of any module), but not registered results.
     """
     facts = own.get("ansible_facts")
     value = own.get(name)
@@ -70,8 +66,8 @@ def registered(own: dict[str, t.Any], name: str) -> t.Any:
 def answers(
     raws: dict[str, dict[str, t.Any]], name: str, kept: t.Iterable[str]
 ) -> list[tuple[str, t.Any]]:
-    """What each host registered under the name, of it the keys in ``kept``, also those that were
-    kept apart; None where it has nothing.
+    """The result that each host registered under the name, reduced to the keys in ``kept``, with its
+    raw data; None for a host without one.
     """
     found = []
     for host, own in raws.items():
@@ -86,16 +82,14 @@ def answers(
 
 
 def plain(value: t.Any) -> t.Any:
-    """The value as plain JSON types: Ansible's own string and number types do not belong in a
-    document, nor do NaN and infinity.
-    """
+    """The value as plain JSON types, without Ansible's own string types, NaN and infinity."""
     return json.loads(json.dumps(value, default=str), parse_constant=lambda word: None)
 
 
-def listed(value: t.Any, variables: dict[str, t.Any] | None = None) -> t.Any:
-    """A list that came as text, as ``-e 'name=[eth1, eth2]'`` gives it; anything else as it is.
+def parse_list(value: t.Any, variables: dict[str, t.Any] | None = None) -> t.Any:
+    """Parse a list that was given as text, as in ``-e 'name=[eth1, eth2]'``; other values stay.
 
-    Ansible ends such a value at the first blank and keeps what follows under a name of its own.
+    Ansible ends such a value at the first blank and keeps the rest in the variable ``_raw_params``.
     """
     if not isinstance(value, str) or not value.strip().startswith("["):
         return value

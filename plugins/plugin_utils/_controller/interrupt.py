@@ -5,11 +5,11 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Ctrl-C while nodes measure the mesh: the play goes on to the collection of the readings, which
-ends the measurement on the nodes, and ends there.
+"""Handle Ctrl-C while nodes measure the mesh: the play continues to the task that collects the
+readings and ends the measurement on the nodes, and stops there.
 
-The summary callback lives in Ansible's main process and handles the signal. The actions run in
-forks of it and see the event.
+The summary callback runs in Ansible's main process and handles the signal. The actions run in forks
+of this process and see the event.
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ def handle() -> None:
     """In the main process: handle Ctrl-C from now on, until `release`."""
     global _event, _before  # pylint: disable=global-statement
     before = signal.getsignal(signal.SIGINT)
-    # A shell has what it runs in the background ignore SIGINT; and Python sets handlers in its main
-    # thread only.
+    # A shell makes its background jobs ignore SIGINT, and Python sets handlers only in its main
+    # thread.
     if (
         _before is not None
         or before in (signal.SIG_IGN, None)
@@ -64,21 +64,21 @@ def _interrupt(_number: int, _frame: t.Any) -> None:
     _event.set()
     Display().display(
         "autopilot: interrupted, ending the measurement on the nodes; press Ctrl-C again to "
-        "leave them to end by themselves",
+        "stop at once (the nodes then end the measurement by themselves)",
         stderr=True,
     )
 
 
 def shield() -> None:
-    """In a fork of the main process: leave Ctrl-C to the main process. ansible-core 2.18 has its
-    forks in the terminal's process group.
+    """In a fork of the main process: ignore Ctrl-C, which the main process handles. The forks of
+    ansible-core 2.18 are in the terminal's process group.
     """
     if _event is not None:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def is_pressed() -> bool:
-    """Whether Ctrl-C was pressed and the play is to end the measurement."""
+    """Whether Ctrl-C was pressed, so that the play must end the measurement."""
     return _event is not None and bool(_event.is_set())
 
 

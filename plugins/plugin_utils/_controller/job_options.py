@@ -74,7 +74,7 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
     options: dict[str, t.Any] = _options.validated(OPTIONS, given)
     options["decisions"] = job_decision.job_policy_from(options["policy"])
     _options.refuse_unknown_codes("policy.codes", options["decisions"].codes)
-    _notify.refuse(options["notify"])
+    _notify.validate(options["notify"])
     acts = [name for name in _ACTS if options["act"].get(name)]
     if len(acts) > 1:
         raise ValueError(f"act: {' and '.join(acts)} exclude each other; expected one of them")

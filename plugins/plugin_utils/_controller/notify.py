@@ -5,11 +5,10 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Telling people: a webhook, a channel of Slack, a mail.
+"""Notify people by a webhook, Slack or mail.
 
-Each has its own daemon thread, which is left behind when the time is up, so that a server that
-never answers holds nobody up. What is said of a failure has the name of the server and no more of
-an address, since the rest of it may be a secret.
+Each notification is sent by a daemon thread of its own, which is abandoned at the deadline. An error
+names only the server of an address, since the rest may be a secret.
 """
 
 from __future__ import annotations
@@ -28,8 +27,7 @@ from urllib.parse import urlsplit
 
 from ansible.module_utils.urls import open_url
 
-#: Options by which somebody is told; documented in the module job_action. All of them may be
-#: secrets.
+#: Options of the notifications; documented in the module job_action. All of them may be secrets.
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "webhook": {"type": "str", "no_log": True},
     "slack": {"type": "str", "no_log": True},
@@ -46,21 +44,21 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
         },
     },
 }
-#: Characters of a message of Slack; it cuts what is longer than 40,000, and nobody reads that.
+#: Characters of a message to Slack, which cuts messages at 40,000.
 _MOST_TEXT = 3000
 
 
 class Message(t.NamedTuple):
-    """What to tell: one line, some lines, and all of it for programs."""
+    """A notification: a title, some lines, and the whole decision as a document for programs."""
 
     title: str
     lines: list[str]
     document: dict[str, t.Any]
 
 
-def refuse(notify: dict[str, t.Any]) -> None:
-    """Raises ValueError for a target that is none; it names the option and what is accepted, not
-    the value, which may be a secret.
+def validate(notify: dict[str, t.Any]) -> None:
+    """Raise ValueError for an invalid target. It names the option and what is accepted, but not the
+    value of a URL, which may be a secret.
     """
     for name in ("webhook", "slack"):
         if notify.get(name) and not re.fullmatch(r"https?://[^/?#@\s]+(/\S*)?", notify[name]):
@@ -78,8 +76,8 @@ def refuse(notify: dict[str, t.Any]) -> None:
         raise ValueError("notify.mail.to: [] is invalid; expected at least one address")
 
 
-def named(notify: dict[str, t.Any]) -> list[str]:
-    """Whom to tell, without secrets."""
+def targets_of(notify: dict[str, t.Any]) -> list[str]:
+    """The targets in words, without secrets."""
     mail = notify.get("mail")
     found = [
         f"{name} at {_server(notify[name])}" for name in ("webhook", "slack") if notify.get(name)
@@ -87,15 +85,15 @@ def named(notify: dict[str, t.Any]) -> list[str]:
     return found + ([f"mail to {', '.join(mail['to'])} by {mail['host']}"] if mail else [])
 
 
-def tell(notify: dict[str, t.Any], message: Message, seconds: float) -> dict[str, str]:
-    """Tell all of them at once; by whom (as `named` has it), "" or why it did not come to that
-    within ``seconds``.
+def send(notify: dict[str, t.Any], message: Message, seconds: float) -> dict[str, str]:
+    """Send all notifications at once. Returns by target (see `targets_of`) "", or why the
+    notification failed within ``seconds``.
     """
-    ways: list[t.Callable[[float], None]] = []
+    senders: list[t.Callable[[float], None]] = []
     if notify.get("webhook"):
-        ways.append(lambda left: _post(notify["webhook"], message.document, left))
+        senders.append(lambda left: _post(notify["webhook"], message.document, left))
     if notify.get("slack"):
-        ways.append(
+        senders.append(
             lambda left: _post(
                 notify["slack"],
                 {"text": "\n".join([f"*{message.title}*", *message.lines])[:_MOST_TEXT]},
@@ -103,41 +101,44 @@ def tell(notify: dict[str, t.Any], message: Message, seconds: float) -> dict[str
             )
         )
     if notify.get("mail"):
-        ways.append(lambda left: _mail(notify["mail"], message, left))
+        senders.append(lambda left: _mail(notify["mail"], message, left))
     until = time.monotonic() + seconds
     found: queue.Queue[tuple[str, str]] = queue.Queue()
-    names = named(notify)
-    for name, way in zip(names, ways):
-        threading.Thread(target=_try, args=(name, way, seconds, found), daemon=True).start()
-    said = dict.fromkeys(names, f"no answer within {seconds:.0f} s")
+    names = targets_of(notify)
+    for name, sender in zip(names, senders):
+        threading.Thread(target=_send_one, args=(name, sender, seconds, found), daemon=True).start()
+    outcome = dict.fromkeys(names, f"no answer within {seconds:.0f} s")
     for _name in names:
         try:
             name, trouble = found.get(timeout=max(0.0, until - time.monotonic()))
         except queue.Empty:
             break
-        said[name] = trouble
-    return said
+        outcome[name] = trouble
+    return outcome
 
 
-def _try(
-    name: str, way: t.Callable[[float], None], seconds: float, found: queue.Queue[tuple[str, str]]
+def _send_one(
+    name: str,
+    send_it: t.Callable[[float], None],
+    seconds: float,
+    found: queue.Queue[tuple[str, str]],
 ) -> None:
     try:
-        way(seconds)
+        send_it(seconds)
         found.put((name, ""))
-    # Whatever goes wrong on the way is why nobody was told.
+    # Every error is the reason why this notification failed.
     except Exception as error:
-        found.put((name, _words(error)))
+        found.put((name, _error_text(error)))
 
 
-def _words(error: Exception) -> str:
+def _error_text(error: Exception) -> str:
     if isinstance(error, HTTPError):
         return f"answered {error.code}"
     if isinstance(error, smtplib.SMTPResponseException):
-        said = error.smtp_error
+        text = error.smtp_error
         return (
             f"answered {error.smtp_code}, "
-            f"{said.decode('utf-8', 'replace') if isinstance(said, bytes) else said}"
+            f"{text.decode('utf-8', 'replace') if isinstance(text, bytes) else text}"
         )
     reason = getattr(error, "reason", None) or error
     return (
@@ -152,7 +153,7 @@ def _server(url: str) -> str:
 
 
 def _post(url: str, document: dict[str, t.Any], seconds: float) -> None:
-    """A redirection is no answer: what was to be told would go to somebody else."""
+    """Post the document. A redirect is an error: the message would go to another server."""
     answer = open_url(
         url,
         data=json.dumps(document).encode(),
@@ -165,14 +166,14 @@ def _post(url: str, document: dict[str, t.Any], seconds: float) -> None:
 
 
 def _mail(mail: dict[str, t.Any], message: Message, seconds: float) -> None:
-    letter = EmailMessage()
-    letter["Subject"], letter["From"], letter["To"] = (
+    mail_message = EmailMessage()
+    mail_message["Subject"], mail_message["From"], mail_message["To"] = (
         message.title,
         mail["sender"],
         ", ".join(mail["to"]),
     )
-    letter.set_content("\n".join(message.lines) + "\n")
-    letter.add_attachment(
+    mail_message.set_content("\n".join(message.lines) + "\n")
+    mail_message.add_attachment(
         json.dumps(message.document, indent=1).encode(),
         maintype="application",
         subtype="json",
@@ -183,4 +184,4 @@ def _mail(mail: dict[str, t.Any], message: Message, seconds: float) -> None:
             server.starttls(context=ssl.create_default_context())
         if mail["username"]:
             server.login(mail["username"], mail["password"] or "")
-        server.send_message(letter)
+        server.send_message(mail_message)

@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""An action that works on the controller, once for all hosts of the play."""
+"""The base class of actions that run on the controller, once for all hosts of the play."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from ansible.plugins.action import ActionBase
 
 
 class Once(ActionBase):
-    """Returns what `once` gives; a ValueError of it is a failed task with its words."""
+    """Runs `once` and returns its result; a ValueError fails the task with its message."""
 
     BYPASS_HOST_LOOP = True
     TRANSFERS_FILES = False
@@ -25,7 +25,7 @@ class Once(ActionBase):
         self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
     ) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
-        # What is of all hosts is more than anybody reads, and -v would show it.
+        # -v would print the result, which is long since it covers all hosts.
         result.update(changed=False, _ansible_verbose_override=True)
         try:
             result.update(self.once(task_vars or {}))
@@ -34,7 +34,7 @@ class Once(ActionBase):
         return t.cast("dict[str, t.Any]", result)
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        """What the task returns; raises ValueError that names the option, its value and what is
-        accepted.
+        """The result of the task; raises ValueError that names an invalid option, its value and what
+        is accepted.
         """
         raise NotImplementedError

@@ -32,14 +32,14 @@ def validated(spec: dict[str, dict[str, t.Any]], given: t.Mapping[str, t.Any]) -
     value and what is accepted.
     """
     read = {
-        name: hosts.listed(value) if spec.get(name, {}).get("type") == "list" else value
+        name: hosts.parse_list(value) if spec.get(name, {}).get("type") == "list" else value
         for name, value in given.items()
     }
     return t.cast("dict[str, t.Any]", _option_values.validated(spec, read))
 
 
 def by_check(given: dict[str, t.Any], where: str = "options") -> dict[str, t.Any]:
-    """The options by the checks' own names; raises ValueError for a name that is no check's."""
+    """The options by full names of checks; raises ValueError for an unsupported name."""
     try:
         return {registry.name_of(name): value for name, value in given.items()}
     except ValueError as error:
@@ -47,8 +47,8 @@ def by_check(given: dict[str, t.Any], where: str = "options") -> dict[str, t.Any
 
 
 def of_check(name: str, given: t.Any, where: str = "options") -> dict[str, t.Any]:
-    """All options of a check, those not given by default; raises ValueError that names the option,
-    its value and what is accepted.
+    """All options of a check, with defaults; raises ValueError that names an invalid option, its
+    value and what is accepted.
     """
     found = _ansible.options_of(registry.load(name), given, where)
     return t.cast("dict[str, t.Any]", found)

@@ -43,7 +43,7 @@ def problems_of(spec: t.Mapping[str, t.Any], name: str, value: t.Any) -> list[st
     each; empty if it is valid.
     """
     rules = spec[name]
-    value = hosts.listed(value) if rules["type"] == "list" else value
+    value = hosts.parse_list(value) if rules["type"] == "list" else value
     if value in (None, ""):
         return []
     found: list[str] = _option_values.problems_of({name: rules}, {name: value})

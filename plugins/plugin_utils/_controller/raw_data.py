@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Raw data of hosts, kept out of their registered results until the verdict needs it.
+"""Keep the raw data of hosts out of their registered results until the verdict needs it.
 
 A registered result goes to every callback, and its raw readings are most of it. The summary
 callback opens a nameless file before Ansible's first fork, and every fork inherits it. The action
@@ -44,7 +44,7 @@ def open_file() -> None:
 
 
 def forget() -> None:
-    """Give the space back of what was judged. References to it give nothing from now on."""
+    """Release the space of judged data. References to it return nothing from now on."""
     if _file is not None:
         os.ftruncate(_file.fileno(), 0)
 

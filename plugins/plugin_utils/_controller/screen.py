@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Lines for people: on standard output, unless that is for programs (ANSIBLE_STDOUT_CALLBACK=json)."""
+"""Print lines: on standard output, or on standard error if ANSIBLE_STDOUT_CALLBACK writes JSON."""
 
 from __future__ import annotations
 

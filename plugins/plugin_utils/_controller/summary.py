@@ -5,13 +5,12 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The lines that wait for the end of the playbook, between the actions that make them and the
-summary callback that shows them.
+"""Keep the lines of actions until the summary callback shows them at the end of the playbook.
 
-The callback lives in Ansible's main process and an action in a fork of it. Before the first fork
+The callback runs in Ansible's main process, and each action in a fork of it. Before the first fork
 the callback opens a nameless file, which every fork inherits: the actions append to it, and the
-callback reads it once the playbook is over. So the lines keep their statuses, a failed task's
-result need not carry them, and the callback knows whether the run has failed.
+callback reads it at the end. So the lines keep their statuses, the result of a failed task need not
+contain them, and the callback knows whether the run has failed.
 """
 
 from __future__ import annotations

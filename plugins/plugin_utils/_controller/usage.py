@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The rules by which captures are judged, as a user gives them."""
+"""Validate the rules by which captures are judged."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.spelling imp
 
 
 def rules_of(given: t.Any) -> dict[str, t.Any]:
-    """All rules, those not given by default; raises ValueError that names the rule, its value and
-    what is accepted.
+    """All rules, with defaults; raises ValueError that names an invalid rule, its value and what is
+    accepted.
     """
     if given is not None and not isinstance(given, dict):
         raise ValueError(

@@ -133,7 +133,7 @@ def judge_play(
     phase = options["phase"]
     directory = None if check_mode else _directory(base, given_id, phase, finished)
     named = os.path.basename(directory or given_id or _named(phase, finished))
-    raws = _hosts.raws(variables)
+    raws = _hosts.raw_variables(variables)
     plans, unplanned = _plans(
         raws, variables.get("ansible_play_batch") or [], options["mesh_plans"]
     )

@@ -33,7 +33,9 @@ def judge_unfinished(play: t.Any, verdict: t.Any, ended: str) -> list[Line]:
     names = hosts.hosts_of(variables)
     given = _arguments(play, verdict, names[0]) if names else {}
     options, refused = read_options(given)
-    answers = hosts.answers(hosts.raws(variables), options["results"], ("health", "unreachable"))
+    answers = hosts.answers(
+        hosts.raw_variables(variables), options["results"], ("health", "unreachable")
+    )
     if not any(answer for _name, answer in answers):
         return [Line(f"autopilot {options['phase']} INCOMPLETE: {ended}; no node was checked")]
     judged = judge_play(options, refused, variables, bool(play.check_mode), ended)
