@@ -9,10 +9,17 @@ import time
 import typing as t
 
 from ansible.module_utils.parsing.convert_bool import boolean
+from ansible.utils.vars import merge_hash
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._ansible import ACTION_OPTIONS
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import nhc
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.snapshots import store
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import on_node, raw_data
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
+    hosts,
+    on_node,
+    options,
+    raw_data,
+)
 
 
 class ActionModule(on_node.OnNode):
@@ -20,8 +27,8 @@ class ActionModule(on_node.OnNode):
 
     `meta/runtime.yml` routes every module here that has no action of its own. ``node_checks``
     itself also gets the controller's copy of a snapshot (``snapshot: compare``), a virtualenv with
-    the NVML binding (``virtualenv``), and has its raw readings kept apart for the verdict
-    (``readings_for_verdict``).
+    the NVML binding (``virtualenv``), the limits of a configuration file of NHC (``nhc_conf``), and
+    has its raw readings kept apart for the verdict (``readings_for_verdict``).
     """
 
     TRANSFERS_FILES = False
@@ -32,16 +39,18 @@ class ActionModule(on_node.OnNode):
         result = super().run(tmp, task_vars)
         variables = dict(task_vars or {})
         arguments = dict(self._task.args)
+        host = str(variables.get("inventory_hostname"))
         if (
             arguments.get("snapshot") == "compare"
             and arguments.get("report_dir")
             and not arguments.get("baseline")
         ):
-            arguments["baseline"] = _copy(
-                str(arguments["report_dir"]),
-                arguments.get("run"),
-                str(variables.get("inventory_hostname")),
-            )
+            arguments["baseline"] = _copy(str(arguments["report_dir"]), arguments.get("run"), host)
+        if arguments.get("nhc_conf"):
+            try:
+                arguments.update(_limits_of_nhc(arguments, host))
+            except (OSError, ValueError) as error:
+                return dict(result, failed=True, msg=str(error))
         installed = False
         # Nothing is installed in check mode, and the module measures nothing.
         if arguments.get("virtualenv") and not self._task.check_mode:
@@ -65,7 +74,7 @@ class ActionModule(on_node.OnNode):
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
             invocation["module_args"].pop("baseline", None)
         if readings_apart:
-            raw_data.set_apart(result, "readings", str(variables.get("inventory_hostname")))
+            raw_data.set_apart(result, "readings", host)
         return result
 
     def _install(
@@ -86,6 +95,25 @@ class ActionModule(on_node.OnNode):
 
 def _is_true(arguments: dict[str, t.Any], name: str) -> bool:
     return bool(boolean(arguments.get(name), strict=False))
+
+
+def _limits_of_nhc(arguments: dict[str, t.Any], host: str) -> dict[str, t.Any]:
+    """The options and the number of GPUs with the limits for the host of the task's configuration
+    file of NHC, which those of the task override; raises OSError, and ValueError for an invalid
+    file or options that are.
+    """
+    given = hosts.plain(arguments.get("options") or {})
+    if not isinstance(given, dict):
+        raise ValueError(f"options: {given!r} is invalid; expected a dictionary")
+    with open(os.path.expanduser(str(arguments["nhc_conf"])), encoding="utf-8") as file:
+        try:
+            taken = nhc.read(file.read(), host)
+        except ValueError as error:
+            raise ValueError(f"nhc_conf: {error}") from error
+    limits = {"options": merge_hash(taken.options, options.by_check(given))}
+    if arguments.get("expected_gpus") is None and taken.expected_gpus is not None:
+        limits["expected_gpus"] = taken.expected_gpus
+    return limits
 
 
 def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:

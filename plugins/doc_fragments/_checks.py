@@ -61,6 +61,12 @@ options:
     description: What to install into O(virtualenv), as M(ansible.builtin.pip) takes it.
     type: str
     default: nvidia-ml-py
+  nhc_conf:
+    description:
+      - Path on the controller of a configuration file of Node Health Check (NHC, AzNHC) whose
+        limits for the host are taken; O(options) and O(expected_gpus) override them.
+      - Lines without an equivalent are ignored, P(autopilot.gpu.nhc_conf#filter) lists them.
+    type: path
   readings_for_verdict:
     description:
       - Whether to hand the raw readings to M(autopilot.gpu.verdict) of the same run, and to leave

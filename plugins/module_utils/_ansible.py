@@ -66,6 +66,7 @@ COMMON_OPTIONS: dict[str, dict[str, t.Any]] = {
 ACTION_OPTIONS: dict[str, dict[str, t.Any]] = {
     "virtualenv": {"type": "path"},
     "nvml_package": {"type": "str", "default": "nvidia-ml-py"},
+    "nhc_conf": {"type": "path"},
     "readings_for_verdict": {"type": "bool", "default": False},
 }
 

@@ -63,3 +63,37 @@ def test_an_exception_of_a_module_is_none_of_its_interpreter():
     assert on_node.is_traceback({"module_stderr": raised, "module_stdout": ""})
     assert on_node.is_traceback({"module_stderr": "", "module_stdout": raised})
     assert not on_node.is_traceback({"module_stderr": "Killed", "module_stdout": ""})
+
+
+def test_the_limits_of_nhc_apply_to_the_host_and_options_of_the_task_override_them(tmp_path):
+    conf = tmp_path / "nhc.conf"
+    conf.write_text(
+        "gpu01 || check_gpu_count 8\n* || check_gpu_bw 50 40\n* || check_gpu_xid\n",
+        encoding="utf-8",
+    )
+    given = {"nhc_conf": str(conf), "options": {"pciebw": {"minimum": 46}}}
+    expected = {
+        "pcie_bandwidth": {"minimum": 46},
+        "gpu_link": {"minimum": 40.0},
+        "xid_errors": {"since": 7200.0},
+    }
+    assert node_checks._limits_of_nhc(given, "gpu01") == {"options": expected, "expected_gpus": 8}
+    assert node_checks._limits_of_nhc(given, "gpu02") == {"options": expected}
+    assert node_checks._limits_of_nhc({**given, "expected_gpus": 4}, "gpu01") == {
+        "options": expected
+    }
+
+
+@pytest.mark.parametrize(
+    "text, options, said",
+    [
+        ("gpus: 8\n", {}, "nhc_conf: it has no line"),
+        ("* || check_gpu_xid\n", [1], r"options: \[1\] is invalid; expected a dictionary"),
+        ("* || check_gpu_xid\n", {"pciebv": {}}, "options: unsupported check 'pciebv'"),
+    ],
+)
+def test_an_invalid_file_of_nhc_or_option_is_named(tmp_path, text, options, said):
+    conf = tmp_path / "nhc.conf"
+    conf.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=said):
+        node_checks._limits_of_nhc({"nhc_conf": str(conf), "options": options}, "gpu01")

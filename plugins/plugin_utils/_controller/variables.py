@@ -113,14 +113,7 @@ PUSHGATEWAY = tuple(
     )
 )
 #: Variables that the roles set for themselves.
-INTERNAL = (
-    "checks_left",
-    "checks_taken",
-    "mesh_again",
-    "mesh_started",
-    "mesh_started_again",
-    "mesh_waits_for",
-)
+INTERNAL = ("mesh_again", "mesh_started", "mesh_started_again", "mesh_waits_for")
 
 #: Prefixes that belong to this collection: a variable with one of them is ours or misspelt.
 _OURS = re.compile(r"(preflight|inflight|postflight|checks|mesh|pushgateway)_")
