@@ -28,7 +28,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.fi
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     FINDINGS,
     SHARED,
-    brief_step,
+    brief_steps,
     next_step,
     runbook,
 )
@@ -222,8 +222,11 @@ def test_action_and_text_are_one_next_step():
     )
     slow = Finding("low_bandwidth", FAIL, "3 GB/s", "drain_node")
     link = "Check the link with `nvidia-smi -q -i <gpu>` and `lspci -vvs <address>`."
-    assert brief_step(slow) == f"Drain the node. {link}"
-    assert brief_step(replace(slow, status=WARN, action="watch")) == link
+    assert brief_steps([slow]) == f"Drain the node. {link}"
+    assert brief_steps([replace(slow, status=WARN, action="watch")]) == link
+    narrow = replace(slow, code="link_width")
+    seat = "Reseat the card, then try another riser or slot."
+    assert brief_steps([slow, narrow, slow]) == f"Drain the node. {link} {seat}"
     away = Finding("unreachable", UNKNOWN, "could not be reached", "fix_configuration")
     assert next_step(away).startswith("Check that the host is powered on and that SSH reaches it")
 

@@ -12,10 +12,10 @@ from typing import Dict, Iterable, List, NamedTuple, Optional, Sequence, Tuple
 
 from .healthy_groups import HealthyGroup, gpu_models, group_healthy, is_healthy
 from ..judging.policy import is_planned
-from .runbook import brief_step
+from .runbook import brief_steps
 from ..judging.report import SKIPPED, CheckFinding, NodeReport, RunReport
 from ...node.checks import node_changes
-from ...model import ACTIONS, NODE, PASS, SKIP, STATUSES, Finding, left_out
+from ...model import ACTIONS, NODE, PASS, SKIP, STATUSES, left_out
 from ...node_names import fold, natural
 from ...text import plain
 
@@ -114,7 +114,7 @@ def findings_body(
     findings: Sequence[CheckFinding], row_status: str, most: Optional[int] = None
 ) -> Body:
     """A line per finding, marked with its status where that is not the row's; the next step after
-    the last finding that asks for it. At most ``most`` findings (None: all).
+    the last finding with its action. At most ``most`` findings (None: all).
     """
     body: List[Tuple[str, str]] = []
     above = ""
@@ -126,9 +126,12 @@ def findings_body(
         name = check or finding.code
         body.append(("" if name == above else name, f"{mark}{subject}{plain(finding.message)}"))
         above = name
-        step = _step(finding)
-        if step and (position + 1 == len(shown) or step != _step(shown[position + 1].finding)):
-            body.append(("", f"next: {step}"))
+        following = shown[position + 1].finding.action if position + 1 < len(shown) else None
+        if finding.action not in ("none", following):
+            same = [
+                found for _check, found in shown[: position + 1] if found.action == finding.action
+            ]
+            body.append(("", f"next: {brief_steps(same)}"))
     rest = [found.finding.status for found in findings[len(shown) :]]
     if rest:
         by_status = [
@@ -137,10 +140,6 @@ def findings_body(
         noun = "finding" if len(rest) == 1 else "findings"
         body.append(("", f"and {len(rest)} more {noun} ({', '.join(by_status)}), -v shows them"))
     return tuple(body)
-
-
-def _step(finding: Finding) -> str:
-    return "" if finding.action == "none" else brief_step(finding)
 
 
 def skipped_reasons(report: RunReport) -> List[str]:

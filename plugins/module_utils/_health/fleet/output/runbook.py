@@ -9,7 +9,7 @@ tools and counters are named in the checks.
 from __future__ import annotations
 
 import re
-from typing import Dict
+from typing import Dict, Sequence
 
 from ...knowledge.finding_text import FindingText, node_step
 from ...knowledge.findings import (
@@ -42,6 +42,8 @@ _GENERAL = FindingText(
     "Read the message of the finding; the run document has the evidence.",
 )
 
+#: Codes with a text in a short next step.
+_MOST_TEXTS = 2
 #: The blank after a sentence; the next one begins with a capital letter or a command.
 _SENTENCE_END = re.compile(r"(?<=\.) (?=[A-Z`])")
 
@@ -69,9 +71,12 @@ def next_step(finding: Finding) -> str:
     return " ".join(filter(None, (node_step(finding.action, finding.status), own)))
 
 
-def brief_step(finding: Finding) -> str:
-    """The next step in at most two sentences: the first of the action, and the first of the code."""
-    node = node_step(finding.action, finding.status)
-    texts = (node, FINDINGS[finding.code].next if finding.code in FINDINGS else "")
-    brief = " ".join(_SENTENCE_END.split(text)[0] for text in texts if text)
-    return brief or "Run the check again."
+def brief_steps(findings: Sequence[Finding]) -> str:
+    """The next step for findings with the same action, in short: the action's first sentence, and the
+    first sentence of at most two codes.
+    """
+    worst = max(findings, key=lambda finding: STATUSES.index(finding.status))
+    codes = dict.fromkeys(finding.code for finding in findings if finding.code in FINDINGS)
+    texts = [node_step(worst.action, worst.status), *(FINDINGS[code].next for code in codes)]
+    brief = dict.fromkeys(_SENTENCE_END.split(text)[0] for text in texts[: 1 + _MOST_TEXTS] if text)
+    return " ".join(brief) or "Run the check again."
