@@ -32,17 +32,17 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
 
 
 class ActionModule(_once.Once):
-    """Proposes floors from saved runs, on the controller."""
+    """Propose minimum values from saved runs, on the controller."""
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         options = _options.validated(_OPTIONS, self._task.args)
         if options["newest"] < 1:
-            raise ValueError(f"newest: {options['newest']} is invalid; expected a number from 1")
+            raise ValueError(f"newest: {options['newest']} is invalid; expected a positive integer")
         gathered = calibration.GatheredRates(options["newest"])
         unread = _gather(options["runs"], gathered)
         proposals = calibration.propose(gathered)
         texts = calibration.lines_of(proposals, gathered)
-        lines = [*map(Line, texts), *(Line(f"  not read: {words}") for words in unread)]
+        lines = [*map(Line, texts), *(Line(f"  not read: {reason}") for reason in unread)]
         result = {
             "proposals": [one.to_dict() for one in proposals],
             "left_out": gathered.left_out,
@@ -65,7 +65,7 @@ class ActionModule(_once.Once):
         lines: list[Line],
         result: dict[str, t.Any],
     ) -> None:
-        """A file for each model; one that says the same but for its date is left as it is."""
+        """Write a file for each model, unless only the date of an existing file differs."""
         date = day_of(time.time())
         for model in dict.fromkeys(one.model for one in proposals):
             path = os.path.join(directory, calibration.file_name(model))
@@ -87,8 +87,8 @@ class ActionModule(_once.Once):
 
 
 def _gather(given: list[str], gathered: calibration.GatheredRates) -> list[str]:
-    """Read the documents, the newest first, and say which could not be. Raises ValueError for a
-    path that leads to none, or to none that was named itself.
+    """Add the run documents to ``gathered``, the newest first; returns the files that cannot be
+    read. Raises ValueError for a directory without documents, and for a named file that is none.
     """
     unread: list[str] = []
     ages: list[tuple[str, str]] = []
@@ -96,8 +96,8 @@ def _gather(given: list[str], gathered: calibration.GatheredRates) -> list[str]:
         found = sorted(Path(path).glob("**/run.json")) if os.path.isdir(path) else [Path(path)]
         if not found:
             raise ValueError(
-                f"runs: {path!r} has no run.json in it, give a directory of reports or paths "
-                "of run documents"
+                f"runs: {path!r} contains no run.json; expected a directory of reports or "
+                "paths of run documents"
             )
         for one in found:
             try:
@@ -106,7 +106,7 @@ def _gather(given: list[str], gathered: calibration.GatheredRates) -> list[str]:
                 if not os.path.isdir(path):
                     raise ValueError(f"runs: {path!r} {error}") from error
                 unread.append(f"{one} {error}")
-    # Once more, one at a time: a year of runs of a large fleet is more than fits into memory.
+    # Read again, one by one: the runs of a large fleet over a year do not fit into memory.
     for _age, path in sorted(set(ages), reverse=True):
         gathered.add(RunReport.from_dict(_document(Path(path))))
     return unread
@@ -117,11 +117,11 @@ def _document(path: Path) -> dict[str, t.Any]:
         return document.read(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(
-            f"cannot be read ({error.strerror}), give the path of a run document, such as "
+            f"cannot be read ({error.strerror}); expected the path of a run document, such as "
             "reports/<run>/run.json"
         ) from error
     except ValueError as error:
-        raise ValueError(f"is no run document: {error}") from error
+        raise ValueError(f"is not a run document: {error}") from error
 
 
 def _text_of(path: str) -> str:

@@ -34,14 +34,14 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     notify as _notify,
 )
 
-#: Characters of a program's output that are shown.
+#: A program's output is cut to so many characters.
 _MOST_OUTPUT = 1000
-#: Facts that a message has as lines of their own.
+#: A message lists at most so many facts.
 _MOST_LINES = 20
 
 
-class _Trouble(Exception):
-    """Why what was decided was not done."""
+class _ActionError(Exception):
+    """Why the decision was not carried out."""
 
 
 class ActionModule(ActionBase):
@@ -61,7 +61,7 @@ class ActionModule(ActionBase):
             result["changed"] = False
             if options["report"]:
                 result.update(
-                    _done(
+                    _decide_from_report(
                         options,
                         dry=options["dry_run"] or bool(self._task.check_mode),
                         write_down=not self._task.check_mode,
@@ -72,24 +72,24 @@ class ActionModule(ActionBase):
         return t.cast("dict[str, t.Any]", remove_values(result, job_options.secrets_in(given)))
 
 
-def _done(options: dict[str, t.Any], dry: bool, write_down: bool) -> dict[str, t.Any]:
-    """Decide and do it, or say what would be done."""
+def _decide_from_report(options: dict[str, t.Any], dry: bool, write_down: bool) -> dict[str, t.Any]:
+    """Decide about the job and carry the decision out, or with ``dry`` say what would be done."""
     document = _read(options["report"], "report")
     if not isinstance(document, dict) or not isinstance(document.get("nodes"), list):
         raise ValueError(
-            f"report: {options['report']} is no run document, give the path that the module "
+            f"report: {options['report']} is not a run document; expected the path that the module "
             "verdict returns as report"
         )
     report = RunReport.from_dict(document)
     if not (options["history"] and write_down):
-        return _decided(options, report, dry, False)
-    with _alone(options["history"], options["timeout"]):
-        return _decided(options, report, dry, True)
+        return _decide_and_act(options, report, dry, False)
+    with _locked(options["history"], options["timeout"]):
+        return _decide_and_act(options, report, dry, True)
 
 
 @contextlib.contextmanager
-def _alone(history: str, seconds: float) -> t.Iterator[None]:
-    """Lock the history: a second decision must see what the first one did. The lock is on the
+def _locked(history: str, seconds: float) -> t.Iterator[None]:
+    """Lock the history, so that a second decision sees the result of the first. The lock is on the
     directory, which is never removed.
     """
     directory = os.path.dirname(os.path.abspath(history))
@@ -97,7 +97,7 @@ def _alone(history: str, seconds: float) -> t.Iterator[None]:
         os.makedirs(directory, exist_ok=True)
         handle = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     except OSError:
-        # That nothing can be kept here is said where it is written.
+        # Writing the history reports the error.
         yield
         return
     try:
@@ -111,7 +111,7 @@ def _alone(history: str, seconds: float) -> t.Iterator[None]:
         os.close(handle)
 
 
-def _decided(
+def _decide_and_act(
     options: dict[str, t.Any], report: RunReport, dry: bool, write_down: bool
 ) -> dict[str, t.Any]:
     history = (
@@ -138,33 +138,32 @@ def _decided(
             result["changed"] = done.changed and not dry
             result["planned" if dry else "acted"] = [done.words] if dry else done.words
             decision.history[-1]["acted"] = "" if dry else decision.decision
-        except _Trouble as error:
+        except _ActionError as error:
             troubles.append(
-                f"job {options['job']}: decided to {decision.decision} it, which did not come "
-                f"to pass: {error}"
+                f"job {options['job']}: decided to {decision.decision} it, but failed: {error}"
             )
     if decision.news and dry:
         result["planned"] = result["planned"] + [
-            f"would tell {name}" for name in _notify.targets_of(options["notify"])
+            f"would notify {name}" for name in _notify.targets_of(options["notify"])
         ]
     elif decision.news:
-        said = _notify.send(
+        outcome = _notify.send(
             options["notify"],
             _message(options["job"], report, decision, result["acted"], troubles),
             options["timeout"],
         )
-        result["notified"] = [name for name, trouble in said.items() if not trouble]
-        troubles += [f"{name}: {trouble}" for name, trouble in said.items() if trouble]
-        # Whoever was not told is told with the next pass.
-        decision.history[-1]["told"] = all(not trouble for trouble in said.values())
+        result["notified"] = [name for name, trouble in outcome.items() if not trouble]
+        troubles += [f"{name}: {trouble}" for name, trouble in outcome.items() if trouble]
+        # A failed notification is sent again with the next pass.
+        decision.history[-1]["told"] = all(not trouble for trouble in outcome.values())
         result["changed"] = result["changed"] or bool(result["notified"])
     if write_down:
         try:
             write(options["history"], json.dumps(decision.history) + "\n")
         except OSError as error:
             troubles.append(
-                f"history: {options['history']} cannot be written, so that the next pass is "
-                f"the first again: {error}"
+                f"history: {options['history']} cannot be written, so the next pass counts as "
+                f"the first: {error}"
             )
     if troubles:
         result.update(failed=True, msg="; ".join(troubles))
@@ -188,40 +187,39 @@ def _read(path: str, option: str) -> t.Any:
 def _act(
     options: dict[str, t.Any], report: RunReport, decision: job_decision.JobDecision, dry: bool
 ) -> jobs.Done:
-    """Raises _Trouble."""
+    """Suspend or stop the job by the configured action. Raises _ActionError."""
     act, verb = options["act"], decision.decision
     try:
         if act.get("kubernetes"):
-            return _kubernetes(options, dry)
+            return _suspend_in_kubernetes(options, dry)
         if act.get("slurm"):
-            return _slurm(
+            return _signal_slurm(
                 act["slurm"],
                 "cancel" if verb == job_decision.STOP else act["slurm"]["suspend_by"],
                 options["timeout"],
                 dry,
             )
         if act.get("command"):
-            # What it does is not known here, nor whether it is done already; who saw it done a pass
-            # ago does not do it again.
+            # The state of the job is unknown here, so the command runs once per decision.
             if decision.acted == verb:
-                return jobs.Done(False, f"{act['command'][0]} was run for this before")
+                return jobs.Done(False, f"{act['command'][0]} was run for this decision before")
             if dry:
                 return jobs.Done(True, f"would run {act['command'][0]}")
-            told = json.dumps(_document(options["job"], report, decision)).encode()
-            said = _program(act["command"], options["timeout"], told)
+            document = json.dumps(_document(options["job"], report, decision)).encode()
+            output = _run_program(act["command"], options["timeout"], document)
             return jobs.Done(
                 True,
                 "ran "
-                f"{act['command'][0]}{': ' if said.strip() else ''}{' '.join(said.split())[:_MOST_OUTPUT]}",
+                f"{act['command'][0]}{': ' if output.strip() else ''}{' '.join(output.split())[:_MOST_OUTPUT]}",
             )
     except (ApiError, OSError, ValueError) as error:
-        raise _Trouble(str(error)) from None
-    return jobs.Done(False, f"nothing: there is no act by which to {verb} a job")
+        raise _ActionError(str(error)) from None
+    return jobs.Done(False, f"nothing: no action is configured to {verb} a job")
 
 
-def _kubernetes(options: dict[str, t.Any], dry: bool) -> jobs.Done:
+def _suspend_in_kubernetes(options: dict[str, t.Any], dry: bool) -> jobs.Done:
     if _kube.MISSING:
-        raise _Trouble(
+        raise _ActionError(
             "the Python package kubernetes cannot be imported on the controller; install it "
             "for the Python that runs Ansible"
         )
@@ -232,23 +230,23 @@ def _kubernetes(options: dict[str, t.Any], dry: bool) -> jobs.Done:
     )
 
 
-def _slurm(wanted: dict[str, t.Any], how: str, seconds: float, dry: bool) -> jobs.Done:
+def _signal_slurm(wanted: dict[str, t.Any], how: str, seconds: float, dry: bool) -> jobs.Done:
     number = wanted["job_id"]
     idle = jobs.slurm_idle(
-        how, jobs.slurm_states(_program(["scontrol", "-o", "show", "job", number], seconds))
+        how, jobs.slurm_states(_run_program(["scontrol", "-o", "show", "job", number], seconds))
     )
     if idle:
         return jobs.Done(False, f"job {number} {idle}")
     command = [*jobs.SLURM[how][0], number]
     if dry:
         return jobs.Done(True, f"would run {' '.join(command)}")
-    _program(command, seconds)
+    _run_program(command, seconds)
     return jobs.Done(True, f"ran {' '.join(command)}")
 
 
-def _program(command: list[str], seconds: float, given: bytes = b"") -> str:
-    """What a program printed. Raises _Trouble for one that failed or did not end, OSError for one
-    that is not there.
+def _run_program(command: list[str], seconds: float, given: bytes = b"") -> str:
+    """The output of a program. Raises _ActionError if it fails or exceeds its time, OSError if it
+    does not exist.
     """
     done = run(command, seconds, given=given)
     if done.timed_out or done.returncode != 0:
@@ -258,15 +256,15 @@ def _program(command: list[str], seconds: float, given: bytes = b"") -> str:
             else f"ended with {done.returncode}"
         )
         words = " ".join((done.stderr or done.stdout).split())[:_MOST_OUTPUT]
-        raise _Trouble(f"{command[0]} {how}{': ' if words else ''}{words}")
+        raise _ActionError(f"{command[0]} {how}{': ' if words else ''}{words}")
     return done.stdout
 
 
-# ---- telling ----
+# ---- notifying ----
 
 
 def _document(job: str, report: RunReport, decision: job_decision.JobDecision) -> dict[str, t.Any]:
-    """What programs are told: the decision and the facts that led to it."""
+    """The decision and its facts as a document for programs."""
     return {
         "schema": "autopilot.gpu/decision",
         "schema_version": 1,
@@ -288,9 +286,9 @@ def _message(
         job_decision.STOP: "stop",
     }[decision.decision]
     lines = [
-        f"{one.node or 'run'}: {one.finding.status.upper()} {one.finding.code}: "
-        f"{'' if one.finding.subject.kind in ('node', 'run') else f'{one.finding.subject}: '}{one.finding.message}"
-        for one in decision.facts[:_MOST_LINES]
+        f"{fact.node or 'run'}: {fact.finding.status.upper()} {fact.finding.code}: "
+        f"{'' if fact.finding.subject.kind in ('node', 'run') else f'{fact.finding.subject}: '}{fact.finding.message}"
+        for fact in decision.facts[:_MOST_LINES]
     ]
     lines += (
         [f"and {len(decision.facts) - _MOST_LINES} more"]
@@ -300,5 +298,5 @@ def _message(
     lines += [f"done: {acted}"] if acted else []
     lines += [f"not done: {one}" for one in troubles]
     title = f"autopilot: {'job ' + job if job else 'a job'}: {word}"
-    told = dict(_document(job, report, decision), acted=acted, troubles=list(troubles))
-    return _notify.Message(" ".join(title.split()), [*lines, f"run {report.run.run_id}"], told)
+    document = dict(_document(job, report, decision), acted=acted, troubles=list(troubles))
+    return _notify.Message(" ".join(title.split()), [*lines, f"run {report.run.run_id}"], document)

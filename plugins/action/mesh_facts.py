@@ -13,7 +13,7 @@ from ansible.errors import AnsibleError
 
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts, on_node
 
-#: How often the host's clock is read; the exchange that took the least time tells the most.
+#: How often the host's clock is read; the fastest exchange is the most precise.
 _READS = 3
 _PROGRAM = "import time; print('clock', repr(time.time()))"
 
@@ -57,14 +57,14 @@ class ActionModule(on_node.OnNode):
 
 
 def read(printed: str) -> float:
-    """The clock in what the host printed, around which there may be a banner."""
+    """Parse the clock (seconds since the epoch) from the output of a host, which may have a banner."""
     for line in reversed(printed.splitlines()):
         word, _space, value = line.strip().partition(" ")
         if word == "clock":
             clock = float(value)
             if math.isfinite(clock):
                 return clock
-    raise ValueError(f"its interpreter printed {printed.strip()[-200:]!r}")
+    raise ValueError(f"unexpected output {printed.strip()[-200:]!r}")
 
 
 def best_of(exchanges: list[tuple[float, float, float]]) -> dict[str, float]:

@@ -15,11 +15,10 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 
 
 class ActionModule(on_node.OnNode):
-    """Runs the module of the same name with this host's share of the plan; a host without one has
-    nothing to do.
+    """Runs the module of the same name with this host's share of the plan; skips a host without one.
 
-    The share is picked here, from the raw variables: ansible-core 2.18 templates all of a variable
-    to give one item of it, and a plan has a share for each host.
+    The share is read from the raw variables: to return one item, ansible-core 2.18 would template
+    the whole plan, with the shares of all hosts.
     """
 
     TRANSFERS_FILES = False
@@ -34,7 +33,7 @@ class ActionModule(on_node.OnNode):
         if interrupt.is_pressed():
             if arguments.get("state") == "started":
                 return dict(result, skipped=True, skip_reason="interrupted")
-            # The run is not waited for, only ended.
+            # After Ctrl-C the run is ended without waiting for it.
             arguments.pop("wait_seconds", None)
         name = arguments.get("share")
         if isinstance(name, str) and name.isidentifier():
@@ -46,14 +45,10 @@ class ActionModule(on_node.OnNode):
             )
             share = (shares or {}).get(variables.get("inventory_hostname"))
             if share is None:
-                return dict(
-                    result,
-                    skipped=True,
-                    skip_reason=f"there is nothing to do for this host in {name}",
-                )
+                return dict(result, skipped=True, skip_reason=f"{name} has no share for this host")
             read = json.loads(share)
             if arguments.get("state") != "started":
-                # What there is to do is not asked for any more.
+                # Collecting needs only the identity of the share.
                 arguments["run"], read = (
                     read["run"],
                     {key: read[key] for key in ("run", "pass", "host")},

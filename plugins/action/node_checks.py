@@ -23,7 +23,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 
 
 class ActionModule(on_node.OnNode):
-    """Run the module that the task names on the node.
+    """Runs the module of the task on the node.
 
     `meta/runtime.yml` routes every module here that has no action of its own. ``node_checks``
     itself also gets the controller's copy of a snapshot (``snapshot: compare``), a virtualenv with
@@ -66,10 +66,10 @@ class ActionModule(on_node.OnNode):
             arguments["readings"] = True
         started = time.time()
         result.update(self._execute_module(module_args=arguments, task_vars=variables))
-        # By the controller's clock, for the verdict: no node's clock is trusted with it.
+        # For the verdict, by the controller's clock: the clock of a node is not trusted.
         result["started"] = started
         result["changed"] = bool(result.get("changed")) or installed
-        # The node need not return the baseline that it was given to every callback.
+        # The baseline need not go to every callback.
         invocation = result.get("invocation")
         if isinstance(invocation, dict) and isinstance(invocation.get("module_args"), dict):
             invocation["module_args"].pop("baseline", None)
@@ -117,14 +117,14 @@ def _limits_of_nhc(arguments: dict[str, t.Any], host: str) -> dict[str, t.Any]:
 
 
 def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:
-    """The controller's snapshot of the host, or why there is none. The module validates the name of
-    the run.
+    """The controller's snapshot of the host, or the error. The module validates the name of the
+    run.
     """
     try:
         path = store.controller_path(report_dir, store.validate_run_name(run), host)
-        # A pipe would hold up the controller until somebody writes into it.
+        # Reading a pipe would block the controller.
         if os.path.exists(path) and not os.path.isfile(path):
-            return {"error": f"{path}: it is no file"}
+            return {"error": f"{path}: not a regular file"}
         with open(path, "rb") as handle:
             return store.parse(handle.read(), str(run))
     except FileNotFoundError:

@@ -35,7 +35,7 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {"nodes": {"type": "list", "elements": "
 
 
 class ActionModule(ActionBase):
-    """Removes groups from the Pushgateway, on the controller, once."""
+    """Remove nodes from the Pushgateway, on the controller, once for all hosts."""
 
     BYPASS_HOST_LOOP = True
     TRANSFERS_FILES = False
@@ -55,12 +55,12 @@ class ActionModule(ActionBase):
         return result
 
     def _forget(self, nodes: list[str] | None, variables: dict[str, t.Any]) -> dict[str, t.Any]:
-        # Ansible knows its options, by a name of its own, once it is loaded.
+        # Ansible knows the options of a callback, under its load name, once it is loaded.
         callback = callback_loader.get(_CALLBACK, class_only=True)
         settings = settings_from(callback._load_name, variables, self._templar)
         if settings is None:
             raise ValueError(
-                "url: is missing, give the address of the Pushgateway (pushgateway_url)"
+                "url: is missing; expected the address of the Pushgateway (pushgateway_url)"
             )
         if missing_packages():
             raise ValueError(
@@ -74,7 +74,7 @@ class ActionModule(ActionBase):
         )
         keys = [key for key in found if key["node"] in names]
         if not self._task.check_mode:
-            # First, since it waits for a run that pushes just now, which may have them in hand.
+            # First, since it waits for a concurrent run that may be pushing these nodes.
             push.forget(settings, names, until)
         left = {} if self._task.check_mode else _removed(gateway, workers, keys, until)
         gone = fold({key["node"] for key in keys} - set(left))
@@ -95,21 +95,20 @@ class ActionModule(ActionBase):
 
 
 def _chosen(nodes: list[str] | None, pushed: set[str], inventory: set[str]) -> set[str]:
-    """The nodes to forget. Raises ValueError where it looks like the wrong inventory."""
+    """The nodes to forget. Raises ValueError if the inventory seems to be the wrong one."""
     if nodes is not None:
         return set(nodes)
     if not inventory:
         raise ValueError(
-            "the inventory has no hosts, so that every node would be forgotten; give the "
-            "inventory (-i), or nodes"
+            "the inventory has no hosts, so every node would be forgotten; set the inventory (-i) "
+            "or the option nodes"
         )
-    # Another cluster's nodes, pushed with the same labels, would go with all that is known of them,
-    # and nothing would tell.
+    # The inventory of another cluster would silently remove all nodes of this one.
     if 2 * len(pushed & inventory) < len(pushed):
         found = f"{len(pushed & inventory)} of the {len(pushed)} nodes that were pushed"
         raise ValueError(
-            f"only {found} are in the inventory, which looks like another one; give the nodes "
-            "to forget"
+            f"only {found} are in the inventory, which seems to be the wrong one; set the "
+            "option nodes"
         )
     return pushed - inventory
 
@@ -117,7 +116,7 @@ def _chosen(nodes: list[str] | None, pushed: set[str], inventory: set[str]) -> s
 def _pushed(
     settings: PushSettings, gateway: Gateway, workers: WorkerThreads, until: float
 ) -> list[dict[str, str]]:
-    """The grouping keys of the nodes that this job has pushed with these labels. Raises GatewayError."""
+    """The grouping keys of the nodes that this job pushed with these labels. Raises GatewayError."""
     found: list[dict[str, str]] = []
     errors: list[GatewayError] = []
 
@@ -132,7 +131,7 @@ def _pushed(
             errors.append(error)
 
     if not workers.run([look], until):
-        errors.append(GatewayError(f"it took longer than {settings.timeout:.0f} s"))
+        errors.append(GatewayError(f"no answer within {settings.timeout:.0f} s"))
     if errors:
         raise GatewayError(f"{settings.url}: {errors[0]}")
     return found
@@ -141,8 +140,8 @@ def _pushed(
 def _removed(
     gateway: Gateway, workers: WorkerThreads, keys: list[dict[str, str]], until: float
 ) -> dict[str, str]:
-    """Remove the groups; returns the nodes of which one is left, with why."""
-    left = {key["node"]: "there was no time left" for key in keys}
+    """Remove the groups. Returns the nodes that still have a group, each with the reason."""
+    left = {key["node"]: "the timeout was reached" for key in keys}
     why: dict[str, str] = {}
     several: dict[str, list[dict[str, str]]] = {}
     for key in keys:

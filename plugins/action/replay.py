@@ -45,11 +45,11 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
 
 
 class ActionModule(_once.Once):
-    """Judges a saved run once more, on the controller."""
+    """Judge a saved run again, on the controller."""
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         options = _options.validated(_OPTIONS, self._task.args)
-        laid_over = _laid_over(hosts.plain(options["options"]))
+        overrides = _overrides(hosts.plain(options["options"]))
         document = _document(options["run"])
         policy = _policy(options["policy"], document)
         before = RunReport.from_dict(document)
@@ -58,10 +58,10 @@ class ActionModule(_once.Once):
             if options["report_dir"] and not self._task.check_mode
             else None
         )
-        again = replay(before, policy, laid_over)
+        again = replay(before, policy, overrides)
         changes = document_diff.differences(before, again.report)
         lines = document_diff.lines_of(
-            before, mapping(document.get("policy")), again, changes, laid_over
+            before, mapping(document.get("policy")), again, changes, overrides
         )
         verdict = again.report.verdict
         result = {
@@ -75,7 +75,7 @@ class ActionModule(_once.Once):
         if directory:
             failed = files.write_down(
                 (files.DOCUMENT, files.PAGE),
-                name_replay(again, laid_over, time.time()),
+                name_replay(again, overrides, time.time()),
                 directory,
                 lines,
                 result,
@@ -87,10 +87,8 @@ class ActionModule(_once.Once):
         return result
 
 
-def _laid_over(given: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
-    """The options that were given, by check, and no others: what is not given stays as it was
-    recorded.
-    """
+def _overrides(given: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
+    """The given options by check, validated, without defaults: other options stay as recorded."""
     by_check = _options.by_check(given)
     validated = {name: _options.of_check(name, own) for name, own in by_check.items()}
     return {
@@ -105,12 +103,12 @@ def _document(path: str) -> dict[str, t.Any]:
         return run_document.read(Path(path).read_text(encoding="utf-8"))
     except OSError as error:
         raise ValueError(
-            f"run: {path!r} cannot be read ({error.strerror}), give the path of a run "
+            f"run: {path!r} cannot be read ({error.strerror}); expected the path of a run "
             "document, such as reports/<run>/run.json"
         ) from error
     except ValueError as error:
         raise ValueError(
-            f"run: {path!r} is no run document that can be judged again: {error}"
+            f"run: {path!r} is not a run document that can be judged again: {error}"
         ) from error
 
 
@@ -123,7 +121,7 @@ def _policy(given: t.Any, document: dict[str, t.Any]) -> Policy:
         return recorded_policy(document.get("policy"))
     except ValueError as error:
         raise ValueError(
-            f"the policy that the run was judged by cannot be used, give one: {error}"
+            f"the recorded policy of the run is invalid; set policy: {error}"
         ) from error
 
 
@@ -131,7 +129,7 @@ def _directory(report_dir: str, document: dict[str, t.Any]) -> str:
     run_id = document.get("run_id")
     if not isinstance(run_id, str) or not re.match(r"^[A-Za-z0-9][A-Za-z0-9._-]*$", run_id):
         raise ValueError(
-            f"run: its run_id is {run_id!r}, which cannot be the name of a directory; a "
-            "document of this collection has another"
+            f"run: its run_id {run_id!r} is invalid; expected letters, digits, '.', '_' and '-', "
+            "with a letter or digit first"
         )
     return os.path.join(os.getcwd(), report_dir, f"{run_id}-replay")

@@ -70,7 +70,7 @@ _LABEL = r"[A-Za-z0-9][-A-Za-z0-9_./]*=[-A-Za-z0-9_.]*"
 
 
 class ActionModule(ActionBase):
-    """Asks an agent for the status of nodes, on the controller, once."""
+    """Request the status of nodes from an agent, on the controller, once for all hosts."""
 
     BYPASS_HOST_LOOP = True
     TRANSFERS_FILES = False
@@ -129,14 +129,14 @@ def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
             raise ValueError(f"host: {name!r} is invalid; expected names of nodes")
     if options["batch"] < 0 or not 0 < options["timeout"] < 1e6:
         raise ValueError(
-            f"batch: {options['batch']}, timeout: {options['timeout']}: give a number of nodes "
-            "from 0, and seconds greater than 0"
+            f"batch: {options['batch']}, timeout: {options['timeout']} are invalid; expected a "
+            "number of nodes from 0, and seconds greater than 0"
         )
     return options
 
 
 def parameters_of(options: dict[str, t.Any]) -> dict[str, str]:
-    """The parameters of /status; every node and the periodic checks where nothing is said."""
+    """The parameters of /status; without any it reports every node and the periodic checks."""
     hosts = [] if _ALL in options["host"] else options["host"]
     given = {
         "host": ",".join(hosts),
@@ -162,7 +162,7 @@ def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> ask.Answer
         bearer = Path(file).read_text(encoding="ascii").strip() if file else ""
     except (OSError, ValueError) as error:
         raise ValueError(
-            f"token_file: {file}: {getattr(error, 'strerror', None) or 'it is no token'}"
+            f"token_file: {file}: {getattr(error, 'strerror', None) or 'the file is not a token'}"
         ) from None
     if cluster and not bearer:
         bearer = ask.token(cluster, options["namespace"], options["service_account"])
@@ -183,11 +183,11 @@ def _answer(options: dict[str, t.Any], parameters: dict[str, str]) -> ask.Answer
 def _judged(
     options: dict[str, t.Any], answer: ask.Answer, began: float, verbose: bool
 ) -> tuple[dict[str, t.Any], list[Line]]:
-    """The result by the rules of the preflight, and its lines for the screen."""
+    """The result, judged by the rules of the preflight, and its lines for the screen."""
     nodes = [answer_from_row(row) for row in answer.rows]
     answered = {node.name for node in nodes}
     nodes += [
-        NodeAnswer(name, trouble=not_checked("the agent that was asked says nothing of it"))
+        NodeAnswer(name, trouble=not_checked("the answer of the agent does not contain the node"))
         for name in options["host"]
         if name not in answered and name != _ALL
     ]
@@ -197,11 +197,11 @@ def _judged(
     report = judge_run(run, nodes, Policy())
     verdict, trouble = report.verdict, ""
     if not answer.complete:
-        trouble = f"the answer broke off after {len(answer.rows)} nodes"
+        trouble = f"the answer ended early, after {len(answer.rows)} nodes"
         report = report.failed_for([trouble])
         verdict = report.verdict
     elif not nodes:
-        trouble = "no node was asked: nothing in the cluster is what host, job and nodelabel say"
+        trouble = "no node was checked: no node in the cluster matches host, job and nodelabel"
         verdict = RunVerdict(verdict.status, False, trouble)
     result: dict[str, t.Any] = {
         "changed": False,
@@ -219,8 +219,8 @@ def _judged(
 
 
 def answer_from_row(row: dict[str, t.Any]) -> NodeAnswer:
-    """The answer of a node from the agent's row. An agent that reports a worse status than its
-    results has a result that this version does not know: then nothing can be told.
+    """The answer of a node from its row. If an agent reports a worse status than its results, this
+    version does not know one of them: the node is undecided.
     """
     name, reason = str(row["node"]), str(row.get("summary") or "the agent gives no reason")
     health = row.get("health")
@@ -232,6 +232,6 @@ def answer_from_row(row: dict[str, t.Any]) -> NodeAnswer:
         return NodeAnswer(name, results)
     trouble = replace(
         not_checked(""),
-        message=f"its agent says {reported}, and none of its results does: {reason}",
+        message=f"its agent reports {reported}, but none of its results does: {reason}",
     )
     return NodeAnswer(name, results, trouble=trouble)

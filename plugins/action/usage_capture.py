@@ -24,8 +24,8 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import o
 _MODULE = "autopilot.gpu.usage_capture"
 
 
-class _Failed(Exception):
-    """The result of a task on the host that did not do what it was to do."""
+class _ModuleFailed(Exception):
+    """A module on the host failed; ``result`` is its result."""
 
     def __init__(self, result: dict[str, t.Any]) -> None:
         super().__init__(str(result.get("msg")))
@@ -33,7 +33,7 @@ class _Failed(Exception):
 
 
 class ActionModule(on_node.OnNode):
-    """Runs the module, and brings what it collected to the controller, where it is judged."""
+    """Run the module on the host; fetch and judge the collected capture on the controller."""
 
     TRANSFERS_FILES = False
 
@@ -55,14 +55,14 @@ class ActionModule(on_node.OnNode):
             return dict(result, **self._collected(args, rules, variables))
         except ValueError as error:
             return dict(result, failed=True, msg=str(error))
-        except _Failed as failed:
+        except _ModuleFailed as failed:
             return dict(result, **failed.result)
         except OSError as error:
             return dict(
                 result,
                 failed=True,
-                msg=f"dest: {args.get('dest')!r} cannot be written ({error.strerror}); give a "
-                "directory on the controller",
+                msg=f"dest: {args.get('dest')!r} cannot be written ({error.strerror}); expected "
+                "a directory on the controller",
             )
 
     def _collected(
@@ -86,8 +86,8 @@ class ActionModule(on_node.OnNode):
             )
         elif not os.path.exists(samples):
             raise ValueError(
-                f"there is no capture {args['name']} on this host, and none of it in "
-                f"{args['dest']}: it was never started, or was removed"
+                f"neither this host nor {args['dest']} has the capture {args['name']}: it was "
+                "never started, or was removed"
             )
         capture = runs.load_host(directory, host)
         own = judge.judge(
@@ -107,7 +107,7 @@ class ActionModule(on_node.OnNode):
         }
 
     def _fetch(self, answer: dict[str, t.Any], path: str, variables: dict[str, t.Any]) -> None:
-        """Bring the parts here, all of them or nothing."""
+        """Fetch the parts of the samples into one file, which appears only when it is complete."""
         handle, temporary = tempfile.mkstemp(
             prefix=f".{os.path.basename(path)}.", dir=os.path.dirname(path)
         )
@@ -122,11 +122,11 @@ class ActionModule(on_node.OnNode):
                     stream.write(block)
                 os.fchmod(stream.fileno(), 0o644)
             if digest.hexdigest() != answer["sha256"]:
-                raise _Failed(
+                raise _ModuleFailed(
                     {
                         "failed": True,
-                        "msg": f"what came of the capture from {answer['directory']} is not "
-                        "what was sent; collect it again",
+                        "msg": f"the capture from {answer['directory']} was damaged on the "
+                        "way (its checksum differs); collect it again",
                     }
                 )
             os.replace(temporary, path)
@@ -141,7 +141,7 @@ class ActionModule(on_node.OnNode):
             module_name=module, module_args=args, task_vars=variables
         )
         if answer.get("failed") or answer.get("unreachable"):
-            raise _Failed(answer)
+            raise _ModuleFailed(answer)
         return answer
 
 
@@ -150,7 +150,7 @@ def _where(args: dict[str, t.Any]) -> dict[str, t.Any]:
 
 
 def _node(capture: reading.Capture) -> dict[str, t.Any]:
-    """The node as every check module returns it."""
+    """The facts of the node in the form of the check modules."""
     gpus, node = mapping(capture.recorded.get("gpus")), mapping(capture.recorded.get("node"))
     listed = gpus.get("list") if isinstance(gpus.get("list"), list) else []
     return {

@@ -41,7 +41,7 @@ _FILES = (
 
 
 class ActionModule(_once.Once):
-    """Compares two collected runs, on the controller."""
+    """Compare two collected captures, on the controller."""
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         options = _options.validated(_OPTIONS, self._task.args)

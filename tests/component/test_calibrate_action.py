@@ -37,7 +37,7 @@ def test_the_newest_runs_make_a_file(calibrate, tmp_path):
         "NVIDIA H100 80GB HBM3, pcie_bandwidth minimum: 49" in text
         and "instead of 46, from 96 values of 6 nodes" in text
     )
-    assert "reports/broken/run.json is no run document" in text
+    assert "reports/broken/run.json is not a run document" in text
     assert shown[-1] == f"  for review: floors/{FILE}"
     assert result["changed"] and result["proposals"][0]["built_in"] == 46.0
     said = (tmp_path / "floors" / FILE).read_text(encoding="utf-8")
@@ -91,12 +91,12 @@ def test_a_file_that_cannot_be_written_is_a_failure_that_names_it(calibrate, tmp
     [
         ({}, "runs: is missing; expected a list"),
         ({"runs": ["nowhere"]}, "runs: 'nowhere' cannot be read (No such file or directory)"),
-        ({"runs": ["empty"]}, "runs: 'empty' has no run.json in it"),
+        ({"runs": ["empty"]}, "runs: 'empty' contains no run.json"),
         (
             {"runs": ["reports/broken/run.json"]},
-            "runs: 'reports/broken/run.json' is no run document",
+            "runs: 'reports/broken/run.json' is not a run document",
         ),
-        ({"runs": ["reports"], "newest": 0}, "newest: 0 is invalid; expected a number from 1"),
+        ({"runs": ["reports"], "newest": 0}, "newest: 0 is invalid; expected a positive integer"),
         ({"runs": ["reports"], "oldest": 1}, "unsupported option 'oldest'; supported: runs"),
     ],
 )

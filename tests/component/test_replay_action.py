@@ -123,16 +123,16 @@ WRONG = {
     "nothing": ({}, "run: is missing; expected a path"),
     "no file": (
         {"run": "nowhere/run.json"},
-        "run: 'nowhere/run.json' cannot be read (No such file or directory), give the path of "
+        "run: 'nowhere/run.json' cannot be read (No such file or directory); expected the path of "
         "a run document",
     ),
     "directory": (
         {"run": "."},
-        "run: '.' cannot be read (Is a directory), give the path of a run document",
+        "run: '.' cannot be read (Is a directory); expected the path of a run document",
     ),
     "YAML": (
         {"run": str(ROOT / "galaxy.yml")},
-        "is no run document that can be judged again: invalid JSON",
+        "is not a run document that can be judged again: invalid JSON",
     ),
     "JSON": (
         {"run": str(ROOT / "playbooks/files/run.schema.json")},
@@ -141,11 +141,11 @@ WRONG = {
     "newer": ({"run": "newer.json"}, "schema_version: 2 is unsupported; version"),
     "odd name": (
         {"run": "odd.json", "report_dir": "again"},
-        "run: its run_id is '../escape', which cannot be the name of a directory",
+        "run: its run_id '../escape' is invalid; expected letters",
     ),
     "odd policy": (
         {"run": "lenient.json"},
-        "the policy that the run was judged by cannot be used, give one: policy.max_unfit: 'many'",
+        "the recorded policy of the run is invalid; set policy: policy.max_unfit: 'many'",
     ),
     "check": (
         {"run": "saved.json", "options": {"pci": {}}},

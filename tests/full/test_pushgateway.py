@@ -988,7 +988,7 @@ def test_nodes_that_left_the_inventory_are_forgotten(place, gateway):
     ] == ["gpu03"]
     for nodes, words in (
         ((), "the inventory has no hosts"),
-        (("other",), "looks like another one"),
+        (("other",), "seems to be the wrong one"),
     ):
         place.inventory(nodes)
         assert words in re.sub(r"\s+", " ", place.run(code=2, **forget))

@@ -200,7 +200,7 @@ def test_a_dry_run_says_what_it_would_do_and_does_nothing(act, web, program):
         act={"command": ["stop-it", "job42"]},
     )
     assert result["dry_run"] and not result["changed"] and not web.got and calls.read_text() == ""
-    assert result["planned"] == ["would run stop-it", "would tell webhook at 127.0.0.1"]
+    assert result["planned"] == ["would run stop-it", "would notify webhook at 127.0.0.1"]
     assert "secret" not in json.dumps(result)
 
 
@@ -222,7 +222,7 @@ def test_a_second_pass_suspends(act, program):
     again = act(2, **options)
     assert (again["changed"], again["acted"]) == (
         False,
-        "stop-it was run for this before",
+        "stop-it was run for this decision before",
     ) and calls.read_text() == "job42\n"
     assert act(3, [], **options)["decision"] == "continue"
     act(4, **options)
@@ -262,7 +262,7 @@ def test_of_two_that_decide_at_once_one_acts(act, tmp_path, program):
     ]
     assert {result["acted"] for result in results} == {
         "ran stop-it",
-        "stop-it was run for this before",
+        "stop-it was run for this decision before",
     }
     assert not [path for path in tmp_path.iterdir() if "lock" in path.name]
 
@@ -541,7 +541,7 @@ def test_a_job_of_kubernetes_that_is_not_there_is_an_error(act, api):
     )
     assert (
         result["failed"]
-        and "decided to suspend it, which did not come to pass" in result["msg"]
+        and "decided to suspend it, but failed" in result["msg"]
         and "no such thing" in result["msg"]
     )
 
@@ -549,7 +549,7 @@ def test_a_job_of_kubernetes_that_is_not_there_is_an_error(act, api):
 def test_without_a_way_to_act_it_is_only_told(act, web):
     result = act(dry_run=False, policy=SUSPEND, notify={"webhook": f"{web.url}/200"})
     assert (
-        result["acted"] == "nothing: there is no act by which to suspend a job"
+        result["acted"] == "nothing: no action is configured to suspend a job"
         and web.got[0][1]["acted"] == result["acted"]
     )
 

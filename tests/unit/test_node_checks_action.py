@@ -19,9 +19,9 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import o
     "make, said",
     [
         (lambda path: None, "there is none"),
-        (os.mkfifo, "it is no file"),
-        (lambda path: os.symlink("/dev/zero", path), "it is no file"),
-        (os.mkdir, "it is no file"),
+        (os.mkfifo, "not a regular file"),
+        (lambda path: os.symlink("/dev/zero", path), "not a regular file"),
+        (os.mkdir, "not a regular file"),
         (lambda path: os.symlink(path, path), "Too many levels"),
     ],
 )

@@ -147,11 +147,11 @@ def test_who_was_asked_for_and_is_not_there_is_not_forgotten():
 
 
 def test_nothing_asked_and_half_an_answer_are_no_pass():
-    assert "no node was asked" in judged({"nodelabel": "a=b"})["msg"]
+    assert "no node was checked" in judged({"nodelabel": "a=b"})["msg"]
     broken = judged({}, *ROWS, complete=False)
     assert (
         broken["failed"]
-        and "broke off after 3 nodes" in broken["msg"]
+        and "ended early, after 3 nodes" in broken["msg"]
         and "status FAILED" in " ".join(broken["summary"])
     )
 
