@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: agent_info
-short_description: What a cluster has of the agent, and for it
+short_description: Report the objects, marks and images of the agent in a cluster
 version_added: 0.1.0
 description:
-  - Finds every object that the role P(autopilot.gpu.agent#role) made, also in an earlier release,
-    what the agents made, and which nodes are marked.
-  - Tells what the cluster has that the role needs to know before it deploys the agent.
+  - Finds every object that the role P(autopilot.gpu.agent#role) created, also in an earlier
+    release, every object that the agents created, and the marked nodes.
+  - Reports the facts about the cluster that the role needs before it deploys the agent.
   - Names the nodes whose agent has no DCGM, with the build arguments that add DCGM to the agent's
     image.
 author:
@@ -21,15 +21,15 @@ extends_documentation_fragment:
   - autopilot.gpu._kube
 options:
   namespace:
-    description: The agent's namespace.
+    description: Namespace of the agent.
     type: str
     default: autopilot
   runtime_class:
-    description: A RuntimeClass to look for.
+    description: RuntimeClass to look up.
     type: str
     default: ""
   label_key:
-    description: Key of the label that is the mark of a node.
+    description: Key of the label that marks a node.
     type: str
     default: autopilot.ibm.com/gpuhealth
 attributes:
@@ -43,53 +43,53 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Look for the agent
+- name: Find the objects of the agent
   autopilot.gpu.agent_info:
     namespace: autopilot
   register: found
 
-- name: Which nodes are marked
+- name: List the marked nodes
   ansible.builtin.debug:
     var: found.marked_nodes
 
-- name: Show which nodes have an agent without DCGM
+- name: Show the nodes whose agent has no DCGM
   ansible.builtin.debug:
     var: found.without_dcgm.nodes
 """
 
 RETURN = r"""
 namespace:
-  description: Whether it C(exists), and whether it is C(ours), made by the role.
+  description: Whether the namespace C(exists), and whether the role created it (C(ours)).
   type: dict
   returned: always
 apis:
-  description: Of the kinds that the role knows, those that the cluster has.
+  description: The API kinds known to the role that the cluster supports.
   type: list
   elements: str
   returned: always
 runtime_class_exists:
-  description: Whether the RuntimeClass is there.
+  description: Whether the RuntimeClass exists.
   type: bool
   returned: always
 objects:
-  description: What the role made in the cluster, in the order in which it is to be removed;
+  description: The objects that the role created in the cluster, in the order of removal;
     C(apiVersion), C(kind) and C(metadata) of each.
   type: list
   elements: dict
   returned: always
 leftovers:
-  description: What the agents made for a while and what is still there, likewise.
+  description: The temporary objects of the agents that still exist, in the same form.
   type: list
   elements: dict
   returned: always
 others:
-  description: What is in the namespace that the role did not make.
+  description: The objects in the namespace that the role did not create.
   type: list
   elements: str
   returned: always
   sample: [ConfigMap notes]
 daemonset_is_foreign:
-  description: Whether a DaemonSet C(autopilot) is in the namespace that the role did not make.
+  description: Whether the namespace has a DaemonSet C(autopilot) that the role did not create.
   type: bool
   returned: always
 other_namespaces:
@@ -104,9 +104,9 @@ marked_nodes:
   returned: always
 without_dcgm:
   description:
-    - The agents whose image has no C(dcgmi), by the termination message of their pod's init
+    - The agents whose image has no C(dcgmi), according to the termination message of the init
       container C(report).
-    - An agent that has reported nothing yet, or is of an earlier release, is not listed.
+    - An agent without a report, or of an earlier release, is not listed.
   type: dict
   returned: always
   contains:
@@ -116,15 +116,15 @@ without_dcgm:
       elements: str
     left_out:
       description:
-        - What the defaults of these agents leave out, V(dcgm_diag) for the periodic check and
-          V(deep_diagnostic) for the timer.
+        - The checks that these agents leave out by default, V(dcgm_diag) of the periodic checks and
+          V(deep_diagnostic) of the timer.
         - Empty when O(autopilot.gpu.agent#role:main:agent_periodic_checks) and
           O(autopilot.gpu.agent#role:main:agent_invasive_seconds) are set.
       type: list
       elements: str
     message:
       description: The same as a sentence, with the build arguments that add DCGM to the image.
-        Empty when nothing is left out.
+        Empty when no check is left out.
       type: str
   sample:
     nodes: [gpu07]

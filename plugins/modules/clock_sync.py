@@ -10,22 +10,22 @@ module: clock_sync
 short_description: Check that the clock of a host is synchronised
 version_added: 0.1.0
 description:
-  - Asks the kernel whether its clock is synchronised, and chrony, systemd-timesyncd or ntpd,
-    whichever runs, how far it is off. Also runs where there is no
-    GPU.
-  - The daemon's word counts before the kernel's, since chrony tells the kernel nothing unless
-    C(rtcsync) is set. Where a daemon runs and cannot be asked, and
-    the kernel does not vouch for the clock, the result is V(unknown).
-  - A clock that nobody keeps, that is more than O(maximum_offset) off, or that has not heard of a
-    server for a day is V(warn).
-  - Nothing of this is V(fail) unless O(fail_offset) is given.
+  - Asks the kernel whether its clock is synchronised. Asks chrony, systemd-timesyncd or ntpd,
+    whichever runs, for the offset. Runs on hosts without a GPU too.
+  - The daemon's answer takes precedence over the kernel's, because chrony reports to the kernel
+    only with C(rtcsync). When a daemon runs but cannot be queried, and the kernel does not report a
+    synchronised clock, the result is V(unknown).
+  - V(warn) for a clock that is not synchronised, that is off by more than O(maximum_offset), or
+    that had no answer from a server for a day.
+  - V(fail) only with O(fail_offset).
 options:
   maximum_offset:
-    description: Seconds that the clock may be off before that is V(warn).
+    description: Offset in seconds above which the clock is V(warn).
     type: float
     default: 0.1
   fail_offset:
-    description: Seconds that the clock may be off before that is V(fail); without it, it never is.
+    description: Offset in seconds above which the clock is V(fail). When not given, an offset never
+      fails.
     type: float
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -35,10 +35,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Is the clock synchronised
+- name: Check the clock
   autopilot.gpu.clock_sync:
 
-- name: A second off is too much for these nodes
+- name: Fail when the clock is off by more than a second
   autopilot.gpu.clock_sync:
     fail_offset: 1
     fail_on: fail

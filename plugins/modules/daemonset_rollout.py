@@ -7,13 +7,13 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: daemonset_rollout
-short_description: Wait until a DaemonSet runs on every node, and say why it does not
+short_description: Wait until a DaemonSet runs on every node, and report why it does not
 version_added: 0.1.0
 description:
-  - Waits until every node that a DaemonSet is meant for has a ready pod of its newest version.
-  - When that does not come in time it fails, with the reason for each node, as the scheduler, the
-    image pull, the probes or the container's last words tell it.
-  - A node that is itself not ready is not waited for; it is named in a warning.
+  - Waits until every node selected by the DaemonSet has a ready pod of its newest version.
+  - Fails on timeout, with the reason for each node, from the scheduler, the image pull, the probes
+    or the last output of the container.
+  - Does not wait for nodes that are not ready themselves. A warning names them.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -24,18 +24,18 @@ options:
     type: str
     required: true
   namespace:
-    description: Its namespace.
+    description: Namespace of the DaemonSet.
     type: str
     required: true
   timeout:
-    description: Seconds to wait.
+    description: Seconds until the timeout.
     type: int
     default: 600
 attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Only reads; it does not wait in check mode.
+    details: Only reads the current state; does not wait in check mode.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
@@ -43,7 +43,7 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Wait for the agents
+- name: Wait for the rollout of the agents
   autopilot.gpu.daemonset_rollout:
     name: autopilot
     namespace: autopilot
@@ -52,21 +52,21 @@ EXAMPLES = r"""
 
 RETURN = r"""
 wanted:
-  description: How many nodes it is meant for.
+  description: Number of nodes that need a pod.
   type: int
   returned: always
 ready:
-  description: How many of them have a ready pod of its newest version.
+  description: Number of nodes with a ready pod of the newest version.
   type: int
   returned: always
 missing:
-  description: The reason for each node that has none.
+  description: The reason for each node without such a pod.
   type: dict
   returned: always
   sample:
     gpu07: 'ImagePullBackOff: Failed to pull image "registry.example/agent:1": not found'
 away:
-  description: Those of them that are not ready themselves.
+  description: The nodes without such a pod that are not ready themselves.
   type: list
   elements: str
   returned: always

@@ -10,27 +10,25 @@ module: dcgm_diag
 short_description: Run NVIDIA's own GPU diagnostic
 version_added: 0.1.0
 description:
-  - Runs C(dcgmi diag) of NVIDIA's Data Center GPU Manager (DCGM), version 2 to 4, and judges each
-    error by the severity DCGM gives it.
-  - An error that calls for isolation or a reset, a PCIe link that is too narrow and a failed row
-    remapping are V(fail). An error to be triaged has its
-    test repeated once on that GPU, and is V(fail) when it comes again and V(warn) when it does not.
-  - A configuration to be fixed and an error to be watched are V(warn), and so is a row or page that
-    waits for a reset. Where the model does not contain
-    errors until then, the row is V(fail), as in M(autopilot.gpu.remapped_rows).
-  - A GPU or a test without a result, a result that cannot be read, an exit status that contradicts
-    it, a C(dcgmi) that does not answer, cannot reach its
-    host engine or is not installed are V(unknown).
-  - DCGM has no floor of its own for the bandwidth of the PCIe link. The test C(pcie) is given 0.7
-    times the floor of
-    M(autopilot.gpu.pcie_bandwidth), since it copies from memory on any socket, and the generation
-    and width the link can have.
-  - Level 1 only reads and may run beside a job. Everything above takes the GPUs, and is V(skip)
-    when they are in use, unless O(force=true).
+  - Runs C(dcgmi diag) of NVIDIA's Data Center GPU Manager (DCGM), versions 2 to 4, and judges each
+    error by DCGM's severity.
+  - V(fail) for an error that calls for isolation or a reset, a PCIe link that is too narrow, and a
+    failed row remapping. The test of an error with the severity triage is repeated once on that
+    GPU; the error is V(fail) when it occurs again and V(warn) when it does not.
+  - V(warn) for a wrong configuration, an error to monitor, and a row or page that waits for a
+    reset. When the GPU model does not contain errors until the reset, the row is V(fail), as in
+    M(autopilot.gpu.remapped_rows).
+  - V(unknown) for a GPU or a test without a result, a result that cannot be parsed, an exit status
+    that contradicts the result, and a C(dcgmi) that does not answer, cannot reach its host engine
+    or is not installed.
+  - DCGM has no minimum for PCIe bandwidth. The module gives the test C(pcie) 0.7 times the minimum
+    of M(autopilot.gpu.pcie_bandwidth), because the test copies from memory on any socket, and the
+    generation and width that the link supports.
+  - Level 1 only reads and may run during a job. Higher levels take the GPUs, and are V(skip) when
+    the GPUs are in use, unless O(force=true).
   - A host with MIG enabled is V(skip).
-  - Time limits are 2 minutes for level 1, 10 for level 2, 40 for level 3 and 150 for level 4, plus
-    the test durations given in O(parameters). Named tests
-    have the limit of the level they belong to.
+  - Timeouts are 2 minutes for level 1, 10 for level 2, 40 for level 3 and 150 for level 4, plus the
+    test durations in O(parameters). Named tests have the timeout of their level.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -39,30 +37,30 @@ extends_documentation_fragment:
 options:
   level:
     description:
-      - The level to run, from V(1) (seconds, software and configuration) to V(4) (an hour and
-        more). A higher one includes the lower ones.
-      - Level V(1) when neither this nor O(tests) is given. The two exclude each other.
+      - Level to run, from V(1) (seconds, software and configuration) to V(4) (more than an hour). A
+        level includes all lower levels.
+      - Level V(1) when neither O(level) nor O(tests) is given. The two options exclude each other.
     type: int
     choices: [1, 2, 3, 4]
   tests:
-    description: Names of tests to run in place of a level, as C(dcgmi diag --run) takes them, for
+    description: Names of tests to run instead of a level, as C(dcgmi diag --run) accepts them, for
       example V(memory) or V(pcie).
     type: list
     elements: str
   parameters:
     description:
       - Parameters of tests, as a dictionary or as a list of C(test.parameter=value).
-      - What is given here goes before the PCIe floor that this module gives.
+      - These parameters take precedence over the PCIe minimum that the module sets.
     type: raw
   host_engine:
     description:
-      - Address of the DCGM host engine, as C(dcgmi --host) takes it. GPU operators run an engine of
-        their own.
-      - When not given, the engine on the host is used, and where there is none C(dcgmi) runs one
-        for itself.
+      - Address of the DCGM host engine, as C(dcgmi --host) accepts it. GPU operators run their own
+        engine.
+      - When not given, the engine of the host is used. Without such an engine C(dcgmi) starts an
+        embedded engine.
     type: str
   force:
-    description: Whether to run also when the GPUs are in use or that cannot be told.
+    description: Run even when the GPUs are in use or their use is unknown.
     type: bool
     default: false
 requirements:
@@ -71,16 +69,16 @@ requirements:
 """
 
 EXAMPLES = r"""
-- name: The quick look, level 1
+- name: Run level 1 for a quick result
   autopilot.gpu.dcgm_diag:
     expected_gpus: 8
 
-- name: Level 2 with the engine that the GPU operator runs
+- name: Run level 2 with the engine of the GPU operator
   autopilot.gpu.dcgm_diag:
     level: 2
     host_engine: localhost:5555
 
-- name: Two tests, one of them longer than usual
+- name: Run two tests, one of them for ten minutes
   autopilot.gpu.dcgm_diag:
     tests: [memory, diagnostic]
     parameters:
@@ -134,7 +132,7 @@ node:
   type: dict
   returned: always
 readings:
-  description: The options and raw readings by check, with up to 64 KiB of what C(dcgmi) printed.
+  description: The options and raw readings by check, with up to 64 KiB of the output of C(dcgmi).
   type: dict
   returned: when O(readings=true)
 """

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: driver
-short_description: Check driver, firmware and modes of the GPUs of a host
+short_description: Check driver, firmware and modes of the GPUs
 version_added: 0.1.0
 description:
-  - Compares the versions of the driver, its libraries and its kernel module, and VBIOS, InfoROM,
-    GSP firmware and compute mode among GPUs of the same model.
-  - Parts of different versions, GPUs that differ from the others, persistence mode that is off and
-    MIG that changes with the next reset are V(warn).
-  - A compute mode that refuses every program is V(fail). So are NVSwitches without a fabric
-    manager, unless the fabric is still set up.
-  - The verdict over several nodes adds which of them differ from the majority of three or more with
-    the same model of GPU.
+  - Compares the versions of the driver, its libraries and its kernel module. Compares VBIOS,
+    InfoROM, GSP firmware and compute mode of GPUs of the same model.
+  - V(warn) for components of different versions, GPUs that differ from their siblings, persistence
+    mode that is off, and a MIG mode that changes with the next reset.
+  - V(fail) for a compute mode that refuses every program, and for NVSwitches without a fabric
+    manager unless the fabric is still set up.
+  - The verdict over several nodes names the nodes that differ from the majority of at least three
+    nodes with the same GPU model.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -26,10 +26,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Do driver and firmware go together
+- name: Check driver and firmware
   autopilot.gpu.driver:
 
-- name: The same as a gate
+- name: Fail when driver or firmware need action
   autopilot.gpu.driver:
     fail_on: fail
 """

@@ -7,34 +7,33 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ecc_errors
-short_description: Check which memory errors the GPUs of a host have counted
+short_description: Check the ECC error counters of the GPUs
 version_added: 0.1.0
 description:
-  - Reads the memory errors that each GPU has counted, corrected and uncorrectable, since its last
-    reset and in its life, of DRAM and of SRAM where it tells
-    them apart, and whether ECC is on.
-  - Uncorrectable errors since the last reset are V(fail). They are V(warn) where all of them were
-    in the DRAM of a model that contains them (A100, H100 and
-    later), which may finish its work; what waits for a reset there is what
-    M(autopilot.gpu.remapped_rows) tells.
-  - Uncorrectable errors of SRAM beyond NVIDIA's threshold are V(fail), and the GPU is a candidate
-    for replacement.
-  - Errors in the life of a GPU that a reset has repaired since are told and V(pass). So are
-    corrected errors, up to a number from which on they are V(warn).
-  - ECC that is off on a model that comes with it is V(warn), and so is a mode that changes with the
+  - Reads corrected and uncorrectable memory errors of each GPU, since its last reset and over its
+    lifetime, for DRAM and SRAM where the GPU reports them separately, and whether ECC is on.
+  - V(fail) for uncorrectable errors since the last reset. V(warn) when all of them were in the DRAM
+    of a model that contains such errors (A100, H100 and later), where the job may finish;
+    M(autopilot.gpu.remapped_rows) reports the rows that wait for a reset.
+  - V(fail) for uncorrectable SRAM errors beyond NVIDIA's threshold; the GPU is a candidate for
+    replacement.
+  - Lifetime errors that a reset has repaired are reported and V(pass). Corrected errors are V(warn)
+    from a threshold on.
+  - V(warn) for ECC that is off on a model with ECC by default, and for a mode that changes with the
     next reset.
-  - Where no GPU has ECC there is nothing to check, which is V(skip).
+  - V(skip) when no GPU has ECC.
 options:
   sram_corrected_limit:
     description:
-      - How many corrected errors of SRAM since the last reset a GPU may have before it is V(warn).
-      - The default is that of Azure's node health checks.
+      - Number of corrected SRAM errors since the last reset from which a GPU is V(warn).
+      - The default is the threshold of Azure's node health checks.
     type: int
     default: 10000
   dram_corrected_limit:
     description:
-      - The same of DRAM, and of all memory where a GPU does not tell the two apart.
-      - The default is that of Azure's node health checks.
+      - The same threshold for DRAM, and for all memory when the GPU does not report DRAM and SRAM
+        separately.
+      - The default is the threshold of Azure's node health checks.
     type: int
     default: 20000000
 seealso:
@@ -47,10 +46,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Has any GPU counted memory errors that matter
+- name: Check the ECC error counters
   autopilot.gpu.ecc_errors:
 
-- name: Warn of corrected errors earlier, and stop at errors that cannot be corrected
+- name: Warn of corrected errors earlier, and fail for uncorrectable errors
   autopilot.gpu.ecc_errors:
     dram_corrected_limit: 1000000
     fail_on: fail

@@ -10,28 +10,26 @@ module: ethernet
 short_description: Check the Ethernet interfaces of a host
 version_added: 0.1.0
 description:
-  - Reads state, speed, duplex, flaps and errors of every physical interface, and the members of
-    bonds, from C(/sys/class/net). Also runs where there is no GPU.
-  - An interface that is down, missing or slow is V(fail) only where an option says what it should
-    be. Without one it is V(warn) where more than half of its
-    kind (same product, same function of the card) are up, or faster; an interface without a cable
-    is no fault by itself.
-  - V(warn) too are a bond with a member down, half duplex, a link lost five times in 24 hours (on
-    the average since boot), and broken frames beyond ten times
-    what IEEE 802.3's bit error ratio gives.
-  - A host without physical interfaces, such as a container, is V(skip). Ports of InfiniBand, also
-    with IP over them, are looked at by
-    M(autopilot.gpu.infiniband).
+  - Reads state, speed, duplex, flaps and errors of every physical interface and of the members of
+    bonds from C(/sys/class/net). Runs on hosts without a GPU too.
+  - V(fail) for an interface that is down, missing or slow, only when an option sets the
+    expectation. Without an option such an interface is V(warn) when more than half of its siblings
+    (same product and function of the card) are up, or faster. An interface without a cable is not a
+    fault.
+  - V(warn) also for a bond with a member down, half duplex, a link lost five times in 24 hours
+    (average since boot), and broken frames beyond ten times the bit error ratio of IEEE 802.3.
+  - V(skip) on a host without physical interfaces, such as a container. M(autopilot.gpu.infiniband)
+    checks InfiniBand ports, also with IP over InfiniBand.
 options:
   interfaces:
-    description: Interfaces that must be there and up, virtual ones too.
+    description: Interfaces that must exist and be up. Virtual interfaces are accepted.
     type: list
     elements: str
   minimum_speed_mbps:
     description:
-      - The least speed in Mbit/s of the O(interfaces), or of the fastest physical interface that is
-        up where none is named.
-      - Where the driver does not report a speed, the result is V(unknown).
+      - Minimum speed in Mbit/s of the O(interfaces), or of the fastest physical interface that is
+        up when O(interfaces) is not given.
+      - V(unknown) when the driver does not report a speed.
     type: int
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -41,10 +39,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: The interfaces of this host
+- name: Check all interfaces of this host
   autopilot.gpu.ethernet:
 
-- name: These must be up, at 100 Gb/s or more
+- name: Require interfaces at 100 Gb/s or more
   autopilot.gpu.ethernet:
     interfaces: [eth0, bond0]
     minimum_speed_mbps: 100000

@@ -7,23 +7,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_activity
-short_description: Watch what the GPUs of a host do beside a running job
+short_description: Sample the GPUs of a host during a job
 version_added: 0.1.0
 description:
-  - Samples every GPU for O(window) seconds by calls that disturb no job, and says what that cost.
-    It opens no CUDA context and changes nothing.
-  - V(fail) are hardware slowdowns for heat or by a power brake for more than 5 % of the time, a GPU
-    that is lost, a card that comes and goes,
-    uncorrectable memory errors that come up meanwhile, and a GPU that a process holds without using
-    it for 15 minutes.
-  - V(warn) are the driver's own slowdowns for heat, errors that grow on NVLinks, a GPU that is held
-    and idle for the whole of a shorter window, and one that is
-    busy while its power and its links say that it does nothing, as in a collective that does not
-    end.
-  - A GPU held back by its power limit under load is normal and passes.
-  - A GPU that does not report how busy it is, as with MIG, is not judged for that, which a finding
-    says.
-  - The playbook C(autopilot.gpu.inflight) runs it on all nodes of a job and compares these.
+  - Samples every GPU for O(window) seconds with calls that do not disturb the job, and reports the
+    cost of sampling. Opens no CUDA context and changes nothing.
+  - V(fail) for hardware slowdowns by heat or power brake during more than 5 % of the time, a lost
+    GPU, a GPU that appears and disappears, new uncorrectable memory errors, and a GPU that a
+    process holds without using it for 15 minutes.
+  - V(warn) for slowdowns by the driver for heat, growing NVLink errors, a GPU that is held and idle
+    for all of a shorter window, and a busy GPU with low power and idle links, as in a stalled
+    collective.
+  - A GPU at its power limit under load is normal and passes.
+  - The utilisation of a GPU that does not report it, as with MIG, is not judged. A finding says so.
+  - The playbook C(autopilot.gpu.inflight) samples all nodes of a job and compares them.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -31,20 +28,20 @@ extends_documentation_fragment:
   - autopilot.gpu._checks
 options:
   window:
-    description: For how many seconds, V(1) to V(300).
+    description: Duration in seconds, V(1) to V(300).
     type: float
     default: 30
   interval:
-    description: Seconds between two samples, of which there are at most 120.
+    description: Seconds between two samples. At most 120 samples are taken.
     type: float
     default: 5
 """
 
 EXAMPLES = r"""
-- name: What do the GPUs do
+- name: Sample the GPUs for half a minute
   autopilot.gpu.gpu_activity:
 
-- name: A closer look
+- name: Sample the GPUs every second for a minute
   autopilot.gpu.gpu_activity:
     window: 60
     interval: 1
@@ -97,7 +94,7 @@ node:
   type: dict
   returned: always
 readings:
-  description: The options and raw readings by check, the samples among them.
+  description: The options and raw readings by check, with the samples.
   type: dict
   returned: when O(readings=true)
 """

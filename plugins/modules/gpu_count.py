@@ -7,12 +7,12 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_count
-short_description: Check that all GPUs of a host are there
+short_description: Check that all GPUs of a host are present
 version_added: 0.1.0
 description:
-  - Compares the GPUs the driver lists with those on the PCI bus, those the kernel driver adopted,
-    and the number the inventory expects.
-  - A GPU that fell off the bus, or that the driver never took up, is named by its PCI address.
+  - Compares the GPUs that the driver lists with the GPUs on the PCI bus, the GPUs bound to the
+    kernel driver, and the number in the inventory.
+  - Names each GPU that fell off the bus, or that the driver did not initialise, by its PCI address.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -21,11 +21,11 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Are all eight GPUs there
+- name: Check that all eight GPUs are present
   autopilot.gpu.gpu_count:
     expected_gpus: 8
 
-- name: The same as a gate
+- name: Fail when driver or firmware need action
   autopilot.gpu.gpu_count:
     expected_gpus: 8
     fail_on: fail

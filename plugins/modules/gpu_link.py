@@ -10,18 +10,15 @@ module: gpu_link
 short_description: Measure the bandwidth between the GPUs of a host
 version_added: 0.1.0
 description:
-  - Copies from each GPU to each other one, both ways, and compares the data afterwards. GPUs meet
-    in rounds in which each is in one pair at most. Eight
-    GPUs take about three seconds.
-  - Pairs over NVLink are judged by their model and number of links, and by the node's other pairs
-    of the same kind. Pairs over PCIe, where healthy figures
-    depend on the board, are compared with those at the same distance in the node only, and warn at
-    most.
-  - A GPU that is slow with most of the others is one finding; else the pair is.
-  - Data that came changed is V(fail). Where the driver gives no access between two GPUs, as on many
-    boards without NVLink, they are not measured.
-  - GPUs that are in use, and those with MIG, are left alone and skipped; with one GPU there is
-    nothing to measure. Needs nothing but the driver.
+  - Copies from each GPU to every other GPU, in both directions, and compares the data afterwards. A
+    GPU is in one pair at a time. Eight GPUs take about three seconds.
+  - Pairs over NVLink are compared with a figure for the model and number of links, and with the
+    other NVLink pairs of the node. Pairs over PCIe, where healthy figures depend on the board, are
+    compared only with pairs at the same distance in the node, and warn at most.
+  - A GPU that is slow with most other GPUs is one finding. Otherwise each slow pair is a finding.
+  - V(fail) for corrupted data. Pairs without peer access, as on many boards without NVLink, are not
+    measured.
+  - V(skip) for GPUs in use, GPUs with MIG, and hosts with one GPU. Needs only the driver.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -30,16 +27,15 @@ extends_documentation_fragment:
 options:
   minimum:
     description:
-      - The least bandwidth that is accepted in either direction, in GB/s (decimal), in place of the
-        built-in table. It is asked of pairs that NVLinks
-        connect, and on a host without NVLinks of all.
+      - Minimum bandwidth in either direction, in GB/s (decimal), instead of the built-in table.
+        Applies to pairs with NVLinks, and to all pairs on a host without NVLinks.
       - The comparison with the other pairs of the node then warns at most.
-      - V(0) is the same as not giving it.
+      - V(0) is the same as no value.
     type: float
   force:
     description:
-      - Whether to measure GPUs that are in use, too, or whose use could not be told.
-      - A pair that is slow while someone else uses it is V(unknown), not V(fail).
+      - Measure even GPUs that are in use or whose use is unknown.
+      - A pair that is slow while it is in use is V(unknown), not V(fail).
     type: bool
     default: false
 """
@@ -48,7 +44,7 @@ EXAMPLES = r"""
 - name: Measure between all GPUs
   autopilot.gpu.gpu_link:
 
-- name: Accept no less than 335 GB/s over NVLink
+- name: Require 335 GB/s over NVLink
   autopilot.gpu.gpu_link:
     minimum: 335
     fail_on: fail
@@ -65,9 +61,8 @@ status:
   returned: always
   sample: pass
 health:
-  description: >-
-    The check's result. Its measurement is C(gpu_link_bandwidth) in bytes/s, the slowest direction
-    by GPU and kind (V(nvlink), V(pcie)).
+  description: The check's result. Its measurement is C(gpu_link_bandwidth) in bytes/s, the slower
+    direction by GPU and kind (V(nvlink), V(pcie)).
   type: list
   elements: dict
   returned: always

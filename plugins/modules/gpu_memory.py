@@ -7,22 +7,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_memory
-short_description: Measure the memory bandwidth and the arithmetic of each GPU, and whether its
-  results are right
+short_description: Measure memory bandwidth and arithmetic of each GPU, and verify the results
 version_added: 0.1.0
 description:
-  - Runs three small kernels on each GPU, one GPU at a time, a triad over its memory, multiply-adds
-    in double precision, and products of tiles in
-    the tensor cores, and compares every result with what it must be. A healthy GPU takes about two
-    seconds.
-  - A GPU that computes wrong results is V(fail), whatever its speed.
-  - The memory's bandwidth is judged by the GPU's model, and by the other GPUs of the same model in
-    the node, when at least three were measured.
-  - The rates of the arithmetic are compared with those of the other GPUs of the same model in the
-    node and in the fleet only, and warn at most. They are
-    not those of a data sheet, as the kernels run on every GPU since Volta alike.
-  - GPUs that are in use, and those with MIG, are left alone and skipped. Needs nothing but the
-    driver; no toolkit, no compiler and no cuBLAS.
+  - Runs three small kernels on each GPU, one GPU at a time (a triad over its memory, multiply-adds
+    in double precision, tile products in the tensor cores), and compares every result with the
+    expected value. A healthy GPU takes about two seconds.
+  - V(fail) for wrong results, at any speed.
+  - Memory bandwidth is compared with a figure for the GPU model, and with GPUs of the same model in
+    the node when at least three were measured.
+  - Arithmetic rates are compared only with GPUs of the same model in the node and in the fleet, and
+    warn at most. They are lower than the rates in a data sheet, because the same kernels run on
+    every GPU since Volta.
+  - V(skip) for GPUs in use and GPUs with MIG. Needs only the driver, without toolkit, compiler or
+    cuBLAS.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -31,24 +29,23 @@ extends_documentation_fragment:
 options:
   minimum:
     description:
-      - The least bandwidth of the memory that is accepted, in GB/s (decimal), in place of the
-        built-in table.
+      - Minimum memory bandwidth in GB/s (decimal), instead of the built-in table.
       - The comparison with the other GPUs of the node then warns at most.
-      - V(0) is the same as not giving it.
+      - V(0) is the same as no value.
     type: float
   force:
     description:
-      - Whether to measure GPUs that are in use, too, or whose use could not be told.
-      - A GPU that is slow while someone else uses it is V(unknown), not V(fail).
+      - Measure even GPUs that are in use or whose use is unknown.
+      - A GPU that is slow while it is in use is V(unknown), not V(fail).
     type: bool
     default: false
 """
 
 EXAMPLES = r"""
-- name: Measure the memory and the cores of each GPU
+- name: Measure memory and arithmetic of each GPU
   autopilot.gpu.gpu_memory:
 
-- name: Accept no less than 2800 GB/s
+- name: Require 2800 GB/s
   autopilot.gpu.gpu_memory:
     minimum: 2800
     fail_on: fail

@@ -7,24 +7,22 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_power
-short_description: Check that the GPUs of a host are not slowed down
+short_description: Check that no GPU is slowed down
 version_added: 0.1.0
 description:
-  - Reads what holds the clocks of each GPU back, for how long heat did since boot, and whether
-    power limit and application clocks
-    are below their defaults.
-  - A slowdown by the hardware for heat, or by an external power brake, is V(fail) when three of
-    five looks within a second show it, and V(warn) when
-    fewer do.
-  - A hardware slowdown without a reason, a slowdown by the driver for heat, heat during 5 % of the
-    time since boot, and limits below the defaults are V(warn).
-  - A reason that is not known to this version is V(warn) too and is given as it is read.
-  - A GPU held back by its power limit under load is normal and passes.
-  - Only GPUs that show a slowdown are looked at for a second; all others cost one look.
-  - An idle GPU shows no slowdown that comes with load; the summary says how many were idle. Locked
-    clocks cannot be read from the driver.
-  - What the driver does not report is said in a finding. A GPU that does not report what holds its
-    clocks back is V(skip).
+  - Reads the clock event reasons of each GPU, the time of thermal slowdowns since boot, and whether
+    power limit and application clocks are below their defaults.
+  - V(fail) for a hardware slowdown by heat or external power brake in three of five samples within
+    a second. V(warn) in fewer samples.
+  - V(warn) for a hardware slowdown without a reason, a slowdown by the driver for heat, heat during
+    5 % of the time since boot, and limits below the defaults.
+  - V(warn) also for a reason that this version does not know; the finding has its number.
+  - A GPU at its power limit under load is normal and passes.
+  - Only GPUs with a slowdown are sampled for a second. All others are read once.
+  - An idle GPU shows no slowdown that occurs under load; the summary has the number of idle GPUs.
+    Locked clocks cannot be read from the driver.
+  - A finding names what the driver does not report. V(skip) for a GPU that does not report clock
+    event reasons.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -33,10 +31,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Is any GPU slowed down or limited
+- name: Check for slowdowns and lowered limits
   autopilot.gpu.gpu_power:
 
-- name: The same as a gate
+- name: Fail when driver or firmware need action
   autopilot.gpu.gpu_power:
     fail_on: fail
 """

@@ -7,24 +7,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_processes
-short_description: Check who holds the GPUs of a host
+short_description: Check the processes that hold the GPUs
 version_added: 0.1.0
 description:
-  - Reads which processes have a context on each GPU or its device open, and how much memory is in
-    use.
-  - Processes that run are V(pass) and named, or V(warn) with O(expect_idle=true). Services of the
+  - Reads which processes have a context on each GPU or hold its device file open, and how much
+    memory is in use.
+  - Running processes are V(pass) and named, or V(warn) with O(expect_idle=true). Services of the
     driver and of DCGM do not count.
-  - A process that was killed and is stuck in the kernel is V(fail); only a reboot ends it. A zombie
-    that still holds a GPU, a context or memory without a
-    process, are V(warn).
-  - Only a GPU that shows something wrong is looked at again, half a second later; what is gone by
-    then is no finding.
-  - In a container without the host's processes, contexts and memory of others cannot be told from
-    those without a process, and are no finding.
-  - To see who has devices open the check needs root.
+  - V(fail) for a killed process that is stuck in the kernel; only a reboot ends it. V(warn) for a
+    zombie that holds a GPU, and for a context or memory without a process.
+  - Only a GPU with a finding is read again, half a second later. A finding that is gone by then is
+    dropped.
+  - In a container that does not see the host's processes, contexts and memory of other containers
+    look like those without a process, and are not a finding.
+  - The check needs root to see which processes hold device files open.
 options:
   expect_idle:
-    description: Whether nobody should hold a GPU, so that one that is held is V(warn).
+    description: Whether the GPUs must be free; a GPU that is held is then V(warn).
     type: bool
     default: false
 author:
@@ -35,11 +34,11 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Does anything hold GPUs that no longer should
+- name: Check for leftover processes and memory
   autopilot.gpu.gpu_processes:
   become: true
 
-- name: Are the GPUs free before a job starts
+- name: Require free GPUs before a job starts
   autopilot.gpu.gpu_processes:
     expect_idle: true
     fail_on: warn

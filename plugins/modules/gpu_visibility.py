@@ -7,20 +7,20 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: gpu_visibility
-short_description: Check that a container has the GPUs that it was given
+short_description: Check that a container has the GPUs it requested
 version_added: 0.1.0
 description:
-  - In a container, compares what C(NVIDIA_VISIBLE_DEVICES), C(NVIDIA_DRIVER_CAPABILITIES) and
-    C(NVIDIA_REQUIRE_CUDA) ask for with the GPUs that the driver
-    shows and the device files that are there. On a plain host it is V(skip).
-  - Fewer GPUs than O(requested), or than C(NVIDIA_VISIBLE_DEVICES) names, are V(fail).
-  - No GPU at all is V(unknown) where O(requested) is not given and C(NVIDIA_VISIBLE_DEVICES) is
-    V(all) or empty, since then nobody may have wanted one.
-  - More GPUs than were requested or named are V(warn), and so are device files or a capability
-    without which CUDA does not start, and a driver that is older
-    than the image asks for.
-  - Variables that are missing while GPUs are there are no finding, since there are other ways to
-    give them.
+  - In a container, compares C(NVIDIA_VISIBLE_DEVICES), C(NVIDIA_DRIVER_CAPABILITIES) and
+    C(NVIDIA_REQUIRE_CUDA) with the GPUs that the driver shows and with the device files. V(skip) on
+    a host outside of containers.
+  - V(fail) for fewer GPUs than O(requested), or than C(NVIDIA_VISIBLE_DEVICES) names.
+  - V(unknown) for a container without a GPU when O(requested) is not given and
+    C(NVIDIA_VISIBLE_DEVICES) is V(all) or empty, because the container may not have requested a
+    GPU.
+  - V(warn) for more GPUs than requested or named, for missing device files or capabilities that
+    CUDA needs, and for a driver older than the image requires.
+  - Missing variables are not a finding when GPUs are present, because there are other ways to
+    assign GPUs.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -28,13 +28,13 @@ extends_documentation_fragment:
   - autopilot.gpu._checks
 options:
   requested:
-    description: How many GPUs were requested for this container, such as its limit of
+    description: Number of GPUs requested for this container, such as its limit of
       C(nvidia.com/gpu).
     type: int
 """
 
 EXAMPLES = r"""
-- name: Does this pod have the four GPUs it asked for, and no others?
+- name: Require the four GPUs that this pod requested, and no others
   autopilot.gpu.gpu_visibility:
     requested: 4
     fail_on: warn
@@ -51,8 +51,8 @@ status:
   returned: always
   sample: pass
 health:
-  description: The check's result, with its findings, and C(gpus_visible), how many GPUs the
-    container has.
+  description: The check's result, with its findings, and C(gpus_visible), the number of GPUs in the
+    container.
   type: list
   elements: dict
   returned: always

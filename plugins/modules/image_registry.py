@@ -7,26 +7,23 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: image_registry
-short_description: Check that a host can have the images that jobs start from
+short_description: Check that a host can pull the images of jobs
 version_added: 0.1.0
 description:
-  - "Looks each image up from the host as a container runtime does: the registry's name, a
-    connection, TLS, its API, a token, and the image's manifest.
-    Nothing of an image is fetched."
-  - No such name, no connection in two tries, a certificate that is invalid for everybody, no right
-    to pull and no such image are V(fail), since a job with
+  - Looks up each image from the host as a container runtime does (DNS name, connection, TLS,
+    registry API, token, manifest of the image). Downloads no layer.
+  - V(fail) for a name that does not exist, no connection in two tries, a certificate that is
+    invalid for every client, missing permission to pull, and a missing image, because a job with
     this image does not start.
-  - A resolver, proxy or registry that has trouble, a certificate of an authority that is not known
-    and a registry without TLS are V(unknown), since the next
-    try or the container runtime may get further.
-  - A certificate that ends within 14 days is V(warn).
-  - The proxies of the environment (C(https_proxy), C(http_proxy), C(no_proxy)) are used, as
-    container runtimes do with theirs; say with C(environment) what
-    theirs are where they differ.
-  - Authorities are trusted that Python trusts, those of O(ca_file), and those that Docker, Podman,
-    CRI-O or containerd keep for a registry below
-    C(/etc/docker/certs.d), C(/etc/containers/certs.d) or C(/etc/containerd/certs.d).
-  - Without O(images) it is V(skip).
+  - V(unknown) for a resolver, proxy or registry with an error, a certificate of an unknown
+    authority, and a registry without TLS, because a retry or the container runtime may succeed.
+  - V(warn) for a certificate that expires within 14 days.
+  - The proxies of the environment (C(https_proxy), C(http_proxy), C(no_proxy)) are used. When the
+    container runtime has other proxies, set them with the keyword C(environment).
+  - Trusted are the authorities of Python, of O(ca_file), and those that Docker, Podman, CRI-O or
+    containerd keep for a registry below C(/etc/docker/certs.d), C(/etc/containers/certs.d) or
+    C(/etc/containerd/certs.d).
+  - V(skip) without O(images).
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -35,45 +32,44 @@ extends_documentation_fragment:
 options:
   images:
     description:
-      - The images, in full with their registry, such as V(registry.example.com/team/image:tag) or
-        V(registry.example.com/team/image@sha256:…); at most 32.
-      - The registry is the host that serves the API, where that differs from the one that images
-        are named after.
+      - The images, with their registry, such as V(registry.example.com/team/image:tag) or
+        V(registry.example.com/team/image@sha256:…). At most 32.
+      - Give the host that serves the registry API when it differs from the host in the image names.
     type: list
     elements: str
     default: []
   username:
-    description: Who pulls; for all registries of O(images). Needs O(password).
+    description: User for all registries of O(images). Needs O(password).
     type: str
   password:
-    description: Password or access token of O(username). It is in no result and no run document.
+    description: Password or access token of O(username). No result and no run document contains it.
     type: str
   auth_file:
     description:
       - Path on the host of a file with credentials by registry, as C(docker login) and C(podman
-        login) write it, or a pull secret's C(.dockerconfigjson).
-      - Programs that keep credentials (C(credsStore)) are not asked.
+        login) write it, or as in C(.dockerconfigjson) of a pull secret.
+      - Credential helpers (C(credsStore)) are not called.
     type: path
   ca_file:
-    description: Path on the host of certificates (PEM) of authorities that are trusted beside the
-      usual ones. One of another authority is then V(fail).
+    description: Path on the host of certificates (PEM) of further trusted authorities. A
+      certificate of any other authority is then V(fail).
     type: path
   insecure:
     description:
-      - Whether plain HTTP and certificates of unknown authorities will do, for registries that the
-        container runtime is told to take so.
-      - For an address of the host itself (loopback) plain HTTP will do anyway.
+      - Whether to accept plain HTTP and certificates of unknown authorities, for registries that
+        the container runtime treats as insecure.
+      - Plain HTTP is always accepted for loopback addresses.
     type: bool
     default: false
 """
 
 EXAMPLES = r"""
-- name: Will the job's image be pulled on this node?
+- name: Check that the node can pull the image of the job
   autopilot.gpu.image_registry:
     images:
       - registry.example.com/training/llm:2026-11
 
-- name: The same with the pull secret that the kubelet has, as a gate
+- name: Check with the kubelet's pull secret, as a gate
   autopilot.gpu.image_registry:
     images:
       - registry.example.com:5000/training/llm@sha256:7d865e959b2466918c9863afca942d0fb89d7c9ac0c99bafc3749504ded97730
@@ -92,8 +88,8 @@ status:
   returned: always
   sample: pass
 health:
-  description: The check's result, with its findings, and C(image_lookup), the seconds until the
-    slowest answer of each registry.
+  description: The check's result, with its findings, and C(image_lookup), the slowest answer of
+    each registry in seconds.
   type: list
   elements: dict
   returned: always

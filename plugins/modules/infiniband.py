@@ -10,31 +10,31 @@ module: infiniband
 short_description: Check the InfiniBand and RoCE ports of a host
 version_added: 0.1.0
 description:
-  - Reads state, rate, counters, P_Keys and firmware of every port of an InfiniBand or RoCE card
-    from C(/sys/class/infiniband). Also runs where there is no GPU.
-  - A port that is down, or slow, is V(fail) only where an option says what it should be. Without
-    one it is V(warn) where more than half of the ports of the
-    same board are up, or faster; a port without a cable is no fault by itself.
-  - V(warn) too are a link that no subnet manager has set up, a link that went down five times in 24
-    hours, errors beyond what InfiniBand's specification and
-    its tools allow (on the average since boot), and cards of one board with different firmware.
-  - A host without such ports is V(skip). Virtual functions that the host lends to virtual machines
-    are not judged unless O(ports) names them.
+  - Reads state, rate, counters, P_Keys and firmware of every InfiniBand or RoCE port from
+    C(/sys/class/infiniband). Runs on hosts without a GPU too.
+  - V(fail) for a port that is down or slow, only when an option sets the expectation. Without an
+    option such a port is V(warn) when more than half of the ports of the same board are up, or
+    faster. A port without a cable is not a fault.
+  - V(warn) also for a link that no subnet manager has initialised, a link that went down five times
+    in 24 hours, errors beyond the limits of the InfiniBand specification and its tools (average
+    since boot), and cards of one board with different firmware.
+  - V(skip) on a host without such ports. Virtual functions for virtual machines are not judged
+    unless O(ports) names them.
 options:
   expected_ports:
-    description: How many ports must be up, at O(minimum_rate_gbps) where that is given.
+    description: Number of ports that must be up, at O(minimum_rate_gbps) when it is given.
     type: int
   minimum_rate_gbps:
     description:
-      - The least rate of a port in Gb/s, as the kernel gives it, such as 400 for four lanes of NDR.
-      - With O(expected_ports) so many ports must have it, others may be slower; without it all
-        InfiniBand ports that are up must (those of RoCE where there is
+      - Minimum rate of a port in Gb/s, as the kernel reports it, such as 400 for four lanes of NDR.
+      - With O(expected_ports), that many ports must have this rate, and others may be slower.
+        Without it, all InfiniBand ports that are up must have this rate (RoCE ports when there is
         no InfiniBand).
     type: float
   ports:
     description:
-      - Ports that must be up, each with its least rate in Gb/s or without a value.
-      - A port is named as C(mlx5_0:1); C(mlx5_0) means all ports of the device.
+      - Ports that must be up, each with its minimum rate in Gb/s or without a value.
+      - Name a port as C(mlx5_0:1). C(mlx5_0) means all ports of the device.
     type: dict
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -44,12 +44,12 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Eight ports of 400 Gb/s
+- name: Require eight ports of 400 Gb/s
   autopilot.gpu.infiniband:
     expected_ports: 8
     minimum_rate_gbps: 400
 
-- name: These ports by name, at least at these rates
+- name: Require named ports with minimum rates
   autopilot.gpu.infiniband:
     ports:
       mlx5_0:1: 400

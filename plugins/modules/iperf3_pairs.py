@@ -7,18 +7,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: iperf3_pairs
-short_description: Measure with iperf3 what TCP carries between a host and its peers, each direction
-  by itself
+short_description: Measure TCP bandwidth between a host and its peers with iperf3
 version_added: 0.1.0
 description:
-  - Measures with C(iperf3) to each of the peers, one after the other, first sending to it and then
-    receiving from it. An C(iperf3 -s) must listen there.
-  - The rate is the receiver's. It is compared with O(minimum), or with a share of the speed of the
-    interface, which warns at most.
-  - This is one host by hand. The role C(mesh) measures between all hosts, and only that tells which
-    end of a bad pair it is.
-  - It takes the network from whoever uses it, so a host whose GPUs are in use is skipped. Runs on
-    hosts without a GPU, too.
+  - Measures with C(iperf3) to each peer, one after the other, first sending, then receiving.
+    C(iperf3 -s) must listen on the peer.
+  - The rate is the receiver's. It is compared with O(minimum), or with a share of the interface's
+    speed, which warns at most.
+  - This module measures from one host by hand. The role C(mesh) measures between all hosts; only
+    the mesh can tell which end of a bad pair is at fault.
+  - The measurement uses the network at full rate, so a host whose GPUs are in use is skipped. Runs
+    on hosts without a GPU too.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -28,70 +27,69 @@ requirements:
   - iperf3 3.1 or newer and iproute2 on the host
 options:
   peers:
-    description: The addresses of the servers, IPv4 and IPv6. Names are not accepted.
+    description: Addresses of the servers, IPv4 and IPv6. Host names are not accepted.
     type: list
     elements: str
     required: true
   port:
-    description: The port on which the servers listen.
+    description: Port of the servers.
     type: int
     default: 5201
   interface:
     description:
-      - The interface by which to measure. When not given, the one that the kernel takes.
-      - iperf3 before 3.11 is bound to its address only.
+      - Interface to measure with. When not given, the kernel's route decides.
+      - Before iperf3 3.11 only the address of the interface is bound.
     type: str
   duration:
-    description: Seconds of traffic with a peer, 2 or more. Each direction gets half of it, in whole
+    description: Seconds of traffic with a peer, at least 2. Each direction gets half, in whole
       seconds.
     type: float
     default: 6.0
   streams:
-    description: How many TCP connections share the path.
+    description: Number of parallel TCP connections.
     type: int
     default: 1
   zerocopy:
-    description: Whether the sender spares itself a copy, where its iperf3 was built for that.
+    description: Whether the sender uses zero copy, when its iperf3 supports it.
     type: bool
     default: true
   minimum:
-    description: The least rate that is accepted in either direction, in Gbit/s. V(0) is the same as
-      not giving it.
+    description: Minimum rate in either direction, in Gbit/s. V(0) is the same as no value.
     type: float
   force:
-    description: Whether to measure although GPUs are in use or their use could not be told. A slow
-      pair is then V(unknown), not V(fail).
+    description: Measure even when GPUs are in use or their use is unknown. A slow pair is then
+      V(unknown), not V(fail).
     type: bool
     default: false
   ports:
-    description: The ports from which servers take one. Means something in the role C(mesh) only.
+    description: Range of ports for servers. Used by the role C(mesh) only.
     type: str
     default: 5200-5299
   workload:
-    description: IBM Autopilot's word. Only V(ring) exists; the role C(mesh) then measures all
-      pairs.
+    description: Option of IBM Autopilot. Only V(ring) is accepted; the role C(mesh) then measures
+      all pairs.
     type: str
   pclients:
-    description: IBM Autopilot's word for O(streams).
+    description: Option of IBM Autopilot for O(streams).
     type: int
   clientsperiface:
-    description: IBM Autopilot's word for O(streams).
+    description: Option of IBM Autopilot for O(streams).
     type: int
   startport:
-    description: IBM Autopilot's word for the first of O(ports).
+    description: Option of IBM Autopilot for the first of O(ports).
     type: int
   serverspernode:
-    description: IBM Autopilot's word. Accepted, and says nothing here, since a host has one server
-      at a time.
+    description: Option of IBM Autopilot. Accepted and ignored, because a host has one server at a
+      time.
     type: int
   plane:
-    description: IBM Autopilot's word, V(data) or V(mgmt). Selects interfaces in the role C(mesh),
-      the management one being that with the default route.
+    description: Option of IBM Autopilot, V(data) or V(mgmt). Selects interfaces in the role
+      C(mesh); the management interface is the one with the default route.
     type: str
 """
 
 EXAMPLES = r"""
-- name: Measure to a neighbour on which iperf3 -s was started
+- name: Measure to a peer on which iperf3 -s runs
   autopilot.gpu.iperf3_pairs:
     peers: [10.78.1.2]
     interface: eth1

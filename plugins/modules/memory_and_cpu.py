@@ -7,45 +7,44 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: memory_and_cpu
-short_description: Check the memory and the processors of a host
+short_description: Check the memory and the CPUs of a host
 version_added: 0.1.0
 description:
-  - Reads the errors of the host's memory (EDAC), its size, hugepages, NUMA nodes, processors and
-    their governors. Also runs where there is no GPU.
-  - An uncorrected error since boot is V(fail), naming the controller and the module; fifty
-    corrected ones in 24 hours (on the average since boot) are V(warn).
-  - Less memory or fewer processors than the options say is V(fail). More processors, swap space and
-    governors other than the options say are V(warn).
-  - Processors that are switched off (unless multithreading is), and NUMA nodes with processors that
-    have no memory or much less than others, are V(warn).
-  - Where the kernel does not count the errors of memory, as in virtual machines, the summary says
-    so.
+  - Reads the memory errors (EDAC), memory size, hugepages, NUMA nodes, CPUs and their governors.
+    Runs on hosts without a GPU too.
+  - V(fail) for an uncorrected error since boot, with the memory controller and module. V(warn) for
+    fifty corrected errors in 24 hours (average since boot).
+  - V(fail) for less memory or fewer CPUs than the options require. V(warn) for more CPUs, more swap
+    space, and other governors than the options allow.
+  - V(warn) for CPUs that are offline (unless multithreading is off), and for NUMA nodes with CPUs
+    and with no memory or much less than other NUMA nodes.
+  - When the kernel does not count memory errors, as in virtual machines, the summary says so.
 options:
   minimum_memory_gib:
-    description: GiB of memory that the host must have; what the kernel calls MemTotal, which is a
-      few percent less than the modules have.
+    description: Minimum memory in GiB, as the kernel reports it (MemTotal), which is a few percent
+      less than the size of the modules.
     type: float
   maximum_swap_gib:
-    description: GiB of swap space that the host may have.
+    description: Maximum swap space in GiB.
     type: float
   sockets:
-    description: How many sockets with running processors the host must have.
+    description: Number of sockets with running CPUs.
     type: int
   cores:
-    description: How many running cores the host must have, on all sockets together.
+    description: Number of running cores, on all sockets together.
     type: int
   threads:
-    description: How many processors must run, as the kernel counts them.
+    description: Number of running CPUs (hardware threads), as the kernel counts them.
     type: int
   governor:
-    description: The governor that all processors must have, such as V(performance).
+    description: Governor that all CPUs must have, such as V(performance).
     type: str
   stream:
     description:
-      - Whether to measure the bandwidth of the memory of each NUMA node too, which takes a second
-        on all processors and 1 GiB of memory.
-      - Not done on a host with load, which is V(skip). The figure is not judged, only kept and
-        compared.
+      - Whether to also measure the memory bandwidth of each NUMA node, which takes a second on all
+        CPUs and 1 GiB of memory.
+      - V(skip) on a host under load. The figure is recorded and compared across the fleet, and not
+        judged by itself.
     type: bool
     default: false
 author:
@@ -56,10 +55,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Errors of the memory, and what is odd
+- name: Check memory errors and CPUs
   autopilot.gpu.memory_and_cpu:
 
-- name: This machine must have all of it
+- name: Require the full configuration of this machine
   autopilot.gpu.memory_and_cpu:
     sockets: 2
     cores: 112

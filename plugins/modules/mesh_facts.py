@@ -7,16 +7,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: mesh_facts
-short_description: Look at what a host brings to a mesh of network checks
+short_description: Collect what the mesh needs to know about a host
 version_added: 0.1.0
 description:
-  - Reads the network interfaces of a host, whether iperf3 and fping are there, and whether somebody
-    uses its GPUs.
-  - Compares the host's clock with the controller's, since the hosts of a mesh follow a plan by the
-    clock.
-  - Ends the process of an earlier run of the mesh, which would measure at the same time, and
-    changes nothing else.
-  - M(autopilot.gpu.mesh_plan) makes a plan of what this returns on each host.
+  - Reads the network interfaces of a host, whether iperf3 and fping are installed, and whether its
+    GPUs are in use.
+  - Compares the host's clock with the controller's, because the hosts of a mesh follow a plan by
+    the clock.
+  - Stops the process of an earlier mesh run, which would measure at the same time. Changes nothing
+    else.
+  - M(autopilot.gpu.mesh_plan) makes a plan from these facts.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
@@ -28,19 +28,17 @@ options:
     default: []
   gate:
     description:
-      - Whether to ask if somebody uses the GPUs of the host, which takes two seconds; not done in
-        check mode.
-      - A host without the NVIDIA driver is idle. With it, the Python package C(nvidia-ml-py) is
-        needed to tell.
+      - Whether to check if the GPUs are in use, which takes two seconds; not done in check mode.
+      - A host without the NVIDIA driver is idle. With the driver, the Python package
+        C(nvidia-ml-py) is needed.
     type: bool
     default: false
   python:
-    description: Path of the Python on the host to look with, such as one that has C(nvidia-ml-py);
-      the one Ansible uses when not given.
+    description: Path of the Python interpreter on the host to use, such as one that has
+      C(nvidia-ml-py). Ansible's interpreter when not given.
     type: path
   nvml_library:
-    description: Path of C(libnvidia-ml.so.1) on the host, when it is not where the loader or driver
-      containers have it.
+    description: Path of C(libnvidia-ml.so.1) on the host, when it is not in the usual directories.
     type: path
   host_root:
     description: Where the root file system of the host is mounted; other than V(/) only in a
@@ -51,7 +49,7 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: It only reads, and ends no process.
+    details: Only reads, and stops no process.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
@@ -66,7 +64,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Look at interfaces, tools and clocks
+- name: Collect interfaces, tools and clock offsets
   autopilot.gpu.mesh_facts:
     interfaces: [eth1, eth2]
     gate: true
@@ -77,10 +75,9 @@ EXAMPLES = r"""
 
 RETURN = r"""
 mesh:
-  description: >-
-    The interfaces, iperf3 and fping, findings that speak against using the host (busy), and by how
-    many seconds its clock is
-    ahead of the controller's (clock; null with clock_error where it could not be read).
+  description: The interfaces, iperf3 and fping, findings against using the host (busy), and the
+    seconds by which its clock is ahead of the controller's (clock; null with clock_error when it
+    could not be read).
   type: dict
   returned: always
   sample:

@@ -7,19 +7,17 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: mesh_plan
-short_description: Plan which hosts measure the network with whom, and when
+short_description: Plan which hosts measure the network with each other, and when
 version_added: 0.1.0
 description:
-  - Makes one plan for all hosts of the play from what M(autopilot.gpu.mesh_facts) returned on each,
-    and a share of it for each host.
+  - Makes one plan for all hosts of the play from the facts of M(autopilot.gpu.mesh_facts), and a
+    share of the plan for each host.
   - First all hosts ping each other, or a balanced sample of the others. Then pairs of hosts run
-    iperf3 round by round; in a round a host
-    has one partner, so that no measurement disturbs another.
-  - With O(follow_up=true), judges what was collected and plans a second pass between hosts under
-    suspicion and partners that proved good.
-    It measures each pair twice, and the better figure counts.
-  - Starts nothing. M(autopilot.gpu.mesh_run) follows the plan, and the role
-    P(autopilot.gpu.mesh#role) has all the steps in their order.
+    iperf3 in rounds. In a round a host has one partner, so that no measurement disturbs another.
+  - With O(follow_up=true), judges the first results and plans a retest of suspects with known-good
+    partners. The retest measures each pair twice, and the better figure counts.
+  - Starts no measurement. M(autopilot.gpu.mesh_run) follows the plan, and the role
+    P(autopilot.gpu.mesh#role) runs all the steps in order.
   - Runs once, on the controller, under the strategy C(linear). Set C(run_once) on the task to have
     what it registers on every host.
 author:
@@ -27,72 +25,71 @@ author:
 options:
   checks:
     description:
-      - The checks to plan, V(ping_mesh) (V(ping)) and V(iperf3_pairs) (V(iperf)); both when empty.
-      - Names of checks that a node does alone are passed over.
+      - Checks to plan, V(ping_mesh) (V(ping)) and V(iperf3_pairs) (V(iperf)); both when empty.
+      - Names of checks of a single node are ignored.
     type: list
     elements: str
     default: []
   rounds:
-    description: How many rounds of pairs on each plane, or V(all) for every pair of hosts.
+    description: Number of rounds of pairs on each network, or V(all) for every pair of hosts.
     type: raw
     default: 5
   together:
-    description: Whether all planes carry traffic at once instead of one after the other.
+    description: Whether all networks are measured at once instead of one after the other.
     type: bool
     default: false
   seed:
-    description: Makes the choice of partners the same again; the time when not given. The plan
-      tells which was used.
+    description: Seed for the choice of partners, to repeat a plan; the time when not given. The
+      plan has the seed that was used.
     type: int
   group_by:
     description:
-      - Names of inventory variables that tell where a host is. The first of them that any host has
-        makes the groups.
-      - Rounds then have pairs within groups and pairs across them in turn.
+      - Names of inventory variables that tell where a host is. The first one that any host has
+        forms the groups.
+      - Rounds then alternate between pairs within groups and pairs across groups.
     type: list
     elements: str
     default: [rack, switch, zone]
   confirm:
-    description: Whether O(follow_up=true) plans a second pass at all.
+    description: Whether O(follow_up=true) plans a retest.
     type: bool
     default: true
   frozen:
     description:
-      - The name under which an earlier result of this module is registered. The options and the
-        groups of hosts that it read are used again.
-      - With O(only_options=true) before any host is asked, and this afterwards, nothing that a host
-        answers can change them.
+      - Name under which an earlier result of this module is registered. Its options and groups of
+        hosts are used again.
+      - With O(only_options=true) before any host is contacted, and this option afterwards, no
+        answer of a host can change the options.
     type: str
   options:
     description:
       - "Options by check name or short name, for example C({iperf3_pairs: {duration: 10}})."
-      - M(autopilot.gpu.ping_mesh) and M(autopilot.gpu.iperf3_pairs) document them. Those of other
-        checks are passed over.
+      - M(autopilot.gpu.ping_mesh) and M(autopilot.gpu.iperf3_pairs) document them. Options of other
+        checks are ignored.
     type: dict
     default: {}
   only_options:
     description:
-      - Only look at the options, and at how many hosts there are, before any host is asked for
-        facts.
-      - Fails for what is wrong with them. A host that is alone has its whole plan then, which says
-        so.
+      - Only validate the options and count the hosts, before facts are collected.
+      - Fails for invalid options. For a single host the returned plan is complete and says that
+        there is nothing to measure.
     type: bool
     default: false
   follow_up:
-    description: Whether to plan the second pass, from O(plan) and O(readings).
+    description: Whether to plan the retest, from O(plan) and O(readings).
     type: bool
     default: false
   facts:
-    description: The name under which M(autopilot.gpu.mesh_facts) registered its result.
+    description: Name under which M(autopilot.gpu.mesh_facts) registered its result.
     type: str
     default: autopilot_mesh_facts
   plan:
-    description: The name under which this module registered the plan of the first pass.
+    description: Name under which this module registered the plan of the first pass.
     type: str
     default: autopilot_mesh_plan
   readings:
-    description: The name under which M(autopilot.gpu.mesh_run) registered what it collected of the
-      first pass.
+    description: Name under which M(autopilot.gpu.mesh_run) registered the results of the first
+      pass.
     type: str
     default: autopilot_mesh_first
 extends_documentation_fragment:
@@ -101,7 +98,7 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Plans all the same, and returns that nothing goes on.
+    details: Makes the plan, and returns that no measurement will run.
 seealso:
   - module: autopilot.gpu.mesh_facts
   - module: autopilot.gpu.mesh_run
@@ -109,7 +106,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Every pair of hosts, ten seconds each
+- name: Plan every pair of hosts, ten seconds each
   autopilot.gpu.mesh_plan:
     rounds: all
     options:
@@ -121,19 +118,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 plan:
-  description: The plan, which the run document of M(autopilot.gpu.verdict) has too; null when there
-    is nothing to measure once more.
+  description: The plan, which the run document of M(autopilot.gpu.verdict) contains too; null when
+    no retest is needed.
   type: dict
   returned: unless only the options were looked at
 shares:
-  description: What each host has to do, as JSON text by host; hosts that take no part have none.
+  description: The share of each host, as JSON text by host; hosts without a share are left out.
   type: dict
   returned: with RV(plan)
 description:
-  description: >-
-    What the plan costs: hosts, planes, rounds, pairs, pings, bytes at most (null where the speed of
-    an interface is not known), seconds,
-    and how many hosts are left out of something.
+  description: The cost of the plan, as hosts, networks, rounds, pairs, pings, maximum bytes (null
+    when the speed of an interface is unknown), seconds, and the number of hosts that are left out.
   type: dict
   returned: with RV(plan)
   sample:
@@ -147,25 +142,24 @@ description:
     seed: 7
     left_out: 0
 end:
-  description: When all is over, in seconds since the epoch on the controller's clock.
+  description: End of the plan, in seconds since the epoch on the controller's clock.
   type: float
   returned: with RV(plan)
 checks:
-  description: The checks of the network that are planned; none when none is asked for.
+  description: The network checks in the plan; empty when none is selected.
   type: list
   elements: str
   returned: success
 frozen:
-  description: The options and the groups of hosts that were read, as JSON text for the option of
-    that name.
+  description: The options and the groups of hosts, as JSON text for the option of the same name.
   type: str
   returned: unless O(follow_up=true)
 gate:
-  description: Whether hosts are to be asked if somebody uses their GPUs.
+  description: Whether hosts need to be asked if their GPUs are in use.
   type: bool
   returned: with O(only_options=true)
 goes_on:
-  description: Whether there is something left to do.
+  description: Whether there is anything to measure.
   type: bool
   returned: success
 """

@@ -7,58 +7,56 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: mesh_run
-short_description: Start a host's share of the mesh, or take its readings
+short_description: Start a host's share of the mesh, or collect its readings
 version_added: 0.1.0
 description:
-  - Starts a process on the host that follows its share of a mesh run by the clock, pinging its
-    peers and measuring with them by iperf3, and returns at once.
-  - Takes the readings from it later. That process then ends; it also does so when its lifetime is
-    over, and when another run takes its place.
-  - The process keeps its readings in memory and hands them over a socket to the user that started
-    it.
-    The socket is in C(/run/autopilot-gpu) of O(host_root) for root, in C(autopilot-gpu-<uid>) of
-    the temporary directory for other users.
-  - A part of the role that runs the mesh checks; the shares come from the plan for all hosts.
+  - Starts a process on the host that follows its share of a mesh run by the clock. The process
+    pings its peers and measures with them by iperf3. The task returns at once.
+  - Collects the readings later. The process then ends. It also ends when its lifetime is over, and
+    when another run replaces it.
+  - The process keeps its readings in memory and passes them through a socket to the user that
+    started it. The socket is in C(/run/autopilot-gpu) of O(host_root) for root, and in
+    C(autopilot-gpu-<uid>) of the temporary directory for other users.
+  - A part of the role that runs the mesh checks. The shares come from the plan for all hosts.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   state:
     description:
-      - V(started) ends the process of an earlier run and starts one for O(share); a share without
-        windows starts none.
-      - V(collected) takes the readings of O(run), or of O(share), and ends the process, also when
-        the run is not over after O(wait_seconds).
-      - V(absent) ends the process of O(run), or of whichever run when that is not given.
+      - V(started) stops the process of an earlier run and starts a process for O(share). A share
+        without measurements starts no process.
+      - V(collected) collects the readings of O(run), or of O(share), and stops the process, also
+        when the run is not over after O(wait_seconds).
+      - V(absent) stops the process of O(run), or of any run when O(run) is not given.
     type: str
     required: true
     choices: [started, collected, absent]
   share:
     description:
-      - What this host does in the run and when, a dictionary as M(autopilot.gpu.mesh_plan) returns
-        it by host. Required for O(state=started).
-      - Or the name under which that module's result is registered. This host's share is then looked
-        up there, and its O(run) too; without one it is skipped.
-      - For O(state=collected), C(run), C(pass) and C(host) of it are enough. Readings of another
-        pass, or of another name of this machine, are not taken then.
+      - What this host measures and when, a dictionary that M(autopilot.gpu.mesh_plan) returns by
+        host. Required for O(state=started).
+      - Or the name under which the result of that module is registered. The share of this host and
+        its O(run) are then read there; a host without a share is skipped.
+      - For O(state=collected), C(run), C(pass) and C(host) of the share are enough. Readings of
+        another pass, or of another name of this machine, are then refused.
     type: raw
   run:
-    description: The run that is collected or ended. Required for O(state=collected) without
-      O(share).
+    description: Run to collect or to stop. Required for O(state=collected) without O(share).
     type: str
   wait_seconds:
-    description: Seconds to wait at most for a run that is not over yet, when it is collected.
+    description: Maximum seconds to wait for the end of a run before it is collected.
     type: float
     default: 0
   host_root:
-    description: Where the host's root file system is mounted; the socket, and the lock that keeps
-      checks of GPUs away, are below it.
+    description: Where the host's root file system is mounted. The socket and the lock against GPU
+      checks are below it.
     type: path
     default: /
 attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Starts and ends nothing, and says what would be.
+    details: Starts and stops nothing, and returns what would happen.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
@@ -75,19 +73,19 @@ notes:
 """
 
 EXAMPLES = r"""
-- name: Start every host's share
+- name: Start the share of every host
   autopilot.gpu.mesh_run:
     state: started
     share: autopilot_mesh_plan
 
-- name: Take the readings
+- name: Collect the readings
   autopilot.gpu.mesh_run:
     state: collected
     share: autopilot_mesh_plan
     wait_seconds: 5
   register: mesh_readings
 
-- name: End whatever run goes on
+- name: Stop any run of the mesh
   autopilot.gpu.mesh_run:
     state: absent
 """
@@ -98,9 +96,9 @@ mesh:
     - For O(state=started) its C(state) (V(started), V(nothing_to_do), in check mode
       V(would_start)), the C(pid), and the run that was C(replaced).
     - For O(state=collected) the readings with their C(state), V(done), V(running), V(none) or
-      V(replaced), and the C(reason) when there are none.
-    - For O(state=absent) the run that was C(ended), in check mode that would be.
-    - Where the process could not be started, asked or ended, the C(state) V(none) and the
+      V(replaced), and the C(reason) when there are no readings.
+    - For O(state=absent) the run that was C(ended), or would be in check mode.
+    - When the process could not be started, queried or stopped, the C(state) V(none) and the
       C(reason).
   type: dict
   returned: when the options are accepted

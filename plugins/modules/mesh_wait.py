@@ -11,16 +11,15 @@ short_description: Wait on the controller until a mesh run is over
 version_added: 0.1.0
 description:
   - Waits until the end of the plan that M(autopilot.gpu.mesh_plan) made. The hosts measure by
-    themselves meanwhile, and no connection is held.
-  - Returns at once when Ctrl-C is pressed, where the callback P(autopilot.gpu.summary#callback)
-    listens, as in the playbooks of this collection. The
-    play then goes on to M(autopilot.gpu.mesh_run) with V(collected), which ends the measurement on
-    the hosts, and Ansible ends.
+    themselves meanwhile, without a connection.
+  - Returns at once on Ctrl-C when the callback P(autopilot.gpu.summary#callback) is enabled, as in
+    the playbooks of this collection. The play then continues with M(autopilot.gpu.mesh_run) and
+    V(collected), which ends the measurement on the hosts, and Ansible exits.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   plan:
-    description: The name under which M(autopilot.gpu.mesh_plan) registered the plan.
+    description: Name under which M(autopilot.gpu.mesh_plan) registered the plan.
     type: str
     default: autopilot_mesh_plan
 extends_documentation_fragment:
@@ -29,7 +28,7 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: In check mode no plan is followed, so there is nothing to wait for.
+    details: Returns at once, because no plan is followed in check mode.
 """
 
 EXAMPLES = r"""
@@ -40,7 +39,7 @@ EXAMPLES = r"""
 
 RETURN = r"""
 seconds:
-  description: Seconds that it waited.
+  description: Seconds that the task waited.
   type: float
   returned: when the plan goes on
   sample: 42.1

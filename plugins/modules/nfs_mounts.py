@@ -7,23 +7,21 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: nfs_mounts
-short_description: Check that NFS servers and what is mounted of them answer
+short_description: Check that NFS servers and their mounts answer
 version_added: 0.1.0
 description:
-  - "Asks each NFS server from the host: its name, a connection over TCP, and a call that does
-    nothing (NFS version 4, or 3)."
-  - Looks at each mount point of theirs in a process of its own. One that does not answer within 10
-    s hangs.
-  - Looked at are the servers and mount points of O(mounts), and whatever NFS is mounted on the host
-    already.
-  - A server without a name, that refuses, has no route or is silent to two tries to connect is
-    V(fail), and so are a mount that hangs or answers with an
-    error, and a mount point where what is wanted is not mounted. Of what O(mounts) does not name
-    all that is V(warn).
-  - A server that takes the connection and does not answer the call is V(unknown). One that cannot
-    be reached while what is mounted of it answers is V(warn),
-    or nothing to speak of where O(mounts) does not name it.
-  - Without O(mounts) and without NFS it is V(skip).
+  - Tests each NFS server from the host, with its DNS name, a TCP connection, and a NULL call (NFS
+    version 4, or 3).
+  - Reads each mount point in a process of its own. A mount point that does not answer within 10 s
+    hangs.
+  - Checks the servers and mount points of O(mounts), and every NFS mount of the host.
+  - V(fail) for a server whose name does not resolve, that refuses the connection, has no route or
+    does not answer two tries; a mount that hangs or returns an error; and a mount point without the
+    expected mount. For servers and mounts that O(mounts) does not name, all of these are V(warn).
+  - V(unknown) for a server that accepts the connection and does not answer the call. V(warn) for a
+    server that cannot be reached while its mounts answer, or V(pass) when O(mounts) does not name
+    it.
+  - V(skip) without O(mounts) and without NFS.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -31,7 +29,7 @@ extends_documentation_fragment:
   - autopilot.gpu._checks
 options:
   mounts:
-    description: What jobs need.
+    description: Mounts that jobs need.
     type: list
     elements: dict
     default: []
@@ -41,12 +39,11 @@ options:
         type: str
         required: true
       path:
-        description: What it exports, as the first part of C(/etc/fstab) has it after the colon.
+        description: Exported path, as in C(/etc/fstab) after the colon.
         type: str
         required: true
       mount_point:
-        description: Where it is to be mounted on the host. When not given, only the server is
-          asked.
+        description: Mount point on the host. When not given, only the server is tested.
         type: str
       port:
         description: TCP port of the server.
@@ -55,10 +52,10 @@ options:
 """
 
 EXAMPLES = r"""
-- name: Do the servers of all that is mounted answer?
+- name: Check the servers of all NFS mounts
   autopilot.gpu.nfs_mounts:
 
-- name: Is the data there that jobs read?
+- name: Require the data set of the jobs
   autopilot.gpu.nfs_mounts:
     mounts:
       - server: nas1.example.com

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: node_checks
-short_description: Run all checks of a GPU node in one pass
+short_description: Run all checks of a GPU node in one task
 version_added: 0.1.0
 description:
-  - Runs the chosen checks of a host in one task, which costs about as much as a single one of them.
-  - Passive checks come first. What is not passive runs one check at a time, and not at all on a
-    node that already failed.
-  - A check that hangs is ended or abandoned within its time limit, and the results of the others
-    are there all the same.
+  - Runs the selected checks of a host in one task, which costs about as much as a single check.
+  - Passive checks run first. Light and invasive checks run one at a time, and not on a node that
+    already failed.
+  - A check that hangs is stopped or abandoned at its timeout. The results of the other checks are
+    returned in any case.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -24,40 +24,39 @@ extends_documentation_fragment:
 options:
   checks:
     description:
-      - The checks to run, by name or by the short name operators know (for example V(remapped),
-        V(pciebw), V(dcgm)).
-      - Every check of a node when not given. V(ping_mesh) and V(iperf3_pairs) are passed over, they
-        take two nodes and are what the role C(mesh) runs.
-        V(volume_claim) is skipped, which its result says; M(autopilot.gpu.volume_claim) runs it.
+      - Checks to run, by name or short name (for example V(remapped), V(pciebw), V(dcgm)).
+      - Every check of a node when not given. V(ping_mesh) and V(iperf3_pairs) are ignored, because
+        they need two nodes; the role C(mesh) runs them. V(volume_claim) is skipped, with a result
+        that says so; M(autopilot.gpu.volume_claim) runs it.
     type: list
     elements: str
   options:
     description:
       - "Options by check name or short name, for example C({pcie_bandwidth: {minimum: 46}})."
-      - Which options a check has is documented with the module of the same name.
+      - The module of each check documents its options.
     type: dict
     default: {}
   stop_on_fail:
-    description: Whether checks that are not passive are skipped on a node that failed another one.
+    description: Whether light and invasive checks are skipped on a node that failed another check.
     type: bool
     default: true
   beside_job:
     description:
-      - Whether a job runs on the host, so that only what does not disturb it may run,
-        M(autopilot.gpu.gpu_activity) among it.
-      - Other checks that are named are skipped, which their result says. What is compared with a
-        snapshot is not what only the end of the job can tell.
+      - Whether a job runs on the host, so that only checks run that do not disturb it, among them
+        M(autopilot.gpu.gpu_activity).
+      - Other selected checks are skipped, with a result that says so. A comparison with a snapshot
+        leaves out what can be judged only after the job.
     type: bool
     default: false
   run:
-    description: The name of the run that a snapshot is of, such as that of the job.
+    description: Name of the run of the snapshot, such as the name of the job.
     type: str
   snapshot:
     description:
-      - Whether to keep a snapshot of what was read, under O(run), or to compare with the one that
-        was kept; the result C(node_changes) comes of it.
+      - Whether to keep a snapshot under O(run), or to compare with the snapshot that was kept; the
+        comparison is the result C(node_changes).
       - The node keeps the newest 20 in C(/var/lib/autopilot-gpu/snapshots), or in a user's state
-        directory, and M(autopilot.gpu.verdict) the controller's copy.
+        directory. M(autopilot.gpu.verdict) keeps a copy on the controller.
     type: str
     default: none
     choices: [none, keep, compare]
@@ -65,32 +64,32 @@ options:
     description: Directory of runs on the controller, with the copy that O(snapshot=compare) reads.
     type: path
   baseline:
-    description: The snapshot to compare with, in place of the controller's copy.
+    description: Snapshot to compare with, instead of the controller's copy.
     type: dict
   release_seconds:
-    description: Seconds to wait with O(snapshot=compare), where GPUs are still held that were not
-      before, until they are released.
+    description: Seconds to wait with O(snapshot=compare) for the release of GPUs that were free in
+      the snapshot.
     type: float
     default: 30
 """
 
 EXAMPLES = r"""
-- name: Everything this collection knows about the GPUs of a node
+- name: Run all checks of a node
   autopilot.gpu.node_checks:
     expected_gpus: 8
 
-- name: Two checks, one with an option of its own
+- name: Run two checks, one of them with an option
   autopilot.gpu.node_checks:
     checks: [remapped, pciebw]
     options: {remapped_rows: {require_clean: true}}
 
-- name: What changed since the snapshot that was kept before the job
+- name: Report the changes since the snapshot before the job
   autopilot.gpu.node_checks: {run: job42, snapshot: compare}
 """
 
 RETURN = r"""
 brief:
-  description: One line with the checks that neither passed nor were skipped, the worst first.
+  description: One line with the checks that did not pass and were not skipped, the worst first.
   type: str
   returned: always
 status:
@@ -139,7 +138,7 @@ readings:
   type: dict
   returned: when O(readings=true)
 started:
-  description: When the checks were started, in seconds since the epoch by the controller's clock.
+  description: Start of the checks, in seconds since the epoch by the controller's clock.
   type: float
   returned: when the node was reached
 """

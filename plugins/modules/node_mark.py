@@ -10,58 +10,56 @@ module: node_mark
 short_description: Mark a node of a Kubernetes cluster by its health
 version_added: 0.1.0
 description:
-  - Writes the label that schedulers act on (V(PASS), V(WARN), V(TESTING), V(EVICT)), a record of
-    who wrote it and why, and where wanted a taint,
-    a cordon and the node condition C(GPUHealthy), all by the same rules as the agents on the nodes.
-  - What the marks mean, what sets and clears them, and how to do the same by hand with C(kubectl),
-    is in C(docs/marks.md) of the collection.
-  - With O(state=checked) the rules decide. V(EVICT) stays then, whatever was checked, and what
-    could not be told sets no V(PASS) and no V(EVICT).
-    With the other states a person decides.
-  - Several may mark a node at the same time. Each write is refused by the API server when the node
-    has changed meanwhile, and then decided anew.
-  - Fails when the node may not become V(EVICT), since too many nodes are it already, or not
-    V(TESTING), since somebody else is testing it.
-  - Runs where a kubeconfig leads to the cluster, which is usually the controller.
+  - Writes the label for schedulers (V(PASS), V(WARN), V(TESTING), V(EVICT)), a record with the
+    writer and the reason, and on request a taint, a cordon and the node condition C(GPUHealthy), by
+    the same rules as the agents on the nodes.
+  - C(docs/marks.md) of the collection describes what the marks mean, what sets and clears them, and
+    how to set them with C(kubectl).
+  - With O(state=checked) the rules decide. They keep V(EVICT) whatever the checks found, and never
+    set V(PASS) or V(EVICT) for the status V(unknown). The other states are set by a person.
+  - Several writers may mark a node at the same time. The API server refuses a write when the node
+    has changed, and the module then decides again.
+  - Fails when the node may not become V(EVICT) because too many nodes are V(EVICT), or V(TESTING)
+    because another test is running.
+  - Runs on a host with a kubeconfig for the cluster, usually the controller.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   node:
-    description: The name of the node in the cluster.
+    description: Name of the node in the cluster.
     type: str
     required: true
   state:
     description:
-      - V(checked) tells what checks said, see O(status) and O(report).
+      - V(checked) passes the result of checks to the rules, see O(status) and O(report).
       - V(pass), V(warn) and V(evict) set the mark.
-      - V(testing) keeps the node free for a deep diagnostic, for the time of O(lease). A node that
-        is V(EVICT) stays so meanwhile.
-      - V(absent) removes all that marks have written to the node. When no node has a mark any more,
-        the Lease that they share goes too.
+      - V(testing) reserves the node for a deep diagnostic, for the time of O(lease). A node that is
+        V(EVICT) stays V(EVICT).
+      - V(absent) removes everything that marks have written to the node. When no node has a mark
+        any more, their Lease is removed too.
     type: str
     required: true
     choices: [pass, warn, testing, evict, checked, absent]
   status:
-    description: What the checks of the node said in all, as they return it. With O(state=checked)
-      only.
+    description: Status of the node's checks. With O(state=checked) only.
     type: str
     choices: [pass, skip, warn, unknown, fail]
   report:
     description:
-      - Path of a run document, on the host that the module runs on, such as
-        M(autopilot.gpu.verdict) returns it, in which the node's status and findings are.
-      - In place of O(status), with O(state=checked) only.
+      - Path of a run document on the host that the module runs on, as returned by
+        M(autopilot.gpu.verdict), with the status and findings of the node.
+      - Instead of O(status), with O(state=checked) only.
     type: path
   host:
-    description: The node's name in O(report); O(node) when not given.
+    description: Name of the node in O(report); O(node) when not given.
     type: str
   reason:
-    description: Why, in a sentence. It stands in the record and in the condition.
+    description: The reason in a sentence, for the record and the condition.
     type: str
     default: ""
   lease:
-    description: For how many seconds a node is V(TESTING), at most 10800. Then it has its former
-      mark again.
+    description: Seconds for which a node is V(TESTING), at most 10800. Then it gets its former mark
+      again.
     type: float
     default: 3600
 extends_documentation_fragment:
@@ -72,7 +70,7 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Nothing is written. Whether the node might become V(EVICT) is counted all the same.
+    details: Writes nothing. The share of V(EVICT) nodes is checked all the same.
   diff_mode:
     support: full
     description: Returns what would change in diff mode.
@@ -82,7 +80,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Take a node that smells of smoke out of service
+- name: Evict a node that smells of smoke
   autopilot.gpu.node_mark:
     node: gpu07
     state: evict
@@ -90,14 +88,14 @@ EXAMPLES = r"""
     taint: NoExecute
   delegate_to: localhost
 
-- name: It has a new board
+- name: Return a node with a new board to service
   autopilot.gpu.node_mark:
     node: gpu07
     state: pass
     reason: new board
   delegate_to: localhost
 
-- name: Mark all nodes by what was checked
+- name: Mark all nodes by a run document
   autopilot.gpu.node_mark:
     node: "{{ inventory_hostname }}"
     state: checked
@@ -107,17 +105,17 @@ EXAMPLES = r"""
 
 RETURN = r"""
 mark:
-  description: The mark that the node has now, or would have in check mode; empty for none.
+  description: The mark of the node now, or as it would be in check mode; empty for no mark.
   type: str
   returned: always
   sample: WARN
 before:
-  description: The mark that it had.
+  description: The mark before.
   type: str
   returned: always
   sample: PASS
 refused:
-  description: Why it did not get the mark that was asked for, empty where it did.
+  description: Why the node did not get the requested mark; empty when it did.
   type: str
   returned: always
   sample: ""

@@ -10,18 +10,17 @@ module: nvlink
 short_description: Check the NVLinks of each GPU and its place in the NVSwitch fabric
 version_added: 0.1.0
 description:
-  - Reads which NVLinks of each GPU are active, their version, speed and error counters, and how its
-    registration with the NVSwitch fabric stands.
-  - How many links must be active follows from the model. Where they go to NVSwitches, one that is
-    down is V(fail). On PCIe cards with a bridge whole
-    bridges are expected, and a card without one is not faulty. Boards whose links are wired by
-    their maker are compared within the node, and warn at most.
-  - A GPU that has not joined the fabric is V(fail), as CUDA refuses to start there (error 802);
-    while the node has only just booted it is V(unknown).
-  - Errors counted since the driver was loaded are told. Only links that have some are looked at
-    again for half a second, and growth is V(warn).
-  - Links that are down because MIG is on, in a virtual machine with one GPU, or by the driver's
-    parameter C(NvLinkDisable) make no node unfit.
+  - Reads which NVLinks of each GPU are active, their version, speed and error counters, and the
+    state of its registration with the NVSwitch fabric.
+  - The GPU model defines how many links must be active. V(fail) for a link to an NVSwitch that is
+    down. PCIe cards with a bridge must have all links of the bridge; a card without a bridge is not
+    faulty. Boards with other wiring are compared within the node, and warn at most.
+  - V(fail) for a GPU that has not joined the fabric, because CUDA does not start there (error 802).
+    V(unknown) right after boot.
+  - Errors since the driver was loaded are reported. Only links with errors are read again after
+    half a second, and growth is V(warn).
+  - Links that are down because of MIG, a virtual machine with one GPU, or the driver's parameter
+    C(NvLinkDisable) make no node unfit.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -30,10 +29,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Are all NVLinks up
+- name: Check the NVLinks
   autopilot.gpu.nvlink:
 
-- name: The same as a gate
+- name: Fail for bad NVLinks
   autopilot.gpu.nvlink:
     fail_on: fail
 """

@@ -10,16 +10,15 @@ module: pcie_bandwidth
 short_description: Measure the bandwidth between each GPU and the host
 version_added: 0.1.0
 description:
-  - Copies pinned memory between the host and each GPU, one GPU at a time, host to device and device
-    to host, by copy engine and by a copy kernel,
-    and compares the data afterwards. A healthy GPU takes about a second.
-  - Judged are the copy engines' medians, against what a link of this class carries (PCIe generation
-    and width that GPU and slot can do together),
-    and against the other GPUs of the same model in the node, when at least three were measured.
-  - The link's generation and width are read while it copies. A link that is narrower or slower than
-    it could be is a finding of its own.
-  - GPUs that are in use are left alone and skipped. Needs nothing but the driver; no toolkit and no
-    compiler.
+  - Copies pinned memory between the host and each GPU, one GPU at a time, in both directions, with
+    the copy engine and with a copy kernel, and compares the data afterwards. A healthy GPU takes
+    about a second.
+  - Judges the medians of the copy engine by the figure for the link (the PCIe generation and width
+    that both GPU and slot support), and by GPUs of the same model in the node when at least three
+    were measured.
+  - Reads the link's generation and width during the copies. A link that is narrower or slower than
+    both ends support is a finding of its own.
+  - V(skip) for GPUs in use. Needs only the driver, without toolkit or compiler.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -28,37 +27,35 @@ extends_documentation_fragment:
 options:
   minimum:
     description:
-      - The least bandwidth that is accepted in either direction, in GB/s (decimal), in place of the
-        built-in table.
+      - Minimum bandwidth in either direction, in GB/s (decimal), instead of the built-in table.
       - The comparison with the other GPUs of the node then warns at most.
-      - V(0) is the same as not giving it.
+      - V(0) is the same as no value.
     type: float
   concurrent:
     description:
-      - Whether to measure also all GPUs at the same time, which shows what they share (a PCIe
-        switch's uplink, memory channels).
-      - These figures say nothing about a single link. They are compared among the GPUs of the same
-        model in the node only, and warn at most.
+      - Whether to also measure all GPUs at the same time, which shows shared bottlenecks (the
+        uplink of a PCIe switch, memory channels).
+      - These figures are compared only with GPUs of the same model in the node, and warn at most.
     type: bool
     default: false
   force:
     description:
-      - Whether to measure GPUs that are in use, too, or whose use could not be told.
-      - A GPU that is slow while someone else uses it is V(unknown), not V(fail).
+      - Measure even GPUs that are in use or whose use is unknown.
+      - A GPU that is slow while it is in use is V(unknown), not V(fail).
     type: bool
     default: false
 """
 
 EXAMPLES = r"""
-- name: Measure each GPU's link
+- name: Measure the link of each GPU
   autopilot.gpu.pcie_bandwidth:
 
-- name: Accept no less than 48 GB/s in either direction
+- name: Require 48 GB/s in either direction
   autopilot.gpu.pcie_bandwidth:
     minimum: 48
     fail_on: fail
 
-- name: Look for an uplink that several GPUs share
+- name: Measure all GPUs at once to find a shared uplink
   autopilot.gpu.pcie_bandwidth:
     concurrent: true
 """

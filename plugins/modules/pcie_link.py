@@ -10,18 +10,17 @@ module: pcie_link
 short_description: Check the PCIe links of each GPU and of the bridges above it
 version_added: 0.1.0
 description:
-  - Reads the generation and width of each GPU's PCIe link and of every bridge between it and the
-    host, against the most that both ends can do, the
-    packets sent again, and the errors that the kernel has counted (AER).
-  - Lanes do not go to sleep, so a link that is narrower than GPU and slot can is V(fail) where the
-    port above agrees; V(warn) where that port is not
-    seen, as in a virtual machine, and where all GPUs of the model in the node are alike.
-  - A generation below the most is power saving at rest. What the link carries under load is for
-    M(autopilot.gpu.pcie_bandwidth) to measure.
-  - A slot that allows less than the GPU could do is told and passes. GPUs whose data does not go
-    over PCIe (GH200, GB200, GB10) pass.
-  - More packets sent again than PCIe's bit error rate explains, fatal errors, and a link between
-    bridges that is below what both can do are V(warn).
+  - Reads the generation and width of each GPU's PCIe link and of every bridge between GPU and host,
+    the maximum of both ends, the replay counter, and the errors that the kernel counts (AER).
+  - V(fail) for a link that is narrower than GPU and slot support, when the port above agrees (lanes
+    do not sleep). V(warn) when that port is not visible, as in a virtual machine, and when all GPUs
+    of the model in the node are alike.
+  - A generation below the maximum is power saving at idle. M(autopilot.gpu.pcie_bandwidth) measures
+    the link under load.
+  - A slot that limits the GPU is reported and passes. GPUs that do not use PCIe for data (GH200,
+    GB200, GB10) pass.
+  - V(warn) for more replays than PCIe's bit error rate explains, fatal errors, and a link between
+    bridges below what both ends support.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -30,10 +29,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Are all PCIe links up at their width
+- name: Check the PCIe links
   autopilot.gpu.pcie_link:
 
-- name: Measure the links only where they are up as they should
+- name: Measure bandwidth only when the links are up as expected
   autopilot.gpu.pcie_link:
     fail_on: warn
 """

@@ -7,20 +7,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: ping_mesh
-short_description: Ping addresses from a host, with small packets and with large ones that must not
-  be fragmented
+short_description: Ping addresses from a host with small packets and with MTU-sized packets
 version_added: 0.1.0
 description:
-  - Pings all targets with one C(fping) process, with small packets and then with packets that fill
-    the MTU of the interface they leave by,
-    with the flag that forbids IPv4 to fragment them.
-  - Judged are loss and, when O(maximum_latency) is given, the median round trip. Large packets that
-    get lost while small ones arrive are a
-    finding of their own, since then the MTU is smaller somewhere on the way.
-  - This is one host by hand. The role C(mesh) measures between all hosts, and only that tells which
-    end of a bad pair it is.
-  - It sends few small packets and does not ask whether the GPUs are in use. Runs on hosts without a
-    GPU, too.
+  - Pings all targets with one C(fping) process, first with small packets, then with packets that
+    fill the MTU of the outgoing interface and must not be fragmented.
+  - Judges loss and, with O(maximum_latency), the median round trip. Loss of large packets only is a
+    finding of its own, because the MTU is smaller on the path.
+  - This module measures from one host by hand. The role C(mesh) measures between all hosts; only
+    the mesh can tell which end of a bad pair is at fault.
+  - Sends few small packets, so it also runs while GPUs are in use. Runs on hosts without a GPU too.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -30,54 +26,53 @@ requirements:
   - fping 4.0 or newer and iproute2 on the host
 options:
   targets:
-    description: The addresses to ping, IPv4 and IPv6. Names are not accepted.
+    description: Addresses to ping, IPv4 and IPv6. Host names are not accepted.
     type: list
     elements: str
     required: true
   interface:
     description:
-      - The interface by which the packets leave.
-      - When not given, the one that the kernel takes; large packets are tried only where that can
-        be told.
+      - Outgoing interface.
+      - When not given, the kernel's route decides; large packets are sent only when this route is
+        known.
     type: str
   count:
-    description: How many small packets to send to each target, 2 or more.
+    description: Number of small packets for each target, at least 2.
     type: int
     default: 20
   maximum_loss:
-    description: The share of packets that may get lost, in percent. One lost packet is accepted
-      whatever the share.
+    description: Accepted loss in percent. One lost packet is always accepted.
     type: float
     default: 2.0
   maximum_latency:
     description:
-      - The highest median round trip that is accepted, in milliseconds.
-      - V(0) is the same as not giving it.
+      - Maximum median round trip in milliseconds.
+      - V(0) is the same as no value.
     type: float
   packets_per_second:
-    description: The most packets to send in a second. In the role C(mesh) all hosts together send
-      no more, by hand this one.
+    description: Maximum packets per second. In the role C(mesh) this is the limit of all hosts
+      together, by hand of this host.
     type: int
     default: 100000
   family:
-    description: The family of addresses. Here it only refuses targets of the other one; in the role
-      C(mesh) it selects the addresses of the hosts.
+    description: Address family. By hand, targets of the other family are refused; in the role
+      C(mesh), the family selects the addresses of the hosts.
     type: str
     default: auto
     choices: [auto, "4", "6"]
   peers:
-    description: Means something in the role C(mesh) only. The most peers that a host pings there.
+    description: Maximum number of peers that a host pings. Used by the role C(mesh) only.
     type: int
     default: 32
 """
 
 EXAMPLES = r"""
-- name: Ping two neighbours on the data network
+- name: Ping two peers on the data network
   autopilot.gpu.ping_mesh:
     targets: [10.78.1.2, 10.78.1.3]
     interface: eth1
 
-- name: Accept no more than 0.2 ms, and fail otherwise
+- name: Fail above 0.2 ms
   autopilot.gpu.ping_mesh:
     targets: ["fd78::2"]
     maximum_latency: 0.2

@@ -7,27 +7,24 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: remapped_rows
-short_description: Check the memory of a host's GPUs for failed and pending repairs
+short_description: Check the GPU memory for failed and pending row remappings
 version_added: 0.1.0
 description:
-  - Reads the remapped rows of each GPU, the spare rows that are left, the repairs that wait for a
-    reset, the SRAM error threshold,
-    and the recovery action the driver asks for. On GPUs that have no row remapping it reads the
-    retired pages.
-  - A remapped row is no defect. A row that could not be remapped, 512 rows remapped for
-    uncorrectable errors, an exceeded SRAM threshold,
-    63 retired pages (62 while one more is pending), and any recovery action the driver asks for are
-    V(fail).
-  - A row or a repair that waits for a reset is V(warn), since errors are contained until then. On
-    models without containment
-    (such as A10, A40, L4, L40S and the RTX series) it is V(fail), since the GPU has to be reset
-    before it is used. So it is for a page
-    with a double-bit error that waits for its retirement, since the GPU takes no work until then.
-  - Memory banks without a spare row left are V(warn); the next uncorrectable error there cannot be
+  - Reads the remapped rows of each GPU, the remaining spare rows, repairs that wait for a reset,
+    the SRAM error threshold, and the recovery action that the driver requests. Reads the retired
+    pages of GPUs without row remapping.
+  - A remapped row is not a defect. V(fail) for a row that could not be remapped, 512 rows remapped
+    for uncorrectable errors, an exceeded SRAM threshold, 63 retired pages (62 while one more is
+    pending), and any recovery action that the driver requests.
+  - V(warn) for a row or repair that waits for a reset, because the GPU contains the errors until
+    then. V(fail) on models without containment (such as A10, A40, L4, L40S and the RTX series),
+    which need the reset before they are used, and for a page with a double-bit error that waits for
+    its retirement, because the GPU accepts no work until then.
+  - V(warn) for memory banks without a spare row; the next uncorrectable error there cannot be
     remapped.
-  - Where MIG hides the remapped rows the status is V(unknown). A GPU that reports neither row
-    remapping nor page retirement is V(skip).
-  - What a failed row means for warranty is for NVIDIA's field diagnostic to confirm.
+  - V(unknown) when MIG hides the remapped rows. V(skip) for a GPU that reports neither row
+    remapping nor page retirement.
+  - NVIDIA's field diagnostic decides whether a failed row is a warranty case.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 extends_documentation_fragment:
@@ -46,10 +43,10 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Is the memory of all GPUs sound
+- name: Check the memory of all GPUs
   autopilot.gpu.remapped_rows:
 
-- name: Let nothing wait for a reset before a long training run
+- name: Require that nothing waits for a reset before a long training run
   autopilot.gpu.remapped_rows:
     require_clean: true
     fail_on: fail

@@ -10,40 +10,35 @@ module: replay
 short_description: Judge a saved run again
 version_added: 0.1.0
 description:
-  - Judges the readings in a run document once more, by the rules of this version and by other
-    thresholds or another policy where they are given, and
-    shows which nodes, findings and verdict would differ.
-  - Measures nothing and asks no host. Options that say how to measure have no effect on what was
-    measured.
-  - A result whose readings are not in the document stays as it was recorded, and the summary says
-    so.
-  - Fails only for what it cannot read. That the verdict would be another one is no failure.
+  - Judges the readings in a run document by the rules of this version, with other options or
+    another policy when given, and shows which nodes, findings and verdict would differ.
+  - Measures nothing and contacts no host. Options that control the measurement have no effect.
+  - A result without readings in the document stays as recorded, and the summary says so.
+  - Fails only for a document that it cannot read. Another verdict is not a failure.
   - Runs once, on the controller.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   run:
-    description: Path of the run document on the controller, as M(autopilot.gpu.verdict) wrote it;
-      relative to where Ansible was started.
+    description: Path of the run document of M(autopilot.gpu.verdict) on the controller; relative to
+      the directory in which Ansible was started.
     type: path
     required: true
   policy:
-    description: What is tolerated, as for M(autopilot.gpu.verdict). The policy that the run was
-      judged by when not given.
+    description: The policy, as in M(autopilot.gpu.verdict). The recorded policy when not given.
     type: dict
   options:
     description:
-      - "Options by check name or short name, for example C({pcie_bandwidth: {minimum: 20}}), in
-        place of those that the run recorded, on all nodes."
-      - What is not given stays as it was recorded; V(null) takes a recorded V(minimum) away.
-      - Which options a check has is documented with the module of the same name.
+      - "Options by check name or short name, for example C({pcie_bandwidth: {minimum: 20}}),
+        instead of the recorded options, on all nodes."
+      - Other options stay as recorded; V(null) removes a recorded V(minimum).
+      - The module of each check documents its options.
     type: dict
     default: {}
   report_dir:
     description:
-      - Directory on the controller for the document of the replay, which gets a directory named
-        after the run and C(-replay) in it; one that exists is
-        written over.
+      - Directory on the controller for the document of the replay, in a directory with the name of
+        the run and C(-replay), which is overwritten.
       - Nothing is written when not given.
     type: path
 extends_documentation_fragment:
@@ -52,7 +47,7 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: The same, and nothing is written.
+    details: Proposes the minimum figures and writes nothing.
 seealso:
   - module: autopilot.gpu.verdict
   - plugin: autopilot.gpu.summary
@@ -60,7 +55,7 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: What would have failed with 20 GB/s as the limit?
+- name: Judge a run with 20 GB/s as the minimum
   autopilot.gpu.replay:
     run: reports/20261121T031200-preflight/run.json
     options:
@@ -75,33 +70,32 @@ run_id:
   returned: success
   sample: 20261121T031200-preflight
 status:
-  description: The worst status of all nodes as it would be, one of V(pass), V(skip), V(warn),
+  description: The worst status of all nodes in the replay, one of V(pass), V(skip), V(warn),
     V(unknown), V(fail).
   type: str
   returned: success
 passed:
-  description: Whether the policy would be met.
+  description: Whether the replay meets the policy.
   type: bool
   returned: success
 counts:
-  description: Numbers of nodes as they would be, see M(autopilot.gpu.verdict).
+  description: Numbers of nodes in the replay, see M(autopilot.gpu.verdict).
   type: dict
   returned: success
 changes:
-  description: >-
-    What differs. C(passed) and C(reason) of the run, each with C(before) and C(after); C(nodes),
-    those that differ, with their C(name), C(status), C(fit),
-    C(partial) and C(findings); and C(findings) about what lies between nodes. Findings are lists of
-    those that C(appear), C(vanish) and C(change).
+  description: The differences. C(passed) and C(reason) of the run, each with C(before) and
+    C(after); C(nodes) that differ, with their C(name), C(status), C(fit), C(partial) and
+    C(findings); and C(findings) between nodes. Findings are lists of those that C(appear),
+    C(vanish) and C(change).
   type: dict
   returned: success
 kept:
-  description: By check, the nodes whose result stays as it was recorded, because its readings are
-    not in the document.
+  description: By check, the nodes whose result stays as recorded because its readings are not in
+    the document.
   type: dict
   returned: success
 summary:
-  description: The same for a person, line by line.
+  description: The same as text lines.
   type: list
   elements: str
   returned: success
@@ -110,7 +104,7 @@ report:
   type: str
   returned: when O(report_dir) is given and not in check mode
 page:
-  description: Path of the same as one HTML page.
+  description: Path of the report page of the replay.
   type: str
   returned: when O(report_dir) is given and not in check mode
 summary_file:

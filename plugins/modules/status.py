@@ -10,15 +10,14 @@ module: status
 short_description: Ask the agents of a cluster whether its nodes are fit
 version_added: 0.1.0
 description:
-  - Asks one agent, which asks the others, and judges what they found by the rules of the preflight.
-    The task fails when a node is unfit or could not be told.
-  - The way in is a port that C(kubectl port-forward) forwards for as long as it takes, or O(url).
-    Who asks is a service account, with a token that the API
-    server gives for ten minutes and that is on no command line. It takes the rights to C(create)
-    C(serviceaccounts/token) and C(pods/portforward) in
-    the namespace, and to list its pods.
-  - Selected are the nodes that any of O(host), O(job) and O(nodelabel) means; all nodes with an
-    agent when none is given.
+  - Asks one agent, which asks the other agents, and judges the results by the rules of the
+    preflight. The task fails when a node is unfit or undecided.
+  - Reaches the agent through C(kubectl port-forward), or at O(url). The caller is a service account
+    with a token that is valid for ten minutes and on no command line. This needs the rights to
+    C(create) C(serviceaccounts/token) and C(pods/portforward) in the namespace, and to list its
+    pods.
+  - Selects the nodes that match any of O(host), O(job) and O(nodelabel); all nodes with an agent
+    when none is given.
   - Runs once, on the controller. The playbook C(autopilot.gpu.status) calls it.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -35,38 +34,38 @@ options:
     elements: str
     default: []
   batch:
-    description: How many nodes are asked at once; the agents' own limit when V(0).
+    description: Number of nodes to ask at once; the agents' limit when V(0).
     type: int
     default: 0
   job:
-    description: The nodes on which pods with a label run, as C(namespace:key=value).
+    description: Select the nodes with pods that have a label, as C(namespace:key=value).
     type: str
   nodelabel:
-    description: The nodes with a label, as C(key=value).
+    description: Select the nodes with a label, as C(key=value).
     type: str
   r:
-    description: Level of DCGM's diagnostic. From V(2) on it takes the GPUs.
+    description: Level of the DCGM diagnostic. From V(2) on it takes the GPUs.
     type: int
     default: 1
     choices: [1, 2, 3, 4]
   url:
-    description: Where an agent or their Service can be reached directly, such as
+    description: Address of an agent or of their Service, such as
       V(http://autopilot-healthchecks.autopilot.svc:3333).
     type: str
   token_file:
-    description: File with the token of who asks, instead of one from the API server.
+    description: File with the caller's token, instead of a token from the API server.
     type: path
   namespace:
     description: Namespace of the agents.
     type: str
     default: autopilot
   service_account:
-    description: The service account who asks. It needs the ClusterRole C(autopilot-checks), and
-      C(autopilot-diagnostics) where GPUs are taken.
+    description: Service account of the caller. It needs the ClusterRole C(autopilot-checks), and
+      C(autopilot-diagnostics) for requests that take GPUs.
     type: str
     default: autopilot-client
   timeout:
-    description: Seconds until all nodes have answered.
+    description: Seconds until the timeout for all nodes.
     type: float
     default: 3600
 extends_documentation_fragment:
@@ -76,17 +75,17 @@ attributes:
   check_mode:
     support: partial
     description: Can run in C(check_mode) and return what it would do.
-    details: Nobody is asked, since that would start checks.
+    details: Asks no agent, because a request starts checks.
 requirements:
   - kubectl on the controller, unless O(url) is given
 """
 
 EXAMPLES = r"""
-- name: Are the nodes of a pool fit
+- name: Check the nodes of a pool
   autopilot.gpu.status:
     nodelabel: pool=h100
 
-- name: Look at two nodes from within the cluster
+- name: Check two nodes from within the cluster
   autopilot.gpu.status:
     host: [gpu07, gpu08]
     check: [pciebw, remapped]
@@ -105,11 +104,11 @@ status:
   returned: when an agent answered
   sample: pass
 passed:
-  description: Whether every node is fit, or had nothing to check.
+  description: Whether every node is fit or was skipped.
   type: bool
   returned: when an agent answered
 counts:
-  description: How many nodes there are in all (V(nodes)), and by fitness.
+  description: Number of nodes in all (V(nodes)) and by fitness.
   type: dict
   returned: when an agent answered
 fit:
@@ -117,7 +116,7 @@ fit:
   type: dict
   returned: when an agent answered
 summary:
-  description: The lines on the screen.
+  description: The lines of the summary.
   type: list
   elements: str
   returned: when an agent answered

@@ -10,35 +10,31 @@ module: storage
 short_description: Check the file systems and disks of a host
 version_added: 0.1.0
 description:
-  - Asks every mounted file system for its figures, all at once and for at most four seconds, so
-    that one whose server is gone holds nobody up. Also runs
-    where there is no GPU.
-  - A file system that does not answer is V(fail) where O(paths) names it and V(warn) elsewhere. One
-    that answers with an error, that the kernel has made
-    read-only, or that has no room at all is V(fail) at C(/), C(/var), C(/tmp) and where O(paths)
-    names it, and V(warn) elsewhere. Little room is V(warn).
-  - File systems of containers, images and the kernel itself are passed over, and so is NFS, which
-    M(autopilot.gpu.nfs_mounts) looks at, unless O(paths) names
-    them.
-  - Disks that the kernel has given up, and NVMe disks that warn of themselves, are worn or have
-    lost data, are V(warn). Their health is read by C(nvme
-    smart-log) where that is installed, as root.
+  - Queries every mounted file system, all at once and for at most four seconds, so that a dead
+    server delays no other. Runs on hosts without a GPU too.
+  - V(fail) for a file system in O(paths) that does not answer, V(warn) for others. V(fail) for one
+    that returns an error, became read-only or is full at C(/), C(/var), C(/tmp) or in O(paths),
+    V(warn) elsewhere. V(warn) for little free space.
+  - File systems of containers, images and the kernel are ignored, and NFS too
+    (M(autopilot.gpu.nfs_mounts) checks it), unless O(paths) names them.
+  - V(warn) for disks that the kernel has disabled, and for NVMe disks with a critical warning, wear
+    or lost data. C(nvme smart-log) reads their health as root, when it is installed.
 options:
   paths:
-    description: Mount points that work needs. Something must be mounted there, answer, and be
+    description: Mount points that jobs need. A file system must be mounted there, answer, and be
       writable.
     type: list
     elements: str
   minimum_free:
-    description: Percentage of a file system that must be free.
+    description: Minimum free space of a file system in percent.
     type: float
     default: 5
   minimum_free_inodes:
-    description: Percentage of the inodes of a file system that must be free.
+    description: Minimum free inodes of a file system in percent.
     type: float
     default: 5
   expected_nvme_disks:
-    description: How many NVMe disks of its own the host must have, and live; fewer are V(fail).
+    description: Number of working local NVMe disks; fewer are V(fail).
     type: int
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
@@ -48,10 +44,10 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Is there room, and does everything answer
+- name: Check all file systems and disks
   autopilot.gpu.storage:
 
-- name: These file systems must be there, writable, with a tenth free
+- name: Check named file systems with ten percent free
   autopilot.gpu.storage:
     paths: [/scratch, /home]
     minimum_free: 10

@@ -7,32 +7,32 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: usage_capture
-short_description: Capture what a job makes of a node
+short_description: Record how a job uses its nodes
 version_added: 0.1.0
 description:
-  - Starts a process on the host that samples GPUs, processors, memory, pressure, disks and network
-    while a job runs, ends it, and collects what it wrote.
-  - It samples only what disturbs no job, needs nobody, and ends by itself at O(duration) or
-    O(max_bytes). A driver that hangs costs it the GPUs' figures only.
-  - It holds the GPUs' devices open, so that they cannot be reset and that checks which take the
-    GPUs find them in use.
-  - Where logind ends what users leave behind (C(KillUserProcesses)), run it as root.
-  - What was collected is judged as the check C(gpu_usage), on the controller.
-    M(autopilot.gpu.usage_compare) compares two runs.
+  - Starts a process on the host that samples GPUs, CPUs, memory, pressure, disks and network during
+    a job, stops the process, and collects its recording.
+  - The process samples only data that disturbs no job, runs without a connection, and ends by
+    itself at O(duration) or O(max_bytes). If the driver hangs, only the GPU samples are missing.
+  - The process keeps the GPU device files open, so that the GPUs cannot be reset and other checks
+    see them as in use.
+  - Run it as root when logind ends the processes of users at logout (C(KillUserProcesses)).
+  - The recording is judged as the check C(gpu_usage), on the controller.
+    M(autopilot.gpu.usage_compare) compares two recordings.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   name:
-    description: Name of the capture on the host; captures of other names go on beside it.
+    description: Name of the recording on the host. Recordings with other names run independently.
     type: str
     required: true
   state:
     description:
-      - V(started) starts it and gathers the run record. One that runs with other settings, or was
-        never collected, is not written over.
-      - V(stopped) ends it and leaves on the host what it wrote. V(absent) takes that away too.
-      - V(collected) ends it, brings it to O(dest), and takes it away from the host once it is
-        there.
+      - V(started) starts the recording and writes the run record. A running recording with other
+        settings, or one that was never collected, is not overwritten.
+      - V(stopped) stops the recording and keeps it on the host. V(absent) also deletes it.
+      - V(collected) stops the recording, copies it to O(dest), and deletes it on the host after the
+        copy.
     type: str
     default: started
     choices: [started, stopped, collected, absent]
@@ -41,16 +41,16 @@ options:
     type: float
     default: 5
   duration:
-    description: Seconds after which it ends by itself, at most 30 days.
+    description: Maximum duration in seconds, at most 30 days.
     type: int
     default: 86400
   max_bytes:
-    description: Bytes after which it ends by itself; a sample of eight GPUs has 4 kB.
+    description: Maximum size in bytes. A sample of eight GPUs has 4 kB.
     type: int
     default: 268435456
   job:
-    description: The job, whose control group (version 2 or 1) is sampled beside the node, by one of
-      these. Without it only the node is.
+    description: The job whose control group (version 2 or 1) is sampled in addition to the node, by
+      one of these keys. Without it only the node is sampled.
     type: dict
     suboptions:
       pod_uid:
@@ -60,48 +60,49 @@ options:
         description: Name of a systemd unit, such as V(train.service).
         type: str
       pid:
-        description: Number of a process of the job.
+        description: Process id of a process of the job.
         type: int
   declared:
     description:
-      - "What the job is, in your words: C({batch: 128, workers: 16, precision: bf16, dataset:
-        imagenet, world_size: 8, gpus: 8}). Runs that differ in any of
-        it are different jobs. C(gpus) is how many GPUs it asked for."
-      - What is not declared is not known; no difference is then attributed to the platform.
+      - "Your description of the job, such as C({batch: 128, workers: 16, precision: bf16, dataset:
+        imagenet, world_size: 8, gpus: 8}). Runs with different descriptions are different jobs.
+        C(gpus) is the number of GPUs that the job requested."
+      - Parameters that are not declared are unknown; no difference is then attributed to the
+        platform.
     type: dict
     default: {}
   throughput_log:
-    description: A log of the job on the host that tells its own speed; read when it is collected.
+    description: Path on the host of a log in which the job reports its own throughput; read on
+      collection.
     type: path
   throughput_regex:
-    description: A regular expression (Python) whose first group is the number in it.
+    description: Regular expression (Python) whose first group is the throughput in the log.
     type: str
   dest:
     description: Directory on the controller for C(<host>.jsonl.gz) and C(<host>.record.json),
       relative to where Ansible was started; for O(state=collected).
     type: path
   rules:
-    description: >-
-      When something is a finding, in place of the defaults. C(warm_up) (300 s),
-      C(underused_percent) (50) for C(underused_seconds) (600),
-      C(held_idle_seconds) (900), C(stalled_percent) (10) in C(stalled_episodes) (20),
-      C(memory_low_percent) (25), C(imbalance_points) (20),
-      C(throttled_percent) (1), C(cpu_pressure_percent) (20), C(memory_limit_percent) (90).
+    description: Thresholds of the findings, instead of the defaults. C(warm_up) (300 s),
+      C(underused_percent) (50) for C(underused_seconds) (600), C(held_idle_seconds) (900),
+      C(stalled_percent) (10) in C(stalled_episodes) (20), C(memory_low_percent) (25),
+      C(imbalance_points) (20), C(throttled_percent) (1), C(cpu_pressure_percent) (20),
+      C(memory_limit_percent) (90).
     type: dict
     default: {}
   expected_gpus:
-    description: How many GPUs the host should have; fewer are a finding.
+    description: Number of GPUs that the host must have; fewer are a finding.
     type: int
   directory:
-    description: Where captures are kept on the host; C(/var/lib/autopilot-gpu/usage) for root,
+    description: Directory of the recordings on the host; C(/var/lib/autopilot-gpu/usage) for root,
       C(~/.local/state/autopilot-gpu/usage) for others.
     type: path
   nvml_library:
-    description: Path of C(libnvidia-ml.so.1) where it is in none of the usual places.
+    description: Path of C(libnvidia-ml.so.1) when it is not in the usual directories.
     type: path
   host_root:
-    description: Where the root file system of the host is mounted, for a container that looks at
-      its host.
+    description: Where the root file system of the host is mounted, for a container that samples its
+      host.
     type: path
     default: /
 extends_documentation_fragment: [autopilot.gpu._attributes.capture]
@@ -110,13 +111,13 @@ seealso:
 """
 
 EXAMPLES = r"""
-- name: Capture what a training makes of the node
+- name: Record how a training job uses the node
   autopilot.gpu.usage_capture:
     name: run42
     job: {unit: train.service}
     declared: {batch: 128, workers: 16, precision: bf16, dataset: imagenet}
 
-- name: Bring it here
+- name: Collect the recording
   autopilot.gpu.usage_capture:
     name: run42
     state: collected
@@ -125,16 +126,16 @@ EXAMPLES = r"""
 
 RETURN = r"""
 state:
-  description: V(running), V(ended) or V(none), of the sampler on the host.
+  description: State of the sampler on the host, V(running), V(ended) or V(none).
   type: str
   returned: success
 pid:
-  description: The sampler's process.
+  description: Process id of the sampler.
   type: int
   returned: when it runs
 record:
-  description: "The run record: platform, node, GPUs, driver, the job's limits, what is declared,
-    throughput."
+  description: The run record with platform, node, GPUs, driver, limits of the job, declared
+    parameters and throughput.
   type: dict
   returned: when there is a capture
 samples:
@@ -142,7 +143,7 @@ samples:
   type: str
   returned: O(state=collected)
 status:
-  description: What the check C(gpu_usage) says, one of V(pass), V(skip), V(warn), V(unknown),
+  description: Status of the check C(gpu_usage), one of V(pass), V(skip), V(warn), V(unknown),
     V(fail).
   type: str
   returned: O(state=collected)

@@ -7,30 +7,31 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: usage_compare
-short_description: Compare what a job made of two platforms
+short_description: Compare two recordings of a job, for example on two platforms
 version_added: 0.1.0
 description:
-  - Reads two runs that M(autopilot.gpu.usage_capture) collected, and says first whether they can be
-    compared at all.
-  - The verdict is V(identical), V(same hardware) (then a difference is the platform's), V(different
-    hardware) or V(different job). What differs stands on top.
-  - Then the figures of each metric, weighted by time, with what is missing, and the difference with
-    a 95 % interval by a bootstrap on block means of 60 s.
-  - Measures nothing and asks no host. Runs once, on the controller.
+  - Reads two recordings of M(autopilot.gpu.usage_capture), and first decides whether the runs are
+    comparable.
+  - The verdict is V(identical), V(same hardware) (a difference is then due to the platform),
+    V(different hardware) or V(different job). The differing parameters come first.
+  - Then come the figures of each metric, weighted by time, with missing samples, and the difference
+    with a 95 % confidence interval from a bootstrap over block means of 60 s.
+  - Measures nothing and contacts no host. Runs once, on the controller.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   a:
-    description: Directory on the controller with the first run, as O(b) relative to where Ansible
-      was started.
+    description: Directory on the controller with the first recording; relative to the directory in
+      which Ansible was started, like O(b).
     type: path
     required: true
   b:
-    description: Directory with the second run; differences are those of it to the first.
+    description: Directory with the second recording. Differences are those of the second recording
+      to the first.
     type: path
     required: true
   rules:
-    description: When something is a finding, see M(autopilot.gpu.usage_capture).
+    description: Thresholds of the findings, see M(autopilot.gpu.usage_capture).
     type: dict
     default: {}
   report_dir:
@@ -43,13 +44,13 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: The same, and nothing is written.
+    details: Proposes the minimum figures and writes nothing.
 seealso:
   - module: autopilot.gpu.usage_capture
 """
 
 EXAMPLES = r"""
-- name: Is it the platform?
+- name: Compare bare metal with OpenShift
   autopilot.gpu.usage_compare:
     a: runs/baremetal
     b: runs/openshift
@@ -58,20 +59,19 @@ EXAMPLES = r"""
 
 RETURN = r"""
 comparability:
-  description: >-
-    C(verdict), whether a difference is C(attributable) to the platform, the C(reason), and what
-    differs of C(parameters), C(hardware) and C(software),
-    each with its C(name), C(a) and C(b).
+  description: C(verdict), whether a difference is C(attributable) to the platform, the C(reason),
+    and the differing C(parameters), C(hardware) and C(software), each with its C(name), C(a) and
+    C(b).
   type: dict
   returned: success
 metrics:
-  description: By metric its name, unit, the figures of both runs and their difference, without the
-    plots that the document has.
+  description: By metric its name, unit, the figures of both recordings and their difference,
+    without the plots that the document has.
   type: list
   elements: dict
   returned: success
 summary:
-  description: The same for a person, line by line.
+  description: The same as text lines.
   type: list
   elements: str
   returned: success
@@ -80,7 +80,7 @@ report:
   type: str
   returned: when O(report_dir) is given and not in check mode
 page:
-  description: Path of the same as one HTML page with plots.
+  description: Path of the comparison as an HTML page with plots.
   type: str
   returned: when O(report_dir) is given and not in check mode
 summary_file:

@@ -7,75 +7,72 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: verdict
-short_description: Judge the checks of all nodes at once
+short_description: Judge the checks of all nodes
 version_added: 0.1.0
 description:
-  - Reads what M(autopilot.gpu.node_checks) returned on every host of the play and decides, once for
-    all of them, which nodes are fit.
-  - Judges what the role P(autopilot.gpu.mesh#role) registered too, if it ran. A link or a path
-    between nodes that is bad is no node's fault; it fails the run.
-  - Compares each measurement with the same model of GPU across the fleet, and warns of those far
+  - Reads the results of M(autopilot.gpu.node_checks) of every host of the play and decides, once
+    for all of them, which nodes are fit.
+  - Judges the results of the role P(autopilot.gpu.mesh#role) too, if it ran. A bad link or path
+    between nodes makes no node unfit; it fails the run.
+  - Compares each measurement with the same GPU model across the fleet, and warns of figures far
     below their peers.
-  - Writes the run as one JSON document, with the raw readings where the checks returned them, so
-    that it can be judged again later.
-    Beside it stand the report as one HTML page, what there is to push to Prometheus, and the
-    summary as text.
-  - Fails when the policy says so. A host that could not be reached, or was not checked, is never
+  - Writes the run as one JSON document, with the raw readings when the checks returned them, so
+    that it can be judged again later. In the same directory are the report page, the metrics for
+    Prometheus, and the summary as text.
+  - Fails when the policy is not met. A host that could not be reached, or was not checked, is never
     fit.
-  - Fails for a wrong option too. What the checks found is then judged by the default policy and
-    written down all the same.
-  - Runs once, on the controller. Ansible counts its failure for the first host of the play,
-    whichever nodes are unfit; O(on_failure) makes the unfit nodes fail instead.
+  - Fails for an invalid option too. The results are then judged by the default policy, and the
+    document is written in any case.
+  - Runs once, on the controller. Ansible counts a failure for the first host of the play, whichever
+    nodes are unfit; O(on_failure) fails the unfit nodes instead.
   - Needs the strategy C(linear). Ansible refuses the task under C(free) and C(host_pinned), which
     run each host by itself; the callback P(autopilot.gpu.summary#callback) refuses the play before
     any host is contacted.
-  - With C(serial) each batch gets a verdict and a document of its own; a verdict that fails ends
-    the play, so later batches are not checked.
-    Hosts that left the play in an earlier batch are rows of the later verdicts too.
-  - Set C(run_once) on the task to have what it registers on every host, and not on one of them
-    alone.
+  - With C(serial) each batch gets a verdict and a document of its own. A verdict that fails ends
+    the play, so later batches are not checked. Hosts that left the play in an earlier batch are
+    rows of the later verdicts too.
+  - Set C(run_once) on the task to register the result on every host, instead of only one host.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   results:
     description:
-      - The name under which the check task registered its result.
+      - Name under which the check task registered its result.
       - The task needs C(ignore_unreachable) and C(ignore_errors), or hosts that do not answer leave
         the play before the verdict.
     type: str
     default: autopilot_checks
   mesh_plans:
     description: Names under which the plans of the mesh were registered, of the first pass and of
-      the second.
+      the retest.
     type: list
     elements: str
     default: [autopilot_mesh_plan, autopilot_mesh_second_plan]
   mesh_readings:
-    description: Names under which the hosts registered what they collected in each pass of the
-      mesh, in the order of O(mesh_plans).
+    description: Names under which the hosts registered the readings of each pass of the mesh, in
+      the order of O(mesh_plans).
     type: list
     elements: str
     default: [autopilot_mesh_first, autopilot_mesh_second]
   policy:
     description:
-      - What is tolerated, a dictionary with any of these keys.
+      - The policy, a dictionary with any of these keys.
       - C(unfit), the statuses that make a node unfit, V([fail]) by default; V(unknown) and V(warn)
         can be added.
-      - C(warn_only), codes of findings that count as a warning at most, none by default.
+      - C(warn_only), codes of findings that count as warnings at most, none by default.
       - C(max_unfit), how many nodes may be unfit, a number (V(0) by default) or a share of the
         nodes such as V(5%).
-      - C(max_unknown), likewise how many nodes may be left undecided, V(0) by default.
-      - C(max_partial), likewise how many of the fit nodes may be not fully checked, that is with
-        a check that skipped something. V(100%) by default, so that any number passes.
+      - C(max_unknown), how many nodes may be undecided, V(0) by default.
+      - C(max_partial), how many of the fit nodes may have skipped checks, V(100%) by default.
     type: dict
     default: {}
   report_dir:
-    description: Directory on the controller in which each run gets a directory for its document;
-      relative to where Ansible was started.
+    description: Directory of the reports on the controller, in which each run gets a directory;
+      relative to the directory in which Ansible was started.
     type: path
     default: reports
   phase:
-    description: When in the life of a job the nodes were checked.
+    description: Phase of the job in which the nodes were checked.
     type: str
     default: preflight
     choices: [preflight, inflight, postflight]
@@ -87,18 +84,18 @@ options:
     type: str
   run:
     description:
-      - Name of the job that this phase belongs to. Its directories then stand below one of that
-        name, and beside them, in C(snapshots), the controller's
-        copies of the snapshots that M(autopilot.gpu.node_checks) kept.
+      - Name of the job that this phase belongs to. The directories of its runs are then in a
+        directory with this name, together with C(snapshots), the controller's copies of the
+        snapshots of M(autopilot.gpu.node_checks).
     type: str
   on_failure:
     description:
-      - What fails when the run has not passed.
+      - What fails when the policy is not met.
       - With V(task) the task fails, and with it the first host of the play.
       - With V(hosts) the task does not fail. RV(failing) has the nodes to fail in a play that
         follows, as the file C(playbooks/tasks/fail_hosts.yml) of this collection does. Plays after
-        that one do not run, and where no node fails (a bad link, an option that is invalid) the
-        callback P(autopilot.gpu.summary#callback) ends the program with status 2.
+        that one do not run. When no node fails (a bad link, an invalid option), the callback
+        P(autopilot.gpu.summary#callback) exits with status 2.
       - V(hosts) is not supported with C(serial). Without the callback it is the same as V(task).
     type: str
     default: task
@@ -125,7 +122,7 @@ EXAMPLES = r"""
   ignore_errors: true
   ignore_unreachable: true
 
-- name: Two nodes in a hundred may be unfit
+- name: Judge all nodes, and tolerate two unfit nodes in a hundred
   autopilot.gpu.verdict:
     policy:
       max_unfit: 2%
@@ -143,29 +140,27 @@ passed:
   type: bool
   returned: always
 counts:
-  description: >-
-    Numbers of nodes: C(nodes) in all, C(fit), C(unfit), C(could_not_tell), C(skipped), and
-    C(partial) for those of the
-    fit ones on which some check did not run.
+  description: Numbers of nodes, C(nodes) in all, C(fit), C(unfit), C(could_not_tell), C(skipped),
+    and C(partial) for fit nodes with skipped checks.
   type: dict
   returned: always
   sample: {nodes: 3, fit: 1, unfit: 1, could_not_tell: 1, skipped: 0, partial: 0}
 fit:
-  description: By host V(fit), V(unfit), V(could_not_tell) or V(skipped).
+  description: The fitness of each host, V(fit), V(unfit), V(could_not_tell) or V(skipped).
   type: dict
   returned: when the task does not fail; the document has it always
 failing:
-  description: By host that is to fail, one line with its first finding and the next step. Unfit
-    hosts always, undecided and not fully checked ones where there are more than the policy
-    tolerates. Hosts that left the play before have failed already and are left out.
+  description: By host to fail, one line with its first finding and the next step. Contains all
+    unfit hosts, and undecided and not fully checked hosts when there are more than the policy
+    tolerates. Hosts that left the play earlier have failed already and are not included.
   type: dict
   returned: with O(on_failure=hosts), when the task does not fail
   sample: {gpu04: 'unfit: GPU 3 (5D:00.0): fell off the bus (gpu_lost); next: reboot node'}
 ansible_stats:
   description:
     - What M(ansible.builtin.set_stats) would set, for workflows of AWX.
-    - C(autopilot_verdict) is V(passed) or V(failed). A run that is interrupted sets nothing; its
-      document says that it is incomplete.
+    - C(autopilot_verdict) is V(passed) or V(failed). An interrupted run sets nothing; its document
+      is marked incomplete.
     - C(autopilot_fit), C(autopilot_unfit) and C(autopilot_undecided) are lists of hosts.
     - C(autopilot_report) is the path of the report page, empty in check mode.
     - With C(serial) they are those of the last batch.
@@ -186,16 +181,16 @@ run_id:
   returned: always
   sample: 20261121T031200-preflight
 report:
-  description: Path of the run document on the controller. Where it or one of the files beside it
-    cannot be written, the task fails and says why.
+  description: Path of the run document on the controller. The task fails with the reason when the
+    document cannot be written.
   type: str
   returned: when not in check mode and written
 page:
-  description: Path of the report as one HTML page, beside the document.
+  description: Path of the report page, beside the document.
   type: str
   returned: when not in check mode and written
 metrics_file:
-  description: Path of what there is to push to Prometheus, beside the document.
+  description: Path of the metrics for Prometheus, beside the document.
   type: str
   returned: when not in check mode and written
 summary_file:
@@ -203,13 +198,13 @@ summary_file:
   type: str
   returned: when not in check mode and written
 summary:
-  description: The summary, line by line.
+  description: The lines of the summary.
   type: list
   elements: str
   returned: when the task does not fail, and in check mode
 plan:
-  description: What would run without check mode, by check its intrusion, the minutes it takes at
-    most, and on how many nodes.
+  description: The checks that would run without check mode, each with its intrusion, its maximum
+    minutes, and the number of nodes.
   type: list
   elements: dict
   returned: in check mode

@@ -7,28 +7,26 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: volume_claim
-short_description: Check that a storage class gives volumes that can be used
+short_description: Check that a storage class provides usable volumes
 version_added: 0.1.0
 description:
-  - Asks the API server by a dry run whether it would take a claim, quotas included. Then makes the
-    claim, and a pod that mounts the volume, writes
-    to it, syncs and reads back, all within a deadline. Classes that bind at once and those that
-    wait for a first consumer are tried alike.
-  - When it does not come to that, the finding says which step failed, with the events of claim and
-    pod.
-  - Pod and claim are removed again on every way out, and before anything else those that an earlier
-    run left behind.
-  - Runs where a kubeconfig leads to the cluster, which is usually the controller.
-  - A class that is not given, does not exist, or keeps the volumes of deleted claims is said so and
-    not tried; the status is V(unknown) then.
+  - Asks the API server by a dry run whether it would accept a claim, including quotas. Then creates
+    the claim, and a pod that mounts the volume, writes to it, syncs and reads back, all within a
+    deadline. Works for classes that bind at once and for classes with C(WaitForFirstConsumer).
+  - A failure names the failed step, with the events of claim and pod.
+  - Pod and claim are removed in any case, also after an error. Objects that an earlier run left
+    behind are removed first.
+  - Runs on a host with a kubeconfig for the cluster, usually the controller.
+  - V(unknown) for a class that is not given, does not exist, or retains the volumes of deleted
+    claims; such a class is not tried.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   storage_class:
-    description: The storage class. The finding lists those of the cluster when it is left out.
+    description: The storage class. Without it the finding lists the classes of the cluster.
     type: str
   namespace:
-    description: Where claim and pod are made.
+    description: Namespace of the claim and the pod.
     type: str
     default: autopilot
   size:
@@ -36,31 +34,31 @@ options:
     type: str
     default: 100Mi
   access_mode:
-    description: Access mode of the claim. IBM Autopilot tried V(ReadWriteMany), which block storage
-      does not have.
+    description: Access mode of the claim. IBM Autopilot used V(ReadWriteMany), which block storage
+      does not support.
     type: str
     default: ReadWriteOnce
     choices: [ReadWriteOnce, ReadWriteMany, ReadWriteOncePod]
   node:
     description:
-      - The node on which the volume is to be mounted, also when it is cordoned. The scheduler
-        chooses one when it is left out.
+      - Node that must mount the volume, even when it is cordoned. The scheduler chooses a node when
+        not given.
     type: str
   image:
-    description: Image of the pod, with C(python3). That of the agent in O(namespace) when it is
-      left out.
+    description: Image of the pod, with C(python3). The agent's image in O(namespace) when not
+      given.
     type: str
   timeout:
-    description: Seconds until claim and pod must be done, without the removal.
+    description: Seconds until the timeout of claim and pod, without their removal.
     type: float
     default: 120
   fail_on:
-    description: The mildest status that makes the task fail.
+    description: Lowest status that makes the task fail.
     type: str
     default: never
     choices: [never, fail, unknown, warn]
   readings:
-    description: Whether to return the raw readings too, so that they can be judged again later.
+    description: Whether to also return the raw readings, so that they can be judged again later.
     type: bool
     default: false
 extends_documentation_fragment:
@@ -70,21 +68,21 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Only the dry run is done; nothing is made in the cluster.
+    details: Only the dry run is done; no object is created in the cluster.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
-    details: Nothing is left changed.
+    details: No change remains.
 """
 
 EXAMPLES = r"""
-- name: Does the scratch storage give volumes
+- name: Check that the storage class scratch provides volumes
   autopilot.gpu.volume_claim:
     storage_class: scratch
   delegate_to: localhost
   run_once: true
 
-- name: Can this very node mount them
+- name: Check that one node can mount the volumes
   autopilot.gpu.volume_claim:
     storage_class: scratch
     node: "{{ inventory_hostname }}"
@@ -104,7 +102,7 @@ status:
   returned: always
   sample: pass
 health:
-  description: The check's result, with its findings, and seconds until the claim was bound and
+  description: The check's result, with its findings, and the seconds until the claim was bound and
     until the pod had the volume.
   type: list
   elements: dict

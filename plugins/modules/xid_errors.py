@@ -7,27 +7,27 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 module: xid_errors
-short_description: Check the errors that the driver logged of GPUs and NVSwitches
+short_description: Check the Xid errors that the driver logged
 version_added: 0.1.0
 description:
-  - Reads the kernel's log of this boot (C(/dev/kmsg), or the journal where that cannot be read) for
-    errors of GPUs (Xid) and NVSwitches (SXid), GPUs that have
-    fallen off the bus, and PCIe errors that GPUs reported.
-  - Errors of a GPU without 180 s of silence between them are one incident, of which the worst is
-    the cause. What came with it is in the evidence.
-  - What an error makes of its GPU follows NVIDIA's Xid catalogue. Where a reset, a power-cycle or a
-    repair is asked for it is V(fail); what a GPU can go on
-    with is V(warn); errors of applications are V(pass).
-  - What is over does not count. Loading the driver ends what a reset mends, and so does the
-    driver's own word that it asks for no recovery any more (Xid 154).
-    Of a reset that the driver tells nothing of the log does not know; give O(since) then.
-  - A log that cannot be read is V(unknown). That of a long boot may have lost its beginning, which
-    is told.
+  - Reads the kernel log of this boot (C(/dev/kmsg), or the journal when C(/dev/kmsg) cannot be
+    read) for errors of GPUs (Xid) and NVSwitches (SXid), GPUs that have fallen off the bus, and
+    PCIe errors of GPUs.
+  - Errors of a GPU without 180 s of silence between them are one incident, and the worst error is
+    its cause. The evidence has the other errors.
+  - The consequence of an error follows NVIDIA's Xid catalogue. V(fail) for errors that need a
+    reset, a power-cycle or a repair. V(warn) for errors with which the GPU can continue. V(pass)
+    for errors of applications.
+  - Past errors do not count. An error that a reset repairs ends when the driver is loaded again, or
+    when the driver reports that no recovery is required (Xid 154). The driver logs nothing about
+    other resets; use O(since) then.
+  - V(unknown) for a log that cannot be read. The log of a long uptime may have lost its beginning;
+    the finding says so.
 options:
   since:
     description:
-      - Seconds to look back. What was logged before does not count.
-      - Without it all that was logged since boot counts.
+      - Seconds to look back. Earlier errors do not count.
+      - Without it, all errors since boot count.
     type: float
 seealso:
   - name: NVIDIA Xid errors
@@ -41,11 +41,11 @@ extends_documentation_fragment:
 """
 
 EXAMPLES = r"""
-- name: Did the driver log an error that counts
+- name: Check the Xid errors since boot
   autopilot.gpu.xid_errors:
   become: true
 
-- name: The same of the last hour only, after the GPUs were reset by hand
+- name: Check the errors of the last hour, after the GPUs were reset by hand
   autopilot.gpu.xid_errors:
     since: 3600
     fail_on: fail
