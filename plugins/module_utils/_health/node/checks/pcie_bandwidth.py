@@ -298,7 +298,7 @@ def _link_findings(gpu: BandwidthGpu, subject: Subject, bandwidth: str) -> List[
             Finding(
                 "link_width",
                 status,
-                f"link is up at x{actual_width} instead of x{width}; reseat the card",
+                f"link is up at x{actual_width} instead of x{width}",
                 action,
                 subject,
                 dict(link),

@@ -1,3 +1,3 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What every check is built from: the Check record, the runner, the busy gate, shared findings."""
+"""The parts of every check: the Check record, the runner, the busy gate, shared findings."""

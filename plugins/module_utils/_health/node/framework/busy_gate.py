@@ -1,18 +1,17 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The busy gate: may a check that disturbs, or is disturbed by, other work have the GPUs?
+"""The busy gate: may a check that disturbs jobs, or is disturbed by jobs, use the GPUs?
 
 How a check uses it::
 
     with busy_gate.lock(probe.host) as locked_by:  # two checks must not measure each other
-        before = busy_gate.look(probe, locked_by)  # twice, two seconds apart
+        before = busy_gate.look(probe, locked_by)  # two readings, two seconds apart
         free = busy_gate.free(gpus, busy_gate.judge(before))  # these may be used
         ...  # the measurement
         after = busy_gate.look(probe, times=1)
 
-and when it judges: ``busy_gate.judge(before)`` (skip or unknown, per GPU where that can be told
-apart, naming who holds it) and ``busy_gate.disturbed(before, after)`` (unknown: what was measured
-meanwhile proves nothing).
+and when it judges: ``busy_gate.judge(before)`` (skip or unknown, for each GPU where possible,
+naming the holder) and ``busy_gate.disturbed(before, after)`` (unknown: the measurement is invalid).
 """
 
 from __future__ import annotations
@@ -44,23 +43,23 @@ from ..devices.gpu_holders import IDLE_MEMORY, DeviceHolder, first_of, foreign
 from ...lenient import decode
 from ...times import stamp_of
 
-#: Seconds between the looks: longer than the window over which the driver averages utilisation (at
-#: most 1 s, NVML API reference).
+#: Seconds between the readings: longer than the driver's averaging window for utilization (at most
+#: 1 s, NVML API reference).
 PAUSE = 2.0
-#: Seconds since the epoch that no clock of a host reads (the year 2286).
+#: Maximum plausible seconds since the epoch (the year 2286).
 _END_OF_TIME = 10**10
-#: Seconds squeue may take.
+#: Deadline of squeue in seconds.
 _SQUEUE_SECONDS = 10.0
 LOCK_NAME = "checks.lock"
-#: Seconds to wait for another check of this collection: a light one ends by then, a diagnostic of
-#: an hour does not.
+#: Seconds to wait for another check of this collection: enough for a light check, not for an
+#: hour-long diagnostic.
 LOCK_SECONDS = 10.0
 
 
 _Gpu = TypeVar("_Gpu", bound=Mapping[str, Any])
 
 
-# --- looking ---
+# --- reading ---
 
 
 class GateProcess(TypedDict, total=False):
@@ -68,36 +67,37 @@ class GateProcess(TypedDict, total=False):
 
     pid: int
     name: Optional[str]
-    #: compute, graphics, mps, or open for one that has the device file open; not of MPS.
+    #: ``compute``, ``graphics``, ``mps``, or ``open`` for a process with the device file open; not
+    #: set for MPS.
     how: str
     #: Bytes.
     memory: Optional[int]
-    #: Of MPS: whether it is the server.
+    #: MPS only: whether the process is the server.
     server: bool
 
 
 class GateGpu(TypedDict, total=False):
-    """A GPU in one look. Our own processes are left out."""
+    """A GPU in one reading, without our own processes."""
 
     index: int
     uuid: Optional[str]
     pci: Optional[str]
     name: Optional[str]
-    #: None where they could not be read.
+    #: None if they could not be read.
     processes: Optional[List[GateProcess]]
     #: Percent.
     utilisation: Optional[float]
     memory_utilisation: Optional[float]
     #: Bytes beyond the driver's reserve.
     memory_used: Optional[float]
-    #: None for a GPU without MIG mode; whatever is there counts.
+    #: None for a GPU without MIG mode; any other value counts.
     mig: Any
-    #: Why the GPU did not answer; whatever is there counts.
+    #: Why the GPU did not answer; any value counts.
     error: Any
 
 
 class SlurmJobs(TypedDict, total=False):
-    """Jobs on the node, or why they are not known; whatever is there counts."""
+    """Jobs on the node, or why they are unknown; any value counts."""
 
     ids: List[Any]
     error: Any
@@ -107,12 +107,12 @@ class GateLook(TypedDict, total=False):
     gpus: List[GateGpu]
     #: The servers of MPS.
     mps: List[GateProcess]
-    #: None where there is no Slurm.
+    #: None without Slurm.
     jobs: Optional[SlurmJobs]
 
 
 class LockHolder(TypedDict, total=False):
-    """The check that has the lock, or why the lock cannot be taken."""
+    """The check that holds the lock, or why the lock cannot be taken."""
 
     pid: Optional[int]
     name: Optional[str]
@@ -124,16 +124,16 @@ class LockHolder(TypedDict, total=False):
 class GateReadings(TypedDict, total=False):
     locked_by: Optional[LockHolder]
     looks: List[GateLook]
-    #: Of the driver, see `gpu_use`; whatever is there counts.
+    #: The driver's error, see `gpu_use`; any value counts.
     error: Any
 
 
 def look(probe: Probe, locked_by: Optional[LockHolder] = None, times: int = 2) -> GateReadings:
-    """What holds the GPUs, looked at ``times`` times, `PAUSE` seconds apart. Raises
-    `nvml.DriverError` when there is no driver.
+    """Read ``times`` times, `PAUSE` seconds apart, what holds the GPUs. Raises `nvml.DriverError`
+    without a driver.
     """
     looks: List[GateLook] = []
-    # While another check has the lock, what it does is all there would be to see.
+    # While another check holds the lock, the reading would only show that check.
     for turn in range(1 if locked_by else times):
         if turn:
             probe.stage("waiting between two looks at the GPUs")
@@ -210,7 +210,7 @@ def _look_at(
 
 
 def _jobs(probe: Probe) -> Optional[SlurmJobs]:
-    """Slurm jobs on this node other than the one we are part of; None where there is no Slurm."""
+    """Slurm jobs on this node, without our own job; None without Slurm."""
     program = shutil.which("squeue")
     if not program:
         return None
@@ -225,7 +225,7 @@ def _jobs(probe: Probe) -> Optional[SlurmJobs]:
     if done.timed_out:
         return {"error": f"squeue did not answer within {_SQUEUE_SECONDS:.0f} s"}
     if done.returncode != 0:
-        # A node that Slurm does not know runs none of its jobs.
+        # A node that is unknown to Slurm runs no Slurm jobs.
         return (
             None
             if "Invalid node name" in done.stderr
@@ -238,8 +238,8 @@ def _jobs(probe: Probe) -> Optional[SlurmJobs]:
 
 
 def judge(readings: Any) -> List[Finding]:
-    """Why GPUs may not be used: ``skip`` when a job has them, ``unknown`` when that could not be
-    told or another check runs. Empty: all are idle.
+    """Why GPUs may not be used: ``skip`` if a job uses them, ``unknown`` if that could not be
+    determined or another check runs. Empty: all are idle.
     """
     seen = decode(GateReadings, readings)
     looks, locked_by = seen.get("looks", []), seen.get("locked_by")
@@ -271,7 +271,7 @@ def judge(readings: Any) -> List[Finding]:
 
 
 def free(gpus: List[_Gpu], findings: List[Finding]) -> List[_Gpu]:
-    """Those of ``gpus`` that no finding of `judge` speaks against."""
+    """The ``gpus`` without a finding of `judge`."""
     if any(finding.subject.kind != "gpu" for finding in findings):
         return []
     held = [finding.subject for finding in findings]
@@ -279,10 +279,10 @@ def free(gpus: List[_Gpu], findings: List[Finding]) -> List[_Gpu]:
 
 
 def disturbed(before: Any, after: Any) -> List[Finding]:
-    """``unknown`` for each GPU that someone took, and for the node when a job or an MPS server
-    came, between two `look`s.
+    """``unknown`` for each GPU that was taken between two readings, and for the node if a job or
+    MPS server started.
 
-    Utilisation and memory are not asked: what they show after a measurement is our own.
+    Utilization and memory are not compared: after a measurement they show our own use.
     """
     old = decode(GateReadings, before).get("looks", [])
     new = decode(GateReadings, after).get("looks", [])
@@ -320,7 +320,7 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
 
 
 def _taken_meanwhile(old: List[GateLook], last: GateLook) -> List[Finding]:
-    """GPUs that a process holds which held none of them before."""
+    """GPUs held by a process that held none of them before."""
     findings = []
     for gpu in last.get("gpus", []):
         held = {
@@ -387,9 +387,7 @@ def _judge_node(looks: List[GateLook]) -> List[Finding]:
 
 
 def _judge_gpu(subject: Subject, seen: List[GateGpu], complete: bool) -> Optional[Finding]:
-    """The first reason that speaks against a GPU; what holds it comes before what is only a sign
-    that something does.
-    """
+    """The first reason why a GPU may not be used; processes come before indirect signs of use."""
     last = seen[-1]
     if any(one.get("mig") for one in seen):
         return Finding(
@@ -414,8 +412,8 @@ def _judge_gpu(subject: Subject, seen: List[GateGpu], complete: bool) -> Optiona
         return Finding(
             "use_unknown", UNKNOWN, message, "watch", subject, {"error": last.get("error")}
         )
-    # Only the last look counts here: the first may still average in work that ended before it, such
-    # as the driver's own start.
+    # Only the last reading counts: the first may include work that ended before it, such as the
+    # driver's own start.
     busy = [last.get("utilisation") or 0.0, last.get("memory_utilisation") or 0.0]
     if any(busy):
         return Finding(
@@ -434,7 +432,7 @@ def _judge_gpu(subject: Subject, seen: List[GateGpu], complete: bool) -> Optiona
 
 
 def _unexplained_memory(gpu: GateGpu) -> float:
-    """Bytes in use that no service we ignore accounts for."""
+    """Bytes in use beyond those of ignored services."""
     explained = sum(
         process.get("memory") or 0 for process in gpu.get("processes") or [] if not foreign(process)
     )
@@ -486,9 +484,9 @@ def _key(gpu: GateGpu) -> str:
 
 @contextlib.contextmanager
 def lock(host: Host, wait: float = LOCK_SECONDS) -> Iterator[Optional[LockHolder]]:
-    """Hold the host's lock on measuring GPUs, which is waited for so many seconds.
+    """Hold the host's lock for GPU measurements; waits for the lock up to this many seconds.
 
-    Gives None, or who still has the lock. The kernel releases an flock however its process ends;
+    Yields None, or the holder of the lock. The kernel releases an flock however its process ends;
     the file stays, as lock files must.
     """
     try:
@@ -511,7 +509,7 @@ def lock(host: Host, wait: float = LOCK_SECONDS) -> Iterator[Optional[LockHolder
 
 
 def lock_seconds(probe: Probe) -> float:
-    """How long a check waits for the lock: never more than a quarter of its own time."""
+    """Seconds that a check waits for the lock: at most a quarter of its deadline."""
     return min(LOCK_SECONDS, probe.seconds / 4)
 
 

@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What a check is: a name, its options, how long it may take, and two functions, `measure` and
-`judge`.
-"""
+"""The Check record: name, options, deadline, and the two functions `measure` and `judge`."""
 
 from __future__ import annotations
 
@@ -16,65 +14,65 @@ from .probe import Probe
 Readings = Dict[str, Any]
 Options = Dict[str, Any]
 
-#: Where a check runs: on a node by itself, on two nodes of a mesh that the role `mesh` plans, or
-#: where the cluster's API server can be asked.
+#: Where a check runs: on a single node, on two nodes of a mesh planned by the role `mesh`, or where
+#: the cluster's API server can be reached.
 ON_NODE, ON_MESH, ON_CLUSTER = "node", "mesh", "cluster"
-#: When a pass over a node runs a check: unless told otherwise, when it is named (it watches a
-#: running job for seconds), or by comparing the pass with what was read before it.
+#: When a pass over a node runs a check: by default, when it is named (it watches a running job for
+#: seconds), or by comparing the pass with earlier readings.
 WITH_EVERY_PASS, WHEN_NAMED, AFTER_A_JOB = "every pass", "when named", "after a job"
 
 
 class Check(NamedTuple):
     """One row of the registry.
 
-    ``measure(probe)`` touches the world and returns readings: a dict of plain JSON values, no
-    judgement in it. ``judge(readings, options)`` turns readings into a `CheckResult` and touches
-    nothing; it accepts any subset of the readings, since a measurement can end early. ``options``
-    also carries the host's ``expected_gpus``.
+    ``measure(probe)`` does all reading and measuring and returns readings: a dict of plain JSON
+    values without judgement. ``judge(readings, options)`` is pure and turns readings into a
+    `CheckResult`; it accepts any subset of the readings, since a measurement can end early.
+    ``options`` includes the host's ``expected_gpus``.
     """
 
     name: str
-    #: What it finds out, as one line for the plan.
+    #: The question that the check answers, as one line for the plan.
     purpose: str
     intrusion: str
     measure: Callable[[Probe], Readings]
     judge: Callable[[Any, Options], CheckResult]
     #: The check's own options as an Ansible argument spec.
     options: Dict[str, Dict[str, Any]] = {}
-    #: Seconds it may take, from its options and the number of GPUs (8 when that is not known).
+    #: Deadline in seconds, from its options and the number of GPUs (8 if unknown).
     deadline: Callable[[Options, int], float] = lambda options, gpus: 30.0
-    #: Raises ValueError for options that mean nothing together; it names the option, its value and
-    #: what is accepted.
+    #: Validate combinations of options; raises ValueError with the option, its value and what is
+    #: accepted.
     refuse: Callable[[Options], Any] = lambda options: None
-    #: Seconds of the deadline that are kept for ending what it started, at most a quarter of it.
+    #: Seconds of the deadline reserved for cleaning up, at most a quarter of it.
     grace: float = 1.0
-    #: Whether it is about GPUs; others also run where there is none.
+    #: Whether the check is about GPUs; other checks also run on nodes without GPUs.
     gpu: bool = True
-    #: The `TypedDict` of what `measure` returns; `conclude` decodes the readings of a node with it before
-    #: `judge` takes them.
+    #: The `TypedDict` that `measure` returns; `conclude` decodes a node's readings with it before
+    #: `judge`.
     readings: Any = dict
-    #: Names that operators know it by, also that of IBM Autopilot.
+    #: Alternative names, including IBM Autopilot's.
     short_names: Tuple[str, ...] = ()
     place: str = ON_NODE
     runs: str = WITH_EVERY_PASS
-    #: Whether it may run beside a job: it only reads, and neither talks to servers of others nor
-    #: mounts anything.
+    #: Whether it may run beside a job: it only reads, without contacting other servers or mounting
+    #: anything.
     beside_a_job: bool = False
-    #: Options with which it disturbs no job, whatever was asked for.
+    #: Options with which it disturbs no job; they override the requested options.
     quiet: Options = {}
-    #: Meaning and next step of each code that this check alone gives a finding.
+    #: Meaning and next step of each finding code that only this check uses.
     findings: Dict[str, FindingText] = {}
-    #: The metrics that its measurements become.
+    #: The metrics of its measurements.
     metrics: Tuple[CheckMetric, ...] = ()
-    #: The metrics that its measures between two nodes of a mesh become.
+    #: The metrics of its measurements between two nodes of a mesh.
     pair_metrics: Tuple[PairMetric, ...] = ()
-    #: The few figures that the summary of a run shows for healthy nodes.
+    #: The few figures that the summary shows for healthy nodes.
     headlines: Tuple[Headline, ...] = ()
-    #: How `/status` writes it; None: by its name.
+    #: Its texts in `/status`; None: made from its name.
     status_text: Optional[StatusText] = None
-    #: Value of the label `health` in IBM Autopilot's metric; "" where IBM Autopilot has no such check.
+    #: Value of the label `health` in IBM Autopilot's metric; "" if IBM Autopilot has no such check.
     predecessor_label: str = ""
-    #: Codes of findings for which IBM Autopilot's metric is 1, by GPU.
+    #: Finding codes for which IBM Autopilot's metric is 1, by GPU.
     predecessor_flags: Tuple[str, ...] = ()
 
     def defaults(self) -> Options:

@@ -8,8 +8,8 @@ from typing import NamedTuple, Tuple
 
 
 class CheckMetric(NamedTuple):
-    """The gauge that a measurement of the check becomes: the measurement's name and unit, the
-    metric's name, help text and labels. A measurement with other labels is not exported.
+    """The gauge of a measurement: the measurement's name and unit, the metric's name, help text and
+    labels. A measurement with other labels is not exported.
     """
 
     measurement: str
@@ -20,21 +20,21 @@ class CheckMetric(NamedTuple):
 
 
 class PairMetric(NamedTuple):
-    """The gauge that a measure between two nodes of a mesh becomes, with the labels ``plane`` and
-    ``peer``. Its value is the measure divided by ``divisor``.
+    """The gauge of a measurement between two nodes of a mesh, with the labels ``plane`` and
+    ``peer``. Its value is the measurement divided by ``divisor``.
     """
 
     measure: str
     unit: str
     metric: str
-    #: Without the final full stop: the size of mesh up to which the metric exists is appended.
+    #: Without the final full stop: the maximum mesh size of the metric is appended.
     help: str
     divisor: float = 1.0
 
 
 class Headline(NamedTuple):
-    """A measurement that stands for the check where healthy nodes share one line: its name, what it
-    is called there, and the unit it is shown in (its value times ``scale``).
+    """A measurement that represents the check in the line of healthy nodes: its name, its label
+    there, and its unit there (the value times ``scale``).
     """
 
     measurement: str
@@ -44,8 +44,8 @@ class Headline(NamedTuple):
 
 
 class StatusText(NamedTuple):
-    """How the agent's ``/status`` writes the check: the tag before its lines, its name in the
-    status of a node, and the first line of the answer about this check alone.
+    """The check's texts in the agent's ``/status``: the tag before its lines, its name in a node's
+    status, and the first line of an answer about this check alone.
     """
 
     tag: str

@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""From the readings of a check to its result, whatever became of the measurement. Pure."""
+"""Turn the readings of a check into its result, however the measurement ended. Pure."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from ...lenient import decode
 
 
 class AbsenceReading(TypedDict, total=False):
-    """Of a node without GPUs for its programs: PCI addresses."""
+    """PCI addresses on a node without usable GPUs."""
 
     pci: List[str]
     passed_through: List[str]
 
 
 class MeasurementReading(TypedDict, total=False):
-    """What the readings of any check may say; `MishapReading` has more."""
+    """Fields that the readings of any check may have, besides those of `MishapReading`."""
 
     absent: AbsenceReading
-    #: Why the driver gave no session; whatever it is, nothing was measured.
+    #: Why the driver opened no session; with any value, nothing was measured.
     error: Any
     kernel_driver: bool
     gpus: List[Optional[GpuReading]]
 
 
 def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
-    """Judge readings, also those of a measurement that hung, crashed or never began. Pure: old
+    """Judge readings, including those of a measurement that hung, crashed or never began. Pure: old
     readings can be judged again.
     """
     measurement = decode(MeasurementReading, readings)

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks that run something on the GPUs share: the turn of each GPU behind the busy gate,
-CUDA's errors in words, doubts, medians.
+"""Shared by checks that run code on the GPUs: measuring GPU by GPU behind the busy gate, texts of
+CUDA errors, invalid measurements, medians.
 """
 
 from __future__ import annotations
@@ -17,39 +17,33 @@ from ...model import FAIL, UNKNOWN, WARN, Finding, NODE, Subject, gpu_subject
 from ...lenient import decode, mapping
 from .driver_findings import NOT_READ, GpuReading, driver_finding
 
-#: Below these parts of the median of the node's GPUs of the same kind a GPU is slow, and broken.
-#: Our own figures: healthy GPUs of one node lie within 3 % (nvbandwidth issue 24 and its README);
+#: Shares of the median of the node's GPUs of the same kind below which a GPU is slow, and broken.
+#: Our own figures: healthy GPUs of one node differ by 3 % (nvbandwidth issue 24 and its README);
 #: half the lanes or one generation lost is 0.5.
 PEER_WARN, PEER_FAIL = 0.9, 0.8
-#: A median of fewer GPUs cannot tell which of them is the odd one.
+#: Minimum GPUs for a median; with fewer the outlier cannot be identified.
 ENOUGH_PEERS = 3
 
-#: Seconds one GPU may take at most; a healthy one takes less than one, its driver's start included.
+#: Maximum seconds for one GPU; a healthy one takes less than one second, including the driver's
+#: start.
 GPU_SECONDS = 20.0
-#: Seconds left for each GPU that has not had its turn, whatever the one before it does.
+#: Seconds reserved for each remaining GPU, however long the current one takes.
 _RESERVED = 4.0
-#: Seconds between SIGTERM and SIGKILL, for ending a child that hangs in all, and for the look at
-#: the GPUs after the measurement.
+#: Seconds between SIGTERM and SIGKILL, for ending a hanging child in total, and for the reading
+#: after the measurement.
 GRACE, STOP_SECONDS, _LOOK_SECONDS = 0.5, 1.5, 2.0
 
-_HIDDEN = (
-    "is not shown by CUDA though NVML lists it; look at device nodes and container permissions"
-)
+_HIDDEN = "is not listed by CUDA although NVML lists it"
 #: Kind of CUDA error -> code, status, action, message. Meanings: CUDA driver API reference,
-#: CUresult. Only what is beyond doubt the node's or the GPU's own defect fails; who may not use a
-#: GPU, or finds it full, has learnt nothing about it.
+#: CUresult. Only certain defects of the node or GPU fail; an error from missing permission or full
+#: memory says nothing about the GPU.
 CUDA_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
-    "out_of_memory": (
-        "out_of_memory",
-        UNKNOWN,
-        "watch",
-        "has no memory left for the measurement; something holds it",
-    ),
+    "out_of_memory": ("out_of_memory", UNKNOWN, "watch", "has no free memory for the measurement"),
     "devices_unavailable": (
         "gpu_unavailable",
         UNKNOWN,
         "fix_configuration",
-        "may not be used: taken in exclusive mode, or its compute mode is prohibited",
+        "cannot be used: in exclusive use, or its compute mode is prohibited",
     ),
     "no_device": ("cuda_shows_no_gpu", UNKNOWN, "fix_configuration", _HIDDEN),
     "invalid_device": ("cuda_shows_no_gpu", UNKNOWN, "fix_configuration", _HIDDEN),
@@ -57,31 +51,26 @@ CUDA_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
         "ecc_uncorrectable",
         FAIL,
         "reset_gpu",
-        "met an uncorrectable memory error while it was measured",
+        "had an uncorrectable memory error during the measurement",
     ),
-    "not_permitted": (
-        "no_permission",
-        UNKNOWN,
-        "fix_configuration",
-        "may not be used by this user; run with become",
-    ),
+    "not_permitted": ("no_permission", UNKNOWN, "fix_configuration", "cannot be used by this user"),
     "operating_system": (
         "cuda_not_started",
         UNKNOWN,
         "fix_configuration",
-        "could not be opened by CUDA; look at device nodes and permissions",
+        "could not be opened by CUDA",
     ),
     "system_not_ready": (
         "fabric_not_ready",
         FAIL,
         "fix_configuration",
-        "no CUDA program can start, the NVSwitch fabric is not ready; look at nv-fabricmanager",
+        "no CUDA program can start: the NVSwitch fabric is not ready",
     ),
     "driver_mismatch": (
         "driver_version_mismatch",
         FAIL,
         "reboot_node",
-        "libcuda and the kernel module differ in version; reboot or reload the module",
+        "the versions of libcuda and the kernel module differ",
     ),
     "library_missing": (
         "cuda_library_missing",
@@ -96,8 +85,8 @@ CUDA_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
         "libcuda.so.1 is the toolkit's stub, not the driver's library",
     ),
 }
-#: Why a driver may not take our kernel, which says nothing about the GPU. Any other error of the
-#: kernel is one of a GPU that ran it.
+#: Errors with which a driver refuses our kernel, which say nothing about the GPU. Any other error
+#: comes from a GPU that ran the kernel.
 KERNEL_NOT_LOADED = (
     "out_of_memory",
     "invalid_image",
@@ -110,14 +99,14 @@ KERNEL_NOT_LOADED = (
     "not_supported",
     "function_missing",
 )
-#: Kinds that are about the node: said once.
+#: Kinds that concern the node: reported once.
 NODE_KINDS = ("system_not_ready", "driver_mismatch", "library_missing", "stub_library")
 
 
 class MeasuredGpu(GpuReading, total=False):
-    """A GPU that a check measures; what kept it from it counts whatever it is."""
+    """A GPU that a check measures; any reason for not measuring counts."""
 
-    #: Left alone: it was not idle.
+    #: Not measured because it was not idle.
     withheld: bool
     #: See `bounded.Child.mishap`.
     hung: Any
@@ -130,12 +119,12 @@ def in_turn(
     measure_one: Callable[[Any, GpuIdentity, float], Readings],
     then: Callable[[Readings, float], None] = lambda readings, until: None,
 ) -> Readings:
-    """``measure_one(nvml, gpu, seconds)`` of every GPU that is free, one after the other behind the
-    busy gate; all of them when forced.
+    """Run ``measure_one(nvml, gpu, seconds)`` on every idle GPU, one after the other behind the
+    busy gate; on all GPUs if forced.
 
-    ``gpus``, each with what it gave, or with what kept it from it (``withheld``, ``error``),
-    ``gate`` and ``after`` (see `busy_gate.look`). ``then(readings, until)`` may add to the readings
-    while the lock is still held, until that monotonic time.
+    Returns ``gpus``, each with its result or with the reason for having none (``withheld``,
+    ``error``), ``gate`` and ``after`` (see `busy_gate.look`). ``then(readings, until)`` may add
+    readings until that monotonic time, while the lock is held.
     """
     until = time.monotonic() + probe.seconds - _LOOK_SECONDS
     nvml = probe.nvml()
@@ -171,14 +160,12 @@ def in_turn(
 
 
 def whole(gpu: MeasuredGpu) -> bool:
-    """Whether nothing kept it from being measured to the end."""
+    """True if the GPU was measured completely."""
     return not any(key in gpu for key in ("error", "hung", "crashed", "cuda_error"))
 
 
 class Gate:
-    """What the busy gate said before and after, as it bears on the GPUs that were measured or left
-    alone.
-    """
+    """The busy gate's findings before and after, for the GPUs that were measured or skipped."""
 
     def __init__(
         self, readings: Mapping[str, Any], gpus: Iterable[MeasuredGpu], forced: bool
@@ -194,7 +181,7 @@ class Gate:
         )
 
     def explains(self, gpu: MeasuredGpu, subject: Subject) -> bool:
-        """Whether a GPU was left alone for a reason that stands in a finding already."""
+        """True if a GPU was skipped for a reason that a finding already gives."""
         return (
             bool(gpu.get("withheld"))
             and not self._forced
@@ -202,7 +189,7 @@ class Gate:
         )
 
     def doubt(self, subject: Subject) -> Optional[Finding]:
-        """What speaks against a figure of this GPU: that it, or the node, was not idle."""
+        """Why a figure of this GPU is invalid: the GPU or the node was not idle."""
         return next((one for one in self._doubts if one.subject in (NODE, subject)), None)
 
 
@@ -226,7 +213,7 @@ def cuda_finding(error: Dict[str, Any], subject: Subject) -> Finding:
 
 
 def doubted(finding: Finding, doubt: Optional[Finding]) -> Finding:
-    """A slow GPU that someone else was using is not shown to be slow."""
+    """A slow GPU that was in use during the measurement is not proven slow."""
     if doubt is None or finding.status not in (WARN, FAIL):
         return finding
     return Finding(
@@ -240,7 +227,7 @@ def doubted(finding: Finding, doubt: Optional[Finding]) -> Finding:
 
 
 def lost_meanwhile(gpus: Iterable[MeasuredGpu], after: Any) -> List[Finding]:
-    """GPUs that answered before the measurement and do not after it."""
+    """GPUs that answered before the measurement and not after it."""
     looks = decode(busy_gate.GateReadings, after).get("looks")
     answered = [gpu.get("index") for gpu in gpus if not gpu.get("error")]
     gone = [
@@ -252,6 +239,6 @@ def lost_meanwhile(gpus: Iterable[MeasuredGpu], after: Any) -> List[Finding]:
 
 
 def middle(numbers: Iterable[float]) -> float:
-    """The median. The module statistics costs more to load than the passive checks take."""
+    """The median. Loading the module statistics costs more than the passive checks."""
     ranked = sorted(numbers)
     return (ranked[(len(ranked) - 1) // 2] + ranked[len(ranked) // 2]) / 2

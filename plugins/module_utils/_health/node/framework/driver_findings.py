@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks that read the driver share: reading each GPU on its own, and judging what a
-driver call answered.
-"""
+"""Shared by checks that read the driver: reading each GPU separately, and judging driver errors."""
 
 from __future__ import annotations
 
@@ -42,15 +40,15 @@ from ...lenient import Unsigned, decode, mapping
 
 
 class GpuReading(TypedDict, total=False):
-    """What every check that reads the driver knows of a GPU. A part of a GPU that a check adds is None
-    where the GPU or the driver does not have it, and absent where it was not read or not understood.
+    """The common fields of a GPU in driver checks. A part that a check adds is None if the GPU or
+    driver lacks it, and missing if it was not read or is invalid.
     """
 
     index: int
     uuid: Optional[str]
     pci: Optional[str]
     name: Optional[str]
-    #: Why the GPU did not answer; anything that is not empty counts.
+    #: Why the GPU did not answer; any non-empty value counts.
     error: Any
     #: Parts that were not read, by name, each with its driver error.
     unread: Dict[str, Any]
@@ -64,7 +62,7 @@ class ModeReading(TypedDict):
 
 
 class MishapReading(TypedDict, total=False):
-    """What kept a measurement from finishing, by `bounded.Child.mishap`."""
+    """Why a measurement did not finish, from `bounded.Child.mishap`."""
 
     hung: HungReading
     crashed: CrashReading
@@ -72,21 +70,16 @@ class MishapReading(TypedDict, total=False):
 
 G = TypeVar("G", bound=Mapping[str, Any])
 
-#: A GPU whose turn has not come; only seen when the measurement ended early.
+#: A GPU that was not read yet; only present if the measurement ended early.
 NOT_READ = {"kind": "not_read"}
 
-#: Where memory errors are counted: nvml.h, nvmlMemoryLocation_t.
+#: Locations of memory error counters: nvml.h, nvmlMemoryLocation_t.
 DRAM, SRAM = 2, 7
 
 #: Kind of driver error on one GPU -> code, status, action, message. Meanings: NVML API reference,
 #: nvmlReturn_t; NVIDIA's Xid catalogue for a GPU that is lost (Xid 79: restart the machine).
 _GPU_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
-    "lost": (
-        "gpu_lost",
-        FAIL,
-        "reboot_node",
-        "fell off the bus; power-cycle the node, and reseat the GPU if it comes back lost",
-    ),
+    "lost": ("gpu_lost", FAIL, "reboot_node", "fell off the bus"),
     "reset_required": (
         "gpu_reset_required",
         FAIL,
@@ -97,7 +90,7 @@ _GPU_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
         "gpu_vanished",
         FAIL,
         "reboot_node",
-        "vanished: the driver counts it and does not find it",
+        "vanished: the driver counts it but cannot find it",
     ),
     "timeout": ("gpu_not_answering", FAIL, "drain_node", "did not answer the driver, twice"),
     "unknown_error": (
@@ -106,25 +99,15 @@ _GPU_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
         "drain_node",
         "answers with an unknown driver error, twice",
     ),
-    "corrupted_inforom": (
-        "corrupted_inforom",
-        WARN,
-        "replace_part",
-        "its InfoROM is corrupt; a candidate for replacement",
-    ),
-    "in_use": ("gpu_in_use", SKIP, "none", "is in exclusive use by someone else"),
-    "no_permission": (
-        "no_permission",
-        UNKNOWN,
-        "fix_configuration",
-        "may not be read by this user; run with become",
-    ),
+    "corrupted_inforom": ("corrupted_inforom", WARN, "replace_part", "its InfoROM is corrupt"),
+    "in_use": ("gpu_in_use", SKIP, "none", "is in exclusive use by another process"),
+    "no_permission": ("no_permission", UNKNOWN, "fix_configuration", "cannot be read by this user"),
     "not_ready": ("gpu_not_ready", UNKNOWN, "watch", "is not ready yet"),
 }
 
-#: Kind of driver error for the whole node -> code, status, action, message. A library that cannot
-#: be initialised for an unknown reason is not a broken GPU: containers that lost their device
-#: permissions answer the same.
+#: Kind of driver error for the whole node -> code, status, action, message. A library that fails to
+#: initialise for an unknown reason is no GPU fault: containers that lost their device permissions
+#: give the same error.
 _NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
     "library_missing": (
         "driver_missing",
@@ -143,7 +126,7 @@ _NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
         "driver_version_mismatch",
         FAIL,
         "reboot_node",
-        "the driver's library and kernel module differ in version; reboot or reload the module",
+        "the versions of the driver's library and kernel module differ",
     ),
     "binding_missing": (
         "binding_missing",
@@ -167,19 +150,18 @@ _NODE_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
         "no_permission",
         UNKNOWN,
         "fix_configuration",
-        "the driver may not be asked by this user; run with become",
+        "this user may not use the driver",
     ),
 }
 
-#: Kinds of errors of a GPU as a whole, and those that one call may have while the GPU answers the
-#: others.
+#: Kinds of errors of a whole GPU, and kinds of a single call while the GPU answers other calls.
 _GONE = ("lost", "vanished", "not_ready", "in_use")
 _SILENT = ("timeout", "unknown_error")
 
 
 def read_gpus(probe: Probe, read: Callable[[Any, GpuIdentity], Readings]) -> Readings:
-    """``read(nvml, gpu)`` for every GPU; one that does not answer gets an ``error``, the others are
-    read all the same.
+    """Run ``read(nvml, gpu)`` for every GPU. A GPU that does not answer gets an ``error``; the
+    others are still read.
     """
     nvml = probe.nvml()
     gpus = [dict(gpu, error=gpu.get("error", NOT_READ)) for gpu in nvml.gpus]
@@ -191,7 +173,7 @@ def read_gpus(probe: Probe, read: Callable[[Any, GpuIdentity], Readings]) -> Rea
 
 
 def read_gpu(nvml: Any, gpu: GpuIdentity, read: Callable[[Any, GpuIdentity], Readings]) -> Readings:
-    """A GPU's identity with what ``read`` found, or with the ``error`` it met."""
+    """A GPU's identity with the result of ``read``, or with its ``error``."""
     from ..devices.nvml import DriverError
 
     if "error" in gpu:
@@ -203,12 +185,10 @@ def read_gpu(nvml: Any, gpu: GpuIdentity, read: Callable[[Any, GpuIdentity], Rea
 
 
 def read_parts(parts: Dict[str, Callable[[], Any]]) -> Readings:
-    """What each part of a GPU gives, under its name; None where this GPU or driver does not have
-    it.
+    """The result of each part's call, by name; None if this GPU or driver lacks the part.
 
-    The first part is the one that counts: when it does not answer, the GPU does not. An error of
-    one of the others is kept in ``unread`` under the part's name. When the GPU is gone that is its
-    ``error``, beside the parts read until then.
+    The first part decides whether the GPU answers. Errors of other parts are kept in ``unread``. If
+    the GPU is gone, that is its ``error``, beside the parts read before.
     """
     from ..devices.nvml import DriverError
 
@@ -233,8 +213,8 @@ def read_parts(parts: Dict[str, Callable[[], Any]]) -> Readings:
 def members_of(
     nvml: Any, gpu: GpuIdentity, function: str, structure: str, **members: str
 ) -> Optional[Dict[str, int]]:
-    """Members of a structure that the function fills in; None where the driver or the GPU does not
-    have it. The binding has both or neither.
+    """Members of a structure that the function fills in; None if the driver or GPU lacks it. The
+    binding has both or neither.
     """
     if not hasattr(nvml.binding, structure):
         nvml.required(gpu, function)
@@ -246,19 +226,19 @@ def members_of(
 
 
 def unread_parts(gpu: Mapping[str, Any], names: Iterable[str]) -> List[str]:
-    """The parts of a decoded GPU that were not read or not understood."""
+    """The parts of a decoded GPU that were not read or are invalid."""
     return [name for name in names if name not in gpu]
 
 
 def named(names: Iterable[str], values: Optional[Iterable[Any]]) -> Optional[Dict[str, int]]:
-    """What a driver call gave, by name; None where it or one part of it was not there."""
+    """Values of a driver call by name; None if the call or one value is missing."""
     found = None if values is None else list(values)
     return None if found is None or None in found else dict(zip(names, found))
 
 
 def unsupported(gpu: Mapping[str, Any], part: str) -> bool:
-    """Whether the driver said that this GPU does not have it; what is absent or not understood was
-    not read.
+    """True if the driver reported that this GPU lacks the part; a missing or invalid part was not
+    read.
     """
     return part in gpu and gpu[part] is None
 
@@ -266,8 +246,8 @@ def unsupported(gpu: Mapping[str, Any], part: str) -> bool:
 def unread_findings(
     gpu: Mapping[str, Any], subject: Subject, missing: Iterable[str]
 ) -> List[Finding]:
-    """Why the ``missing`` parts of a GPU that answers were not read: one finding for each kind of
-    error, one for those without any.
+    """Why the ``missing`` parts of an answering GPU were not read: one finding for each kind of
+    error, one for parts without an error.
     """
     errors = mapping(gpu.get("unread"))
     found = {
@@ -283,31 +263,25 @@ def unread_findings(
 
 
 def sram_threshold(subject: Subject, evidence: Dict[str, Any]) -> Finding:
-    """What two checks read: DCGM 4.6, dcgm_errors.c: DCGM_FR_SRAM_THRESHOLD, isolate."""
-    message = (
-        "uncorrectable SRAM errors exceed NVIDIA's threshold; drain the node, run the "
-        "field diagnostic, and replace the GPU if it agrees"
-    )
+    """A finding of two checks: DCGM 4.6, dcgm_errors.c: DCGM_FR_SRAM_THRESHOLD, isolate."""
+    message = "uncorrectable SRAM errors exceed NVIDIA's threshold"
     return Finding("sram_threshold_exceeded", FAIL, message, "replace_part", subject, evidence)
 
 
 def mishap_findings(readings: Mapping[str, Any], subject: Subject) -> List[Finding]:
-    """What kept a measurement from finishing (`MishapReading`): it has learnt nothing about the
-    subject, and says so.
-    """
+    """The unknown result of a measurement that did not finish (`MishapReading`)."""
     found = []
     mishap = decode(MishapReading, readings)
     hung, crashed = mishap.get("hung"), mishap.get("crashed")
-    # Present is enough: one whose fields are not understood kept it from finishing all the same.
+    # Presence is enough: even with invalid fields, the measurement did not finish.
     if hung is not None:
         seconds, allowed = hung.get("seconds", 0.0), hung.get("allowed_seconds", 0.0)
-        # A call that was only the last of many did not hang: then it is the whole that took too
-        # long.
+        # If many calls together exceeded the time, the last one did not hang.
         if seconds >= allowed / 2:
             message = f"{hung.get('what')} did not return within {seconds:.0f} s and was given up"
         else:
             message = (
-                f"the measurement was not done within {allowed:.0f} s and was given up "
+                f"the measurement did not finish within {allowed:.0f} s and was aborted "
                 f"in {hung.get('what')}"
             )
         message += (
@@ -315,16 +289,7 @@ def mishap_findings(readings: Mapping[str, Any], subject: Subject) -> List[Findi
             if hung.get("abandoned_pid")
             else ""
         )
-        found.append(
-            Finding(
-                "hung",
-                UNKNOWN,
-                message + "; run again, and if it hangs again reboot the node",
-                "watch",
-                subject,
-                dict(hung),
-            )
-        )
+        found.append(Finding("hung", UNKNOWN, message, "watch", subject, dict(hung)))
     if crashed is not None:
         how = (
             f"was ended by signal {crashed['signal']}"
@@ -345,10 +310,10 @@ def mishap_findings(readings: Mapping[str, Any], subject: Subject) -> List[Findi
 
 
 def driver_finding(error: Any, subject: Subject = NODE, kernel_driver: bool = False) -> Finding:
-    """What a driver call that gave no value says about its subject.
+    """The finding for a failed driver call.
 
-    ``kernel_driver`` tells that the kernel module is loaded: then a library that was not found is a
-    configuration that hides the GPUs from us, not a node without a driver.
+    ``kernel_driver``: the kernel module is loaded; a missing library is then a configuration that
+    hides the GPUs, not a node without a driver.
     """
     error = mapping(error)
     table = _GPU_ERRORS if subject.kind == "gpu" else _NODE_ERRORS
@@ -365,8 +330,7 @@ def driver_finding(error: Any, subject: Subject = NODE, kernel_driver: bool = Fa
         code, status, message = (
             "library_not_found",
             UNKNOWN,
-            "the NVIDIA kernel module is loaded but libnvidia-ml.so.1 was not found; set "
-            "nvml_library",
+            "the NVIDIA kernel module is loaded but libnvidia-ml.so.1 was not found",
         )
     if error.get("text") and status == UNKNOWN:
         message = f"{message}: {error['text']}"
@@ -374,7 +338,7 @@ def driver_finding(error: Any, subject: Subject = NODE, kernel_driver: bool = Fa
 
 
 def all_gpus(gpus: Optional[Iterable[Optional[G]]]) -> List[G]:
-    """The GPUs of decoded readings; a GPU that is not understood (None) was not read."""
+    """The GPUs of decoded readings; an invalid GPU (None) counts as not read."""
     return [cast(G, {"error": NOT_READ}) if gpu is None else gpu for gpu in gpus or []]
 
 
@@ -385,10 +349,10 @@ def judge_gpus(
     healthy: Callable[[List[G]], str],
     more: Iterable[Finding] = (),
 ) -> CheckResult:
-    """Judge each GPU that was read by ``judge_gpu(gpu, subject)`` and each that was not by what it
-    answered.
+    """Judge each GPU that was read with ``judge_gpu(gpu, subject)``, and each other GPU by its
+    error.
 
-    ``healthy(gpus)`` is the summary when nothing is wrong. No GPU at all is never a pass.
+    ``healthy(gpus)`` is the summary if nothing is wrong. No GPU at all is never a pass.
     """
     findings: List[Finding] = list(more)
     measurements: List[Measurement] = []

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Whether traffic between nodes may disturb this node: read and judge how its GPUs are used, on a
-node with or without GPUs.
+"""Whether network traffic may disturb this node: read and judge the use of its GPUs, on nodes with
+or without GPUs.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from ...model import Finding
 def read_gpu_use(
     probe: Probe, locked_by: Optional[busy_gate.LockHolder], times: int = 2
 ) -> Optional[busy_gate.GateReadings]:
-    """Return `busy_gate.look`, or the driver's ``error`` where the driver did not answer; None on a
-    host without GPUs or driver, where there is nothing to disturb.
+    """Return `busy_gate.look`, or the driver's ``error`` if it did not answer; None on a host
+    without GPUs or driver, where no job can be disturbed.
     """
     from ..devices.nvml import DriverError
 
@@ -36,7 +36,7 @@ def read_gpu_use(
 
 
 def judge_gpu_use(readings: Any) -> List[Finding]:
-    """Return why the node must not be disturbed, from `read_gpu_use`; empty where it may be."""
+    """Return why the node must not be disturbed, from `read_gpu_use`; empty if it may be."""
     if readings is None:
         return []
     error = mapping(mapping(readings).get("error"))

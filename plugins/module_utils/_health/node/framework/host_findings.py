@@ -1,8 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks of the host share: counters in files of sysfs, and reading values that may be
-anything.
-"""
+"""Shared by checks of the host: counters in sysfs files, and reading untrusted values."""
 
 from __future__ import annotations
 
@@ -25,15 +23,13 @@ _Value = TypeVar("_Value", bound=Hashable)
 
 
 def class_names(host: Host, name: str) -> Optional[List[str]]:
-    """The devices of a class in sysfs; none where the kernel has no such class, None where there is
-    no sysfs to read.
-    """
+    """The devices of a class in sysfs; empty if the kernel lacks the class, None without sysfs."""
     names = host.names("sys/class", name)
     return [] if names is None and host.names("sys/bus") is not None else names
 
 
 def number_in(text: Optional[str]) -> Optional[int]:
-    """A whole number as a file of sysfs has it, also in hexadecimal; None when it is none."""
+    """The integer in a sysfs file, decimal or hexadecimal; None if invalid."""
     try:
         return int(text or "", 0)
     except ValueError:
@@ -41,7 +37,7 @@ def number_in(text: Optional[str]) -> Optional[int]:
 
 
 def counters(host: Host, directory: str, names: Iterable[str]) -> Dict[str, Unsigned]:
-    """The counters of a directory that are there, as whole numbers that are not negative."""
+    """The counters in a directory, as non-negative integers."""
     read = {name: number_in(host.text(directory, name)) for name in names}
     return {
         name: Unsigned(value) for name, value in read.items() if value is not None and value >= 0
@@ -49,8 +45,8 @@ def counters(host: Host, directory: str, names: Iterable[str]) -> Dict[str, Unsi
 
 
 def pci_function(host: Host, directory: str) -> Optional[str]:
-    """The PCI address of the device of a directory of sysfs, in NVML's spelling; None for devices
-    of other buses and for none.
+    """The PCI address of a sysfs directory's device, in NVML's spelling; None for other buses or no
+    device.
     """
     name = os.path.basename(os.path.realpath(host.path(directory, "device")))
     return (
@@ -64,7 +60,7 @@ def pci_function(host: Host, directory: str) -> Optional[str]:
 
 
 def complete(items: Optional[Iterable[Optional[_Item]]]) -> Optional[List[_Item]]:
-    """The decoded items; None when there is no list or an item of it was not understood."""
+    """The decoded items; None without a list or with an invalid item."""
     found = [] if items is None else list(items)
     known = [item for item in found if item is not None]
     return None if items is None or len(known) < len(found) else known
@@ -79,17 +75,17 @@ def not_read(what: str, subject: Subject = NODE, action: str = "watch") -> Findi
 
 
 def per_day(count: float, uptime: Optional[float]) -> Optional[float]:
-    """How often something that was counted since boot came in 24 hours, on average; all of it while
-    the host is up for less than that.
+    """Average count in 24 hours of a counter since boot; the whole count if the host is up for
+    less.
 
-    None when the time since boot is not known. Counters that outlive a reboot make this too much,
-    those that were cleared too little.
+    None if the uptime is unknown. Counters that survive a reboot give too high values, cleared
+    counters too low ones.
     """
     return count / max(uptime / DAY, 1.0) if uptime is not None and uptime > 0 else None
 
 
 def common(values: Iterable[_Value]) -> Optional[_Value]:
-    """The value that more than half of them have; None where there is none."""
+    """The value that more than half of them have, or None."""
     found = list(values)
     ranked = Counter(found).most_common(1)
     return ranked[0][0] if ranked and ranked[0][1] * 2 > len(found) else None
@@ -100,6 +96,6 @@ def several(count: int, name: str) -> str:
 
 
 def some(names: List[str], most: int = 8) -> str:
-    """The names in words, the first of them when they are many."""
+    """List the names; only the first of many."""
     more = f" and {len(names) - most} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more

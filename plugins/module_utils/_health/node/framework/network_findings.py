@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What the checks of the network have in common when one host runs them by hand: which interface,
-and findings for what could not be done.
+"""Shared by network checks of a single host: choosing the interface, and findings for measurements
+that were impossible.
 """
 
 from __future__ import annotations
@@ -12,8 +12,7 @@ from ..system import interfaces as network, programs
 from ..system.programs import ErrorReading, ProgramReading
 from ...model import UNKNOWN, Finding, Subject
 
-#: What every finding about two ends says, since one of them alone does not know which of the two it
-#: is.
+#: Suffix of every finding about two ends, since one end alone cannot tell which of them is faulty.
 WHICH_END = "the role mesh tells which end it is"
 
 
@@ -22,10 +21,10 @@ def peer_subject(address: str) -> Subject:
 
 
 class WayReading(TypedDict, total=False):
-    """The way to a peer, with None for what is not known."""
+    """The way to a peer; None for unknown values."""
 
     interface: Optional[str]
-    #: The address to send from.
+    #: The source address.
     own: Optional[str]
     mtu: Optional[int]
     #: bits/s
@@ -35,8 +34,8 @@ class WayReading(TypedDict, total=False):
 
 
 def look(found: network.HostNetwork, wanted: Optional[str], address: str) -> WayReading:
-    """The way to ``address`` by what `network.look` found, by the ``wanted`` interface or the one
-    the kernel takes.
+    """The way to ``address`` from the result of `interfaces`, over the ``wanted`` interface or the
+    kernel's choice.
     """
     interfaces = {one["name"]: one for one in found["interfaces"]}
     family = 6 if ":" in address else 4
@@ -74,7 +73,7 @@ def look(found: network.HostNetwork, wanted: Optional[str], address: str) -> Way
 
 
 def program_findings(program: Optional[ProgramReading], name: str) -> List[Finding]:
-    """Why the program was of no use; nothing when it was."""
+    """Findings about an unusable program; empty if it is usable."""
     if program is None:
         program = {"error": f"{name} was not looked for"}
     if "error" not in program:
@@ -92,7 +91,7 @@ def program_findings(program: Optional[ProgramReading], name: str) -> List[Findi
 
 
 def error_finding(error: ErrorReading, address: str, what: str) -> Finding:
-    """A measurement that gave no figure proves nothing; the reason is the code."""
+    """The finding of a measurement without a figure; its reason is the code."""
     action = (
         "fix_configuration"
         if error.get("reason") in ("permission", "interface", "no_route", "too_old", "bind")

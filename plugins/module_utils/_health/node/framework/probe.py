@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What `measure` of a check gets: its options, the host, the driver, programs, and its time."""
+"""The input of a check's `measure`: its options, the host, the driver, programs, and its deadline."""
 
 from __future__ import annotations
 
@@ -11,37 +11,35 @@ from ..system.host import Host
 
 
 class HostSettings(NamedTuple):
-    """What all checks of a host share."""
+    """Settings shared by all checks of a host."""
 
-    #: How many GPUs the inventory says this host has; None when it does not say.
+    #: The inventory's number of GPUs of this host; None if it has none.
     expected_gpus: Optional[int] = None
-    #: Path of libnvidia-ml.so.1 when it is not where the loader or `nvml.LIBRARY_DIRECTORIES` find
-    #: it.
+    #: Path of libnvidia-ml.so.1 if neither the loader nor `nvml.LIBRARY_DIRECTORIES` find it.
     nvml_library: Optional[str] = None
-    #: Where the host's root file system is mounted.
+    #: Mount point of the host's root file system.
     host_root: str = "/"
-    #: Seconds a check may take, in place of its own deadline.
+    #: Deadline in seconds that replaces the check's own.
     timeout: Optional[float] = None
 
 
 class Probe:
-    """What `measure` gets: its options, the host, the driver, programs, and a way to say what it is
-    doing.
+    """The input of `measure`: its options, the host, the driver, programs, and a way to report
+    progress.
     """
 
     def __init__(self, settings: HostSettings, report: Optional[ReportPipe] = None) -> None:
         self.settings = settings
         self.host = Host(settings.host_root)
         self.options: Dict[str, Any] = {}
-        #: Seconds this check may take, and after those the seconds it has for ending what it
-        #: started.
+        #: Deadline of this check in seconds, and seconds for cleaning up afterwards.
         self.seconds = self.grace = 0.0
         self._report = report or ReportPipe()
         self._key = ""
         self._nvml: Any = None
 
     def begin(self, check: str, options: Dict[str, Any], seconds: float, grace: float) -> None:
-        """Turn to another check, which has ``seconds`` in all, at most a quarter of them as
+        """Switch to another check with ``seconds`` in total, at most a quarter of them as
         ``grace``; the driver session stays open.
         """
         self.grace = min(grace, seconds / 4)
@@ -49,11 +47,11 @@ class Probe:
         self.stage(check)
 
     def stage(self, what: str) -> None:
-        """Name what is touched next; when it hangs, this is what the finding names."""
+        """Report the next call; if it hangs, the finding names this call."""
         self._report.stage(what)
 
     def keep(self, readings: Dict[str, Any]) -> None:
-        """Hand over the readings so far, so that they survive a hang."""
+        """Report the readings so far, so that they survive a hang."""
         self._report.send(self._key, readings)
 
     def nvml(self) -> Any:
@@ -67,8 +65,8 @@ class Probe:
         return self._nvml
 
     def run(self, argv: Any, seconds: float, **how: Any) -> Completed:
-        """A program, bounded; see `bounded.run`. It has the check's own grace between SIGTERM and
-        SIGKILL.
+        """Run a program with a deadline; see `bounded.run`. It has the check's own grace between
+        SIGTERM and SIGKILL.
         """
         self.stage(str(argv[0]))
         return run(argv, seconds, **dict({"grace": self.grace}, **how))

@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Runs the checks of one host, each within its deadline, and judges what they read.
+"""Run the checks of one host, each within its deadline, and judge their readings.
 
-The passive checks share one child process and one driver session. When one of them is slow or ends
-the child, the others get children of their own, so that a check that hangs or crashes takes none of
-the others' results with it. What is not passive runs afterwards, one check at a time, and not at
-all on a node that already failed.
+Passive checks share one child process and one driver session. If one of them is slow or ends the
+child, the others get children of their own, so that a check that hangs or crashes costs no other
+result. Other checks run afterwards, one at a time, and not at all on a node that already failed.
 """
 
 from __future__ import annotations
@@ -20,8 +19,8 @@ from .probe import Probe, HostSettings
 from ..system.host import Host
 from ...model import FAIL, PASSIVE, SKIP, CheckResult, Finding, concluded
 
-#: Seconds the shared child of the passive checks may be silent before the others stop waiting for
-#: it; never more than a quarter of the deadline.
+#: Seconds of silence of the shared child after which the other passive checks get their own; at
+#: most a quarter of the deadline.
 _PATIENCE = 5.0
 
 #: Seconds between two measurements of a check that is measured again.
@@ -31,7 +30,7 @@ Request = Tuple[Check, Options]
 
 
 class Outcome(NamedTuple):
-    """What a check said and the readings it said it from."""
+    """A check's result and its readings."""
 
     result: CheckResult
     readings: Readings
@@ -46,9 +45,9 @@ def run(
 ) -> List[Outcome]:
     """Run the checks and return their outcomes in the order of the requests.
 
-    ``stop_on_fail`` spares a node that already failed the rest. A passive check is measured once
-    more as long as ``again(outcome, seconds)`` says so, the seconds since it was measured first;
-    the others wait for that.
+    ``stop_on_fail`` skips the remaining checks on a node that already failed. A passive check is
+    repeated while ``again(outcome, seconds)`` is true (seconds since its first measurement); other
+    checks wait.
     """
     outcomes: Dict[str, Outcome] = {}
     passive = [request for request in requests if request[0].intrusion == PASSIVE]
@@ -77,14 +76,14 @@ def run(
 
 
 def planned(requests: Sequence[Request], settings: HostSettings) -> List[Outcome]:
-    """What the checks would do, in check mode: nothing is measured."""
+    """The planned checks, in check mode: nothing is measured."""
     return [
         Outcome(_would_run(check, options, settings), {}, options) for check, options in requests
     ]
 
 
 def deadline(check: Check, options: Options, settings: HostSettings) -> float:
-    """Seconds the check may take on this host."""
+    """Deadline of the check on this host in seconds."""
     return settings.timeout or check.deadline(options, settings.expected_gpus or 8)
 
 
@@ -97,7 +96,7 @@ class NodeFacts(TypedDict):
 
 
 def node_facts(outcomes: Sequence[Outcome], settings: HostSettings) -> NodeFacts:
-    """What the readings tell about the node itself."""
+    """Facts about the node, from the readings."""
     host = Host(settings.host_root)
     facts: NodeFacts = {
         "gpus": [],
@@ -119,7 +118,7 @@ def node_facts(outcomes: Sequence[Outcome], settings: HostSettings) -> NodeFacts
 def _outcome(
     check: Check, options: Options, readings: Readings, seconds: float, settings: HostSettings
 ) -> Outcome:
-    # What is said here is written down: a password has done its work by now.
+    # The result is recorded, and the password is no longer needed.
     options = {
         name: value
         for name, value in options.items()
@@ -139,7 +138,7 @@ def _outcome(
 
 
 def not_run(name: str, why: str) -> CheckResult:
-    """What a check says that was wanted and left out."""
+    """The result of a requested check that was not run."""
     return concluded(name, [Finding("not_run", SKIP, why)], "")
 
 
@@ -188,7 +187,7 @@ def _measure_passive(
 
 
 def _wait_for_all(children: List[Tuple[Child, List[Request]]], until: float) -> None:
-    """Until every check has been measured by one of the children, or the time is up."""
+    """Wait until the children measured every check, or the deadline passed."""
     names = {check.name for _child, requests in children for check, _options in requests}
     while time.monotonic() < until:
         done = {
@@ -208,14 +207,13 @@ def _measure_alone(
 ) -> Tuple[Readings, float]:
     seconds = deadline(check, options, settings)
     began = time.monotonic()
-    # The check ends what it started within its own time; only if it does not come to that, it is
-    # ended from here.
+    # The check cleans up within its own deadline; this is the fallback.
     child = call(_measuring([(check, options)], settings, seconds), seconds + 1, 1.0)
     return _best_readings(check, [(child, [(check, options)])], began)
 
 
 def _measuring(requests: Sequence[Request], settings: HostSettings, seconds: float) -> Any:
-    """The function a child runs: measure each check and hand over its readings."""
+    """The function that a child runs: measure each check and report its readings."""
 
     def measure(report: ReportPipe) -> None:
         probe = Probe(settings, report)
@@ -256,9 +254,7 @@ def _begun(child: Child, check: Check) -> bool:
 def _best_readings(
     check: Check, children: List[Tuple[Child, List[Request]]], began: float
 ) -> Tuple[Readings, float]:
-    """The readings of the child that finished the check; failing that the partial ones, with what
-    went wrong.
-    """
+    """The readings of the child that finished the check, else partial readings with the reason."""
     own = [
         child for child, requests in children if any(request[0] is check for request in requests)
     ]
@@ -271,9 +267,7 @@ def _best_readings(
 
 
 def _absence(host: Host) -> Optional[Dict[str, Any]]:
-    """Evidence that the host has no NVIDIA GPU of its own; None when it has one or that cannot be
-    told.
-    """
+    """Evidence that the host has no NVIDIA GPU of its own; None if it has one or it is unknown."""
     on_bus = host.pci_gpus()
     passed_through = [gpu["pci"] for gpu in on_bus or [] if gpu["driver"] == "vfio-pci"]
     devices = [
