@@ -70,7 +70,7 @@ def test_the_pages_name_all_metrics_and_codes():
     )
     assert {metric.name for metric in (*metrics.METRICS, metrics.COMPATIBILITY)} <= named
     findings = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
-    assert re.findall(r"^## `(\w+)`$", findings, re.M) == sorted(FINDINGS)
+    assert re.findall(r"^### `(\w+)`$", findings, re.M) == sorted(FINDINGS)
     # A forge links to the heading, the site to the anchor.
     assert re.findall(r'^<a id="(\w+)"></a>$', findings, re.M) == sorted(FINDINGS)
     checks = (ROOT / "docs/checks.md").read_text(encoding="utf-8")
