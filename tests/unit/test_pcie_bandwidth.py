@@ -536,9 +536,7 @@ def test_the_words_name_the_gpu_the_figure_the_expectation_and_its_source():
         == "GPU 3 (1B:00.0): host to device 3.3 GB/s, expected at least 46 (PCIe 5.0 x16, "
         "table) (and 1 more)"
     )
-    assert [one.message for one in result.findings][
-        1
-    ] == "link is up at x1 instead of x16"
+    assert [one.message for one in result.findings][1] == "link is up at x1 instead of x16"
     assert result.findings[0].evidence["expected"] == {
         "minimum": 46e9,
         "unit": "bytes/s",
