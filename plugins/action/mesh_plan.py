@@ -31,6 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
     once as _once,
     options as _options,
+    raw_data,
     screen,
 )
 
@@ -152,8 +153,11 @@ class ActionModule(_once.Once):
     def _returned(self, made: plan.Plan, lead: float, title: str = "mesh") -> dict[str, t.Any]:
         # Planning for thousands of hosts takes seconds, too.
         made["start"] = time.time() + lead
-        # As text: Ansible walks through registered values item by item.
-        shares = {host: json.dumps(share) for host, share in plan.shares(made).items()}
+        # As references, or as text: Ansible walks through registered values item by item.
+        shares = {
+            host: raw_data.keep(share, host) or json.dumps(share)
+            for host, share in plan.shares(made).items()
+        }
         description = plan.describe(made)
         if shares:
             screen.show(f"{title}: {plan.plan_text(description)}, starts in {lead:.0f} s")

@@ -11,6 +11,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts,
     interrupt,
     on_node,
+    raw_data,
 )
 
 
@@ -35,24 +36,29 @@ class ActionModule(on_node.OnNode):
                 return dict(result, skipped=True, skip_reason="interrupted")
             # After Ctrl-C the run is ended without waiting for it.
             arguments.pop("wait_seconds", None)
-        name = arguments.get("share")
-        if isinstance(name, str) and name.isidentifier():
-            planned = hosts.registered(variables, name)
-            shares = (
-                planned.get("shares")
-                if isinstance(planned, dict) and planned.get("goes_on")
-                else None
-            )
-            share = (shares or {}).get(variables.get("inventory_hostname"))
+        name, host = arguments.get("share"), str(variables.get("inventory_hostname"))
+        is_planned = isinstance(name, str) and name.isidentifier()
+        if is_planned:
+            share = _share_of(variables, name, host)
             if share is None:
                 return dict(result, skipped=True, skip_reason=f"{name} has no share for this host")
-            read = json.loads(share)
             if arguments.get("state") != "started":
                 # Collecting needs only the identity of the share.
-                arguments["run"], read = (
-                    read["run"],
-                    {key: read[key] for key in ("run", "pass", "host")},
-                )
-            arguments["share"] = read
+                arguments["run"] = share["run"]
+                share = {key: share[key] for key in ("run", "pass", "host")}
+            arguments["share"] = share
         result.update(self._execute_module(module_args=arguments, task_vars=task_vars))
+        if is_planned and arguments.get("state") == "collected":
+            raw_data.set_apart(result, "mesh", host)
         return result
+
+
+def _share_of(variables: dict[str, t.Any], name: str, host: str) -> dict[str, t.Any] | None:
+    """The host's share of the plan that is registered under the name; None where it has none."""
+    planned = hosts.registered(variables, name)
+    if not isinstance(planned, dict) or not planned.get("goes_on"):
+        return None
+    share = (planned.get("shares") or {}).get(host)
+    if isinstance(share, str):
+        return t.cast("dict[str, t.Any]", json.loads(share))
+    return t.cast("dict[str, t.Any] | None", raw_data.read(share, host))

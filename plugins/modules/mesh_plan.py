@@ -123,7 +123,8 @@ plan:
   type: dict
   returned: unless only the options were looked at
 shares:
-  description: The share of each host, as JSON text by host; hosts without a share are left out.
+  description: The share of each host, by host, as JSON text or as a reference that
+    M(autopilot.gpu.mesh_run) resolves; hosts without a share are left out.
   type: dict
   returned: with RV(plan)
 description:

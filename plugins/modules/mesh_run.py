@@ -101,7 +101,8 @@ mesh:
     - When the process could not be started, queried or stopped, the C(state) V(none) and the
       C(reason).
   type: dict
-  returned: when the options are accepted
+  returned: when the options are accepted, without the readings of an O(share) that is given by name
+    where the callback P(autopilot.gpu.summary#callback) keeps them for the verdict
 """
 
 import os

@@ -74,7 +74,7 @@ def test_data_over_the_limit_is_left_out_and_named(opened, monkeypatch):
     monkeypatch.setattr(raw_data, "LIMIT", 1000)
     result = kept("gpu01")
     assert set(result) == {"status", "warnings"}
-    assert result["warnings"][0].startswith("readings of gpu01: ")
+    assert result["warnings"][0].startswith("readings of gpu01 is left out: ")
 
 
 def _keep_some(queue, fork):

@@ -53,21 +53,32 @@ def set_apart(result: dict[str, t.Any], key: str, host: str) -> None:
     """Replace the value of the key in a host's result by a reference; without an open file, or on a
     full disk, the result stays as it is.
     """
-    if _file is None or key not in result:
-        return
-    data = json.dumps({"host": host, "value": result[key]}, default=str).encode()
-    if len(data) > LIMIT:
-        result.setdefault("warnings", []).append(
-            f"{key} of {host}: {len(data)} bytes, more than the {LIMIT} that are kept; left out"
-        )
-        del result[key]
+    if key not in result:
         return
     try:
-        place = _append(_file.fileno(), zlib.compress(data, 1))
-    except OSError:
+        place = keep(result[key], host)
+    except ValueError as error:
+        result.setdefault("warnings", []).append(f"{key} of {host} is left out: {error}")
+        del result[key]
         return
-    del result[key]
-    result.setdefault(KEY, {})[key] = place
+    if place is not None:
+        del result[key]
+        result.setdefault(KEY, {})[key] = place
+
+
+def keep(value: t.Any, host: str) -> list[int] | None:
+    """A reference to the value, which is of this host; None without an open file and on a full
+    disk. Raises ValueError for more than `LIMIT`.
+    """
+    if _file is None:
+        return None
+    data = json.dumps({"host": host, "value": value}, default=str).encode()
+    if len(data) > LIMIT:
+        raise ValueError(f"{len(data)} bytes, expected at most {LIMIT}")
+    try:
+        return _append(_file.fileno(), zlib.compress(data, 1))
+    except OSError:
+        return None
 
 
 def read_back(result: dict[str, t.Any], keys: t.Iterable[str], host: str) -> dict[str, t.Any]:
@@ -75,7 +86,7 @@ def read_back(result: dict[str, t.Any], keys: t.Iterable[str], host: str) -> dic
     references = result.get(KEY)
     if not isinstance(references, dict):
         return {}
-    found = {key: _read(references[key], host) for key in keys if key in references}
+    found = {key: read(references[key], host) for key in keys if key in references}
     return {key: value for key, value in found.items() if value is not None}
 
 
@@ -93,7 +104,7 @@ def _append(descriptor: int, data: bytes) -> list[int]:
     return [offset, len(data)]
 
 
-def _read(place: t.Any, host: str) -> t.Any:
+def read(place: t.Any, host: str) -> t.Any:
     """The value behind a reference; None where it is not one of this host."""
     if _file is None:
         return None
