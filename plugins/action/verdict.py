@@ -8,7 +8,7 @@ import typing as t
 
 from ansible.plugins.action import ActionBase
 
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_failures import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.node_failures import (
     failing_nodes,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (

@@ -93,7 +93,7 @@ options:
       - What fails when the policy is not met.
       - With V(task) the task fails, and with it the first host of the play.
       - With V(hosts) the task does not fail. RV(failing) has the nodes to fail in a play that
-        follows, as the file C(playbooks/tasks/fail_hosts.yml) of this collection does. Plays after
+        follows, as the file C(playbooks/plays/fail_hosts.yml) of this collection does. Plays after
         that one do not run. When no node fails (a bad link, an invalid option), the callback
         P(autopilot.gpu.summary#callback) exits with status 2.
       - V(hosts) is not supported with C(serial). Without the callback it is the same as V(task).
@@ -155,7 +155,10 @@ failing:
     tolerates. Hosts that left the play earlier have failed already and are not included.
   type: dict
   returned: with O(on_failure=hosts), when the task does not fail
-  sample: {gpu04: 'unfit: GPU 3 (5D:00.0): fell off the bus (gpu_lost); next: reboot node'}
+  sample:
+    gpu04: >-
+      unfit: GPU 3 (5D:00.0): fell off the bus (gpu_lost). Next: Drain the node and reboot it when
+      its jobs have ended.
 ansible_stats:
   description:
     - What M(ansible.builtin.set_stats) would set, for workflows of AWX.

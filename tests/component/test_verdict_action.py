@@ -173,7 +173,8 @@ def test_where_hosts_fail_the_task_does_not_and_names_them(verdict):
     result, _shown = verdict(["well", "lost", "pending"], on_failure="hosts")
     assert not result.get("failed") and not result["passed"]
     assert result["failing"] == {
-        "lost": "unfit: GPU 3: fell off the bus (gpu_lost); next: reboot node"
+        "lost": "unfit: GPU 3: fell off the bus (gpu_lost). Next: Drain the node and reboot it when "
+        "its jobs have ended."
     }
     tolerated, _shown = verdict(["lost"], on_failure="hosts", policy={"max_unfit": 1})
     assert tolerated["passed"] and list(tolerated["failing"]) == ["lost"]

@@ -31,7 +31,7 @@ AFTER = """
   gather_facts: false
   tasks: [{ansible.builtin.debug: {msg: the next play}}]
 """
-FAIL_HOSTS = f"- import_playbook: {ROOT}/playbooks/tasks/fail_hosts.yml\n"
+FAIL_HOSTS = f"- import_playbook: {ROOT}/playbooks/plays/fail_hosts.yml\n"
 
 
 @pytest.fixture(scope="module")

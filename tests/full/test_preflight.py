@@ -185,7 +185,7 @@ def test_the_exit_code_and_the_failure_are_short_and_name_nodes(mixed):
     )
     assert set(fatal) == {"lost", "missing", "hung", "away", "crashed", "asleep"}
     assert max(map(len, fatal.values())) <= 300
-    assert fatal["lost"].startswith("unfit: GPU 3") and "(gpu_lost); next: " in fatal["lost"]
+    assert fatal["lost"].startswith("unfit: GPU 3") and "(gpu_lost). Next: " in fatal["lost"]
     assert fatal["away"].startswith("undecided: ") and "(unreachable)" in fatal["away"]
     failed = dict(re.findall(r"^(\w+) +: ok=.* failed=(\d)", mixed.text, re.M))
     assert failed == {name: str(int(name in fatal)) for name in mixed.nodes()}

@@ -126,7 +126,7 @@ def test_a_play_reads_its_options_before_a_node_answers(name):
     before.
     """
     play, failing = load(f"playbooks/{name}.yml")
-    assert failing["ansible.builtin.import_playbook"] == "tasks/fail_hosts.yml"
+    assert failing["ansible.builtin.import_playbook"] == "plays/fail_hosts.yml"
     room = "pre_tasks" if "pre_tasks" in play else "tasks"
     first = [task["name"] for task in play[room]].index(
         "Freeze the options before any node answers"

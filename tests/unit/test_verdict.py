@@ -29,7 +29,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     NodeAnswer,
     answer_from_task,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.node_failures import (
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.node_failures import (
     failing_nodes,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.policy import (
@@ -503,9 +503,12 @@ def test_each_unfit_node_fails_and_others_where_the_run_fails_because_of_them(po
     answers = [NodeAnswer(name, results) for name, results in nodes.items()]
     lines = failing_nodes(judged_run(answers, policy_from(policy)))
     assert sorted(lines) == failing
-    assert lines["lost"] == f"unfit: {GPU3}: gpu_lost it is (gpu_lost); next: reboot node"
+    assert lines["lost"] == (
+        f"unfit: {GPU3}: gpu_lost it is (gpu_lost). Next: Drain the node and reboot it when its "
+        "jobs have ended."
+    )
     assert lines.get("half", "").endswith("pcie_bandwidth skipped, it is skip" * ("half" in lines))
-    assert lines.get("silent", "").endswith("hung it is (hung)" * ("silent" in lines))
+    assert lines.get("silent", "").count("hung it is (hung). Next: ") == ("silent" in lines)
 
 
 def test_many_names_are_folded():

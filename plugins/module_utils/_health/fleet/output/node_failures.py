@@ -6,8 +6,9 @@ from __future__ import annotations
 
 from typing import Dict
 
-from .report import UNFIT, CheckFinding, NodeReport, RunReport
-from .verdict import groups_by_policy
+from .runbook import brief_steps
+from ..judging.report import UNFIT, CheckFinding, NodeReport, RunReport
+from ..judging.verdict import groups_by_policy
 from ...model import SKIP
 from ...text import plain
 
@@ -40,5 +41,5 @@ def _line(adjective: str, node: NodeReport) -> str:
 def _finding(found: CheckFinding) -> str:
     finding = found.finding
     subject = "" if finding.subject.kind == "node" else f"{finding.subject}: "
-    step = "" if finding.action == "none" else f"; next: {finding.action.replace('_', ' ')}"
-    return f"{subject}{finding.message} ({finding.code}){step}"
+    step = brief_steps([finding]).partition(". ")[0].rstrip(".")
+    return f"{subject}{finding.message} ({finding.code}). Next: {step}."
