@@ -1,12 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Is the clock of the host kept by somebody, and how far is it off?
+"""Is the host clock synchronised, and how far is it off?
 
-The kernel is asked first (adjtimex), which costs nothing. Of the daemons only the one that runs is
-asked, for its offset: chrony, systemd-timesyncd, ntpd, in this order. The daemon's word counts
-before the kernel's: chrony tells the kernel nothing unless it is told to (``rtcsync`` in
-chrony.conf). Time that is off makes no GPU unfit, so nothing here fails unless the operator says
-how much is too much.
+The kernel is asked first (adjtimex), which costs nothing. Of the time daemons only the running one
+is asked for its offset: chrony, systemd-timesyncd, ntpd, in this order. The daemon's answer
+outweighs the kernel's: chrony reports to the kernel only if configured to (``rtcsync`` in
+chrony.conf). A wrong time makes no GPU unfit, so nothing fails unless the operator sets a limit.
 """
 
 from __future__ import annotations
@@ -28,20 +27,20 @@ from ...model import FAIL, PASSIVE, UNKNOWN, WARN, CheckResult, Finding, Measure
 from ...lenient import Unsigned, number
 from ..framework.host_findings import DAY
 
-#: Seconds that a daemon's program may take; it asks over a local socket.
+#: Deadline of a daemon's client in seconds; it uses a local socket.
 _SECONDS = 2.0
-#: Seconds off that are a warning. A judgement between Ceph's monitors, which warn from 0.05 s
-#: (mon_clock_drift_allowed), and etcd's members, which do from 1 s (rafthttp); logs of several
-#: nodes can still be put in order. Kerberos bears 300 s (RFC 4120, 1.6).
+#: Offset in seconds that warns. A judgement between Ceph's monitors, which warn from 0.05 s
+#: (mon_clock_drift_allowed), and etcd's members, which warn from 1 s (rafthttp); logs of several
+#: nodes can still be put in order. Kerberos tolerates 300 s (RFC 4120, 1.6).
 MAXIMUM_OFFSET = 0.1
-#: Seconds since the last word of a server after which a clock counts as left to itself. A
-#: judgement: chrony, ntpd and timesyncd ask at least every 17 to 35 minutes by default.
+#: Seconds since a server's last answer after which a clock counts as unsynchronised. A judgement:
+#: chrony, ntpd and timesyncd poll at least every 17 to 35 minutes by default.
 LAST_UPDATE = DAY
 
-#: Process (as the kernel cuts its name, at 15 characters) -> source. In this order they are asked.
+#: Process name (at most 15 characters in the kernel) -> source, in the order of the queries.
 DAEMONS = {"chronyd": "chrony", "systemd-timesyn": "timesyncd", "ntpd": "ntpd"}
-#: These set the clock from a network card's and have nobody to ask; they are named, and the kernel
-#: has their word.
+#: Daemons that set the clock from a network card and cannot be queried; only the kernel's answer is
+#: available.
 _OTHERS = ("phc2sys", "ptp4l")
 
 #: timex.h: the clock is not synchronised; adjtimex(2).
@@ -51,7 +50,7 @@ _NTP_EPOCH = 2208988800
 
 
 class _Timex(ctypes.Structure):
-    """struct timex of 64-bit Linux, adjtimex(2); longer than that, in case it grows."""
+    """struct timex of 64-bit Linux, adjtimex(2), with spare bytes in case it grows."""
 
     _fields_ = [
         ("modes", ctypes.c_uint),
@@ -70,27 +69,26 @@ class _Timex(ctypes.Structure):
 class KernelClock(TypedDict, total=False):
     synchronised: bool
     maximum_error_seconds: float
-    #: Why the kernel could not be asked.
+    #: Why the kernel could not be queried.
     error: str
 
 
 class ClockReadings(TypedDict, total=False):
     kernel: KernelClock
-    #: Processes that set the clock and run.
+    #: Running processes that set the clock.
     daemons: List[str]
-    #: The daemon that was asked (chrony, timesyncd, ntpd) and its answers; None for what it does not
-    #: report.
+    #: The queried daemon (chrony, timesyncd, ntpd) and its answers; None for missing ones.
     source: Optional[str]
     synchronised: Optional[bool]
     offset_seconds: Optional[float]
     stratum: Optional[Unsigned]
     last_update_seconds: Optional[float]
-    #: Why it could not be asked.
+    #: Why the daemon could not be queried.
     unheard: ErrorReading
 
 
 def measure(probe: Probe) -> Readings:
-    """`ClockReadings`: the kernel's clock, and the answers of the first daemon that runs."""
+    """Read the kernel's clock state, and query the first running daemon; returns `ClockReadings`."""
     running = {process.name for process in probe.host.processes().values()}
     sources = [source for name, source in DAEMONS.items() if name in running]
     readings: Readings = {
@@ -124,7 +122,7 @@ def _kernel() -> KernelClock:
 
 
 class ProgramAnswer(TypedDict, total=False):
-    """What a program printed, or why it printed nothing."""
+    """A program's output, or why there is none."""
 
     text: str
     error: ErrorReading
@@ -168,8 +166,8 @@ def _not_understood(program: str, text: str) -> ClockReadings:
 
 
 def _chrony(probe: Probe) -> ClockReadings:
-    """chronyc(1), tracking, as comma-separated values: id, name, stratum, time of the last update,
-    how far the clock is off, ..., leap status.
+    """Parse chronyc(1), tracking, as comma-separated values: id, name, stratum, time of the last
+    update, offset, ..., leap status.
     """
     told = _asked(probe, "chronyc", "-n", "-c", "tracking")
     fields = told.get("text", "").strip().split(",")
@@ -191,8 +189,8 @@ def _chrony(probe: Probe) -> ClockReadings:
 
 
 def _timesyncd(probe: Probe) -> ClockReadings:
-    """timedatectl(1): whether the kernel's clock is synchronised, which this daemon tells the
-    kernel, and its last words with the server.
+    """Parse timedatectl(1): whether the kernel's clock is synchronised, which this daemon reports
+    to the kernel, and its last exchange with the server.
     """
     told = _asked(probe, "timedatectl", "show")
     if "error" in told:
@@ -204,7 +202,7 @@ def _timesyncd(probe: Probe) -> ClockReadings:
         "synchronised": synchronised.group(1) == "yes",
         "last_update_seconds": _age(probe.host, "run/systemd/timesync/synchronized"),
     }
-    # Before systemd 239 there is no such command: the offset is not known then.
+    # Before systemd 239 this command is missing, so the offset is unknown.
     status = _asked(probe, "timedatectl", "timesync-status", "--no-pager").get("text", "")
     lines = {
         key.strip(): value.strip()
@@ -219,8 +217,8 @@ def _timesyncd(probe: Probe) -> ClockReadings:
 
 
 def _ntpd(probe: Probe) -> ClockReadings:
-    """ntpq(8), rv: the system's variables; RFC 5905 for leap (3: not synchronised), stratum (16:
-    the same) and offset in milliseconds.
+    """Parse ntpq(8), rv: system variables; RFC 5905 for leap (3: not synchronised), stratum (16:
+    not synchronised) and offset in milliseconds.
     """
     told = _asked(probe, "ntpq", "-n", "-c", "rv")
     if "error" in told:
@@ -253,7 +251,7 @@ _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86400
 
 
 def _timespan(text: str) -> Optional[float]:
-    """Seconds of a span as systemd prints it: ``-1.306ms``, ``+1min 2.5s``."""
+    """Parse a systemd time span in seconds: ``-1.306ms``, ``+1min 2.5s``."""
     parts = re.findall(r"(\d+(?:\.\d+)?)(us|ms|s|min|h|d)\b", text)
     seconds = sum(float(amount) * _UNITS[unit] for amount, unit in parts)
     return None if not parts else -seconds if text.startswith("-") else seconds
@@ -316,13 +314,13 @@ def judge(readings: ClockReadings, options: Options) -> CheckResult:
 
 
 def _synchronised(readings: ClockReadings, source: Optional[str]) -> Tuple[Optional[bool], str]:
-    """Whether the clock is synchronised, None when that is not known, and who says so."""
+    """Whether the clock is synchronised (None if unknown), and the source."""
     by_daemon = readings.get("synchronised")
     by_kernel = readings.get("kernel", {}).get("synchronised")
     if by_daemon is not None and source:
         return by_daemon, source
-    # A kernel that nobody told anything says no: that is no answer while a daemon runs that was not
-    # heard.
+    # The kernel's default is "not synchronised", which means nothing while an unqueried daemon
+    # runs.
     if by_kernel is None or (source and not by_kernel):
         return None, "nobody"
     return by_kernel, "the kernel"

@@ -1,16 +1,15 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
 """NVIDIA's own diagnostic (``dcgmi diag``), at a level or by named tests, judged by the severity of
-what it reports.
+its errors.
 
-What decides is DCGM's document. Its exit status is a hint (it comes from another table than the
-severities and can contradict them), and the word Fail is none, since a warning is printed as Fail
-too. DCGM itself sets no floor for the PCIe bandwidth of any model (DCGM 4.6, diag-skus.yaml.in), so
-it is handed ours wherever the test ``pcie`` runs. It copies for all GPUs from one buffer, whichever
-socket that is on (DCGM, nvvs/plugin_src/pcie/PcieMain.cpp), so the floor is the one for memory on
-the wrong socket.
+DCGM's document decides. The exit status is a hint (it comes from another table than the severities
+and can contradict them), and the word Fail is no evidence, since warnings are printed as Fail too.
+DCGM has no PCIe bandwidth threshold for any model (DCGM 4.6, diag-skus.yaml.in), so it receives
+ours wherever the test ``pcie`` runs. That test copies for all GPUs from one buffer on any socket
+(DCGM, nvvs/plugin_src/pcie/PcieMain.cpp), so our threshold is the one for remote memory.
 
-Level 1 only reads and asks nobody; everything above takes the GPUs and goes through the busy gate.
+Level 1 only reads and needs no gate; higher levels take the GPUs and use the busy gate.
 """
 
 from __future__ import annotations
@@ -58,14 +57,14 @@ class Wanted(NamedTuple):
     """What to run, from the options."""
 
     level: int
-    #: The names asked for, as ``--run`` takes them; empty for a level.
+    #: The requested test names in ``--run`` format; empty for a level.
     tests: Tuple[str, ...]
     parameters: Dict[str, str]
 
     @property
     def run(self) -> str:
-        # DCGM 4 does not take the name software; its tests come first in every run (NVIDIA/DCGM
-        # issue 296).
+        # DCGM 4 rejects the name software; its tests come first in every run (NVIDIA/DCGM issue
+        # 296).
         return ",".join(test for test in self.tests if test != "software") or str(self.level)
 
     @property
@@ -78,7 +77,7 @@ class Wanted(NamedTuple):
 
 
 def wanted(options: Options) -> Wanted:
-    """What the options ask for; raises ValueError that says what is accepted."""
+    """Parse the options; raises ValueError with what is accepted."""
     level, tests = options.get("level"), options.get("tests")
     if tests and level is not None:
         raise ValueError("level and tests exclude each other, give one of them")
@@ -124,8 +123,8 @@ def _parameters(given: Any) -> Dict[str, str]:
 
 
 def deadline(options: Options, gpus: int) -> float:
-    """Seconds for the level (`knowledge.DEADLINES`, with sources), or the level the named tests
-    belong to, and on top what durations were given.
+    """Seconds for the level (`knowledge.DEADLINES`, with sources), or for the level of the named
+    tests, plus the requested durations.
     """
     try:
         what = wanted(options)
@@ -139,9 +138,9 @@ def deadline(options: Options, gpus: int) -> float:
 
 class DcgmGpu(GpuReading, total=False):
     serial: Optional[str]
-    #: Now, and after the next reset.
+    #: Current, and after the next reset.
     mig: Optional[List[int]]
-    #: The most that the GPU's link can do.
+    #: Maximum of the GPU's link.
     generation: Optional[int]
     width: Optional[int]
 
@@ -149,7 +148,7 @@ class DcgmGpu(GpuReading, total=False):
 class DcgmReadings(TypedDict, total=False):
     driver_version: Optional[str]
     gpus: List[Optional[DcgmGpu]]
-    #: The path of the program; None where it is not installed.
+    #: The path of the program; None if it is not installed.
     dcgmi: Optional[str]
     #: Without dcgmi: whether this runs in the agent's image.
     in_agent_image: bool
@@ -157,12 +156,12 @@ class DcgmReadings(TypedDict, total=False):
     #: See `busy_gate.look`.
     before: Any
     after: Any
-    #: The diagnostic and, where an error called for it, its repetition.
+    #: The diagnostic, and its repetition if an error required one.
     runs: List[DcgmRun]
 
 
 def measure(probe: Probe) -> Readings:
-    """`DcgmReadings`: what dcgmi says of the GPUs."""
+    """Run dcgmi; returns `DcgmReadings`."""
     until = time.monotonic() + probe.seconds
     what = wanted(probe.options)
     readings = read_gpus(probe, _read_gpu)
@@ -246,8 +245,8 @@ def _diagnose(probe: Probe, readings: Readings, what: Wanted, until: float) -> N
 
 
 def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
-    """Our floor for the host link as DCGM's parameters: the lowest of the node's GPUs, since they
-    apply to all. Empty when one of them has no row.
+    """Our host link threshold as DCGM parameters: the lowest of the node's GPUs, since the
+    parameters apply to all. Empty if a GPU has no row.
     """
     read = [gpu for gpu in gpus if not gpu.get("error")]
     rows = [
@@ -267,7 +266,7 @@ def _floor(gpus: List[Dict[str, Any]]) -> Dict[str, str]:
 
 
 def first_run_statuses(readings: Readings) -> Set[str]:
-    """What DCGM's own results of the first diagnostic say: empty without its document."""
+    """Findings from DCGM's results of the first diagnostic; empty without its document."""
     runs = decode(DcgmReadings, readings).get("runs")
     return {result.status for result in _results(runs[0])} if runs else set()
 
@@ -302,7 +301,7 @@ def _clean(readings: DcgmReadings, what: Wanted) -> str:
 
 
 def _judge_absence(readings: DcgmReadings, options: Options, gpus: List[DcgmGpu]) -> List[Finding]:
-    """Why nothing was run."""
+    """Why the diagnostic did not run."""
     words = "MIG is enabled or about to be, DCGM's diagnostic needs whole GPUs"
     partitioned = [
         Finding("mig_enabled", SKIP, words, "none", gpu_subject(gpu))
@@ -405,7 +404,7 @@ def _judge_runs(
 
 
 def _judge_run(run: DcgmRun) -> List[Finding]:
-    """Whether the run came to a result that can be read."""
+    """True if the run produced a complete result."""
     report, returncode = run.get("report", {}), run.get("returncode")
     evidence = {"returncode": returncode, "argv": run.get("argv")}
     hint = knowledge.exit_hint(returncode)
@@ -468,7 +467,7 @@ def _shown(text: Optional[str]) -> str:
 def _judge_faults(
     runs: List[DcgmRun], subjects: Dict[int, Subject], disturbed: bool
 ) -> List[Finding]:
-    """What the results report, each fault of a test and GPU once, also when both runs have it."""
+    """Faults in the results, each fault of a test and GPU once, even if both runs report it."""
     reports = [run.get("report", {}) for run in runs[:2]]
     faults = [dcgm_report.faults(report) for report in reports]
     findings = []
@@ -503,8 +502,8 @@ def _judge_faults(
 
 
 def _without_containment(finding: Finding, uncontained: List[Subject]) -> Finding:
-    """On a model that does not contain errors a row that waits is not for later; the node stands
-    for GPUs that DCGM did not name.
+    """On a model without error containment a pending row is urgent; the node stands for GPUs that
+    DCGM did not name.
     """
     if finding.code != "row_remap_pending" or not (
         finding.subject in uncontained or (finding.subject == NODE and uncontained)
@@ -522,9 +521,7 @@ def _place(result: dcgm_report.Result) -> Tuple[Any, ...]:
 def _again(
     result: dcgm_report.Result, results: List[dcgm_report.Result], faults: List[dcgm_report.Fault]
 ) -> Optional[str]:
-    """How the same test went on the same GPU in the other run: pass, fail, or None when that run
-    does not tell.
-    """
+    """The result of the same test on the same GPU in the other run: pass, fail, or None if missing."""
     nobody = result.gpu is None and result.entity is None
     same = [
         one
@@ -551,7 +548,8 @@ def _judge_fault(
     if result.status == "skip" and fault.kind == knowledge.UNRATED:
         return None
     if result.status != "fail" and status == FAIL:
-        # DCGM can say Pass of a memory test that could not get memory (NVIDIA/DCGM issue 284).
+        # DCGM can report Pass for a memory test that could not allocate memory (NVIDIA/DCGM issue
+        # 284).
         status, action, words = (
             (WARN if fault.kind == knowledge.UNRATED else UNKNOWN),
             "watch",
@@ -601,7 +599,7 @@ def _judge_coverage(
     what: Wanted,
     subjects: Dict[int, Subject],
 ) -> List[Finding]:
-    """A GPU or a test that DCGM has no result of did not pass."""
+    """Findings about GPUs and tests without a result: these did not pass."""
     if not results:
         return [Finding("no_result", UNKNOWN, "DCGM's document has no results in it", "watch")]
     findings = []
@@ -650,7 +648,7 @@ def _judge_coverage(
 
 
 def _skipped(results: List[dcgm_report.Result]) -> List[str]:
-    """Tests that DCGM skipped everywhere."""
+    """Tests that DCGM skipped on all GPUs."""
     return sorted(
         {result.test for result in results}
         - {result.test for result in results if result.status != "skip"}

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Do driver, libraries and firmware of the node go together, are its GPUs set alike, and runs what
-they need: persistence, fabric manager?
+"""Do the driver, libraries and firmware of the node match, are its GPUs configured alike, and do
+persistence daemon and fabric manager run?
 
-Whether other nodes have the same is said by the comparison across the fleet (`fleet_versions`), and
-whether the fabric took the GPUs in by the check ``nvlink``.
+Differences between nodes are reported by the fleet comparison (`fleet_versions`), the state of the
+fabric by the check ``nvlink``.
 """
 
 from __future__ import annotations
@@ -59,10 +59,10 @@ from ..framework.driver_findings import (
     unsupported,
 )
 
-#: Processes, as the kernel names them (15 characters).
+#: Process names in the kernel (15 characters).
 _FABRIC_MANAGER, _PERSISTENCED = "nv-fabricmanager"[:15], "nvidia-persistenced"[:15]
 _FABRIC_LOG = "var/log/fabricmanager.log"
-#: Bytes of the end of that log that are read.
+#: Bytes to read from the end of that log.
 _LOG_END = 256 * 1024
 _FABRIC_VERSION = re.compile(r"Fabric Manager version(?: is)?\s*:?\s*(\d+\.\d+(?:\.\d+)?)")
 _VERSION = re.compile(r"\b(\d{3}\.\d+(?:\.\d+)?)\b")
@@ -78,7 +78,7 @@ _COMPUTE_MODES = {
 }
 _GRAPHICS, _MEMORY = 0, 2
 
-#: What a GPU or its node tells of its driver and firmware, and what it is called.
+#: Driver and firmware values of a GPU or its node, and their names.
 FIRMWARE: Tuple[Tuple[str, str], ...] = (
     ("vbios", "VBIOS"),
     ("inforom", "InfoROM"),
@@ -87,7 +87,7 @@ FIRMWARE: Tuple[Tuple[str, str], ...] = (
 
 
 class Value(NamedTuple):
-    """``value`` of ``what`` (among those of one ``kind``) that ``owner`` has."""
+    """The ``value`` of ``what`` (one ``kind`` of values) of an ``owner``."""
 
     owner: Hashable
     kind: str
@@ -96,9 +96,7 @@ class Value(NamedTuple):
 
 
 class Odd(NamedTuple):
-    """A value that most others do not have: ``majority`` is what ``share`` of ``total`` owners
-    have.
-    """
+    """A value that differs from most others: ``share`` of ``total`` owners have ``majority``."""
 
     value: Value
     majority: Hashable
@@ -107,8 +105,8 @@ class Odd(NamedTuple):
 
 
 def odd_ones(values: Iterable[Value], least: int) -> List[Odd]:
-    """Who differs from what more than half of at least ``least`` owners have. Where there is no
-    such majority, nobody does.
+    """Owners that differ from the value of more than half of at least ``least`` owners; empty
+    without such a majority.
     """
     groups: Dict[Tuple[str, str], Dict[Hashable, Value]] = {}
     for value in values:
@@ -129,10 +127,10 @@ def odd_ones(values: Iterable[Value], least: int) -> List[Odd]:
 
 
 class FabricManager(TypedDict, total=False):
-    #: How many NVSwitches the node has.
+    #: Number of NVSwitches of the node.
     switches: Unsigned
     running: bool
-    #: By its log.
+    #: From its log.
     version: Optional[str]
 
 
@@ -171,13 +169,13 @@ class DriverReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """Versions: ``driver_version`` (by the driver), ``library_version`` (of libnvidia-ml),
-    ``module_version`` (of the kernel module that is loaded), ``cuda_library_versions`` (of libcuda
-    by path) and ``cuda_version``. ``gpus``, each with ``vbios``, ``inforom`` and ``gsp`` (versions,
-    the last None where the GPU does without), ``persistence``, ``compute_mode``, ``mig`` (current,
-    pending), ``clocks`` (the highest in MHz: graphics, memory) and ``fabric`` (state, status).
-    ``fabric_manager`` (``switches`` on the bus, ``running``, ``version`` by its log),
-    ``persistenced``, ``nvlink_disabled`` and ``processes_scope`` (`processes.scope`).
+    """Read versions: ``driver_version`` (driver), ``library_version`` (libnvidia-ml),
+    ``module_version`` (loaded kernel module), ``cuda_library_versions`` (libcuda by path) and
+    ``cuda_version``. ``gpus``, each with ``vbios``, ``inforom`` and ``gsp`` (versions; gsp is None
+    on GPUs without it), ``persistence``, ``compute_mode``, ``mig`` (current, pending), ``clocks``
+    (maximum in MHz: graphics, memory) and ``fabric`` (state, status). ``fabric_manager``
+    (``switches`` on the bus, ``running``, ``version`` from its log), ``persistenced``,
+    ``nvlink_disabled`` and ``processes_scope`` (`processes.scope`).
     """
     readings = read_gpus(probe, _read)
     nvml = probe.nvml()
@@ -240,9 +238,7 @@ def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
 
 
 def _library_version(nvml: Any) -> Optional[str]:
-    """NVML's version is that of its interface and then that of the driver it came with:
-    13.580.95.05.
-    """
+    """NVML's version is its interface version followed by the driver version: 13.580.95.05."""
     return (nvml.system("nvmlSystemGetNVMLVersion") or "").partition(".")[2] or None
 
 
@@ -252,7 +248,7 @@ def _cuda_version(nvml: Any) -> Optional[str]:
 
 
 def _cuda_libraries(host: Host) -> Dict[str, str]:
-    """Versions of libcuda.so.1 by where the link of that name is, as its target's name has it."""
+    """Versions of libcuda.so.1 by path of the link, from the name of its target."""
     found = {}
     for directory in LIBRARY_DIRECTORIES:
         target = os.path.basename(os.path.realpath(host.path(directory, "libcuda.so.1")))
@@ -263,7 +259,7 @@ def _cuda_libraries(host: Host) -> Dict[str, str]:
 
 
 def _fabric_manager_version(host: Host) -> Optional[str]:
-    """By the last start that its log has."""
+    """The version from the last start in its log."""
     try:
         with open(host.path(_FABRIC_LOG), "rb") as handle:
             handle.seek(0, os.SEEK_END)
@@ -296,7 +292,7 @@ def judge(readings: DriverReadings, options: Options) -> CheckResult:
 def _judge_versions(readings: DriverReadings) -> List[Finding]:
     module = _filled(readings.get("module_version"))
     if not module:
-        # Under Windows' subsystem the driver is that of Windows, whose version is another.
+        # Under the Windows Subsystem for Linux the driver is that of Windows, with its own version.
         return []
     versions = {
         "the driver": _filled(readings.get("driver_version")),
@@ -318,13 +314,12 @@ def _judge_versions(readings: DriverReadings) -> List[Finding]:
                 {"versions": told},
             )
         ]
-    # In a container there may be one that is newer than the driver and goes together with it
-    # (NVIDIA, CUDA Compatibility).
+    # A container may contain a newer libcuda that is compatible with the driver (NVIDIA, CUDA
+    # Compatibility).
     libraries = readings.get("cuda_library_versions") or {}
     other = {path: version for path, version in libraries.items() if version != module}
     if other and readings.get("processes_scope") == "host":
-        # A driver that was updated and not loaded anew: programs that start now are refused (CUDA
-        # error 803).
+        # A driver that was updated but not reloaded refuses new programs (CUDA error 803).
         message = (
             f"libcuda is of another version than the kernel module {module}: "
             f"{_listed(other)}; CUDA programs that find it first are refused"
@@ -343,7 +338,7 @@ def _judge_versions(readings: DriverReadings) -> List[Finding]:
 
 
 def _judge_fabric_manager(readings: DriverReadings, gpus: List[DriverGpu]) -> List[Finding]:
-    """NVSwitches are set up by the fabric manager ("NVIDIA Fabric Manager User Guide"): without it
+    """The fabric manager configures NVSwitches ("NVIDIA Fabric Manager User Guide"): without it
     CUDA programs are refused (error 802).
     """
     manager = readings.get("fabric_manager") or FabricManager()
@@ -368,7 +363,7 @@ def _judge_fabric_manager(readings: DriverReadings, gpus: List[DriverGpu]) -> Li
                 )
             ]
         return []
-    # In a container that has process numbers of its own the fabric manager is not to be seen.
+    # In a container with its own process namespace the fabric manager is not visible.
     if manager.get("running") is not False or readings.get("processes_scope") != "host":
         return []
     states = [(gpu.get("fabric") or FabricState()).get("state") for gpu in gpus]
@@ -392,7 +387,7 @@ def _judge_fabric_manager(readings: DriverReadings, gpus: List[DriverGpu]) -> Li
 
 
 def _judge_alike(gpus: List[DriverGpu]) -> List[Finding]:
-    """GPUs of one model that have another firmware or compute mode than most of them."""
+    """GPUs whose firmware or compute mode differs from most GPUs of their model."""
     subjects = {place: gpu_subject(gpu) for place, gpu in enumerate(gpus)}
     values = []
     for place, gpu in enumerate(gpus):
@@ -429,7 +424,7 @@ def _judge_alike(gpus: List[DriverGpu]) -> List[Finding]:
 
 
 def _judge_halves(values: List[Value]) -> List[Finding]:
-    """Where no value is that of most GPUs, nobody knows which is right."""
+    """Without a majority value the correct one is unknown."""
     groups: Dict[Tuple[str, str], List[Value]] = {}
     for value in values:
         groups.setdefault((value.kind, value.what), []).append(value)
@@ -456,8 +451,8 @@ def _judge_halves(values: List[Value]) -> List[Finding]:
 
 
 def _judge_persistence(readings: DriverReadings, gpus: List[DriverGpu]) -> List[Finding]:
-    """NVIDIA, Driver Persistence: without it the driver lets go of a GPU with its last user, so
-    that the next waits, and settings and counters are lost.
+    """NVIDIA, Driver Persistence: without it the driver unloads a GPU with its last user, so the
+    next user waits, and settings and counters are lost.
     """
     off = [gpu for gpu in gpus if not gpu.get("error") and gpu.get("persistence") == 0]
     if not off:
@@ -526,7 +521,7 @@ def _judge_gpu(gpu: DriverGpu, subject: Subject) -> Tuple[List[Finding], List[Me
 
 
 def _filled(value: object) -> str:
-    """The text; "" for a blank one and for anything else."""
+    """The text; "" for blank text and anything else."""
     return text(value) if text(value).strip() else ""
 
 
@@ -539,7 +534,7 @@ def _listed(versions: Dict[str, str]) -> str:
 
 
 def _summary(readings: DriverReadings, gpus: List[DriverGpu]) -> str:
-    """One line for a healthy node, with the versions."""
+    """The summary of a healthy node, with the versions."""
     cuda = _filled(readings.get("cuda_version"))
     parts = [f"driver {readings.get('driver_version')}"] + ([f"CUDA {cuda}"] if cuda else [])
     for key, words in FIRMWARE[:1]:

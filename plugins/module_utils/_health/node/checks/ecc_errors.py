@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
 """Which memory errors has each GPU counted? Corrected and uncorrectable ones, since its last reset
-and in its life, of DRAM and of SRAM.
+and over its lifetime, in DRAM and SRAM.
 
-Only what came since the last reset ("volatile") says something of the GPU as it runs now; what it
-counted in its life is told and not held against it, since a reset has repaired it. What became of
-rows of DRAM with errors is the check ``remapped_rows``.
+Only errors since the last reset ("volatile") are judged; lifetime counts are reported, since a
+reset has repaired the memory. The check ``remapped_rows`` judges DRAM rows with errors.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ from ..framework.driver_findings import (
 
 Values = Dict[str, int]
 
-#: Corrected errors since the last reset from which on a GPU is pointed out: azurehpc-health-checks,
+#: Corrected errors since the last reset from which a GPU is reported: azurehpc-health-checks,
 #: customTests/azure_gpu_ecc.nhc.
 SRAM_CORRECTED, DRAM_CORRECTED = 10_000, 20_000_000
 
@@ -65,7 +64,7 @@ _PARTS = ("ecc_mode", "volatile", "aggregate", "sram", "dram", "sram_threshold_e
 
 
 class EccTotals(TypedDict):
-    """Errors of all memory since the last reset (volatile), or in the GPU's life (aggregate)."""
+    """Errors of all memory since the last reset (volatile), or over the GPU's lifetime (aggregate)."""
 
     corrected: Unsigned
     uncorrected: Unsigned
@@ -82,7 +81,7 @@ class EccLocated(TypedDict):
 
 class EccGpu(GpuReading, total=False):
     ecc_mode: Optional[ModeReading]
-    #: 1: the model comes with ECC on.
+    #: 1: ECC is on by default on this model.
     ecc_default: Optional[int]
     volatile: Optional[EccTotals]
     aggregate: Optional[EccTotals]
@@ -97,7 +96,7 @@ class EccReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`EccReadings`: the memory errors that each GPU counted."""
+    """Read the memory error counters of each GPU; returns `EccReadings`."""
     return read_gpus(probe, _read)
 
 
@@ -146,7 +145,7 @@ def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
 
 
 def _first(values: Any) -> Any:
-    """The binding gives this one number in a list."""
+    """The binding returns this single number in a list."""
     return values[0] if isinstance(values, (list, tuple)) and values else values
 
 
@@ -157,7 +156,7 @@ def judge(readings: EccReadings, options: Options) -> CheckResult:
         return CheckResult(
             NAME, SKIP, f"{_gpus(len(gpus))} without ECC: they count no memory errors"
         )
-    # What a GPU told before it stopped answering counts too, as far as it is bad.
+    # Bad readings from before a GPU stopped answering count too.
     gone = [gpu for gpu in gpus if gpu.get("error") and gpu["error"] != NOT_READ]
     told = [
         finding
@@ -220,7 +219,7 @@ def _judge_past(gpu: EccGpu, subject: Subject) -> List[Finding]:
 
 
 def _without_ecc(gpu: EccGpu) -> bool:
-    """Zeros without an ECC mode are what a GPU without ECC may answer instead of "not supported"."""
+    """Zeros without an ECC mode may be the answer of a GPU without ECC instead of "not supported"."""
     volatile = gpu.get("volatile")
     counts_nothing = unsupported(gpu, "volatile") or (
         volatile is not None and not any(volatile.values())
@@ -279,8 +278,8 @@ def _switch(mode: int) -> str:
 
 
 def _judge_uncorrectable(gpu: EccGpu, subject: Subject) -> List[Finding]:
-    """Those that are not contained are DCGM's isolate (DCGM_FR_VOLATILE_DBE_DETECTED): what was
-    hit, and whether it still holds wrong data, is not known before a reset.
+    """Uncontained errors are DCGM's isolate (DCGM_FR_VOLATILE_DBE_DETECTED): which data was hit,
+    and whether wrong data remains, is unknown until a reset.
     """
     volatile, sram, dram = gpu.get("volatile"), gpu.get("sram"), gpu.get("dram")
     if not volatile or not volatile["uncorrected"]:
@@ -312,7 +311,7 @@ def _judge_corrected(gpu: EccGpu, options: Options, subject: Subject) -> List[Fi
     volatile, sram, dram = gpu.get("volatile"), gpu.get("sram"), gpu.get("dram")
     if not volatile:
         return []
-    # Where the driver does not tell them apart, the higher limit is that of all together.
+    # If the driver does not separate them, the higher limit applies to the total.
     other = volatile["corrected"] if dram is None else dram["volatile_corrected"]
     counts = [
         (
@@ -349,7 +348,7 @@ def _errors(count: int, kind: str) -> str:
 
 
 def _by_location(sram: Optional[int], dram: Optional[int]) -> str:
-    """The count by location, as far as it is known and not 0."""
+    """The known non-zero counts by location."""
     words = [f"{name} {count}" for name, count in (("SRAM", sram), ("DRAM", dram)) if count]
     return f" ({', '.join(words)})" if words else ""
 
@@ -377,7 +376,7 @@ def _measured(gpu: EccGpu, subject: Subject) -> List[Measurement]:
 
 
 def _summary(gpus: List[EccGpu]) -> str:
-    """One line for a healthy node, with the numbers."""
+    """The summary of a healthy node, with the numbers."""
     volatile = [totals for totals in (gpu.get("volatile") for gpu in gpus) if totals]
     aggregate = [totals for totals in (gpu.get("aggregate") for gpu in gpus) if totals]
     if not volatile:

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Are the Ethernet interfaces up, at their speed, and free of errors and flaps? All by sysfs.
+"""Are the Ethernet interfaces up, at their speed, and free of errors and flaps? From sysfs only.
 
-Physical interfaces are those with a device behind them; bonds are looked at for their members,
-everything else only when the operator names it. An interface without a cable is no fault by itself.
-InfiniBand cards have the check ``infiniband``, also for IP over InfiniBand.
+Physical interfaces have a device; bonds are checked for their members, other interfaces only if the
+operator names them. An interface without a cable is no fault by itself. InfiniBand cards, including
+IP over InfiniBand, belong to the check ``infiniband``.
 """
 
 from __future__ import annotations
@@ -55,19 +55,18 @@ CARRIER = ("carrier_changes", "carrier_up_count", "carrier_down_count")
 #: ARPHRD_ETHER of linux/if_arp.h, and IFF_UP of linux/if.h.
 _ETHERNET, _IFF_UP = 1, 0x1
 
-#: Losses of the carrier in 24 hours that are flapping; AzNHC has 5 for InfiniBand
+#: Carrier losses in 24 hours that count as flapping; AzNHC has 5 for InfiniBand
 #: (azurehpc-health-checks, azure_ib_link_flapping.nhc).
 FLAPS = 5
-#: Bit error ratio that IEEE 802.3 allows a link: 1000BASE-T (40.1) 1e-10, those from 10 Gb/s up
-#: (49, 55, 91 and others) 1e-12.
+#: Bit error ratio that IEEE 802.3 allows a link: 1000BASE-T (40.1) 1e-10, from 10 Gb/s up (49, 55,
+#: 91 and others) 1e-12.
 BIT_ERROR_RATIO, BIT_ERROR_RATIO_1G = 1e-12, 1e-10
-#: How many times that ratio of broken frames is a finding, and how many broken frames at least.
-#: Judgements: a few are no trend.
+#: Multiple of that ratio for a finding, and minimum number of damaged frames. Judgements: a few are
+#: no trend.
 _TIMES, _LEAST = 10, 10
-#: Part of all packets that may be counted as errors for other reasons. A judgement: TCP suffers
-#: long before it.
+#: Share of all packets with other errors for a finding. A judgement: TCP suffers long before it.
 ERROR_SHARE = 1e-4
-#: Speeds in Mbit/s above this are -1 as an unsigned number: not known.
+#: Higher speeds in Mbit/s are -1 as an unsigned number: unknown.
 _MOST_MBPS = 10_000_000
 
 
@@ -81,10 +80,10 @@ class BondReading(TypedDict, total=False):
 
 class InterfaceReading(TypedDict, total=False):
     name: str
-    #: Whether a device is behind it.
+    #: Whether it has a device.
     physical: bool
     operstate: Optional[str]
-    #: Whether the administrator switched it on.
+    #: Whether it is administratively up.
     up: Optional[bool]
     carrier: Optional[bool]
     speed_mbps: Optional[float]
@@ -95,25 +94,26 @@ class InterfaceReading(TypedDict, total=False):
     #: Vendor and product of the card.
     device: Optional[str]
     pci: Optional[str]
-    #: The bond or bridge that it belongs to.
+    #: The bond or bridge of the interface.
     master: Optional[str]
-    #: Its state by the bond that it belongs to.
+    #: Its state as a bond member.
     member: Optional[str]
     virtual_function: bool
     counters: Dict[str, Unsigned]
-    #: Only of a bond.
+    #: Bonds only.
     bond: BondReading
 
 
 class EthernetReadings(TypedDict, total=False):
-    #: Those with a device, bonds, and those that the option names; None where sysfs cannot be read.
+    #: Interfaces with a device, bonds, and those that the option names; None if sysfs cannot be
+    #: read.
     interfaces: Optional[List[Optional[InterfaceReading]]]
-    #: Of the node.
+    #: Seconds since boot of the node.
     uptime_seconds: Optional[float]
 
 
 def measure(probe: Probe) -> Readings:
-    """`EthernetReadings`: the state and counters of the interfaces, by sysfs."""
+    """Read state and counters of the interfaces from sysfs; returns `EthernetReadings`."""
     names = class_names(probe.host, "net")
     interfaces: Optional[List[InterfaceReading]] = None
     if names is not None:
@@ -199,9 +199,7 @@ def judge(readings: EthernetReadings, options: Options) -> CheckResult:
 
 
 def is_up(interface: InterfaceReading) -> bool:
-    """Drivers that do not follow the operational state, the loopback's among them, leave it
-    ``unknown``.
-    """
+    """Drivers without operational state, including the loopback's, report ``unknown``."""
     return interface.get("operstate") == "up" or (
         interface.get("operstate") == "unknown"
         and interface.get("up") is True
@@ -304,9 +302,9 @@ def _judge_speed(interface: InterfaceReading, least: int) -> List[Finding]:
 
 
 def _judge_fastest(interfaces: List[InterfaceReading], least: int) -> List[Finding]:
-    """No interface is named: the fastest that is up must have the speed."""
+    """Without named interfaces, the fastest interface that is up must have the speed."""
     if not any(interface.get("physical") or interface.get("bond") for interface in interfaces):
-        # A container has a network namespace of its own: what the host has is not to be seen.
+        # A container with its own network namespace does not see the host's interfaces.
         return [not_read("the host's network interfaces, none of which is to be seen here")]
     up = [
         interface
@@ -327,8 +325,8 @@ def _judge_fastest(interfaces: List[InterfaceReading], least: int) -> List[Findi
 
 
 def _kin(interface: InterfaceReading, interfaces: List[InterfaceReading]) -> List[InterfaceReading]:
-    """Interfaces that should be like this one, itself included: of the same product and PCI
-    function, since on many cards one of two ports is used.
+    """Comparable interfaces, including this one: same product and PCI function, since many cards
+    use only one of two ports.
     """
 
     def kind(other: InterfaceReading) -> Tuple[str, ...]:
@@ -345,13 +343,13 @@ def _kin(interface: InterfaceReading, interfaces: List[InterfaceReading]) -> Lis
 
 
 def _judge_state(interface: InterfaceReading, interfaces: List[InterfaceReading]) -> List[Finding]:
-    """Is it down where the others of its kind, or of its bond, are up?"""
+    """Finding if it is down while comparable interfaces, or other bond members, are up."""
     if not _told(interface):
         return [not_read("its state", _subject(interface))]
     bond = interface.get("bond")
     if bond:
         return _judge_bond(interface, bond, interfaces)
-    # One that nobody switched on is not in use.
+    # An interface that is administratively down is not in use.
     if (
         is_up(interface)
         or interface.get("up") is not True
@@ -385,8 +383,7 @@ def _judge_bond(
 ) -> List[Finding]:
     members = bond.get("members", [])
     known = {other.get("name"): other for other in interfaces}
-    # The bond's own word is the one that counts: it may watch its members by other means than the
-    # carrier.
+    # The bond's own state counts: it may monitor members by other means than the carrier.
     down = [
         name
         for name in members
@@ -416,7 +413,7 @@ def _judge_bond(
 def _judge_link(
     interface: InterfaceReading, interfaces: List[InterfaceReading], uptime: Optional[float]
 ) -> List[Finding]:
-    """How an interface that is up runs."""
+    """Findings about an interface that is up."""
     if not interface.get("physical") or not is_up(interface) or interface.get("virtual_function"):
         return []
     subject, findings = _subject(interface), []
@@ -457,7 +454,7 @@ def _judge_link(
 def _judge_flaps(
     counted: Dict[str, Unsigned], subject: Subject, uptime: Optional[float]
 ) -> List[Finding]:
-    # Kernels before 4.16 count both ways in one number.
+    # Kernels before 4.16 count both directions in one number.
     lost = counted.get("carrier_down_count", counted.get("carrier_changes", 0) // 2)
     daily = per_day(lost, uptime)
     if lost < FLAPS or (daily is not None and daily < FLAPS):

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What do the GPUs do while a job runs: are they held back, lost, failing, idle though held, or
-busy with nothing?
+"""What do the GPUs do during a job: are they slowed down, lost, failing, idle although held, or
+busy without progress?
 
-Samples every GPU over a window of seconds by what disturbs no job, and states what the sampling
-itself cost. The judge takes any list of samples of the same shape, also those of hours. Clocks held
-back by the power cap are normal under load and are no finding.
+Samples every GPU for seconds with calls that disturb no job, and reports the cost of the sampling.
+The judge accepts any list of samples in this format, including hours of samples. Clocks reduced by
+the power cap are normal under load and no finding.
 """
 
 from __future__ import annotations
@@ -51,45 +51,44 @@ from ..sampling import gpus as sampling
 from ..system.bounded import CrashReading, HungReading
 from ..framework.driver_findings import GpuReading, driver_finding, read_gpus
 
-#: Samples of one measurement at most: what is kept of each has some 400 bytes a GPU.
+#: Maximum samples of one measurement; each takes some 400 bytes for a GPU.
 MOST_SAMPLES = 120
-#: Seconds the driver has to start, and a sample may be late, before the measurement is given up.
+#: Seconds for the driver's start, and maximum delay of a sample, before the measurement is aborted.
 _SLACK = 30.0
 
-#: Share of the time for which a slowdown makes a GPU unfit where the driver counts the time; looks
-#: that do where it does not, at least that and half of them. 5 % is field practice for a slowdown
-#: that a job feels; the looks are those of the check gpu_power.
+#: Share of time of a slowdown that makes a GPU unfit, if the driver counts the time; else at least
+#: this share of samples, and half of them. 5 % is field practice for a slowdown that a job notices;
+#: the sample rule is that of the check gpu_power.
 HELD_BACK_SHARE, ENOUGH_LOOKS = 0.05, 3
-#: Seconds that a share of time needs: the driver advances its counters in steps of a tenth of a
+#: Minimum seconds for a share of time: the driver advances its counters in steps of a tenth of a
 #: second.
 _SHARE_SECONDS = 4.0
-#: Percent below which a GPU does nothing, and from which it is busy.
+#: Percent below which a GPU is idle, and from which it is busy.
 IDLE, BUSY = 5.0, 90.0
-#: Seconds of doing nothing while a process holds it before it is said (a judgement: jobs that
-#: evaluate or write checkpoints pause for some 12 s, as recorded on a GAN training), and before it
-#: is a waste that somebody must end.
+#: Idle seconds of a held GPU before it is reported (a judgement: evaluation and checkpoints pause a
+#: job for some 12 s, as recorded on a GAN training), and before it fails as waste.
 IDLE_WARN_SECONDS, IDLE_FAIL_SECONDS = 20.0, 900.0
-#: A GPU that is busy on less of its power limit than this does next to nothing: it spins in a
-#: kernel that waits. A judgement: idle is 10 to 20 % of the limit on data centre GPUs, and any real
-#: work on their units is above half of it.
+#: Share of its power limit below which a busy GPU makes no progress: it spins in a waiting kernel.
+#: A judgement: idle is 10 to 20 % of the limit on data centre GPUs, and real work is above half of
+#: it.
 LOW_POWER_SHARE = 0.35
-#: Memory traffic in percent of the time, and bytes/s over the links, above which a GPU is at work
+#: Memory traffic in percent of the time, and bytes/s over links, from which a GPU is at work
 #: whatever its power (judgements).
 _LITTLE_MEMORY, _LITTLE_TRAFFIC = 10.0, 10e6
-#: Samples and seconds that tell a stall from a moment (judgements).
+#: Minimum samples and seconds of a stall (judgements).
 STALL_SAMPLES, STALL_SECONDS = 3, 15.0
-#: CRC errors a second over NVLink from which DCGM calls a link bad (dcgm_errors.h,
+#: NVLink CRC errors a second from which DCGM reports a bad link (dcgm_errors.h,
 #: DCGM_LIMIT_MAX_NVLINK_CRC_ERROR); replays and recoveries: any.
 MOST_CRC_RATE = 100.0
-#: Probes from which a card that comes and goes is certain and no hiccup of one moment.
+#: Minimum probes for a certain intermittent failure.
 ENOUGH_PROBES = 3
 
-#: Errors of the driver that say the GPU itself is away, and those that can also be a moment's.
+#: Driver errors of a missing GPU, and errors that may be temporary.
 _AWAY, _SILENT = ("lost", "vanished", "reset_required"), ("timeout", "unknown_error")
-#: Counters of `clock_events.violations` -> the slowdown they count.
+#: Counters of `clock_events.violations` -> the slowdown that they count.
 _COUNTED = {"hw_thermal": HW_THERMAL, "power_brake": POWER_BRAKE, "sw_thermal": SW_THERMAL}
 
-#: What a sample has as a number.
+#: Numeric fields of a sample.
 _Name = Literal["utilization", "memory_bandwidth_busy", "sm_clock", "power", "reasons"]
 
 
@@ -107,7 +106,7 @@ class LinkTraffic(TypedDict, total=False):
 
 
 class SampledGpu(ActivityGpu, total=False):
-    """What the judge takes of `sampling.gpus.read`, which has the units."""
+    """The judged fields of `sampling.gpus.read`, which documents the units."""
 
     utilization: Optional[float]
     memory_bandwidth_busy: Optional[float]
@@ -175,7 +174,7 @@ def measure(probe: Probe) -> Readings:
                 "gpus": [_short(gpu) for gpu in sampling.read(nvml)],
             }
         )
-        # Handing over all of them each time would cost more than taking them.
+        # Reporting all samples each time would cost more than taking them.
         if len(samples) & (len(samples) - 1) == 0:
             probe.keep(readings)
     seconds = time.monotonic() - began
@@ -192,7 +191,7 @@ def _short(gpu: Mapping[str, Any]) -> Readings:
 
 
 def _memory() -> Optional[int]:
-    """Bytes of memory that this process has resident."""
+    """Resident memory of this process in bytes."""
     try:
         with open("/proc/self/status", encoding="ascii", errors="replace") as status:
             return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS:"))
@@ -204,15 +203,13 @@ def _memory() -> Optional[int]:
 
 
 class Series(NamedTuple):
-    """The samples of one GPU that answered, by the time of each (seconds of the monotonic clock),
-    and how often it did not.
-    """
+    """The samples of an answering GPU by time (monotonic seconds), and the number of failed probes."""
 
     gpu: ActivityGpu
     times: List[float]
     values: List[SampledGpu]
-    #: What it said, probe by probe: None where it answered, else the driver's error; ``{"kind":
-    #: "absent"}`` where it was not listed.
+    #: Result of each probe: None if it answered, else the driver's error; ``{"kind": "absent"}`` if
+    #: it was not listed.
     probes: List[Optional[Mapping[str, Any]]]
 
     @property
@@ -220,7 +217,7 @@ class Series(NamedTuple):
         return self.times[-1] - self.times[0] if self.times else 0.0
 
     def numbers(self, name: _Name) -> List[float]:
-        """What every sample has under the name; nothing where one of them has no number."""
+        """The field's values in all samples; empty if one of them lacks it."""
         found = [value.get(name) for value in self.values]
         return [] if None in found else [float(one) for one in found if one is not None]
 
@@ -230,9 +227,7 @@ class Series(NamedTuple):
         return [int(one) for one in found if one is not None and one >= 0]
 
     def growth(self, count: Callable[[SampledGpu], Optional[float]]) -> Optional[float]:
-        """By how much a counter grew; None where it was not read, or was set back (the driver was
-        loaded anew).
-        """
+        """Growth of a counter; None if it was not read or was reset (the driver was reloaded)."""
         counts = [float(one) for one in map(count, self.values) if one is not None]
         if len(counts) < 2 or any(later < earlier for earlier, later in zip(counts, counts[1:])):
             return None
@@ -243,7 +238,7 @@ def judge(readings: ActivityReadings, options: Options) -> CheckResult:
     series = series_of(readings.get("samples", []), readings.get("gpus", []))
     findings: List[Finding] = []
     measured: List[Measurement] = []
-    # What hung or crashed is its own reason.
+    # A hang or crash is reported as its own finding.
     if not series and not (readings.get("hung") or readings.get("crashed")):
         findings.append(Finding("not_sampled", UNKNOWN, "no sample of any GPU was taken", "watch"))
     for one in series:
@@ -267,7 +262,7 @@ def judge(readings: ActivityReadings, options: Options) -> CheckResult:
 
 
 def series_of(samples: Iterable[SampleReading], known: Iterable[ActivityGpu] = ()) -> List[Series]:
-    """The samples by GPU. One that is in some of them only was absent from the others."""
+    """The samples by GPU; a GPU that some samples lack was absent there."""
     found: Dict[Any, Series] = {}
     for gpu in known:
         found[_key(gpu, found)] = Series(gpu, [], [], [])
@@ -291,9 +286,7 @@ def series_of(samples: Iterable[SampleReading], known: Iterable[ActivityGpu] = (
 
 
 def _key(gpu: GpuReading, known: Mapping[Any, Series]) -> Any:
-    """By UUID, which does not move. A GPU that is lost when the driver is asked for it has none:
-    then it is the known one with its index.
-    """
+    """By UUID, which does not change. A lost GPU reports none: then the known GPU with its index."""
     if gpu.get("uuid") is not None:
         return gpu["uuid"]
     index = gpu.get("index")
@@ -303,7 +296,7 @@ def _key(gpu: GpuReading, known: Mapping[Any, Series]) -> Any:
 
 
 def judge_gpu(series: Series) -> List[Finding]:
-    """What one GPU did, over any length of time."""
+    """The findings about one GPU, for any length of time."""
     subject = gpu_subject(series.gpu)
     found = _presence(series, subject)
     if len(series.values) < 2:
@@ -318,7 +311,9 @@ def judge_gpu(series: Series) -> List[Finding]:
 
 
 def _presence(series: Series, subject: Subject) -> List[Finding]:
-    """Whether it answered all the time; a card that comes and goes is worse than its last answer."""
+    """Findings about probes without an answer; an intermittent failure is worse than the last
+    answer.
+    """
     kinds = [None if error is None else str(error.get("kind")) for error in series.probes]
     bad = [error for error in series.probes if error is not None]
     if not bad:
@@ -326,7 +321,7 @@ def _presence(series: Series, subject: Subject) -> List[Finding]:
     hard = sum(kind in _AWAY or kind == "absent" for kind in kinds)
     silent = sum(kind in _SILENT for kind in kinds)
     first = next(place for place, kind in enumerate(kinds) if kind is not None)
-    # It may also have been away at first and have come since.
+    # The GPU may also have been absent at first and appeared since.
     came_back = None in kinds[first:]
     if came_back and hard + silent:
         certain = len(kinds) >= ENOUGH_PROBES and (hard > 0 or silent > 1)
@@ -377,9 +372,7 @@ def _presence(series: Series, subject: Subject) -> List[Finding]:
 
 
 def _held_back(series: Series, subject: Subject) -> List[Finding]:
-    """Slowdowns, by the time for which the driver counted them, or by the looks that show them
-    where it does not.
-    """
+    """Slowdowns, by the driver's time counters, else by the samples that show them."""
     looks = series.looks()
     counted = _counted(series)
     findings = []
@@ -407,8 +400,8 @@ def _held_back(series: Series, subject: Subject) -> List[Finding]:
 
 
 def _counted(series: Series) -> Dict[int, float]:
-    """Share of the time by slowdown. Older drivers count heat as a whole: then the looks say whose
-    it was, and the driver's own is the milder.
+    """Share of time by slowdown. Older drivers count heat as a whole: the samples then tell the
+    cause, and the driver's own slowdown is the milder one.
     """
     if series.seconds < _SHARE_SECONDS:
         return {}
@@ -478,7 +471,7 @@ def _errors(series: Series, subject: Subject) -> List[Finding]:
 
 
 def _idle(series: Series, subject: Subject) -> List[Finding]:
-    """The longest time without a pause in which a process held it and it did nothing."""
+    """The longest uninterrupted time in which a process held the GPU while it was idle."""
     longest, since = 0.0, None
     for moment, value in zip(series.times, series.values):
         busy = value.get("utilization")
@@ -487,8 +480,8 @@ def _idle(series: Series, subject: Subject) -> List[Finding]:
             continue
         since = moment if since is None else since
         longest = max(longest, moment - since)
-    # What is idle for a moment of a longer time is for who compares usage; here it counts while it
-    # lasts, and in full.
+    # Short idle times within a longer capture are for the usage comparison; here idle time counts
+    # while it lasts, and in full.
     if longest < IDLE_WARN_SECONDS or (longest < IDLE_FAIL_SECONDS and longest < series.seconds):
         return []
     last = [one for one in (value.get("processes") for value in series.values) if one][-1]
@@ -534,8 +527,8 @@ def _stalled(series: Series, subject: Subject) -> List[Finding]:
 
 
 def stalled_share(series: Series) -> Optional[float]:
-    """The mean share of its power limit of a GPU that is busy in every sample and does nothing in
-    any; None where that is not so, or cannot be told.
+    """Mean share of its power limit of a GPU that is busy in every sample without progress; None
+    otherwise or if unknown.
     """
     busy, power, limit = (
         series.numbers("utilization"),
@@ -544,7 +537,7 @@ def stalled_share(series: Series) -> Optional[float]:
     )
     if len(busy) < STALL_SAMPLES or series.seconds < STALL_SECONDS or not power or not limit:
         return None
-    # A GPU whose clocks are held back for heat or power has little of it for that reason.
+    # Clocks reduced by heat or power limits explain a low power.
     slowed = any(
         int(one) & (HW_THERMAL | POWER_BRAKE | SW_THERMAL | HW_SLOWDOWN)
         for one in series.numbers("reasons")
@@ -575,7 +568,7 @@ def _measured(series: Series) -> List[Measurement]:
 
 
 def _cost(overhead: OverheadReading) -> Tuple[str, List[Measurement]]:
-    """What the sampling cost, in words and as measurements of the node."""
+    """The cost of the sampling, as text and as measurements of the node."""
     cpu, seconds = overhead.get("cpu_seconds"), overhead.get("seconds")
     memory = overhead.get("memory_bytes")
     if cpu is None or not seconds:

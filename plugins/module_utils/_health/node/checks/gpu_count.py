@@ -1,6 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Are all GPUs there? The driver's list against the PCI bus, the kernel driver and the inventory."""
+"""Are all GPUs present? Compares the driver's list with the PCI bus, the kernel driver and the
+inventory.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,7 @@ from ..framework.driver_findings import GpuReading, all_gpus, judge_gpus, read_g
 
 class PciDevice(TypedDict, total=False):
     pci: str
-    #: The kernel driver that holds it; None where none does.
+    #: The kernel driver bound to it; None if there is none.
     driver: Optional[str]
 
 
@@ -36,16 +38,16 @@ class CountReadings(TypedDict, total=False):
     driver_version: Optional[str]
     #: As NVML lists them.
     gpus: List[Optional[GpuReading]]
-    #: As sysfs lists them; None where it cannot be read.
+    #: From sysfs; None if it cannot be read.
     pci: Optional[List[Optional[PciDevice]]]
-    #: Bus ids in /proc/driver/nvidia; None where it cannot be read.
+    #: Bus ids in /proc/driver/nvidia; None if it cannot be read.
     kernel: Any
-    #: Which GPUs a container runtime was asked to show.
+    #: The GPUs requested from the container runtime.
     visible_devices: Any
 
 
 def measure(probe: Probe) -> Readings:
-    """`CountReadings`: the GPUs by NVML, by sysfs and by the kernel driver."""
+    """Read the GPUs from NVML, sysfs and the kernel driver; returns `CountReadings`."""
     readings = read_gpus(probe, lambda nvml, gpu: {})
     readings["pci"] = probe.host.pci_gpus()
     readings["kernel"] = probe.host.driver_gpus()
@@ -77,8 +79,8 @@ def judge(readings: CountReadings, options: Options) -> CheckResult:
             "kernel": readings.get("kernel"),
         }
         message = f"the driver shows {len(gpus)} GPUs, the inventory expects {expected}"
-        # GPUs that are on the bus and not given to this container are not missing from the node,
-        # and have their own findings.
+        # GPUs on the bus that this container was not given are not missing from the node, and have
+        # their own findings.
         hidden = len([finding for finding in findings if finding.code == "gpu_not_visible"])
         if len(gpus) + hidden < expected:
             findings.append(Finding("gpus_missing", FAIL, message, "drain_node", evidence=evidence))
@@ -96,17 +98,16 @@ def judge(readings: CountReadings, options: Options) -> CheckResult:
 def _compare_to_bus(
     gpus: List[GpuReading], bus: List[PciDevice], visible_devices: Any
 ) -> List[Finding]:
-    """GPUs on the bus that NVML does not list, and the other way round."""
+    """GPUs on the bus that NVML does not list, and the reverse."""
     findings: List[Finding] = []
     seen = [gpu.get("pci") for gpu in gpus]
     absent = [
         device for device in bus if device["pci"] not in seen and device.get("driver") != "vfio-pci"
     ]
-    # GPUs that did not tell who they are may be those that seem absent.
+    # GPUs without an identity may be the ones that seem absent.
     if len(absent) <= len([bus_id for bus_id in seen if not bus_id]):
         absent = []
-    # A container that was given some of the GPUs sees the whole bus: the difference says nothing
-    # there.
+    # A container with some of the GPUs sees the whole bus: the difference means nothing there.
     partial = visible_devices not in (None, "", "all", "void")
     for device in absent:
         driver = device.get("driver")

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Do copies from each GPU to each other one carry what the links between them should, without
-changing the data?
+"""Do copies between each pair of GPUs reach the bandwidth of their links, without changing the
+data?
 
-Pairs over NVLink are judged by the model and by the node's other pairs of the same kind; pairs over
-PCIe, of which much depends on the board, only by those that meet at the same distance. One finding
-for a GPU that is slow with several others, else one for the pair.
+NVLink pairs are judged by the model and by the node's other pairs of the same kind; PCIe pairs,
+which depend on the board, only by pairs at the same distance. One finding for a GPU that is slow
+with several others, else one for the pair.
 """
 
 from __future__ import annotations
@@ -66,12 +66,12 @@ from ..framework.driver_findings import (
 )
 
 NAME = "gpu_link"
-#: Parts of a direct connection's nominal rate below which it is broken, and worth a look, where no
-#: measurement of the model is published. A judgement: copies reach 0.83 to 0.97 of it (376 of 450
-#: GB/s on H100, 256 of 300 on H100 NVL, 48 of 50 on V100).
+#: Shares of a direct connection's nominal rate below which it fails, and warns, if no measurement
+#: of the model is published. A judgement: copies reach 0.83 to 0.97 of it (376 of 450 GB/s on H100,
+#: 256 of 300 on H100 NVL, 48 of 50 on V100).
 LINK_FAIL, LINK_WARN = 0.65, 0.78
-#: Seconds that opening a GPU, and measuring a pair both ways, may take; healthy ones take a tenth
-#: of it.
+#: Deadlines in seconds for opening a GPU, and for measuring a pair both ways; healthy GPUs take a
+#: tenth.
 _GPU_SECONDS, _PAIR_SECONDS = 3.0, 1.0
 
 NVLINK, PCIE = "nvlink", "pcie"
@@ -83,7 +83,7 @@ NVLINK, PCIE = "nvlink", "pcie"
 class LinkGpu(MeasuredGpu, total=False):
     #: ``active`` and ``remote`` of each.
     links: List[NvlinkReading]
-    #: Addresses of the PCIe bridges above it, the host's first.
+    #: Addresses of the PCIe bridges above it, root port first.
     bridges: List[str]
     numa_node: Optional[int]
 
@@ -92,10 +92,10 @@ class LinkReadings(TypedDict, total=False):
     driver_version: Optional[str]
     gpus: List[Optional[LinkGpu]]
     pairs: List[PairReading]
-    #: An error of CUDA, with the indexes of the ``gpus`` that it is about.
+    #: A CUDA error, with the indices of its ``gpus``.
     cuda_error: Any
     mishap: MishapReading
-    #: What was being copied, empty when nothing was.
+    #: The current copy, empty if there is none.
     phase: str
     no_time: bool
     #: See `busy_gate.look`.
@@ -119,7 +119,7 @@ def measure(probe: Probe) -> Readings:
 
 
 def _place(probe: Probe, nvml: Any, gpu: GpuIdentity) -> Readings:
-    """How a GPU is connected."""
+    """The connection of a GPU."""
     links = read_parts({"links": lambda: links_of(nvml, gpu)}).get("links") or []
     return {
         "links": [{"active": link["active"], "remote": link["remote"]} for link in links],
@@ -157,7 +157,7 @@ class _Pair(NamedTuple):
     #: NVLINK or PCIE, and how many links.
     kind: str
     links: int
-    #: With what other pairs it may be compared.
+    #: The group of comparable pairs.
     group: Tuple[Any, ...]
     access: bool
     rate: Optional[float]
@@ -168,7 +168,7 @@ class _Pair(NamedTuple):
 
 
 class _Slow(NamedTuple):
-    """A pair that is slower than it should be, how bad that is, and by what."""
+    """A slow pair, its status, and the expectation."""
 
     pair: _Pair
     status: str
@@ -256,8 +256,8 @@ def _pairs(given: List[PairReading], gpus: List[LinkGpu]) -> List[_Pair]:
 
 
 def _links_between(one: LinkGpu, other: LinkGpu) -> int:
-    """NVLinks over which one GPU reaches another: those that end there, or all that end at a switch
-    where the other has such too.
+    """NVLinks from one GPU to another: those that end there, or all that end at a switch if the
+    other has such links too.
     """
     active = [
         [link.get("remote") or {} for link in gpu.get("links", []) if link.get("active")]
@@ -274,9 +274,7 @@ def _links_between(one: LinkGpu, other: LinkGpu) -> int:
 
 
 def _distance(one: LinkGpu, other: LinkGpu) -> Tuple[str, ...]:
-    """How far two GPUs are from each other over PCIe: below one switch, on one NUMA node, or on
-    two.
-    """
+    """PCIe distance of two GPUs: below one switch, on one NUMA node, or on two."""
     if set(one.get("bridges", [])) & set(other.get("bridges", [])):
         return ("one switch",)
     same = one.get("numa_node") == other.get("numa_node")
@@ -308,8 +306,7 @@ def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
             other.rate for other in pairs if other.group == pair.group and other.rate is not None
         ]
         if len(alike) >= ENOUGH_PEERS and pair.rate < PEER_WARN * middle(alike):
-            # Over PCIe pairs at the same distance still differ by their board; over NVLink they do
-            # not.
+            # PCIe pairs at the same distance may still differ by board; NVLink pairs do not.
             broken = pair.kind == NVLINK and not minimum and pair.rate < PEER_FAIL * middle(alike)
             part = PEER_FAIL if broken or pair.kind == PCIE else PEER_WARN
             if pair.rate < part * middle(alike):
@@ -328,22 +325,20 @@ def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
 
 
 def _floors(pair: _Pair) -> Optional[Tuple[float, float]]:
-    """Bytes/s below which a pair over NVLink is broken, and worth a look; None where nothing is
-    known.
-    """
+    """Bytes/s below which an NVLink pair fails, and warns; None if unknown."""
     if pair.kind != NVLINK or pair.one.get("name") != pair.other.get("name"):
         return None
     return floors_of(pair.one.get("name"), pair.links)
 
 
 def floors_of(model: Optional[str], links: int) -> Optional[Tuple[float, float]]:
-    """The same for two GPUs of a model with so many links between them."""
+    """The same for two GPUs of a model with this number of links between them."""
     row = nvlinks_of(model)
     if row is None:
         return None
     if row.fail is not None and row.warn is not None:
-        # A bridge fewer carries less, and is no fault. Where all links go to switches it is, so
-        # that what is missing counts.
+        # One bridge fewer carries less and is no fault. If all links go to switches, missing links
+        # are a fault.
         share = min(1.0, links / row.most) if row.step > 1 else 1.0
         return row.fail * share, row.warn * share
     nominal = links * row.speed * 1e6
@@ -351,8 +346,8 @@ def floors_of(model: Optional[str], links: int) -> Optional[Tuple[float, float]]
 
 
 def _findings_of(slow: List[_Slow], pairs: List[_Pair], gates: Gate) -> List[Finding]:
-    """One finding for each GPU that is slow with most of those it was measured with, and one for
-    each other pair.
+    """One finding for each GPU that is slow with most of its partners, and one for each other slow
+    pair.
     """
     found = []
     left = list(slow)
@@ -405,8 +400,8 @@ def _findings_of(slow: List[_Slow], pairs: List[_Pair], gates: Gate) -> List[Fin
 
 
 def _guilty(slow: List[_Slow], pairs: List[_Pair]) -> Optional[LinkGpu]:
-    """The GPU that is slow with the most others, when these are at least two and more than half of
-    those it was measured with.
+    """The GPU that is slow with the most others, if at least two and more than half of its
+    partners.
     """
     counted: List[Tuple[int, LinkGpu]] = []
     for gpu in [end for one in slow for end in (one.pair.one, one.pair.other)]:
@@ -475,9 +470,7 @@ def _data_findings(pairs: List[_Pair]) -> List[Finding]:
 
 
 def _access_findings(pairs: List[_Pair]) -> List[Finding]:
-    """Pairs that cannot reach each other's memory: over NVLink something is set wrong, over PCIe it
-    is how many boards and GPUs are.
-    """
+    """Pairs without peer access: a misconfiguration over NVLink, common over PCIe."""
     found = []
     for kind, status, action, words in (
         (NVLINK, WARN, "fix_configuration", "though NVLinks connect them"),
@@ -511,7 +504,7 @@ def _error_findings(error: Any, gpus: List[LinkGpu]) -> List[Finding]:
 
 
 def _measurements(gpu: LinkGpu, pairs: List[_Pair]) -> List[Measurement]:
-    """The slowest direction of a GPU by what it goes over: a matrix of pairs is for the readings."""
+    """The slowest direction of a GPU by kind of link; the full matrix is in the readings."""
     measured = []
     for kind in (NVLINK, PCIE):
         rates = [
@@ -543,7 +536,7 @@ def _healthy(pairs: List[_Pair]) -> str:
 
 
 def deadline(options: Options, gpus: int) -> float:
-    """Seconds: the busy gate, opening each GPU, and every pair."""
+    """Deadline in seconds: the busy gate, opening each GPU, and every pair."""
     return 30.0 + _GPU_SECONDS * gpus + _PAIR_SECONDS * gpus * (gpus - 1) / 2
 
 

@@ -1,12 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Does each GPU's memory carry, and do its cores compute, what they should for its model, and are
-the results right?
+"""Do each GPU's memory and compute cores reach the rates of its model, with correct results?
 
-Three kernels of our own: a triad over the memory, multiply-adds in double precision, products of
-tiles in the tensor cores. The memory is judged by its model; the arithmetic by the node's other
-GPUs of the model, since our kernels are written to be comparable and not to reach a data sheet's
-figure.
+Three own kernels: a triad over the memory, multiply-adds in double precision, tile products in the
+tensor cores. Memory is judged by its model; arithmetic by the node's other GPUs of the model, since
+our kernels aim at comparability rather than at data sheet figures.
 """
 
 from __future__ import annotations
@@ -56,10 +54,9 @@ from ..framework.cuda_findings import (
 from ..framework.driver_findings import all_gpus, judge_gpus, mishap_findings
 
 NAME = "gpu_memory"
-#: Our kernels are for Volta and newer: their texts say sm_70.
+#: Our kernels need Volta or newer: they are compiled for sm_70.
 OLDEST = 7
-#: What is measured -> its unit and metric, by what it is divided for people, and their word for
-#: that.
+#: Measurement -> its unit and metric, divisor for display, and display unit.
 RATES: Dict[str, Tuple[str, str, float, str]] = {
     "triad": ("bytes/s", "gpu_memory_bandwidth", 1e9, "GB/s"),
     "fp64": ("FLOP/s", "gpu_compute_rate", 1e12, "TFLOP/s"),
@@ -78,7 +75,7 @@ _WORDS = {
 class KernelsGpu(MeasuredGpu, total=False):
     """By name of `RATES`: the median rate, all samples, and the comparison of the results."""
 
-    #: The number before the dot of its compute capability.
+    #: Major compute capability.
     capability: Unsigned
     rates: Dict[str, float]
     samples: Dict[str, List[float]]
@@ -185,7 +182,7 @@ def _result_findings(gpu: KernelsGpu, subject: Subject) -> List[Finding]:
             Finding("compute_wrong", FAIL, message, "drain_node", subject, {"verified": verified})
         ]
     unproven = [name for name in RATES if _rate(gpu, name) is not None and name not in known]
-    # Where the measurement ended early, what ended it is the finding.
+    # If the measurement ended early, the reason is the finding.
     if unproven and not any(key in gpu for key in ("hung", "crashed", "cuda_error")):
         return [
             Finding(
@@ -200,7 +197,7 @@ def _result_findings(gpu: KernelsGpu, subject: Subject) -> List[Finding]:
 
 
 def _no_expectation(words: str, peers: int, subject: Subject) -> Finding:
-    """What is said of the memory of a model that no table knows."""
+    """The finding about the memory of a model without a table row."""
     if peers >= ENOUGH_PEERS:
         message = f"{words}, like the {peers} of its model in this node; no figure is known for it"
         return Finding("no_expectation", PASS, message, "none", subject)
@@ -211,8 +208,8 @@ def _no_expectation(words: str, peers: int, subject: Subject) -> Finding:
 def _rate_findings(
     name: str, gpu: KernelsGpu, subject: Subject, gpus: List[KernelsGpu], options: Options
 ) -> List[Finding]:
-    """The worst that can be said of one rate: against the operator's minimum or the table (memory
-    only), and against the node's GPUs of the model.
+    """The worst finding about one rate: against the operator's minimum or the table (memory only),
+    and against the node's GPUs of the model.
     """
     value = _rate(gpu, name)
     if value is None:
@@ -236,8 +233,8 @@ def _rate_findings(
     if len(peers) >= ENOUGH_PEERS:
         median = middle(peers)
         if value < PEER_WARN * median:
-            # Clocks and power differ between healthy GPUs, which arithmetic follows and memory does
-            # not: it alone can prove a defect by its peers.
+            # Healthy GPUs differ in clocks and power, which affect arithmetic but not memory: only
+            # memory can be proven faulty by comparison.
             broken = name == "triad" and not minimum and value < PEER_FAIL * median
             part = PEER_FAIL if broken else PEER_WARN
             detail = f"{part} of the median of {len(peers)} of its model in this node"
@@ -299,8 +296,8 @@ def _rate(gpu: KernelsGpu, name: str) -> Optional[float]:
 
 
 def deadline(options: Options, gpus: int) -> float:
-    """Seconds: the busy gate, and time enough for a GPU that hangs to be given up and the others to
-    be measured.
+    """Deadline in seconds: the busy gate, and enough to abandon a hanging GPU and measure the
+    others.
     """
     return 30.0 + 8.0 * gpus
 

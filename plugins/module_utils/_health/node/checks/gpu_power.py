@@ -1,12 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Is a GPU slowed down? What holds its clocks back now, for how long it was hot since boot, and
-what limits were set below the defaults.
+"""Is a GPU slowed down? Current reasons for reduced clocks, time spent hot since boot, and limits
+below the defaults.
 
-One look costs a healthy node next to nothing. Only a GPU that shows a slowdown is looked at for a
-second more, so that a moment is told from a state. A GPU that idles shows no slowdown that would
-come with load: the summary says so. Clocks that were locked (``nvidia-smi -lgc``) cannot be read
-through NVML; application clocks and power limits can.
+Reading a healthy node once costs next to nothing. Only a GPU with a slowdown is read for a further
+second, to distinguish a moment from a lasting state. An idle GPU shows no slowdown that needs load:
+the summary says so. Locked clocks (``nvidia-smi -lgc``) cannot be read through NVML; application
+clocks and power limits can.
 """
 
 from __future__ import annotations
@@ -60,12 +60,12 @@ from ..framework.driver_findings import (
 
 Values = Dict[str, int]
 
-#: Looks at a GPU that shows a slowdown, and seconds between them. The driver advances its violation
-#: counters in steps of a tenth of a second, and a second is long against the spikes that power
-#: management evens out.
+#: Readings of a GPU with a slowdown, and seconds between them. The driver advances violation
+#: counters in steps of a tenth of a second, and a second is long compared with spikes of power
+#: management.
 LOOKS, PAUSE = 5, 0.25
-#: Looks that must show a slowdown before it counts as lasting. A judgement: hardware that slows
-#: down for heat cools, lets go and does it again, so that not all of them need to.
+#: Readings with a slowdown for it to count as lasting. A judgement: hardware that slows down for
+#: heat cools, recovers and slows down again, so not all readings need to show it.
 ENOUGH_LOOKS = 3
 
 _PARTS = ("power_limit", "graphics_clock", "memory_clock")
@@ -88,14 +88,14 @@ class ApplicationClock(TypedDict):
 
 
 class PowerGpu(GpuReading, total=False):
-    #: Clock event reasons, one number a look; None for a look that is not understood.
+    #: Clock event reasons, one number for each reading; None for an invalid reading.
     reasons: Optional[List[Optional[Unsigned]]]
-    #: Nanoseconds by cause that the clocks were held back, since the driver was loaded.
+    #: Nanoseconds of reduced clocks by reason, since the driver was loaded.
     violations: Dict[str, Optional[Unsigned]]
     power_limit: Optional[PowerLimit]
     graphics_clock: Optional[ApplicationClock]
     memory_clock: Optional[ApplicationClock]
-    #: Of a GPU that was looked at for longer.
+    #: Only for a GPU that was read repeatedly.
     looked_seconds: float
     violations_meanwhile: Dict[str, Optional[Unsigned]]
 
@@ -108,7 +108,7 @@ class PowerReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`PowerReadings`; a GPU that shows a slowdown is looked at `LOOKS` times."""
+    """Read power and clocks; a GPU with a slowdown is read `LOOKS` times. Returns `PowerReadings`."""
     readings = read_gpus(probe, _read)
     readings["uptime_seconds"] = probe.host.uptime()
     slow = [
@@ -221,7 +221,7 @@ def _judge_gpu(
 
 
 def _looks(gpu: PowerGpu) -> List[int]:
-    """The clock event reasons, none at all when one of them is not understood."""
+    """The clock event reasons; empty if one of them is invalid."""
     looks = gpu.get("reasons") or []
     return [] if None in looks else [look for look in looks if look is not None]
 
@@ -242,8 +242,7 @@ def _judge_looks(looks: List[int], gpu: PowerGpu, subject: Subject) -> List[Find
     if meanwhile:
         evidence.update(looked_seconds=gpu.get("looked_seconds"), held_back_seconds=meanwhile)
     for bit, (code, unfit, action, message) in SLOWDOWNS.items():
-        # A hardware slowdown comes with its reason where there is one; alone it is a finding of its
-        # own.
+        # A hardware slowdown usually comes with its reason; alone it is a finding of its own.
         hidden = HW_THERMAL | POWER_BRAKE if bit == HW_SLOWDOWN else 0
         seen = sum(1 for look in looks if look & bit and not look & hidden)
         if seen:
@@ -275,7 +274,7 @@ def _judge_looks(looks: List[int], gpu: PowerGpu, subject: Subject) -> List[Find
 
 def _judge_heat(violations: Values, uptime: float, subject: Subject) -> List[Finding]:
     hot = violations.get("thermal", 0) / 1e9
-    # The driver cannot have counted longer than the node is up: then the counter is not a time.
+    # The driver cannot count more time than the uptime: then the counter is not a time.
     if not uptime or not HOT_SHARE * uptime <= hot <= uptime:
         return []
     message = (
@@ -336,8 +335,8 @@ def _judge_clock(domain: str, clock: Optional[ApplicationClock], subject: Subjec
 
 
 def _not_reported(gpus: List[PowerGpu]) -> List[Finding]:
-    """What could not be compared, said once for the node: many GPUs have no application clocks,
-    which is no fault.
+    """Values that could not be compared, reported once for the node: many GPUs have no application
+    clocks, which is no fault.
     """
 
     def counts_nothing(gpu: PowerGpu) -> bool:
@@ -379,7 +378,7 @@ def _measured(gpu: PowerGpu, subject: Subject) -> List[Measurement]:
 
 
 def _summary(gpus: List[PowerGpu]) -> str:
-    """One line for a healthy node, with the numbers."""
+    """The summary of a healthy node, with the numbers."""
     idle = sum(1 for gpu in gpus if _looks(gpu) and all(look & IDLE for look in _looks(gpu)))
     limits = sorted(
         {limit["enforced"] for limit in (gpu.get("power_limit") for gpu in gpus) if limit}

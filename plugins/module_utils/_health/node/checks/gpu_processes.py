@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Who holds the GPUs, and does anything hold them that no longer should: processes that cannot be
-ended, contexts and memory without a process, MPS?
+"""Which processes hold the GPUs, and is a GPU held wrongly: unkillable processes, contexts and
+memory without a process, MPS?
 
-A running job is no fault. One look costs a healthy node next to nothing. Only a GPU that shows
-something wrong is looked at again after half a second, since a process that ends, and its memory,
-take a moment to go.
+A running job is no fault. Reading a healthy node once costs next to nothing. Only a GPU with a
+problem is read again after half a second, since an ending process and its memory take a moment.
 """
 
 from __future__ import annotations
@@ -40,19 +39,19 @@ from ..framework.driver_findings import (
     unsupported,
 )
 
-#: Seconds between the two looks at a GPU that shows something wrong.
+#: Seconds between the two readings of a GPU with a problem.
 PAUSE = 0.5
-#: Seconds for which a killed process that waits in the kernel is looked at. A judgement: taking
-#: down a job of all GPUs of a node, with its contexts and its pinned memory, takes seconds in which
-#: its processes wait for each other; the signal stays pending until the last of it is gone.
+#: Seconds for which a killed process that waits in the kernel is observed. A judgement: ending a
+#: job on all GPUs of a node, with contexts and pinned memory, takes seconds in which its processes
+#: wait for each other; the signal stays pending until the end.
 PATIENCE = 5.0
 
 
 class ProcessReading(ProcessState, total=False):
-    """A ``name`` of None: no process with that number is to be seen here."""
+    """A process of a GPU. ``name`` None: no process with that id is visible here."""
 
     pid: Unsigned
-    #: compute, graphics, mps, or ``open`` for one without a context.
+    #: ``compute``, ``graphics``, ``mps``, or ``open`` for a process without a context.
     kind: str
     #: Bytes.
     memory: Optional[Unsigned]
@@ -61,15 +60,15 @@ class ProcessReading(ProcessState, total=False):
 class GpuLook(TypedDict, total=False):
     """A GPU at one moment, without our own processes."""
 
-    #: None: the driver lists none. None in the list: a process that is not understood.
+    #: None: the driver lists no processes. None in the list: an invalid process.
     processes: Optional[List[Optional[ProcessReading]]]
-    #: Numbers of the processes, others than services, that have its device open.
+    #: Ids of processes, except services, that have its device open.
     holders: List[int]
     memory: Optional[MemoryInUse]
 
 
 class GpuProcesses(GpuReading, GpuLook, total=False):
-    #: Of a GPU that was looked at again.
+    #: Only for a GPU that was read again.
     later: GpuLook
 
 
@@ -85,7 +84,7 @@ class ProcessesReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`ProcessesReadings`; a GPU that shows something wrong is looked at again."""
+    """Read the processes; a GPU with a problem is read again. Returns `ProcessesReadings`."""
     look = _Look(probe)
     readings = read_gpus(probe, look.read)
     readings.update(mps=look.mps, processes_scope=look.scope)
@@ -191,7 +190,7 @@ def _judge_gpu(
 
 
 def _known(look: GpuLook) -> List[ProcessReading]:
-    """The processes that are understood."""
+    """The valid processes."""
     return [process for process in look.get("processes") or [] if process is not None]
 
 
@@ -204,7 +203,7 @@ def _doubtful(gpu: GpuProcesses, scope: str) -> bool:
 
 
 def _suspicions(gpu: GpuProcesses, subject: Subject, scope: Optional[str]) -> List[Finding]:
-    """What is wrong in both looks. A single look, of a measurement that ended early, proves
+    """Problems in both readings. A single reading, of a measurement that ended early, proves
     nothing.
     """
     later = gpu.get("later")
@@ -289,14 +288,12 @@ def _lingers(process: ProcessReading) -> bool:
 
 
 def _gone(process: ProcessReading, scope: Optional[str]) -> bool:
-    """Whether the host has no process with that number. In a container those of others are not to
-    be seen.
-    """
+    """True if the host has no process with that id. In a container other processes are not visible."""
     return scope == "host" and "name" in process and process["name"] is None
 
 
 def _unexplained(look: GpuLook, model: Optional[str], scope: Optional[str]) -> int:
-    """Bytes in use where nobody is to be seen who could hold them, 0 where that cannot be told."""
+    """Bytes in use without a visible process; 0 if unknown."""
     memory = look.get("memory")
     if (
         memory is None
@@ -311,7 +308,7 @@ def _unexplained(look: GpuLook, model: Optional[str], scope: Optional[str]) -> i
 
 
 def _judge_mps(mps: List[MpsProcess], gpus: List[GpuProcesses], strict: bool) -> List[Finding]:
-    """An MPS server stays when its clients are gone, until its daemon is told to quit (NVIDIA
+    """An MPS server remains after its clients end, until its daemon is told to quit (NVIDIA
     Multi-Process Service, chapter on nvidia-cuda-mps-control).
     """
     servers = [process for process in mps if process.get("server")]

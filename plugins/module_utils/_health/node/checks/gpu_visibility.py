@@ -1,13 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Does a container have the GPUs that it was given? What its environment asks for, what the driver
-shows, and which device files are there.
+"""Does a container have the GPUs that it was given? Compares its environment variables, the
+driver's GPUs and the device files.
 
-Environment variables and what they mean: NVIDIA Container Toolkit documentation, "Specialized
+Environment variables and their meaning: NVIDIA Container Toolkit documentation, "Specialized
 Configurations with Docker", and the source of libnvidia-container (src/nvc_container.c,
-src/cli/dsl.c). They are requests to the container runtime. A container may have its GPUs by other
-ways (a device plugin that uses CDI, a privileged pod), so that a variable that is missing is a
-finding only where GPUs are missing too.
+src/cli/dsl.c). They are requests to the container runtime. A container may get GPUs in other ways
+(a device plugin with CDI, a privileged pod), so a missing variable is a finding only if GPUs are
+missing too.
 """
 
 from __future__ import annotations
