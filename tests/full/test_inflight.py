@@ -163,7 +163,7 @@ def test_a_watch_looks_again_pushes_each_time_and_suspends_what_keeps_failing(
         and json.loads((tmp_path / "told").read_text())["decision"] == "suspend"
     )
     assert collector.url not in run.text
-    assert f"; ran {stop}; told webhook at 127.0.0.1" in run.text, (
+    assert f"; ran {stop}; notified webhook at 127.0.0.1" in run.text, (
         "whoever watches the screen sees that it was done"
     )
     # Of the looks the last is shown at the end.
