@@ -52,23 +52,23 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
     "readings": {"type": "str", "default": "autopilot_mesh_first"},
 }
 
-#: Options that a plan takes from the result that it is given as ``frozen``.
+#: Options that a plan takes from the result that ``frozen`` names.
 _FROZEN = ("checks", "rounds", "together", "seed", "group_by", "confirm", "options")
 
-#: What there is for a second pass that measures nothing.
+#: The result for a second pass that measures nothing.
 _NO_PASS: dict[str, t.Any] = {"plan": None, "shares": {}, "goes_on": False}
 
-#: Seconds from a plan to its first window at least, and those that the controller takes to hand a
-#: task to one of its forks: 5 to 15 milliseconds, seen with ansible-core 2.18 and 2.19.
+#: Shortest time in seconds from a plan to its first window, and the time to dispatch a task to a
+#: fork: 5 to 15 milliseconds, measured with ansible-core 2.18 and 2.19.
 _LEAST_LEAD, _DISPATCH = 5.0, 0.02
-#: Part of the forks that were at work, on average, when it was them that hosts waited for.
+#: Average share of busy forks from which the controller, not the hosts, limits the speed.
 _BUSY = 0.7
-#: Seconds after the last window until every host has put its last reading down.
+#: Seconds after the last window until every host has saved its last reading.
 _ENDING = 1.0
 
 
 class ActionModule(_once.Once):
-    """Plans once for all hosts of the play, on the controller."""
+    """Plan the mesh once for all hosts of the play, on the controller."""
 
     def once(self, variables: dict[str, t.Any]) -> dict[str, t.Any]:
         given = _hosts.plain(self._task.args)
@@ -97,10 +97,10 @@ class ActionModule(_once.Once):
         # As text: Ansible walks through registered values item by item.
         return {**found, "frozen": json.dumps(frozen)}
 
-    def _look_ahead(
+    def _before_hosts_answer(
         self, settings: plan.MeshSettings, variables: dict[str, t.Any]
     ) -> dict[str, t.Any]:
-        """What can be said before any host is asked: for a host all alone, that is all."""
+        """The result before any host is contacted; for a single host it is the whole plan."""
         hosts = _hosts.hosts_of(variables)
         if not settings.checks:
             return {"checks": [], "gate": False, "goes_on": False}
@@ -124,7 +124,7 @@ class ActionModule(_once.Once):
         }
         lead = lead_of(facts, time.time(), _forks())
         settings = settings._replace(lead_seconds=lead, interfaces=interfaces)
-        made = plan.make(without_twins(facts), settings, time.time(), uuid.uuid4().hex)
+        made = plan.make(without_duplicates(facts), settings, time.time(), uuid.uuid4().hex)
         return self._returned(made, lead)
 
     def _follow_up(
@@ -174,7 +174,7 @@ class ActionModule(_once.Once):
     def _groups(
         variables: dict[str, t.Any], raws: dict[str, dict[str, t.Any]], names: list[str]
     ) -> tuple[str | None, dict[str, str]]:
-        """The first of the inventory variables that any host has, and the group of each host by it."""
+        """The first of the inventory variables that any host has, and the group of each host."""
         for name in names:
             found = {
                 host: _of_host(variables, host, name, own[name])
@@ -189,7 +189,7 @@ class ActionModule(_once.Once):
 
 
 def _frozen(variables: dict[str, t.Any], name: str) -> dict[str, t.Any]:
-    """The options and groups that an earlier run of this module read, before any host was asked."""
+    """The options and groups that an earlier task of this module read before any host answered."""
     answer = _hosts.registered(variables, name)
     if not isinstance(answer, dict) or not isinstance(answer.get("frozen"), str):
         raise ValueError(
@@ -199,37 +199,35 @@ def _frozen(variables: dict[str, t.Any], name: str) -> dict[str, t.Any]:
 
 
 def _of_host(variables: dict[str, t.Any], host: str, name: str, value: t.Any) -> t.Any:
-    """A variable of a host, templated only where it is a template: that takes much longer."""
+    """A variable of a host. Only templates are templated, since that is slow."""
     try:
         return (
             variables["hostvars"][host][name] if isinstance(value, str) and "{{" in value else value
         )
     except AnsibleError as error:
-        raise ValueError(f"group_by: {name} of {host} cannot be used: {error}") from error
+        raise ValueError(f"group_by: {name} of {host} is invalid: {error}") from error
 
 
 def validated(given: dict[str, t.Any]) -> dict[str, t.Any]:
-    """The options; raises ValueError that names the option, its value and what is accepted."""
+    """The options; raises ValueError that names an invalid option, its value and what is accepted."""
     return _options.validated(_OPTIONS, given)
 
 
 def settings_of(options: dict[str, t.Any]) -> plan.MeshSettings:
-    """The part of the plan's settings that does not depend on the hosts. Without checks, no mesh
-    was asked for.
-    """
+    """The settings of the plan that do not depend on the hosts; without checks there is no mesh."""
     try:
         names = {registry.name_of(name) for name in options["checks"]} or set(CHECKS)
     except ValueError as error:
         raise ValueError(f"checks: {error}") from error
     given = _options.by_check(options["options"])
-    of_checks, more = {}, {}
+    of_checks, of_plan = {}, {}
     for name in CHECKS:
-        of_checks[name], words = _options_of(name, given.get(name, {}))
-        more.update(words)
+        of_checks[name], further = _options_of(name, given.get(name, {}))
+        of_plan.update(further)
     settings = plan.MeshSettings(
         checks=[name for name in CHECKS if name in names],
-        rounds=more.get("rounds", _rounds(options["rounds"])),
-        plane_class=more.get("plane"),
+        rounds=of_plan.get("rounds", _rounds(options["rounds"])),
+        plane_class=of_plan.get("plane"),
         together=options["together"],
         seed=options["seed"] if options["seed"] is not None else int(time.time()),
         options=of_checks,
@@ -240,17 +238,15 @@ def settings_of(options: dict[str, t.Any]) -> plan.MeshSettings:
 
 
 def _options_of(name: str, given: t.Any) -> tuple[dict[str, t.Any], dict[str, t.Any]]:
-    """The options of a check, and those of its words that are about the plan (``rounds``,
-    ``plane``).
-    """
+    """The options of a check, and its options for the plan (``rounds``, ``plane``)."""
     options = _options.of_check(name, given)
     found = translated(options) if name == IPERF else options
-    words = {word: found.pop(word) for word in ("rounds", "plane") if word in found}
-    return found, words
+    of_plan = {option: found.pop(option) for option in ("rounds", "plane") if option in found}
+    return found, of_plan
 
 
 def _rounds(given: t.Any) -> t.Any:
-    """A number of rounds, which a template gives as text."""
+    """The number of rounds; a template returns it as text."""
     return int(given) if isinstance(given, str) and given.isdecimal() else given
 
 
@@ -265,9 +261,9 @@ def _facts(raws: dict[str, dict[str, t.Any]], name: str) -> dict[str, HostFacts 
     }
 
 
-def without_twins(facts: dict[str, HostFacts | None]) -> dict[str, HostFacts | None]:
-    """The facts without the interfaces of hosts that have all of them in common: names for one
-    machine, which cannot measure with itself.
+def without_duplicates(facts: dict[str, HostFacts | None]) -> dict[str, HostFacts | None]:
+    """The facts without the interfaces of duplicate hosts: two names with the same interfaces and
+    addresses are one machine, which cannot measure with itself.
     """
     names: dict[t.Any, list[str]] = {}
     for host, own in facts.items():
@@ -283,8 +279,8 @@ def without_twins(facts: dict[str, HostFacts | None]) -> dict[str, HostFacts | N
         for host in twins:
             others = ", ".join(other for other in twins if other != host)
             message = (
-                f"its interfaces, with their addresses, are also those of {others}, as "
-                "if both were one machine; give each machine one name"
+                f"its interfaces and addresses are the same as those of {others}: both names "
+                "seem to be one machine; give each machine one name"
             )
             found[host] = {
                 **(facts[host] or {}),
@@ -295,24 +291,24 @@ def without_twins(facts: dict[str, HostFacts | None]) -> dict[str, HostFacts | N
 
 
 def lead_of(facts: dict[str, HostFacts | None], now: float, forks: int) -> float:
-    """Seconds to leave for starting: as long as asking all hosts took, without the time in which
-    they watched their GPUs.
+    """Seconds to leave for starting the hosts: the time in which all hosts returned their facts,
+    without the time in which they sampled their GPUs.
     """
-    told = [own for own in facts.values() if own and own.get("clock")]
+    answered = [own for own in facts.values() if own and own.get("clock")]
     whole = plan.lead(facts, now)
-    if not told:
+    if not answered:
         return whole
-    spent = sum(own["clock"]["answered"] - own["clock"]["asked"] for own in told)
-    took = max(own["clock"]["answered"] for own in told) - min(
-        own["clock"]["asked"] for own in told
+    spent = sum(own["clock"]["answered"] - own["clock"]["asked"] for own in answered)
+    took = max(own["clock"]["answered"] for own in answered) - min(
+        own["clock"]["asked"] for own in answered
     )
-    if spent < _BUSY * took * min(forks, len(told)):
+    if spent < _BUSY * took * min(forks, len(answered)):
         # The controller was the limit, not the hosts.
         return whole
     watched = sum(
         min(
             max(own.get("gate_seconds", 0.0), 0.0), own["clock"]["answered"] - own["clock"]["asked"]
         )
-        for own in told
+        for own in answered
     )
-    return max(_LEAST_LEAD, whole * (1 - watched / spent), _DISPATCH * len(told))
+    return max(_LEAST_LEAD, whole * (1 - watched / spent), _DISPATCH * len(answered))

@@ -214,7 +214,7 @@ def test_two_names_for_one_machine_are_left_out_and_said_and_no_path_between_the
     wanted = settings()._replace(
         interfaces={"a": ["eth1", "eth2"], "b": ["eth1", "eth2"], "c": ["eth1"], "c-ib": ["eth2"]}
     )
-    made = plan.make(mesh_plan.without_twins(hosts), wanted, 1e9, "r")
+    made = plan.make(mesh_plan.without_duplicates(hosts), wanted, 1e9, "r")
     assert set(plan.shares(made)) == {"a", "b"}
     said = {
         one["host"]: (one["finding"]["status"], one["finding"]["message"])
@@ -222,8 +222,8 @@ def test_two_names_for_one_machine_are_left_out_and_said_and_no_path_between_the
     }
     assert set(said) == {"c", "c-ib", "down"} and said["c"][0] == said["c-ib"][0] == "unknown"
     assert (
-        "also those of c-ib, as if both were one machine" in said["c"][1]
-        and "also those of c," in said["c-ib"][1]
+        "same as those of c-ib: both names seem to be one machine" in said["c"][1]
+        and "the same as those of c," in said["c-ib"][1]
     )
 
 
