@@ -223,7 +223,7 @@ def test_two_names_for_one_machine_are_left_out_and_said_and_no_path_between_the
     assert set(said) == {"c", "c-ib", "down"} and said["c"][0] == said["c-ib"][0] == "unknown"
     assert (
         "same as those of c-ib: both names seem to be one machine" in said["c"][1]
-        and "the same as those of c," in said["c-ib"][1]
+        and "the same as those of c:" in said["c-ib"][1]
     )
 
 
