@@ -7,29 +7,27 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: pushgateway
 type: aggregate
-short_description: Push what a run found to a Prometheus Pushgateway
+short_description: Push the results of a run to a Prometheus Pushgateway
 version_added: 0.1.0
 description:
-  - Collects what the checks of this collection return, from any task that has C(health) in its
-    result, and pushes it once the playbook is over.
-    What is judged beside a running job (phase C(inflight)) is pushed after each verdict.
-  - Where M(autopilot.gpu.verdict) judged the nodes, its verdict is what is pushed; what no verdict
-    is about is judged by the default policy.
-  - Each node and phase is a group of its own, so that a run over a part of the nodes replaces what
-    is known of these and of no others.
-    A check that did not run leaves what an earlier run found with it.
-  - A task with C(delegate_to) is about the host that it was delegated to. In check mode nothing is
-    pushed.
-  - A playbook that is interrupted pushes what its checks had found, and is marked incomplete. It
-    cannot where the process is killed at once (SIGKILL),
-    as C(ansible-runner) does when it cancels a job.
-  - It never fails a playbook. What the Pushgateway does not take is kept on the controller and
-    pushed with the next run.
-  - Does nothing without O(url). The playbooks of this collection bring it along; enable it in the
-    configuration to have the same in playbooks of your own.
-  - Options are read from variables as the first host of a play sees them, so that they can be given
-    with C(-e), in the play, or in the inventory.
-  - With many nodes, start the Pushgateway with C(--push.disable-consistency-check); without it, a
+  - Collects the results of the checks of this collection, from any task with C(health) in its
+    result, and pushes them at the end of the playbook. Results of the phase C(inflight) are pushed
+    after each verdict.
+  - Pushes the verdict of M(autopilot.gpu.verdict) when there is one. Other results are judged by
+    the default policy.
+  - Each node and phase is a group, so that a run over some of the nodes replaces the metrics of
+    these nodes and of no others. A check that did not run keeps the metrics of an earlier run.
+  - A task with C(delegate_to) counts for the host that it was delegated to. In check mode nothing
+    is pushed.
+  - An interrupted playbook pushes the results so far, marked incomplete. A playbook that is killed
+    with SIGKILL pushes nothing; C(ansible-runner) does so when it cancels a job.
+  - Never fails a playbook. Metrics that the Pushgateway does not accept are kept on the controller
+    and pushed with the next run.
+  - Does nothing without O(url). The playbooks of this collection enable it; enable it in the
+    configuration for playbooks of your own.
+  - Options are read from the variables of the first host of a play, so that they can be given with
+    C(-e), in the play, or in the inventory.
+  - For many nodes, start the Pushgateway with C(--push.disable-consistency-check); without it, a
     push of 1,000 nodes takes more than a minute.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)

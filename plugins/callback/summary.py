@@ -7,31 +7,29 @@ from __future__ import annotations
 DOCUMENTATION = r"""
 name: summary
 type: aggregate
-short_description: Show the verdict on the nodes as the last thing on the screen
+short_description: Show the verdict as the last output on the screen
 version_added: 0.1.0
 description:
-  - Shows what M(autopilot.gpu.verdict) found once the playbook is over, after the recap, and what
-    M(autopilot.gpu.replay),
-    M(autopilot.gpu.calibrate) and M(autopilot.gpu.status) did.
-  - Where a play with a verdict matches no host, it says that nothing was checked and ends the
-    program with status 2,
-    so that a mistyped pattern or an empty inventory is not taken for healthy nodes; Ansible itself
-    would exit with 0.
-  - Where a playbook is interrupted or ends with an error, it shows what is known so far, marked
-    C(INCOMPLETE), and writes the run document where a node has answered. Nodes that have not
-    answered are named as not checked.
-  - Ends the program with status 2 where a run of these playbooks has not passed although no host
-    failed, for example because of a link between nodes.
+  - Shows the summary of M(autopilot.gpu.verdict) at the end of the playbook, after the recap, and
+    the summaries of M(autopilot.gpu.replay), M(autopilot.gpu.calibrate) and
+    M(autopilot.gpu.status).
+  - When a play with a verdict matches no host, it reports that nothing was checked and exits with
+    status 2, so that a mistyped pattern or an empty inventory does not pass; Ansible itself would
+    exit with 0.
+  - When a playbook is interrupted or ends with an error, it shows the results so far, marked
+    C(INCOMPLETE), and writes the run document if a node has answered. Nodes that have not answered
+    are named as not checked.
+  - Exits with status 2 when the policy is not met although no host failed, for example because of a
+    link between nodes.
   - Refuses a play with a verdict under the strategies C(free) and C(host_pinned).
-  - While checks or the mesh run on 50 hosts or more, a line every 30 seconds at most says how many
-    have answered.
-  - With a stdout callback that writes JSON all of this is on standard error, without the lines
-    about the progress.
-  - Ctrl-C while nodes measure the network has the play end the measurement on the nodes first, and
-    a second Ctrl-C ends Ansible at once.
-  - The playbooks of this collection bring it along. Enable it in the configuration to have the same
-    in playbooks of your own;
-    without it the summary is shown by the task itself.
+  - While checks or the mesh run on 50 hosts or more, it reports at most every 30 seconds how many
+    hosts have answered.
+  - With a stdout callback that writes JSON, all of this goes to standard error, without the
+    progress.
+  - On Ctrl-C while nodes measure the network, the play first ends the measurement on the nodes. A
+    second Ctrl-C ends Ansible at once.
+  - The playbooks of this collection enable it. Enable it in the configuration for playbooks of your
+    own; without it the task itself shows the summary.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 requirements:

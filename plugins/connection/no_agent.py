@@ -6,16 +6,16 @@ from __future__ import annotations
 
 DOCUMENTATION = r"""
 name: no_agent
-short_description: A node without an agent, which cannot be reached
+short_description: Connection to a node without a ready agent, which is always unreachable
 version_added: 0.1.0
 description:
-  - What P(autopilot.gpu.agents#inventory) gives to nodes whose agent is not ready or not there.
-    Every task is unreachable at once, and says why.
+  - P(autopilot.gpu.agents#inventory) assigns this connection to nodes without a ready agent. Every
+    task is unreachable at once, with the reason.
 author:
   - Contributors to autopilot.gpu (@autopilot-gpu)
 options:
   reason:
-    description: Why nothing can run on the node.
+    description: The reason why nothing can run on the node.
     type: str
     default: there is no agent on this node
     vars:

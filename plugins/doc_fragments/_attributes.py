@@ -15,12 +15,12 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Nothing is measured. What the check would do is returned instead.
+    details: Nothing is measured. Returns what the check would do.
   async:
     support: none
     description: Can be used with the C(async) keyword.
-    details: ansible-core reads the result of an asynchronous task itself, and would make variables
-      of what the node answers.
+    details: ansible-core reads the result of an asynchronous task itself, and would turn answers of
+      the node into variables.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
@@ -44,16 +44,16 @@ attributes:
   check_mode:
     support: full
     description: Can run in C(check_mode) and return what it would do.
-    details: Nothing is started, ended or brought here.
+    details: Starts, stops and collects nothing.
   async:
     support: none
     description: Can be used with the C(async) keyword.
-    details: ansible-core reads the result of an asynchronous task itself, and would make variables
-      of what the node answers.
+    details: ansible-core reads the result of an asynchronous task itself, and would turn answers of
+      the node into variables.
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
-    details: Nothing is changed that has a text.
+    details: Changes no text.
   platform:
     support: full
     description: The systems it runs on.
@@ -67,7 +67,7 @@ attributes:
   diff_mode:
     support: N/A
     description: Returns what would change in diff mode.
-    details: Nothing is changed on a host.
+    details: Changes nothing on a host.
   platform:
     support: full
     description: The systems it runs on.
@@ -87,8 +87,8 @@ attributes:
     platforms: posix
   action_group:
     support: full
-    description: Use the group C(autopilot.gpu.cluster) in C(module_defaults) to say once where the
-      cluster is.
+    description: Use the group C(autopilot.gpu.cluster) in C(module_defaults) to set the access to
+      the cluster once.
     membership:
       - autopilot.gpu.cluster
 """

@@ -13,39 +13,40 @@ class ModuleDocFragment:
 options:
   expected_gpus:
     description:
-      - How many GPUs this host is expected to have.
-      - Without it a host that has no GPU is skipped; with it that host has failed.
+      - Number of GPUs that this host must have.
+      - Without it a host without a GPU is skipped. With it such a host fails.
     type: int
   nvml_library:
     description:
       - Path of C(libnvidia-ml.so.1) on the host.
-      - When not given, the loader's path and the usual places of driver containers are searched.
+      - When not given, the library path and the usual directories of driver containers are
+        searched.
     type: path
   host_root:
-    description: Where the root file system of the host to check is mounted; other than V(/) only in
-      a container.
+    description: Where the root file system of the host is mounted; other than V(/) only in a
+      container.
     type: path
     default: /
   timeout:
     description:
-      - Seconds a check may take, in place of the check's own limit.
-      - A check that is not done by then is ended, or abandoned when the kernel does not let it go,
-        and its status is V(unknown).
+      - Seconds until a check is stopped, instead of the check's own timeout.
+      - A check that exceeds it is stopped, or abandoned when the kernel does not release it, and is
+        V(unknown).
     type: float
   fail_on:
     description:
-      - The mildest status that makes the task fail.
-      - With V(never) an unhealthy node is not a failed task; RV(health) has the results.
+      - Lowest status that makes the task fail.
+      - With V(never) an unhealthy node does not fail the task; RV(health) has the results.
     type: str
     default: never
     choices: [never, fail, unknown, warn]
   readings:
-    description: Whether to return the raw readings too, so that they can be judged again later.
+    description: Whether to also return the raw readings, so that they can be judged again later.
     type: bool
     default: false
 requirements:
-  - nvidia-ml-py on hosts whose GPUs are looked at, of the driver's branch or newer (Python package;
-    not C(pynvml), which is a different one)
+  - nvidia-ml-py on hosts with GPUs, in the driver's branch or newer (Python package; C(pynvml) is a
+    different package)
 """
 
     # What the action of node_checks acts on.
@@ -53,12 +54,12 @@ requirements:
 options:
   virtualenv:
     description:
-      - Path of a virtualenv on the host to run the checks with. It is made where it is missing, and
-        O(nvml_package) is installed into it first.
-      - The Python that Ansible uses on the host runs the checks when not given.
+      - Path of a virtualenv on the host that runs the checks. It is created when it is missing,
+        with O(nvml_package) in it.
+      - When not given, Ansible's Python interpreter on the host runs the checks.
     type: path
   nvml_package:
-    description: What to install into O(virtualenv), as M(ansible.builtin.pip) takes it.
+    description: Package to install into O(virtualenv), as M(ansible.builtin.pip) accepts it.
     type: str
     default: nvidia-ml-py
   nhc_conf:
@@ -69,10 +70,10 @@ options:
     type: path
   readings_for_verdict:
     description:
-      - Whether to hand the raw readings to M(autopilot.gpu.verdict) of the same run, and to leave
-        them out of the result, most of which they would be. The run document has them.
-      - Where the callback P(autopilot.gpu.summary#callback) is not enabled, which keeps them until
-        the verdict, the result has them.
+      - Whether to pass the raw readings to M(autopilot.gpu.verdict) of the same run instead of
+        returning them, which keeps the result small. The run document has them.
+      - When the callback P(autopilot.gpu.summary#callback) is not enabled, which keeps the readings
+        until the verdict, the result has them.
     type: bool
     default: false
 """

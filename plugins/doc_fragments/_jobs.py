@@ -12,94 +12,93 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   notify:
-    description: Who is told of a decision other than V(continue). All of them are told at once.
+    description: Receivers of a decision other than V(continue). All of them are notified at once.
     type: dict
     default: {}
     suboptions:
       webhook:
-        description: URL that gets the decision and its facts as JSON, by POST. It is taken for a
+        description: URL to which the decision and its facts are posted as JSON. Treated as a
           secret.
         type: str
       slack:
-        description: URL of an incoming webhook of Slack, or of a service that takes the same. It is
-          taken for a secret.
+        description: URL of an incoming webhook of Slack, or of a compatible service. Treated as a
+          secret.
         type: str
       mail:
-        description: A mail with the decision as text and as an attachment of JSON.
+        description: Mail with the decision as text and with a JSON attachment.
         type: dict
         suboptions:
           host:
-            description: The SMTP server.
+            description: SMTP server.
             type: str
             required: true
           port:
-            description: Its port.
+            description: Port of the SMTP server.
             type: int
             default: 25
           sender:
-            description: Address in From.
+            description: Sender address.
             type: str
             required: true
           to:
-            description: Addresses of those who get it.
+            description: Receiver addresses.
             type: list
             elements: str
             required: true
           starttls:
-            description: Whether to encrypt, and to insist on the server's certificate.
+            description: Whether to encrypt, and to verify the server's certificate.
             type: bool
             default: false
           username:
-            description: Who logs in; nobody when not given.
+            description: User name for the SMTP server; no login when not given.
             type: str
           password:
-            description: Their password.
+            description: Password of the user.
             type: str
   act:
-    description: How the job is suspended or stopped, by one of these. Without it the decision is
-      only told.
+    description: How to suspend or stop the job, with one of these keys. Without it the decision is
+      only reported.
     type: dict
     default: {}
     suboptions:
       kubernetes:
         description:
-          - Sets C(spec.suspend) of an object, for V(suspend) and for V(stop). Where Kueue admits
-            jobs, it may take the suspension back; suspend the object that
-            Kueue does not own.
-          - It takes the rights to C(get) and C(patch) the object.
+          - Sets C(spec.suspend) of an object, for V(suspend) and for V(stop). Kueue may undo the
+            suspension of jobs that it admits; suspend the object that Kueue does not own.
+          - Needs the rights to C(get) and C(patch) the object.
         type: dict
         suboptions:
           kind:
-            description: Its kind.
+            description: Kind of the object.
             type: str
             choices: [Job, JobSet, AppWrapper]
             default: Job
           namespace:
-            description: Its namespace.
+            description: Namespace of the object.
             type: str
             required: true
           name:
-            description: Its name.
+            description: Name of the object.
             type: str
             required: true
       slurm:
         description: Calls C(scontrol) for V(suspend) and C(scancel) for V(stop). Drain the node
-          first, or a job that is requeued may come back to it.
+          first, or a requeued job may return to it.
         type: dict
         suboptions:
           job_id:
-            description: Number of the job.
+            description: Job id.
             type: str
             required: true
           suspend_by:
-            description: What V(suspend) is. A job that is suspended keeps its nodes, one that is
-              requeued gives them back and starts again.
+            description: How V(suspend) works. A suspended job keeps its nodes; a requeued job
+              releases its nodes and starts again.
             type: str
             choices: [requeue, suspend]
             default: requeue
       command:
-        description: A program with its arguments, without a shell, that gets the decision and its
-          facts as JSON on its standard input. Run once for a decision.
+        description: A program with its arguments, without a shell, that receives the decision and
+          its facts as JSON on its standard input. Runs once for each decision.
         type: list
         elements: str
 """

@@ -13,18 +13,17 @@ class ModuleDocFragment:
 options:
   kubeconfig:
     description:
-      - Path of the kubeconfig that leads to the cluster, on the host that the module runs on.
+      - Path of the kubeconfig for the cluster, on the host that the module runs on.
       - When not given, the environment variable E(K8S_AUTH_KUBECONFIG), then E(KUBECONFIG), then
         C(~/.kube/config), then the service account of the pod.
-      - Not looked at where E(K8S_AUTH_HOST) and E(K8S_AUTH_API_KEY) say which cluster and by which
-        token, as AWX does for a credential and as
-        C(kubernetes.core) takes it. E(K8S_AUTH_SSL_CA_CERT) and E(K8S_AUTH_VERIFY_SSL) then say by
-        what the API server is trusted.
+      - Ignored when E(K8S_AUTH_HOST) and E(K8S_AUTH_API_KEY) name the cluster and the token, as AWX
+        sets them for a credential and as C(kubernetes.core) reads them. E(K8S_AUTH_SSL_CA_CERT) and
+        E(K8S_AUTH_VERIFY_SSL) then control the verification of the API server.
     type: path
   context:
     description:
       - Context of the kubeconfig; the current one when not given.
-      - The environment variable E(K8S_AUTH_CONTEXT) stands in for it.
+      - The default is the environment variable E(K8S_AUTH_CONTEXT).
     type: str
 requirements:
   - kubernetes (Python package) on the host that the module runs on

@@ -13,19 +13,18 @@ class ModuleDocFragment:
     DOCUMENTATION = r"""
 options:
   label_key:
-    description: Key of the label. That of the record begins with it.
+    description: Key of the label. The key of the annotation with the record begins with it.
     type: str
     default: autopilot.ibm.com/gpuhealth
   taint:
     description:
-      - Effect of a taint that a node has while it is V(EVICT), with O(label_key) as its key and
-        V(EVICT) as its value.
-      - When not given none is set, and one that another writer has set stays as long as the mark.
+      - Effect of a taint on nodes that are V(EVICT), with O(label_key) as its key and V(EVICT) as
+        its value.
+      - When not given, no taint is set, and a taint of another writer stays as long as the mark.
     type: str
     choices: [NoSchedule, PreferNoSchedule, NoExecute]
   cordon:
-    description: Whether a node is cordoned while it is V(EVICT). Only a cordon made so is undone
-      again.
+    description: Whether nodes that are V(EVICT) are cordoned. Only such a cordon is undone again.
     type: bool
     default: false
   condition:
@@ -33,12 +32,12 @@ options:
     type: bool
     default: true
   max_bad_share:
-    description: The share of the GPU nodes that may be V(EVICT) at once, from 0 to 1. One node may
-      be in any case.
+    description: Share of the GPU nodes that may be V(EVICT) at once, from 0 to 1. One node always
+      may be.
     type: float
     default: 0.1
   namespace:
-    description: Namespace of the agents, in which the Lease is that makes the share hold.
+    description: Namespace of the agents, with the Lease that enforces the share.
     type: str
     default: autopilot
 """

@@ -13,9 +13,8 @@ class ModuleDocFragment:
 options:
   url:
     description:
-      - Where the Pushgateway is, such as V(https://push.example:9091). Without it nothing is
-        pushed.
-      - A user and a password in it are used for basic authentication and are never shown.
+      - URL of the Pushgateway, such as V(https://push.example:9091). Without it nothing is pushed.
+      - A user and a password in the URL are used for basic authentication and are never shown.
     type: str
     env:
       - name: AUTOPILOT_PUSHGATEWAY_URL
@@ -25,7 +24,7 @@ options:
     vars:
       - name: pushgateway_url
   job:
-    description: The value of the label C(job).
+    description: Value of the label C(job).
     type: str
     default: autopilot_gpu
     env:
@@ -37,9 +36,9 @@ options:
       - name: pushgateway_job
   labels:
     description:
-      - More labels that each group of metrics gets, a dictionary, or text such as
+      - Further labels of each group of metrics, as a dictionary, or as text such as
         V(cluster=a,site=north).
-      - Runs with other labels do not touch each other's nodes.
+      - Runs with different labels do not change each other's metrics.
     type: raw
     default: {}
     env:
@@ -51,11 +50,11 @@ options:
       - name: pushgateway_labels
   timeout:
     description:
-      - Seconds that pushing may take in all at the end of a playbook. What was not pushed by then
-        is kept for the next run.
-      - A Pushgateway that does not answer at all is given up after 10 seconds, and after 5 where
-        not even a connection is made.
-      - A playbook that is interrupted takes 5 seconds at most.
+      - Maximum seconds for pushing at the end of a playbook. Remaining metrics are kept for the
+        next run.
+      - A Pushgateway that does not answer is abandoned after 10 seconds, and after 5 seconds
+        without a connection.
+      - An interrupted playbook is delayed by at most 5 seconds.
     type: float
     default: 30
     env:
@@ -76,8 +75,8 @@ options:
     vars:
       - name: pushgateway_username
   password:
-    description: Password for basic authentication. A file (O(password_file)) is seen by fewer eyes
-      than the environment.
+    description: Password for basic authentication. A file (O(password_file)) is visible to fewer
+      users than the environment.
     type: str
     env:
       - name: AUTOPILOT_PUSHGATEWAY_PASSWORD
@@ -94,7 +93,8 @@ options:
     vars:
       - name: pushgateway_password_file
   token:
-    description: Bearer token. A file (O(token_file)) is seen by fewer eyes than the environment.
+    description: Bearer token. A file (O(token_file)) is visible to fewer users than the
+      environment.
     type: str
     env:
       - name: AUTOPILOT_PUSHGATEWAY_TOKEN
@@ -111,8 +111,8 @@ options:
     vars:
       - name: pushgateway_token_file
   ca_file:
-    description: File with the certificates of the authorities that may vouch for the Pushgateway;
-      those of the system when not given.
+    description: File with the CA certificates for the Pushgateway; those of the system when not
+      given.
     type: path
     env:
       - name: AUTOPILOT_PUSHGATEWAY_CA_FILE
@@ -122,8 +122,7 @@ options:
     vars:
       - name: pushgateway_ca_file
   client_cert:
-    description: File with the certificate that is shown to the Pushgateway, and its key unless that
-      is in O(client_key).
+    description: File with the client certificate, and its key unless O(client_key) is given.
     type: path
     env:
       - name: AUTOPILOT_PUSHGATEWAY_CLIENT_CERT
@@ -143,8 +142,7 @@ options:
     vars:
       - name: pushgateway_client_key
   on_failure:
-    description: What is said when something could not be pushed. The playbook goes on and ends as
-      it would have, either way.
+    description: How to report that metrics could not be pushed. The playbook continues in any case.
     type: str
     default: warn
     choices:
@@ -159,9 +157,9 @@ options:
       - name: pushgateway_on_failure
   spool_dir:
     description:
-      - Directory on the controller where a run is kept until it is pushed; C(autopilot_gpu/spool)
-        in Ansible's own directory (C(ANSIBLE_HOME)) when not given.
-      - In an execution environment, give a directory that outlives the container.
+      - Directory on the controller for metrics that are not pushed yet; C(autopilot_gpu/spool) in
+        Ansible's home (C(ANSIBLE_HOME)) when not given.
+      - In an execution environment, use a directory that outlives the container.
     type: path
     env:
       - name: AUTOPILOT_PUSHGATEWAY_SPOOL_DIR
@@ -171,8 +169,8 @@ options:
     vars:
       - name: pushgateway_spool_dir
   spool_limit:
-    description: Most MiB that are kept for a Pushgateway; the oldest runs are dropped first. V(0)
-      keeps nothing.
+    description: Maximum MiB that are kept for a Pushgateway; the oldest runs are dropped first.
+      V(0) keeps nothing.
     type: float
     default: 64
     env:
@@ -183,7 +181,7 @@ options:
     vars:
       - name: pushgateway_spool_limit
   compatibility:
-    description: Whether C(autopilot_health_checks), the metric of IBM Autopilot, is pushed too.
+    description: Whether to push C(autopilot_health_checks), the metric of IBM Autopilot, too.
     type: bool
     default: false
     env:

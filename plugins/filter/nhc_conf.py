@@ -12,13 +12,13 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import 
 
 DOCUMENTATION = r"""
 name: nhc_conf
-short_description: Options of checks from a configuration file of Node Health Check
+short_description: Convert a configuration file of Node Health Check to options of checks
 version_added: 0.1.0
 description:
   - Converts the text of a configuration file of Node Health Check (NHC), or of Azure's variant
     (AzNHC), into options of this collection's checks, from the lines for a host.
-  - Lines are for a host by their hostmask, a glob, a C(/regular expression/) or a C({range}), also
-    negated. A host is known by its full and by its short name.
+  - A line applies to a host by its hostmask, a glob, a C(/regular expression/) or a C({range}),
+    also negated. The full and the short name of the host are compared.
   - No line is dropped silently. Lines without an equivalent are in RV(_value.not_taken), and lines
     that this collection judges by another rule are in RV(_value.differences), each with the reason.
   - Hostmasks that call a program, and shell commands, have no equivalent. No part of the file is
@@ -63,7 +63,7 @@ _value:
       elements: string
     checks_options:
       description: Their options, as the role C(autopilot.gpu.checks) and
-        M(autopilot.gpu.node_checks) take them.
+        M(autopilot.gpu.node_checks) accept them.
       type: dictionary
     expected_gpus:
       description: Expected number of GPUs of the host; V(none) if the file does not name it.
@@ -78,7 +78,7 @@ _value:
       type: list
       elements: dictionary
     lines:
-      description: How many lines of the file are for the host.
+      description: Number of lines for the host.
       type: integer
 """
 

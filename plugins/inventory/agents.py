@@ -10,7 +10,7 @@ short_description: Use the agents of a Kubernetes cluster as hosts
 version_added: 0.1.0
 description:
   - Each pod of the agent (role P(autopilot.gpu.agent#role)) is a host with the name of its node.
-    Playbooks such as C(autopilot.gpu.preflight) run in it by
+    Playbooks such as C(autopilot.gpu.preflight) run in the pod through
     P(kubernetes.core.kubectl#connection), without a login on the node.
   - A pod that is not ready, and a selected node without a pod, are hosts as well. They are reported
     as unreachable, with the reason (P(autopilot.gpu.no_agent#connection)), so that no node is
@@ -63,7 +63,7 @@ options:
     type: str
     default: agent
   python:
-    description: Path of Python in that container.
+    description: Path of the Python interpreter in that container.
     type: str
     default: /usr/bin/python3
 extends_documentation_fragment:
