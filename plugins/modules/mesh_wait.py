@@ -32,7 +32,7 @@ attributes:
 """
 
 EXAMPLES = r"""
-- name: Wait until the plan is over
+- name: Wait for the end of the mesh plan
   autopilot.gpu.mesh_wait:
     plan: autopilot_mesh_plan
 """

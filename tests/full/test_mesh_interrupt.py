@@ -27,7 +27,7 @@ OPTIONS = {
     "checks_list": ["gpu_count", "ping", "iperf"],
 }
 #: The task during which the nodes measure.
-WAITS = "TASK [autopilot.gpu.mesh : Wait until the plan is over]"
+WAITS = "TASK [autopilot.gpu.mesh : Wait for the end of the mesh plan]"
 
 pytestmark = pytest.mark.xdist_group("mesh_interrupt")
 
@@ -91,7 +91,10 @@ def test_ctrl_c_ends_the_measurement_on_the_nodes(two, tmp_path):
         "interrupted, ending the measurement on the nodes" in printed
         and "User interrupted execution" in printed
     )
-    assert "TASK [autopilot.gpu.mesh : Collect]" in printed and "Judge all nodes" not in printed
+    assert (
+        "TASK [autopilot.gpu.mesh : Collect the mesh measurement]" in printed
+        and "Judge all nodes" not in printed
+    )
     assert "preflight INCOMPLETE: the play ended in task " in printed
     [path] = tmp_path.glob("*/run.json")
     document = json.loads(path.read_text(encoding="utf-8"))

@@ -163,7 +163,7 @@ def test_check_mode_prints_the_plan_and_starts_nothing(four, tmp_path):
         in done.stdout
     )
     assert ", seed 7, starts in " in done.stdout
-    assert re.search(r"Wait until the plan is over\] \*+\nskipping: \[gpu01\]", done.stdout)
+    assert re.search(r"Wait for the end of the mesh plan\] \*+\nskipping: \[gpu01\]", done.stdout)
     assert left_on(four) == []
 
 
@@ -202,4 +202,4 @@ def test_a_mesh_from_start_to_end(four, tmp_path):
             {window["error"] and window["error"]["message"] for window in readings["windows"]},
         ) == ("done", 0.0, {None}), done.stdout
     assert left_on(four) == []
-    assert done.stdout.count("Wait until the plan is over]") == 1
+    assert done.stdout.count("Wait for the end of the mesh plan]") == 1
