@@ -128,7 +128,9 @@ def test_a_play_reads_its_options_before_a_node_answers(name):
     play, failing = load(f"playbooks/{name}.yml")
     assert failing["ansible.builtin.import_playbook"] == "plays/fail_hosts.yml"
     room = "pre_tasks" if "pre_tasks" in play else "tasks"
-    first = [task["name"] for task in play[room]].index("Freeze options before nodes are contacted")
+    first = [task["name"] for task in play[room]].index(
+        "Freeze the options before any node answers"
+    )
     # What comes before it runs on the controller.
     assert [task["name"] for task in play[room][:first]] == ["Validate options"]
     after = {**play, "hosts": None, room: play[room][first + 1 :]}
