@@ -9,6 +9,7 @@ import typing as t
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.parameters import remove_values
 from ansible.utils.vars import load_extra_vars
+from jinja2 import Environment, TemplateSyntaxError, meta
 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold_few
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import Line, plain, wrapped
@@ -26,8 +27,14 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "playbook": {"type": "str", "required": True, "choices": list(_variables.PLAYBOOKS)}
 }
-#: Hosts that a message names.
+#: A message names at most so many hosts.
 _MOST_HOSTS = 5
+#: Names by which a template has another result on each host.
+_OF_HOST = frozenset(
+    ("inventory_hostname", "inventory_hostname_short", "hostvars", "vars", "group_names")
+    + ("lookup", "query", "q")
+)
+_PARSER = Environment()  # nosec B701 # it only parses
 
 
 class ActionModule(once.Once):
@@ -124,20 +131,31 @@ class _Settings:
     def _problems_with(self, name: str, value: _Value) -> t.Iterator[tuple[str, list[str]]]:
         """The problems with a value, and with what it becomes on each host if it is a template."""
         templated = _is_template(value.raw)
-        for host in value.hosts if templated and value.hosts else [None]:
-            hosts = [host] if host else value.hosts
+        for hosts in self._alike(value) if templated else [value.hosts]:
             try:
-                final = self._final(name, value.raw, host) if templated else value.raw
+                final = self._final(name, value.raw, hosts) if templated else value.raw
             except AnsibleError as error:
                 yield f"{name}: its template fails: {error}", hosts
                 continue
             for problem in self._validated(name, final):
                 yield problem, hosts
 
-    def _final(self, name: str, raw: t.Any, host: str | None) -> t.Any:
-        if host is None or host == self.variables.get("inventory_hostname"):
+    def _alike(self, value: _Value) -> list[list[str]]:
+        """The hosts of a template in groups with the same result: hosts whose variables that the
+        template reads are the same, and are no templates. Templating takes a millisecond per host.
+        """
+        names = _names_read(value.raw)
+        groups: dict[str, list[str]] = {}
+        for host in value.hosts:
+            read = {name: self.raws[host].get(name) for name in names}
+            key = host if names & _OF_HOST or _is_template(read) else repr(read)
+            groups.setdefault(key, []).append(host)
+        return list(groups.values()) or [[]]
+
+    def _final(self, name: str, raw: t.Any, hosts: list[str]) -> t.Any:
+        if not hosts or self.variables.get("inventory_hostname") in hosts:
             return self.templar.template(raw)
-        return self.variables["hostvars"][host][name]
+        return self.variables["hostvars"][hosts[0]][name]
 
     def _validated(self, name: str, value: t.Any) -> list[str]:
         value = _hosts.plain(value)
@@ -169,6 +187,22 @@ def _is_template(value: t.Any) -> bool:
     if isinstance(value, t.Mapping):
         return any(_is_template(one) for pair in value.items() for one in pair)
     return isinstance(value, (list, tuple)) and any(map(_is_template, value))
+
+
+def _names_read(value: t.Any) -> set[str]:
+    """The names that the templates in a value read; a template with a syntax error reads none."""
+    if isinstance(value, t.Mapping):
+        return {name for pair in value.items() for one in pair for name in _names_read(one)}
+    if isinstance(value, (list, tuple)):
+        return {name for one in value for name in _names_read(one)}
+    try:
+        return (
+            set(meta.find_undeclared_variables(_PARSER.parse(value)))
+            if _is_template(value)
+            else set()
+        )
+    except TemplateSyntaxError:
+        return set()
 
 
 def _is_registered(value: t.Any) -> bool:

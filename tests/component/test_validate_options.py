@@ -226,6 +226,27 @@ def test_a_value_that_many_hosts_share_is_validated_once(validate, monkeypatch):
     assert not result.get("failed") and seen.count("checks_options") == 1
 
 
+def test_a_template_is_evaluated_once_for_hosts_that_are_alike(validate, monkeypatch):
+    """Racks differ, and the template reads them; the node names differ too, and it does not."""
+    evaluated = []
+    final = validate_options._Settings._final
+    monkeypatch.setattr(
+        validate_options._Settings,
+        "_final",
+        lambda self, name, raw, hosts: evaluated.append(len(hosts)) or final(self, name, raw, []),
+    )
+    hosts = {
+        f"gpu{number:03d}": {"rack": number // 50, "node_name": f"n{number}"}
+        for number in range(200)
+    }
+    options = {"pciebw": {"minimum": "{{ 46 if rack else 20 }}"}}
+    validate(hosts=hosts, checks_options=options)
+    assert evaluated == [50] * 4
+    evaluated.clear()
+    validate(hosts=hosts, expected_gpus="{{ hostvars[inventory_hostname].rack }}")
+    assert evaluated == [1] * 200
+
+
 @pytest.mark.parametrize(
     "name, meant",
     [
