@@ -91,7 +91,7 @@ class ActionModule(_once.Once):
                 frozen.update(group_by=group_by, groups=groups)
         settings = settings._replace(group_by=frozen["group_by"], group_of=frozen["groups"])
         if options["only_options"]:
-            found = self._look_ahead(settings, variables)
+            found = self._before_hosts_answer(settings, variables)
         else:
             found = self._plan(options, settings, variables)
         # As text: Ansible walks through registered values item by item.
