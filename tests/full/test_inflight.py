@@ -283,6 +283,18 @@ def test_where_no_run_document_can_be_kept_it_says_that_nothing_was_decided(
     ), run.text
 
 
+def test_a_node_without_a_job_is_said_to_have_none(controller, hosts, tmp_path):
+    idle = sandbox.build(dict(model="H100-80GB", gpus=2), tmp_path / "idle")
+    host = {
+        "ansible_connection": "local",
+        "ansible_python_interpreter": idle.python,
+        "checks_host_root": idle.root,
+    }
+    run = Run(controller, tmp_path / "run", {"idle": host})
+    assert run.code == 0, run.text
+    assert "1 of 1 node is fit; no job is running: on the node every GPU is idle" in run.after[-3]
+
+
 def test_nobody_to_look_at_is_no_success(controller, hosts, tmp_path):
     run = Run(controller, tmp_path, {"fine": hosts["fine"]}, inflight_hosts="nosuch")
     assert run.code == 2 and re.search("no host matches 'nosuch'", run.text)
