@@ -557,10 +557,10 @@ WRONG = [
         {"state": "collected", "dest": None},
         "state is collected but all of the following are missing: dest",
     ),
-    ({"state": "collected"}, "there is no capture run on this host, and none of it in"),
+    ({"state": "collected"}, "neither this host nor"),
     (
         {"state": "collected", "dest": "/proc/none"},
-        "there is no capture run on this host, and none of it in",
+        "neither this host nor",
     ),
     ({"directory": "/proc/none"}, "directory: /proc/none"),
 ]
