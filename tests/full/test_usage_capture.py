@@ -558,10 +558,7 @@ WRONG = [
         "state is collected but all of the following are missing: dest",
     ),
     ({"state": "collected"}, "neither this host nor"),
-    (
-        {"state": "collected", "dest": "/proc/none"},
-        "neither this host nor",
-    ),
+    ({"state": "collected", "dest": "/proc/none"}, "neither this host nor"),
     ({"directory": "/proc/none"}, "directory: /proc/none"),
 ]
 
