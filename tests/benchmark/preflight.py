@@ -14,6 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import resource
 import statistics
 import subprocess
 import tempfile
@@ -44,12 +45,13 @@ def preflight_command(inventory: Path, directory: Path, forks: int) -> list[str]
     ]
 
 
-def wall_seconds(command: list[str], output: Path) -> float:
-    """Wall seconds of a command, which prints into ``output``; raises when it fails."""
-    began = time.monotonic()
+def cost(command: list[str], output: Path) -> tuple[float, float]:
+    """Wall and CPU seconds of a command, which prints into ``output``; raises when it fails."""
+    before, began = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     with output.open("w", encoding="utf-8") as printed:
         subprocess.run(command, check=True, stdout=printed, env=passive.environment())
-    return time.monotonic() - began
+    wall, after = time.monotonic() - began, resource.getrusage(resource.RUSAGE_CHILDREN)
+    return wall, after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def event_bytes(command: list[str]) -> dict[str, float]:
@@ -86,13 +88,17 @@ def main() -> None:
         preflight = preflight_command(inventory, directory, options.forks)
         print(f"{len(CHECKS)} checks: {', '.join(CHECKS)}")
         print(f"{options.hosts} local hosts x 8 GPUs, forks {options.forks}\n")
-        print("| round | ping s | preflight s | ratio | load |\n| --- | --- | --- | --- | --- |")
+        print("| round | ping, wall and CPU s | preflight | ratio of wall | of CPU | load |")
+        print("| --- | --- | --- | --- | --- | --- |")
         for turn in range(1, options.rounds + 1):
-            ping_seconds = wall_seconds(ping, directory / "ping.txt")
-            seconds = wall_seconds(preflight, directory / "preflight.txt")
-            ratio = seconds / ping_seconds
             load = os.getloadavg()[0]
-            print(f"| {turn} | {ping_seconds:.1f} | {seconds:.1f} | {ratio:.2f} | {load:.1f} |")
+            wall, cpu = cost(ping, directory / "ping.txt")
+            our_wall, our_cpu = cost(preflight, directory / "preflight.txt")
+            print(
+                f"| {turn} | {wall:.1f}, {cpu:.1f} | {our_wall:.1f}, {our_cpu:.1f} | "
+                f"{our_wall / wall:.2f} | {our_cpu / cpu:.2f} | {load:.1f} |",
+                flush=True,
+            )
         lines = len((directory / "preflight.txt").read_text(encoding="utf-8").splitlines())
         print(f"\n{lines} lines on the screen; bytes of a host's result by task:")
         for task, size in event_bytes(preflight).items():
