@@ -42,10 +42,10 @@ from ...model import (
 
 NAME = "gpu_visibility"
 
-#: Files that a container runtime leaves in a container: Docker; Podman and CRI-O.
+#: Marker files of container runtimes: Docker; Podman and CRI-O.
 _MARKS = (".dockerenv", "run/.containerenv")
 _CGROUPS = re.compile(r"docker|kubepods|libpod|containerd|crio|lxc")
-#: What the kubelet puts into every container.
+#: Variables that the kubelet sets in every container.
 _KUBERNETES = "KUBERNETES_SERVICE_HOST"
 VARIABLES = (
     "NVIDIA_VISIBLE_DEVICES",
@@ -54,12 +54,11 @@ VARIABLES = (
     "NVIDIA_DISABLE_REQUIRE",
     "CUDA_VISIBLE_DEVICES",
 )
-#: Values of NVIDIA_VISIBLE_DEVICES that ask for no GPU.
+#: Values of NVIDIA_VISIBLE_DEVICES that request no GPU.
 _NOTHING = (None, "", "void", "none")
-#: Device files that CUDA needs beside the GPUs' own.
+#: Device files that CUDA needs besides the GPUs' own.
 _CONTROL = ("nvidiactl", "nvidia-uvm")
-#: nvmlBrandType_t -> brand as libnvidia-container writes it (src/nvc_info.c), of products that are
-#: found in servers.
+#: nvmlBrandType_t -> brand in libnvidia-container's spelling (src/nvc_info.c), for server products.
 _BRANDS = {
     1: "quadro",
     2: "tesla",
@@ -84,16 +83,16 @@ _COMPARISONS: Dict[str, Callable[[Any, Any], bool]] = {
 
 
 class DriverErrorReading(DriverFault, total=False):
-    """A part of it is enough to tell a driver that failed."""
+    """A driver error; a partial one is enough."""
 
 
 class VisibilityReadings(TypedDict, total=False):
-    #: What tells that this is a container, empty on a plain host.
+    #: Evidence of a container, empty on a plain host.
     container: List[Optional[str]]
     environment: Dict[str, Optional[str]]
     #: Names of /dev/nvidia*.
     devices: List[str]
-    #: None, with ``driver_error``, where the driver gave none.
+    #: None, with ``driver_error``, if the driver gave none.
     gpus: Optional[List[GpuReading]]
     driver_version: Optional[str]
     #: 13000 is 13.0.
@@ -129,8 +128,8 @@ def measure(probe: Probe) -> Readings:
 
 
 def _signs(host: Host) -> List[str]:
-    """What tells that we are in a container. A host's first process may be in a cgroup of its
-    service manager, and is in no container's.
+    """Evidence of a container. A host's first process may be in a cgroup of its service manager,
+    but in no container's.
     """
     found = [f"/{mark}" for mark in _MARKS if os.path.exists(host.path(mark))]
     found += [_KUBERNETES] if os.environ.get(_KUBERNETES) else []
@@ -182,11 +181,11 @@ def _too_few(
     absent: List[str],
     evidence: Dict[str, Any],
 ) -> List[Finding]:
-    """GPUs that are given to the container, but not all that were asked for."""
+    """Findings if the container has some, but not all, of the requested GPUs."""
     if requested and len(shown) < requested:
         message = f"{len(shown)} GPUs are given to this container, {requested} were requested"
         return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
-    # Indexes are the host's, and a container counts its own from 0.
+    # Requested indices are the host's; a container numbers its own GPUs from 0.
     if absent and not all(one.isdecimal() for one in named):
         message = (
             f"{', '.join(absent[:4])} {'is' if len(absent) == 1 else 'are'} named by "
@@ -205,7 +204,7 @@ def _too_few(
 def _nothing_asked(
     asked: Optional[str], requested: Optional[int], evidence: Dict[str, Any]
 ) -> Finding:
-    """No GPU is given to the container, and its environment asks for none."""
+    """Findings if the container has no GPU and requests none."""
     message = (
         "no GPU is given to this container, and NVIDIA_VISIBLE_DEVICES is "
         f"{'not set' if asked is None else repr(asked)}"
@@ -222,7 +221,7 @@ def _missing(
     requested: Optional[int],
     readings: VisibilityReadings,
 ) -> List[Finding]:
-    """GPUs that were asked for and are not shown; with why that may be."""
+    """Requested GPUs that are missing, with possible reasons."""
     error: Mapping[str, Any] = readings.get("driver_error", {})
     files = [name for name in devices if name[6:].isdecimal() or name == "dxg"]
     evidence = {
@@ -244,7 +243,7 @@ def _missing(
         message += "a container loses its devices when systemd reloads its units; start it anew"
         return [Finding("gpu_not_visible", UNKNOWN, message, "fix_configuration", NODE, evidence)]
     if error.get("kind") in ("binding_missing", "binding_too_old", "bad_library_option"):
-        # Nothing is known of the container then, and the other checks say what to do.
+        # The container's state is unknown then; other checks give the next step.
         return [
             Finding(
                 "not_read",
@@ -261,7 +260,7 @@ def _missing(
         f"NVIDIA_VISIBLE_DEVICES is {asked!r} and no GPU is given to this container: it "
         "was not started by NVIDIA's container runtime"
     )
-    # Images of CUDA have "all" built in, also where nobody wants a GPU.
+    # CUDA images have "all" built in, even if no GPU is wanted.
     status = UNKNOWN if asked == "all" and not requested else FAIL
     return [Finding("gpu_not_visible", status, message, "fix_configuration", NODE, evidence)]
 
@@ -269,7 +268,7 @@ def _missing(
 def _too_many(
     asked: Optional[str], shown: List[GpuReading], requested: Optional[int], devices: List[str]
 ) -> List[Finding]:
-    """GPUs that the container has beyond those it asked for, and that others may have been given."""
+    """GPUs that the container has but did not request; they may be assigned to other containers."""
     named = _named(asked)
     evidence = {"asked": asked, "requested": requested, "shown": len(shown), "devices": devices}
     if requested is not None and len(shown) > requested:
@@ -292,10 +291,10 @@ def _too_many(
 
 
 def _unusable(capabilities: Optional[str], devices: List[str]) -> List[Finding]:
-    """What keeps programs from GPUs that are shown."""
+    """Reasons why programs cannot use visible GPUs."""
     found = []
     names = [one.strip() for one in (capabilities or "").split(",") if one.strip()]
-    # Not set means utility and compute.
+    # Unset means utility and compute.
     if names and not {"all", "compute"} & set(names):
         message = (
             f"NVIDIA_DRIVER_CAPABILITIES is {capabilities!r} and has no compute, so that "
@@ -323,8 +322,8 @@ def _unusable(capabilities: Optional[str], devices: List[str]) -> List[Finding]:
 
 
 def _required(given: Dict[str, Optional[str]], readings: VisibilityReadings) -> List[Finding]:
-    """What the image says it needs of the driver. It is a warning: the container runs, so that the
-    runtime was not made to refuse it.
+    """The image's driver requirements. Only a warning: the container runs, so its runtime was not
+    configured to refuse it.
     """
     required = given.get("NVIDIA_REQUIRE_CUDA")
     if not required or (given.get("NVIDIA_DISABLE_REQUIRE") or "").lower() in ("1", "true"):
@@ -350,9 +349,8 @@ def _required(given: Dict[str, Optional[str]], readings: VisibilityReadings) -> 
 
 
 def satisfied(required: str, known: Dict[str, str]) -> Optional[bool]:
-    """Whether a condition such as ``cuda>=12.4 brand=tesla,driver>=535,driver<536`` holds: words
-    are alternatives, and all parts of a word must hold. None where that depends on what is not
-    known.
+    """Evaluate a condition such as ``cuda>=12.4 brand=tesla,driver>=535,driver<536``: words are
+    alternatives, all parts of a word must hold. None if it depends on unknown values.
     """
     undecided = False
     for alternative in required.split():
@@ -396,10 +394,10 @@ def _shortened(required: str) -> str:
 
 
 def _named(asked: Optional[str]) -> Optional[List[str]]:
-    """GPUs that NVIDIA_VISIBLE_DEVICES names by index or UUID; None where it does not name whole
-    GPUs: all, none, slices (MIG), CDI's names, mounted lists.
+    """GPUs that NVIDIA_VISIBLE_DEVICES names by index or UUID; None if it does not name whole GPUs:
+    all, none, MIG slices, CDI names, mounted lists.
     """
-    # Shares of a GPU's time are given as the same GPU several times.
+    # Time-shared GPUs are listed several times.
     names = list(dict.fromkeys(one.strip() for one in (asked or "").split(",") if one.strip()))
     return (
         names if names and all(one.isdecimal() or one.startswith("GPU-") for one in names) else None
@@ -407,7 +405,7 @@ def _named(asked: Optional[str]) -> Optional[List[str]]:
 
 
 def _is(gpu: GpuReading, name: str) -> bool:
-    """A UUID may be given by its beginning."""
+    """A UUID may be abbreviated to a prefix."""
     subject = gpu_subject(gpu)
     return (subject.uuid or "").startswith(name) if name.startswith("GPU-") else False
 

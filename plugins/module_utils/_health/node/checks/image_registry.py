@@ -1,13 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Can this node have the images that jobs start from? Each is looked up as a container runtime
-would, up to its manifest, and nothing of it is fetched.
+"""Can this node pull the images of jobs? Looks up each image as a container runtime does, up to its
+manifest, without fetching it.
 
-A fail says that a job with this image does not start here now. It is hard evidence only where the
-network, TLS or the registry gave an answer that no patience changes: no such name, refused, no
-route, silent to every try to connect, a certificate that is invalid for everybody, no right, no
-such image. What may pass (a resolver or a registry that has trouble) and what may be known to the
-node's container runtime and not to us (a private authority, plain HTTP) is unknown.
+A fail means that a job with this image cannot start here now. It needs final evidence from the
+network, TLS or the registry: no such name, refused, no route, no answer to any connection attempt,
+a certificate that is invalid for every client, no permission, no such image. Temporary errors
+(resolver or registry), and differences between this check and the node's container runtime (private
+CA, plain HTTP), are unknown.
 """
 
 from __future__ import annotations
@@ -38,19 +38,19 @@ from ...lenient import number
 from ...times import day_of
 
 NAME = "image_registry"
-#: Images that are looked up at once; each has a process of its own.
+#: Images looked up at the same time; each has a process of its own.
 MOST_IMAGES = 32
-#: Seconds until all is done: two tries to connect, to the registry and to its token service, and
-#: the answers of both.
+#: Deadline in seconds: two connection attempts each to the registry and its token service, and both
+#: answers.
 SECONDS = 29.0
-#: Seconds for ending those that hang.
+#: Seconds for ending processes that hang.
 _ENDING = 1.5
-#: Days that a certificate has to be valid for at least. A judgement: it is renewed a month before
-#: its end where that happens by itself, and two weeks are time enough to ask why it was not.
+#: Minimum remaining days of a certificate. A judgement: automatic renewal happens a month before
+#: the end, and two weeks are enough to find out why it did not.
 EXPIRY_DAYS = 14
 
 _DAY = 86400.0
-#: Seconds since the epoch above which a time is not understood.
+#: Maximum plausible seconds since the epoch.
 _LATEST = 1e12
 _EVIDENCE = (
     "registry",
@@ -63,8 +63,7 @@ _EVIDENCE = (
     "hung",
     "crashed",
 )
-#: (step, kind) -> code, status, what to say before the words of the trouble. None stands for every
-#: kind that is not named.
+#: (step, kind) -> code, status, prefix of the message. Kind None: every kind that is not listed.
 _TROUBLES: Dict[Tuple[Any, Any], Tuple[str, str, str]] = {
     ("resolve", "no_such_name"): ("image_registry_unresolvable", FAIL, "there is no such name"),
     ("resolve", None): ("image_registry_unresolvable", UNKNOWN, "the resolver has no answer"),
@@ -101,39 +100,39 @@ _TROUBLES: Dict[Tuple[Any, Any], Tuple[str, str, str]] = {
 
 class TlsReading(TypedDict, total=False):
     version: Optional[str]
-    #: When the certificate ends, seconds since the epoch.
+    #: End of the certificate, seconds since the epoch.
     expires: Optional[float]
     verified: bool
 
 
 class RegistryTrouble(TypedDict, total=False):
-    """Where a lookup ended, by `registry_client.Trouble`."""
+    """Where a lookup ended, from `registry_client.Trouble`."""
 
     step: Optional[str]
     kind: Optional[str]
     host: Optional[str]
     message: Optional[str]
-    #: Of HTTP.
+    #: HTTP status.
     status: Optional[int]
 
 
 class ImageReading(TypedDict, total=False):
-    """A lookup, by `registry_client.examine`."""
+    """A lookup, from `registry_client.examine`."""
 
     image: str
     registry: str
     addresses: List[str]
     #: Host and port.
     proxy: Optional[str]
-    #: The last step that was begun.
+    #: The last step that began.
     step: str
     tls: Optional[TlsReading]
-    #: Whether the registry was asked without TLS.
+    #: Whether the registry was queried without TLS.
     plain: bool
-    #: Where the credentials are from.
+    #: Source of the credentials.
     credentials: Optional[str]
     digest: Optional[str]
-    #: How long the whole lookup took.
+    #: Seconds of the whole lookup.
     seconds: Optional[float]
     trouble: Optional[RegistryTrouble]
     hung: HungReading
@@ -147,13 +146,12 @@ class ImageRegistryReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`ImageRegistryReadings`: a lookup of each image; without images, only the time."""
+    """Look up each image; returns `ImageRegistryReadings`. Without images, only the time."""
     readings: Readings = {"images": [], "now": time.time()}
     references = [reference_of(text) for text in dict.fromkeys(probe.options.get("images") or [])]
     if not references:
         return readings
-    # Only here: TLS and HTTP cost a node that is asked for no image more to load than all passive
-    # checks.
+    # Imported here: loading TLS and HTTP costs a node without images more than all passive checks.
     from ..system import registry_client
 
     options, host = probe.options, probe.host
@@ -161,8 +159,7 @@ def measure(probe: Probe) -> Readings:
     probe.stage("asking registries for images")
     seconds = min(probe.seconds, SECONDS) - _ENDING
     until = time.monotonic() + seconds
-    # Each in a process of its own: a resolver that does not answer has no time limit, and keeps no
-    # other image waiting.
+    # Separate processes: a resolver has no time limit and must not delay other images.
     children = [
         Child(
             partial(registry_client.examine, reference=reference, access=access, host=host), seconds
@@ -255,7 +252,7 @@ def _judge_image(image: ImageReading, options: Options) -> List[Finding]:
 
 
 def _expiring(images: List[ImageReading], now: Optional[float]) -> List[Finding]:
-    """Registries whose certificate ends soon, each once."""
+    """Registries whose certificate expires soon, each once."""
     ends = {
         str(image.get("registry")): expires
         for image in images

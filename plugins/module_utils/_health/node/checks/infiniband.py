@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Are the ports of InfiniBand and RoCE cards up, as fast as they should be, and free of errors? All
-by sysfs.
+"""Are the ports of InfiniBand and RoCE cards up, at their rate, and free of errors? From sysfs
+only.
 
-A port without a cable is no fault by itself: it fails only where the operator said that it should
-be up, and it is a warning where most of the ports of the same board are up. A virtual function that
-this host lends to virtual machines is not compared with anything.
+A port without a cable is no fault by itself: it fails only if the operator requires it, and warns
+if most ports of the same board are up. Virtual functions for virtual machines are not compared.
 """
 
 from __future__ import annotations
@@ -42,7 +41,7 @@ from ..framework.host_findings import (
     some,
 )
 
-#: Port states and physical states: InfiniBand Architecture Specification, PortInfo; spelt by
+#: Port states and physical states: InfiniBand Architecture Specification, PortInfo; spelt as in
 #: drivers/infiniband/core/sysfs.c.
 ACTIVE, LINK_UP = 4, 5
 INIT, ARMED, RECOVERY = 2, 3, 6
@@ -66,8 +65,8 @@ COUNTERS = (
     "port_rcv_packets",
     "port_xmit_packets",
 )
-#: Counters of RDMA as some drivers have them (mlx5: counters.c), kept for what they grow by: their
-#: totals depend on the load.
+#: RDMA counters of some drivers (mlx5: counters.c), kept for their growth: totals depend on the
+#: load.
 HARDWARE_COUNTERS = (
     "out_of_sequence",
     "packet_seq_err",
@@ -79,10 +78,10 @@ HARDWARE_COUNTERS = (
     "rx_icrc_encapsulated",
     "roce_slow_restart",
 )
-#: Counter, how many of it in 24 hours are too many, code, what it means. Where nothing else is said
-#: these are the thresholds at which ibcheckerrs of infiniband-diags reports a port.
+#: Counter, limit in 24 hours, code, meaning. Unless noted, limits are those at which ibcheckerrs of
+#: infiniband-diags reports a port.
 LIMITS = (
-    # AzNHC calls 5 losses of the link in 24 hours flapping (azurehpc-health-checks,
+    # AzNHC counts 5 link losses in 24 hours as flapping (azurehpc-health-checks,
     # azure_ib_link_flapping.nhc).
     ("link_downed", 5, "port_flaps", "the link went down"),
     ("link_error_recovery", 10, "port_errors", "the link recovered from errors"),
@@ -90,16 +89,15 @@ LIMITS = (
     ("local_link_integrity_errors", 10, "port_errors", "local errors passed the link's threshold"),
     ("excessive_buffer_overrun_errors", 10, "port_errors", "the receive buffer overran"),
 )
-#: Bits that may be wrong for each that is right: InfiniBand Architecture Specification, volume 2,
-#: bit error ratio of a link.
+#: Allowed bit error ratio: InfiniBand Architecture Specification, volume 2.
 BIT_ERROR_RATIO = 1e-12
-#: Where PortCounters stop counting symbol errors (16 bits; InfiniBand Architecture Specification,
+#: Maximum of the symbol error counter (16 bits; InfiniBand Architecture Specification,
 #: PortCounters).
 _SYMBOLS_END = 0xFFFF
 
 #: Entries of a block of the P_Key table (InfiniBand Architecture Specification, P_KeyTable). Each
-#: entry costs a question to the card's firmware, and subnet managers fill the table from its start:
-#: a block is read only where the one before has an entry.
+#: entry costs a query to the card's firmware, and subnet managers fill the table from its start: a
+#: block is read only if the previous one has an entry.
 _PKEY_BLOCK = 32
 
 _LOOK_AT = "look at the cable, the transceiver and the switch's port"
@@ -109,7 +107,7 @@ _LOOK_AT = "look at the cable, the transceiver and the switch's port"
 
 
 class CardReading(TypedDict, total=False):
-    """What the ports of a card have in common; None for what the card does not report."""
+    """Common values of a card's ports; None for values that the card does not report."""
 
     firmware: Optional[str]
     board_id: Optional[str]
@@ -118,14 +116,14 @@ class CardReading(TypedDict, total=False):
     #: Its PCI function.
     pci: Optional[str]
     numa_node: Optional[int]
-    #: Whatever is there counts.
+    #: Any value counts.
     virtual_function: Any
 
 
 class PortReading(CardReading, total=False):
     device: str
     port: int
-    #: Both as the kernel spells them: ``4: ACTIVE``.
+    #: Both in the kernel's spelling: ``4: ACTIVE``.
     state: Optional[str]
     phys_state: Optional[str]
     rate_gbps: Optional[float]
@@ -134,21 +132,21 @@ class PortReading(CardReading, total=False):
     link_layer: Optional[str]
     lid: Optional[int]
     sm_lid: Optional[int]
-    #: Partition keys that are set, hexadecimal; None for one that is not understood.
+    #: Partition keys, hexadecimal; None for an invalid one.
     pkeys: List[Optional[str]]
     counters: Dict[str, Unsigned]
     hw_counters: Dict[str, Unsigned]
 
 
 class InfinibandReadings(TypedDict, total=False):
-    #: None where sysfs cannot be read.
+    #: None if sysfs cannot be read.
     ports: Optional[List[Optional[PortReading]]]
     #: Of the node.
     uptime_seconds: Optional[float]
 
 
 def measure(probe: Probe) -> Readings:
-    """`InfinibandReadings`: the state and counters of each port, by sysfs."""
+    """Read state and counters of each port from sysfs; returns `InfinibandReadings`."""
     names = class_names(probe.host, "infiniband")
     ports: Optional[List[PortReading]] = None
     if names is not None:
@@ -199,7 +197,7 @@ def _port(host: Host, device: str, port: int, base: str, about: CardReading) -> 
 
 
 def _rate(text: Optional[str]) -> Tuple[Optional[float], Optional[int]]:
-    """``400 Gb/sec (4X NDR)`` is 400.0 and 4."""
+    """Parse ``400 Gb/sec (4X NDR)`` as 400.0 and 4."""
     found = re.match(r"(\d+(?:\.\d+)?) Gb/sec(?: \((\d+)X)?", text or "")
     return (
         (float(found.group(1)), int(found.group(2)) if found.group(2) else None)
@@ -247,7 +245,7 @@ def judge(readings: InfinibandReadings, options: Options) -> CheckResult:
     return concluded(NAME, findings, _summary(ports), _measured(ports), status)
 
 
-#: Findings that do not say again that a port is down or slow.
+#: Findings that already say that a port is down or slow.
 _OWN = ("port_flaps", "port_errors")
 
 
@@ -276,7 +274,7 @@ def is_active(port: PortReading) -> bool:
 
 
 def _state(port: PortReading) -> str:
-    """The states in words: ``DOWN, Polling``."""
+    """Describe the states: ``DOWN, Polling``."""
     words = [
         str(port.get(key)).rpartition(": ")[2] for key in ("state", "phys_state") if port.get(key)
     ]
@@ -299,7 +297,7 @@ def _evidence(port: PortReading) -> Dict[str, Any]:
 
 
 def _judge_wanted(ports: List[PortReading], wanted: Dict[str, Any]) -> List[Finding]:
-    """The ports that the operator named, with the rate that each must have."""
+    """The ports that the operator named, with their required rates."""
     findings = []
     for name, rate in wanted.items():
         same = [port for port in ports if name in (name_of(port), port.get("device"))]
@@ -362,8 +360,8 @@ def _judge_rate(port: PortReading, rate: Optional[float], source: str) -> List[F
 def _judge_expected(
     ports: List[PortReading], expected: Optional[int], rate: Optional[float]
 ) -> List[Finding]:
-    """So many ports at that rate; without a number, that rate for every InfiniBand port that is up
-    (for those of RoCE where there is no other).
+    """Findings about the required number of ports at the rate; without a number, about the rate of
+    every InfiniBand port that is up (RoCE ports if there are no others).
     """
     active = [port for port in ports if is_active(port)]
     if expected is None:
@@ -402,8 +400,8 @@ def _judge_expected(
 
 
 def _kin(port: PortReading, ports: List[PortReading]) -> List[PortReading]:
-    """Ports that should be like this one, itself included: of the same board, port number and PCI
-    function, since on many boards one of two ports is used.
+    """Comparable ports, including this one: same board, port number and PCI function, since many
+    boards use only one of two ports.
     """
 
     def kind(other: PortReading) -> Tuple[Any, ...]:
@@ -501,7 +499,7 @@ def _judge_counters(port: PortReading, subject: Subject, uptime: Optional[float]
 
 
 def _judge_firmware(ports: List[PortReading]) -> List[Finding]:
-    """Cards of one board that differ in firmware."""
+    """Cards of the same board with different firmware."""
     boards: Dict[str, Dict[str, List[str]]] = {}
     for port in ports:
         board_id, firmware = port.get("board_id"), port.get("firmware")

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What does TCP carry between two nodes, each direction by itself, as the receiver counts it?
+"""What rate does TCP reach between two nodes, for each direction, measured at the receiver?
 
-The role mesh runs this between pairs of nodes. `measure` and `judge` are for one host and the
-servers it is given; what both have in common are the options. It takes the network from whoever
-uses it, so it asks the busy gate first.
+The role mesh runs this between pairs of nodes. `measure` and `judge` are for a single host and
+given servers; both uses share the options. The traffic takes bandwidth from jobs, so the busy gate
+comes first.
 """
 
 from __future__ import annotations
@@ -48,22 +48,21 @@ NAME = "iperf3_pairs"
 LEGS = ("transmit", "receive")
 GIGABIT = 1e9
 
-#: Seconds by which a direction may take longer than its traffic: connecting, and exchanging results
-#: on a slow path.
+#: Seconds of a direction beyond its traffic: connecting, and exchanging results on a slow path.
 _SLACK = 6.0
 #: Seconds for finding the programs and interfaces, and for the busy gate.
 _PREPARING = 40.0
-#: The least seconds of traffic: iperf3 counts whole ones, and there are two directions.
+#: Minimum seconds of traffic: iperf3 takes whole seconds, and there are two directions.
 LEAST_DURATION = 2.0
 LEAST_PORT = 1024
 
-#: Options of the single host. 5201 is where an iperf3 server listens unless told otherwise.
+#: Options of the single host. 5201 is iperf3's default port.
 DIRECT: Dict[str, Dict[str, Any]] = {
     "peers": {"type": "list", "elements": "str", "required": True},
     "port": {"type": "int", "default": 5201},
     "interface": {"type": "str"},
 }
-#: Words of IBM Autopilot's iperf check; `translated` says what they mean here.
+#: Options of IBM Autopilot's iperf check; `translated` converts them.
 PREDECESSOR: Dict[str, Dict[str, Any]] = {
     "workload": {"type": "str"},
     "pclients": {"type": "int"},
@@ -78,12 +77,11 @@ PREDECESSOR: Dict[str, Dict[str, Any]] = {
 
 
 def translated(options: Options) -> Options:
-    """The options without the predecessor's words, which become ours; raises ValueError for those
-    that mean nothing.
+    """Convert IBM Autopilot's options to ours; raises ValueError for invalid values.
 
     ``workload=ring`` becomes ``rounds=all``, ``pclients`` and ``clientsperiface`` become
-    ``streams``, ``startport`` moves ``ports``, ``plane`` stays (which interfaces), and
-    ``serverspernode`` says nothing here: one server serves a round.
+    ``streams``, ``startport`` moves ``ports``, ``plane`` stays (the interfaces), and
+    ``serverspernode`` has no effect: one server serves a round.
     """
     found = {name: value for name, value in options.items() if name not in PREDECESSOR}
     given = {name: options[name] for name in PREDECESSOR if options.get(name) is not None}
@@ -124,8 +122,8 @@ def translated(options: Options) -> Options:
 
 
 def port_range(ports: Any) -> Tuple[int, int]:
-    """First and last port of ``5200-5299`` or ``5200``; raises ValueError. Lower ones than 1024
-    take root (ip(7)).
+    """First and last port of ``5200-5299`` or ``5200``; raises ValueError. Ports below 1024 need
+    root (ip(7)).
     """
     matched = re.fullmatch(
         r"(\d{1,5})(?:-(\d{1,5}))?", str(ports if ports is not None else "5200-5299").strip()
@@ -166,7 +164,9 @@ def _whole(value: Any, least: int, most: int) -> bool:
 
 
 def deadline(options: Options, _gpus: int) -> float:
-    """Seconds: what comes before, and for each peer the traffic of both directions and their slack."""
+    """Deadline in seconds: preparation, and for each peer the traffic of both directions with their
+    slack.
+    """
     return _PREPARING + len(options.get("peers") or []) * (
         (options.get("duration") or 6.0) + len(LEGS) * _SLACK
     )
@@ -177,7 +177,7 @@ def deadline(options: Options, _gpus: int) -> float:
 
 class PeerReading(TypedDict, total=False):
     interface: Optional[str]
-    #: Of the link, bits/s; None where it cannot be read.
+    #: Link speed in bits/s; None if it cannot be read.
     speed: Optional[float]
     #: By the names of `LEGS`.
     legs: Dict[str, LegReading]
@@ -189,7 +189,7 @@ class Iperf3PairsReadings(TypedDict, total=False):
     program: ProgramReading
     #: Why the interfaces could not be read.
     interfaces_error: Optional[ErrorReading]
-    #: Who uses the GPUs before and after, by `read_gpu_use`.
+    #: Users of the GPUs before and after, from `read_gpu_use`.
     gate: Any
     after: Any
     #: By address.
@@ -197,7 +197,7 @@ class Iperf3PairsReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`Iperf3PairsReadings`: the rate of each direction with each peer."""
+    """Measure each direction with each peer; returns `Iperf3PairsReadings`."""
     options = dict(probe.options, **translated(probe.options))
     probe.stage("iperf3")
     program = iperf3.find()
@@ -298,7 +298,7 @@ def judge(readings: Iperf3PairsReadings, options: Options) -> CheckResult:
 
 
 def _doubted(finding: Finding, doubts: List[Finding]) -> Finding:
-    """A slow pair of a host that was in use is not shown to be slow."""
+    """A slow pair of a host in use is not proven slow."""
     if not doubts or finding.status not in (WARN, FAIL):
         return finding
     return Finding(
@@ -350,8 +350,8 @@ def _peer_findings(address: str, reading: PeerReading, options: Options) -> List
 def _slow_findings(
     address: str, name: str, rate: float, leg: LegReading, reading: PeerReading, options: Options
 ) -> List[Finding]:
-    """Against the operator's minimum, or else a share of the link's speed, which says less: neither
-    the peer's link nor the way between is known here.
+    """Judge a rate against the operator's minimum, or a share of the link speed, which is weaker
+    evidence: the peer's link and the path are unknown here.
     """
     minimum, speed = number(options.get("minimum"), 0), number(reading.get("speed"), 0)
     if minimum:
@@ -392,7 +392,7 @@ def _slow_findings(
 
 
 def _rates(reading: PeerReading) -> Dict[str, Optional[float]]:
-    """bits/s by direction, None where it was not measured."""
+    """bits/s by direction; None if not measured."""
     legs = reading.get("legs", {})
     return {name: number(legs.get(name, LegReading()).get("bits_per_second"), 0) for name in LEGS}
 

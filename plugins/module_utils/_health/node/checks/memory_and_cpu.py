@@ -1,11 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Are the host's memory and processors all there and sound? Errors of its memory, sizes, NUMA
-nodes, processors that are off, governors.
+"""Are the host's memory and CPUs complete and healthy? Memory errors, sizes, NUMA nodes, offline
+CPUs, governors.
 
-All by files of the kernel. The option ``stream`` measures the bandwidth of the memory besides, by
-copying for a second on a host that is idle. Errors are those since the driver of the memory
-controller was loaded, which is since boot.
+Reads kernel files. The option ``stream`` also measures memory bandwidth by copying for a second on
+an idle host. Errors count since the memory controller's driver was loaded, usually since boot.
 """
 
 from __future__ import annotations
@@ -39,23 +38,22 @@ from ...model import (
 from ...lenient import Unsigned, number, whole_number
 from ..framework.host_findings import complete, not_read, number_in, per_day, several, some
 
-#: Corrected errors in 24 hours from which on a memory controller is watched: rasdaemon takes a page
+#: Corrected errors in 24 hours from which a memory controller is reported: rasdaemon takes a page
 #: out of use at 50 in 24 hours (PAGE_CE_THRESHOLD).
 CORRECTED = 50
-#: Part of the memory of the largest NUMA node that another one with processors has at least. A
-#: judgement: the kernel takes a few percent of the first, a lost module of eight a socket leaves
-#: 0.875.
+#: Minimum memory of a NUMA node with CPUs, as a share of the largest one. A judgement: the kernel
+#: takes a few percent of the first; one missing module of eight in a socket leaves 0.875.
 EVEN = 0.9
 GIB = 1 << 30
 
-#: Processors' load (one minute) for each of them, above which the bandwidth is not measured. A
-#: judgement: what runs takes bandwidth, and would be disturbed.
+#: Load (one minute) for each CPU above which bandwidth is not measured. A judgement: running
+#: programs take bandwidth, and would be disturbed.
 IDLE_LOAD = 0.1
-#: Seconds that the copying takes for all NUMA nodes together, the least for one, bytes that a
-#: thread copies at a time, and threads of a node at most. A judgement: 16 threads come near what a
-#: socket's memory can do, and 2 x 32 MiB for each are more than its caches.
+#: Seconds of copying for all NUMA nodes together, minimum for one node, bytes that a thread copies
+#: at a time, and maximum threads of a node. A judgement: 16 threads nearly saturate a socket's
+#: memory, and 2 x 32 MiB for each exceed its caches.
 _STREAM_SECONDS, _LEAST_SECONDS, _BLOCK, _MOST_THREADS = 1.0, 0.15, 32 << 20, 16
-#: Seconds until all threads have their memory; without that nothing is measured.
+#: Seconds until all threads have allocated memory; otherwise nothing is measured.
 _READY = 5.0
 
 
@@ -63,7 +61,7 @@ _READY = 5.0
 
 
 class MemoryModule(TypedDict, total=False):
-    """A module of memory that has errors."""
+    """A memory module with errors."""
 
     label: str
     #: Corrected and uncorrected errors.
@@ -91,7 +89,7 @@ class NumaNode(TypedDict, total=False):
     node: int
     #: Bytes.
     memory_total: Optional[Unsigned]
-    #: A list such as ``0-55``; whatever is there counts.
+    #: A list such as ``0-55``; any value counts.
     cpus: Any
 
 
@@ -108,7 +106,7 @@ class Processors(TypedDict, total=False):
 
 
 class CopiedNode(TypedDict, total=False):
-    """What a NUMA node copied; 0 where it could not."""
+    """The copy rate of a NUMA node; 0 if it could not copy."""
 
     node: int
     threads: int
@@ -122,7 +120,7 @@ class StreamReading(TypedDict, total=False):
 
 
 class MemoryAndCpuReadings(TypedDict, total=False):
-    #: None where there is no driver of a memory controller.
+    #: None without a memory controller driver.
     edac: Optional[List[Optional[MemoryController]]]
     #: Bytes.
     memory_total: Optional[Unsigned]
@@ -131,10 +129,10 @@ class MemoryAndCpuReadings(TypedDict, total=False):
     hugepages: HugePages
     numa: List[Optional[NumaNode]]
     cpus: Processors
-    #: Processors by governor.
+    #: Number of CPUs by governor.
     governors: Dict[str, Optional[int]]
     uptime_seconds: Optional[float]
-    #: Only where it is an option.
+    #: Only with the option.
     stream: StreamReading
 
 
@@ -165,7 +163,7 @@ def measure(probe: Probe) -> Readings:
 
 
 def _meminfo(text: Optional[str]) -> Dict[str, Unsigned]:
-    """Bytes, and numbers of pages, by name: proc(5), /proc/meminfo, and the same of a NUMA node."""
+    """Bytes, and numbers of pages, by name: proc(5), /proc/meminfo, and the same for a NUMA node."""
     found = re.findall(r"(\w+(?:\(\w+\))?):\s+(\d+)( kB)?", text or "")
     return {name: Unsigned(int(value) * (1024 if unit else 1)) for name, value, unit in found}
 
@@ -178,7 +176,7 @@ def _edac(host: Host) -> Optional[List[Readings]]:
     for name in names:
         modules = []
         for module in host.names(base, name) or []:
-            # Older drivers count by rows of chips, newer ones by module.
+            # Older drivers count by chip select rows, newer ones by module.
             kind = re.fullmatch(r"(dimm|rank|csrow)\d+", module)
             prefix = "" if kind and kind.group(1) == "csrow" else "dimm_"
             ce, ue = (
@@ -223,9 +221,7 @@ def _numa(host: Host) -> List[NumaNode]:
 
 
 def _cpus(host: Host) -> Readings:
-    """Sockets and cores by the lists of their processors: one file for each of them, not for each
-    processor.
-    """
+    """Sockets and cores from their CPU lists: one file for each socket or core instead of each CPU."""
     base = "sys/devices/system/cpu"
     online, present = host.text(base, "online"), host.text(base, "present")
     running = cpus_in(online or "")
@@ -240,9 +236,7 @@ def _cpus(host: Host) -> Readings:
 
 
 def _groups(host: Host, cpus: Set[int], files: Tuple[str, ...]) -> Optional[int]:
-    """How many groups the processors fall into by the first of the files that is there; older
-    kernels have the second name.
-    """
+    """Number of groups of CPUs, from the first existing file; older kernels have the second name."""
     left, groups = set(cpus), 0
     while left:
         cpu = min(left)
@@ -264,7 +258,7 @@ def _groups(host: Host, cpus: Set[int], files: Tuple[str, ...]) -> Optional[int]
 
 
 def _list(cpus: Set[int]) -> str:
-    """Numbers as the kernel lists them: ``0-3,8``."""
+    """Numbers in the kernel's list format: ``0-3,8``."""
     words: List[str] = []
     for cpu in sorted(cpus):
         first, _dash, last = words[-1].partition("-") if words else ("", "", "")
@@ -276,8 +270,8 @@ def _list(cpus: Set[int]) -> str:
 
 
 def _governors(host: Host) -> Dict[str, int]:
-    """Documentation/admin-guide/pm/cpufreq; without policies there is no frequency to govern, as in
-    virtual machines.
+    """Documentation/admin-guide/pm/cpufreq; without policies, as in virtual machines, there is no
+    governor.
     """
     found: Dict[str, int] = {}
     for name in host.names("sys/devices/system/cpu/cpufreq") or []:
@@ -294,7 +288,7 @@ def _governors(host: Host) -> Dict[str, int]:
 
 
 def _stream(host: Host, numa: List[NumaNode], available: int) -> StreamReading:
-    """Copy memory on each NUMA node in turn, of so many bytes that are available."""
+    """Copy memory on each NUMA node in turn, with this many available bytes."""
     allowed = os.sched_getaffinity(0)
     nodes = [(one["node"], sorted(cpus_in(one["cpus"] or "") & allowed)) for one in numa]
     nodes = [(node, cpus) for node, cpus in nodes if cpus] or [(0, sorted(allowed))]
@@ -319,14 +313,14 @@ def _stream(host: Host, numa: List[NumaNode], available: int) -> StreamReading:
 
 
 def _copied(cpus: List[int], seconds: float) -> float:
-    """Bytes read and written in a second by a thread on each of the processors, which copy at the
-    same time (STREAM counts both, too); 0 if they cannot.
+    """Bytes read and written in a second by one thread on each CPU, copying at the same time
+    (STREAM counts both too); 0 on failure.
     """
     ready, done = threading.Barrier(len(cpus)), [0.0] * len(cpus)
 
     def copy(place: int, cpu: int) -> None:
-        # Affinity is the thread's own; its memory is of its own NUMA node since it is the first to
-        # touch it.
+        # Affinity is per thread; its memory is on its own NUMA node because it touches the memory
+        # first.
         try:
             os.sched_setaffinity(0, {cpu})
         except OSError:
@@ -431,7 +425,7 @@ def _where(modules: List[MemoryModule]) -> str:
 def _judge_sizes(
     memory: Optional[int], readings: MemoryAndCpuReadings, cpus: Processors, options: Options
 ) -> List[Finding]:
-    """What the operator expects of the host."""
+    """Findings about the operator's expectations."""
     findings = []
     least, swap = number(options.get("minimum_memory_gib")), number(options.get("maximum_swap_gib"))
     if least is not None and memory and memory < least * GIB:
@@ -489,7 +483,7 @@ def _judge_sizes(
 
 def _judge_offline(cpus: Processors) -> List[Finding]:
     offline = cpus.get("offline")
-    # With simultaneous multithreading switched off every other one is, as somebody wanted it:
+    # With SMT disabled on purpose every other CPU is offline:
     # Documentation/ABI/testing/sysfs-devices-system-cpu.
     if not offline or cpus.get("smt") in ("off", "forceoff"):
         return []
@@ -501,9 +495,7 @@ def _judge_offline(cpus: Processors) -> List[Finding]:
 
 
 def _judge_numa(numa: List[NumaNode]) -> List[Finding]:
-    """Nodes without processors are not the host's memory: GPUs of Grace and memory over CXL come as
-    such.
-    """
+    """Nodes without CPUs are not the host's memory: Grace GPUs and CXL memory appear as such nodes."""
     nodes = [(str(one.get("node")), one.get("memory_total")) for one in numa if one.get("cpus")]
     largest = max((memory or 0 for _node, memory in nodes), default=0)
     findings = []
@@ -556,7 +548,7 @@ def _judge_governors(governors: Dict[str, Optional[int]], options: Options) -> L
 
 
 def _judge_stream(stream: StreamReading, options: Options) -> List[Finding]:
-    """The figures are compared by nobody here: what is much depends on the model of the host."""
+    """The figures are not judged: the expected value depends on the host's model."""
     if not options.get("stream") or _rates(stream):
         return []
     skipped = stream.get("skipped")

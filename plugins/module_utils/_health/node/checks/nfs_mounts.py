@@ -1,12 +1,12 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Do the NFS servers answer that jobs need, and what is mounted of them?
+"""Do the NFS servers of jobs answer, and do their mounts?
 
-A server is asked by its name, over TCP, by a call that does nothing. A mount point is looked at in
-a process of its own, since a mount whose server is gone holds whoever touches it. A mount that
-answers has asked its server: then a server that cannot be reached by us (another port, another
-transport, a firewall that knows only the kernel's connection) is a warning at most. So is all that
-is mounted and that nobody named.
+A server is queried by name over TCP with a NULL call. A mount point is examined in a process of its
+own, since a mount without a server blocks every process that accesses it. A mount that answers
+proves that its server answers: a server that this check cannot reach (other port, other transport,
+a firewall that only passes the kernel's connection) then warns at most. So do all mounts that the
+operator did not name.
 """
 
 from __future__ import annotations
@@ -40,13 +40,14 @@ from ...lenient import number
 from ..framework.host_findings import complete
 
 NAME = "nfs_mounts"
-#: Seconds a mount point has. A judgement: an NFS client sends a call again after 60 s (nfs(5),
-#: timeo), so that one that takes longer than a few has lost one or waits for a server that is gone.
+#: Deadline of a mount point in seconds. A judgement: an NFS client resends a call after 60 s
+#: (nfs(5), timeo), so a mount that needs more than a few seconds has lost one or waits for a
+#: missing server.
 POINT_SECONDS = 10.0
-#: Seconds until all is done: two tries to connect, and two calls.
+#: Deadline in seconds: two connection attempts, and two calls.
 SECONDS = 25.0
 _ENDING = 1.5
-#: Kinds of trouble with a server that no patience changes.
+#: Permanent kinds of server errors.
 _FINAL = ("no_such_name", "refused", "no_route", "timeout")
 _WORDS = {
     "no_such_name": "there is no such name",
@@ -54,7 +55,7 @@ _WORDS = {
     "silent": "does not answer",
     "not_nfs": "is no NFS server",
 }
-#: Transports that our call cannot take (nfs(5), proto); such mounts are only looked at.
+#: Transports that our call does not support (nfs(5), proto); such mounts are only examined.
 _OTHER_TRANSPORTS = ("rdma", "rdma6", "udp", "udp6")
 
 
@@ -74,15 +75,15 @@ class NfsTrouble(TypedDict, total=False):
 
 
 class NfsServer(TypedDict, total=False):
-    """A server's answer, by `nfs.ask`."""
+    """A server's answer, from `nfs.ask`."""
 
     server: str
-    #: The name or address that was asked.
+    #: The queried name or address.
     asked: str
     port: int
     addresses: List[str]
     version: int
-    #: Until it answered.
+    #: Seconds until it answered.
     seconds: float
     trouble: NfsTrouble
     hung: HungReading
@@ -90,7 +91,7 @@ class NfsServer(TypedDict, total=False):
 
 
 class NfsPoint(TypedDict, total=False):
-    """A mount point's answer, by `nfs.look`."""
+    """A mount point's answer, from `nfs.look`."""
 
     path: str
     #: Bytes.
@@ -109,7 +110,7 @@ class NfsReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`NfsReadings`: what is mounted, and the answers of servers and mount points."""
+    """Read mounts, and query servers and mount points; returns `NfsReadings`."""
     wanted = [
         {"port": nfs.PORT, **{key: value for key, value in one.items() if value is not None}}
         for one in probe.options.get("mounts") or []
@@ -124,7 +125,7 @@ def measure(probe: Probe) -> Readings:
                 mount["server"],
                 int(port) if port.isdecimal() and 0 < int(port) < 65536 else nfs.PORT,
             )
-            # What is mounted needs its name no more.
+            # An existing mount no longer needs its server's name.
             servers.setdefault(key, mount["options"].get("addr") or mount["server"])
     paths = list(
         dict.fromkeys(
@@ -146,7 +147,7 @@ def measure(probe: Probe) -> Readings:
     finally:
         end(looking + asking, 0.2)
     return {
-        # Once more: to look at an automount mounts it.
+        # Read again: examining an automount mounts it.
         "wanted": wanted,
         "mounts": nfs.mounts(probe.host),
         "servers": [
@@ -257,17 +258,14 @@ def _judge_server(
 def _judge_wanted(
     one: WantedMount, mounts: List[NfsMount], servers: List[NfsServer], seen: Dict[str, NfsPoint]
 ) -> List[Finding]:
-    """Whether what is at the mount point is what is wanted there; what of it is mounted is looked
-    at with all the others.
-    """
+    """Whether the wanted file system is at the mount point; its mount is examined with all others."""
     path = str(one.get("mount_point"))
     here = [mount for mount in mounts if mount.get("path") == path]
     subject = Subject("mount", name=path)
     if not here:
         hung = seen.get(path, NfsPoint()).get("hung")
         if hung:
-            # Such as an automount whose server is away: nothing is mounted yet, and who touches it
-            # waits.
+            # For example an automount without its server: not mounted yet, and every access waits.
             return [_hung(path, f"{one.get('server')}:{one.get('path')}", hung)]
         message = f"{one.get('server')}:{one.get('path')} is not mounted there"
         return [Finding("nfs_not_mounted", FAIL, message, "fix_configuration", subject, dict(one))]
@@ -306,7 +304,7 @@ def _judge_point(path: str, source: str, point: Optional[NfsPoint]) -> List[Find
     if hung:
         return [_hung(path, source, hung)]
     if point.get("error"):
-        # Who may not look there is not told whether it answers.
+        # Without permission the mount's answer is unknown.
         status = UNKNOWN if point.get("errno") in (errno.EACCES, errno.EPERM) else FAIL
         message = f"{source} answers with an error: {point['error']}"
         return [
@@ -320,13 +318,13 @@ def _judge_point(path: str, source: str, point: Optional[NfsPoint]) -> List[Find
 
 
 def _milder(finding: Finding) -> Finding:
-    """What nobody said that jobs need makes no node unfit, as in the check storage."""
+    """A mount that the operator did not name makes no node unfit, as in the check storage."""
     return replace(finding, status=WARN) if finding.status == FAIL else finding
 
 
 def _hung(path: str, source: str, hung: HungReading) -> Finding:
-    """A mount that had less than its time has shown nothing, unless the kernel does not even let go
-    of who looked.
+    """A mount with less time than its deadline proves nothing, unless its process cannot even be
+    killed.
     """
     seconds = number(hung.get("seconds"), 0) or 0.0
     message = f"{source} did not answer within {seconds:.0f} s; whoever touches it waits"

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""What changed on the node since a snapshot was kept of it: what a job cost, what it left behind,
-and what cannot be told.
+"""What changed on the node since a snapshot: what a job cost, what it left behind, and what cannot
+be compared.
 
-It is never measured by itself: its readings are made of those of the other checks of a pass (see
-`changes`), and can be judged again from a run document.
+It measures nothing: its readings come from the other checks of a pass (see `around_pass`), and can
+be judged again from a run document.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from ..snapshots.store import CHECKS, KeptSnapshot, comparable
 from ...lenient import mapping
 
 NAME = "node_changes"
-#: Subjects that the summary names.
+#: Maximum subjects in the summary.
 _MOST_SUBJECTS = 3
 
 
@@ -43,13 +43,13 @@ class KeptReading(KeptSnapshot, total=False):
 
 
 class BaselineReading(TypedDict, total=False):
-    """What the node is compared with."""
+    """The snapshot to compare the node with."""
 
     run: str
-    #: Where the snapshot was kept: node, controller or both.
+    #: Source of the snapshot: node, controller or both.
     source: Optional[str]
     taken: Optional[str]
-    #: Why the copy of the node, and that of the controller, could not be used.
+    #: Why the node's copy, and the controller's, could not be used.
     node: str
     controller: str
 
@@ -57,20 +57,20 @@ class BaselineReading(TypedDict, total=False):
 class NodeChangesReadings(TypedDict, total=False):
     #: Where a snapshot was kept, or why not.
     kept: KeptReading
-    #: Snapshots, `Between` decodes them; None where there is none.
+    #: Snapshots, decoded by `Between`; None if there is none.
     before: Optional[Dict[str, Any]]
     after: Dict[str, Any]
     baseline: BaselineReading
 
 
 def measure(probe: Probe) -> Readings:
-    """Nothing: what it judges, other checks have read."""
+    """Nothing: other checks read what it judges."""
     return {}
 
 
 def completed(readings: Readings, by_check: Mapping[str, Any]) -> Readings:
-    """The readings with those of the other checks of the same pass in their place, which stand
-    beside them and not in them.
+    """Insert the readings of the other checks of the pass, which the document stores beside these
+    readings.
     """
     after = mapping(readings.get("after"))
     return dict(readings, after=dict(after, readings=dict(by_check))) if after else readings
@@ -103,7 +103,7 @@ def judge(readings: NodeChangesReadings, options: Options) -> CheckResult:
             f"there is no snapshot of run {run} to compare with "
             f"({why or 'none was given'}), so what changed cannot be told"
         )
-        # A job is watched with a snapshot or without; what it left behind can be told by one only.
+        # A running job is watched with or without a snapshot; what it left behind needs one.
         if options.get("phase") == "inflight":
             return CheckResult(NAME, SKIP, message)
         return concluded(
@@ -130,7 +130,7 @@ def judge(readings: NodeChangesReadings, options: Options) -> CheckResult:
 
 
 def _summary(findings: List[Finding]) -> str:
-    """What a person would say of the node: by GPU, what the job did to it, the worst first."""
+    """Summarise by GPU what the job changed, worst first."""
     by_subject: Dict[Tuple[str, str], List[Finding]] = {}
     for finding in findings:
         if finding.status not in (PASS, SKIP):
@@ -153,8 +153,8 @@ def _rank(findings: List[Finding]) -> int:
 
 
 def in_words(findings: List[Finding]) -> str:
-    """Several findings about one subject in one sentence: what the job did, then what else changed.
-    What to do about each is left out.
+    """Join several findings about one subject into a sentence: the job's effects, then other
+    changes, without next steps.
     """
     from ..snapshots.difference.between import JOB, named
 

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Are the NVLinks up that a GPU of this model has, at their speed and without new errors, and has
-it joined the NVSwitch fabric?
+"""Are all NVLinks of the GPU's model active, at their speed and without new errors, and has the GPU
+joined the NVSwitch fabric?
 
-How many links must be active follows from the model: all where they go to NVSwitches, none or whole
-bridges on PCIe cards. Errors counted since the driver was loaded are told and are no fault: links
-repeat what arrived damaged. Only links that have some are looked at again for half a second.
+The model determines the number of active links: all if they go to NVSwitches, none or whole bridges
+on PCIe cards. Errors since the driver was loaded are reported but no fault: links resend damaged
+data. Only links with errors are read again for half a second.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ from ..framework.driver_findings import (
 from ...lenient import Unsigned
 
 NAME = "nvlink"
-#: Seconds between the two looks at error counters that are not zero.
+#: Seconds between the two readings of non-zero error counters.
 PAUSE = 0.5
-#: Seconds after boot during which a fabric that is still being set up is no fault. A judgement: the
-#: fabric manager needs less than a minute.
+#: Seconds after boot in which an unfinished fabric is no fault. A judgement: the fabric manager
+#: needs less than a minute.
 STARTING = 300.0
 
 #: nvmlNvlinkVersion_t.
@@ -58,8 +58,8 @@ _VERSIONS = {1: "1.0", 2: "2.0", 3: "2.2", 4: "3.0", 5: "3.1", 6: "4.0", 7: "5.0
 #: nvmlGpuFabricState_t.
 _NOT_STARTED, _IN_PROGRESS, _COMPLETED = 1, 2, 3
 _STATES = {_NOT_STARTED: "has not been started", _IN_PROGRESS: "is still in progress"}
-#: Parts of the fabric's health mask (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*): shift, width, the
-#: values that say so -> code, status, action, what it means.
+#: Parts of the fabric's health mask (nvml.h, NVML_GPU_FABRIC_HEALTH_MASK_*): shift, width, values
+#: -> code, status, action, meaning.
 _HEALTH = (
     (
         0,
@@ -107,7 +107,7 @@ _HEALTH = (
         "the fabric says that it is not configured right",
     ),
 )
-#: The fabric's summary, where no part of the mask says why (nvml.h,
+#: The fabric's summary, if no part of the mask gives a reason (nvml.h,
 #: NVML_GPU_FABRIC_HEALTH_SUMMARY_*).
 _SUMMARIES = (
     (
@@ -130,7 +130,7 @@ class FabricReading(TypedDict, total=False):
     state: Unsigned
     status: Unsigned
     health_mask: Unsigned
-    #: Drivers before 570 have none.
+    #: Missing before driver 570.
     health_summary: Unsigned
 
 
@@ -143,7 +143,7 @@ class NvlinkGpu(GpuReading, total=False):
 class NvlinkReadings(TypedDict, total=False):
     driver_version: Optional[str]
     gpus: List[Optional[NvlinkGpu]]
-    #: Whether the driver's parameter has switched NVLink off.
+    #: Whether a driver parameter disables NVLink.
     nvlink_disabled: Optional[bool]
     #: The node's.
     uptime_seconds: Optional[float]
@@ -152,7 +152,7 @@ class NvlinkReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`NvlinkReadings`: the links of each GPU and its place in the fabric."""
+    """Read the links of each GPU and its fabric state; returns `NvlinkReadings`."""
     readings = read_gpus(probe, _read)
     readings["nvlink_disabled"] = _parameter(
         probe.host.text("proc/driver/nvidia/params"), "NvLinkDisable"
@@ -206,8 +206,8 @@ def _mig(nvml: Any, gpu: GpuIdentity) -> Optional[bool]:
 
 
 def _fabric(nvml: Any, gpu: GpuIdentity) -> Optional[Dict[str, int]]:
-    """What the driver knows of the fabric; drivers before 570 have no summary, bindings before
-    12.535 do not ask.
+    """The driver's fabric state; drivers before 570 have no summary, bindings before 12.535 lack
+    the call.
     """
     for structure in ("c_nvmlGpuFabricInfo_v3_t", "c_nvmlGpuFabricInfo_v2_t"):
         newest = {"health_summary": "healthSummary"} if structure.endswith("v3_t") else {}
@@ -242,7 +242,7 @@ def judge(readings: NvlinkReadings, options: Options) -> CheckResult:
     disabled, uptime = readings.get("nvlink_disabled") is True, readings.get("uptime_seconds")
     starting = uptime is not None and 0 <= uptime < STARTING
     read = [gpu for gpu in gpus if not gpu.get("error")]
-    # Without NVLink there is nothing to register for, and CUDA programs start.
+    # Without NVLink there is no registration, and CUDA programs start.
     fabric = {
         _key(gpu): [] if disabled else _fabric_findings(gpu, gpu_subject(gpu), starting)
         for gpu in read
@@ -270,7 +270,7 @@ def judge(readings: NvlinkReadings, options: Options) -> CheckResult:
 def _node_findings(
     gpus: List[NvlinkGpu], fabric: Dict[Tuple[str, str], List[Finding]], disabled: bool
 ) -> List[Finding]:
-    """What is the same for all GPUs and has one cause, said once."""
+    """Findings with one cause for all GPUs, reported once."""
     switched = [gpu for gpu in gpus if _kind(gpu) == SWITCHED]
     waiting = [one for found in fabric.values() for one in found if one.code == "fabric_not_ready"]
     if len(waiting) > 1 and len(waiting) == len(switched):
@@ -322,8 +322,8 @@ def _node_findings(
 
 
 def _fabric_findings(gpu: NvlinkGpu, subject: Subject, starting: bool) -> List[Finding]:
-    """What the driver says of a GPU's place in the fabric. Cards without NVSwitches have none,
-    whatever their driver says of it.
+    """Findings from the driver's fabric state of a GPU. Cards without NVSwitches have no fabric,
+    whatever their driver reports.
     """
     fabric = gpu.get("fabric")
     state = fabric.get("state") if fabric else None
@@ -383,7 +383,7 @@ def _fabric_findings(gpu: NvlinkGpu, subject: Subject, starting: bool) -> List[F
 def _unswitched(
     row: Links, active: int, most: int, subject: Subject, evidence: Dict[str, Any]
 ) -> List[Finding]:
-    """The count of links that bridges or a board join."""
+    """Findings about the number of links through bridges or a board."""
     if row.kind == NONE:
         return []
     if row.kind == BRIDGED and active % row.step:
@@ -394,8 +394,8 @@ def _unswitched(
         return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
     if row.kind == BRIDGED and not active:
         return []
-    # A virtual machine that was given some GPUs of a board sees the links to the others down, and
-    # not as many on each.
+    # A virtual machine with some GPUs of a board sees the links to the others down, a different
+    # number on each.
     if row.kind == WIRED and most < row.most:
         return []
     if active < most:
@@ -407,7 +407,7 @@ def _unswitched(
 def _count_findings(
     gpu: NvlinkGpu, links: List[NvlinkReading], subject: Subject, gpus: List[NvlinkGpu]
 ) -> List[Finding]:
-    """Whether as many links are active as the model has, the maker connected, or bridges join."""
+    """True if the number of active links matches the model, the maker's wiring, or whole bridges."""
     row = nvlinks_of(gpu.get("name"))
     active = _active(gpu)
     alike = [
@@ -439,8 +439,7 @@ def _count_findings(
     if row is None:
         return _unknown_model(active, most, down, len(alike), subject, evidence)
     if row.kind == SWITCHED:
-        # A virtual machine with one GPU of a board has no other to talk to: the fabric manager
-        # leaves its links down.
+        # In a virtual machine with one GPU of a board the fabric manager leaves its links down.
         if active >= row.most or (not active and len(gpus) == 1):
             return []
         which = f", down: {_listing(down)}" if down else ""
@@ -463,7 +462,7 @@ def _unknown_model(
             f"{active} NVLinks are active and {len(down)} are not; how many this model "
             "should have is not known"
         )
-        # A node whose GPUs agree is more likely built so than broken alike.
+        # If all GPUs of a node agree, it is more likely the design than a fault.
         if alike > 1 and active:
             return [Finding("nvlinks_not_known", PASS, message, "none", subject, evidence)]
         return [Finding("nvlinks_not_known", UNKNOWN, message, "watch", subject, evidence)]
@@ -471,7 +470,7 @@ def _unknown_model(
 
 
 def _speed_findings(gpu: NvlinkGpu, links: List[NvlinkReading], subject: Subject) -> List[Finding]:
-    """Links that are up and slow: below what their generation does, or below the fastest of their
+    """Active but slow links: below their generation's speed, or below the fastest link of their
     GPU.
     """
     row = nvlinks_of(gpu.get("name"))
@@ -547,7 +546,7 @@ def _measurements(gpu: NvlinkGpu, links: List[NvlinkReading]) -> List[Measuremen
 
 
 def _summary(gpus: List[NvlinkGpu]) -> str:
-    """One line for a healthy node, with the numbers."""
+    """The summary of a healthy node, with the numbers."""
     linked = [gpu for gpu in gpus if _active(gpu)]
     if not linked:
         return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}, no NVLink in use and none expected"
@@ -588,7 +587,7 @@ def _active(gpu: NvlinkGpu) -> int:
 def _by_link(
     links: List[NvlinkReading], counted: Literal["errors", "grown"]
 ) -> Dict[str, LinkErrors]:
-    """Kinds of errors with a count above zero, of the links that have some."""
+    """Kinds of errors with non-zero counts, for links that have some."""
     counts = {
         str(link.get("link")): {
             kind: link.get(counted, {})[kind]

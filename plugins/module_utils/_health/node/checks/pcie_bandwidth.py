@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Does each GPU's link to the host carry what a link of its class should, both ways, without
-changing the data?
+"""Does each GPU's host link reach the bandwidth of its class, both ways, without changing the data?
 
-The copy engines decide; our copy kernel's figures are evidence. The class is that of the link's
-maximum, never of the link as it is, so that a link that trained too slow is not measured against
+Copy engine rates decide; our copy kernel's rates are evidence. The class is that of the link's
+maximum, never of its current state, so that a link that trained too slow is not judged against
 itself.
 """
 
@@ -77,18 +76,18 @@ _LINK_SAMPLES = 10
 class BandwidthLink(TypedDict, total=False):
     """PCIe generations and lanes of a GPU's link."""
 
-    #: The most that GPU and slot can do together.
+    #: Maximum of GPU and slot together.
     max_generation: Optional[Unsigned]
     max_width: Optional[Unsigned]
-    #: The most that the GPU can do.
+    #: Maximum of the GPU.
     gpu_max_generation: Optional[Unsigned]
     idle_generation: Optional[Unsigned]
     idle_width: Optional[Unsigned]
-    #: The most that was seen while something was copied, in so many ``looks``.
+    #: Maximum seen during copies, in this many ``looks``.
     generation: Unsigned
     width: Unsigned
     looks: Unsigned
-    #: Packets sent again meanwhile.
+    #: Packets resent meanwhile.
     replays: Optional[int]
 
 
@@ -98,16 +97,16 @@ class BandwidthGpu(MeasuredGpu, total=False):
     transfers: Transfers
     #: By method.
     verified: Dict[str, ComparisonReading]
-    #: Why our copy kernel alone did not run.
+    #: Why only our copy kernel did not run.
     kernel_error: Any
 
 
 class ConcurrentReading(TypedDict, total=False):
-    """What all GPUs carried at once, by GPU and direction, and the errors by GPU."""
+    """Rates of all GPUs at once, by GPU and direction, and errors by GPU."""
 
     together: Dict[str, Dict[str, TransferReading]]
     errors: Dict[str, Any]
-    #: Fewer GPUs than two could be measured.
+    #: Fewer than two GPUs could be measured.
     too_few: Any
     hung: Any
     crashed: Any
@@ -119,12 +118,14 @@ class BandwidthReadings(TypedDict, total=False):
     #: See `busy_gate.look`.
     gate: Any
     after: Any
-    #: `ConcurrentReading`, only when asked for; anything else was not measured.
+    #: `ConcurrentReading`, only on request; any other value means not measured.
     concurrent: Any
 
 
 def measure(probe: Probe) -> Readings:
-    """`BandwidthReadings`: timed copies of one GPU after the other, and of all at once when asked."""
+    """Time copies of one GPU after the other, and of all at once on request; returns
+    `BandwidthReadings`.
+    """
 
     def together(readings: Readings, until: float) -> None:
         if probe.options.get("concurrent"):
@@ -139,7 +140,7 @@ def measure(probe: Probe) -> Readings:
 
 
 def _measure_one(probe: Probe, nvml: Any, gpu: GpuIdentity, seconds: float) -> Readings:
-    """What a child finds out about a GPU within its time, while this process watches the link."""
+    """Measure a GPU in a child within its deadline, while this process observes the link."""
     from ..devices import host_copies as transfers
 
     link = pcie_state.limits(probe.host, nvml, gpu)
@@ -229,7 +230,7 @@ def judge(readings: BandwidthReadings, options: Options) -> CheckResult:
 
 
 def _mishap_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
-    """What kept a GPU from being measured, whole or in part."""
+    """Findings about a GPU that was not, or not completely, measured."""
     found = mishap_findings(gpu, subject)
     error, kernel = mapping(gpu.get("cuda_error")), mapping(gpu.get("kernel_error"))
     if error and error.get("kind") not in NODE_KINDS:
@@ -246,7 +247,7 @@ def _mishap_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
 
 
 def _data_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
-    # What does not tell how many blocks are wrong is no comparison.
+    # A comparison without the number of wrong blocks is invalid.
     verified = {
         method: value
         for method, value in gpu.get("verified", {}).items()
@@ -277,8 +278,8 @@ def _data_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
 
 
 def _link_findings(gpu: BandwidthGpu, subject: Subject, bandwidth: str) -> List[Finding]:
-    """The link as it is against the most that GPU and slot can do. A link that carries what its
-    class should is only worth a look.
+    """Compare the current link with the maximum of GPU and slot. A link that reaches its class's
+    rate only warns.
     """
     link = gpu.get("link", {})
     if not over_pcie(gpu.get("name")):
@@ -287,8 +288,8 @@ def _link_findings(gpu: BandwidthGpu, subject: Subject, bandwidth: str) -> List[
     generation, width = link.get("max_generation"), link.get("max_width")
     status = WARN if bandwidth == PASS and all(_rates(gpu).values()) else FAIL
     action = "drain_node" if status == FAIL else "watch"
-    # Lanes do not go to sleep before PCIe 6.0, so that a narrow link at rest is narrow; the speed
-    # does on every link.
+    # Before PCIe 6.0 idle links keep their lanes, so a narrow idle link is narrow; every idle link
+    # lowers its speed.
     actual_width = link.get("width") or (
         link.get("idle_width") if generation and generation < 6 else None
     )
@@ -337,7 +338,7 @@ def _verdicts(
     peers: List[Optional[float]],
     local: bool,
 ) -> List[_Verdict]:
-    """What is wrong with a rate, by the operator's minimum, the table and its peers."""
+    """Judge a rate by the operator's minimum, the table and the peers."""
     verdicts: List[_Verdict] = []
     if minimum and value < minimum * GB:
         expected = Expectation(minimum * GB, "bytes/s", "override", "minimum")
@@ -366,8 +367,8 @@ def _verdicts(
                 "fleet",
                 f"{part} of the median of {len(peers)} of its kind in this node",
             )
-            # Peers say that a GPU is odd; against what its operator asks for, or from another
-            # socket, that is no proof of a defect.
+            # Peers identify an outlier; against an operator's minimum, or with remote memory, it is
+            # no proof of a defect.
             status = FAIL if part == PEER_FAIL and local and not minimum else WARN
             verdicts.append(
                 (
@@ -406,7 +407,7 @@ def _low_bandwidth(
 def _bandwidth_findings(
     gpu: BandwidthGpu, subject: Subject, gpus: List[BandwidthGpu], options: Options
 ) -> List[Finding]:
-    """Each direction by the copy engine against the operator's minimum or the table, and against
+    """Judge each direction by copy engine against the operator's minimum or the table, and against
     the node's GPUs of the same kind.
     """
     minimum = positive(options.get("minimum"))
@@ -430,7 +431,7 @@ def _bandwidth_findings(
 
 
 def _without_row(subject: Subject, words: str, peers: int) -> Finding:
-    """A figure that nothing is known about is no pass, unless enough GPUs of its kind say the same."""
+    """A rate without an expectation is no pass, unless enough GPUs of its kind agree."""
     if peers >= ENOUGH_PEERS:
         return Finding(
             "no_expectation",
@@ -451,7 +452,7 @@ def _without_row(subject: Subject, words: str, peers: int) -> Finding:
 def _slower_than_peers(
     subject: Subject, direction: str, value: float, peers: List[Optional[float]]
 ) -> List[Finding]:
-    """While all copy at once, against the others of its kind."""
+    """Judge the concurrent rates against other GPUs of the kind."""
     median = middle(float(peer or 0) for peer in peers)
     if len(peers) >= ENOUGH_PEERS and value < PEER_FAIL * median:
         words = (
@@ -475,9 +476,8 @@ def _slower_than_peers(
 def _judge_together(
     concurrent: Any, gpus: List[BandwidthGpu]
 ) -> Tuple[List[Finding], List[Measurement]]:
-    """All GPUs at once show what they share: a switch's uplink, the memory channels. No table knows
-    a node's wiring, so a GPU is compared with the node's others of its kind only, and at worst that
-    is a warning.
+    """Concurrent copies show shared parts: a switch's uplink, the memory channels. No table knows a
+    node's wiring, so a GPU is only compared with the node's others of its kind, and warns at most.
     """
     if concurrent is None:
         return [], []
@@ -547,7 +547,7 @@ def _healthy(gpus: List[BandwidthGpu]) -> str:
 
 
 def _rates(gpu: BandwidthGpu) -> Dict[str, Optional[float]]:
-    """Bytes/s by direction as the copy engine reached it, None where it was not measured."""
+    """Copy engine rates in bytes/s by direction; None if not measured."""
     return {direction: _rate(gpu, direction, "copy_engine") for direction in DIRECTIONS}
 
 
@@ -561,22 +561,22 @@ def _median(transfer: TransferReading) -> Optional[float]:
 
 
 def _kind(gpu: BandwidthGpu) -> Tuple[Optional[str], Optional[int], Optional[int]]:
-    """Model, and the generation and lanes of its link at most."""
+    """Model, and maximum generation and lanes of its link."""
     link = gpu.get("link", {})
     return gpu.get("name"), link.get("max_generation") or None, link.get("max_width") or None
 
 
 def _is_local(gpu: BandwidthGpu) -> bool:
-    """Whether the copies came from next to the GPU, as far as can be told. On a host that does not
-    tell where its GPUs are, they did.
+    """True if the copies used memory next to the GPU, as far as known. A host that does not report
+    the GPUs' NUMA nodes counts as local.
     """
     numa = gpu.get("numa", {})
     return numa.get("node") is None or bool(numa.get("cpus")) or numa.get("memory") is not None
 
 
 def deadline(options: Options, gpus: int) -> float:
-    """Seconds: the busy gate, and time enough for a GPU that hangs to be given up and the others to
-    be measured.
+    """Deadline in seconds: the busy gate, and enough to abandon a hanging GPU and measure the
+    others.
     """
     return 30.0 + 8.0 * gpus + (GPU_SECONDS if options.get("concurrent") else 0.0)
 

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Did the PCIe links train as wide as both of their ends can, from each GPU up to the host, and do
-they carry data without errors?
+"""Did the PCIe links train to the width that both ends support, from each GPU up to the host, and
+are they free of errors?
 
-Lanes do not go to sleep, so that a narrow link is narrow at once. The speed of a GPU's link does:
-at rest a low generation is power saving, and what it is under load is for pcie_bandwidth to see.
-Only a GPU whose link has counted errors is looked at again for half a second.
+Idle links keep their lanes, so a narrow link is narrow at once. Idle links lower their speed to
+save power; pcie_bandwidth measures the speed under load. Only a GPU whose link counted errors is
+read again for half a second.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ from ..framework.driver_findings import (
 )
 
 NAME = "pcie_link"
-#: Seconds between the two looks at counters that are not zero.
+#: Seconds between the two readings of non-zero counters.
 PAUSE = 0.5
-#: Errors within the second look that chance explains.
+#: Errors in the second reading that chance explains.
 _BY_CHANCE = 2
 
 _CALLS = {
@@ -63,28 +63,26 @@ _REPLAYS = "nvmlDeviceGetPcieReplayCounter"
 
 
 class PcieLinkReading(TypedDict, total=False):
-    """Generations and lanes of a GPU's link, as the driver sees them, or sysfs where the driver does
-    not say.
-    """
+    """Generations and lanes of a GPU's link, from the driver, else from sysfs."""
 
     generation: Optional[Unsigned]
     width: Optional[Unsigned]
-    #: The most that GPU and slot can do together.
+    #: Maximum of GPU and slot together.
     max_generation: Optional[Unsigned]
     max_width: Optional[Unsigned]
-    #: The most that the GPU can do.
+    #: Maximum of the GPU.
     gpu_max_generation: Optional[Unsigned]
     gpu_max_width: Optional[Unsigned]
 
 
 class PcieLinkGpu(GpuReading, total=False):
     link: PcieLinkReading
-    #: Packets sent again since the driver was loaded.
+    #: Packets resent since the driver was loaded.
     replays: Optional[Unsigned]
     aer: Optional[AerCounts]
-    #: From the host down; the last one is the port that the GPU is plugged into.
+    #: From the host down; the last one is the GPU's port.
     bridges: List[Optional[BridgeReading]]
-    #: Of a GPU with errors: what was counted between two looks.
+    #: Only for a GPU with errors: counts between two readings.
     replays_meanwhile: Unsigned
     aer_meanwhile: Unsigned
 
@@ -99,7 +97,7 @@ class PcieLinkReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`PcieLinkReadings`: the links and their error counters."""
+    """Read the links and their error counters; returns `PcieLinkReadings`."""
     readings = read_gpus(probe, lambda nvml, gpu: _read(probe, nvml, gpu))
     readings["uptime_seconds"] = probe.host.uptime()
     counted = [
@@ -132,8 +130,7 @@ def _read(probe: Probe, nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
     }
     found = read_parts(dict(parts, replays=partial(nvml.optional, gpu, _REPLAYS)))
     seen, above = probe.host.pci_link(gpu["pci"]), pcie_state.bridges(probe.host, gpu["pci"])
-    # Where the driver does not say, or says 0, sysfs does; the most that both can do is the lesser
-    # of GPU and port.
+    # Use sysfs if the driver reports nothing or 0; the maximum is the lower of GPU and port.
     ends = [seen] + above[-1:]
     fallback = {
         "generation": GENERATIONS.get(seen["current_link_speed"] or 0.0),
@@ -184,8 +181,8 @@ def judge(readings: PcieLinkReadings, options: Options) -> CheckResult:
 
 
 def _width_findings(gpu: PcieLinkGpu, subject: Subject, gpus: List[PcieLinkGpu]) -> List[Finding]:
-    """Lanes that did not come up. What GPU and slot can do is only proven where the port above is
-    seen and agrees on the width it has.
+    """Findings about missing lanes. The supported width is proven only if the port above is visible
+    and reports the same current width.
     """
     link = gpu.get("link", {})
     if not over_pcie(gpu.get("name")):
@@ -229,7 +226,7 @@ def _width_findings(gpu: PcieLinkGpu, subject: Subject, gpus: List[PcieLinkGpu])
 
 
 def _slot_findings(gpu: PcieLinkGpu, subject: Subject) -> List[Finding]:
-    """What the GPU could do and its slot does not allow: told, and no fault."""
+    """Findings about a GPU that supports more than its slot: reported, no fault."""
     link = gpu.get("link", {})
     if not over_pcie(gpu.get("name")):
         return []
@@ -266,8 +263,8 @@ def _slot_findings(gpu: PcieLinkGpu, subject: Subject) -> List[Finding]:
 def _replay_findings(
     gpu: PcieLinkGpu, subject: Subject, uptime: Optional[float], seconds: Optional[float]
 ) -> List[Finding]:
-    """Packets sent again, and errors corrected, against what the specification's bit error rate
-    allows a link of its class.
+    """Resent packets and corrected errors, against the rate that the specification's bit error
+    ratio allows.
     """
     link = gpu.get("link", {})
     replays, reported = gpu.get("replays"), gpu.get("aer_meanwhile")
@@ -314,8 +311,8 @@ def _replay_findings(
 
 
 def _aer_findings(counts: Optional[AerCounts], whose: str, subject: Subject) -> List[Finding]:
-    """Errors since boot. Fatal ones ended a transfer for good; those at boot (unsupported requests)
-    are among the non-fatal.
+    """Errors since boot. Fatal errors ended a transfer; errors at boot (unsupported requests) are
+    non-fatal.
     """
     fatal = counts.get("fatal") if counts else None
     if fatal:
@@ -328,8 +325,8 @@ def _aer_findings(counts: Optional[AerCounts], whose: str, subject: Subject) -> 
 
 
 def _bridge_findings(gpus: List[PcieLinkGpu]) -> List[Finding]:
-    """The links between the bridges above the GPUs, each once. The GPU's own link is judged with
-    the GPU.
+    """Links between the bridges above the GPUs, each once. The GPU's own link is judged with the
+    GPU.
     """
     pairs: Dict[str, Tuple[BridgeReading, BridgeReading, List[PcieLinkGpu]]] = {}
     seen: Dict[str, Tuple[BridgeReading, List[PcieLinkGpu]]] = {}
@@ -337,8 +334,7 @@ def _bridge_findings(gpus: List[PcieLinkGpu]) -> List[Finding]:
         above = [bridge for bridge in gpu.get("bridges", []) if bridge is not None]
         for bridge in above:
             seen.setdefault(str(bridge.get("pci")), (bridge, []))[1].append(gpu)
-        # From the GPU up: its port, then pairs of a switch's upper end and the port that this is
-        # plugged into.
+        # From the GPU up: its port, then pairs of a switch's upstream port and the port above it.
         rest = above[:-1]
         while len(rest) >= 2:
             upper, lower = rest[-2], rest[-1]
@@ -371,8 +367,8 @@ def _bridge_findings(gpus: List[PcieLinkGpu]) -> List[Finding]:
 
 
 def _lack(upper: BridgeReading, lower: BridgeReading) -> str:
-    """What a link between two bridges has less than both ends can; "" where nothing, or where the
-    two are not seen to be the ends of one link.
+    """How a link between two bridges is below both ends' limits; "" if it is not, or if the two are
+    not proven to be ends of one link.
     """
     values = {}
     for key in ("current_link_width", "max_link_width", "current_link_speed", "max_link_speed"):
@@ -400,7 +396,7 @@ def _known(values: List[Optional[float]]) -> List[float]:
 
 
 def _summary(gpus: List[PcieLinkGpu]) -> str:
-    """One line for a healthy node, with the numbers."""
+    """The summary of a healthy node, with the numbers."""
     links = [gpu.get("link", {}) for gpu in gpus if over_pcie(gpu.get("name"))]
     if not links:
         return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} whose data does not go over PCIe"
@@ -422,7 +418,7 @@ def _gpus(gpus: List[PcieLinkGpu]) -> str:
 
 
 def _port(gpu: PcieLinkGpu) -> BridgeReading:
-    """The port that the GPU is plugged into, empty where it is not seen."""
+    """The GPU's port; empty if it is not visible."""
     above = gpu.get("bridges")
     return above[-1] or {} if above else {}
 

@@ -1,10 +1,9 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Do pings get through, small ones and those that fill a packet, and how long do they take?
+"""Do small and full-size pings get through, and how long do they take?
 
-The role mesh runs this between all nodes. `measure` and `judge` are for one host and the addresses
-it is given; what both have in common are the options. It sends few small packets and so does not
-ask whether the GPUs are in use.
+The role mesh runs this between all nodes. `measure` and `judge` are for a single host and given
+addresses; both uses share the options. It sends few small packets and needs no busy gate.
 """
 
 from __future__ import annotations
@@ -32,13 +31,11 @@ from ..framework.network_findings import (
 NAME = "ping_mesh"
 FAMILIES = ("auto", "4", "6")
 
-#: Pings of the largest size to each target: all of them must be lost for a finding.
+#: Full-size pings to each target: all must be lost for a finding.
 BIG_COUNT = 3
-#: Milliseconds between two pings to one target, and between any two that one host sends by hand, at
-#: least.
+#: Minimum milliseconds between two pings to one target, and between any two pings of a single host.
 _PERIOD_MS, _INTERVAL_MS = 100.0, 1.0
-#: Seconds for finding the programs and interfaces, and by which a run may take longer than its pace
-#: says.
+#: Seconds for finding programs and interfaces, and for delays beyond the planned pace.
 _PREPARING, _SLACK = 15.0, 5.0
 
 #: Options of the single host.
@@ -78,16 +75,14 @@ def refuse(options: Options) -> None:
 
 
 def pace(targets: int, options: Options) -> Tuple[float, float]:
-    """Milliseconds between two pings to one target, and between any two, when one host pings by
-    hand.
-    """
+    """Milliseconds between two pings to one target, and between any two, for a single host."""
     interval = max(_INTERVAL_MS, 1000.0 / (options.get("packets_per_second") or 1e6))
     return max(_PERIOD_MS, targets * interval), interval
 
 
 def deadline(options: Options, _gpus: int) -> float:
-    """Seconds for both sizes. Interfaces of different MTU take turns, as if each had all targets;
-    more than two are rare.
+    """Deadline in seconds for both sizes. Interfaces with different MTU take turns, as if each had
+    all targets; more than two are rare.
     """
     targets, count = len(options.get("targets") or []), options.get("count") or 20
     return (
@@ -104,7 +99,7 @@ def deadline(options: Options, _gpus: int) -> float:
 class TargetReading(TypedDict, total=False):
     interface: Optional[str]
     small: PingReading
-    #: Where the MTU of the interface is known.
+    #: Only if the interface's MTU is known.
     big: PingReading
     #: Why it was not pinged.
     error: ErrorReading
@@ -119,7 +114,7 @@ class PingMeshReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`PingMeshReadings`: pings of both sizes to each target."""
+    """Ping each target in both sizes; returns `PingMeshReadings`."""
     options = probe.options
     probe.stage("fping")
     program = fping.find()
@@ -154,7 +149,7 @@ def measure(probe: Probe) -> Readings:
 def _ping(
     probe: Probe, program: ProgramReading, targets: List[str], count: int, size: Optional[int]
 ) -> Dict[str, PingReading]:
-    """What fping says of each target, or the ``error`` that speaks for all it says nothing of."""
+    """fping's result for each target, or the ``error`` for targets without a result."""
     if not targets:
         return {}
     period, interval = pace(len(targets), probe.options)
@@ -285,7 +280,7 @@ def _loss_findings(
 
 
 def _counts(reading: PingReading) -> Tuple[int, int]:
-    """Sent and received; nothing at all where they make no sense."""
+    """Sent and received; empty if invalid."""
     if "sent" not in reading or "received" not in reading:
         return 0, 0
     sent, received = reading["sent"], reading["received"]

@@ -1,11 +1,11 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Is the memory of each GPU sound? Remapped rows, the repairs that wait for a reset, and retired
+"""Is the memory of each GPU healthy? Remapped rows, repairs that wait for a reset, and retired
 pages on older GPUs.
 
-Remapped rows are normal: every bank of memory has spare rows for that, a remapping lasts for the
-life of the GPU and takes effect at its next reset. What counts is whether one failed, waits, or was
-the last that a bank could afford.
+Remapped rows are normal: every memory bank has spare rows; a remapping lasts for the GPU's life and
+takes effect at the next reset. A fault is a failed or pending remapping, or a bank without spare
+rows.
 """
 
 from __future__ import annotations
@@ -50,26 +50,25 @@ from ..framework.driver_findings import (
 
 Values = Dict[str, int]
 
-#: Uncorrectable rows a GPU can remap in its life; "NVIDIA GPU Memory Error Management", chapter RMA
-#: Policy Thresholds for Row-Remapping.
+#: Maximum uncorrectable rows that a GPU can remap; "NVIDIA GPU Memory Error Management", chapter
+#: RMA Policy Thresholds for Row-Remapping.
 ROW_LIMIT = 512
-#: Pages a GPU may have retired: DCGM 4.6, dcgm_gpu_hardware_limits.h ("to match the field
-#: diagnostic").
+#: Maximum retired pages: DCGM 4.6, dcgm_gpu_hardware_limits.h ("to match the field diagnostic").
 PAGE_LIMIT = 63
 #: The same while one more is pending: azurehpc-health-checks, customTests/azure_gpu_ecc.nhc.
 PAGE_LIMIT_PENDING = 62
 
-#: The fields of parts that driver calls give as several numbers.
+#: Fields of calls that return several numbers.
 _ROWS = ("correctable", "uncorrectable", "pending", "failure")
 _BANKS = ("max", "high", "partial", "low", "none")
 _MODE = ("current", "pending")
 
-#: The parts that every GPU is asked for.
+#: Parts read from every GPU.
 _PARTS = ("rows", "row_fields", "banks", "recovery", "ecc", "mig", "repair", "sram")
 
 
 class RemappedRows(TypedDict):
-    """How many rows by cause, and two flags: a row waits for a reset, a row could not be remapped."""
+    """Rows by cause, and two flags: a row is pending, a row could not be remapped."""
 
     correctable: Unsigned
     uncorrectable: Unsigned
@@ -78,7 +77,7 @@ class RemappedRows(TypedDict):
 
 
 class SpareRows(TypedDict):
-    """How many banks of memory have how many spare rows left."""
+    """Number of memory banks by remaining spare rows."""
 
     max: Unsigned
     high: Unsigned
@@ -94,7 +93,7 @@ class RecoveryAction(TypedDict):
 
 
 class PendingRepair(TypedDict):
-    """Repairs of the memory that wait for a reset."""
+    """Memory repairs that wait for a reset."""
 
     channel: Unsigned
     tpc: Unsigned
@@ -112,7 +111,7 @@ class InactiveRows(TypedDict):
 
 
 class RetiredPages(TypedDict):
-    """Retired pages by cause; ``pending``: a page waits for its retirement."""
+    """Retired pages by cause; ``pending``: a page will be retired."""
 
     single_bit: Unsigned
     double_bit: Unsigned
@@ -120,7 +119,7 @@ class RetiredPages(TypedDict):
 
 
 class RetiredPagesByCause(RetiredPages):
-    """The same where the driver tells a page with a double-bit error apart (field 93)."""
+    """The same if the driver reports pages with a double-bit error separately (field 93)."""
 
     pending_double_bit: Unsigned
 
@@ -136,7 +135,7 @@ class RowsGpu(GpuReading, total=False):
     repair: Optional[PendingRepair]
     sram: Optional[SramThreshold]
     inactive: Optional[InactiveRows]
-    #: Only where there are no remapped rows.
+    #: Only on GPUs without row remapping.
     pages: Union[RetiredPagesByCause, RetiredPages, None]
 
 
@@ -146,7 +145,7 @@ class RowsReadings(TypedDict, total=False):
 
 
 def measure(probe: Probe) -> Readings:
-    """`RowsReadings`: the repairs of the memory of each GPU."""
+    """Read the memory repairs of each GPU; returns `RowsReadings`."""
     return read_gpus(probe, _read)
 
 
@@ -185,7 +184,7 @@ def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
         ),
     }
     found = read_parts(parts)
-    # Zeros in all of them are what a GPU without row remapping may answer.
+    # A GPU without row remapping may report zeros everywhere.
     if "error" not in found and not any(
         any((found.get(part) or {}).values()) for part in ("rows", "row_fields", "banks")
     ):
@@ -194,8 +193,8 @@ def _read(nvml: Any, gpu: GpuIdentity) -> Dict[str, Any]:
 
 
 def _pages(nvml: Any, gpu: GpuIdentity) -> Values:
-    """Retired pages by cause; ``pending_double_bit`` only where the driver tells it apart (field
-    93).
+    """Retired pages by cause; ``pending_double_bit`` only if the driver reports it separately
+    (field 93).
     """
     pages = {
         "single_bit": len(
@@ -221,7 +220,7 @@ def _pages(nvml: Any, gpu: GpuIdentity) -> Values:
 def judge(readings: RowsReadings, options: Options) -> CheckResult:
     strict = bool(options.get("require_clean"))
     gpus = all_gpus(readings.get("gpus"))
-    # What a GPU told before it stopped answering counts too, as far as it is bad.
+    # Bad readings from before a GPU stopped answering count too.
     silent = [gpu for gpu in gpus if gpu.get("error") and gpu["error"] != NOT_READ]
     told = [
         finding
@@ -248,7 +247,7 @@ def _judge_gpu(
         counts = {cause: rows[cause] for cause in ("correctable", "uncorrectable")}
         measurements = _counted("remapped_rows", counts, "rows", subject)
     elif mig and mig["current"]:
-        # Before the pages: what has MIG remaps rows, and its zero retired pages say nothing.
+        # Before the pages: GPUs with MIG remap rows, and their zero retired pages mean nothing.
         message = (
             "remapped rows cannot be read while MIG is on; read them with the MIG "
             "instances destroyed, or through DCGM"
@@ -279,13 +278,13 @@ def _judge_gpu(
 
 
 def _rows(gpu: RowsGpu) -> Optional[Values]:
-    """The rows by both ways to read them; where they differ the worse one."""
+    """The rows from both sources; if they differ, the worse one."""
     ways = [cast(Values, rows) for rows in (gpu.get("rows"), gpu.get("row_fields")) if rows]
     return {name: max(way[name] for way in ways) for name in _ROWS} if ways else None
 
 
 def _placeholder(rows: Values, gpu: RowsGpu) -> bool:
-    """Whether the rows are the zeros of a GPU that has no row remapping, instead of "not supported"
+    """True if the rows are the zeros of a GPU without row remapping, instead of "not supported"
     (gpud pull request 351).
     """
     model = model_of(gpu.get("name"))
@@ -416,8 +415,8 @@ def _judge_pages(
             Finding("retired_pages_limit", FAIL, message, "replace_part", subject, evidence)
         )
     if pages["pending"]:
-        # "NVIDIA Dynamic Page Retirement": after a double-bit error no context is created until the
-        # page is out of use.
+        # "NVIDIA Dynamic Page Retirement": after a double-bit error no context can be created until
+        # the page is retired.
         blocked = bool(pages.get("pending_double_bit"))
         message = "a page waits for its retirement; reset the GPU and check again"
         if blocked:
@@ -446,7 +445,7 @@ def _counted(name: str, counts: Values, unit: str, subject: Subject) -> List[Mea
 
 
 def _summary(gpus: List[RowsGpu]) -> str:
-    """One line for a healthy node, with the numbers."""
+    """The summary of a healthy node, with the numbers."""
     rows = [values for values in map(_rows, gpus) if values]
     pages = [values for values in (gpu.get("pages") for gpu in gpus) if values]
     parts = []

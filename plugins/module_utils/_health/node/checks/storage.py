@@ -1,16 +1,15 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Do the file systems of the host answer, may they be written to, is there room, and what do the
-disks say of themselves?
+"""Do the file systems of the host answer, are they writable, do they have free space, and are the
+disks healthy?
 
-Every file system is asked for its figures at the same time (statvfs(3), a thread for each) in a
-process of its own, since one whose server is gone never answers. What was mounted to be written to
-and is read-only now has been made so by the kernel: the mount's own options and those of its file
-system differ then. NVMe disks are asked for their health where nvme-cli is installed and the device
-may be read, as root may.
+All file systems are queried at the same time (statvfs(3), one thread each) in a separate process,
+since a file system whose server is gone never answers. A file system mounted writable that is now
+read-only was changed by the kernel: the mount's options and the file system's options differ then.
+NVMe disks report their health if nvme-cli is installed and the device is readable, as for root.
 
-A trouble fails only where it keeps work from running: at ``/``, ``/var`` and ``/tmp``, and at the
-paths that the operator names. NFS is looked at by ``nfs_mounts``, here only where it is named.
+A problem fails only if it stops jobs: at ``/``, ``/var`` and ``/tmp``, and at the operator's paths.
+NFS belongs to ``nfs_mounts``, and is checked here only if named.
 """
 
 from __future__ import annotations
@@ -48,25 +47,25 @@ from ...model import (
 from ...lenient import Unsigned, mapping, number, whole_number
 from ..framework.host_findings import complete, names_in, not_read, number_in, several, some
 
-#: Seconds that the file systems have to answer, all at once. A judgement: a file system that works
-#: answers in milliseconds, a loaded one in a second.
+#: Deadline of all file systems in seconds. A judgement: a working file system answers in
+#: milliseconds, a loaded one in a second.
 PATIENCE = 4.0
-#: Seconds that nvme-cli has for a disk, and for all of them. It asks the controller, which answers
-#: in milliseconds.
+#: Deadline of nvme-cli in seconds for a disk, and for all disks. It queries the controller, which
+#: answers in milliseconds.
 _SMART_SECONDS, _ALL_SMART_SECONDS = 1.0, 2.0
-#: File systems that are looked at, and measured, at most.
+#: Maximum file systems to examine, and to record as measurements.
 _MOST_MOUNTS, _MOST_MEASURED = 256, 16
-#: Percent of a file system that must be free. A judgement, and the default of NHC's examples
+#: Minimum free percent of a file system. A judgement, and the default of NHC's examples
 #: (check_fs_free).
 MINIMUM_FREE = 5.0
-#: Percent of its life after which an NVMe disk has reached what its maker guarantees (NVM Express
-#: Base Specification, SMART: Percentage Used).
+#: Percentage Used at which an NVMe disk reached its rated endurance (NVM Express Base
+#: Specification, SMART).
 WORN = 100
 
-#: Where work cannot do without room.
+#: Mount points that need free space.
 SYSTEM = ("/", "/var", "/tmp")
-#: File systems that hold no files of their own, are read-only by their nature, are a container's
-#: view of another one, or are started by looking at them.
+#: File systems without files of their own, read-only by design, container views of others, or
+#: mounted by access.
 _OTHERS = frozenset(
     (
         "autofs",
@@ -116,7 +115,7 @@ _OTHERS = frozenset(
     )
 )
 _NFS = ("nfs", "nfs4")
-#: What statvfs says of a file system whose server or disk is gone, errno(3).
+#: Errors of statvfs for a file system whose server or disk is gone, errno(3).
 _BROKEN = (
     errno.EIO,
     errno.ENODEV,
@@ -131,7 +130,7 @@ _BROKEN = (
 )
 
 #: Bits of NVMe's critical warning: NVM Express Base Specification, SMART / Health Information. The
-#: last says whether the disk itself is failing.
+#: last column: whether the disk itself is failing.
 _CRITICAL = (
     (0x01, "its spare blocks are used up", True),
     (0x02, "it is too hot or too cold", False),
@@ -140,7 +139,7 @@ _CRITICAL = (
     (0x10, "the backup of its volatile memory failed", True),
     (0x20, "its persistent memory has become read-only", True),
 )
-#: Block devices that are made of others or of nothing.
+#: Virtual block devices.
 _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|nbd|zd|fd|drbd|rbd|nvme\d+c\d+n)\d*")
 
 
@@ -149,12 +148,12 @@ _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|nbd|zd|fd|drbd|rbd|nvme\d+c\d+n
 
 class FileSystemFigures(TypedDict, total=False):
     bytes_total: Unsigned
-    #: For users; `bytes_used` counts what is kept for root too.
+    #: For users; `bytes_used` includes root's reserve.
     bytes_free: Unsigned
     bytes_used: Unsigned
     inodes_total: Unsigned
     inodes_free: Unsigned
-    #: Why there are no figures, with errno(3); whatever is there counts.
+    #: Why there are no figures, with errno(3); any value counts.
     error: Any
     errno: Any
     #: The file system did not answer.
@@ -169,9 +168,9 @@ class MountReading(FileSystemFigures, total=False):
     #: Of the mount, and of its file system.
     options: str
     super_options: str
-    #: The options in fstab; None where it is not in it.
+    #: The options in fstab; None if it is not listed.
     fstab: Optional[str]
-    #: Whether the option ``paths`` names it, and whether it holds one of `SYSTEM`; whatever is there
+    #: Whether the option ``paths`` names it, and whether it contains one of `SYSTEM`; any value
     #: counts.
     named: Any
     system: Any
@@ -204,12 +203,12 @@ class DiskReading(TypedDict, total=False):
 
 
 class StorageReadings(TypedDict, total=False):
-    #: None where the table of mounts cannot be read.
+    #: None if the mount table cannot be read.
     mounts: Optional[List[Optional[MountReading]]]
-    #: The named paths where nothing is mounted.
+    #: Named paths without a mount.
     missing: List[str]
     disks: List[Optional[DiskReading]]
-    #: The process that the kernel would not let go.
+    #: The process that could not be killed.
     abandoned_pid: Unsigned
 
 
@@ -223,7 +222,7 @@ class _Mounted(TypedDict):
     super_options: str
     #: Major and minor number.
     device: str
-    #: What of the file system is mounted here.
+    #: The mounted part of the file system.
     root: str
 
 
@@ -248,11 +247,10 @@ def measure(probe: Probe) -> Readings:
 
 
 def _mount_table(host: Host) -> Optional[Dict[str, _Mounted]]:
-    """What is mounted, by where (what is mounted last at a place hides the others): proc(5),
-    /proc/<pid>/mountinfo.
+    """Mounts by mount point (the last mount hides earlier ones): proc(5), /proc/<pid>/mountinfo.
 
-    As we see it ourselves; below another root as the first process does, or when that may not be
-    read as we see what is below the root.
+    Our own view; below another root the view of the first process, or, if that is unreadable, our
+    view below the root.
     """
     own = os.path.realpath(host.root)
     text = host.text("proc/self/mountinfo") if own == "/" else host.text("proc/1/mountinfo")
@@ -284,7 +282,7 @@ def _mount_table(host: Host) -> Optional[Dict[str, _Mounted]]:
 
 
 def _unescaped(text: str) -> str:
-    """The kernel writes blanks, tabs, newlines and backslashes as three octal digits."""
+    """The kernel escapes blanks, tabs, newlines and backslashes as three octal digits."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match.group(1), 8)), text)
 
 
@@ -305,8 +303,8 @@ def _fstab(host: Host) -> Dict[str, str]:
 def _chosen(
     table: Dict[str, _Mounted], named: List[str], fstab: Dict[str, str]
 ) -> List[MountReading]:
-    """The mounts to look at: of each file system that holds files the place nearest to its own
-    root, those that hold `SYSTEM`, and those that are named.
+    """The mounts to examine: for each file system with files the mount nearest to its root, mounts
+    that contain `SYSTEM`, and named ones.
     """
     system = {
         max(
@@ -346,7 +344,7 @@ def _chosen(
 
 
 def _ask_all(probe: Probe, mounts: List[MountReading], readings: Readings) -> None:
-    """Put into each mount what its file system answers."""
+    """Add each mount's answer."""
     if not mounts:
         return
     paths = [probe.host.path(mount["path"].lstrip("/")) for mount in mounts]
@@ -365,8 +363,8 @@ def _ask_all(probe: Probe, mounts: List[MountReading], readings: Readings) -> No
 
 
 def _ask(report: ReportPipe, paths: List[str]) -> None:
-    """In a child: report the figures of each path under its place in the list, as they come.
-    Whoever has no answer to wait for does not hold up the others.
+    """In a child: report the figures of each path under its place in the list, as they come; a path
+    that hangs does not delay others.
     """
     answers: "queue.Queue[Tuple[int, FileSystemFigures]]" = queue.Queue()
     for index, path in enumerate(paths):
@@ -439,7 +437,7 @@ def _disks(host: Host) -> List[DiskReading]:
 
 
 def _ask_disks(probe: Probe, disks: List[DiskReading]) -> None:
-    """Put into each NVMe disk of this host its health, or why it was not told."""
+    """Add each NVMe disk's health, or why it is unknown."""
     controllers = [disk for disk in disks if disk.get("transport") == "pcie"]
     program = programs.path_of("nvme") if controllers else None
     until = time.monotonic() + min(_ALL_SMART_SECONDS, probe.seconds / 4)
@@ -456,7 +454,7 @@ def _ask_disks(probe: Probe, disks: List[DiskReading]) -> None:
 
 
 def _smart(probe: Probe, program: str, device: str) -> DiskReading:
-    """The health of an NVMe disk, nvme-smart-log(1), or why it was not told."""
+    """The health of an NVMe disk, nvme-smart-log(1), or why it is unknown."""
     try:
         done = probe.run([program, "smart-log", "-o", "json", device], _SMART_SECONDS, grace=0.2)
     except OSError as problem:
@@ -479,7 +477,7 @@ def _smart(probe: Probe, program: str, device: str) -> DiskReading:
         log = mapping(json.loads(done.stdout))
     except ValueError:
         log = {}
-    # Newer ones can spell the bits out, with their sum as the value.
+    # Newer versions may list the bits, with their sum as the value.
     bits = log.get("critical_warning")
     warning = _count(bits.get("value") if isinstance(bits, dict) else bits)
     if warning is None:
@@ -499,7 +497,7 @@ def _smart(probe: Probe, program: str, device: str) -> DiskReading:
 
 
 def _count(value: Any) -> Optional[Unsigned]:
-    """Counters of 128 bits are text or, in older versions, a float."""
+    """128-bit counters are text or, in older versions, a float."""
     if isinstance(value, str) and value.isdecimal():
         return Unsigned(int(value))
     counted = number(value, 0, 1e18)
@@ -546,7 +544,7 @@ def _what(mount: MountReading) -> str:
 
 
 def _matters(mount: MountReading) -> bool:
-    """Whether work cannot do without it."""
+    """True if jobs need the file system."""
     return bool(mount.get("named") or mount.get("system"))
 
 
@@ -658,7 +656,7 @@ def _judge_read_only(
 def _judge_room(
     mount: MountReading, subject: Subject, evidence: Dict[str, Any], options: Options
 ) -> List[Finding]:
-    """Free for users, of what users can have, as df(1) has it."""
+    """Free share of the space available to users, as in df(1)."""
     if "ro" in mount.get("options", "").split(","):
         return []
     findings = []
@@ -748,7 +746,7 @@ def _judge_disk(disk: DiskReading) -> List[Finding]:
 def _judge_nvme_health(
     health: NvmeHealth, about: str, subject: Subject, evidence: Dict[str, Any]
 ) -> List[Finding]:
-    """What a disk's own health log says, which it keeps over its life."""
+    """Findings from a disk's own health log, which covers its lifetime."""
     warning = health.get("critical_warning", 0)
     used, media = health.get("percentage_used") or 0, health.get("media_errors") or 0
     spare, least = health.get("available_spare"), health.get("spare_threshold")

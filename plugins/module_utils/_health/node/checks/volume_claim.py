@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Does a storage class give volumes that can be used? A claim is made, and a pod that mounts it,
-writes, syncs and reads back.
+"""Does a storage class provide usable volumes? Creates a claim and a pod that mounts it, writes,
+syncs and reads back.
 
-It is asked of the API server and not of a host, so that nothing is measured by `measure`; `claim`
-has the procedures, which the module and the agent run.
+The API server is queried, not a host, so `measure` does nothing; the module and the agent run the
+procedures in `claim_procedures`.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from ...model import (
 )
 
 NAME = "volume_claim"
-#: Seconds until claim and pod are done. IBM Autopilot gave the claim alone 90.
+#: Deadline of claim and pod in seconds. IBM Autopilot allowed 90 for the claim alone.
 SECONDS = 120.0
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod")
 
@@ -49,15 +49,15 @@ _UNITS = {
     "Gi": 2**30,
     "Ti": 2**40,
 }
-#: Seconds a pod may take for its few megabytes before the volume is to blame.
+#: Seconds for a pod's few megabytes, beyond which the volume is at fault.
 _MOST_WRITING = 30.0
 _SUBDOMAIN = r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?"
 
-#: Readings that every finding has as evidence.
+#: Readings in the evidence of every finding.
 _EVIDENCE = ("storage_classes", "refused", "quotas", "claim", "pod", "events")
 
-#: What the kubelet says of a volume that it cannot have; and of an image, which it fetches once it
-#: has the volumes.
+#: The kubelet's messages for a volume that it cannot mount, and for an image, which it pulls after
+#: mounting.
 _MOUNT_EVENTS = ("FailedMount", "FailedAttachVolume", "FailedMapVolume", "FailedDetachVolume")
 _IMAGE_EVENTS = ("Pulling", "Pulled", "BackOff", "Failed", "ErrImageNeverPull", "InspectFailed")
 _NFS = re.compile(r"mount\.nfs.*(no route|refused|timed out|timeout|unreachable)", re.IGNORECASE)
@@ -65,8 +65,8 @@ _ABOUT_VOLUMES = re.compile(r"persistent ?volume|volume", re.IGNORECASE)
 
 
 def refuse(options: Options) -> None:
-    """The API server refuses more; this is what would lead to another class, or to a claim that its
-    own test fills.
+    """Validate what would select another class, or a claim that its own test fills; the API server
+    validates the rest.
     """
     for name in ("storage_class", "namespace", "node"):
         value = options.get(name)
@@ -91,12 +91,12 @@ class StorageClass(TypedDict, total=False):
     provisioner: Optional[str]
     binding_mode: Optional[str]
     reclaim_policy: Optional[str]
-    #: Whether claims without a class have it.
+    #: Whether it is the default class.
     default: bool
 
 
 class RefusedRequest(TypedDict, total=False):
-    """What the API server refused: ``step`` is look, dry_run, claim or pod."""
+    """The API server's refusal: ``step`` is look, dry_run, claim or pod."""
 
     step: str
     status: Optional[int]
@@ -113,23 +113,23 @@ class ClaimReading(TypedDict, total=False):
 
 
 class PodReading(TypedDict, total=False):
-    """The pod that uses the claim; times are seconds after the claim was made."""
+    """The pod that uses the claim; times are seconds after the claim was created."""
 
     uid: Optional[str]
     phase: Optional[str]
     node: Optional[str]
     reason: Optional[str]
     message: Optional[str]
-    #: Why no node was found for it, and why its container waits.
+    #: Why it was not scheduled, and why its container waits.
     scheduling: Optional[str]
     waiting: Optional[str]
-    #: When it was looked at last.
+    #: Time of the last observation.
     watched: float
-    #: When its container ran.
+    #: When its container started.
     seconds: float
     exit_code: Optional[int]
     ended: Optional[str]
-    #: What it wrote about the volume: ``step``, ``error``, ``errno``, ``uid``, ``same``.
+    #: Its report about the volume: ``step``, ``error``, ``errno``, ``uid``, ``same``.
     said: Optional[Dict[str, Any]]
 
 
@@ -145,23 +145,23 @@ class ClaimEvent(TypedDict, total=False):
 
 class VolumeClaimReadings(TypedDict, total=False):
     storage_class: str
-    #: None where they may not be listed.
+    #: None if they may not be listed.
     storage_classes: Optional[List[StorageClass]]
-    #: `RefusedRequest`; whatever is there counts.
+    #: `RefusedRequest`; any value counts.
     refused: Any
     #: Hard limits and use by quota.
     quotas: Dict[str, Any]
-    #: Why the API server could not be asked.
+    #: Why the API server could not be queried.
     api: str
     dry_run: ClaimReading
-    #: `ClaimReading`; whatever is there tells that it was made.
+    #: `ClaimReading`; any value means that it was created.
     claim: Any
     pod: PodReading
     events: List[ClaimEvent]
     began: bool
-    #: The time was up.
+    #: The deadline passed.
     late: bool
-    #: Claim or pod was removed by somebody else.
+    #: Somebody else removed the claim or pod.
     gone: bool
     no_image: bool
     #: What could not be removed.
@@ -191,7 +191,7 @@ def judge(readings: VolumeClaimReadings, options: Options) -> CheckResult:
 
 
 def _not_tried(readings: VolumeClaimReadings, options: Options) -> Optional[Finding]:
-    """Why there was nothing to try."""
+    """Why nothing was tested."""
     if not readings:
         return Finding(
             "claim_not_tried",
@@ -242,7 +242,7 @@ def _not_tried(readings: VolumeClaimReadings, options: Options) -> Optional[Find
 
 
 def _not_made(readings: VolumeClaimReadings) -> Finding:
-    """No claim was made: it was refused, the API server is away, or it was not to be made."""
+    """The finding without a claim: refused, API server down, or not to be created."""
     refused = readings.get("refused")
     if refused:
         return _refused(refused)
@@ -289,7 +289,7 @@ def _refused(given: Any) -> Finding:
 
 
 def _tried(readings: VolumeClaimReadings) -> Optional[Finding]:
-    """What is wrong after a claim was made; None when all is well."""
+    """The finding after a claim was created; None if all is well."""
     claim, pod = decode(ClaimReading, readings["claim"]), readings.get("pod")
     if readings.get("refused"):
         return _refused(readings["refused"])
@@ -320,7 +320,7 @@ def _tried(readings: VolumeClaimReadings) -> Optional[Finding]:
 
 
 def _failed(pod: PodReading) -> Finding:
-    """The pod ended with an error, of its own or not."""
+    """The pod failed, by itself or not."""
     said, where = pod.get("said"), f"on {pod.get('node')}"
     if said and said.get("same") is False:
         return Finding(
@@ -356,7 +356,7 @@ def _failed(pod: PodReading) -> Finding:
 
 
 def _late(claim: ClaimReading, pod: PodReading, events: List[ClaimEvent]) -> Finding:
-    """The time was up; whose fault that is."""
+    """The deadline passed: determine the cause."""
     warnings = {
         kind: [one for one in events if one.get("on") == kind and one.get("type") == "Warning"]
         for kind in ("claim", "pod")
@@ -404,7 +404,7 @@ def _late(claim: ClaimReading, pod: PodReading, events: List[ClaimEvent]) -> Fin
 def _late_on(
     node: str, watched: float, waiting: str, warnings: List[ClaimEvent], events: List[ClaimEvent]
 ) -> Finding:
-    """The time was up while the pod was to start on a node."""
+    """The deadline passed before the pod started on a node."""
     mounting = [one for one in warnings if one.get("reason") in _MOUNT_EVENTS]
     fetching = any(one.get("on") == "pod" and one.get("reason") in _IMAGE_EVENTS for one in events)
     if mounting and not fetching:

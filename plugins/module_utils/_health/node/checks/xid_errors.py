@@ -1,13 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Which errors did the driver log of the GPUs and their switches since boot, which of them was the
-cause, and what does NVIDIA say to do?
+"""Which errors of GPUs and NVSwitches did the driver log since boot, which was the cause, and what
+does NVIDIA recommend?
 
-What counts is what still holds. A boot ends every log. Loading the driver, or its own word that no
-recovery is needed any more (Xid 154 to "None", or field 230 at 0 after an Xid 154 that asked for
-one), ends what a reset mends. Errors of applications alone say nothing of the GPU. A reset by hand
-that the driver tells nothing of is known to the operator only: the option ``since`` leaves out what
-was before it.
+Only current errors count. A boot ends every log. A load of the driver, or its own report that no
+recovery is needed any more (Xid 154 to "None", or field 230 at 0 after an Xid 154 that requested
+one), ends errors that a reset clears. Errors of applications alone say nothing about the GPU. A
+manual reset that the driver does not report is known only to the operator: the option ``since``
+ignores earlier events.
 """
 
 from __future__ import annotations
@@ -53,15 +53,14 @@ from ...model import (
 from ...lenient import Unsigned, number
 from ..framework.driver_findings import GpuReading, all_gpus, read_parts
 
-#: Events that are kept of one log.
+#: Maximum events kept of one log.
 MOST_EVENTS = 200
-#: Characters of a message that are kept.
+#: Maximum characters kept of a message.
 _MOST_TEXT = 300
-#: Seconds of silence that end a burst of errors of one GPU: NVIDIA's Xid catalogue groups them so.
+#: Seconds of silence that end a burst of errors of one GPU, as in NVIDIA's Xid catalogue.
 SILENCE = 180
-#: Processes that fell to errors of their own on one GPU, and on no other, before that GPU is
-#: pointed out. A judgement: three applications with the same fault rarely choose the same GPU of
-#: many.
+#: Processes that failed with application errors on one GPU, and on no other, before the GPU is
+#: reported. A judgement: three applications with the same fault rarely choose the same GPU of many.
 MANY_PROCESSES = 3
 
 _BDF = r"(?P<bdf>(?:[0-9a-fA-F]{4,8}:)?[0-9a-fA-F]{2}:[0-9a-fA-F]{2})(?:\.[0-7])?"
@@ -99,13 +98,13 @@ class LogReading(TypedDict, total=False):
     last_seq: Optional[int]
     #: Microseconds since boot.
     first_usec: Optional[float]
-    #: Whatever is there counts.
+    #: Any value counts.
     overwritten: Any
     error: Optional[str]
 
 
 class LoadReading(TypedDict):
-    """When the driver was loaded. Total: what ends an error must be whole."""
+    """When the driver was loaded. Total: an event that ends errors must be complete."""
 
     seq: Optional[int]
     #: Microseconds since boot.
@@ -113,7 +112,7 @@ class LoadReading(TypedDict):
 
 
 class LoggedEvent(TypedDict, total=False):
-    """An error that the driver logged; what its line does not say is None."""
+    """A logged driver error; values missing in its line are None."""
 
     seq: Optional[int]
     #: Microseconds since boot.
@@ -122,7 +121,7 @@ class LoggedEvent(TypedDict, total=False):
     kind: Literal["xid", "sxid", "off_bus"]
     xid: Optional[int]
     sxid: Optional[int]
-    #: Whatever is there counts.
+    #: Any value counts.
     fatal: Any
     mig: Optional[str]
     pid: Optional[int]
