@@ -94,6 +94,7 @@ import os
 import typing as t
 
 from ansible.errors import AnsibleParserError
+from ansible.plugins.loader import connection_loader
 from ansible.plugins.inventory import BaseInventoryPlugin, Constructable, to_safe_group_name
 from ansible.utils.unsafe_proxy import wrap_var
 
@@ -216,6 +217,11 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
         """The variables by which Ansible connects to the pod: one call of kubectl per task, and files
         only below /tmp.
         """
+        if not connection_loader.has_plugin("kubernetes.core.kubectl"):
+            raise AnsibleParserError(
+                "the inventory needs the collection kubernetes.core: ansible-galaxy collection "
+                "install kubernetes.core"
+            )
         given = {"kubeconfig": self.get_option("kubeconfig"), "context": self.get_option("context")}
         container = next(
             (

@@ -26,12 +26,11 @@ KEPT = {"MANIFEST.json", "FILES.json", "meta", "plugins", "roles", "playbooks"}
 def artifact(tmp_path_factory):
     """The controller that has only the built and installed artifact."""
     base = tmp_path_factory.mktemp("artifact")
-    galaxy = with_kubernetes_core(Controller(PROGRAMS, base / "collections", base / "home"))
+    galaxy = Controller(PROGRAMS, base / "collections", base / "home")
     built = galaxy.run(
         "ansible-galaxy", "collection", "build", "--output-path", base, ROOT, cwd=base
     )
     assert built.returncode == 0, built.stdout
-    # What it needs besides is there already, so that no Galaxy server is asked.
     installed = galaxy.run(
         "ansible-galaxy",
         "collection",
@@ -115,6 +114,12 @@ def test_the_playbook(stripped, node, tmp_path, empty):
     done, document = stripped.preflight("autopilot.gpu.preflight", inventory, empty)
     assert document is not None, done.stdout
     assert (done.returncode, statuses(document)) == (2, {"well": "pass", "sick": "fail"})
+
+
+def test_the_agent_says_that_it_needs_kubernetes_core(artifact, empty):
+    done = artifact.run("ansible-playbook", "autopilot.gpu.agent", cwd=empty)
+    assert done.returncode == 2
+    assert "ansible-galaxy collection install kubernetes.core" in done.stdout
 
 
 def test_documentation(stripped, empty):
