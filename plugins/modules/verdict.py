@@ -88,6 +88,10 @@ options:
         directory with this name, together with C(snapshots), the controller's copies of the
         snapshots of M(autopilot.gpu.node_checks).
     type: str
+  cluster:
+    description: Name of the cluster, for the report page and the run document.
+    type: str
+    version_added: 0.1.0
   on_failure:
     description:
       - What fails when the policy is not met.

@@ -24,7 +24,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page_commands,
     page_heat,
     page_links,
-    page_words,
+    page_text,
 )
 
 import run_world  # noqa: E402
@@ -546,7 +546,7 @@ def test_nothing_is_fetched(mixed):
     ],
 )
 def test_quantity(value, unit, words):
-    assert page_words.quantity(value, unit) == words
+    assert page_text.quantity(value, unit) == words
 
 
 @pytest.mark.parametrize(
@@ -564,14 +564,14 @@ def test_quantity(value, unit, words):
     ],
 )
 def test_where_there_is_little_room_names_lose_what_all_share(names, short):
-    found = page_words.short_names(names)
+    found = page_text.short_names(names)
     assert [found.get(name, name) for name in names] == (short or names)
 
 
 def test_evidence_with_rows_is_a_table_and_long_texts_end():
     parts = {
         part.key: part
-        for part in page_words.evidence_of(
+        for part in page_text.evidence_of(
             {
                 "pairs": [
                     {

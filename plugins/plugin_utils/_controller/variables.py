@@ -101,8 +101,8 @@ PLAYBOOKS: dict[str, Spec] = {
 }
 #: The phases of a job: their playbooks run the roles `checks` and `mesh`.
 PHASES = ("preflight", "inflight", "postflight")
-#: What the inventory says of a host.
-OF_HOST: Spec = {"expected_gpus": _COUNT, "node_name": _TEXT}
+#: What the inventory says of the cluster and of a host.
+OF_HOST: Spec = {"cluster_name": _TEXT, "expected_gpus": _COUNT, "node_name": _TEXT}
 #: Options of the callback `pushgateway`, which validates them itself.
 PUSHGATEWAY = tuple(
     f"pushgateway_{name}"

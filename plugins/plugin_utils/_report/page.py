@@ -38,6 +38,10 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
     NodeReport,
     RunReport,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.healthy_groups import (
+    gpu_models,
+    group_healthy,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
     next_step,
     runbook,
@@ -53,23 +57,30 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     WARN,
     Finding,
 )
-from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold, natural
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import natural
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page_commands,
     page_heat,
     page_links,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_changes import (
+    FITNESS_TEXTS,
+    changes_of,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_grid import BAD, grid_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import (
     Evidence,
     duration,
     evidence_of,
     expectations_of,
+    folded,
     name_of,
     plural,
     seen,
     short_names,
     shortened,
     text_of,
+    time_of,
 )
 from markupsafe import Markup, escape
 
@@ -81,21 +92,18 @@ _MOST_CARDS = 200
 _MOST_FINDINGS, _MOST_LATER = 12, 3
 _MOST_ROWS = 5000
 _MOST_GROUPS = 40
-#: Nodes whose details are open from the start, those with all their findings, and healthy nodes
-#: that have a line each.
+#: Nodes whose details are open from the start, and those with all their findings.
 _OPEN_CARDS = 8
 _WHOLE_CARDS = 40
-_MOST_HEALTHY = 12
 #: Findings that the first section lists, each with its nodes.
 _MOST_CODES = 40
 
-_BAD = (FAIL, UNKNOWN, WARN)
 _SYMBOLS = {FAIL: "\u2715", UNKNOWN: "?", WARN: "!", SKIP: "\u2013", PASS: "\u2713"}
-_FITNESS = {
-    "fit": "fit",
-    "unfit": "not fit",
-    "could_not_tell": "could not tell",
-    "skipped": "nothing to check",
+#: Colour and path of the tab's icon, by the state of the run.
+_ICONS = {
+    FAIL: ("b3320b", "M5 5l6 6M11 5l-6 6"),
+    PASS: ("0b6b8a", "M4 8l3 3 5-6"),
+    SKIP: ("515c6b", "M4 8h8"),
 }
 
 #: What an action asks of a person.
@@ -146,7 +154,6 @@ class _Row(t.NamedTuple):
     rank: int
     fit: str
     gpus: str
-    findings: int
     first: str
     action: str
     urgency: int
@@ -163,23 +170,26 @@ class _Code(t.NamedTuple):
 
 
 class _Group(t.NamedTuple):
-    """Nodes of which the same is to be said."""
+    """Nodes that the same lines are about."""
 
     names: str
     nodes: int
     lines: list[str]
 
 
-def html_of(report: RunReport) -> str:
-    """The page of a run; what its document lacked is left out."""
+def html_of(report: RunReport, before: RunReport | None = None) -> str:
+    """The page of a run, with the changes since the run ``before``. A part that the document lacks is
+    left out.
+    """
     style, script = _file("page.css"), _file("page.js")
-    passed = report.verdict.passed
+    state, word = _state(report)
     text = _template().render(
         **_of_run(report),
         **_of_nodes(report),
-        passed=passed,
-        word=report.verdict.word,
-        icon=_icon(passed),
+        changes=changes_of(before, report) if before else None,
+        state=state,
+        word=word,
+        icon=_icon(state),
         style=Markup(style),
         script=Markup(script),
         hashes={"style": _hash(style), "script": _hash(script)},
@@ -200,9 +210,12 @@ def _of_run(report: RunReport) -> dict[str, t.Any]:
         "phase": name_of(run.phase),
         "reason": report.verdict.reason or "the document does not tell the verdict",
         "check_mode": run.check_mode,
+        "cluster": run.cluster or "",
+        "started_by": run.user or "",
+        "command": run.command or "",
         "replay": _replay(report.replay),
         "policy": _policy(report.policy),
-        "finished": _time(run.finished),
+        "finished": time_of(run.finished),
         "took": duration(run.duration_seconds),
         "counts": _counts(report.counts),
         "versions": {"collection": run.collection or "", "ansible": run.ansible or ""},
@@ -216,9 +229,10 @@ def _of_run(report: RunReport) -> dict[str, t.Any]:
 def _of_nodes(report: RunReport) -> dict[str, t.Any]:
     """What the page says of the nodes, the worst first."""
     nodes = sorted(report.nodes, key=_order)
-    bad = [node for node in nodes if node.status in _BAD]
+    bad = [node for node in nodes if node.status in BAD]
     shown = bad[:_MOST_CARDS]
     anchors = {name_of(node.name): f"node-{place}" for place, node in enumerate(shown)}
+    rows = [_row(node, anchors) for node in nodes[:_MOST_ROWS]]
     codes, more_codes = _codes(bad) if len(bad) > _OPEN_CARDS else ([], 0)
     return {
         "cards": [_card(node, place) for place, node in enumerate(shown)],
@@ -227,7 +241,9 @@ def _of_nodes(report: RunReport) -> dict[str, t.Any]:
         "more_codes": more_codes,
         "skipped": _skipped(nodes),
         "healthy": _healthy(nodes),
-        "rows": [_row(node, anchors) for node in nodes[:_MOST_ROWS]],
+        "grid": grid_of(nodes, anchors),
+        "rows": rows,
+        "several_gpus": len({row.gpus for row in rows if row.gpus}) > 1,
         "nodes": len(nodes),
         "charts": page_links.charts_of(nodes, anchors),
         "short": short_names(name_of(node.name) for node in nodes),
@@ -259,9 +275,9 @@ def _hash(text: str) -> str:
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 
-def _icon(passed: bool) -> str:
-    """The tab's icon as a URL: which of many open pages is the bad one."""
-    colour, shape = ("0b6b8a", "M4 8l3 3 5-6") if passed else ("b3320b", "M5 5l6 6M11 5l-6 6")
+def _icon(state: str) -> str:
+    """The tab's icon as a URL, by which the page of a failed run is found among many tabs."""
+    colour, shape = _ICONS[state]
     picture = (
         "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><rect width='16' "
         f"height='16' rx='3' fill='#{colour}'/>"
@@ -271,6 +287,14 @@ def _icon(passed: bool) -> str:
 
 
 # ---- the run ----
+
+
+def _state(report: RunReport) -> tuple[str, str]:
+    """The state of the run as a status, and its word. A run that checked nothing has not passed."""
+    checked = any(node.verdict.fit != SKIPPED for node in report.nodes)
+    if report.verdict.passed and (report.run.check_mode or not checked):
+        return SKIP, "nothing checked"
+    return (PASS if report.verdict.passed else FAIL), report.verdict.word
 
 
 def _order(node: NodeReport) -> t.Any:
@@ -294,15 +318,6 @@ def _counts(counts: dict[str, int]) -> list[tuple[str, int, str]]:
     )
 
 
-def _time(stamp: str) -> str:
-    """A time of the document as people read it."""
-    return (
-        f"{stamp[:10]} {stamp[11:19]} UTC"
-        if len(stamp) == 20 and stamp.endswith("Z")
-        else stamp or "unknown"
-    )
-
-
 def _policy(policy: Policy) -> str:
     words = [
         f"{policy.max_unfit} unfit, {policy.max_unknown} undecided and {policy.max_partial} not fully "
@@ -321,13 +336,13 @@ def _replay(replay: t.Optional[dict[str, t.Any]]) -> str:
     options = mapping(replay.get("options"))
     words = (
         f"What run {name_of(replay.get('of'))} had read, judged again at "
-        f"{_time(text_of(replay.get('judged')))}; nothing was measured anew"
+        f"{time_of(text_of(replay.get('judged')))}; nothing was measured anew"
     )
     words += f". Options in place of its own: {text_of(options)}" if options else ""
     for check, nodes in mapping(replay.get("kept")).items():
         words += (
             f". As it was recorded, without readings to judge: {name_of(check)} on "
-            f"{_few(map(name_of, sequence(nodes)), 10)}"
+            f"{folded(map(name_of, sequence(nodes)), 10)}"
         )
     trouble = text_of(replay.get("mesh_trouble"))
     return words + (
@@ -351,7 +366,7 @@ def _card(node: NodeReport, place: int) -> _Card:
         name_of(node.name) or "(no name)",
         node.status,
         _fitness(node),
-        _gpus(node),
+        name_of(gpu_models(node)),
         f"driver {driver}" if driver else "",
         ", ".join(dict.fromkeys(actions)),
         shown,
@@ -416,14 +431,8 @@ def _worded(words: str) -> Markup:
 
 
 def _fitness(node: NodeReport) -> str:
-    words = _FITNESS[node.verdict.fit]
+    words = FITNESS_TEXTS[node.verdict.fit]
     return f"{words}, not fully checked" if node.verdict.partial else words
-
-
-def _gpus(node: NodeReport) -> str:
-    """How many GPUs of which model."""
-    names = [name_of(gpu.get("name")) for gpu in node.gpus]
-    return " and ".join(f"{names.count(name)} x {name}" for name in dict.fromkeys(sorted(names)))
 
 
 def _codes(bad: t.Sequence[NodeReport]) -> tuple[list[_Code], int]:
@@ -439,17 +448,10 @@ def _codes(bad: t.Sequence[NodeReport]) -> tuple[list[_Code], int]:
         nodes.items(), key=lambda item: (-STATUSES.index(item[0][0]), -len(item[1]), item[0][1])
     )
     codes = [
-        _Code(status, code, len(names), _few(names), _worded(runbook(code).next))
+        _Code(status, code, len(names), folded(names), _worded(runbook(code).next))
         for (status, code), names in ranked[:_MOST_CODES]
     ]
     return codes, len(ranked) - len(codes)
-
-
-def _few(names: t.Iterable[str], most: int = 30) -> str:
-    folded = fold(names)
-    return ", ".join(folded[:most]) + (
-        f" and {len(folded) - most} more" if len(folded) > most else ""
-    )
 
 
 # ---- the others ----
@@ -471,7 +473,7 @@ def _skipped(nodes: t.Sequence[NodeReport]) -> list[_Group]:
         by_reason.setdefault((words, tuple(names)), []).append(check)
     groups = [
         _Group(
-            _few(names),
+            folded(names),
             len(names),
             [f"{', '.join(check for check in found if check)}: {words}" if any(found) else words],
         )
@@ -514,42 +516,18 @@ def _missed(mesh: MeshReport | None) -> list[_Group]:
 
 
 def _healthy(nodes: t.Sequence[NodeReport]) -> list[_Group]:
-    """The healthy nodes: what is the same of all of them once, and what is not where they are few."""
-    said = {name_of(node.name): _good_words(node) for node in nodes if node.status == PASS}
-    if not said:
-        return []
-    few = len(said) <= _MOST_HEALTHY
-    several: dict[tuple[str, ...], list[str]] = {}
-    if few:
-        shared = [
-            line
-            for line in next(iter(said.values()))
-            if all(line in lines for lines in said.values())
+    """Healthy nodes in groups: their GPUs, their figures as ranges, and their checks."""
+    groups = []
+    for group in group_healthy(nodes):
+        lines = [
+            name_of(group.gpus) or "no GPUs known",
+            *(str(figure) for figure in group.figures if figure.check != "gpu_count"),
+            f"passed: {', '.join(map(name_of, group.checks)) or 'no check'}",
         ]
-        for name, lines in said.items():
-            several.setdefault(tuple(line for line in lines if line not in shared), []).append(name)
-        if len(several) > 1:
-            several = {tuple(shared): list(said), **several} if shared else several
-        else:
-            several = {next(iter(said.values())): list(said)}
-    else:
-        for name, lines in said.items():
-            several.setdefault(
-                (*lines[:1], "passed: " + ", ".join(line.partition(":")[0] for line in lines[1:])),
-                [],
-            ).append(name)
-    return _cut([_Group(_few(names), len(names), list(lines)) for lines, names in several.items()])
-
-
-def _good_words(node: NodeReport) -> tuple[str, ...]:
-    """The GPUs of a healthy node, and what each check that passed says."""
-    passed = [
-        result for result in node.results if result.status == PASS and result.check != "gpu_count"
-    ]
-    return (
-        _gpus(node) or "no GPUs known",
-        *(f"{name_of(result.check)}: {result.summary}" for result in passed),
-    )
+        if group.skipped:
+            lines.append(f"skipped: {', '.join(map(name_of, group.skipped))}")
+        groups.append(_Group(folded(map(name_of, group.nodes)), len(group.nodes), lines))
+    return _cut(groups)
 
 
 def _row(node: NodeReport, anchors: t.Mapping[str, str]) -> _Row:
@@ -557,22 +535,23 @@ def _row(node: NodeReport, anchors: t.Mapping[str, str]) -> _Row:
     first = ""
     if findings:
         finding = findings[0].finding
-        first = ": ".join(filter(None, (_subject(finding), finding.message)))
+        first = ": ".join(filter(None, (_subject(finding), finding.message)))[:300]
+        first += f" (and {plural(len(findings) - 1, 'more finding')})" if findings[1:] else ""
     elif node.status == SKIP:
-        first = node.skipped or next(
-            (result.summary for result in node.results if result.status == SKIP), ""
+        first = (
+            node.skipped
+            or next((result.summary for result in node.results if result.status == SKIP), "")[:300]
         )
     urgency = max([ACTIONS.index(action) for action in node.verdict.actions], default=0)
     name = name_of(node.name)
     return _Row(
         name,
-        anchors.get(name, "") if node.status in _BAD else "",
+        anchors.get(name, "") if node.status in BAD else "",
         node.status,
         STATUSES.index(node.status),
         _fitness(node),
-        _gpus(node),
-        len(findings),
-        first[:300],
+        name_of(gpu_models(node)),
+        first,
         ACTIONS[urgency] if urgency else "",
         urgency,
     )

@@ -32,7 +32,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.view import CHECKS
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import text_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import text_of
 
 #: A host name that is itself and nothing else where Ansible expects a pattern.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")

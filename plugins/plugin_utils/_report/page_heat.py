@@ -31,7 +31,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
     number,
     whole_number,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import (
     bare,
     name_of,
     plural,

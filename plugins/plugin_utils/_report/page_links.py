@@ -30,7 +30,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.pcie_bandwidth import (
     DIRECTIONS,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import (
     name_of,
     plural,
     quantity,
@@ -39,7 +39,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words i
 
 CHECK = "pcie_bandwidth"
 #: GPUs that have a row each; more of them are shown as a distribution.
-MOST_GPUS = 64
+MOST_GPUS = 16
 #: Columns of a distribution, and GPUs below what is expected that are named.
 _BINS = 60
 _MOST_NAMED = 32

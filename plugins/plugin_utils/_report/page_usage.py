@@ -33,13 +33,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import
     read_status,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page, plot
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import (
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import (
     as_json,
     duration,
     name_of,
     plural,
     seen,
     text_of,
+    time_of,
 )
 from markupsafe import Markup
 
@@ -85,7 +86,7 @@ def html_of(document: dict[str, t.Any]) -> str:
         gpus=[_gpu(one) for one in mappings_in(document.get("gpus"))],
         findings=_findings(runs),
         plots=plot.plots_of(document.get("metrics")),
-        compared=page._time(document.get("compared")),
+        compared=time_of(document.get("compared")),
         icon=page._icon(found.get("attributable") is True),
         style=Markup(style),
         hashes={"style": page._hash(style)},

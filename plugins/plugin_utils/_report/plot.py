@@ -18,7 +18,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
     mappings_in,
     number,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_words import text_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import text_of
 from markupsafe import Markup
 
 WIDTH, HEIGHT = 960.0, 190.0

@@ -14,8 +14,10 @@ from __future__ import annotations
 import json
 import os
 import re
+import sys
 import time
 import typing as t
+from dataclasses import replace
 
 from ansible.module_utils.common.arg_spec import ArgumentSpecValidator
 from ansible.release import __version__ as ansible_version
@@ -55,10 +57,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
+    invocation,
     options as _options,
     summary,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files, page
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict.previous_run import (
+    previous_run,
+)
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
     "results": {"type": "str", "default": "autopilot_checks"},
@@ -81,6 +87,7 @@ _OPTIONS: dict[str, dict[str, t.Any]] = {
     },
     "run_id": {"type": "str"},
     "run": {"type": "str"},
+    "cluster": {"type": "str"},
     "on_failure": {"type": "str", "default": "task", "choices": ["task", "hosts"]},
 }
 
@@ -149,6 +156,12 @@ def judge_play(
         ansible_version,
         job,
     )
+    run = replace(
+        run,
+        cluster=options["cluster"] or None,
+        user=invocation.user_name(variables),
+        command=invocation.command_line(sys.argv, phase),
+    )
     report = judge_run(run, nodes, policy or Policy(), plans)
     if refused or unplanned:
         report = report.failed_for(refused + unplanned)
@@ -170,7 +183,9 @@ def write_judged(judged: Judged, result: dict[str, t.Any]) -> tuple[list[Line], 
         result["plan"] = [row._asdict() for row in document.plan_of(judged.report)]
         lines.append(Line("no run document is written in check mode"))
         return lines, []
-    contents = (files.DOCUMENT, files.METRICS, files.PAGE)
+    before = previous_run(judged.directory, judged.report.run)
+    compared = replace(files.PAGE, text=lambda report: page.html_of(report, before))
+    contents = (files.DOCUMENT, files.METRICS, compared)
     return lines, files.write_down(contents, judged.report, judged.directory, lines, result)
 
 

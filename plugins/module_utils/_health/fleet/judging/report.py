@@ -161,6 +161,10 @@ class RunIdentity:
     ansible: Optional[str] = None
     #: What the operator calls the job that the phases belong to.
     job: Optional[str] = None
+    #: Name of the cluster, the user who started the run, and the command line, without secrets.
+    cluster: Optional[str] = None
+    user: Optional[str] = None
+    command: Optional[str] = None
 
     @property
     def finished_at(self) -> float:
@@ -262,7 +266,16 @@ class RunReport:
             "schema": SCHEMA,
             "schema_version": SCHEMA_VERSION,
             "run_id": run.run_id,
-            **({"run": run.job} if run.job else {}),
+            **{
+                name: value
+                for name, value in (
+                    ("run", run.job),
+                    ("cluster", run.cluster),
+                    ("user", run.user),
+                    ("command", run.command),
+                )
+                if value
+            },
             "phase": run.phase,
             "started": run.started,
             "finished": run.finished,
@@ -309,6 +322,9 @@ _MEMBERS = (
     "schema_version",
     "run_id",
     "run",
+    "cluster",
+    "user",
+    "command",
     "phase",
     "started",
     "finished",
@@ -336,7 +352,7 @@ def _identity(data: Dict[str, Any]) -> RunIdentity:
         bool(data.get("check_mode")),
         text(versions.get("collection")) or None,
         text(versions.get("ansible")) or None,
-        text(data.get("run")) or None,
+        *(text(data.get(name)) or None for name in ("run", "cluster", "user", "command")),
     )
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import math
-from typing import Any, Dict, List, NamedTuple, Optional, Sequence
+from typing import Any, Dict, Iterable, List, NamedTuple, Optional, Sequence
 
 from ... import VERSION
 from ..judging.policy import WOULD_RUN, is_planned
@@ -45,6 +45,28 @@ def read(text: str) -> Dict[str, Any]:
     if not isinstance(document.get("nodes"), list):
         raise ValueError("nodes: missing; expected a list")
     return document
+
+
+def read_without_readings(lines: Iterable[str]) -> Dict[str, Any]:
+    """Parse a run document of `to_json` line by line, without the mesh and the nodes' readings, which
+    are nearly all of its size; raises ValueError that says what is wrong.
+    """
+    nodes: List[Any] = []
+    head: List[str] = []
+    member = ""
+    for line in lines:
+        if line.startswith('  "'):
+            member = line.split('"')[1]
+        if member == "nodes" and line.startswith("    {"):
+            try:
+                node = json.loads(line.rstrip(",\n"))
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"invalid JSON: {error}") from None
+            nodes.append({key: node[key] for key in node if key not in ("readings", "mesh")})
+        elif member != "mesh":
+            head.append(line)
+    document = read("".join(head))
+    return {**document, "nodes": document["nodes"] + nodes}
 
 
 class PlannedCheck(NamedTuple):

@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""What the parts of the report page share: names, figures and evidence in words. Pure."""
+"""Names, figures and evidence as text, for all parts of the report page. Pure."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
     number,
     whole_number,
 )
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
 from markupsafe import Markup
 
 #: Characters of one text; the run document has all of it.
 MOST_TEXT = 2000
 _MOST_NAME = 200
 
-#: Characters that are seen as nothing, or turn the text around them: controls, and marks of
-#: direction.
+#: Invisible characters: controls, and marks that reverse the direction of the text around them.
 _UNSEEN = re.compile(
     "[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff\ufff9-\ufffb\ud800-\udfff]"
 )
@@ -82,16 +82,32 @@ def as_json(value: t.Any) -> str:
 
 
 def seen(value: t.Any) -> t.Any:
-    """A text as it can be shown: what would not be seen, or would turn the text around, is spelt
-    out; anything else as it is.
+    """A text with invisible characters and marks of direction spelt out, such as ``\\u202e``; a
+    value of another type is returned as given.
 
-    It is the last thing before a value is escaped, whatever it is and wherever it came from.
+    The template applies it to every value before it escapes it.
     """
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     if len(value) > MOST_TEXT:
         value = f"{value[:MOST_TEXT]} ... ({len(value)} characters in all)"
     return _UNSEEN.sub(lambda found: f"\\u{ord(found.group()):04x}", value)
+
+
+def folded(names: t.Iterable[str], most: int = 30) -> str:
+    """The names with consecutive numbers folded, and how many parts of the list are left out."""
+    parts = fold(names)
+    rest = f" and {len(parts) - most} more" if len(parts) > most else ""
+    return ", ".join(parts[:most]) + rest
+
+
+def time_of(stamp: str) -> str:
+    """A time of a document as people read it."""
+    return (
+        f"{stamp[:10]} {stamp[11:19]} UTC"
+        if len(stamp) == 20 and stamp.endswith("Z")
+        else stamp or "unknown"
+    )
 
 
 def plural(number_of: int, what: str) -> str:
