@@ -8,7 +8,7 @@ import shlex
 
 import pytest
 
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import invocation
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import invocation
 
 
 @pytest.mark.parametrize(

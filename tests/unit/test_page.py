@@ -21,7 +21,9 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judgin
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import (
     page as _page,
+    page_changes,
     page_commands,
+    page_grid,
     page_heat,
     page_links,
     page_text,
@@ -93,6 +95,7 @@ def test_the_verdict_comes_first_and_then_the_bad_nodes(mixed):
         for words in (
             "FAILED\n",
             mixed["verdict"]["reason"],
+            "\nNodes and checks\n",
             "Needs attention: 5 nodes",
             "Links and paths between nodes",
             "Skipped, and why",
@@ -228,6 +231,101 @@ def test_a_healthy_run_has_no_bad_part():
         attributes.get("id") for _tag, attributes in page.elements
     }
     assert "none beyond what is expected" in page.text
+
+
+def test_a_run_that_checked_nothing_is_neither_good_nor_bad():
+    document = run_world.document([run_world.bare("login1"), run_world.bare("login2")])
+    assert document["verdict"]["passed"]
+    text = read(document).text
+    assert "NOTHING CHECKED" in text and "PASSED" not in text and "FAILED" not in text
+
+
+def test_the_head_names_the_cluster_the_user_and_the_command(mixed):
+    command = "ansible-playbook -i hosts.yml autopilot.gpu.preflight"
+    text = read({**mixed, "cluster": "dgx-east", "user": "ada", "command": command}).text
+    assert "of dgx-east" in text and "User\nada\n" in text and f"Command\n{command}\n" in text
+    text = read(mixed).text
+    assert "\nUser\n" not in text and "\nCommand\n" not in text
+
+
+def test_healthy_nodes_share_a_row_with_their_figures_as_ranges():
+    nodes = [run_world.node(name) for name in run_world.names(100)]
+    text = read(run_world.document(nodes)).text
+    healthy = text[text.rindex("\nHealthy\n") : text.rindex("\nAll nodes\n")]
+    assert "gpu[001-100]\n(100 nodes)\n8 x NVIDIA H100 80GB HBM3;" in healthy
+    assert re.search(r"; pcie_bandwidth \d\d\.\d to \d\d\.\d GB/s;", healthy)
+    assert "passed: gpu_count, remapped_rows, gpu_power, pcie_bandwidth" in healthy
+
+
+# ---- nodes and checks ----
+
+
+def grid_of(document, anchors=()):
+    return page_grid.grid_of(RunReport.from_dict(document).nodes, dict(anchors))
+
+
+def test_the_grid_has_a_row_for_each_bad_node_and_one_for_nodes_that_are_alike(mixed):
+    grid = grid_of(mixed, {"gpu02": "node-0"})
+    rows = {row.names: row for row in grid.rows}
+    column = grid.checks.index("pcie_bandwidth")
+    assert rows["gpu02"].cells[column] == "fail" and rows["gpu02"].anchor == "node-0"
+    assert rows["gpu04"].cells[grid.checks.index("dcgm_diag")] == "unknown"
+    assert rows["gpu01, gpu08"].cells[grid.checks.index("dcgm_diag")] == ""
+    assert rows["gpu06"].cells[column] == "skip"
+    assert sum(row.nodes for row in grid.rows) == 9 and not grid.more
+    same = grid_of(run_world.document([run_world.node(name) for name in run_world.names(1000)]))
+    assert [(row.names, row.nodes) for row in same.rows] == [("gpu[0001-1000]", 1000)]
+
+
+def test_many_bad_nodes_share_rows_too():
+    nodes = [run_world.node(name, slow=3) for name in run_world.names(60)]
+    [row] = grid_of(run_world.document(nodes)).rows
+    assert (row.nodes, row.status, row.anchor) == (60, "fail", "")
+
+
+def test_a_run_without_results_has_no_grid():
+    assert grid_of(run_world.document([run_world.away("gpu01")])) is None
+
+
+# ---- the run before ----
+
+
+def changes_between(before, after):
+    return page_changes.changes_of(RunReport.from_dict(before), RunReport.from_dict(after))
+
+
+def test_the_changes_since_the_run_before_name_what_is_worse_first(mixed):
+    before = run_world.document(
+        [run_world.node(name) for name in run_world.names(8)], run_world.planned(run_world.names(8))
+    )
+    changes = changes_between(before, mixed)
+    assert [(one.text, one.names) for one in changes.lines[:3]] == [
+        ("could not tell, was fit", "gpu04"),
+        ("not fit, was fit", "gpu[02-03], gpu05, gpu07"),
+        ("new: fail gpu_count gpu_lost", "gpu03"),
+    ]
+    told = {one.text: one.names for one in changes.lines}
+    assert told["new: fail ping_mesh packet_loss"] == "link gpu02 and gpu06 on eth1"
+    assert told["only in this run"] == "login1"
+    assert changes.word == "passed" and changes.run_id == before["run_id"]
+    back = {one.text: one.names for one in changes_between(mixed, before).lines}
+    assert back["fit, was not fit"] == "gpu[02-03], gpu05, gpu07"
+    assert back["no longer found: fail gpu_count gpu_lost"] == "gpu03"
+    assert back["only in the run before"] == "login1"
+
+
+def test_a_figure_that_differs_is_no_change(mixed):
+    other = copy.deepcopy(mixed)
+    for node in other["nodes"]:
+        for finding in node["findings"]:
+            finding["message"] += " and a bit"
+    assert changes_between(mixed, other).lines == []
+    page = _page.html_of(RunReport.from_dict(mixed), RunReport.from_dict(other))
+    assert "No node and no finding changed." in page
+
+
+def test_without_a_run_before_nothing_is_compared(mixed):
+    assert "Changes since" not in read(mixed).text
 
 
 def test_an_incomplete_run_is_headed_by_that_word():
@@ -676,9 +774,10 @@ def test_what_a_map_has_rows_for(hosts, racks, shape, rows):
 
 
 def test_the_links_of_few_gpus_have_a_row_each(mixed):
-    [chart] = charts_of(mixed["nodes"], {"gpu02": "node-0"})
+    two = [node for node in mixed["nodes"] if node["name"] in ("gpu01", "gpu02")]
+    [chart] = charts_of(two, {"gpu02": "node-0"})
     assert (
-        len(chart.rows) == 48
+        len(chart.rows) == 16
         and not chart.distributions
         and "at least 51 GB/s each way, below 46 GB/s the link is broken" in chart.expected
     )

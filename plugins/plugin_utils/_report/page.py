@@ -552,6 +552,6 @@ def _row(node: NodeReport, anchors: t.Mapping[str, str]) -> _Row:
         _fitness(node),
         name_of(gpu_models(node)),
         first,
-        ACTIONS[urgency] if urgency else "",
+        _NEXT[ACTIONS[urgency]] if urgency else "",
         urgency,
     )

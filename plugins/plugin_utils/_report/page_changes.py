@@ -14,6 +14,7 @@ import typing as t
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.judging.report import (
     COULD_NOT_TELL,
     FIT,
+    FITNESS,
     SKIPPED,
     UNFIT,
     CheckFinding,
@@ -75,7 +76,13 @@ def changes_of(before: RunReport, after: RunReport) -> Changes:
         changed = _findings_changed(was.findings, now.findings)
         if was.fit != now.fit:
             rank = _WORSE if now.fit in (UNFIT, COULD_NOT_TELL) else _BETTER
-            changed.add((rank, 0, f"{FITNESS_TEXTS[now.fit]}, was {FITNESS_TEXTS[was.fit]}"))
+            changed.add(
+                (
+                    rank,
+                    -FITNESS.index(now.fit),
+                    f"{FITNESS_TEXTS[now.fit]}, was {FITNESS_TEXTS[was.fit]}",
+                )
+            )
         for key in changed:
             nodes.setdefault(key, []).append(name)
     links = _by_subject(before.findings), _by_subject(after.findings)

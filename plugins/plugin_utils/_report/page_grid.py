@@ -67,7 +67,7 @@ def grid_of(nodes: t.Sequence[NodeReport], anchors: t.Mapping[str, str]) -> Grid
         alike.setdefault((single, node.status, cells), []).append(node)
     rows = [
         GridRow(
-            folded((name_of(node.name) for node in members), 6),
+            folded((name_of(node.name) for node in members), 4),
             len(members),
             anchors.get(name_of(members[0].name), "") if len(members) == 1 else "",
             status,

@@ -57,11 +57,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.text import 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.times import compact_stamp
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     hosts as _hosts,
-    invocation,
     options as _options,
     summary,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import files, page
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import invocation
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict.previous_run import (
     previous_run,
 )
