@@ -300,8 +300,8 @@ def test_the_changes_since_the_run_before_name_what_is_worse_first(mixed):
     )
     changes = changes_between(before, mixed)
     assert [(one.text, one.names) for one in changes.lines[:3]] == [
-        ("could not tell, was fit", "gpu04"),
-        ("not fit, was fit", "gpu[02-03], gpu05, gpu07"),
+        ("unfit, was fit", "gpu[02-03], gpu05, gpu07"),
+        ("undecided, was fit", "gpu04"),
         ("new: fail gpu_count gpu_lost", "gpu03"),
     ]
     told = {one.text: one.names for one in changes.lines}
@@ -309,7 +309,7 @@ def test_the_changes_since_the_run_before_name_what_is_worse_first(mixed):
     assert told["only in this run"] == "login1"
     assert changes.word == "passed" and changes.run_id == before["run_id"]
     back = {one.text: one.names for one in changes_between(mixed, before).lines}
-    assert back["fit, was not fit"] == "gpu[02-03], gpu05, gpu07"
+    assert back["fit, was unfit"] == "gpu[02-03], gpu05, gpu07"
     assert back["no longer found: fail gpu_count gpu_lost"] == "gpu03"
     assert back["only in the run before"] == "login1"
 
@@ -342,7 +342,7 @@ def test_an_unknown_word_is_no_better_than_unknown(mixed):
     row = next(
         row for row in re.findall(r"<tr data-status.*?</tr>", html_of(changed)) if ">gpu01<" in row
     )
-    assert 'data-status="unknown"' in row and "could not tell" in row
+    assert 'data-status="unknown"' in row and "undecided" in row
 
 
 def test_what_has_no_room_is_counted(mixed):

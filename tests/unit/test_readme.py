@@ -16,10 +16,7 @@ README = documented.ROOT / "README.md"
 
 
 def screen():
-    """The summary of 36 nodes, one with a slow link and one whose DCGM hangs."""
-    found = {"gpu35": run_world.node("gpu35", slow=4), "gpu36": run_world.hung("gpu36")}
-    nodes = [found.get(name) or run_world.node(name) for name in run_world.names(36)]
-    report = RunReport.from_dict(run_world.document(nodes))
+    report = RunReport.from_dict(run_world.readme())
     return "\n".join(line.text for line in console.lines_of(report, width=100))
 
 
@@ -31,3 +28,9 @@ def test_its_screen_is_real():
     text = README.read_text(encoding="utf-8")
     shown = text.partition("<!-- screen: begin -->")[2].partition("<!-- screen: end -->")[0]
     assert shown.strip() == f"```text\n{screen()}\n```", f"put this into README.md:\n{screen()}"
+
+
+def test_its_picture_is_small():
+    picture = (documented.ROOT / "docs/images/report.png").read_bytes()
+    assert picture[:8] == b"\x89PNG\r\n\x1a\n" and len(picture) < 150_000
+    assert int.from_bytes(picture[16:20], "big") == 1200

@@ -239,6 +239,12 @@ def mixed():
     ]
 
 
+def readme():
+    """The document of the run that the README shows: a slow link, and a node whose DCGM hangs."""
+    found = {"gpu35": node("gpu35", slow=4), "gpu36": hung("gpu36")}
+    return document([found.get(name) or node(name) for name in names(36)])
+
+
 def large(hosts, seed=0):
     """A fleet of which one in a hundred is bad."""
     dice = random.Random(seed)

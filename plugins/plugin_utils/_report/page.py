@@ -305,7 +305,7 @@ def _counts(counts: dict[str, int]) -> list[tuple[str, int, str]]:
     """Word, number and status of each kind of node there is."""
     kinds = (
         ("unfit", UNFIT, FAIL),
-        ("could not tell", COULD_NOT_TELL, UNKNOWN),
+        ("undecided", COULD_NOT_TELL, UNKNOWN),
         ("fit", FIT, PASS),
         ("skipped", SKIPPED, SKIP),
     )

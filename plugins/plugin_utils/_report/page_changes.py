@@ -31,9 +31,9 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text im
 #: Fitness of a node as text.
 FITNESS_TEXTS = {
     FIT: "fit",
-    UNFIT: "not fit",
-    COULD_NOT_TELL: "could not tell",
-    SKIPPED: "nothing to check",
+    UNFIT: "unfit",
+    COULD_NOT_TELL: "undecided",
+    SKIPPED: "skipped",
 }
 _MOST_LINES = 30
 #: The order of the kinds of changes: what is worse now comes first.
@@ -79,7 +79,7 @@ def changes_of(before: RunReport, after: RunReport) -> Changes:
             changed.add(
                 (
                     rank,
-                    -FITNESS.index(now.fit),
+                    FITNESS.index(now.fit),
                     f"{FITNESS_TEXTS[now.fit]}, was {FITNESS_TEXTS[was.fit]}",
                 )
             )
