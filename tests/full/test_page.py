@@ -394,7 +394,7 @@ def test_the_table_filters(browser, mixed):
         browser.driver.find_element(By.ID, "filter-shown"),
     )
     assert shown.text == "9 of 9 shown"
-    words.send_keys("h100 GPU0")
+    words.send_keys("FIT gpu0")
     assert "login1" not in browser.names() and shown.text == "7 of 9 shown"
     chosen = Select(browser.driver.find_element(By.ID, "filter-status"))
     chosen.select_by_value("unknown")

@@ -29,12 +29,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text im
 )
 
 #: Fitness of a node as text.
-FITNESS_TEXTS = {
-    FIT: "fit",
-    UNFIT: "unfit",
-    COULD_NOT_TELL: "undecided",
-    SKIPPED: "skipped",
-}
+FITNESS_TEXTS = {FIT: "fit", UNFIT: "unfit", COULD_NOT_TELL: "undecided", SKIPPED: "skipped"}
 _MOST_LINES = 30
 #: The order of the kinds of changes: what is worse now comes first.
 _WORSE, _NEW, _BETTER, _GONE, _ONLY_NOW, _ONLY_BEFORE = range(6)
