@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The files that a run leaves on the controller, for the actions that judge."""
+"""The files that a run writes on the controller."""
 
 from __future__ import annotations
 
@@ -32,15 +32,15 @@ _Content = t.TypeVar("_Content")
 
 @dataclass(frozen=True)
 class File(t.Generic[_Content]):
-    """A file of a run: what the screen calls it, the key of the result that has its path, its name,
-    and how its text is made.
+    """A file of a run: its title on the screen, the key of the task's result that has its path, its
+    name, and the function that makes its text.
     """
 
     title: str
     key: str
     name: str
     text: t.Callable[[_Content], str]
-    #: Whether it is for a person to read.
+    #: Whether the file is for people to read.
     seen: bool = True
 
 
@@ -64,8 +64,8 @@ def write_down(
     lines: list[Line],
     result: dict[str, t.Any],
 ) -> list[str]:
-    """Write the files and the summary, and say in ``lines`` and ``result`` where they are; returns
-    what could not be written and why.
+    """Write the files and the summary, and add their paths to ``lines`` and ``result``; returns why
+    files could not be written, one message each.
     """
     failed = []
     summary = len(lines)
@@ -91,6 +91,6 @@ def write_down(
 
 
 def shown(path: str) -> str:
-    """A path as short as it can be typed from here."""
+    """A path relative to the current directory if the file is below it."""
     relative = os.path.relpath(path)
     return path if relative.startswith("..") else relative

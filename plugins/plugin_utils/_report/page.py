@@ -5,12 +5,12 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The report of a run as one HTML page: the verdict first, then what is wrong and what to do, then
-everything else. Pure.
+"""The report of a run as one HTML page: the verdict, then findings with their next steps, then all
+other results. Pure.
 
-The page needs nothing but itself. All that a report says is hostile input: it is escaped wherever
-it stands, no script reads it, and the page's policy (CSP) lets only the styles and the script run
-that this file put there, by their hashes.
+The page loads nothing. All texts of a document are hostile input: the template escapes each of
+them, the script does not evaluate them, and the page's policy (CSP) allows only the style and the
+script of this folder, by their hashes.
 """
 
 from __future__ import annotations
@@ -86,16 +86,17 @@ from markupsafe import Markup, escape
 
 _HERE = pathlib.Path(__file__).parent
 
-#: Nodes with details of their own, findings of a node in them, rows of the table and of a list: the
-#: run document has all.
+#: Limits of the page: nodes with details of their own, findings per node, rows of the table,
+#: entries of a list. The run document has everything.
 _MOST_CARDS = 200
 _MOST_FINDINGS, _MOST_LATER = 12, 3
 _MOST_ROWS = 5000
 _MOST_GROUPS = 40
-#: Nodes whose details are open from the start, and those with all their findings.
+#: Nodes whose details are open at first, and nodes that show `_MOST_FINDINGS`; later ones show
+#: `_MOST_LATER`.
 _OPEN_CARDS = 8
 _WHOLE_CARDS = 40
-#: Findings that the first section lists, each with its nodes.
+#: Findings in the overview above the nodes.
 _MOST_CODES = 40
 
 _SYMBOLS = {FAIL: "\u2715", UNKNOWN: "?", WARN: "!", SKIP: "\u2013", PASS: "\u2713"}
@@ -106,7 +107,7 @@ _ICONS = {
     SKIP: ("515c6b", "M4 8h8"),
 }
 
-#: What an action asks of a person.
+#: Actions as text.
 _NEXT = {
     "none": "nothing",
     "watch": "watch it",
@@ -131,7 +132,7 @@ class _Finding(t.NamedTuple):
 
 
 class _Card(t.NamedTuple):
-    """A node that is not healthy, with all that is to be known of it."""
+    """The details of a node that needs attention."""
 
     anchor: str
     name: str
@@ -160,7 +161,7 @@ class _Row(t.NamedTuple):
 
 
 class _Code(t.NamedTuple):
-    """A finding that several parts may share: how many nodes have it, and what to do."""
+    """A finding code with the number and names of its nodes, and the next step."""
 
     status: str
     code: str
@@ -197,18 +198,18 @@ def html_of(report: RunReport, before: RunReport | None = None) -> str:
         statuses=list(reversed(STATUSES)),
         plural=plural,
     )
-    # A surrogate without its other half can stand in a string and in no file.
+    # A string may contain half a surrogate pair, which cannot be encoded.
     return text.lstrip().encode("utf-8", "replace").decode("utf-8")
 
 
 def _of_run(report: RunReport) -> dict[str, t.Any]:
-    """What the page says of the run as a whole."""
+    """The values of the template about the run as a whole."""
     run = report.run
     between = sorted(report.findings, key=lambda found: -STATUSES.index(found.finding.status))
     return {
         "run_id": name_of(run.run_id) or "unknown run",
         "phase": name_of(run.phase),
-        "reason": report.verdict.reason or "the document does not tell the verdict",
+        "reason": report.verdict.reason or "the document has no verdict",
         "check_mode": run.check_mode,
         "cluster": run.cluster or "",
         "started_by": run.user or "",
@@ -227,7 +228,7 @@ def _of_run(report: RunReport) -> dict[str, t.Any]:
 
 
 def _of_nodes(report: RunReport) -> dict[str, t.Any]:
-    """What the page says of the nodes, the worst first."""
+    """The values of the template about the nodes, worst first."""
     nodes = sorted(report.nodes, key=_order)
     bad = [node for node in nodes if node.status in BAD]
     shown = bad[:_MOST_CARDS]
@@ -267,7 +268,7 @@ def _template() -> jinja2.Template:
 
 @functools.lru_cache(maxsize=None)
 def _file(name: str) -> str:
-    """A file that lies beside this one, in a checkout as in an installed collection."""
+    """The text of a file in this folder."""
     return (_HERE / name).read_text(encoding="utf-8")
 
 
@@ -302,7 +303,7 @@ def _order(node: NodeReport) -> t.Any:
 
 
 def _counts(counts: dict[str, int]) -> list[tuple[str, int, str]]:
-    """Word, number and status of each kind of node there is."""
+    """Label, number and status of each fitness that nodes have."""
     kinds = (
         ("unfit", UNFIT, FAIL),
         ("undecided", COULD_NOT_TELL, UNKNOWN),
@@ -322,31 +323,31 @@ def _policy(policy: Policy) -> str:
     words = [
         f"{policy.max_unfit} unfit, {policy.max_unknown} undecided and {policy.max_partial} not fully "
         "checked nodes are tolerated",
-        f"what makes a node unfit: {', '.join(policy.unfit)}",
+        f"statuses that make a node unfit: {', '.join(policy.unfit)}",
     ]
     if policy.warn_only:
-        words.append(f"a warning at most: {', '.join(policy.warn_only)}")
+        words.append(f"codes that only warn: {', '.join(policy.warn_only)}")
     return "; ".join(words)
 
 
 def _replay(replay: t.Optional[dict[str, t.Any]]) -> str:
-    """Of what run a replay is, empty where the document is of a run itself."""
+    """The run that was judged again and how; "" if the document is of a run itself."""
     if not replay:
         return ""
     options = mapping(replay.get("options"))
     words = (
-        f"What run {name_of(replay.get('of'))} had read, judged again at "
-        f"{time_of(text_of(replay.get('judged')))}; nothing was measured anew"
+        f"The readings of run {name_of(replay.get('of'))}, judged again at "
+        f"{time_of(text_of(replay.get('judged')))}; nothing was measured"
     )
-    words += f". Options in place of its own: {text_of(options)}" if options else ""
+    words += f". Options that replace the recorded ones: {text_of(options)}" if options else ""
     for check, nodes in mapping(replay.get("kept")).items():
         words += (
-            f". As it was recorded, without readings to judge: {name_of(check)} on "
+            f". Not judged again, because the document has no readings: {name_of(check)} on "
             f"{folded(map(name_of, sequence(nodes)), 10)}"
         )
     trouble = text_of(replay.get("mesh_trouble"))
     return words + (
-        f". The network between the nodes is as it was recorded: {trouble}" if trouble else ""
+        f". The network between the nodes was not judged again: {trouble}" if trouble else ""
     )
 
 
@@ -376,8 +377,8 @@ def _card(node: NodeReport, place: int) -> _Card:
 
 
 def _findings(recorded: t.Sequence[CheckFinding], most: int) -> tuple[list[_Finding], int]:
-    """The findings in their order, those that say the same of several subjects once, and how many
-    are left out.
+    """The findings in their order, equal findings of several subjects as one, and the number of
+    findings that are left out.
     """
     alike: dict[tuple[str, ...], list[CheckFinding]] = {}
     for found in recorded:
@@ -415,14 +416,12 @@ def _finding(alike: t.Sequence[CheckFinding]) -> _Finding:
 
 
 def _subject(finding: Finding) -> str:
-    """What the finding is about, empty for the node as a whole."""
+    """The subject of a finding; "" for the node as a whole."""
     return "" if finding.subject.kind == "node" else name_of(str(finding.subject))
 
 
 def _worded(words: str) -> Markup:
-    """Words of the registry, in which commands and options stand between backticks; some name a
-    check as a document has it.
-    """
+    """A text of the code's registry as HTML; commands and options between backticks become code."""
     parts = seen(words).split("`")
     return Markup("").join(
         Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
@@ -436,8 +435,8 @@ def _fitness(node: NodeReport) -> str:
 
 
 def _codes(bad: t.Sequence[NodeReport]) -> tuple[list[_Code], int]:
-    """The findings of all nodes by what they are, the worst and most frequent first, and how many
-    kinds are left out.
+    """The finding codes of all nodes, the worst and most frequent first, and the number of codes
+    that are left out.
     """
     nodes: dict[tuple[str, str], dict[str, None]] = {}
     for node in bad:
@@ -458,7 +457,7 @@ def _codes(bad: t.Sequence[NodeReport]) -> tuple[list[_Code], int]:
 
 
 def _skipped(nodes: t.Sequence[NodeReport]) -> list[_Group]:
-    """What was not run and why, with the nodes that it was not run on; the same reason once."""
+    """The reasons of skipped checks, each once with its checks and nodes."""
     reasons: dict[tuple[str, str], dict[str, None]] = {}
     for node in nodes:
         name = name_of(node.name)
@@ -494,7 +493,7 @@ def _cut(groups: list[_Group]) -> list[_Group]:
 
 
 def _missed(mesh: MeshReport | None) -> list[_Group]:
-    """Measurements between nodes that were planned and did not take place, by their reason."""
+    """Planned measurements between nodes that did not take place, grouped by reason."""
     reasons: dict[str, list[str]] = {}
     for one in mesh.missed if mesh else []:
         words = (

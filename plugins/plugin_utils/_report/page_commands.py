@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The commands that run only the bad part of a run again. Pure."""
+"""Commands that repeat the failed part of a run. Pure."""
 
 from __future__ import annotations
 
@@ -34,22 +34,21 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.mesh.v
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import registry
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import text_of
 
-#: A host name that is itself and nothing else where Ansible expects a pattern.
+#: Host names without characters that have a meaning in an Ansible pattern.
 _PLAIN = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]*")
-#: Whatever the phase in which something was found: what was mended is measured before it gets a
-#: job.
+#: The playbook of the command in every phase: a repaired node is checked before it gets a job.
 _PLAYBOOK = "autopilot.gpu.preflight"
-#: Hosts that one command names; a shell takes no more than 128 KiB in one argument.
+#: Hosts in one command; Linux limits one argument to 128 KiB.
 _MOST_HOSTS = 1000
-#: Healthy hosts that bad ones are measured with: fewer leave open whose fault it is.
+#: Healthy hosts that suspects are measured with; fewer cannot tell which end is bad.
 _PARTNERS = 5
-#: The finding that only shows beside nodes of the kind, and how many healthy ones there must be for
-#: each that has it: less would not be the fleet.
+#: The code of a finding that needs nodes of the same model for comparison, and the number of
+#: healthy nodes added for each node that has it.
 _COMPARED, _PEERS_EACH = "below_fleet", 3
 
 
 class Command(t.NamedTuple):
-    """A command, what it does, and the hosts that no pattern can name."""
+    """A command, its title, and the hosts that no pattern can name."""
 
     words: str
     line: str
@@ -57,8 +56,8 @@ class Command(t.NamedTuple):
 
 
 def commands_of(report: RunReport) -> list[Command]:
-    """What to run once the bad part is mended: the checks of the nodes themselves, and those
-    between nodes with healthy partners.
+    """The commands to run after a repair: the checks of single nodes, and the checks between nodes
+    together with healthy partners.
     """
     nodes = {node.name: node for node in report.nodes if node.name}
     alone: dict[str, set[str]] = {}
@@ -77,7 +76,9 @@ def commands_of(report: RunReport) -> list[Command]:
 
 
 def _of_nodes(nodes: dict[str, NodeReport], alone: dict[str, set[str]]) -> Command:
-    """The checks of the nodes themselves, by host what found something there."""
+    """The command for the checks of single nodes. ``alone``: by host, the checks that found
+    something.
+    """
     wanted = set().union(*alone.values())
     names = (
         [name for name in registry.names_of_pass() if name in wanted]
@@ -85,27 +86,22 @@ def _of_nodes(nodes: dict[str, NodeReport], alone: dict[str, set[str]]) -> Comma
         else []
     )
     words = (
-        f"{'The checks that found something' if names else 'All checks of a node'}, on "
+        f"{'The checks with findings' if names else 'All checks of single nodes'}, on "
         "the nodes that need attention"
     )
     peers = _peers(nodes, list(alone))
     if peers:
-        words += (
-            f", with {len(peers)} healthy nodes of the kind, without which nothing "
-            "can be below the fleet"
-        )
+        words += f", with {len(peers)} healthy nodes of the same model for comparison"
     variables = {"checks_list": names} if names else {}
     return _command(words, "--skip-tags", list(alone) + peers, variables)
 
 
 def _of_mesh(report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequence[str]) -> Command:
     partners = _partners(report, nodes, suspects)
-    words = "The network between the nodes that need attention or stand at a bad link or path"
+    words = "The network of the nodes that need attention and of the ends of bad links"
     if partners:
         words += (
-            f", with {len(partners)} healthy nodes as partners "
-            f"({', '.join(partners)}), without which it cannot be told whose fault it "
-            "is"
+            f", with {len(partners)} healthy nodes ({', '.join(partners)}), which show the bad end"
         )
     planned = report.mesh.first_plan.get("checks", []) if report.mesh else []
     names = [name for name in CHECKS if name in planned] or list(CHECKS)
@@ -128,8 +124,8 @@ def _between(report: RunReport) -> list[str]:
 
 
 def _peers(nodes: dict[str, NodeReport], suspects: t.Sequence[str]) -> list[str]:
-    """Healthy hosts with the GPUs of those suspects that are below the fleet: by themselves these
-    would pass.
+    """Healthy hosts with the same GPUs as suspects that are slower than the fleet; checked alone,
+    these suspects would pass.
     """
     below = [
         name
@@ -152,7 +148,7 @@ def _models(node: NodeReport) -> set[str]:
 def _partners(
     report: RunReport, nodes: dict[str, NodeReport], suspects: t.Sequence[str]
 ) -> list[str]:
-    """Healthy hosts of the mesh, those first that the suspects were measured with."""
+    """Healthy hosts of the mesh, first those that the suspects were measured with."""
     members = [text_of(host) for host in report.mesh.hosts] if report.mesh else []
     met = [
         text_of(host)
@@ -175,8 +171,7 @@ def _command(words: str, tags: str, hosts: t.Sequence[str], variables: dict[str,
     left_out = [host for host, pattern in zip(hosts, patterns) if not pattern]
     arguments = ["ansible-playbook", "-i", "hosts.yml", _PLAYBOOK, tags, "mesh"]
     if named and len(named) <= _MOST_HOSTS:
-        # A comma at the end keeps Ansible from taking the colons of a single address for more
-        # patterns.
+        # With a comma at the end, Ansible does not split a single IPv6 address at its colons.
         arguments += ["--limit", ",".join(named) + ("," if ":" in named[-1] else "")]
     elif named:
         words += f"; these are more than {_MOST_HOSTS}, so it is for all hosts"
@@ -190,7 +185,7 @@ def _command(words: str, tags: str, hosts: t.Sequence[str], variables: dict[str,
 
 
 def _pattern(host: str) -> str:
-    """The host's name where a pattern can be made of it and means this host only; empty otherwise."""
+    """A pattern that matches this host only; "" if there is none."""
     if _PLAIN.fullmatch(host):
         return host
     try:

@@ -5,8 +5,8 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The matrices of a mesh as heat maps: of hosts, of groups of hosts where there are many, or the
-worst figure of each host. Pure.
+"""The matrices of a mesh as heat maps. The cells are pairs of hosts, or pairs of groups on large
+fleets, or the worst figures of each host. Pure.
 """
 
 from __future__ import annotations
@@ -40,16 +40,15 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text im
     unit_of,
 )
 
-#: Hosts, or groups, that a heat map has rows for; and up to how many its cells are wide enough for
-#: a figure.
+#: Rows of a heat map, and rows up to which its cells have room for a figure.
 MOST_HOSTS = 64
 _MOST_WIDE = 16
-#: Worst pairs that are named below a map.
+#: Worst pairs listed below a heat map.
 _MOST_NAMED = 8
-#: Rows where neither hosts nor groups fit into a map.
+#: Rows of a heat map with the worst figures of hosts.
 _MOST_WORST = 40
 
-#: Classes of cells from best to worst. The last two are beyond what is expected.
+#: CSS classes of cells, best first. Cells of the last two miss what is expected.
 GOOD, FAIR, POOR, BAD, WORST, NONE = "k0", "k1", "k2", "k3", "k4", "kn"
 _RANKS = {GOOD: 0, FAIR: 1, POOR: 2, NONE: 3, BAD: 4, WORST: 5}
 _MARKS = {BAD: "!", WORST: "\u2715", NONE: "?"}
@@ -75,17 +74,17 @@ class Legend(t.NamedTuple):
 
 
 class Heat(t.NamedTuple):
-    """One matrix. ``rows`` are names with their cells, None where nothing was planned; ``worst``
-    are sentences.
+    """One matrix. ``rows``: names with their cells, None where no measurement was planned.
+    ``worst``: the worst pairs as sentences.
     """
 
     plane: str
     title: str
     unit: str
-    #: What a row and a column is: ``host``, ``group``, or ``worst`` where each row is a host and
-    #: its worst figures.
+    #: Meaning of rows and columns: ``host``, ``group``, or ``worst`` (a row is a host with its
+    #: worst figures).
     shape: str
-    #: What is aggregated how, in words; empty where nothing is.
+    #: How figures are aggregated, as a sentence; "" if they are not.
     reduced: str
     summary: str
     expected: list[str]
@@ -122,9 +121,7 @@ def heats_of(mesh: MeshReport) -> list[Heat]:
 def _missed(
     mesh: MeshReport, matrix: Matrix, hosts: list[str]
 ) -> dict[tuple[int, int], float | None]:
-    """The pairs of a matrix that were planned and did not take place: a pair of iperf3 is to give
-    both directions.
-    """
+    """Planned pairs of a matrix without a measurement; a pair of iperf3 has one for each direction."""
     places = {host: place for place, host in enumerate(hosts)}
     found: dict[tuple[int, int], float | None] = {}
     for one in mesh.missed:
@@ -197,7 +194,9 @@ def _heat(
 def _summary(
     values: t.Sequence[float], kinds: t.Sequence[str], unit: str, has_expectation: bool
 ) -> str:
-    """How many pairs were measured and how many are bad; ``values`` are sorted."""
+    """The number of measured pairs, their range, and the number of bad pairs; ``values`` are
+    sorted.
+    """
     words = f"{plural(len(values), 'direction')} measured"
     if values:
         first, last = quantity(values[0], unit), quantity(values[-1], unit)
@@ -208,9 +207,9 @@ def _summary(
         )
     bad, missing = sum(kind in (BAD, WORST) for kind in kinds), kinds.count(NONE)
     if bad:
-        words += f"; {bad} beyond what is expected"
+        words += f"; {bad} worse than expected"
     elif values and has_expectation:
-        words += "; none beyond what is expected"
+        words += "; none worse than expected"
     return words + (f"; {missing} without a figure" if missing else "")
 
 
@@ -230,7 +229,7 @@ _Judge = t.Callable[[int, int, float], str]
 def _bandwidth(
     plane: str, plan: Plan, expected: list[MeshExpectation], values: list[float]
 ) -> tuple[_Judge, dict[str, str], list[str]]:
-    """By what was expected of the pair's class: the slower end's link speed."""
+    """Compare with the expectation of the pair's class, the link speed of its slower end."""
     own = {one.get("link_speed"): one for one in expected if one.get("plane") == plane}
     members: list[PlaneMember | None] = next(
         (one["members"] for one in plan.get("planes", []) if one["name"] == plane), []
@@ -248,7 +247,7 @@ def _bandwidth(
         share = value / usual if usual else 1.0
         return GOOD if share >= 0.95 else FAIR if share >= 0.9 else POOR
 
-    steps = {GOOD: "95 % of the usual, or more", FAIR: "90 to 95 %", POOR: "less"}
+    steps = {GOOD: "at least 95 % of the usual figure", FAIR: "90 to 95 %", POOR: "less"}
     words = []
     for one in own.values():
         floor, link_speed = one.get("floor"), one.get("link_speed")
@@ -263,16 +262,13 @@ def _bandwidth(
     if words:
         steps.update(
             {
-                POOR: "less, but as much as is expected",
+                POOR: "less, but not below the expected figure",
                 BAD: "less than expected",
-                WORST: "less than half of it",
+                WORST: "less than half of the expected figure",
             }
         )
     else:
-        words.append(
-            "nothing: what these links should carry is not known, so the colours only compare "
-            "the pairs"
-        )
+        words.append("unknown for these links; the colours compare each pair with the median")
     return judge, dict(steps, **{NONE: "no figure"}), words
 
 
@@ -289,15 +285,15 @@ def _loss(plan: Plan) -> tuple[_Judge, dict[str, str], list[str]]:
 
     steps = {
         GOOD: "none lost",
-        POOR: "some, as many as are accepted",
-        BAD: "more than accepted",
-        WORST: "half of them or more",
+        POOR: "some, within the limit",
+        BAD: "above the limit",
+        WORST: "half or more",
         NONE: "no figure",
     }
     return (
         judge,
         steps,
-        [f"at most {most:g} % lost, and one ping may always be (option maximum_loss)"],
+        [f"at most {most:g}% lost; a single lost ping is always tolerated (option maximum_loss)"],
     )
 
 

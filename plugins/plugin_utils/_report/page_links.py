@@ -5,8 +5,8 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The bandwidth of each GPU's link against what is expected of it: GPU by GPU, or the distribution
-of a large fleet. Pure.
+"""The PCIe bandwidth of each GPU and its expectation, one row per GPU, or as a distribution on
+large fleets. Pure.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text im
 )
 
 CHECK = "pcie_bandwidth"
-#: GPUs that have a row each; more of them are shown as a distribution.
+#: GPUs of one model that have a row each; more GPUs are shown as a distribution.
 MOST_GPUS = 16
-#: Columns of a distribution, and GPUs below what is expected that are named.
+#: Columns of a distribution, and low GPUs listed below it.
 _BINS = 60
 _MOST_NAMED = 32
 _HEIGHT = 96.0
@@ -48,8 +48,8 @@ _WORDS = {"host_to_device": "host to device", "device_to_host": "device to host"
 
 
 class Floor(t.NamedTuple):
-    """What is expected of a link, in bytes/s. Below ``fail`` it is broken, below ``warn`` worth a
-    look; no more than one may be known.
+    """The expected bandwidth of a link, in bytes/s: below ``fail`` the check fails, below ``warn``
+    it warns. Either may be unknown.
     """
 
     fail: float | None = None
@@ -67,19 +67,19 @@ class Bar(t.NamedTuple):
 
 class Gpu(t.NamedTuple):
     node: str
-    #: Where the node's details are, empty where it has none.
+    #: Anchor of the node's details; "" without details.
     anchor: str
     label: str
     bars: list[Bar]
-    #: Percent of the width: below, broken; below, worth a look.
+    #: Place of the thresholds, in percent of the width.
     fail: float | None
     warn: float | None
-    #: What a finding says of it, where one does.
+    #: The finding about this GPU; "" without one.
     said: str
 
 
 class Bin(t.NamedTuple):
-    """One column of a distribution; places in percent of the width, heights in pixels."""
+    """One column of a distribution; ``left`` and ``width`` in percent, ``height`` in pixels."""
 
     left: float
     width: float
@@ -91,7 +91,7 @@ class Bin(t.NamedTuple):
 class Line(t.NamedTuple):
     place: float
     words: str
-    #: ``end`` where the words stand left of the line.
+    #: ``end`` if the text is left of the line.
     anchor: str
 
 
@@ -105,15 +105,13 @@ class Distribution(t.NamedTuple):
 
 
 class Chart(t.NamedTuple):
-    """The GPUs of one kind of link: rows, or where they are many ``distributions`` and only those
-    rows that stand out.
-    """
+    """The GPUs of one model and link: a row each, or ``distributions`` and rows for low GPUs only."""
 
     title: str
     expected: str
     rows: list[Gpu]
     distributions: list[Distribution]
-    #: Rows that stand out and are not shown.
+    #: Low GPUs that are not shown.
     more: int
 
 
@@ -126,7 +124,7 @@ class _Link(t.NamedTuple):
 
 
 def charts_of(nodes: t.Sequence[NodeReport], anchors: t.Mapping[str, str]) -> list[Chart]:
-    """A chart for each kind of link of the nodes; ``anchors`` are the places of their details by
+    """A chart for each model and expected bandwidth. ``anchors``: anchors of the nodes' details by
     name.
     """
     kinds: dict[tuple[str, Floor], list[_Link]] = {}
@@ -166,7 +164,7 @@ def _links(
 
 
 def _rates(node: NodeReport) -> dict[str, dict[str, float]]:
-    """bytes/s by the copy engine: {GPU: {direction: rate}}."""
+    """Rates of the copy engine in bytes/s: {GPU: {direction: rate}}."""
     found: dict[str, dict[str, float]] = {}
     for result in node.results:
         for measured in result.measurements if result.check == CHECK else []:
@@ -182,7 +180,7 @@ def _rates(node: NodeReport) -> dict[str, dict[str, float]]:
 
 
 def _said(node: NodeReport) -> dict[str, str]:
-    """The worst finding of each GPU's link, as ``status code``."""
+    """The worst finding of each GPU's link, as ``status: message``."""
     found: dict[str, str] = {}
     for check, finding in node.verdict.findings:
         index = whole_number(finding.subject.index)
@@ -192,8 +190,8 @@ def _said(node: NodeReport) -> dict[str, str]:
 
 
 def _floor(gpu: dict[str, t.Any], model: str, minimum: float | None) -> Floor:
-    """As the check has it: the operator's minimum (GB/s), or else the table by the most that the
-    link can do.
+    """The thresholds of the check: the operator's minimum (GB/s), or the built-in table by the
+    link's highest speed and width.
     """
     if minimum:
         return Floor(
@@ -210,7 +208,7 @@ def _floor(gpu: dict[str, t.Any], model: str, minimum: float | None) -> Floor:
         else None
     )
     if row is None:
-        return Floor(words="nothing is known of what these links should carry")
+        return Floor(words="no expected figure is known for these links")
     words = (
         f"at least {quantity(row.warn, 'bytes/s')} each way, below "
         f"{quantity(row.fail, 'bytes/s')} the link is broken"
@@ -292,9 +290,9 @@ def _distribution(direction: str, links: list[_Link], floor: Floor, top: float) 
         f"{_WORDS[direction]}: {plural(len(rates), 'GPU')}, {rates[0] / 1e9:.1f} to "
         f"{rates[-1] / 1e9:.1f} GB/s, median {statistics.median(rates) / 1e9:.1f}"
         + (
-            f"; {low} below what is expected"
+            f"; {low} lower than expected"
             if low
-            else "; none below what is expected"
+            else "; none lower than expected"
             if floor.fail
             else ""
         )
@@ -308,7 +306,7 @@ def _distribution(direction: str, links: list[_Link], floor: Floor, top: float) 
         for rate, words in floors
         if rate
     ]
-    # Four ticks or so, at whole tens.
+    # About four ticks, at multiples of ten.
     stride = max(1, round(top / 1e9 / 5 / 10) * 10 or round(top / 1e9 / 5))
     ticks = [
         Line(_percent(gigabytes * 1e9, top), str(gigabytes), "middle")

@@ -22,7 +22,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node_names import fold
 from markupsafe import Markup
 
-#: Characters of one text; the run document has all of it.
+#: Characters of a text on the page; longer texts are cut. The run document has all of it.
 MOST_TEXT = 2000
 _MOST_NAME = 200
 
@@ -32,9 +32,9 @@ _UNSEEN = re.compile(
 )
 
 _SOURCES = {
-    "table": "the table of what is known of such parts",
+    "table": "built-in table",
     "override": "set by the operator",
-    "fleet": "what the fleet shows",
+    "fleet": "the other nodes",
 }
 
 
@@ -46,13 +46,13 @@ def text_of(value: t.Any) -> str:
 
 
 def name_of(value: t.Any) -> str:
-    """A name of a host, short enough to be sorted and shown."""
+    """The name of a host as text, cut to a length that can be shown."""
     return text_of(value)[:_MOST_NAME]
 
 
 def short_names(names: t.Iterable[str]) -> dict[str, str]:
-    """Names of hosts without the domain that all of them share, for where there is little room;
-    those that differ only there stay whole.
+    """Host names without the domain that all of them share, for narrow places. Names that differ
+    only in the domain are not shortened.
     """
     whole = list(dict.fromkeys(names))
     dotted = [name.split(".") for name in whole if "." in name]
@@ -95,14 +95,16 @@ def seen(value: t.Any) -> t.Any:
 
 
 def folded(names: t.Iterable[str], most: int = 30) -> str:
-    """The names with consecutive numbers folded, and how many parts of the list are left out."""
+    """The names with consecutive numbers folded, at most ``most`` parts, and the number of parts
+    left out.
+    """
     parts = fold(names)
     rest = f" and {len(parts) - most} more" if len(parts) > most else ""
     return ", ".join(parts[:most]) + rest
 
 
 def time_of(stamp: str) -> str:
-    """A time of a document as people read it."""
+    """A time stamp of a document as ``2026-11-21 03:13:49 UTC``."""
     return (
         f"{stamp[:10]} {stamp[11:19]} UTC"
         if len(stamp) == 20 and stamp.endswith("Z")
@@ -115,7 +117,7 @@ def plural(number_of: int, what: str) -> str:
 
 
 def quantity(value: t.Any, unit: t.Any) -> str:
-    """A figure in the unit people use for it."""
+    """A figure with its unit, scaled as usual for the unit (GB/s, Gbit/s, ms)."""
     read = number(value)
     if read is None:
         return "no figure"
@@ -131,7 +133,9 @@ def quantity(value: t.Any, unit: t.Any) -> str:
 
 
 def bare(value: float, unit: str, largest: float) -> str:
-    """The figure of a cell, without the unit: in that of the largest (see `unit_of`)."""
+    """The figure of a cell without its unit, scaled as the largest figure of the map (see
+    `unit_of`).
+    """
     scaled = value * _scale(unit, largest)
     return (
         f"{scaled:.0f}"
@@ -170,15 +174,13 @@ def duration(seconds: t.Any) -> str:
 
 
 def source_words(source: t.Any, detail: t.Any) -> str:
-    """Who says what is expected."""
+    """The source of an expectation as text."""
     known = _SOURCES.get(source if isinstance(source, str) else "", text_of(source))
     return ": ".join(part for part in (known, text_of(detail)) if part) or "source not recorded"
 
 
 def expectations_of(evidence: t.Any) -> list[str]:
-    """What a healthy part must show, with the source, as far as a finding's evidence says it; each
-    once.
-    """
+    """The expectations in a finding's evidence as sentences with their source, each once."""
     evidence = mapping(evidence)
     found = []
     expected = mapping(evidence.get("expected"))
@@ -207,7 +209,7 @@ def expectations_of(evidence: t.Any) -> list[str]:
     return list(dict.fromkeys(found))[:4]
 
 
-#: Units of figures in evidence, by key, where the value does not bring its own.
+#: Units of figures in evidence, by key, for values without a unit of their own.
 _EVIDENCE_UNITS = {
     "bits_per_second": "bits/s",
     "expected_at_least": "bits/s",
@@ -220,7 +222,7 @@ _MOST_ROWS, _MOST_COLUMNS, _MOST_KEYS, _MOST_VALUE = 12, 10, 24, 600
 
 
 class Evidence(t.NamedTuple):
-    """One member of a finding's evidence: a text, or rows of a table."""
+    """One member of a finding's evidence, as text or as rows of a table."""
 
     key: str
     text: str = ""
@@ -231,9 +233,7 @@ class Evidence(t.NamedTuple):
 
 
 def evidence_of(evidence: t.Any) -> list[Evidence]:
-    """A finding's evidence member by member; what is expected is said elsewhere
-    (`expectations_of`).
-    """
+    """The members of a finding's evidence; `expectations_of` shows the expectations."""
     evidence = mapping(evidence)
     shown = []
     for key, value in list(evidence.items())[:_MOST_KEYS]:
@@ -274,7 +274,7 @@ def _figure(key: str, value: t.Any, beside: dict[t.Any, t.Any]) -> str:
 
 
 def shortened(value: t.Any) -> str:
-    """A value as a text that leaves room for others."""
+    """A value as text, cut to `_MOST_VALUE` characters."""
     words = text_of(value)
     return (
         words

@@ -5,11 +5,10 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Two runs side by side as one HTML page: whether they can be compared first, then figures, then
-plots. Pure.
+"""Two runs side by side as one HTML page: whether they are comparable, then figures, then plots.
+Pure.
 
-Like the page of a run it needs nothing but itself and has no script; what the document says is
-escaped wherever it stands.
+The page loads nothing and has no script. The template escapes all texts of the document.
 """
 
 from __future__ import annotations
@@ -68,7 +67,7 @@ class _Finding(t.NamedTuple):
 
 
 def html_of(document: dict[str, t.Any]) -> str:
-    """The page of a comparison's document; what it lacks is left out."""
+    """The page of a comparison's document. A part that the document lacks is left out."""
     document = mapping(document)
     found, runs = mapping(document.get("comparability")), mapping(document.get("runs"))
     style = page._file("page.css") + page._file("page_usage.css")

@@ -5,8 +5,8 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""A metric of two runs over time as the shapes of an SVG: for each run a band from p5 to p95 and
-its mean, on the same axes. Pure.
+"""A metric of two runs over time as SVG shapes: for each run a band from p5 to p95 and its mean, on
+the same axes. Pure.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WIDTH, HEIGHT = 960.0, 190.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 12.0, 8.0, 24.0
 #: Height of the row that marks the idle episodes of a run.
 _MARKS = 9.0
-#: Seconds between the marks of the time axis, the smallest that gives no more than these many.
+#: Seconds between ticks of the time axis. The smallest value with at most this many ticks is used.
 _STEPS, _MOST_TICKS = (
     (10, 30, 60, 300, 600, 900, 1800, 3600, 7200, 14400, 21600, 43200, 86400, 172800, 604800),
     10,
@@ -40,19 +40,17 @@ class Tick(t.NamedTuple):
 
 
 class Mark(t.NamedTuple):
-    """An idle episode: where it begins and how wide it is."""
+    """An idle episode: its start and width, in pixels."""
 
     x: float
     width: float
 
 
 class Band(t.NamedTuple):
-    """A run: the paths of its band and of its mean, its idle episodes, and where the row of these
-    is.
-    """
+    """A run: the SVG paths of its band and its mean, its idle episodes, and the place of their row."""
 
     run: str
-    #: Figures alone, and longer than a text that is shown may be.
+    #: Path data is trusted (digits only) and longer than `MOST_TEXT`.
     ribbon: Markup
     mean: Markup
     marks: list[Mark]
@@ -72,7 +70,7 @@ class Plot(t.NamedTuple):
     right: float
     top: float
     bottom: float
-    #: What the plot shows, for who cannot see it.
+    #: Text for screen readers.
     summary: str
 
 
@@ -144,7 +142,7 @@ def _plot(row: dict[t.Any, t.Any]) -> Plot | None:
 
 
 def _bucket(value: t.Any) -> tuple[float, float, float] | None:
-    """p5, mean and p95 of a stretch of time; None where it has none."""
+    """p5, mean and p95 of a time bin; None for a bin without values."""
     read = [number(one) for one in value] if isinstance(value, list) and len(value) == 3 else []
     low, mean, high = read if len(read) == 3 else (None, None, None)
     return (low, mean, high) if low is not None and mean is not None and high is not None else None
@@ -169,7 +167,7 @@ def _paths(
     x: t.Callable[[float], float],
     y: t.Callable[[float], float],
 ) -> tuple[Markup, Markup]:
-    """The band and the mean; where nothing is known there is a gap in both."""
+    """The paths of the band and of the mean, with gaps where values are missing."""
     ribbon, mean = [], []
     start = 0
     while start < len(buckets):
@@ -182,7 +180,7 @@ def _paths(
             if one
         ]
         if len(piece) == 1:
-            # One alone has no width of its own.
+            # A single point has no width of its own.
             piece = [(x(start * stretch), piece[0][1]), (x((start + 1) * stretch), piece[0][1])]
         if piece:
             above, below = (
@@ -196,7 +194,7 @@ def _paths(
 
 
 def _nice(value: float) -> float:
-    """The next of 1, 2, 5 times a power of ten."""
+    """The next value of 1, 2, 5 times a power of ten."""
     if value <= 0:
         return 1.0
     power = 1e-6
