@@ -79,7 +79,7 @@ def main_of(check: Check) -> None:
     options = {name: module.params[name] for name in check.options}
     settings = accepted(module)
     try:
-        check.refuse(options)
+        check.validate_options(options)
     except ValueError as error:
         module.fail_json(msg=str(error))
     run_or_plan = planned if module.check_mode else run
@@ -167,7 +167,7 @@ def options_of(check: Check, given: t.Any, where: str = "options") -> dict[str, 
     options = validated(check.options, given, path)
     refuse_negative(options, path)
     try:
-        check.refuse(options)
+        check.validate_options(options)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     return {name: options.get(name) for name in check.options}

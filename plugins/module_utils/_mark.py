@@ -110,7 +110,7 @@ def _rules(params: dict[str, t.Any]) -> mark_states.Rules:
             for name in mark_states.Rules._fields
         )
     )
-    mark_states.refuse(rules)
+    mark_states.validate_rules(rules)
     return rules
 
 

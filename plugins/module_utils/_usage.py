@@ -123,7 +123,7 @@ def _start(directory: str, params: dict[str, t.Any], check_mode: bool) -> dict[s
         "job": job or None,
     }
     if check_mode:
-        daemon.refuse(directory, settings)
+        daemon.validate_start(directory, settings)
         return _result(directory, daemon.state(directory)["state"] != "running")
     found = daemon.start(
         directory, settings, lambda: record.gather(settings, params["declared"], time.time())

@@ -178,7 +178,7 @@ def main() -> None:
     options = {name: module.params[name] for name in CHECK.options}
     fail_on_negative(module)
     try:
-        CHECK.refuse(options)
+        CHECK.validate_options(options)
     except ValueError as error:
         module.fail_json(msg=str(error))
     began = time.monotonic()

@@ -65,7 +65,7 @@ def look(world, *images, **options):
         "ca_file": world.ca,
         **options,
     }
-    image_registry.CHECK.refuse(given)
+    image_registry.CHECK.validate_options(given)
     return runner.run([(image_registry.CHECK, given)], HostSettings(host_root=str(world.root)))[0]
 
 

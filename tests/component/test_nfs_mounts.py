@@ -66,7 +66,7 @@ def look(root, mounts=(), table="", timeout=None):
     (root / "proc/1").mkdir(parents=True, exist_ok=True)
     (root / "proc/1/mounts").write_text(f"/dev/sda1 / ext4 rw 0 0\n{table}", encoding="utf-8")
     given = {"mounts": [{"mount_point": None, "path": "/export", **one} for one in mounts]}
-    nfs_mounts.refuse(given)
+    nfs_mounts.validate_options(given)
     return runner.run(
         [(nfs_mounts.CHECK, given)], HostSettings(host_root=str(root), timeout=timeout)
     )[0]

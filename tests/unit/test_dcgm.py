@@ -573,7 +573,7 @@ def test_options_that_mean_nothing_are_refused(options):
     with pytest.raises(ValueError, match="is invalid; expected|exclude"):
         dcgm_diag.wanted(options)
     with pytest.raises(ValueError):
-        dcgm_diag.CHECK.refuse(options)
+        dcgm_diag.CHECK.validate_options(options)
     assert dcgm_diag.CHECK.deadline(options, 8) == 120
 
 

@@ -15,7 +15,7 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.node import 
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.gpu_activity import (
     CHECK,
     judge_gpu,
-    refuse,
+    validate_options,
     series_of,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient import decode
@@ -431,7 +431,7 @@ def test_whatever_stands_in_samples_is_judged(strange):
 )
 def test_options_that_mean_nothing_are_refused(options, named):
     with pytest.raises(ValueError, match=f"^{named}"):
-        refuse(options)
+        validate_options(options)
 
 
 @pytest.mark.parametrize(
@@ -443,7 +443,7 @@ def test_options_that_mean_nothing_are_refused(options, named):
     ],
 )
 def test_options_that_mean_something_are_taken(options):
-    refuse(options)
+    validate_options(options)
 
 
 def test_it_runs_when_it_is_named_only():

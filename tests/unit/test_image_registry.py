@@ -102,7 +102,7 @@ def test_what_is_no_full_reference_is_refused(text, words):
 )
 def test_options_that_mean_nothing_together_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
-        image_registry.refuse({**image_registry.CHECK.defaults(), **options})
+        image_registry.validate_options({**image_registry.CHECK.defaults(), **options})
 
 
 @pytest.mark.parametrize(

@@ -444,12 +444,12 @@ def test_each_port_is_measured():
 )
 def test_a_rate_that_is_none_is_refused(ports, words):
     with pytest.raises(ValueError, match=words.replace("[", r"\[")):
-        CHECK.refuse({"ports": ports})
+        CHECK.validate_options({"ports": ports})
 
 
 def test_rates_that_are_accepted():
-    CHECK.refuse({"ports": {"mlx5_0:1": 400, "mlx5_1": "100.5", "mlx5_2": None}})
-    CHECK.refuse({"ports": None})
+    CHECK.validate_options({"ports": {"mlx5_0:1": 400, "mlx5_1": "100.5", "mlx5_2": None}})
+    CHECK.validate_options({"ports": None})
 
 
 # ---- any readings ----

@@ -279,7 +279,7 @@ OURS = {
 def test_the_predecessors_words_become_ours(given_options, expected):
     options = dict(DEFAULTS, **given_options)
     assert translated(options) == dict(OURS, **expected)
-    iperf3_pairs.CHECK.refuse(options)
+    iperf3_pairs.CHECK.validate_options(options)
 
 
 @pytest.mark.parametrize(
@@ -315,7 +315,7 @@ def test_the_predecessors_words_become_ours(given_options, expected):
 )
 def test_options_that_mean_nothing_are_refused(options, said):
     with pytest.raises(ValueError) as refused:
-        iperf3_pairs.CHECK.refuse(dict(DEFAULTS, **options))
+        iperf3_pairs.CHECK.validate_options(dict(DEFAULTS, **options))
     assert str(refused.value).startswith(said)
 
 

@@ -405,12 +405,12 @@ def test_events_that_mean_nothing_are_refused(event, words):
 )
 def test_rules_that_mean_nothing_are_refused(rules, option):
     with pytest.raises(ValueError, match=f"^{option}: .* is invalid; expected"):
-        mark_states.refuse(Rules(**rules))
+        mark_states.validate_rules(Rules(**rules))
 
 
 def test_rules_are_accepted_as_they_are_meant():
-    mark_states.refuse(RULES)
-    mark_states.refuse(Rules("health", "NoExecute", True, False, 1, "gpu-ops"))
+    mark_states.validate_rules(RULES)
+    mark_states.validate_rules(Rules("health", "NoExecute", True, False, 1, "gpu-ops"))
 
 
 # ---- in a Node object ----

@@ -87,7 +87,7 @@ def test_the_table_of_mounts(line, expected, tmp_path):
 )
 def test_options_that_mean_nothing_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
-        nfs_mounts.refuse({"mounts": [options]})
+        nfs_mounts.validate_options({"mounts": [options]})
 
 
 # ---- the judge ----

@@ -221,13 +221,13 @@ def test_readings_of_any_shape_are_judged_and_only_real_figures_fail(readings, o
 )
 def test_options_that_mean_nothing_are_refused(options, said):
     with pytest.raises(ValueError) as refused:
-        ping_mesh.CHECK.refuse(dict(ping_mesh.CHECK.defaults(), **options))
+        ping_mesh.CHECK.validate_options(dict(ping_mesh.CHECK.defaults(), **options))
     assert str(refused.value).startswith(said)
 
 
 def test_defaults_are_accepted():
-    ping_mesh.CHECK.refuse(ping_mesh.CHECK.defaults())
-    ping_mesh.CHECK.refuse(
+    ping_mesh.CHECK.validate_options(ping_mesh.CHECK.defaults())
+    ping_mesh.CHECK.validate_options(
         dict(ping_mesh.CHECK.defaults(), targets=["10.0.0.1", "fd78::1"], family=None)
     )
 

@@ -498,7 +498,7 @@ def test_room_is_measured_where_it_can_be_used_up():
 )
 def test_options_that_mean_nothing_are_refused(options, words):
     with pytest.raises(ValueError, match=words):
-        CHECK.refuse(options)
+        CHECK.validate_options(options)
 
 
 # ---- what is mounted ----

@@ -320,7 +320,7 @@ def test_a_dry_run_is_no_result():
 
 @pytest.mark.parametrize("size", ["8Mi", "100Mi", "1Gi", "1.5Gi", "10M", "20000000"])
 def test_sizes_that_can_be_claimed(size):
-    volume_claim.refuse(dict(OPTIONS, size=size))
+    volume_claim.validate_options(dict(OPTIONS, size=size))
 
 
 @pytest.mark.parametrize(
@@ -337,7 +337,7 @@ def test_sizes_that_can_be_claimed(size):
 )
 def test_options_that_mean_nothing_are_refused(options, words):
     with pytest.raises(ValueError) as refused:
-        volume_claim.refuse(dict(OPTIONS, **options))
+        volume_claim.validate_options(dict(OPTIONS, **options))
     assert words in str(refused.value)
 
 

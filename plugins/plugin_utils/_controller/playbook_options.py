@@ -193,7 +193,9 @@ def _rule(name: str, value: t.Any) -> list[str]:
     rule = name.partition("_mark_")[2]
     given = float(value) if rule == "max_bad_share" else value
     rules = mark_states.Rules()._replace(**{rule: given})
-    return [f"{name[: -len(rule)]}{problem}" for problem in _refused(mark_states.refuse, rules)]
+    return [
+        f"{name[: -len(rule)]}{problem}" for problem in _refused(mark_states.validate_rules, rules)
+    ]
 
 
 #: By variable, or by its name without the playbook's prefix, what else is validated beside the type.

@@ -260,7 +260,7 @@ def _number(name: str, text: str, least: float, most: float) -> float:
 
 def _label_key(text: str) -> str:
     """Validate by the rules of the label's writers."""
-    mark_states.refuse(mark_states.Rules(label_key=text))
+    mark_states.validate_rules(mark_states.Rules(label_key=text))
     return text
 
 

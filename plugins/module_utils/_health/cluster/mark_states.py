@@ -56,7 +56,7 @@ class Rules(NamedTuple):
     namespace: str = "autopilot"
 
 
-def refuse(rules: Rules) -> None:
+def validate_rules(rules: Rules) -> None:
     """Raise ValueError for invalid rules, with the option, its value and what is accepted."""
     prefix, slash, name = rules.label_key.rpartition("/")
     most = 63 - len(_ADDED)

@@ -33,7 +33,7 @@ from .client import (
     metadata_of,
     path_of,
 )
-from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, refuse
+from .mark_states import SKEW, Event, Refresh, Removed, Rules, State, validate_rules
 from .mark_on_node import Decision, decide, mark_of, shown
 from ..lenient import mapping, number
 from ..times import stamp_of
@@ -81,7 +81,7 @@ def mark(
     """Apply an event to a node; ``dry`` writes nothing. Raises ValueError for invalid rules or
     events, and `ApiError`.
     """
-    refuse(rules)
+    validate_rules(rules)
     node, decision, placed = yield from _decided(name, event, rules, clock, by, run, dry)
     before, after = shown(node, rules), shown(_merged(node, decision), rules)
     if not dry:

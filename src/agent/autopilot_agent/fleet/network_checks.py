@@ -152,7 +152,9 @@ class Network:
         and one address at a time.
         """
         check = registry.load(IPERF)
-        check.refuse({name: value for name, value in options.items() if name in check.options})
+        check.validate_options(
+            {name: value for name, value in options.items() if name in check.options}
+        )
         found = await self._look(options, 1)
         if isinstance(found, CheckResult):
             return found

@@ -246,7 +246,7 @@ def _iperf(values: Dict[str, str]) -> Dict[str, Any]:
         elif value and name != "cleanup":
             found[name] = _whole(name, value, 1, 65535)
     try:
-        registry.load("iperf3_pairs").refuse(found)
+        registry.load("iperf3_pairs").validate_options(found)
     except ValueError as error:
         raise Refused(str(error)) from None
     return found

@@ -101,7 +101,7 @@ class Catalogue:
                     f"{', '.join(map(str, choices))}"
                 )
             options[option] = value
-        check.refuse(options)
+        check.validate_options(options)
         return options
 
     def deadline(self, names: Sequence[str], options: Optional[Dict[str, Options]] = None) -> float:

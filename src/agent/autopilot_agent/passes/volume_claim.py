@@ -56,7 +56,7 @@ class Claimer:
                 if name in CHECK.options and value is not None
             },
         }
-        CHECK.refuse(wanted)
+        CHECK.validate_options(wanted)
         plan = claim_procedures.plan_of(wanted, SECONDS, self._settings.pod or None)
         readings: dict[str, Any] = {}
         began = time.monotonic()

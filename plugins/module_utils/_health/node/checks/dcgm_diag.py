@@ -673,7 +673,7 @@ CHECK = Check(
     },
     deadline=deadline,
     grace=30.0,
-    refuse=wanted,
+    validate_options=wanted,
     status_text=StatusText("[[ DCGM ]]", "DCGM", "DCGM test"),
     predecessor_label="dcgm",
     findings={

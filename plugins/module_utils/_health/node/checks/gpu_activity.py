@@ -602,7 +602,7 @@ def span(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds >= 120 else f"{seconds:.0f} s"
 
 
-def refuse(options: Options) -> None:
+def validate_options(options: Options) -> None:
     window, interval = float(options.get("window") or 0), float(options.get("interval") or 0)
     if not 1 <= window <= 300:
         raise ValueError(f"window: {options.get('window')!r} is invalid; expected 1 to 300 seconds")
@@ -629,7 +629,7 @@ CHECK = Check(
         "interval": {"type": "float", "default": 5.0},
     },
     deadline=lambda options, gpus: float(options["window"]) + _SLACK,
-    refuse=refuse,
+    validate_options=validate_options,
     metrics=(
         CheckMetric(
             "utilization",

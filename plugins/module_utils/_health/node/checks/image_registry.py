@@ -312,7 +312,7 @@ def _measurements(images: List[ImageReading]) -> List[Measurement]:
     ]
 
 
-def refuse(options: Options) -> None:
+def validate_options(options: Options) -> None:
     images = options.get("images") or []
     for image in images:
         try:
@@ -342,7 +342,7 @@ CHECK = Check(
         "ca_file": {"type": "path"},
         "insecure": {"type": "bool", "default": False},
     },
-    refuse=refuse,
+    validate_options=validate_options,
     grace=0.5,
     gpu=False,
     metrics=(

@@ -556,7 +556,7 @@ def _measured(ports: List[PortReading]) -> List[Measurement]:
 # ---- the check ----
 
 
-def refuse(options: Options) -> None:
+def validate_options(options: Options) -> None:
     ports = options.get("ports")
     for name, rate in (ports or {}).items():
         if rate is not None and (isinstance(rate, bool) or not 0 < (_given(rate) or 0) < 1e5):
@@ -582,7 +582,7 @@ CHECK = Check(
     judge=judge,
     readings=InfinibandReadings,
     options=OPTIONS,
-    refuse=refuse,
+    validate_options=validate_options,
     gpu=False,
     metrics=(
         CheckMetric(

@@ -139,7 +139,7 @@ def port_range(ports: Any) -> Tuple[int, int]:
     return first, last
 
 
-def refuse(options: Options) -> None:
+def validate_options(options: Options) -> None:
     ours = translated(options)
     port_range(ours.get("ports"))
     duration, streams = ours.get("duration"), ours.get("streams")
@@ -417,7 +417,7 @@ CHECK = Check(
     judge=judge,
     readings=Iperf3PairsReadings,
     deadline=deadline,
-    refuse=refuse,
+    validate_options=validate_options,
     gpu=False,
     options={
         "duration": {"type": "float", "default": 6.0},

@@ -360,7 +360,7 @@ def _healthy(wanted: List[WantedMount], mounts: List[NfsMount], servers: List[Nf
     return ", ".join(parts)
 
 
-def refuse(options: Options) -> None:
+def validate_options(options: Options) -> None:
     for one in options.get("mounts") or []:
         for name in ("path", "mount_point"):
             if one.get(name) is not None and not str(one[name]).startswith("/"):
@@ -394,7 +394,7 @@ CHECK = Check(
     options={
         "mounts": {"type": "list", "elements": "dict", "default": [], "options": dict(_MOUNT)}
     },
-    refuse=refuse,
+    validate_options=validate_options,
     grace=0.5,
     gpu=False,
     metrics=(

@@ -45,7 +45,7 @@ DIRECT: Dict[str, Dict[str, Any]] = {
 }
 
 
-def refuse(options: Options) -> None:
+def validate_options(options: Options) -> None:
     count, loss, family = (
         options.get("count"),
         options.get("maximum_loss"),
@@ -332,7 +332,7 @@ CHECK = Check(
     judge=judge,
     readings=PingMeshReadings,
     deadline=deadline,
-    refuse=refuse,
+    validate_options=validate_options,
     gpu=False,
     options={
         "count": {"type": "int", "default": 20},

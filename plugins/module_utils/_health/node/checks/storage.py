@@ -850,7 +850,7 @@ def _measured(mounts: List[MountReading]) -> List[Measurement]:
 # ---- the check ----
 
 
-def refuse(options: Options) -> None:
+def validate_options(options: Options) -> None:
     for path in names_in(options.get("paths")):
         if not path.startswith("/"):
             raise ValueError(
@@ -880,7 +880,7 @@ CHECK = Check(
     judge=judge,
     readings=StorageReadings,
     options=OPTIONS,
-    refuse=refuse,
+    validate_options=validate_options,
     gpu=False,
     metrics=(
         CheckMetric(

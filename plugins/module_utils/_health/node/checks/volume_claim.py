@@ -64,7 +64,7 @@ _NFS = re.compile(r"mount\.nfs.*(no route|refused|timed out|timeout|unreachable)
 _ABOUT_VOLUMES = re.compile(r"persistent ?volume|volume", re.IGNORECASE)
 
 
-def refuse(options: Options) -> None:
+def validate_options(options: Options) -> None:
     """Validate what would select another class, or a claim that its own test fills; the API server
     validates the rest.
     """
@@ -464,7 +464,7 @@ CHECK = Check(
         "image": {"type": "str"},
     },
     deadline=lambda options, gpus: SECONDS,
-    refuse=refuse,
+    validate_options=validate_options,
     grace=REMOVAL,
     gpu=False,
     metrics=(

@@ -43,7 +43,7 @@ class Check(NamedTuple):
     deadline: Callable[[Options, int], float] = lambda options, gpus: 30.0
     #: Validate combinations of options; raises ValueError with the option, its value and what is
     #: accepted.
-    refuse: Callable[[Options], Any] = lambda options: None
+    validate_options: Callable[[Options], Any] = lambda options: None
     #: Seconds of the deadline reserved for cleaning up, at most a quarter of it.
     grace: float = 1.0
     #: Whether the check is about GPUs; other checks also run on nodes without GPUs.

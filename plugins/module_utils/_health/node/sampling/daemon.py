@@ -140,7 +140,7 @@ def start(
     """
     os.makedirs(directory, mode=0o755, exist_ok=True)
     with _locked(directory):
-        refuse(directory, settings)
+        validate_start(directory, settings)
         found = state(directory)
         if found["state"] == "running":
             found["changed"] = False
@@ -162,7 +162,7 @@ def start(
         return found
 
 
-def refuse(directory: str, settings: CaptureSettings) -> None:
+def validate_start(directory: str, settings: CaptureSettings) -> None:
     """Raise `CaptureError` if a capture with other settings runs, or an uncollected one would be
     lost.
     """
