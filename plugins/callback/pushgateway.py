@@ -78,7 +78,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import 
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import Gateway
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.push import (
     PushReport,
-    write_down,
+    write_to_spool,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import (
     PushSettings,
@@ -91,10 +91,10 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_
 
 _VERDICT = "autopilot.gpu.verdict"
 _CAPTURE = "autopilot.gpu.usage_capture"
-#: Modules that have `health` in what they return, unless something went wrong.
+#: Modules whose results contain `health`, unless the module itself failed.
 _CHECKS = {f"autopilot.gpu.{name}" for name in (*registry.NAMES, "node_checks")}
 _PHASES = ("preflight", "inflight", "postflight")
-#: What is kept of a result without `health`; the same as the verdict looks at.
+#: Keys that are kept of a result without `health`, the same as for the verdict.
 _KEPT = ("unreachable", "skipped", "msg", "module_stdout", "module_stderr")
 
 #: Seconds that an interrupted playbook may take to push.
@@ -102,8 +102,8 @@ _LAST_SECONDS = 5.0
 
 
 class CallbackModule(CallbackBase):
-    """Keeps what each host returned as text, so that a large fleet takes little memory, and pushes
-    it at the end.
+    """Collects the result of each host and pushes all at the end. Results are kept as JSON text,
+    which takes less memory for a large fleet.
     """
 
     CALLBACK_VERSION = 2.0
@@ -118,12 +118,12 @@ class CallbackModule(CallbackBase):
         self._workers: t.Any = None
         self._process = os.getpid()
         self._started = time.time()
-        #: By host, what each task returned, as text.
+        #: By host, the results of its tasks as JSON.
         self._found: dict[str, list[str]] = {}
-        #: Files of verdicts, and what had been collected before each.
+        #: Metrics files of verdicts, each with the results that were collected before it.
         self._judged: list[tuple[str, dict[str, list[str]]]] = []
         self._phase, self._policy = _PHASES[0], Policy()
-        self._complained: set[str] = set()
+        self._warned: set[str] = set()
 
     # ---- what Ansible calls ----
 
@@ -163,9 +163,7 @@ class CallbackModule(CallbackBase):
     # ---- beginning ----
 
     def _begin(self, variables: dict[str, t.Any], templar: Templar) -> None:
-        """Find out whether and how to push; what is wrong is said once, and leaves the callback
-        off.
-        """
+        """Read the settings and prepare pushing. An error is shown once and disables the callback."""
         try:
             settings = settings_from(self._load_name, variables, templar)
             if settings is None:
@@ -178,7 +176,7 @@ class CallbackModule(CallbackBase):
                 )
             self._gateway = Gateway(settings)
         except (AnsibleError, ValueError) as error:
-            self._complain(f"autopilot: nothing will be pushed to a Pushgateway: {error}")
+            self._warn_once(f"autopilot: nothing will be pushed to a Pushgateway: {error}")
             return
         self._settings = settings
         self._workers = WorkerThreads()
@@ -188,14 +186,13 @@ class CallbackModule(CallbackBase):
             self._handle(number)
 
     def _expect(self, play: t.Any, templar: Templar) -> None:
-        """What a verdict that is to come is to go by, in case that the playbook is interrupted
-        before it.
+        """Read phase and policy from the verdict task of a play, in case the playbook is
+        interrupted before this task.
         """
         for task in _hosts.tasks_of(play):
             actions = (getattr(task, "action", None), getattr(task, "resolved_action", None))
             if _CAPTURE in actions:
-                # What was captured is what a job did; it must not take the place of what a
-                # preflight found.
+                # Captures measure a job, so they must not replace the results of a preflight.
                 self._phase = "inflight"
             if _VERDICT not in actions:
                 continue
@@ -210,7 +207,7 @@ class CallbackModule(CallbackBase):
     def _collect(self, result: t.Any, unreachable: bool = False) -> None:
         if self._settings is None:
             return
-        # ansible-core 2.19 named what had only private names before.
+        # The attributes are private before ansible-core 2.19.
         task, host = (
             (result.task, result.host) if hasattr(result, "task") else (result._task, result._host)
         )
@@ -220,15 +217,15 @@ class CallbackModule(CallbackBase):
             if isinstance(returned.get("metrics_file"), str):
                 self._judged.append((returned["metrics_file"], self._found))
                 self._found = {}
-                # Of a job that is watched each look is news, and the playbook may go on for hours.
+                # A watched job is judged many times within hours: push each verdict at once.
                 if task.args.get("phase") == "inflight":
                     self._push(complete=True, seconds=self._settings.timeout)
             return
         health = returned.get("health")
         if not isinstance(health, list) and action not in _CHECKS:
             return
-        # Up to ansible-core 2.20 the task itself has its templates still; later the private name
-        # will go.
+        # The task's own fields are not templated up to ansible-core 2.20; the private attribute
+        # will be removed later.
         fields = getattr(result, "_task_fields", None) or {
             "check_mode": task.check_mode,
             "delegate_to": task.delegate_to,
@@ -239,7 +236,7 @@ class CallbackModule(CallbackBase):
         if isinstance(health, list):
             kept.update(health=health, node=mapping(returned.get("node")))
         elif "results" in returned or "ansible_job_id" in returned:
-            # A loop whose items came one by one, or a job that goes on.
+            # The items of the loop were already collected, or the asynchronous job has not ended.
             return
         else:
             kept.update(
@@ -254,20 +251,20 @@ class CallbackModule(CallbackBase):
     # ---- the end ----
 
     def _at_exit(self) -> None:
-        """Of a playbook that came to no end: Ctrl-C, or an error of Ansible's."""
+        """Push the results of a playbook that ended early, by Ctrl-C or an error of Ansible."""
         if os.getpid() == self._process:
             self._interrupted()
 
     def _handle(self, number: signal.Signals) -> None:
         before = signal.getsignal(number)
-        # An ignored signal stays ignored (nohup), and a handler that Python did not set cannot be
+        # An ignored signal stays ignored (nohup), and a handler set outside Python cannot be
         # restored.
         if before in (signal.SIG_IGN, None):
             return
 
         def handle(received: int, frame: types.FrameType | None) -> None:
             signal.signal(number, before)
-            # The workers that Ansible forks have this handler too, until they set their own.
+            # Ansible's worker processes inherit the handler until they set their own.
             if os.getpid() == self._process:
                 self._interrupted()
             if callable(before):
@@ -280,33 +277,35 @@ class CallbackModule(CallbackBase):
 
     def _interrupted(self) -> None:
         if self._settings is not None:
-            # The terminal may be gone.
+            # Writing to the terminal may fail after a hangup.
             with contextlib.suppress(Exception):
                 self._push(complete=False, seconds=min(_LAST_SECONDS, self._settings.timeout))
 
     def _push(self, complete: bool, seconds: float) -> None:
         settings = t.cast("PushSettings", self._settings)
         exports = self._exports(complete)
-        new, wrong = write_down(settings, exports)
-        # The run is in the spool now: an interrupt after this line must not write it again, an
-        # interrupt before it must.
+        new, wrong = write_to_spool(settings, exports)
+        # The run is in the spool: an interrupt before this line must push it, an interrupt after
+        # this line must not push it twice.
         self._found, self._judged = {}, []
-        for words in wrong:
-            self._warn(f"autopilot: {words}")
+        for message in wrong:
+            self._warn(f"autopilot: {message}")
         if exports:
-            self._say(_push.push(settings, self._gateway, self._workers, new, seconds), complete)
+            self._show(_push.push(settings, self._gateway, self._workers, new, seconds), complete)
 
     def _exports(self, complete: bool) -> list[metrics.Export]:
-        """What there is to push, oldest first: the verdicts, and what no verdict was about."""
+        """The runs to push, oldest first: those of the verdicts, and the results that no verdict
+        covers.
+        """
         exports, rest = [], {}
         for path, before in self._judged:
             try:
                 with open(path, encoding="utf-8") as stream:
                     export = metrics.from_json(stream.read())
             except (OSError, ValueError) as error:
-                self._complain(
-                    f"autopilot: {path} cannot be read ({error}); what the checks found is "
-                    "pushed as the default policy judges it"
+                self._warn_once(
+                    f"autopilot: {path} cannot be read ({error}); its results are "
+                    "judged by the default policy and pushed"
                 )
                 rest.update(before)
                 continue
@@ -317,7 +316,8 @@ class CallbackModule(CallbackBase):
         if rest:
             alone = self._export(rest, complete)
             if any(export.phase == alone.phase for export in exports):
-                # The run has been judged; these are other nodes, or looked at again.
+                # The verdict already has the run's own group; the rest are other nodes, or later
+                # checks.
                 alone = alone._replace(
                     groups=[group for group in alone.groups if "node" in group.labels]
                 )
@@ -331,52 +331,51 @@ class CallbackModule(CallbackBase):
         run = identify_run(run_id, self._phase, self._started, finished, False, ansible_version)
         return metrics.export_of(judge_run(run, nodes, self._policy), complete)
 
-    def _say(self, said: PushReport, complete: bool) -> None:
+    def _show(self, report: PushReport, complete: bool) -> None:
         settings = t.cast("PushSettings", self._settings)
-        if said.pushed:
-            nodes = f"{len(said.pushed)} node{'' if len(said.pushed) == 1 else 's'}"
+        if report.pushed:
+            nodes = f"{len(report.pushed)} node{'' if len(report.pushed) == 1 else 's'}"
             more = (
-                f", with what {said.earlier} earlier run{'' if said.earlier == 1 else 's'} had left"
-                if said.earlier
+                f", including {report.earlier} earlier run{'' if report.earlier == 1 else 's'}"
+                if report.earlier
                 else ""
             )
             screen.show(
-                f"autopilot: pushed {nodes} to {settings.url} ({said.seconds:.1f} "
+                f"autopilot: pushed {nodes} to {settings.url} ({report.seconds:.1f} "
                 f"s){more}{'' if complete else ', marked incomplete'}"
             )
-        for why, names in said.left.items():
+        for why, names in report.left.items():
             self._warn(f"autopilot: not pushed to {settings.url}: {_names(names)}: {why}")
-        if said.left and said.kept:
+        if report.left and report.kept:
             self._warn(
-                f"autopilot: what was not pushed is kept in {settings.spool_dir} and pushed "
+                f"autopilot: the metrics that were not pushed are kept in {settings.spool_dir} and pushed "
                 "with the next run"
             )
-        elif said.left:
-            self._warn("autopilot: what was not pushed is lost")
-        for words in said.wrong:
-            self._warn(f"autopilot: {words}")
-        if said.slow:
-            what = (
-                "the Pushgateway compares each push with all that it has, which took "
-                f"{said.seconds:.0f} s"
+        elif report.left:
+            self._warn("autopilot: the metrics that were not pushed are lost")
+        for message in report.wrong:
+            self._warn(f"autopilot: {message}")
+        if report.slow:
+            self._warn(
+                "autopilot: the Pushgateway compares each push with all its metrics, which took "
+                f"{report.seconds:.0f} s; start it with --push.disable-consistency-check"
             )
-            self._warn(f"autopilot: {what}; start it with --push.disable-consistency-check")
 
-    def _warn(self, words: str) -> None:
+    def _warn(self, message: str) -> None:
         if t.cast("PushSettings", self._settings).on_failure == "warn":
-            self._display.warning(words)
+            self._display.warning(message)
         else:
-            self._display.v(words)
+            self._display.v(message)
 
-    def _complain(self, words: str) -> None:
-        if words not in self._complained:
-            self._complained.add(words)
-            self._display.warning(words)
+    def _warn_once(self, message: str) -> None:
+        if message not in self._warned:
+            self._warned.add(message)
+            self._display.warning(message)
 
 
 def _returned(result: t.Any) -> t.Mapping[str, t.Any]:
-    """What a task returned; where there is a choice not the copy that ansible-core 2.19 turns into
-    plain types first, which takes 7 ms for 40 kB.
+    """The result of a task. The private attribute avoids a conversion by ansible-core 2.19 that
+    takes 7 ms for 40 kB.
     """
     raw = getattr(result, "_return_data", None)
     if raw is not None:
@@ -387,9 +386,7 @@ def _returned(result: t.Any) -> t.Mapping[str, t.Any]:
 
 
 def _variables(play: t.Any) -> dict[str, t.Any]:
-    """The variables of a play as its first host sees them, or as far as they can be told without a
-    host.
-    """
+    """The variables of a play for its first host, or those of the play alone if it has no host."""
     manager = play.get_variable_manager()
     variables = manager.get_vars(play=play)
     inventory = getattr(manager, "_inventory", None)
@@ -401,16 +398,16 @@ def _variables(play: t.Any) -> dict[str, t.Any]:
 
 
 def _node(name: str, answers: list[dict[str, t.Any]]) -> NodeAnswer:
-    """A host from what its tasks returned: of a check what the last task says, and all of it where
-    that was a loop.
+    """The answer of a host, built from the results of its tasks. If several tasks ran a check, the
+    last counts; of a loop, all items count.
     """
     results: dict[str, list[CheckResult]] = {}
     last: dict[str, str] = {}
     facts: dict[str, t.Any] = {}
-    troubles = []
+    failures = []
     for answer in answers:
         if "health" not in answer:
-            troubles.append(answer)
+            failures.append(answer)
             continue
         facts = answer["node"] or facts
         for result in map(CheckResult.from_dict, answer["health"]):
@@ -419,12 +416,12 @@ def _node(name: str, answers: list[dict[str, t.Any]]) -> NodeAnswer:
             last[result.check] = answer["task"]
             results[result.check].append(result)
     if not results:
-        return answer_from_task(name, troubles[-1] if troubles else {"health": [], "node": facts})
-    return NodeAnswer(name, [_one(several) for several in results.values()], facts)
+        return answer_from_task(name, failures[-1] if failures else {"health": [], "node": facts})
+    return NodeAnswer(name, [_merge_results(several) for several in results.values()], facts)
 
 
-def _one(several: list[CheckResult]) -> CheckResult:
-    """One result of several of a check."""
+def _merge_results(several: list[CheckResult]) -> CheckResult:
+    """Merge several results of one check."""
     status = worst(result.status for result in several)
     first = next(result for result in several if result.status == status)
     return CheckResult(
@@ -438,11 +435,11 @@ def _one(several: list[CheckResult]) -> CheckResult:
 
 
 def _names(names: list[str]) -> str:
-    """Nodes in words; the empty name is that of the run itself."""
+    """Describe nodes in a message; an empty name stands for the run's own group."""
     nodes = [name for name in names if name]
     folded = fold(nodes)
-    words = (
+    described = (
         f"{len(nodes)} node{'' if len(nodes) == 1 else 's'} "
         f"({', '.join(folded[:10])}{' and more' if len(folded) > 10 else ''})"
     )
-    return words if nodes else "the result of the run"
+    return described if nodes else "the result of the run"

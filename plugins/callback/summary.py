@@ -55,10 +55,10 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import unfi
 
 VERDICT = "autopilot.gpu.verdict"
 CHECKS = "autopilot.gpu.node_checks"
-#: While these run, nodes measure by themselves.
+#: Tasks during which the nodes measure on their own.
 MESH = ("autopilot.gpu.mesh_run", "autopilot.gpu.mesh_wait")
 MESH_ON_HOSTS = ("autopilot.gpu.mesh_facts", "autopilot.gpu.mesh_run")
-#: Strategies that run a task for each host by itself, so that no task has all hosts.
+#: Strategies that run the tasks of each host independently, so that no task sees all hosts.
 _HOST_BY_HOST = ("free", "host_pinned")
 
 
@@ -67,13 +67,13 @@ def _is(task: t.Any, *actions: str) -> bool:
 
 
 def _verdict_of(play: t.Any) -> t.Any:
-    """The task of the play that judges; None where it has none."""
+    """The verdict task of a play; None if it has none."""
     return next((task for task in hosts.tasks_of(play) if _is(task, VERDICT)), None)
 
 
 class CallbackModule(CallbackBase):
-    """Shows what the tasks that judge left to be shown, or that there was no host to judge, when the
-    playbook is over.
+    """Shows the summaries that actions have kept when the playbook ends, and reports a play with a
+    verdict that matched no host.
     """
 
     CALLBACK_VERSION = 2.0
@@ -85,23 +85,23 @@ class CallbackModule(CallbackBase):
         super().__init__(*arguments, **options)
         self._play: t.Any = None
         self._task = ""
-        #: How much the tasks had left to be shown when the play started.
+        #: Bytes that the actions had kept when the play started.
         self._shown_before = 0
         self._nobody = False
-        #: Whether this is the play after a verdict that failed, which fails the hosts.
+        #: True during the play after a failed verdict, which fails the unfit hosts.
         self._fails_hosts = False
-        #: Whether the raw data of the last pass of checks is judged.
+        #: True once the raw data of the last checks has been judged.
         self._judged = False
-        #: Whether no other callback listens, which would show the same.
+        #: True unless another instance of this callback already listens.
         self._is_first = False
-        #: How far the task is, where it takes long on each host.
+        #: The progress of the current task; None for tasks that are not long.
         self._progress: progress.Progress | None = None
 
     def v2_playbook_on_start(self, playbook: t.Any) -> None:
         raw_data.open_file()
         self._is_first = summary.listen()
         if self._is_first:
-            # Ctrl-C and errors end Ansible without another word to its callbacks.
+            # Ansible calls no callback when it ends by Ctrl-C or an error.
             atexit.register(self._ended_early, os.getpid())
 
     def v2_playbook_on_play_start(self, play: t.Any) -> None:
@@ -155,7 +155,7 @@ class CallbackModule(CallbackBase):
         self._count(result, {"unreachable": True})
 
     def _count(self, result: t.Any, known: t.Mapping[str, t.Any] | None = None) -> None:
-        """Count the answer of a host to a task that takes long."""
+        """Count the answer of a host to a long task."""
         if self._progress is not None:
             returned = result.result if hasattr(result, "result") else result._result
             self._progress.count(known or returned)
@@ -167,17 +167,16 @@ class CallbackModule(CallbackBase):
 
     def v2_playbook_on_stats(self, stats: t.Any) -> None:
         interrupt.release()
-        # Where hosts fail one by one before the verdict, Ansible ends the play as usual.
+        # If all hosts fail before the verdict, Ansible still ends the play in the usual way.
         lines = self._unfinished() if stats.failures else []
         taken = summary.take()
         self._display_all([*taken.shown, lines])
         if self._nobody or (taken.ends_failed and not stats.failures):
-            # Nothing failed as Ansible sees it, and it lets a callback say otherwise in no other
-            # way.
+            # No host failed, and a callback has no other way to set Ansible's exit status.
             raise SystemExit(2)
 
     def _unfinished(self) -> list[Line]:
-        """The summary of a play that ended before its verdict; empty where it did not."""
+        """The summary of a play that ended before its verdict; empty for any other play."""
         verdict = _verdict_of(self._play) if self._play and not self._nobody else None
         if verdict is None or not summary.is_listening() or summary.size() > self._shown_before:
             return []
@@ -187,7 +186,7 @@ class CallbackModule(CallbackBase):
         return unfinished.judge_unfinished(self._play, verdict, f"the play ended {where}")
 
     def _ended_early(self, main_process: int) -> None:
-        """As Python ends: show what is known of a playbook that did not come to its end."""
+        """At the exit of Python: show the results so far of a playbook that ended early."""
         if not summary.is_listening() or os.getpid() != main_process:
             return
         lines = self._unfinished()
@@ -198,7 +197,7 @@ class CallbackModule(CallbackBase):
         self._display_all([*taken.shown, lines])
 
     def _end_failed(self, text: str) -> t.NoReturn:
-        """End the program with an error, before the play that is about to start."""
+        """End Ansible with exit status 2 before the next play starts."""
         self._display_all([*summary.take().shown, [Line(text, "fail")]])
         raise SystemExit(2)
 

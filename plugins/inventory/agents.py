@@ -158,7 +158,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             self._add(name, found.get(name), by_node.get(name) or {"metadata": {"name": name}})
 
     def _pods_and_nodes(self) -> tuple[list[dict[str, t.Any]], list[dict[str, t.Any]]]:
-        """The pods of the agent, and all nodes."""
+        """The agent's pods and all nodes of the cluster."""
         if _kube.MISSING:
             raise AnsibleParserError(
                 "the Python package kubernetes cannot be imported on the controller; install "
@@ -241,7 +241,7 @@ class InventoryModule(BaseInventoryPlugin, Constructable):
             "ansible_python_interpreter": self.get_option("python"),
             "ansible_pipelining": True,
             "ansible_remote_tmp": "/tmp/.ansible",
-            # Users who may change a pod must not run templates on the controller.
+            # A user who may edit a pod must not get templates evaluated on the controller.
             **{
                 variable: wrap_var(environment[name])
                 for name, variable in _ENVIRONMENT.items()

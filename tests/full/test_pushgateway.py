@@ -26,7 +26,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import 
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway import push as _push
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway import Gateway
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.push import write_down
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.push import write_to_spool
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import settings_of
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_threads import (
     WorkerThreads,
@@ -583,17 +583,17 @@ def settings_for(url, tmp_path, **options):
 
 
 def push(settings, *exports):
-    new, wrong = write_down(settings, exports)
+    new, wrong = write_to_spool(settings, exports)
     report = _push.push(settings, Gateway(settings), WorkerThreads(), new, settings.timeout)
     return report._replace(wrong=wrong + report.wrong)
 
 
 BAD = {
-    "silent": (lambda port: gateways.Raw(gateways.silent, port), "it took longer than 2 s"),
+    "silent": (lambda port: gateways.Raw(gateways.silent, port), "the push took longer than 2 s"),
     "dripping": (lambda port: gateways.Raw(gateways.dripping, port), "took"),
     "dripping headers": (
         lambda port: gateways.Raw(gateways.dripping_headers, port),
-        "it took longer than 2 s",
+        "the push took longer than 2 s",
     ),
     "hanging up": (
         lambda port: gateways.Raw(gateways.hanging_up, port),
@@ -609,27 +609,27 @@ BAD = {
     ),
     "401": (
         lambda port: gateways.Answering(port, GET=(401, {}, "Unauthorized")),
-        r"it answers 401 \(check user, password or token\): Unauthorized",
+        r"the server answered 401 \(check user, password or token\): Unauthorized",
     ),
     "400": (
         lambda port: gateways.Answering(
             port, PUT=(400, {}, "pushed metrics are invalid or inconsistent")
         ),
-        "it answers 400: pushed metrics are invalid",
+        "the server answered 400: pushed metrics are invalid",
     ),
     "413": (
         lambda port: gateways.Answering(port, PUT=(413, {}, "too large")),
-        r"it answers 413 \(.*\): too large",
+        r"the server answered 413 \(.*\): too large",
     ),
     "500": (
         lambda port: gateways.Answering(port, PUT=(500, {}, "on fire")),
-        "it answers 500: on fire",
+        "the server answered 500: on fire",
     ),
     "302": (
         lambda port: gateways.Answering(
             port, GET=(302, {"Location": "http://elsewhere.example/"}, "")
         ),
-        "sends on to http://elsewhere.example/",
+        "a redirect to http://elsewhere.example/",
     ),
 }
 
@@ -664,7 +664,7 @@ def test_a_handshake_that_has_no_end_has_one(tmp_path):
             settings_for(server.url.replace("http:", "https:"), tmp_path, timeout=2),
             run_of(100.0, "gpu01"),
         )
-    assert report.kept and list(report.left) == ["it took longer than 2 s"]
+    assert report.kept and list(report.left) == ["the push took longer than 2 s"]
 
 
 def test_a_group_that_is_refused_holds_up_no_other_and_is_tried_again(tmp_path):
@@ -679,7 +679,7 @@ def test_a_group_that_is_refused_holds_up_no_other_and_is_tried_again(tmp_path):
         report = push(settings, run_of(100.0, *bad, *good))
         assert (report.pushed, report.left, report.kept) == (
             good,
-            {"it answers 400: inconsistent": bad},
+            {"the server answered 400: inconsistent": bad},
             True,
         )
         refused.append("no more")
@@ -732,7 +732,7 @@ def test_tls_with_a_certificate_of_our_own_and_a_password(tmp_path):
         for wrong, words in (
             ({"ca_file": str(stranger.file)}, "TLS: .*certificate verify failed"),
             ({"client_cert": None, "client_key": None}, "TLS|certificate required"),
-            ({"password_file": None, "password": SECRET}, "it answers 401"),
+            ({"password_file": None, "password": SECRET}, "the server answered 401"),
         ):
             report = push(
                 settings_for(gateway.url, tmp_path, timeout=3, **{**good, **wrong}),
@@ -774,7 +774,7 @@ def test_only_so_much_is_kept_and_what_is_dropped_is_said(tmp_path):
         ).wrong
     ]
     assert (
-        wrong[0] == "dropped, since more than 0.01 MiB wait: run run100 (9 nodes)"
+        wrong[0] == "dropped, since the spool is larger than 0.01 MiB: run run100 (9 nodes)"
         and 2 < len(wrong) < 8
     )
     assert sum(path.stat().st_size for path in (tmp_path / "spool").glob("*/*.json")) <= 10486
@@ -879,7 +879,7 @@ def test_down_for_five_runs_then_up_and_all_five_nodes_arrive(place, tmp_path):
         printed = place.run("--limit", "gpu06", url=url)
         assert (
             f"autopilot: pushed 6 nodes to {url} (" in printed
-            and ", with what 5 earlier runs had left" in printed
+            and ", including 5 earlier runs" in printed
             and "WARNING" not in printed
         )
         assert nodes_of(gateway) == [f"gpu0{number}" for number in range(1, 7)]

@@ -131,25 +131,25 @@ def test_labels_that_are_none_or_taken(given):
 @pytest.mark.parametrize(
     "wrong, words",
     [
-        ({"timeout": 0}, "timeout: 0.0 is invalid; expected seconds above 0"),
+        ({"timeout": 0}, "timeout: 0.0 is invalid; expected a number of seconds above 0"),
         ({"timeout": float("nan")}, "timeout: nan"),
         ({"spool_limit": -1}, "spool_limit: -1.0"),
         ({"job": "a\x1bb"}, "job: "),
         ({"on_failure": "fail"}, "on_failure: 'fail' is invalid; expected warn or ignore"),
-        ({"client_key": "/k"}, "client_key: is given without client_cert"),
+        ({"client_key": "/k"}, "client_key: requires client_cert"),
         ({"ca_file": "/nowhere/ca"}, "ca_file: '/nowhere/ca' cannot be read: No such file"),
         (
             {"password_file": "/nowhere/p", "username": "ops"},
             "password_file: '/nowhere/p' cannot be read",
         ),
-        ({"username": "ops"}, "password: is missing for username 'ops'"),
-        ({"password": SECRET}, "username: is missing"),
+        ({"username": "ops"}, "password: is required with username 'ops'"),
+        ({"password": SECRET}, "username: is required"),
         (
             {"token": SECRET, "username": "ops", "password": SECRET},
-            "token: is given together with username",
+            "token: cannot be combined with username",
         ),
-        ({"token": SECRET, "token_file": "/t"}, "token_file: is given together with token"),
-        ({"token": SECRET + "\nX-Other: 1"}, "token: what is given"),
+        ({"token": SECRET, "token_file": "/t"}, "token_file: cannot be combined with token"),
+        ({"token": SECRET + "\nX-Other: 1"}, "token: the value (not shown) is empty"),
     ],
 )
 def test_what_is_wrong_is_named_and_secrets_are_not(wrong, words):
@@ -192,12 +192,16 @@ def test_words_of_a_server_obey_nobody():
         400, None, "pushed metrics are \x1b[31minvalid\x1b[0m\r\n\n" + "x" * 999
     )
     assert (
-        str(trouble).startswith("it answers 400: pushed metrics are [31minvalid [0m xxx")
+        str(trouble).startswith("the server answered 400: pushed metrics are [31minvalid [0m xxx")
         and len(str(trouble)) < 340
     )
-    assert not trouble.lasting and error_of_answer(401, None, "").lasting
+    assert not trouble.affects_all_groups and error_of_answer(401, None, "").affects_all_groups
     moved = error_of_answer(302, f"http://ops:{SECRET}@elsewhere/", "")
-    assert moved.lasting and "http://***@elsewhere/" in str(moved) and SECRET not in str(moved)
+    assert (
+        moved.affects_all_groups
+        and "http://***@elsewhere/" in str(moved)
+        and SECRET not in str(moved)
+    )
 
 
 def test_groups_are_read_one_by_one():

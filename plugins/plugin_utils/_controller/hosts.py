@@ -18,7 +18,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import r
 
 
 def tasks_of(play: t.Any) -> t.Iterator[t.Any]:
-    """The tasks of a play in their order, with those of its blocks and imported files."""
+    """The tasks of a play in order, including those of blocks and imported files."""
     left = list(play.get_tasks())
     while left:
         entry = left.pop(0)
@@ -31,17 +31,17 @@ def tasks_of(play: t.Any) -> t.Iterator[t.Any]:
 
 
 def hosts_of(variables: dict[str, t.Any]) -> list[str]:
-    """The hosts of the play, including those that left it."""
+    """The hosts of the play, including failed and unreachable hosts."""
     still = set(variables.get("ansible_play_hosts") or [])
     batch = set(variables.get("ansible_play_batch") or [])
-    # With `serial`, hosts of other batches are neither in this batch nor out of the play.
+    # With `serial`, the hosts of other batches must be left out.
     return [
         host for host in variables["ansible_play_hosts_all"] if host not in still or host in batch
     ]
 
 
 def raw_variables(variables: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
-    """The variables of each host, not templated: templating thousands of results would take minutes,
+    """The untemplated variables of each host; templating thousands of results would take minutes,
     and results contain no templates.
 
     Takes about a millisecond per host, so call it once.
@@ -54,9 +54,10 @@ def raw_variables(variables: dict[str, t.Any]) -> dict[str, dict[str, t.Any]]:
 
 
 def registered(own: dict[str, t.Any], name: str) -> t.Any:
-    """The result that a task registered for a host under the name; None if only a fact has that name.
+    """The result that a task registered for a host under the name; None without such a result.
 
-    A node can set facts (``ansible_facts`` in the result of any module), but not registered results.
+    Facts are ignored: a node can set facts (``ansible_facts`` in the result of any module), but not
+    registered results.
     """
     facts = own.get("ansible_facts")
     value = own.get(name)
@@ -66,8 +67,8 @@ def registered(own: dict[str, t.Any], name: str) -> t.Any:
 def answers(
     raws: dict[str, dict[str, t.Any]], name: str, kept: t.Iterable[str]
 ) -> list[tuple[str, t.Any]]:
-    """The result that each host registered under the name, reduced to the keys in ``kept``, with its
-    raw data; None for a host without one.
+    """The result that each host registered under the name, reduced to the keys in ``kept``, with
+    its raw data; None for a host without a result.
     """
     found = []
     for host, own in raws.items():
@@ -82,14 +83,16 @@ def answers(
 
 
 def plain(value: t.Any) -> t.Any:
-    """The value as plain JSON types, without Ansible's own string types, NaN and infinity."""
+    """The value as plain JSON types, without Ansible's string types, NaN and infinity."""
     return json.loads(json.dumps(value, default=str), parse_constant=lambda word: None)
 
 
 def parse_list(value: t.Any, variables: dict[str, t.Any] | None = None) -> t.Any:
-    """Parse a list that was given as text, as in ``-e 'name=[eth1, eth2]'``; other values stay.
+    """Parse a list that was given as text, as in ``-e 'name=[eth1, eth2]'``; return any other value
+    unchanged.
 
-    Ansible ends such a value at the first blank and keeps the rest in the variable ``_raw_params``.
+    Ansible cuts such a value at the first blank and stores the rest in the variable
+    ``_raw_params``.
     """
     if not isinstance(value, str) or not value.strip().startswith("["):
         return value

@@ -24,7 +24,7 @@ from ansible.utils.display import Display
 
 #: Set by Ctrl-C. Made in the main process before it forks; None where no callback handles Ctrl-C.
 _event: t.Any = None
-#: The handler that Ansible had, while ours is in its place.
+#: Ansible's own handler, to restore it later.
 _before: t.Any = None
 
 
@@ -59,7 +59,7 @@ def release() -> None:
 
 
 def _interrupt(_number: int, _frame: t.Any) -> None:
-    # The next Ctrl-C is Ansible's.
+    # Ansible handles the next Ctrl-C.
     signal.signal(signal.SIGINT, _before)
     _event.set()
     Display().display(

@@ -27,7 +27,7 @@ from urllib.parse import urlsplit
 
 from ansible.module_utils.urls import open_url
 
-#: Options of the notifications; documented in the module job_action. All of them may be secrets.
+#: Options of notifications, documented in the module job_action. Each may contain a secret.
 OPTIONS: dict[str, dict[str, t.Any]] = {
     "webhook": {"type": "str", "no_log": True},
     "slack": {"type": "str", "no_log": True},
@@ -44,12 +44,12 @@ OPTIONS: dict[str, dict[str, t.Any]] = {
         },
     },
 }
-#: Characters of a message to Slack, which cuts messages at 40,000.
+#: Longest message to Slack in characters; Slack truncates at 40,000.
 _MOST_TEXT = 3000
 
 
 class Message(t.NamedTuple):
-    """A notification: a title, some lines, and the whole decision as a document for programs."""
+    """A notification: a title, some lines, and the decision as a JSON document."""
 
     title: str
     lines: list[str]
@@ -57,8 +57,8 @@ class Message(t.NamedTuple):
 
 
 def validate(notify: dict[str, t.Any]) -> None:
-    """Raise ValueError for an invalid target. It names the option and what is accepted, but not the
-    value of a URL, which may be a secret.
+    """Validate the targets; raises ValueError with the option and what is accepted. The message
+    does not show a URL, which may be a secret.
     """
     for name in ("webhook", "slack"):
         if notify.get(name) and not re.fullmatch(r"https?://[^/?#@\s]+(/\S*)?", notify[name]):
@@ -77,7 +77,7 @@ def validate(notify: dict[str, t.Any]) -> None:
 
 
 def targets_of(notify: dict[str, t.Any]) -> list[str]:
-    """The targets in words, without secrets."""
+    """Describe the targets without secrets."""
     mail = notify.get("mail")
     found = [
         f"{name} at {_server(notify[name])}" for name in ("webhook", "slack") if notify.get(name)
@@ -86,8 +86,8 @@ def targets_of(notify: dict[str, t.Any]) -> list[str]:
 
 
 def send(notify: dict[str, t.Any], message: Message, seconds: float) -> dict[str, str]:
-    """Send all notifications at once. Returns by target (see `targets_of`) "", or why the
-    notification failed within ``seconds``.
+    """Send all notifications at once. Returns by target (see `targets_of`) an error, or "" if the
+    notification was sent within ``seconds``.
     """
     senders: list[t.Callable[[float], None]] = []
     if notify.get("webhook"):
@@ -126,7 +126,7 @@ def _send_one(
     try:
         send_it(seconds)
         found.put((name, ""))
-    # Every error is the reason why this notification failed.
+    # No error may stop the other notifications.
     except Exception as error:
         found.put((name, _error_text(error)))
 
@@ -153,7 +153,9 @@ def _server(url: str) -> str:
 
 
 def _post(url: str, document: dict[str, t.Any], seconds: float) -> None:
-    """Post the document. A redirect is an error: the message would go to another server."""
+    """Post the document as JSON. A redirect is an error, since it would send the message to another
+    server.
+    """
     answer = open_url(
         url,
         data=json.dumps(document).encode(),

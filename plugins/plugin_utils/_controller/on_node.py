@@ -5,8 +5,8 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The base class of every action that runs a module on a node. A node is not trusted: its answer
-must not command the controller.
+"""The base class of actions that run a module on a node. Nodes are untrusted: a result must not
+control Ansible on the controller.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ COMMANDS = ("ansible_facts", "add_host", "add_group", "ansible_stats")
 
 
 class OnNode(ActionBase):
-    """Runs modules on a node and removes from each result what ansible-core would act on, and
+    """Runs modules on a node. Removes from each result the keys that ansible-core acts on, and
     references to raw data, which only an action on the controller may make.
 
-    `async` is refused (`_supports_async` is false by default): ansible-core reads the result of an
-    asynchronous task itself, unfiltered.
+    `async` is not supported (`_supports_async` is false by default): ansible-core reads the result
+    of an asynchronous task itself, unfiltered.
     """
 
     def _execute_module(self, *arguments: t.Any, **options: t.Any) -> dict[str, t.Any]:
         result: dict[str, t.Any] = super()._execute_module(*arguments, **options)
         for key in (*COMMANDS, raw_data.KEY):
             result.pop(key, None)
-        # Spelt as Ansible spells it to the host's shell.
+        # The interpreter exactly as Ansible passes it to the host's shell.
         interpreter = str(self._used_interpreter or "").lstrip("#!")
         if "module_stdout" in result and not is_traceback(result):
             result["msg"] = interpreter_failure(interpreter, result)
-        # The controller's own finding: kept, so that the next task need not search for the
-        # interpreter again.
+        # The controller itself discovered the interpreter; without it the next task would search
+        # again.
         if self._discovered_interpreter_key:
             result["ansible_facts"] = {
                 self._discovered_interpreter_key: self._discovered_interpreter
@@ -49,8 +49,8 @@ class OnNode(ActionBase):
 
 
 def is_traceback(result: t.Mapping[str, t.Any]) -> bool:
-    """Whether a module ran in its interpreter and ended with an exception."""
-    # A terminal puts both outputs together.
+    """True if the module started in its interpreter and ended with an exception."""
+    # With a terminal, standard error arrives in standard output.
     return (
         "Traceback (most recent call last)"
         in f"{result.get('module_stderr')}{result['module_stdout']}"
@@ -58,8 +58,8 @@ def is_traceback(result: t.Mapping[str, t.Any]) -> bool:
 
 
 def interpreter_failure(interpreter: str, result: t.Mapping[str, t.Any]) -> str:
-    """Why there is no result of a module: the interpreter, how it ended, and the first line that it
-    or the shell of the host wrote.
+    """Why a module returned no result: the interpreter, its exit status, and the first line of
+    output.
     """
     lines = [
         line.strip()

@@ -25,7 +25,7 @@ class Once(ActionBase):
         self, tmp: str | None = None, task_vars: dict[str, t.Any] | None = None
     ) -> dict[str, t.Any]:
         result = super().run(tmp, task_vars)
-        # -v would print the result, which is long since it covers all hosts.
+        # With -v, Ansible would print the result, which is long since it covers all hosts.
         result.update(changed=False, _ansible_verbose_override=True)
         try:
             result.update(self.once(task_vars or {}))

@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""How far a task over many hosts is, as a line from time to time."""
+"""Show how many hosts have answered a long task."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ import typing as t
 
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import screen
 
-#: Hosts from which on lines are shown, and seconds from one to the next at least.
+#: Fewest hosts for which progress is shown, and the interval in seconds between two lines.
 LEAST_HOSTS, INTERVAL = 50, 30.0
 
 
 class Progress:
-    """Counts the hosts that have answered one task. Answers show the lines, and no thread does, so
-    that nothing can keep the program from ending.
+    """Counts the hosts that have answered one task. Lines are shown when an answer arrives; a
+    thread could keep the program from ending.
     """
 
     def __init__(
@@ -32,7 +32,7 @@ class Progress:
         self._counts = {"failing": 0, "unreachable": 0, "without a result": 0}
 
     def count(self, result: t.Mapping[str, t.Any]) -> None:
-        """Count the answer of a host, and show a line if it is time."""
+        """Count the answer of a host, and show a line if the interval has passed."""
         self._answered += 1
         if result.get("unreachable"):
             self._counts["unreachable"] += 1

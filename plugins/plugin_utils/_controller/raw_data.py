@@ -23,19 +23,19 @@ import tempfile
 import typing as t
 import zlib
 
-#: Key of a result under which the references stand, by the keys that they replace.
+#: Key of a result that holds the references, by the keys that they replace.
 KEY = "raw_data"
 
-#: Bytes of a value as JSON that are kept at most; a healthy node with 8 GPUs has some 130,000.
+#: Largest value in bytes of JSON; a healthy node with 8 GPUs has about 130,000.
 LIMIT = 32 * 1024 * 1024
 
-#: Open while a callback listens.
+#: The file; None unless a callback listens.
 _file: t.IO[bytes] | None = None
 
 
 def open_file() -> None:
-    """Keep raw data apart from now on. For the callback, as the playbook starts; where the file
-    cannot be made, results carry their raw data themselves.
+    """Keep raw data in a file from now on. The callback calls it when the playbook starts. If the
+    file cannot be made, results contain their raw data.
     """
     global _file  # pylint: disable=global-statement
     if _file is None:
@@ -44,14 +44,14 @@ def open_file() -> None:
 
 
 def forget() -> None:
-    """Release the space of judged data. References to it return nothing from now on."""
+    """Delete judged data to free space. References to it return nothing from now on."""
     if _file is not None:
         os.ftruncate(_file.fileno(), 0)
 
 
 def set_apart(result: dict[str, t.Any], key: str, host: str) -> None:
-    """Replace the value of the key in a host's result by a reference; without an open file, or on a
-    full disk, the result stays as it is.
+    """Replace the value of the key in a host's result by a reference. Without an open file, or on a
+    full disk, the result stays unchanged.
     """
     if key not in result:
         return
@@ -67,8 +67,8 @@ def set_apart(result: dict[str, t.Any], key: str, host: str) -> None:
 
 
 def keep(value: t.Any, host: str) -> list[int] | None:
-    """A reference to the value, which is of this host; None without an open file and on a full
-    disk. Raises ValueError for more than `LIMIT`.
+    """Write a value of this host to the file and return a reference; None without an open file and
+    on a full disk. Raises ValueError for more than `LIMIT` bytes.
     """
     if _file is None:
         return None
@@ -82,7 +82,7 @@ def keep(value: t.Any, host: str) -> list[int] | None:
 
 
 def read_back(result: dict[str, t.Any], keys: t.Iterable[str], host: str) -> dict[str, t.Any]:
-    """Those of the keys that were set apart from a host's result, with their values."""
+    """The values of those keys of a host's result that are in the file."""
     references = result.get(KEY)
     if not isinstance(references, dict):
         return {}
@@ -91,8 +91,8 @@ def read_back(result: dict[str, t.Any], keys: t.Iterable[str], host: str) -> dic
 
 
 def _append(descriptor: int, data: bytes) -> list[int]:
-    """Offset and length of the data, once it is written behind that of the other forks."""
-    # The forks share one file offset, so that only a lock keeps them from writing into each other.
+    """Append data to the file; returns its offset and length."""
+    # The forks share one file offset: without the lock, their writes would overlap.
     fcntl.lockf(descriptor, fcntl.LOCK_EX)
     try:
         offset = os.lseek(descriptor, 0, os.SEEK_END)
@@ -105,7 +105,7 @@ def _append(descriptor: int, data: bytes) -> list[int]:
 
 
 def read(place: t.Any, host: str) -> t.Any:
-    """The value behind a reference; None where it is not one of this host."""
+    """The value that a reference points to; None if the reference belongs to another host."""
     if _file is None:
         return None
     try:

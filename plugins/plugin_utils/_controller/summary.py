@@ -32,26 +32,28 @@ class _Listening(t.NamedTuple):
     #: When the playbook started, in seconds since the epoch.
     started: float
     file: t.IO[str]
-    #: Columns of the terminal; a worker process has none to ask.
+    #: Columns of the terminal, measured in the main process, since worker processes have no
+    #: terminal.
     columns: int
 
 
 class _Kept(t.NamedTuple):
     lines: list[Line]
-    #: Whether it is one of many looks at a running job, of which only the last is shown.
+    #: True for one of many passes over a running job, of which only the last is shown.
     is_look: bool
-    #: Whether the program must end with an error, although the task that shows them has not failed.
+    #: True if Ansible must exit with an error although the task that keeps the lines succeeds.
     ends_failed: bool
 
 
 class Taken(t.NamedTuple):
-    """What was kept: the lines of each verdict, and whether the program must end with an error."""
+    """The kept lines of each verdict, and whether Ansible must exit with an error."""
 
     shown: list[list[Line]]
     ends_failed: bool
 
 
-#: Set while a callback listens. Callbacks share it: each verdict is shown once however many listen.
+#: The file; None unless a callback listens. All instances of the callback share it, so that each
+#: verdict is shown once.
 _listening: _Listening | None = None
 
 _LEAST_COLUMNS = 80
@@ -66,13 +68,13 @@ _COLOURS = {
 
 
 def listen() -> bool:
-    """Keep what the actions show from now on, until `take`; False where another callback listens.
-    For the callback, as the playbook starts.
+    """Keep the lines of actions from now on, until `take`; False if another callback already
+    listens. The callback calls it when the playbook starts.
     """
     global _listening
     if _listening is not None:
         return False
-    # On a full disk the tasks show their lines themselves.
+    # If the file cannot be written (full disk), the tasks show their lines themselves.
     with contextlib.suppress(OSError):
         _listening = _Listening(
             time.time(), tempfile.TemporaryFile("w+", encoding="utf-8"), _columns_of_terminal()
@@ -81,22 +83,22 @@ def listen() -> bool:
 
 
 def is_listening() -> bool:
-    """Whether a callback keeps the lines until the playbook is over."""
+    """True if a callback shows the kept lines at the end of the playbook."""
     return _listening is not None
 
 
 def started() -> float | None:
-    """When the playbook started, in seconds since the epoch; None where no callback listens."""
+    """When the playbook started, in seconds since the epoch; None if no callback listens."""
     return _listening.started if _listening else None
 
 
 def columns() -> int:
-    """Columns that the lines of a summary may take."""
+    """The width of a summary in columns."""
     return _listening.columns if _listening else int(WIDTH)
 
 
 def _columns_of_terminal() -> int:
-    """The width of standard output, within what a summary can use; `WIDTH` where it is no terminal."""
+    """The width of standard output within the limits of a summary; `WIDTH` if it is not a terminal."""
     try:
         columns_now = os.get_terminal_size(1).columns
     except OSError:
@@ -105,7 +107,7 @@ def _columns_of_terminal() -> int:
 
 
 def show(lines: t.Sequence[Line], is_look: bool = False, ends_failed: bool = False) -> None:
-    """Have an action's lines shown: once the playbook is over where a callback listens, else now."""
+    """Show the lines of an action: at the end of the playbook if a callback listens, else now."""
     if _listening is None:
         display(lines)
         return
@@ -118,18 +120,18 @@ def show(lines: t.Sequence[Line], is_look: bool = False, ends_failed: bool = Fal
 
 
 def size() -> int:
-    """Bytes that were kept so far: more of them means that something was shown meanwhile."""
+    """Bytes kept so far; a larger number later means that an action has kept lines in between."""
     return os.fstat(_listening.file.fileno()).st_size if _listening else 0
 
 
 def ends_failed() -> bool:
-    """Whether the program must end with an error by what was kept so far."""
+    """True if Ansible must exit with an error, by the lines kept so far."""
     return any(kept.ends_failed for kept in _counted())
 
 
 def take() -> Taken:
-    """What was kept, in order and each once: verdict by verdict, and of the looks at a running job
-    the last. Nobody listens from here on.
+    """Return the kept lines in order and stop listening. Of several passes over a running job, only
+    the last is returned.
     """
     global _listening
     counted = _counted()
@@ -144,10 +146,10 @@ def take() -> Taken:
 
 
 def _counted() -> list[_Kept]:
-    """What was kept, of the looks at a running job the last."""
+    """Read the kept lines; of several passes over a running job, only the last."""
     if _listening is None:
         return []
-    # The forks write where the file's own position is.
+    # The forks append at the file's shared offset, which reading must not move.
     text = os.pread(_listening.file.fileno(), size(), 0).decode("utf-8")
     kept = [_kept(json.loads(line)) for line in text.splitlines()]
     last_look = max((place for place, one in enumerate(kept) if one.is_look), default=-1)
@@ -160,6 +162,6 @@ def _kept(data: dict[str, t.Any]) -> _Kept:
 
 
 def display(lines: t.Iterable[Line]) -> None:
-    """Put the lines on the screen, those about a node in the colour of its status."""
+    """Write the lines to the screen, each in the colour of its status."""
     for line in lines:
         screen.show(line.text, _COLOURS.get(line.status))

@@ -19,8 +19,8 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.spelling imp
 
 
 def rules_of(given: t.Any) -> dict[str, t.Any]:
-    """All rules, with defaults; raises ValueError that names an invalid rule, its value and what is
-    accepted.
+    """The validated rules with defaults; raises ValueError that names an invalid rule, its value
+    and what is accepted.
     """
     if given is not None and not isinstance(given, dict):
         raise ValueError(

@@ -5,9 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""The variables that the playbooks read, as argument specs, and misspelt names among those that a
-user set.
-"""
+"""Describe the variables of the playbooks as argument specs, and find misspelt variables."""
 
 from __future__ import annotations
 
@@ -35,7 +33,7 @@ _LIST: dict[str, t.Any] = {"type": "list", "elements": "str"}
 _ANY: dict[str, t.Any] = {"type": "raw"}
 _NUMBER: dict[str, t.Any] = {"type": "float"}
 _COUNT: dict[str, t.Any] = {"type": "int"}
-#: Its value may hold addresses and passwords, so no message shows it.
+#: The value may contain addresses and passwords, so no message shows it.
 _SECRET: dict[str, t.Any] = {"type": "dict", "no_log": True}
 
 
@@ -50,7 +48,7 @@ _MARKS: Spec = {
 }
 _PHASE: Spec = {"hosts": _ANY, "become": _FLAG, "policy": _DICT, "report_dir": _PATH}
 
-#: By playbook, the variables that it has beside those of the roles.
+#: By playbook, its variables beyond those of the roles.
 PLAYBOOKS: dict[str, Spec] = {
     "preflight": {
         "run": _TEXT,
@@ -101,7 +99,7 @@ PLAYBOOKS: dict[str, Spec] = {
 }
 #: The phases of a job: their playbooks run the roles `checks` and `mesh`.
 PHASES = ("preflight", "inflight", "postflight")
-#: What the inventory says of the cluster and of a host.
+#: Variables that describe the cluster or a host in the inventory.
 OF_HOST: Spec = {"cluster_name": _TEXT, "expected_gpus": _COUNT, "node_name": _TEXT}
 #: Options of the callback `pushgateway`, which validates them itself.
 PUSHGATEWAY = tuple(
@@ -115,25 +113,25 @@ PUSHGATEWAY = tuple(
 #: Variables that the roles set for themselves.
 INTERNAL = ("mesh_again", "mesh_started", "mesh_started_again", "mesh_waits_for")
 
-#: Prefixes that belong to this collection: a variable with one of them is ours or misspelt.
+#: Prefixes of this collection: an unknown variable with such a prefix is misspelt.
 _OURS = re.compile(r"(preflight|inflight|postflight|checks|mesh|pushgateway)_")
-#: On the command line also what looks like the name of a run.
+#: Variables that may mean the name of a run, also checked on the command line.
 _RUN = re.compile(r"runs?(_|$)")
-#: Similarity (`difflib`) from which a variable of the command line is taken for a misspelling.
+#: Lowest similarity (`difflib`) at which a variable of the command line counts as misspelt.
 _SIMILAR = 0.8
 _ROLES = os.path.join(os.path.dirname(__file__), *[os.pardir] * 3, "roles")
 
 
 @functools.lru_cache(maxsize=None)
 def role_options(role: str) -> Spec:
-    """The options of a role of this collection, as its argument spec has them."""
+    """The argument spec of a role of this collection."""
     specs = _read(role, "meta", "argument_specs.yml")["argument_specs"]
     return t.cast(Spec, specs["main"]["options"])
 
 
 @functools.lru_cache(maxsize=None)
 def role_defaults(role: str) -> dict[str, t.Any]:
-    """The defaults of a role of this collection, not templated."""
+    """The defaults of a role of this collection, untemplated."""
     return t.cast("dict[str, t.Any]", _read(role, "defaults", "main.yml"))
 
 
@@ -143,15 +141,15 @@ def _read(role: str, *path: str) -> t.Any:
 
 
 def spec_of(playbook: str) -> Spec:
-    """All variables that a playbook validates."""
+    """The argument spec of all variables that a playbook validates."""
     if playbook not in PHASES:
         return PLAYBOOKS[playbook]
     return {**PLAYBOOKS[playbook], **OF_HOST, **role_options("checks"), **role_options("mesh")}
 
 
 def known_names(playbook: str) -> set[str]:
-    """The names of all variables that a user may set: those of the playbook, and those of others
-    that have prefixes of ours.
+    """The names of all variables that a user may set: the playbook's own, and those of the rest of
+    this collection.
     """
     names = {*spec_of(playbook), *PUSHGATEWAY, *INTERNAL, *OF_HOST}
     for role in ("checks", "mesh"):
@@ -162,11 +160,11 @@ def known_names(playbook: str) -> set[str]:
 
 
 def misspelt(playbook: str, given: t.Collection[str], extra: t.Collection[str]) -> list[str]:
-    """Why variables that a user set (``given``; of those ``extra`` on the command line) do not
-    exist, one message each.
+    """One message for each unknown variable among ``given``. ``extra`` are those from the command
+    line.
 
-    A variable of the command line without a prefix of ours is foreign unless it resembles one of
-    the playbook's.
+    A variable of the command line without a prefix of this collection is ignored, unless it
+    resembles a variable of the playbook.
     """
     known = known_names(playbook)
     found = []
@@ -184,8 +182,8 @@ def misspelt(playbook: str, given: t.Collection[str], extra: t.Collection[str]) 
 
 
 def _nearest(name: str, playbook: str, given: t.Collection[str]) -> list[str]:
-    """The variables of the playbook that a name of the command line may be meant for. A user's own
-    playbook may set ``preflight_hosts`` from its ``hosts``, which is no misspelling then.
+    """The playbook's variables that an unknown variable of the command line resembles. A user's own
+    playbook may define ``preflight_hosts`` for its ``hosts``, so ``hosts`` is not a misspelling.
     """
     own = spec_of(playbook)
     prefix = f"{playbook}_"

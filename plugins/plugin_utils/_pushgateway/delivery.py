@@ -5,7 +5,7 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Push the groups of runs, each merged with what the Pushgateway has of it."""
+"""Push the metric groups of runs, each merged with the samples that the Pushgateway already has."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_
     WorkerThreads,
 )
 
-#: Groups that may fail, other than by what the Pushgateway says of themselves, before the rest is
-#: not tried.
-_PATIENCE = 5
-#: Answers about a group itself: its metrics are inconsistent, or too large. They hold up no other.
-_REFUSALS = (400, 413, 422)
-#: A push of so many groups that takes longer than so many seconds is slow.
+#: Pushing stops after so many failed groups; the statuses in `_GROUP_ERRORS` do not count.
+_MAX_FAILURES = 5
+#: HTTP statuses about one group: its metrics are inconsistent or too large. Other groups are still
+#: pushed.
+_GROUP_ERRORS = (400, 413, 422)
+#: A push is slow if more than `_MANY` groups take more than `_SLOW` seconds.
 _MANY, _SLOW = 200, 5.0
 
 Key = t.FrozenSet[t.Tuple[str, str]]
@@ -41,14 +41,14 @@ Key = t.FrozenSet[t.Tuple[str, str]]
 
 @dataclasses.dataclass
 class Outcome:
-    """What became of a delivery."""
+    """The result of a delivery."""
 
-    #: Groups that the Pushgateway has, and those that it has not, with what it is to have and why
-    #: it has not.
+    #: The groups that the Pushgateway accepted; the groups that remain, with their merged samples;
+    #: and by group the reason why it remains.
     delivered: set[Key] = dataclasses.field(default_factory=set)
     left: dict[Key, metrics.Group] = dataclasses.field(default_factory=dict)
     why: dict[Key, str] = dataclasses.field(default_factory=dict)
-    #: Whether the Pushgateway was slow because it compares each push with all it has.
+    #: True if the push was slow and the Pushgateway checks its consistency on every push.
     slow: bool = False
 
 
@@ -59,24 +59,24 @@ def deliver(
     exports: t.Sequence[metrics.Export],
     until: float,
 ) -> Outcome:
-    """Push the groups of runs, oldest first: of several states of a group what they come to
-    together with what the Pushgateway has of it. ``until`` is in monotonic seconds.
+    """Push the groups of the runs. Several states of one group are merged, oldest first, and merged
+    with the samples in the Pushgateway. ``until`` is in monotonic seconds.
     """
     began = time.monotonic()
     delivery = _Delivery(settings, gateway, merge_groups(exports), until)
     delivery.run(workers)
-    outcome = delivery.outcome(f"it took longer than {until - began:.0f} s")
+    outcome = delivery.outcome(f"the push took longer than {until - began:.0f} s")
     slow = (
         len(delivery.wanted) > _MANY
         and time.monotonic() - began > _SLOW
         and bool(outcome.delivered)
-        and _checks_consistency(gateway, workers)
+        and _is_checking_consistency(gateway, workers)
     )
     return dataclasses.replace(outcome, slow=slow)
 
 
 class _Delivery:
-    """The groups to push, and what came of each so far. Threads fill it in."""
+    """The groups to push and the result of each so far. The worker threads update it."""
 
     def __init__(
         self,
@@ -89,34 +89,35 @@ class _Delivery:
         self._gateway = gateway
         self._until = until
         self.wanted = wanted
-        #: What the Pushgateway has already; each group is given back once it is merged.
+        #: Samples that the Pushgateway already has, by group; an entry is removed once it is
+        #: merged.
         self._known: dict[Key, list[metrics.Sample]] = {}
         self._delivered: set[Key] = set()
         self._why: dict[Key, str] = {}
-        #: Failures that say nothing about a group itself.
+        #: Errors that are not about one group.
         self._failures: list[str] = []
-        #: Why the rest is not tried; "" while it is.
+        #: Why pushing stopped; "" while it continues.
         self._stopped = ""
 
     def run(self, workers: WorkerThreads) -> None:
-        """Read what the Pushgateway has, then push every group."""
-        if workers.run([self._look], self._until) and not self._stopped:
-            puts = [functools.partial(self._put, key) for key in self.wanted]
+        """Read the groups of the Pushgateway, then push every group."""
+        if workers.run([self._read_groups], self._until) and not self._stopped:
+            puts = [functools.partial(self._push_group, key) for key in self.wanted]
             workers.run(puts, self._until)
 
     def outcome(self, late: str) -> Outcome:
-        """Return what was delivered and why the rest was not; ``late`` where nothing else says why.
+        """The result so far; ``late`` is the reason for groups without an error of their own.
 
-        Threads that are left behind go on for a moment; what they do from here on is done twice,
-        which does no harm.
+        Abandoned threads may still push a group after this. The next run then pushes the group
+        again, which changes nothing.
         """
         delivered, why = set(self._delivered), dict(self._why)
         left = {key: group for key, group in self.wanted.items() if key not in delivered}
         reason = self._stopped or late
         return Outcome(delivered, left, {key: why.get(key, reason) for key in left})
 
-    def _look(self) -> None:
-        keys = {key_of(self._settings.key(one.labels)): key for key, one in self.wanted.items()}
+    def _read_groups(self) -> None:
+        keys = {key_of(self._settings.key(group.labels)): key for key, group in self.wanted.items()}
         try:
             for labels, group in self._gateway.groups(self._until):
                 key = keys.get(key_of(labels))
@@ -125,7 +126,7 @@ class _Delivery:
         except Exception as error:  # a server may answer anything
             self._stopped = error_text(error)
 
-    def _put(self, key: Key) -> None:
+    def _push_group(self, key: Key) -> None:
         if self._stopped:
             return
         group = self.wanted[key]
@@ -138,18 +139,18 @@ class _Delivery:
         try:
             self._gateway.put(self._settings.key(group.labels), samples, self._until)
         except Exception as error:  # a server may answer anything
-            self._failed(key, error)
+            self._record_failure(key, error)
         else:
             self._delivered.add(key)
 
-    def _failed(self, key: Key, error: Exception) -> None:
-        words = self._why[key] = error_text(error)
+    def _record_failure(self, key: Key, error: Exception) -> None:
+        reason = self._why[key] = error_text(error)
         gateway_error = error if isinstance(error, GatewayError) else GatewayError("")
-        if gateway_error.status in _REFUSALS:
+        if gateway_error.status in _GROUP_ERRORS:
             return
-        self._failures.append(words)
-        if gateway_error.lasting or len(self._failures) >= _PATIENCE:
-            self._stopped = self._stopped or words
+        self._failures.append(reason)
+        if gateway_error.affects_all_groups or len(self._failures) >= _MAX_FAILURES:
+            self._stopped = self._stopped or reason
 
 
 def merge_groups(exports: t.Sequence[metrics.Export]) -> dict[Key, metrics.Group]:
@@ -166,16 +167,16 @@ def merge_groups(exports: t.Sequence[metrics.Export]) -> dict[Key, metrics.Group
     return wanted
 
 
-def _checks_consistency(gateway: Gateway, workers: WorkerThreads) -> bool:
-    """Whether the Pushgateway says so, within a second."""
+def _is_checking_consistency(gateway: Gateway, workers: WorkerThreads) -> bool:
+    """True if the Pushgateway reports within a second that it checks its consistency on every push."""
     found: list[bool] = []
 
-    def ask() -> None:
+    def query() -> None:
         try:
             found.append(gateway.checks_consistency(until))
         except Exception:  # it is only for a hint
             found.append(False)
 
     until = time.monotonic() + 1.0
-    workers.run([ask], until)
+    workers.run([query], until)
     return bool(found and found[0])

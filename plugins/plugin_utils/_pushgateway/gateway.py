@@ -26,39 +26,39 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_
     CONNECTIONS,
 )
 
-#: Seconds for a connection, and without a word from a server, after which it is given up.
+#: Timeouts in seconds: to connect, and between two parts of an answer.
 _CONNECT, _SILENCE = 5.0, 10.0
-#: Seconds for which a thread outlasts whoever waits for it.
-_LINGER = 1.0
-#: Bytes of an answer at most: 2,000 nodes in three phases are about 100 MB.
+#: Seconds by which a request may outlast the deadline of its caller.
+_GRACE = 1.0
+#: Largest answer in bytes; 2,000 nodes in three phases are about 100 MB.
 _MOST_BYTES = 512 << 20
-#: Seconds that a time may be ahead of the Pushgateway's clock when it is pushed.
+#: Seconds by which a timestamp may be ahead of the Pushgateway's clock.
 _AHEAD = 300.0
-#: Characters of the Pushgateway's own words that are shown.
-_MOST_WORDS = 300
+#: Longest error message of the Pushgateway that is shown, in characters.
+_MOST_CHARACTERS = 300
 
 _LIST_START = re.compile(r'\s*\{\s*(?:"status"\s*:\s*"success"\s*,\s*)?"data"\s*:\s*\[\s*')
 
 
 class GatewayError(Exception):
-    """Something was not done; its text says why, with nothing secret in it. ``status`` is the
-    answer's, None where there was none.
-    """
+    """Why a request failed, without secrets. ``status`` is the HTTP status, None without an answer."""
 
-    def __init__(self, words: str, status: int | None = None, lasting: bool = False) -> None:
-        super().__init__(words)
+    def __init__(
+        self, reason: str, status: int | None = None, affects_all_groups: bool = False
+    ) -> None:
+        super().__init__(reason)
         self.status = status
-        #: Whether it is the same for every group, so that there is no use in trying others.
-        self.lasting = lasting
+        #: True if every other group would fail in the same way, so that pushing stops.
+        self.affects_all_groups = affects_all_groups
 
 
 class Gateway:
-    """A Pushgateway, over connections that are kept. Its methods wait, but not much longer than
-    ``until`` (of the monotonic clock).
+    """A client of a Pushgateway with a pool of connections. Its methods return at most about a
+    second after ``until`` (monotonic seconds).
     """
 
     def __init__(self, settings: PushSettings) -> None:
-        """Raises ValueError where certificates or keys cannot be used."""
+        """Raises ValueError for certificates or keys that cannot be used."""
         import urllib3
 
         self._settings = settings
@@ -69,38 +69,41 @@ class Gateway:
         self._pool = urllib3.PoolManager(num_pools=1, maxsize=CONNECTIONS, ssl_context=context)
 
     def groups(self, until: float) -> t.Iterator[tuple[dict[str, str], dict[str, t.Any]]]:
-        """The groups that there are: labels, and metrics as the API has them."""
-        text = self._asked("/api/v1/metrics", until)
+        """The labels of each group, and its metrics in the format of the API."""
+        text = self._get_text("/api/v1/metrics", until)
         try:
             for group in listed_groups(text):
                 if isinstance(group, dict) and isinstance(group.get("labels"), dict):
                     yield group["labels"], group
         except ValueError:
             raise GatewayError(
-                "the answer to GET /api/v1/metrics is not that of a Pushgateway", lasting=True
+                "the answer to GET /api/v1/metrics is not that of a Pushgateway",
+                affects_all_groups=True,
             ) from None
 
     def samples(self, group: t.Mapping[str, t.Any]) -> list[metrics.Sample]:
-        """What a group has of this collection's metrics, without the labels of the group."""
+        """The samples of this collection's metrics in a group, without the labels of the group."""
         found = []
-        own = {*group["labels"], "instance"}
+        group_labels = {*group["labels"], "instance"}
         pushed = max(
             (
-                float(one["value"])
-                for one in group.get("push_time_seconds", {}).get("metrics") or []
+                float(entry["value"])
+                for entry in group.get("push_time_seconds", {}).get("metrics") or []
             ),
             default=math.inf,
         )
         for name, family in group.items():
             if name.startswith("autopilot_") and isinstance(family, dict):
-                for one in family.get("metrics") or []:
+                for entry in family.get("metrics") or []:
                     labels = {
-                        label: value for label, value in one["labels"].items() if label not in own
+                        label: value
+                        for label, value in entry["labels"].items()
+                        if label not in group_labels
                     }
-                    if "value" in one:
-                        value = float(one["value"])
-                        # A controller whose clock is ahead must not have the last word until the
-                        # others' clocks are there, too.
+                    if "value" in entry:
+                        value = float(entry["value"])
+                        # A timestamp from a controller whose clock is ahead would override newer
+                        # results of others.
                         ahead = name.endswith("_timestamp_seconds") and value > pushed + _AHEAD
                         found.append(metrics.Sample(name, labels, pushed if ahead else value))
         return found
@@ -121,7 +124,7 @@ class Gateway:
         )
 
     def delete(self, labels: t.Mapping[str, str], until: float) -> None:
-        """Remove a group, if there is one."""
+        """Delete a group, if it exists."""
         import prometheus_client
 
         grouping = {name: value for name, value in labels.items() if name != "job"}
@@ -130,8 +133,10 @@ class Gateway:
         )
 
     def checks_consistency(self, until: float) -> bool:
-        """Whether it compares each push with all that it has, which makes a large fleet slow."""
-        flags = json.loads(self._asked("/api/v1/status", until))["data"]["flags"]
+        """True if the Pushgateway compares each push with all its metrics, which is slow for a
+        large fleet.
+        """
+        flags = json.loads(self._get_text("/api/v1/status", until))["data"]["flags"]
         return bool(flags.get("push.disable-consistency-check") == "false")
 
     def _handler(self, until: float) -> t.Callable[..., t.Callable[[], None]]:
@@ -145,7 +150,7 @@ class Gateway:
 
         return handler
 
-    def _asked(self, path: str, until: float) -> str:
+    def _get_text(self, path: str, until: float) -> str:
         return self._request("GET", self._settings.url + path, until).decode("utf-8", "replace")
 
     def _request(
@@ -160,17 +165,17 @@ class Gateway:
 
         try:
             try:
-                return self._once(method, url, until, headers, body)
+                return self._send_once(method, url, until, headers, body)
             except urllib3.exceptions.ProtocolError:
-                # A connection that was kept may have been closed in the meantime; what is asked for
-                # does no harm twice.
-                return self._once(method, url, until, headers, body)
+                # The server may have closed a pooled connection; the request can be repeated
+                # safely.
+                return self._send_once(method, url, until, headers, body)
         except urllib3.exceptions.SSLError as error:
-            raise GatewayError(f"TLS: {_words_of(error)}", lasting=True) from None
+            raise GatewayError(f"TLS: {_describe_error(error)}", affects_all_groups=True) from None
         except (urllib3.exceptions.HTTPError, OSError) as error:
-            raise GatewayError(_words_of(error)) from None
+            raise GatewayError(_describe_error(error)) from None
 
-    def _once(
+    def _send_once(
         self,
         method: str,
         url: str,
@@ -182,11 +187,11 @@ class Gateway:
 
         rest = until - time.monotonic()
         if rest <= 0:
-            raise GatewayError("there was no time left", lasting=True)
-        # Who waits gives up first when the time runs out, so that what is said of a silence is as
-        # long as it says.
+            raise GatewayError("the deadline had passed", affects_all_groups=True)
+        # The caller's deadline must end first, so that "no answer within 10 s" is true when it is
+        # shown.
         timeout = urllib3.Timeout(
-            connect=min(_CONNECT, rest + _LINGER), read=min(_SILENCE, rest + _LINGER)
+            connect=min(_CONNECT, rest + _GRACE), read=min(_SILENCE, rest + _GRACE)
         )
         response = self._pool.request(
             method,
@@ -206,7 +211,7 @@ class Gateway:
                     raise GatewayError(
                         f"the answer to {method} {urllib.parse.urlsplit(url).path} took too "
                         "long or was too long",
-                        lasting=True,
+                        affects_all_groups=True,
                     )
         except BaseException:
             response.close()
@@ -221,13 +226,15 @@ class Gateway:
 
 def _ssl_context(settings: PushSettings) -> ssl.SSLContext:
     def passphrase() -> str:
-        raise ValueError("client_key: has a passphrase, give one without")
+        raise ValueError(
+            "client_key: the key has a passphrase; expected a key without a passphrase"
+        )
 
     try:
         context = ssl.create_default_context(cafile=settings.ca_file)
     except (OSError, ssl.SSLError) as error:
         raise ValueError(
-            f"ca_file: {settings.ca_file!r} cannot be used: {_plain(str(error))}"
+            f"ca_file: {settings.ca_file!r} cannot be used: {_one_line(str(error))}"
         ) from None
     if settings.client_cert:
         try:
@@ -236,13 +243,15 @@ def _ssl_context(settings: PushSettings) -> ssl.SSLContext:
             files = " with ".join(
                 repr(path) for path in (settings.client_cert, settings.client_key) if path
             )
-            raise ValueError(f"client_cert: {files} cannot be used: {_plain(str(error))}") from None
+            raise ValueError(
+                f"client_cert: {files} cannot be used: {_one_line(str(error))}"
+            ) from None
     return context
 
 
 def listed_groups(text: str) -> t.Iterator[t.Any]:
-    """The elements of ``data``, one at a time: all of them at once would take ten times the memory
-    of the text. Raises ValueError.
+    """The elements of ``data``, entry at a time: all of them at once would take ten times the memory
+    of the text. Raises ValueError for other JSON.
     """
     start = _LIST_START.match(text)
     if not start:
@@ -268,40 +277,40 @@ _HINTS = {
     401: "check user, password or token",
     403: "check user, password or token",
     404: "check the path of the URL",
-    413: "it does not take so much at once",
+    413: "the push is too large for the server",
 }
 
 
 def error_of_answer(status: int, location: str | None, text: str) -> GatewayError:
-    words = _plain(text)
+    detail = _one_line(text)
     if 300 <= status < 400:
-        target = re.sub(r"//[^/]*@", "//***@", _plain(location or "elsewhere"))
+        target = re.sub(r"//[^/]*@", "//***@", _one_line(location or "elsewhere"))
         return GatewayError(
-            f"it answers {status} and sends on to {target}, which is not followed; give that URL",
+            f"the server answered {status}, a redirect to {target}, which is not followed; set that URL",
             status,
-            lasting=True,
+            affects_all_groups=True,
         )
     hint = _HINTS.get(status)
-    said = f"it answers {status}{f' ({hint})' if hint else ''}{f': {words}' if words else ''}"
-    return GatewayError(said, status, lasting=status in (401, 403, 404, 405))
+    message = f"the server answered {status}{f' ({hint})' if hint else ''}{f': {detail}' if detail else ''}"
+    return GatewayError(message, status, affects_all_groups=status in (401, 403, 404, 405))
 
 
 def error_text(error: Exception) -> str:
     return (
         str(error)
         if isinstance(error, GatewayError)
-        else _plain(f"{type(error).__name__}: {error}")
+        else _one_line(f"{type(error).__name__}: {error}")
     )
 
 
-def _plain(text: str) -> str:
-    """Somebody else's words in a line, without what a terminal would obey."""
+def _one_line(text: str) -> str:
+    """A message of a server as entry short line, without control characters."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
-    return line if len(line) <= _MOST_WORDS else f"{line[:_MOST_WORDS]}..."
+    return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
 
 
-def _words_of(error: BaseException) -> str:
-    """What a library says of a connection, without its address in memory."""
+def _describe_error(error: BaseException) -> str:
+    """The message of a connection error, without the addresses of Python objects."""
     import urllib3.exceptions
 
     if isinstance(error, urllib3.exceptions.ConnectTimeoutError) and not isinstance(
@@ -311,13 +320,15 @@ def _words_of(error: BaseException) -> str:
     if isinstance(error, (urllib3.exceptions.ReadTimeoutError, TimeoutError)):
         return f"no answer within {_SILENCE:.0f} s"
     return (
-        _plain(re.sub(r"<[^>]* at 0x[0-9a-f]+>:? ?|^HTTPS?Connection\([^)]*\): ", "", str(error)))
+        _one_line(
+            re.sub(r"<[^>]* at 0x[0-9a-f]+>:? ?|^HTTPS?Connection\([^)]*\): ", "", str(error))
+        )
         or type(error).__name__
     )
 
 
 class _Samples:
-    """Samples as prometheus_client wants to have them."""
+    """Samples as a collector for prometheus_client."""
 
     def __init__(self, samples: t.Sequence[metrics.Sample]) -> None:
         self._samples = samples

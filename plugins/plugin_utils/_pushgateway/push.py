@@ -5,7 +5,9 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Push runs: write each down in the spool, deliver all that wait, keep what was not taken."""
+"""Push runs: write each to the spool, push all runs in the spool, keep the groups that were not
+accepted.
+"""
 
 from __future__ import annotations
 
@@ -23,53 +25,54 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.gateway
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import (
     PushSettings,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.spool import Kept, key_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.spool import (
+    SpooledRun,
+    key_of,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.worker_threads import (
     WorkerThreads,
 )
 
-#: The callback of this process that pushes: however many are enabled, it is one.
+#: The callback that pushes in this process; further instances of it do nothing.
 active: t.Any = None
 
 
 class PushReport(t.NamedTuple):
-    """What there is to say when a run was pushed."""
+    """The result of a push, for the messages on the screen."""
 
-    #: Names of nodes that the Pushgateway has now, of all runs that waited.
+    #: Names of the nodes that were pushed, of all runs in the spool.
     pushed: list[str]
-    #: Runs before this one of which something was pushed.
+    #: Number of earlier runs of which something was pushed.
     earlier: int
     seconds: float
-    #: Names of nodes that it has not (an empty name for the run itself), by why.
+    #: By reason, the names of the nodes that were not pushed ("" stands for the run's new_paths group).
     left: dict[str, list[str]]
-    #: Whether what is left is kept; otherwise why not.
+    #: True if everything that was not pushed is in the spool.
     kept: bool
     wrong: list[str]
     slow: bool
 
 
-def write_down(
+def write_to_spool(
     settings: PushSettings, exports: t.Sequence[metrics.Export]
-) -> tuple[list[Kept], list[str]]:
-    """Put runs into the spool; returns them with their files, and in words what went wrong."""
+) -> tuple[list[SpooledRun], list[str]]:
+    """Write runs to the spool; returns them with their files, and messages about errors."""
     if settings.spool_limit:
         try:
-            return [Kept(settings.spool.add(export), export) for export in exports], []
+            return [SpooledRun(settings.spool.add(export), export) for export in exports], []
         except OSError as error:
-            return [Kept(None, export) for export in exports], [_unwritable(settings, error)]
-    return [Kept(None, export) for export in exports], []
+            return [SpooledRun(None, export) for export in exports], [_unwritable(settings, error)]
+    return [SpooledRun(None, export) for export in exports], []
 
 
 def push(
     settings: PushSettings,
     gateway: Gateway,
     workers: WorkerThreads,
-    new: list[Kept],
+    new: list[SpooledRun],
     seconds: float,
 ) -> PushReport:
-    """Push what waits together with runs that were written down just now, and keep what was not
-    taken.
-    """
+    """Push new runs and the runs in the spool, and keep in the spool what was not accepted."""
     began = time.monotonic()
     until = began + seconds
     wrong: list[str] = []
@@ -80,11 +83,13 @@ def push(
                 if free:
                     return _push_all(settings, gateway, workers, new, began, until)
             outcome = Outcome(left=merge_groups(exports))
-            outcome.why = dict.fromkeys(outcome.left, "another run was pushing all the time")
+            outcome.why = dict.fromkeys(
+                outcome.left, "another run held the spool until the deadline"
+            )
             return _report(outcome, [], new, began, wrong)
         except OSError as error:
             wrong.append(_unwritable(settings, error))
-    # Without a spool, or a lock on it, the run is pushed by itself.
+    # Without a spool or its lock, only the new runs are pushed.
     return _report(deliver(settings, gateway, workers, exports, until), [], new, began, wrong)
 
 
@@ -96,15 +101,15 @@ def _push_all(
     settings: PushSettings,
     gateway: Gateway,
     workers: WorkerThreads,
-    new: list[Kept],
+    new: list[SpooledRun],
     began: float,
     until: float,
 ) -> PushReport:
-    """Push what waits in the spool, which is locked, and these runs, which are in it as well."""
+    """Push the runs in the spool, which the caller has locked. ``new`` are those of this process."""
     spool = settings.spool
     waiting, unread = spool.waiting()
-    own = {entry.path for entry in new}
-    before = [entry for entry in waiting if entry.path not in own]
+    new_paths = {entry.path for entry in new}
+    before = [entry for entry in waiting if entry.path not in new_paths]
     outcome = deliver(
         settings, gateway, workers, [entry.export for entry in [*before, *new]], until
     )
@@ -112,7 +117,7 @@ def _push_all(
     try:
         spool.settle([*before, *new], outcome.left)
         wrong += [
-            f"dropped, since more than {settings.spool_limit / (1 << 20):.3g} MiB wait: "
+            f"dropped, since the spool is larger than {settings.spool_limit / (1 << 20):.3g} MiB: "
             f"{_named(export)}"
             for export in spool.trim()
         ]
@@ -122,8 +127,8 @@ def _push_all(
 
 
 def forget(settings: PushSettings, nodes: t.Collection[str], until: float) -> None:
-    """Take nodes out of the runs that wait, so that no later run brings them back. Raises OSError,
-    also when the spool is in use all the time.
+    """Remove nodes from the runs in the spool, so that no later run pushes them again. Raises
+    OSError, also if another process holds the lock until ``until``.
     """
     spool = settings.spool
     if not os.path.isdir(spool.directory):
@@ -149,8 +154,8 @@ def _named(export: metrics.Export) -> str:
 
 def _report(
     outcome: Outcome,
-    before: t.Sequence[Kept],
-    new: t.Sequence[Kept],
+    before: t.Sequence[SpooledRun],
+    new: t.Sequence[SpooledRun],
     began: float,
     wrong: list[str],
 ) -> PushReport:

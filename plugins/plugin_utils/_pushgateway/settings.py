@@ -23,12 +23,11 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import hosts
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.spool import Spool
 
-#: Python packages and the names they are installed by.
+#: Python modules that are needed, and the packages that contain them.
 _LIBRARIES = {"prometheus_client": "prometheus_client", "urllib3": "urllib3"}
 
 _NAME = re.compile(r"^[a-zA-Z_][a-zA-Z0-9_]*$")
-#: Labels that are in the groups and samples already; one in the group would write over those of the
-#: samples.
+#: Labels that groups and samples already have. A group's label would override the sample's.
 _TAKEN = frozenset(
     {
         "job",
@@ -41,13 +40,13 @@ _TAKEN = frozenset(
 
 @dataclasses.dataclass(frozen=True)
 class PushSettings:
-    """How to push. Secrets are left out where it is shown."""
+    """The settings of a Pushgateway. Secrets do not appear in its `repr`."""
 
     url: str
     job: str = "autopilot_gpu"
     labels: dict[str, str] = dataclasses.field(default_factory=dict)
     timeout: float = 30.0
-    #: The header of basic or bearer authentication.
+    #: Value of the Authorization header, for basic or bearer authentication.
     authorization: str | None = dataclasses.field(default=None, repr=False)
     ca_file: str | None = None
     client_cert: str | None = None
@@ -59,11 +58,11 @@ class PushSettings:
     compatibility: bool = False
 
     def key(self, labels: t.Mapping[str, str]) -> dict[str, str]:
-        """The whole grouping key of a group that a run has."""
+        """The grouping key in the Pushgateway for a group with these labels."""
         return {**self.labels, **labels, "job": self.job}
 
     def wants(self, sample: metrics.Sample) -> bool:
-        """Whether it is to be in the Pushgateway."""
+        """True if the sample is to be pushed; IBM Autopilot's metric is pushed only on request."""
         return self.compatibility or sample.metric != metrics.COMPATIBILITY.name
 
     @property
@@ -72,7 +71,7 @@ class PushSettings:
 
 
 def missing_packages() -> list[str]:
-    """Python packages that pushing needs and that are not there."""
+    """The Python packages that are needed but cannot be imported."""
     found = []
     for module, package in _LIBRARIES.items():
         try:
@@ -85,8 +84,8 @@ def missing_packages() -> list[str]:
 def settings_from(
     callback: str, variables: t.Mapping[str, t.Any], templar: t.Any
 ) -> PushSettings | None:
-    """The settings by variables, environment and configuration, as the callback of that name
-    documents its options. Raises ValueError, or AnsibleError.
+    """Read the settings from variables, environment and configuration, as the documentation of the
+    callback describes. None without a URL. Raises ValueError or AnsibleError.
     """
     given = {}
     for name in C.config.get_plugin_vars("callback", callback):
@@ -94,9 +93,9 @@ def settings_from(
             try:
                 given[name] = hosts.plain(templar.template(variables[name]))
             except AnsibleError:
-                # What it holds may be secret.
+                # Ansible's own error may contain a secret.
                 raise ValueError(
-                    f"{name}: the variable cannot be used; is all defined that it is made of?"
+                    f"{name}: the variable cannot be evaluated; check that all variables in it are defined"
                 ) from None
     return settings_of(
         C.config.get_plugin_options("callback", callback, variables=given), C.ANSIBLE_HOME
@@ -104,10 +103,9 @@ def settings_from(
 
 
 def settings_of(options: t.Mapping[str, t.Any], home: str) -> PushSettings | None:
-    """The settings, None without a URL. ``home`` is Ansible's own directory. Raises ValueError that
-    names option, value and what is accepted.
-
-    The value of a secret is never in it.
+    """Validate the options; None without a URL. ``home`` is Ansible's home directory. Raises
+    ValueError that names the option, the value and what is accepted, but never the value of a
+    secret.
     """
     given = {name: value for name, value in options.items() if value not in (None, "")}
     if "url" not in given:
@@ -115,18 +113,16 @@ def settings_of(options: t.Mapping[str, t.Any], home: str) -> PushSettings | Non
     url, user, password = _url(str(given["url"]))
     timeout, limit = float(given.get("timeout", 30)), float(given.get("spool_limit", 64))
     if not 0 < timeout < float("inf"):
-        raise _refused("timeout", timeout, "seconds above 0")
+        raise _invalid_value("timeout", timeout, "a number of seconds above 0")
     if not 0 <= limit < float("inf"):
-        raise _refused("spool_limit", limit, "MiB from 0")
+        raise _invalid_value("spool_limit", limit, "a number of MiB, 0 or more")
     job = str(given.get("job", "autopilot_gpu"))
     if not job.isprintable():
-        raise _refused("job", job, "printable text")
+        raise _invalid_value("job", job, "printable text")
     if given.get("on_failure", "warn") not in ("warn", "ignore"):
-        raise _refused("on_failure", given["on_failure"], "warn or ignore")
+        raise _invalid_value("on_failure", given["on_failure"], "warn or ignore")
     if "client_key" in given and "client_cert" not in given:
-        raise ValueError(
-            "client_key: is given without client_cert, the certificate that it belongs to"
-        )
+        raise ValueError("client_key: requires client_cert, the certificate of the key")
     for name in ("ca_file", "client_cert", "client_key"):
         if name in given:
             _read(name, str(given[name]))
@@ -151,12 +147,12 @@ def _path(given: t.Mapping[str, t.Any], name: str) -> str | None:
     return str(given[name]) if name in given else None
 
 
-def _refused(name: str, value: t.Any, accepted: str) -> ValueError:
+def _invalid_value(name: str, value: t.Any, accepted: str) -> ValueError:
     return ValueError(f"{name}: {value!r} is invalid; expected {accepted}")
 
 
 def _url(text: str) -> tuple[str, str | None, str | None]:
-    """The URL without user and password, and these."""
+    """Split a URL into the URL without credentials, the user and the password."""
     accepted = (
         "http:// or https:// with a host, and a path where the Pushgateway is below "
         "one, such as https://push.example:9091"
@@ -166,7 +162,7 @@ def _url(text: str) -> tuple[str, str | None, str | None]:
         parts = urllib.parse.urlsplit(text)
         host, port = parts.hostname, parts.port
     except ValueError:
-        raise _refused("url", shown, accepted) from None
+        raise _invalid_value("url", shown, accepted) from None
     if (
         parts.scheme not in ("http", "https")
         or not host
@@ -174,7 +170,7 @@ def _url(text: str) -> tuple[str, str | None, str | None]:
         or parts.fragment
         or re.search(r"[^!-~]", text)
     ):
-        raise _refused("url", shown, accepted)
+        raise _invalid_value("url", shown, accepted)
     place = f"[{host}]" if ":" in host else host
     user, password = (
         urllib.parse.unquote(part) if part else None for part in (parts.username, parts.password)
@@ -191,48 +187,48 @@ def _labels(given: t.Any) -> dict[str, str]:
     if isinstance(given, str):
         pairs = [part.partition("=") for part in given.split(",") if part.strip()]
         if not all(equals for _name, equals, _value in pairs):
-            raise _refused("labels", given, accepted)
+            raise _invalid_value("labels", given, accepted)
         given = {name.strip(): value.strip() for name, _equals, value in pairs}
     if not isinstance(given, t.Mapping):
-        raise _refused("labels", given, accepted)
+        raise _invalid_value("labels", given, accepted)
     labels = {str(name): str(value) for name, value in given.items()}
     for name, value in labels.items():
         if not _NAME.match(name) or name.startswith("__"):
-            raise _refused("labels", name, "names of letters, digits and '_'")
+            raise _invalid_value("labels", name, "names of letters, digits and '_'")
         if name in _TAKEN:
-            raise _refused(
+            raise _invalid_value(
                 "labels", name, f"other names than {', '.join(sorted(_TAKEN))}, which are in use"
             )
         if not value or not value.isprintable():
-            raise _refused(f"labels.{name}", value, "printable text")
+            raise _invalid_value(f"labels.{name}", value, "printable text")
     return labels
 
 
 def _authorization(
     given: t.Mapping[str, t.Any], user: str | None, password: str | None
 ) -> str | None:
-    """The header, from the options or, without them, from the URL."""
+    """The value of the Authorization header; options override the credentials in the URL."""
     token = _secret(given, "token")
     user, password = (
         str(given["username"]) if "username" in given else user,
         _secret(given, "password") or password,
     )
     if token and user:
-        raise ValueError("token: is given together with username, give one of them")
+        raise ValueError("token: cannot be combined with username; set only one of them")
     if token:
         return f"Bearer {token}"
     if user and password is None:
         raise ValueError(
-            f"password: is missing for username {user!r}, give password or password_file"
+            f"password: is required with username {user!r}; set password or password_file"
         )
     if password is not None and not user:
-        raise ValueError("username: is missing for the password that is given")
+        raise ValueError("username: is required with a password")
     return f"Basic {base64.b64encode(f'{user}:{password}'.encode()).decode()}" if user else None
 
 
 def _secret(given: t.Mapping[str, t.Any], name: str) -> str | None:
     if name in given and f"{name}_file" in given:
-        raise ValueError(f"{name}_file: is given together with {name}, give one of them")
+        raise ValueError(f"{name}_file: cannot be combined with {name}; set only one of them")
     secret = str(given[name]) if name in given else None
     if f"{name}_file" in given:
         secret = _read(f"{name}_file", str(given[f"{name}_file"])).strip()
@@ -241,7 +237,9 @@ def _secret(given: t.Mapping[str, t.Any], name: str) -> str | None:
         or re.search(r"[\x00-\x1f\x7f]", secret)
         or (name == "token" and not secret.isascii())
     ):
-        raise ValueError(f"{name}: what is given is empty, or has characters that cannot be sent")
+        raise ValueError(
+            f"{name}: the value (not shown) is empty or has characters that cannot be sent"
+        )
     return secret
 
 
@@ -250,5 +248,5 @@ def _read(name: str, path: str) -> str:
         with open(path, encoding="utf-8") as stream:
             return stream.read()
     except (OSError, UnicodeDecodeError) as error:
-        words = error.strerror if isinstance(error, OSError) else "not text"
-        raise ValueError(f"{name}: {path!r} cannot be read: {words}") from None
+        reason = error.strerror if isinstance(error, OSError) else "not text"
+        raise ValueError(f"{name}: {path!r} cannot be read: {reason}") from None

@@ -5,11 +5,11 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Runs that wait on the controller until a Pushgateway takes them: a directory for each
-destination, a file for each run.
+"""Spool runs on the controller until a Pushgateway accepts them: one directory per destination, one
+file per run.
 
-A run is written here before anything is sent, so that a process which is killed in between has lost
-nothing. Whoever sends holds the lock.
+A run is written to the spool before it is sent, so that a killed process loses nothing. A process
+that sends holds the lock of the directory.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ import typing as t
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import atomic_file
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output import metrics
 
-#: Seconds after which a file that was never finished is of a writer that is dead.
+#: Age in seconds from which an unfinished file belongs to a killed process.
 _ABANDONED = 600
 
 
-class Kept(t.NamedTuple):
-    """A run that waits, and its file; None for one that could not be written down."""
+class SpooledRun(t.NamedTuple):
+    """A run and its file in the spool; None if the file could not be written."""
 
     path: str | None
     export: metrics.Export
 
 
 def key_of(labels: t.Mapping[str, str]) -> frozenset[tuple[str, str]]:
-    """The labels of a group as what tells groups apart."""
+    """The identity of a group: its labels as a hashable set."""
     return frozenset(labels.items())
 
 
 class Spool:
-    """What waits for one destination. ``identity`` says which (no secrets); ``limit`` is in bytes."""
+    """The spool of one destination. ``identity`` identifies the destination (without secrets),
+    ``limit`` is in bytes.
+    """
 
     def __init__(self, base: str, identity: t.Any, limit: int) -> None:
         digest = hashlib.sha256(json.dumps(identity, sort_keys=True).encode()).hexdigest()[:16]
@@ -50,7 +52,7 @@ class Spool:
         self.limit = limit
 
     def add(self, export: metrics.Export) -> str:
-        """Write a run down, and return its file. Raises OSError."""
+        """Write a run to a file and return its path. Raises OSError."""
         path = os.path.join(
             self.directory, f"{int(export.finished * 1000):015d}-{secrets.token_hex(6)}.json"
         )
@@ -59,8 +61,8 @@ class Spool:
 
     @contextlib.contextmanager
     def locked(self, until: float) -> t.Iterator[bool]:
-        """Whether the lock was got before ``until`` (of the monotonic clock). Raises OSError where
-        nothing can be written.
+        """Lock the spool; yields False if another process holds the lock until ``until`` (monotonic
+        seconds). Raises OSError if the directory cannot be written.
         """
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         handle = os.open(
@@ -69,19 +71,19 @@ class Spool:
         try:
             yield atomic_file.locked(handle, until)
         finally:
-            # That gives the lock back, too.
+            # Closing the file releases the lock.
             os.close(handle)
 
-    def waiting(self) -> tuple[list[Kept], list[str]]:
-        """The runs that wait, oldest first, and in words what is no run, which is dropped, or
-        cannot be read just now. For who holds the lock.
+    def waiting(self) -> tuple[list[SpooledRun], list[str]]:
+        """The runs in the spool, oldest first, and messages about files that cannot be read. A file
+        that is not a run is deleted. The caller must hold the lock.
         """
         found, wrong = [], []
         for name in self._names():
             path = os.path.join(self.directory, name)
             try:
                 with open(path, encoding="utf-8") as stream:
-                    found.append(Kept(path, metrics.from_json(stream.read())))
+                    found.append(SpooledRun(path, metrics.from_json(stream.read())))
             except FileNotFoundError:
                 continue
             except ValueError as error:
@@ -89,15 +91,17 @@ class Spool:
                 with contextlib.suppress(OSError):
                     os.unlink(path)
             except OSError as error:
-                # It may be read again when the disk is well, or there are files to open again.
+                # The error may be temporary (disk, open files), so the file stays.
                 wrong.append(f"{path} cannot be read: {error.strerror}")
         return found, wrong
 
     def settle(
-        self, entries: t.Sequence[Kept], left: t.Mapping[frozenset[tuple[str, str]], metrics.Group]
+        self,
+        entries: t.Sequence[SpooledRun],
+        left: t.Mapping[frozenset[tuple[str, str]], metrics.Group],
     ) -> None:
-        """Keep of the runs only the groups that are ``left``, each once, with the run that had it
-        last. For who holds the lock. Raises OSError.
+        """Reduce the runs to the groups in ``left``. A group that several runs have stays in the
+        newest. The caller must hold the lock. Raises OSError.
         """
         settled: set[frozenset[tuple[str, str]]] = set()
         for path, export in reversed(entries):
@@ -109,8 +113,8 @@ class Spool:
                     groups.append(left[key])
             if path is None or groups == export.groups:
                 continue
-            # The newer run is written first: killed in between, a group is there twice, which does
-            # no harm.
+            # The newer run is written first: a process killed in between leaves a group twice and
+            # loses none.
             if groups:
                 self._write(path, export._replace(groups=groups))
             else:
@@ -118,8 +122,8 @@ class Spool:
                     os.unlink(path)
 
     def trim(self) -> list[metrics.Export]:
-        """Drop the oldest runs until the rest fits; returns what was dropped. For who holds the
-        lock. Raises OSError.
+        """Delete the oldest runs until the spool is within its limit; returns the deleted runs. The
+        caller must hold the lock. Raises OSError.
         """
         sizes = []
         for name in self._names():
@@ -141,8 +145,8 @@ class Spool:
         return dropped
 
     def _names(self) -> list[str]:
-        """Names of the files, oldest first. What a writer that died had begun is removed on the
-        way.
+        """The names of the files of runs, oldest first. Also deletes unfinished files of killed
+        processes.
         """
         try:
             names = os.listdir(self.directory)
@@ -159,7 +163,7 @@ class Spool:
         return sorted(name for name in names if name.endswith(".json"))
 
     def _write(self, path: str, export: metrics.Export) -> None:
-        """A reader, also after a power cut, sees all of the file or none of it."""
+        """Write the file atomically: even after a power failure it is complete or absent."""
         os.makedirs(self.directory, mode=0o700, exist_ok=True)
         part = os.path.join(self.directory, f".{secrets.token_hex(8)}.part")
         try:

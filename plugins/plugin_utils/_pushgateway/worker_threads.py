@@ -5,10 +5,10 @@
 # Note that this plugin util is PRIVATE to the collection. It can have breaking changes at any time.
 # Do not use it from other collections or standalone plugins/modules.
 
-"""Run what waits for the network in daemon threads.
+"""Run network requests in daemon threads.
 
-They are left behind when the time is up, so that a server that sends a byte a second, or nothing,
-delays nobody.
+Threads are abandoned at the deadline, so that a slow or silent server does not delay the end of the
+playbook.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ import threading
 import time
 import typing as t
 
-#: Connections at once: with more, a Pushgateway on the same machine gets no faster.
+#: Number of connections at once; more do not make a Pushgateway on the same machine faster.
 CONNECTIONS = 8
 
 
 class WorkerThreads:
-    """Daemon threads that work off tasks. One is started at once, since none can be any more when
+    """A pool of daemon threads. The first starts at once, since Python cannot start threads while
     the interpreter shuts down.
     """
 
@@ -33,8 +33,8 @@ class WorkerThreads:
         self._grow(1)
 
     def run(self, tasks: t.Sequence[t.Callable[[], None]], until: float) -> bool:
-        """Whether all tasks were done before ``until``; those that are not begun by then are not
-        begun. Tasks raise nothing.
+        """Run the tasks; True if all ended before ``until`` (monotonic seconds). No task starts
+        after that. Tasks must not raise.
         """
         done: queue.SimpleQueue[None] = queue.SimpleQueue()
 
@@ -63,7 +63,7 @@ class WorkerThreads:
             try:
                 threading.Thread(target=self._serve, daemon=True, name="autopilot-push").start()
             except RuntimeError:
-                # The interpreter shuts down: those that there are do it.
+                # The interpreter shuts down: the threads that already run do the work.
                 return
             self._size += 1
 

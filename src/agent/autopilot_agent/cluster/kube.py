@@ -141,7 +141,7 @@ class Kube:
             await asyncio.sleep(max(min(step.seconds, left), 0))
             return None
         if left <= 0:
-            raise Unavailable(f"{step.method} {step.path}: there was no time left for it")
+            raise Unavailable(f"{step.method} {step.path}: the deadline had passed for it")
         return await self.request(step, min(left, DEADLINE))
 
     async def request(self, request: Request, deadline: float = DEADLINE) -> ApiObject:
