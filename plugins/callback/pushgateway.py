@@ -348,8 +348,8 @@ class CallbackModule(CallbackBase):
             self._warn(f"autopilot: not pushed to {settings.url}: {_names(names)}: {why}")
         if report.left and report.kept:
             self._warn(
-                f"autopilot: the metrics that were not pushed are kept in {settings.spool_dir} and pushed "
-                "with the next run"
+                f"autopilot: the metrics that were not pushed are kept in {settings.spool_dir} "
+                "and pushed with the next run"
             )
         elif report.left:
             self._warn("autopilot: the metrics that were not pushed are lost")

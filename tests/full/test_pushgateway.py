@@ -872,7 +872,7 @@ def test_down_for_five_runs_then_up_and_all_five_nodes_arrive(place, tmp_path):
         assert (
             f"(gpu{'01' if number == 1 else f'[01-0{number}]'})" in printed
             and "Connection refused" in printed
-            and "is kept in" in printed
+            and "are kept in" in printed
         ), printed
     assert len(place.spooled) == 5
     with Pushgateway(tmp_path / "gateway", port, FAST) as gateway:

@@ -250,7 +250,7 @@ def _ssl_context(settings: PushSettings) -> ssl.SSLContext:
 
 
 def listed_groups(text: str) -> t.Iterator[t.Any]:
-    """The elements of ``data``, entry at a time: all of them at once would take ten times the memory
+    """The elements of ``data``, one at a time: all of them at once would take ten times the memory
     of the text. Raises ValueError for other JSON.
     """
     start = _LIST_START.match(text)
@@ -304,7 +304,7 @@ def error_text(error: Exception) -> str:
 
 
 def _one_line(text: str) -> str:
-    """A message of a server as entry short line, without control characters."""
+    """A message of a server as one short line, without control characters."""
     line = " ".join("".join(char if char.isprintable() else " " for char in text).split())
     return line if len(line) <= _MOST_CHARACTERS else f"{line[:_MOST_CHARACTERS]}..."
 

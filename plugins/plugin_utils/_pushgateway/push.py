@@ -45,7 +45,7 @@ class PushReport(t.NamedTuple):
     #: Number of earlier runs of which something was pushed.
     earlier: int
     seconds: float
-    #: By reason, the names of the nodes that were not pushed ("" stands for the run's new_paths group).
+    #: By reason, the names of the nodes that were not pushed ("" stands for the run's own group).
     left: dict[str, list[str]]
     #: True if everything that was not pushed is in the spool.
     kept: bool
