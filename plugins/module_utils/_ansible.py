@@ -15,8 +15,8 @@ import typing as t
 from ansible.module_utils.basic import AnsibleModule
 
 # First, so that the others are compiled once.
-from ansible_collections.autopilot.gpu.plugins.module_utils import (
-    _zip_imports,  # noqa: F401  pylint: disable=unused-import
+from ansible_collections.autopilot.gpu.plugins.module_utils import (  # pylint: disable=unused-import
+    _zip_imports,  # noqa: F401
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.system import bounded
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.check import (

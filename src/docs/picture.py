@@ -1,4 +1,3 @@
-#!/usr/bin/env python3
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
 """Write docs/images/report.png, a screenshot of the report page of the run that the README shows.

@@ -32,18 +32,17 @@ class Block(NamedTuple):
 
 def blocks(page):
     """The fenced blocks of a page, and its other lines."""
-    found, rest, marker, opened = [], [], None, None
+    found, rest, marker, lines = [], [], None, None
     for number, line in enumerate(page.read_text(encoding="utf-8").splitlines(), 1):
         fence = re.match(r" *```(\w*)$", line)
-        if opened is None and fence:
-            opened = (number, fence[1], [])
+        if lines is None and fence:
+            start, language, lines = number, fence[1], []
         elif fence:
-            start, language, lines = opened
             text = "\n".join(item.strip() if language == "console" else item for item in lines)
             found.append(Block(page.name, start, language, text, marker))
-            opened = marker = None
-        elif opened is not None:
-            opened[2].append(line)
+            lines = marker = None
+        elif lines is not None:
+            lines.append(line)
         else:
             rest.append(line)
             if line.strip():
