@@ -8,6 +8,7 @@ import typing as t
 
 from ansible.errors import AnsibleError
 from ansible.module_utils.common.parameters import remove_values
+from ansible.plugins.loader import callback_loader
 from ansible.utils.vars import load_extra_vars
 from jinja2 import Environment, TemplateSyntaxError, meta
 
@@ -22,6 +23,9 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
     screen,
     summary,
     variables as _variables,
+)
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._pushgateway.settings import (
+    settings_from,
 )
 
 _OPTIONS: dict[str, dict[str, t.Any]] = {
@@ -47,6 +51,7 @@ class ActionModule(once.Once):
         problems = [
             *_variables.misspelt(playbook, settings.names, extra & settings.names),
             *settings.problems(),
+            *_problems_with_pushgateway(variables, self._templar),
         ]
         problems = remove_values(problems, settings.secrets())
         if problems:
@@ -56,10 +61,26 @@ class ActionModule(once.Once):
             for problem in problems:
                 lines += [Line(text, "fail") for text in wrapped("  ", plain(problem, None), 4)]
             summary.show(lines)
-            return {"failed": True, "msg": f"{title} {'; '.join(problems)}"}
+            # The callback ends the program, so that no host stands for the error; programs that
+            # read the results need the failed task.
+            is_ended = summary.is_listening() and not screen.is_for_programs()
+            return {"failed": not is_ended, "msg": f"{title} {'; '.join(problems)}"}
         for text in settings.nhc_without_equivalent():
             screen.show(plain(text, None))
         return {}
+
+
+def _problems_with_pushgateway(variables: dict[str, t.Any], templar: t.Any) -> list[str]:
+    """Why the callback `pushgateway` cannot use its options; empty if it can."""
+    if not variables.keys() & set(_variables.PUSHGATEWAY):
+        return []
+    # Ansible knows the options of a callback, under its load name, once it is loaded.
+    callback = callback_loader.get("autopilot.gpu.pushgateway", class_only=True)
+    try:
+        settings_from(callback._load_name, variables, templar)
+    except (AnsibleError, ValueError) as error:
+        return ["pushgateway_" + str(error).replace("pushgateway_", "", 1)]
+    return []
 
 
 class _Value(t.NamedTuple):

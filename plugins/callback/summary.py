@@ -16,11 +16,13 @@ description:
   - When a play with a verdict matches no host, it reports that nothing was checked and exits with
     status 2, so that a mistyped pattern or an empty inventory does not pass; Ansible itself would
     exit with 0.
-  - When a playbook is interrupted or ends with an error, it shows the results so far, marked
+  - When a playbook is interrupted (Ctrl-C or SIGTERM) or ends with an error, it shows the results so far, marked
     C(INCOMPLETE), and writes the run document if a node has answered. Nodes that have not answered
     are named as not checked.
   - Exits with status 2 when the policy is not met although no host failed, for example because of a
     link between nodes.
+  - Ends the playbook with status 2 when M(autopilot.gpu.validate_options) finds an invalid option.
+    No host fails.
   - Refuses a play with a verdict under the strategies C(free) and C(host_pinned).
   - While checks or the mesh run on 50 hosts or more, it reports at most every 30 seconds how many
     hosts have answered.
@@ -54,6 +56,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import (
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._verdict import unfinished
 
 VERDICT = "autopilot.gpu.verdict"
+VALIDATE = "autopilot.gpu.validate_options"
 CHECKS = "autopilot.gpu.node_checks"
 #: Tasks during which the nodes measure on their own.
 MESH = ("autopilot.gpu.mesh_run", "autopilot.gpu.mesh_wait")
@@ -64,6 +67,13 @@ _HOST_BY_HOST = ("free", "host_pinned")
 
 def _is(task: t.Any, *actions: str) -> bool:
     return any(getattr(task, name, None) in actions for name in ("action", "resolved_action"))
+
+
+def _task_and_returned(result: t.Any) -> tuple[t.Any, t.Mapping[str, t.Any]]:
+    """The task of a result and what it returned; before ansible-core 2.19 both names were private."""
+    if hasattr(result, "task"):
+        return result.task, result.result
+    return result._task, result._result
 
 
 def _verdict_of(play: t.Any) -> t.Any:
@@ -103,18 +113,20 @@ class CallbackModule(CallbackBase):
         if self._is_first:
             # Ansible calls no callback when it ends by Ctrl-C or an error.
             atexit.register(self._ended_early, os.getpid())
+            interrupt.exit_on_sigterm()
 
     def v2_playbook_on_play_start(self, play: t.Any) -> None:
         if self._fails_hosts:
-            self._end_failed("autopilot: the following plays are not run")
+            self._end_failed(Line("autopilot: the following plays are not run", "fail"))
         self._fails_hosts = summary.ends_failed()
         self._play, self._task, self._shown_before = play, "", summary.size()
         strategy = str(play.strategy).rpartition(".")[2]
         if strategy in _HOST_BY_HOST and _verdict_of(play):
-            self._end_failed(
+            text = (
                 f"autopilot: strategy: {strategy} is not supported in a play with {VERDICT}, which "
                 "needs all hosts at once; use strategy: linear"
             )
+            self._end_failed(Line(text, "fail"))
 
     def v2_playbook_on_no_hosts_matched(self) -> None:
         if not _verdict_of(self._play):
@@ -144,6 +156,9 @@ class CallbackModule(CallbackBase):
 
     def v2_runner_on_ok(self, result: t.Any) -> None:
         self._count(result)
+        task, returned = _task_and_returned(result)
+        if _is(task, VALIDATE) and returned.get("msg"):
+            self._end_failed()
 
     def v2_runner_on_skipped(self, result: t.Any) -> None:
         self._count(result)
@@ -157,8 +172,7 @@ class CallbackModule(CallbackBase):
     def _count(self, result: t.Any, known: t.Mapping[str, t.Any] | None = None) -> None:
         """Count the answer of a host to a long task."""
         if self._progress is not None:
-            returned = result.result if hasattr(result, "result") else result._result
-            self._progress.count(known or returned)
+            self._progress.count(known or _task_and_returned(result)[1])
 
     def _title(self) -> str:
         verdict = _verdict_of(self._play)
@@ -196,9 +210,9 @@ class CallbackModule(CallbackBase):
             lines = [Line(f"autopilot: INCOMPLETE, the playbook ended {where}", "unknown")]
         self._display_all([*taken.shown, lines])
 
-    def _end_failed(self, text: str) -> t.NoReturn:
-        """End Ansible with exit status 2 before the next play starts."""
-        self._display_all([*summary.take().shown, [Line(text, "fail")]])
+    def _end_failed(self, *lines: Line) -> t.NoReturn:
+        """End Ansible with exit status 2 before the next task or play starts."""
+        self._display_all([*summary.take().shown, list(lines)])
         raise SystemExit(2)
 
     def _display_all(self, shown: t.Iterable[list[Line]]) -> None:

@@ -12,6 +12,10 @@ version_added: 0.1.0
 description:
   - Validates every variable that a playbook of this collection reads, on the controller, and fails
     with all problems at once.
+  - With the callback P(autopilot.gpu.summary#callback) enabled, no host fails. The callback shows
+    the problems and ends the playbook with status 2. Under a stdout callback that writes JSON the
+    task fails.
+  - Validates the options of the callback P(autopilot.gpu.pushgateway#callback) too.
   - Validates the names of checks, the options of each check, the policy, the codes of findings, the
     names of runs, and files on the controller. Variables of hosts are validated for every host of
     the play; a value that many hosts share is validated once.
@@ -49,7 +53,7 @@ RETURN = r"""
 msg:
   description: All problems, separated by semicolons.
   type: str
-  returned: failure
+  returned: when an option is invalid
   sample: "1 option is invalid, no host was contacted: mesh_rounds: 'fast' is invalid; expected a
     positive integer or 'all'"
 """

@@ -89,16 +89,16 @@ def pid_file(nodes):
     return Path(nodes["slow"][1]) / "slow_pid"
 
 
-def interrupted(controller, directory, playbook, is_ready):
-    """The exit status and output of a playbook whose main process gets Ctrl-C as soon as
-    ``is_ready`` of what it has printed. While Ansible forks, Python can lose the signal.
+def interrupted(controller, directory, playbook, is_ready, number=signal.SIGINT):
+    """The exit status and output of a playbook whose main process gets Ctrl-C, or another signal,
+    as soon as ``is_ready`` of what it has printed. While Ansible forks, Python can lose the signal.
     """
     printed = directory / "printed"
     command = ("-i", "hosts.json", playbook)
     settings = {"ANSIBLE_CALLBACKS_ENABLED": "autopilot.gpu.summary", "PYTHONUNBUFFERED": "1"}
     with controller.started("ansible-playbook", *command, cwd=directory, **settings) as process:
         eventually(lambda: is_ready(printed.read_text(encoding="utf-8")), 60)
-        os.kill(process.pid, signal.SIGINT)
+        os.kill(process.pid, number)
         status = process.wait(60)
     return status, printed.read_text(encoding="utf-8")
 
@@ -113,8 +113,13 @@ def failed_hosts(text):
     return dict(re.findall(r"^(\w+) +: ok=.* failed=(\d)", text, re.M))
 
 
-@pytest.mark.smoke
-def test_ctrl_c_during_the_checks_shows_what_is_known(controller, nodes, tmp_path):
+@pytest.mark.parametrize(
+    "number, expected",
+    [pytest.param(signal.SIGINT, 99, marks=pytest.mark.smoke), (signal.SIGTERM, 143)],
+)
+def test_a_signal_during_the_checks_shows_what_is_known(
+    controller, nodes, tmp_path, number, expected
+):
     inventory(tmp_path, nodes, ["well", "lost", "slow"])
     pid_file(nodes).unlink(missing_ok=True)
 
@@ -123,8 +128,8 @@ def test_ctrl_c_during_the_checks_shows_what_is_known(controller, nodes, tmp_pat
         answered = all(f"ok: [{name}]" in checked for name in ("well", "lost"))
         return answered and pid_file(nodes).exists()
 
-    status, text = interrupted(controller, tmp_path, "autopilot.gpu.preflight", is_ready)
-    assert status == 99, text
+    status, text = interrupted(controller, tmp_path, "autopilot.gpu.preflight", is_ready, number)
+    assert status == expected, text
     shown = text[text.index("autopilot preflight ") :]
     assert "3 nodes: 1 unfit, 1 undecided, 1 fit" in shown
     assert re.search(r"  slow +UNKNOWN +not_checked +.*before the node answered", shown)

@@ -468,16 +468,18 @@ def test_invalid_options_are_listed_before_a_host_is_contacted(controller, hosts
         "refused": dict(hosts["bare"], checks_list=["nosuchcheck"]),
         "templated": dict(hosts["bare"], checks_options={"dcgm": {"level": "{{ lvl }}"}}, lvl=9),
     }
-    misspelt = {"preflight_polcy": {}}
-    run = Run(controller, tmp_path / "run", chosen, FQCN, "--check", variables=misspelt)
-    assert run.code == 2 and run.document is None and "TASK [Check" not in run.text
-    assert run.after[0] == "autopilot preflight   4 options are invalid, no host was contacted:"
-    shown = " ".join(" ".join(run.after).split())
+    wrong = {"preflight_polcy": {}, "pushgateway_url": "push:9091"}
+    run = Run(controller, tmp_path / "run", chosen, FQCN, "--check", variables=wrong)
+    assert run.code == 2 and run.document is None and run.text.count("TASK [") == 1
+    assert "fatal: " not in run.text, "no host fails"
+    title = "autopilot preflight   5 options are invalid, no host was contacted:"
+    shown = " ".join(run.text.partition(title)[2].split())
     for problem in (
         "unsupported variable 'preflight_polcy' (did you mean 'preflight_policy'?)",
         "checks_list: unsupported check 'nosuchcheck'; supported: gpu_count, ",
         "checks_options.dcgm_diag.level: 9 is invalid; expected one of 1, 2, 3, 4 (templated)",
         "checks_deadline: 'soon' is invalid; expected a whole number (odd)",
+        "pushgateway_url: 'push:9091' is invalid; expected http:// or https://",
     ):
         assert problem in shown
 

@@ -15,6 +15,7 @@ of this process and see the event.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
 import threading
 import time
@@ -56,6 +57,28 @@ def release() -> None:
     signal.signal(signal.SIGINT, before)
     if event.is_set():
         raise KeyboardInterrupt
+
+
+def exit_on_sigterm() -> None:
+    """In the main process: let SIGTERM end the program by SystemExit, so that Python runs what is
+    registered for its end. The handler of ansible-core 2.19 kills the process.
+    """
+    main_process, before = os.getpid(), signal.getsignal(signal.SIGTERM)
+    if (
+        before in (signal.SIG_IGN, None)
+        or threading.current_thread() is not threading.main_thread()
+    ):
+        return
+
+    def end(number: int, _frame: t.Any) -> None:
+        signal.signal(number, before)
+        # The forks of ansible-core 2.18 have this handler too.
+        if os.getpid() != main_process:
+            os.kill(os.getpid(), number)
+            return
+        raise SystemExit(128 + number)
+
+    signal.signal(signal.SIGTERM, end)
 
 
 def _interrupt(_number: int, _frame: t.Any) -> None:
