@@ -118,8 +118,8 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
         if listed is not None:
             apis.append(kind)
             objects += listed
-    leftovers = (yield from _leftovers(namespace)) if found else []
-    temporary = {f"{one['kind']} {one['metadata']['name']}" for one in leftovers}
+    orphans = (yield from _find_orphans(namespace)) if found else []
+    temporary = {f"{one['kind']} {one['metadata']['name']}" for one in orphans}
     foreign = (yield from _foreign_objects(namespace)) if found else []
     without_dcgm: list[AgentWithoutDcgm] = (yield from _without_dcgm(namespace)) if found else []
     marked: set[str] = set()
@@ -131,7 +131,7 @@ def survey(namespace: str, runtime_class: str, label_key: str) -> Procedure[Json
         "runtime_class_exists": bool(runtime),
         "apis": apis,
         "objects": objects,
-        "leftovers": leftovers,
+        "orphans": orphans,
         "others": [one for one in foreign if one not in temporary],
         "daemonset_is_foreign": bool(daemonset)
         and not _is_ours(daemonset["metadata"].get("labels") or {}),
@@ -155,7 +155,7 @@ def _without_dcgm(namespace: str) -> Procedure[list[AgentWithoutDcgm]]:
     return found
 
 
-def _leftovers(namespace: str) -> Procedure[list[Json]]:
+def _find_orphans(namespace: str) -> Procedure[list[Json]]:
     found: list[Json] = []
     for api, resource, kind, selector in TEMPORARY_OBJECTS:
         found += (

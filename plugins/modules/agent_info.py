@@ -77,7 +77,7 @@ objects:
   type: list
   elements: dict
   returned: always
-leftovers:
+orphans:
   description: The temporary objects of the agents that still exist, in the same form.
   type: list
   elements: dict

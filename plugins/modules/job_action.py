@@ -17,7 +17,7 @@ description:
     says so.
   - To suspend or stop a job, a finding must appear in several passes in a row, on the same node and
     part. Until then the owner is warned.
-  - With O(dry_run), the default, nothing is done and nobody is notified; RV(planned) has what would
+  - With O(dry_run), the default, nothing is done and no notification is sent; RV(planned) has what would
     be done.
   - A person is notified again when the decision changes, and not with each pass. A job that is
     suspended or has ended is left alone.

@@ -80,7 +80,7 @@ class Outcome(NamedTuple):
     #: After the first pass alone, and after the second.
     first: Score
     score: Score
-    #: Nodes that were blamed while something else is broken.
+    #: Nodes that were named as the cause although another part is broken.
     innocent: int
     undecided: int
     #: Rounds of the second pass, and the share of all links that the first one saw.
@@ -232,7 +232,7 @@ FAULTS = {"nodes": bad_nodes, "links": bad_links, "paths": bad_path}
 
 
 def named(kind: str, causes: Iterable[Cause]) -> Dict[object, Set[object]]:
-    """What causes of this kind say: of whom, and how."""
+    """The subjects and texts of causes of this kind."""
     found: Dict[object, Set[object]] = defaultdict(set)
     for cause in causes:
         if kind == "nodes" and cause.scope in ("node", "interface"):

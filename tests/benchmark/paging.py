@@ -43,7 +43,7 @@ def main() -> None:
         "every link is slow": lambda: run_world.document(
             [run_world.node(name, chosen.gpus, share=0.5) for name in names]
         ),
-        "nobody was reached": lambda: run_world.document([run_world.away(name) for name in names]),
+        "no node was reached": lambda: run_world.document([run_world.away(name) for name in names]),
         "64 nodes, every pair measured on two networks": lambda: run_world.document(
             [run_world.node(name, chosen.gpus) for name in few],
             run_world.planned(few, racks=4, rounds="all"),

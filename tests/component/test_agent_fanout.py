@@ -497,7 +497,7 @@ def test_a_thousand_agents_ten_of_them_hung():
     # The agent that is asked has no GPUs.
     assert (row["nodes"], row["fit"], row["could_not_tell"], row["skipped"]) == (1000, 989, 10, 1)
     assert row["peak_mb"] < 60
-    # Those that hang do not notice that nobody waits for them any more.
+    # Hanging requests do not notice that their client is gone.
     assert row["most"] <= 32 + 10
     slices = row["asked"].pop("GET /apis/discovery.k8s.io/v1/namespaces/autopilot/endpointslices")
     assert slices <= 1 + row["seconds"] / 30

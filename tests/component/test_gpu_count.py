@@ -26,7 +26,7 @@ def told(result):
 #: Scenario, expected_gpus -> status, findings (status, code, action, bus id).
 NODES = [
     ("all there", "healthy_8xh100", 8, "pass", []),
-    ("nobody says how many", "healthy_8xh100", None, "pass", []),
+    ("no expected number", "healthy_8xh100", None, "pass", []),
     (
         "one fewer in the machine",
         {"gpus": 7},
@@ -34,7 +34,7 @@ NODES = [
         "fail",
         [("fail", "gpus_missing", "drain_node", None)],
     ),
-    ("one fewer and nobody knows", {"gpus": 7}, None, "pass", []),
+    ("one fewer and no expected number", {"gpus": 7}, None, "pass", []),
     (
         "one more than expected",
         "healthy_8xh100",

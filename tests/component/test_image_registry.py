@@ -137,8 +137,8 @@ ACCESS = {
         "pass",
         [],
     ),
-    "nobody by token": ({"ops": "secret"}, "token", {}, "fail", ["image_registry_denied"]),
-    "nobody by password": ({"ops": "secret"}, "basic", {}, "fail", ["image_registry_denied"]),
+    "unknown user by token": ({"ops": "secret"}, "token", {}, "fail", ["image_registry_denied"]),
+    "unknown user by password": ({"ops": "secret"}, "basic", {}, "fail", ["image_registry_denied"]),
     "a wrong password by token": (
         {"ops": "secret"},
         "token",

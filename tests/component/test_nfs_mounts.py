@@ -234,7 +234,7 @@ def test_what_is_mounted(tmp_path):
             "fail",
             [("nfs_mount_error", "fail", "fix_configuration", "mount /gone")],
         )
-        assert said(look(tmp_path, (), table))[0] == "warn", "nobody said that jobs need it"
+        assert said(look(tmp_path, (), table))[0] == "warn", "no option says that jobs need it"
 
 
 def test_a_server_that_only_the_kernel_reaches(tmp_path):
@@ -253,7 +253,7 @@ def test_a_server_that_only_the_kernel_reaches(tmp_path):
 def test_a_mount_that_hangs_in_the_kernel_is_named_and_the_others_count(tmp_path, frozen):
     door = frozen(tmp_path / "frozen")
     (tmp_path / "data").mkdir()
-    # Whoever looks below the door waits in the kernel, as at a mount whose server is gone.
+    # A process that reads below it waits in the kernel, as at a mount whose server is gone.
     table = (
         f"nas:/a /data nfs rw,proto=rdma 0 0\nnas:/b /frozen/{door.name} nfs rw,proto=rdma 0 0\n"
     )

@@ -81,7 +81,7 @@ TABLE = {
         "fail",
         [("link_width", "fail", 1, "drain_node")],
     ),
-    "nobody says": (
+    "no expected width": (
         small(on(1, CURRENT_WIDTH, returns=3), on(1, MAX_WIDTH, returns=3), pci=dict(missing=[1])),
         "unknown",
         [("not_read", "unknown", 1, "watch")],
@@ -185,7 +185,7 @@ def test_every_part_is_read(node, measure):
 
 
 def test_pcie_bandwidth_finds_the_same_port_as_before(node, measure):
-    """The door is shared: what a slot allows is the lesser of both ends."""
+    """The slot's limit is the lower limit of its two ends."""
     sloped = small(
         on("*", MAX_WIDTH, returns=3),
         files={"sys/devices/pci0000:17/0000:17:01.0/max_link_width": "8"},

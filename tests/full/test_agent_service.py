@@ -35,7 +35,7 @@ NAMES = ("AUTOPILOT_PORT", "AUTOPILOT_METRICS_PORT", "AUTOPILOT_READINESS_PORT")
 
 
 def free_ports(count):
-    """Ports that nobody listens on just now."""
+    """Ports that are free now."""
     with contextlib.ExitStack() as held:
         sockets = [held.enter_context(socket.socket()) for _number in range(count)]
         for one in sockets:

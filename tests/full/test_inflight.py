@@ -164,7 +164,7 @@ def test_a_watch_looks_again_pushes_each_time_and_suspends_what_keeps_failing(
     )
     assert collector.url not in run.text
     assert f"; ran {stop}; notified webhook at 127.0.0.1" in run.text, (
-        "whoever watches the screen sees that it was done"
+        "the screen shows that it was done"
     )
     # Of the looks the last is shown at the end.
     assert sum(line.startswith("autopilot inflight ") for line in run.after) == 1

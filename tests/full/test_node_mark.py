@@ -184,7 +184,7 @@ def test_who_died_while_testing_is_not_waited_for(place):
                 marker.checked("pass")
                 await until(lambda: marker.waiting == 0)
                 assert await marker.testing(3 * HOUR)
-                # Killed: nobody says how it ended.
+                # Killed: no event says how it ended.
                 marker._task.cancel()
             else:
                 await marker.close()

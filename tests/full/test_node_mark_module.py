@@ -326,7 +326,7 @@ def test_a_preflight_marks_each_node_by_its_verdict(place, controller, node, tmp
     ].reason.startswith("could not tell: ")
     assert all(state.run == written["run_id"] for state in states.values())
     assert (tmp_path / "answers").exists()
-    # What is checked in check mode marks nobody.
+    # A check in check mode marks no node.
     versions = [place.read(name)["metadata"]["resourceVersion"] for name in names.values()]
     controller.preflight(
         "autopilot.gpu.preflight",

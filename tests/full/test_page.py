@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The report page in a real browser: how it looks, that it works, holds still, asks nobody, and
+"""The report page in a real browser: how it looks, that it works, holds still, requests nothing, and
 runs nothing that a document says.
 """
 
@@ -243,7 +243,7 @@ def test_a_mixed_run(browser, mixed):
 
 
 def stand_in_nodes(directory):
-    """Inventory of stand-in nodes, one of each kind, one that nobody reaches."""
+    """Inventory of stand-in nodes, one of each kind, one unreachable."""
     with socket.socket() as closed:
         closed.bind(("127.0.0.1", 0))
         port = closed.getsockname()[1]
@@ -275,7 +275,7 @@ def stand_in_nodes(directory):
     not sandbox.compiler(), reason="needs a C compiler for the stand-in libraries: cc was not found"
 )
 def test_a_run_as_the_playbook_leaves_it(browser, tmp_path):
-    """Stand-in nodes, one of each kind, one that nobody reaches."""
+    """Stand-in nodes, one of each kind, one unreachable."""
     inventory = stand_in_nodes(tmp_path)
     controller = linked(tmp_path / "controller", Path(sys.executable).parent)
     done, document = controller.preflight(

@@ -201,7 +201,7 @@ def hung(hosts):
 
 @pytest.fixture(scope="module")
 def short(hosts):
-    """A capture of three seconds that nobody ends."""
+    """A capture of three seconds that ends by itself."""
     host = hosts("short")
     host.start(duration=3)
     yield host
@@ -265,7 +265,7 @@ def stop_once(host, same):
     assert host.lines()[-1] == dict(host.lines()[-1], event="ended", reason="stopped")
     assert (
         refused["failed"]
-        and "that nobody has collected; collect it (state=collected), remove it (state=absent)"
+        and "that has not been collected; collect it (state=collected), remove it (state=absent)"
         in refused["msg"]
     )
 

@@ -6,7 +6,7 @@ run it by ``unshare --net``.
 
 Standard input: ``[step, ...]``, see `World.step`; standard output: a JSON line for each. Addresses
 are this namespace's own. What the agents read of the API server is served here, since a real one
-has no endpoints on loopback; fping, iperf3, the workers and the agents' door are real.
+has no endpoints on loopback; fping, iperf3, the workers and the agents' HTTP API are real.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ def prepare(lossy):
 
 
 class World:
-    """An API server, and a door for each node that has one."""
+    """An API server, and an HTTP API for each node that has one."""
 
     def __init__(self):
         self.pods, self.ports, self.asked = {}, {}, []

@@ -4,7 +4,7 @@
 """A file system that never answers: ``frozen.py <directory>`` mounts it there, prints ``ready`` and
 serves until it is ended.
 
-Whoever opens a file in it waits in state D and not even SIGKILL ends the wait, as in a driver call
+A process that opens a file in it waits in state D and not even SIGKILL ends the wait, as in a driver call
 that never returns: the kernel waits for the answer to a FUSE request once the daemon has read it
 (fs/fuse/dev.c, request_wait_answer). Ending this program ends the wait. Needs /dev/fuse and the
 right to mount. Exit status 3 says that one of them is missing, with the reason on standard error.

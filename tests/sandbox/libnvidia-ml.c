@@ -15,7 +15,7 @@
 // What changes a GPU answers 0 and does nothing but to leave its name in $SANDBOX_NODE/setters.log.
 // A function that has no rule answers NVML_ERROR_NOT_SUPPORTED. A function that an old driver lacks is not a rule at all:
 // node.py links a variant of this library that does not export it, so that the binding meets a truly missing symbol.
-// Signatures and layouts: NVML API reference; the binding's own declarations are compared in tests/component/test_nvml_door.py.
+// Signatures and layouts: NVML API reference; the binding's own declarations are compared in tests/component/test_nvml_binding.py.
 
 #define _GNU_SOURCE
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Bounded execution: deadlines hold against whoever ignores signals, and nothing of ours is left
+"""Bounded execution: deadlines hold against processes that ignore signals, and nothing of ours is left
 behind.
 """
 

@@ -124,7 +124,7 @@ TABLE = {
     ),
     "utilisation left over from before": (seen(look(gpu(0, utilisation=100)), look(gpu(0))), []),
     "memory just below the limit": (twice(gpu(0, memory_used=64 * MIB - 1)), []),
-    "memory nobody owns": (
+    "memory without an owner": (
         twice(gpu(0, memory_used=64 * MIB)),
         [("gpu_in_use", "skip", 0, "64 MiB of its memory")],
     ),

@@ -103,7 +103,7 @@ TABLE = {
         "warn",
         [("clock_is_off", "warn", "fix_configuration")],
     ),
-    "minutes, and nobody said how much is too much": (
+    "minutes, without a limit": (
         said(offset_seconds=300.0),
         {},
         "warn",

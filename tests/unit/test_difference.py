@@ -444,7 +444,7 @@ HAPPENED = {
         ("left_memory", "fail", "reset_gpu", 1),
         "left 20.0 GB allocated that no process holds",
     ),
-    "memory of a pid that is none": (
+    "memory of an invalid pid": (
         [
             (of("gpu_processes", 1, "memory", "used"), FULL),
             (of("gpu_processes", 1, "holders"), []),

@@ -166,13 +166,13 @@ TABLE = {
         "fail",
         [("interface_slow", "fail", "drain_node", "eth0")],
     ),
-    "a speed, nobody tells": (
+    "a speed, no interface reports one": (
         [nic(0, speed_mbps=None)],
         {"minimum_speed_mbps": 1000},
         "unknown",
         [("speed_not_reported", "unknown", "fix_configuration", "eth0")],
     ),
-    "a speed, nobody is up": (
+    "a speed, no interface is up": (
         [nic(0, **NO_CARRIER)],
         {"minimum_speed_mbps": 1000},
         "fail",
@@ -190,7 +190,7 @@ TABLE = {
         "pass",
         [],
     ),
-    # nobody said what to expect
+    # no expected value is set
     "one of four without carrier": (
         four(**NO_CARRIER),
         {},

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""What is to be the same everywhere: who differs from the majority in a fleet, and when nothing is
+"""What must be the same everywhere: which node differs from the majority in a fleet, and when nothing is
 said.
 """
 

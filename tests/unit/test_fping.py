@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The door to fping: what each version is asked, and what is read from what it says."""
+"""The interface to fping: what each version is asked, and what is read from what it says."""
 
 from __future__ import annotations
 

@@ -124,7 +124,7 @@ TABLE = {
         readings(*grows("violation", "power", 5 * SECOND)),
         [],
     ),
-    "nobody's and idle": (readings(*[gpu(processes=[], **IDLE)] * 7), []),
+    "without a process and idle": (readings(*[gpu(processes=[], **IDLE)] * 7), []),
     "one sample": (readings(gpu()), []),
     # held back
     "hardware thermal for a tenth of the time": (
@@ -211,10 +211,7 @@ TABLE = {
         readings(lost({"kind": "not_ready"}), *[gpu()] * 6),
         [("gpu_not_ready", "unknown", "watch")],
     ),
-    "an error that is none": (
-        readings(*[lost("broken")] * 3),
-        [("driver_error", "unknown", "watch")],
-    ),
+    "an invalid error": (readings(*[lost("broken")] * 3), [("driver_error", "unknown", "watch")]),
     # errors
     "uncorrectable errors": (
         readings(*grows("ecc_uncorrected", None, 1)),

@@ -182,7 +182,7 @@ TABLE = {
         "unknown",
         [("host_not_read", "unknown", WATCH, "mlx5_3:1")],
     ),
-    # nobody said what to expect
+    # no expected value is set
     "one of eight down": (
         eight(**down()),
         {},

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The door to the kernel's log, on files and pipes in place of the device: what is a record, where
+"""The reader of the kernel's log, on files and pipes in place of the device: what is a record, where
 it ends, what was lost.
 """
 

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""From bad pairs to what is broken: each fault is named, one that nobody can know stays undecided,
+"""From bad pairs to what is broken: each fault is named, one that cannot be known stays undecided,
 and what is well is left alone.
 """
 
@@ -268,7 +268,7 @@ def test_one_partner_alone_is_not_enough():
 
 
 def test_partners_who_are_good_with_nobody_else_have_no_word():
-    """n0 met n1 and n2, who met nobody else."""
+    """n0 was measured with n1 and n2, which were measured with no other node."""
     seen = world(
         names(5), dead("n0"), planes=["eth1"], pairs=[("n0", "n1"), ("n0", "n2"), ("n3", "n4")]
     )
@@ -277,7 +277,7 @@ def test_partners_who_are_good_with_nobody_else_have_no_word():
 
 
 def test_good_pings_do_not_vouch_for_rates():
-    """n0's partners have good pings with others, but nobody saw their rates."""
+    """n0's partners have good pings with others, but their rates were not measured."""
     seen = world(names(5), slow("n0"), planes=["eth1"])
     seen = [obs for obs in seen if not obs.directed or "n0" in obs[1:3]]
     [cause] = localise(seen, {})
@@ -329,7 +329,7 @@ def test_a_good_one_among_many_bad_is_tolerated_and_told():
 
 
 def test_an_interface_that_comes_and_goes_is_doubted_not_its_links():
-    """Bad with four of seven partners: too many links, and not enough to blame it."""
+    """Bad with four of seven partners: too many links, and too few to name the node as the cause."""
     bad = [link("n3", partner, "eth1") for partner in ("n0", "n1", "n6", "n7")]
     [cause] = localise(world(EIGHT, *bad), TWO_RACKS)
     assert (cause.scope, cause.nodes, cause.plane) == ("undecided", ("n3",), "eth1")

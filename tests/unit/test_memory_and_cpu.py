@@ -114,7 +114,7 @@ TABLE = {
         "warn",
         [("memory_corrected", "warn", "watch", "mc0")],
     ),
-    "many, since nobody knows when": (
+    "many, since an unknown time": (
         host(edac=[controller(0, 50)], uptime_seconds=None),
         {},
         "unknown",
@@ -149,7 +149,7 @@ TABLE = {
         [("memory_missing", "fail", "drain_node", "node")],
     ),
     "swap that is allowed": (host(swap_total=8 * GIB), {"maximum_swap_gib": 8}, "pass", []),
-    "swap nobody asked about": (host(swap_total=8 * GIB), {}, "pass", []),
+    "swap without a limit": (host(swap_total=8 * GIB), {}, "pass", []),
     "swap that is not allowed": (
         host(swap_total=8 * GIB),
         {"maximum_swap_gib": 0},
@@ -192,7 +192,12 @@ TABLE = {
         "unknown",
         [("host_not_read", "unknown", "watch", "node")],
     ),
-    "sockets that nobody asks about": (host(cpus={"sockets": None, "cores": None}), {}, "pass", []),
+    "sockets without an expected number": (
+        host(cpus={"sockets": None, "cores": None}),
+        {},
+        "pass",
+        [],
+    ),
     # processors and nodes
     "some are switched off": (
         host(cpus={"offline": "4-7", "threads": 220}),

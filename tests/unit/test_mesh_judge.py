@@ -538,7 +538,7 @@ def test_a_closed_port_is_not_a_dead_link():
 def test_a_minimum_is_the_operators_word():
     judged, _passes = run(World(), planned(iperf={"minimum": 20}))
     assert {status for _host, _name, _code, status in said(judged)} <= {"unknown"}, (
-        "nobody is healthy, so nobody can be blamed"
+        "without healthy nodes, no cause can be named"
     )
     assert said(judged)
 
@@ -867,7 +867,7 @@ def test_what_both_checks_show_stands_with_both():
     ]
 
 
-# ---- whom nobody may blame ----
+# ---- nodes that must not be named as a cause ----
 
 
 def test_a_host_that_answers_no_ping_but_carries_traffic_is_not_cut_off():
@@ -971,7 +971,7 @@ def test_who_sat_out_was_not_measured_and_has_not_passed():
 
 
 def test_undecided_time_is_no_worse_than_decided():
-    """Only pings between the two came back, so nobody can tell which of them it is."""
+    """Only pings between the two came back, so the faulty one cannot be named."""
     first = planned()
     world = World(delays={("gpu01", "eth1"): 50.0, ("gpu05", "eth1"): 50.0})
     readings = world.readings(first)

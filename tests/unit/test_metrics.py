@@ -144,7 +144,7 @@ def test_promtool_finds_nothing_to_say_against_the_names():
 
 
 def test_every_measurement_of_a_check_has_a_metric():
-    """By the source: what a check measures and nobody named a metric for would silently be missing."""
+    """By the source: a measurement without a metric name would silently be missing."""
     made = set()
     for path in CORE.rglob("*.py"):
         for call in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The door to a host's network: what is read from ip's JSON, from sysfs and from the tables of
+"""The reader of a host's network: what is read from ip's JSON, from sysfs and from the tables of
 sockets, and that nothing raises.
 """
 

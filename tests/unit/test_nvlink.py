@@ -243,7 +243,7 @@ TABLE = {
         [("fabric_not_ready", "fail", "fix_configuration", 3)],
     ),
     "no fabric, as on A100": (eight(gpu(name=A100, up=12, fabric=fabric(state=0))), "pass", []),
-    "a state nobody knows": (
+    "an unknown state": (
         eight(gpu(fabric=fabric(state=7))),
         "unknown",
         [("fabric_not_known", "unknown", "watch", 3)],

@@ -721,7 +721,7 @@ def test_the_map_of_a_small_mesh_has_a_cell_for_each_pair(mixed):
         for (source, target), cell in cells.items()
         if not {source, target} & {"gpu05", "gpu07"}
     } <= {page_heat.GOOD, page_heat.FAIR}
-    # Nobody heard of the dead host, which is no good news and no empty cell.
+    # The dead host did not answer, which is neither good news nor an empty cell.
     assert {cell.kind for ends, cell in cells.items() if "gpu05" in ends} == {page_heat.NONE}
     assert (
         rates.is_bad

@@ -392,7 +392,7 @@ TABLE = {
         "unknown",
         [("cuda_error", "unknown", "watch", 0)],
     ),
-    "kernel met an error nobody knows": (
+    "kernel met an unknown error": (
         node(gpu(0, kernel_error=error("unknown_error", 999, "cuLaunchKernel"))),
         {},
         "unknown",
@@ -600,7 +600,7 @@ TOGETHER = {
         "warn",
         [("low_concurrent_bandwidth", "warn", "watch", 3)],
     ),
-    "one GPU alone has nobody to copy with": ({"too_few": 1}, "pass", []),
+    "one GPU alone has no peer to copy with": ({"too_few": 1}, "pass", []),
     "hung": ({"hung": HUNG}, "unknown", [("hung", "unknown", "watch", None)]),
     "one failed": (
         dict(at_once(gpu0=28, gpu1=28, gpu2=28), errors={"3": error("out_of_memory", 2)}),

@@ -110,7 +110,7 @@ def make(hosts, ping=None, iperf=None, **settings):
 
 
 def left_out(made):
-    """What is said of whom: (host, plane, check, status, code, action)."""
+    """The findings: (host, plane, check, status, code, action)."""
     said = []
     for one in made["left_out"]:
         finding = one["finding"]

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who meets whom: what any schedule must hold to, for all sizes, groups and seeds."""
+"""Schedules of pairs: rules that every schedule keeps, for all sizes, groups and seeds."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def pairs_of(rounds):
 
 
 def assert_sound(rounds, n):
-    """In each round as many meet as can, nobody twice; over all rounds no pair meets twice."""
+    """Each round has as many pairs as possible and no node twice; over all rounds no pair repeats."""
     for pairs in rounds:
         nodes = [node for pair in pairs for node in pair]
         assert len(nodes) == len(set(nodes)) == n // 2 * 2

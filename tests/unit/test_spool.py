@@ -1,6 +1,6 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The spool: what waits is whole, in order, once, bounded, and survives whoever wrote it."""
+"""The spool: what waits is whole, in order, once, bounded, and survives its writer."""
 
 from __future__ import annotations
 

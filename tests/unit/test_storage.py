@@ -383,7 +383,7 @@ TABLE = {
         "warn",
         [("disk_not_answering", "warn", "watch", "nvme0")],
     ),
-    "nobody asked": (
+    "not requested": (
         [],
         [disk(nvme=None, unread={"reason": "missing", "message": "w"})],
         {},
@@ -464,8 +464,8 @@ def test_a_path_where_nothing_is_mounted():
         (
             [hung()],
             [],
-            "mount /scratch: /dev/nvme1n1 (xfs) did not answer within 4.0 s; whoever touches "
-            "it waits",
+            "mount /scratch: /dev/nvme1n1 (xfs) did not answer within 4.0 s; processes "
+            "that access it hang",
         ),
         (
             [],

@@ -83,7 +83,7 @@ def attempt(
     try:
         if (yield from _unusable_class(plan, readings)):
             return
-        readings["leftovers"] = [] if dry_run else (yield from leftovers(plan.namespace, now))
+        readings["orphans"] = [] if dry_run else (yield from remove_orphans(plan.namespace, now))
         if (
             not (
                 yield from _made(
@@ -374,7 +374,7 @@ def _quotas(namespace: str) -> Procedure[Dict[str, Any]]:
     }
 
 
-def leftovers(namespace: str, now: float) -> Procedure[List[str]]:
+def remove_orphans(namespace: str, now: float) -> Procedure[List[str]]:
     """Remove orphans of earlier runs, which are objects older than their declared lifetime; returns
     what was removed.
     """

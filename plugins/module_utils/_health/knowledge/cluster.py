@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from typing import Any, Mapping
 
-#: Where the role puts the agent when nobody says otherwise: IBM Autopilot's namespace.
+#: The default namespace of the agent: IBM Autopilot's namespace.
 NAMESPACE = "autopilot"
 #: Labels of the agent's pods, as a selector.
 SELECTOR = "app.kubernetes.io/name=autopilot-gpu,app.kubernetes.io/component=agent"

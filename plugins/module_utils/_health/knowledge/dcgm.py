@@ -76,7 +76,7 @@ MEANINGS: Dict[str, Meaning] = {
     ),
     # A failure is a failure until its text tells more; no class of action can be read from it.
     UNRATED: Meaning(
-        "dcgm_failure", FAIL, "drain_node", "failed, and this DCGM does not say how grave it is"
+        "dcgm_failure", FAIL, "drain_node", "failed; this DCGM version reports no severity"
     ),
 }
 

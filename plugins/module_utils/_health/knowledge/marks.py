@@ -45,7 +45,7 @@ class Mark(NamedTuple):
 MARKS: Dict[str, Mark] = {
     NONE: Mark(
         "Nothing is known of the node: it was never checked, or the label was taken off.",
-        "Nobody yet, or a person who took the label off.",
+        "No writer yet, or a person who removed the label.",
         "The next pass of the checks.",
         "",
         "Nothing.",

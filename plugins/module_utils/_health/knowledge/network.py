@@ -20,7 +20,7 @@ CPU_LIMIT = 90.0
 #: Bytes of headers in front of a ping's data, by IP version: IP without options (RFC 791, RFC 8200)
 #: and ICMP (RFC 792, RFC 4443).
 PING_HEADERS = {4: 20 + 8, 6: 40 + 8}
-#: Percent of pings that may get lost on a path where nobody says otherwise; healthy fabrics lose
+#: Percent of pings that may get lost on a path by default; healthy fabrics lose
 #: none.
 MAXIMUM_LOSS = 2.0
 #: One ping may get lost anywhere, whatever the share.

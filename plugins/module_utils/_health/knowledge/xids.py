@@ -36,7 +36,7 @@ class Xid(NamedTuple):
 APPLICATION = Verdict(
     PASS, "none", "an error of the application; nothing is wrong with the GPU as far as this tells"
 )
-_INFORMATION = Verdict(PASS, "none", "nothing is to be done")
+_INFORMATION = Verdict(PASS, "none", "no action is needed")
 _RESET = Verdict(
     FAIL, "reset_gpu", "drain the node and reset the GPU; reboot the node if that is refused"
 )

@@ -72,10 +72,10 @@ def _report_idle(probe: Probe) -> Readings:
 
 
 def _judge_idle(readings: Readings, _options: Options) -> CheckResult:
-    return concluded(IDLE.name, busy_gate.judge(readings["looked"]), "nobody uses the GPUs")
+    return concluded(IDLE.name, busy_gate.judge(readings["looked"]), "no process uses the GPUs")
 
 
-IDLE = Check("gpu_idle", "does nobody use the GPUs", PASSIVE, _report_idle, _judge_idle)
+IDLE = Check("gpu_idle", "whether the GPUs are idle", PASSIVE, _report_idle, _judge_idle)
 
 
 def _write_line(message: Dict[str, Any]) -> None:

@@ -143,9 +143,9 @@ class JobDecision(NamedTuple):
     #: Its last entry is this pass; who tells the news sets ``told`` in it, and who acts ``acted``
     #: to the decision.
     history: List[PassRecord]
-    #: Whether nobody was told the same about the pass before.
+    #: Whether no such notification was sent about the pass before.
     news: bool
-    #: By which decision somebody acted in the pass before, "" where nobody did.
+    #: The decision that was carried out in the pass before, "" if none was.
     acted: str
 
 

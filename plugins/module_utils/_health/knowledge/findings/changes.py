@@ -11,7 +11,7 @@ from typing import Dict
 from ..finding_text import FindingText
 
 _JUDGED = (
-    "Nothing more is to be done for this finding; the check that reads the counter says "
+    "No further action is needed for this finding; the check that reads the counter says "
     "whether the GPU may be used."
 )
 

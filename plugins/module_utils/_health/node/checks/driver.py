@@ -370,7 +370,7 @@ def _judge_fabric_manager(readings: DriverReadings, gpus: List[DriverGpu]) -> Li
     joined = bool(states) and all(state == _JOINED for state in states)
     message = f"there are {switches} NVSwitches and nv-fabricmanager does not run; start it"
     message += (
-        ", since nobody looks after the fabric, which is still set up"
+        ", since no fabric manager runs; the fabric is still set up"
         if joined
         else ": CUDA programs are refused without it (error 802)"
     )
@@ -461,7 +461,7 @@ def _judge_persistence(readings: DriverReadings, gpus: List[DriverGpu]) -> List[
     served = any(model is None or model.protection != NO_PROTECTION for model in models)
     message = (
         f"persistence mode is off on {len(off)} of {len(gpus)} GPUs: settings and "
-        "counters are lost whenever nobody uses them"
+        "counters are lost whenever no process uses them"
     )
     evidence = {
         "gpus": [gpu.get("index") for gpu in off],

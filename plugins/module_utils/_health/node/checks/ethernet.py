@@ -305,7 +305,7 @@ def _judge_fastest(interfaces: List[InterfaceReading], least: int) -> List[Findi
     """Without named interfaces, the fastest interface that is up must have the speed."""
     if not any(interface.get("physical") or interface.get("bond") for interface in interfaces):
         # A container with its own network namespace does not see the host's interfaces.
-        return [not_read("the host's network interfaces, none of which is to be seen here")]
+        return [not_read("the host's network interfaces, none of which is visible here")]
     up = [
         interface
         for interface in interfaces

@@ -221,7 +221,7 @@ def _suspicions(gpu: GpuProcesses, subject: Subject, scope: Optional[str]) -> Li
     first, second = (_unexplained(look, gpu.get("name"), scope) for look in (gpu, later))
     if first and second:
         message = (
-            f"{second / 2**20:.0f} MiB of its memory are in use and no process is to be "
+            f"{second / 2**20:.0f} MiB of its memory are in use and no process is "
             "seen that holds it; reset the GPU"
         )
         findings.append(

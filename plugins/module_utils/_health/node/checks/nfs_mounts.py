@@ -327,7 +327,7 @@ def _hung(path: str, source: str, hung: HungReading) -> Finding:
     killed.
     """
     seconds = number(hung.get("seconds"), 0) or 0.0
-    message = f"{source} did not answer within {seconds:.0f} s; whoever touches it waits"
+    message = f"{source} did not answer within {seconds:.0f} s; processes that access it hang"
     message += (
         f", as process {hung['abandoned_pid']} of this check does"
         if hung.get("abandoned_pid")

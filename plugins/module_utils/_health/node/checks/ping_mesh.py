@@ -196,7 +196,7 @@ def judge(readings: PingMeshReadings, options: Options) -> CheckResult:
             Finding(
                 "not_measured",
                 UNKNOWN,
-                "there is nobody to ping; give targets",
+                "there is no peer to ping; set targets",
                 "fix_configuration",
             )
         ]

@@ -556,7 +556,7 @@ def _judge_mount(mount: MountReading, pid: Optional[int], options: Options) -> L
     if mount.get("hung"):
         message = (
             f"{_what(mount)} did not answer within "
-            f"{mount.get('waited_seconds', 0):.1f} s; whoever touches it waits"
+            f"{mount.get('waited_seconds', 0):.1f} s; processes that access it hang"
         )
         message += f", as process {pid} of this check does" if pid else ""
         return [

@@ -419,14 +419,14 @@ def _judge_gpu(subject: Subject, seen: List[GateGpu], complete: bool) -> Optiona
         return Finding(
             "gpu_in_use",
             SKIP,
-            f"busy at {max(busy):.0f} % though no process is to be seen",
+            f"busy at {max(busy):.0f} % though no process is visible",
             "none",
             subject,
             {"utilisation": max(busy)},
         )
     used = max(_unexplained_memory(one) for one in seen)
     if used >= IDLE_MEMORY:
-        message = f"{used / 2**20:.0f} MiB of its memory are in use though no process is to be seen"
+        message = f"{used / 2**20:.0f} MiB of its memory are in use though no process is visible"
         return Finding("gpu_in_use", SKIP, message, "none", subject, {"memory_used": used})
     return None
 

@@ -386,37 +386,37 @@ def _kill(peer: _Peer, run: Optional[str], answer: MeshAnswer, host_root: str) -
 def _serve(report: ReportPipe, share: Share, tools: Any, host_root: str) -> None:
     """Main function of the node process."""
     report.stage("listening")
-    door = _Door(host_root)
+    server = _Server(host_root)
     runner = ShareRunner(share, tools, Host(host_root))
     report.send("listening", True)
     report.close()
     try:
-        while not door.ends and time.monotonic() < runner.until:
+        while not server.ends and time.monotonic() < runner.until:
             runner.step()
-            door.expire()
+            server.expire()
             children = runner.children()
-            readers, writers = door.readers(), door.writers()
-            wait = min(runner.wake(), door.wake()) - time.monotonic()
+            readers, writers = server.readers(), server.writers()
+            wait = min(runner.wake(), server.wake()) - time.monotonic()
             readable, writable, _none = select.select(
                 [*readers, *children], writers, [], max(0.0, wait)
             )
             for child in children:
                 if child in readable:
                     child.pump()
-            door.turn(readable, writable, runner)
+            server.turn(readable, writable, runner)
     finally:
-        door.close()
+        server.close()
         runner.close()
 
 
-class _Guest:
+class _Client:
     """A connected client: received data, and data still to be sent."""
 
     def __init__(self, connection: socket.socket, now: float) -> None:
         self.connection = connection
         self.until = now + _ANSWER_SECONDS
-        self.come = bytearray()
-        self.left = memoryview(b"")
+        self.received = bytearray()
+        self.unsent = memoryview(b"")
         #: True if the readings were sent, so that the node process may end once they are
         #: acknowledged.
         self.has_readings = False
@@ -424,20 +424,20 @@ class _Guest:
     def questions(self) -> List[Question]:
         """The complete requests received so far; ValueError for an invalid one."""
         found = []
-        while len(self.come) >= _LENGTH.size:
-            length = _LENGTH.unpack_from(self.come)[0]
+        while len(self.received) >= _LENGTH.size:
+            length = _LENGTH.unpack_from(self.received)[0]
             if length > _LONGEST_QUESTION:
                 raise ValueError("a question that long")
-            if len(self.come) < _LENGTH.size + length:
+            if len(self.received) < _LENGTH.size + length:
                 break
             found.append(
-                decode(Question, json.loads(self.come[_LENGTH.size : _LENGTH.size + length]))
+                decode(Question, json.loads(self.received[_LENGTH.size : _LENGTH.size + length]))
             )
-            del self.come[: _LENGTH.size + length]
+            del self.received[: _LENGTH.size + length]
         return found
 
 
-class _Door:
+class _Server:
     """The socket of a node process and its clients; a slow, hostile or dead client does not block
     others.
     """
@@ -445,7 +445,7 @@ class _Door:
     def __init__(self, host_root: str) -> None:
         """Raises OSError if another node process has the socket."""
         self.ends = False
-        self._guests: List[_Guest] = []
+        self._clients: List[_Client] = []
         self._directory = private_dir.open_directory(Host(host_root))
         self._address = _address(self._directory)
         # While we hold this lock, an existing socket belongs to a process that has ended.
@@ -462,38 +462,40 @@ class _Door:
         self._socket.listen(16)
 
     def readers(self) -> List[Any]:
-        return [self._socket, *(guest.connection for guest in self._guests)]
+        return [self._socket, *(client.connection for client in self._clients)]
 
     def writers(self) -> List[Any]:
-        return [guest.connection for guest in self._guests if guest.left]
+        return [client.connection for client in self._clients if client.unsent]
 
     def wake(self) -> float:
-        return min((guest.until for guest in self._guests), default=float("inf"))
+        return min((client.until for client in self._clients), default=float("inf"))
 
     def expire(self) -> None:
         """Disconnect clients whose time is up."""
         now = time.monotonic()
-        for guest in [one for one in self._guests if now >= one.until]:
-            self._disconnect(guest)
+        for client in [one for one in self._clients if now >= one.until]:
+            self._disconnect(client)
 
     def turn(self, readable: List[Any], writable: List[Any], runner: ShareRunner) -> None:
         """Read from and write to all ready clients without blocking."""
-        for guest in list(self._guests):
+        for client in list(self._clients):
             try:
-                if guest.connection in readable:
-                    self._receive(guest, runner)
-                if guest.left and (guest.connection in writable or guest.connection in readable):
-                    guest.left = guest.left[guest.connection.send(guest.left) :]
+                if client.connection in readable:
+                    self._receive(client, runner)
+                if client.unsent and (
+                    client.connection in writable or client.connection in readable
+                ):
+                    client.unsent = client.unsent[client.connection.send(client.unsent) :]
             except BlockingIOError:
                 continue
             except (OSError, ValueError, RecursionError, TypeError, KeyError):
-                self._disconnect(guest)
+                self._disconnect(client)
         if self._socket in readable:
             self._admit()
 
     def close(self) -> None:
-        for guest in list(self._guests):
-            self._disconnect(guest)
+        for client in list(self._clients):
+            self._disconnect(client)
         with contextlib.suppress(FileNotFoundError):
             os.unlink(self._address)
         self._socket.close()
@@ -506,24 +508,26 @@ class _Door:
         except OSError:
             return
         connection.setblocking(False)
-        self._guests.append(_Guest(connection, time.monotonic()))
+        self._clients.append(_Client(connection, time.monotonic()))
 
-    def _disconnect(self, guest: _Guest) -> None:
-        self._guests.remove(guest)
-        guest.connection.close()
+    def _disconnect(self, client: _Client) -> None:
+        self._clients.remove(client)
+        client.connection.close()
 
-    def _receive(self, guest: _Guest, runner: ShareRunner) -> None:
-        data = guest.connection.recv(65536)
+    def _receive(self, client: _Client, runner: ShareRunner) -> None:
+        data = client.connection.recv(65536)
         if not data:
             raise OSError("gone")
-        guest.come += data
-        for question in guest.questions():
+        client.received += data
+        for question in client.questions():
             if question["command"] == "taken":
-                self.ends = self.ends or guest.has_readings
+                self.ends = self.ends or client.has_readings
             else:
-                guest.left = memoryview(_framed(self._answer(guest, question, runner)))
+                client.unsent = memoryview(_framed(self._answer(client, question, runner)))
 
-    def _answer(self, guest: _Guest, question: Question, runner: ShareRunner) -> Mapping[str, Any]:
+    def _answer(
+        self, client: _Client, question: Question, runner: ShareRunner
+    ) -> Mapping[str, Any]:
         if (
             question.get("run") not in (None, runner.run)
             or question.get("pass") not in (None, runner.turn)
@@ -531,7 +535,7 @@ class _Door:
         ):
             return {"replaced": f"run {runner.run}, pass {runner.turn}, as {runner.host}"}
         if question["command"] == "collect":
-            guest.has_readings = True
+            client.has_readings = True
             return runner.readings()
         self.ends = self.ends or question["command"] == "stop"
         return {

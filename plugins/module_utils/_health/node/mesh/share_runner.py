@@ -33,13 +33,13 @@ def find_tools(share: Share) -> Tools:
     """The programs that the share needs, by name; a program that could not be examined is an error
     too.
     """
-    doors = {"ping": ("fping", fping.find), "pair": ("iperf3", iperf3.find)}
-    needed = dict(doors[window["kind"]] for window in share["windows"])
+    finders = {"ping": ("fping", fping.find), "pair": ("iperf3", iperf3.find)}
+    needed = dict(finders[window["kind"]] for window in share["windows"])
 
     def find(report: ReportPipe) -> None:
-        for name, door in needed.items():
+        for name, find in needed.items():
             report.stage(f"{name} -v")
-            report.send(name, door())
+            report.send(name, find())
 
     child = call(find, _FIND_SECONDS, _GRACE)
     hung: ProgramReading = {"error": windows.mishap_of(child)["message"], "reason": "hung"}

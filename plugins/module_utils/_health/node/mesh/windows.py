@@ -143,7 +143,7 @@ def pair(
 ) -> None:
     """Run the handshake and, in parallel, this end's part: the server, or the client's two legs."""
     closes, greeted = opens + window["seconds"] - MARGIN, opens + window["handshake_seconds"]
-    hello = Handshake(run_id, host, window)
+    exchange = Handshake(run_id, host, window)
     side: Union[_Client, _Server] = (_Client if window["side"] == "client" else _Server)(
         report, window, tools, opens, closes
     )
@@ -151,11 +151,11 @@ def pair(
     try:
         while True:
             now = time.monotonic()
-            if now < greeted or not hello.sent:
-                hello.step(now)
-            side.step(now, hello)
+            if now < greeted or not exchange.sent:
+                exchange.step(now)
+            side.step(now, exchange)
             reading = blank(window)
-            reading["hello"] = hello.reading()
+            reading["hello"] = exchange.reading()
             reading.update(side.reading())
             if reading != told:
                 report.send("reading", reading)
@@ -165,17 +165,17 @@ def pair(
             wake = min(
                 closes,
                 side.due(now),
-                hello.due if now < greeted else closes,
+                exchange.due if now < greeted else closes,
                 greeted if now < greeted else closes,
             )
-            waiting: List[Union[socket.socket, Child]] = [*hello.sockets(), *side.children()]
+            waiting: List[Union[socket.socket, Child]] = [*exchange.sockets(), *side.children()]
             for one in select.select(waiting, [], [], max(0.0, wake - now))[0]:
                 if isinstance(one, Child):
                     one.pump()
-            hello.hear(greeting=now < greeted)
+            exchange.hear(greeting=now < greeted)
     finally:
         side.end()
-        hello.close()
+        exchange.close()
 
 
 class _Side:
@@ -236,14 +236,14 @@ class _Client(_Side):
             else self._opens + self._window["handshake_seconds"]
         )
 
-    def step(self, now: float, hello: Handshake) -> None:
+    def step(self, now: float, exchange: Handshake) -> None:
         if self._child and (self._child.ended or now >= self._until + 2 * _GRACE):
             self._take(self._child)
         known = (
-            hello.peer_port is not None or now >= self._opens + self._window["handshake_seconds"]
+            exchange.peer_port is not None or now >= self._opens + self._window["handshake_seconds"]
         )
         if self._left and not self._child and known:
-            self._start(self._left[0], hello.peer_port or self._window["ports"][0])
+            self._start(self._left[0], exchange.peer_port or self._window["ports"][0])
 
     def _start(self, leg: str, port: int) -> None:
         window = self._window
@@ -316,15 +316,15 @@ class _Server(_Side):
     def due(self, now: float) -> float:
         return now + _LOOK if not self.port and not self.error else self._closes
 
-    def step(self, now: float, hello: Handshake) -> None:
+    def step(self, now: float, exchange: Handshake) -> None:
         if self._child and self._child.ended:
             self._lost(self._child)
         if not self._child and not self.error:
             self._start()
         elif self._child and not self.port and self._in_use(self._candidate):
             self.port = self._candidate
-            hello.due = now
-        hello.port = self.port
+            exchange.due = now
+        exchange.port = self.port
 
     def _start(self) -> None:
         try:

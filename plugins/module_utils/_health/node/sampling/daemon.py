@@ -185,7 +185,7 @@ def validate_start(directory: str, settings: CaptureSettings) -> None:
         and not mapping(found["record"]).get("collected")
     ):
         raise CaptureError(
-            f"there is a capture {settings['name']} that nobody has collected; collect it "
+            f"there is a capture {settings['name']} that has not been collected; collect it "
             "(state=collected), remove it (state=absent), or give another name"
         )
 

@@ -6,7 +6,7 @@ Driver calls run in a forked child (`Child`), programs in a process group of the
 have a deadline that is enforced from outside, so a callee that ignores signals, is stopped, or
 blocks in the kernel for ever costs its caller no more than the deadline and a grace period: it is
 ended if the kernel allows that and abandoned if it does not. An abandoned process holds none of our
-file descriptors, so nobody downstream waits for it. What must go on when its caller is gone runs
+file descriptors, so no reader of its output waits for it. What must go on when its caller is gone runs
 detached (`detach`), with a lifetime of its own.
 """
 

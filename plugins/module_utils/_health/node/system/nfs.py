@@ -103,11 +103,11 @@ def ask(report: ReportPipe, server: str, port: int) -> None:
             "addresses", list(dict.fromkeys(str(address[0]) for _family, address in addresses))
         )
         step = "connect"
-        with tcp.connect(server, addresses, report.stage) as door:
+        with tcp.connect(server, addresses, report.stage) as connection:
             step = "call"
             report.stage(f"calling {server}")
             began = time.monotonic()
-            report.send("version", _version(door))
+            report.send("version", _version(connection))
             report.send("seconds", round(time.monotonic() - began, 4))
     except tcp.NotConnected as error:
         report.send("trouble", {"step": step, "kind": error.kind, "message": str(error)})
@@ -129,12 +129,12 @@ def ask(report: ReportPipe, server: str, port: int) -> None:
         )
 
 
-def _version(door: socket.socket) -> int:
+def _version(connection: socket.socket) -> int:
     """The NFS version of the server's answer."""
     said = ""
     for number, version in enumerate(VERSIONS):
-        door.sendall(call_bytes(_TRANSACTION + number, version))
-        said = reply_of(_record(door), _TRANSACTION + number)
+        connection.sendall(call_bytes(_TRANSACTION + number, version))
+        said = reply_of(_record(connection), _TRANSACTION + number)
         if said == "success":
             return version
         if said != "program_mismatch":
@@ -152,27 +152,27 @@ def call_bytes(transaction: int, version: int) -> bytes:
     return struct.pack(">I", 0x80000000 | len(body)) + body
 
 
-def _record(door: socket.socket) -> bytes:
+def _record(connection: socket.socket) -> bytes:
     """Read a record. Each fragment begins with its length; the highest bit marks the last fragment."""
     until = time.monotonic() + tcp.SECONDS
     record, last = b"", False
     while not last:
-        head = struct.unpack(">I", _exactly(door, 4, until))[0]
+        head = struct.unpack(">I", _exactly(connection, 4, until))[0]
         last, length = bool(head & 0x80000000), head & 0x7FFFFFFF
         if len(record) + length > _MOST_BYTES:
             raise NotUnderstood("answered something that is no RPC")
-        record += _exactly(door, length, until)
+        record += _exactly(connection, length, until)
     return record
 
 
-def _exactly(door: socket.socket, length: int, until: float) -> bytes:
+def _exactly(connection: socket.socket, length: int, until: float) -> bytes:
     data = b""
     while len(data) < length:
         remaining = until - time.monotonic()
         if remaining <= 0:
             raise socket.timeout()
-        door.settimeout(remaining)
-        piece = door.recv(length - len(data))
+        connection.settimeout(remaining)
+        piece = connection.recv(length - len(data))
         if not piece:
             raise NotUnderstood("ended the connection without an answer")
         data += piece

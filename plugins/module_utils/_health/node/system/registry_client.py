@@ -298,25 +298,25 @@ class _Visit:
         try:
             port = parts.port or (443 if secure else 80)
         except ValueError:
-            raise Trouble(step, "broken", host, "it sends to an address that is none") from None
+            raise Trouble(step, "broken", host, "it redirects to an invalid address") from None
         target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
         proxy = proxy_for(host, parts.scheme)
         if proxy:
             # The proxy resolves the registry's name.
-            door = self._connected(proxy.host, proxy.port)
+            stream = self._connected(proxy.host, proxy.port)
             if secure:
-                self._tunnel(door, proxy, host, port)
+                self._tunnel(stream, proxy, host, port)
             else:
                 target, headers = f"http://{parts.netloc}{target}", {**headers, **proxy.headers}
         else:
-            door = self._connected(host, port)
+            stream = self._connected(host, port)
         if not self._told:
             self._report.send("proxy", f"{proxy.host}:{proxy.port}" if proxy else None)
         self._told = True
-        with door:
+        with stream:
             connection = http.client.HTTPConnection(host, port, timeout=STEP)
             connection.default_port = 443 if secure else 80
-            connection.sock = self._secured(door, host, port) if secure else door
+            connection.sock = self._secured(stream, host, port) if secure else stream
             self._report.stage(f"asking {host}")
             try:
                 connection.request(method, target, body, headers)
@@ -353,7 +353,7 @@ class _Visit:
                 "resolve" if error.unresolved else "connect", error.kind, host, str(error)
             ) from None
 
-    def _tunnel(self, door: socket.socket, proxy: "Proxy", host: str, port: int) -> None:
+    def _tunnel(self, stream: socket.socket, proxy: "Proxy", host: str, port: int) -> None:
         where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         lines = [
             f"CONNECT {where} HTTP/1.1",
@@ -363,15 +363,15 @@ class _Visit:
         said = b""
         until = time.monotonic() + STEP
         try:
-            door.sendall("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n")
+            stream.sendall("".join(f"{line}\r\n" for line in lines).encode() + b"\r\n")
             while b"\r\n\r\n" not in said and len(said) < 1 << 16 and time.monotonic() < until:
                 # One byte at a time, so that nothing after the header is consumed.
-                piece = door.recv(1)
+                piece = stream.recv(1)
                 if not piece:
                     break
                 said += piece
         except OSError as error:
-            door.close()
+            stream.close()
             raise Trouble(
                 "proxy",
                 "silent",
@@ -380,7 +380,7 @@ class _Visit:
             ) from None
         status = re.match(rb"HTTP/1\.[01] (\d{3})", said)
         if not status or status.group(1) != b"200":
-            door.close()
+            stream.close()
             code = int(status.group(1)) if status else None
             words = (
                 f"the proxy {proxy.host}:{proxy.port} did not connect to {where}: "
@@ -388,11 +388,11 @@ class _Visit:
             )
             raise Trouble("proxy", "refused" if code else "broken", proxy.host, words, code)
 
-    def _secured(self, door: socket.socket, host: str, port: int) -> ssl.SSLSocket:
+    def _secured(self, stream: socket.socket, host: str, port: int) -> ssl.SSLSocket:
         self._report.stage(f"TLS with {host}")
         context = self._context(host, port)
         try:
-            secure = context.wrap_socket(door, server_hostname=host)
+            secure = context.wrap_socket(stream, server_hostname=host)
         except ssl.SSLCertVerificationError as error:
             kind = _WRONG.get(error.verify_code, "not_trusted")
             raise Trouble(

@@ -65,14 +65,14 @@ def connect(
         if turn:
             time.sleep(PAUSE)
         for family, address in addresses:
-            door = socket.socket(family, socket.SOCK_STREAM)
-            door.settimeout(SECONDS / min(len(addresses), 4))
+            connection = socket.socket(family, socket.SOCK_STREAM)
+            connection.settimeout(SECONDS / min(len(addresses), 4))
             try:
-                door.connect(address)
-                door.settimeout(SECONDS)
-                return door
+                connection.connect(address)
+                connection.settimeout(SECONDS)
+                return connection
             except OSError as error:
-                door.close()
+                connection.close()
                 errors.append((address, error))
     tried = "; ".join(
         dict.fromkeys(

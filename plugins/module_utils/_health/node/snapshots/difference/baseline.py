@@ -57,7 +57,7 @@ def load(between: Between) -> List[Finding]:
     if _without_persistence(between):
         message = (
             "counters of the driver went back, as they do without persistence mode "
-            f"whenever nobody uses a GPU: {_FROM_ZERO}"
+            f"whenever no process uses a GPU: {_FROM_ZERO}"
         )
         return [
             Finding("counters_set_back", PASS, message, "none", NODE, {"gpus": between.set_back})

@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The door to the driver: NVIDIA's own binding against the stand-in library, what is found where,
+"""The binding to the driver: NVIDIA's own against the stand-in library, what is found where,
 and what every answer means.
 """
 
