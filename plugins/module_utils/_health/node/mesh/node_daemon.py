@@ -386,7 +386,7 @@ def _kill(peer: _Peer, run: Optional[str], answer: MeshAnswer, host_root: str) -
 def _serve(report: ReportPipe, share: Share, tools: Any, host_root: str) -> None:
     """Main function of the node process."""
     report.stage("listening")
-    server = _Server(host_root)
+    server = _ControlServer(host_root)
     runner = ShareRunner(share, tools, Host(host_root))
     report.send("listening", True)
     report.close()
@@ -409,7 +409,7 @@ def _serve(report: ReportPipe, share: Share, tools: Any, host_root: str) -> None
         runner.close()
 
 
-class _Client:
+class _ControlClient:
     """A connected client: received data, and data still to be sent."""
 
     def __init__(self, connection: socket.socket, now: float) -> None:
@@ -437,7 +437,7 @@ class _Client:
         return found
 
 
-class _Server:
+class _ControlServer:
     """The socket of a node process and its clients; a slow, hostile or dead client does not block
     others.
     """
@@ -445,7 +445,7 @@ class _Server:
     def __init__(self, host_root: str) -> None:
         """Raises OSError if another node process has the socket."""
         self.ends = False
-        self._clients: List[_Client] = []
+        self._clients: List[_ControlClient] = []
         self._directory = private_dir.open_directory(Host(host_root))
         self._address = _address(self._directory)
         # While we hold this lock, an existing socket belongs to a process that has ended.
@@ -508,13 +508,13 @@ class _Server:
         except OSError:
             return
         connection.setblocking(False)
-        self._clients.append(_Client(connection, time.monotonic()))
+        self._clients.append(_ControlClient(connection, time.monotonic()))
 
-    def _disconnect(self, client: _Client) -> None:
+    def _disconnect(self, client: _ControlClient) -> None:
         self._clients.remove(client)
         client.connection.close()
 
-    def _receive(self, client: _Client, runner: ShareRunner) -> None:
+    def _receive(self, client: _ControlClient, runner: ShareRunner) -> None:
         data = client.connection.recv(65536)
         if not data:
             raise OSError("gone")
@@ -526,7 +526,7 @@ class _Server:
                 client.unsent = memoryview(_framed(self._answer(client, question, runner)))
 
     def _answer(
-        self, client: _Client, question: Question, runner: ShareRunner
+        self, client: _ControlClient, question: Question, runner: ShareRunner
     ) -> Mapping[str, Any]:
         if (
             question.get("run") not in (None, runner.run)
