@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the checks: what each check measures, its options, its findings and its metrics, from
-the check's record and the documentation of its module.
+"""Generate the page about the checks: what each check measures, its options, findings and metrics,
+from the check's record and the documentation of its module.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _STYLE = re.compile(r"\b[BI]\(([^)]*)\)")
 
 
 def markdown(text: str) -> str:
-    """Ansible's markup as Markdown."""
+    """Convert Ansible's markup to Markdown."""
     text = _LITERAL.sub(lambda found: f"`{found[1]}`", text)
     text = _PLUGIN.sub(r"`\1`", text)
     text = _LINK.sub(
@@ -36,7 +36,7 @@ def markdown(text: str) -> str:
 
 
 def documentation(module: str) -> Dict[str, Any]:
-    """The DOCUMENTATION of a module; empty for a check that has no module of its own."""
+    """The DOCUMENTATION of a module; empty for a check without a module."""
     path = ROOT / "plugins" / "modules" / f"{module}.py"
     if not path.exists():
         return {}
@@ -50,12 +50,12 @@ def documentation(module: str) -> Dict[str, Any]:
 
 
 def sentences(given: Any) -> List[str]:
-    """The paragraphs of a description, which is a text or a list of texts."""
+    """The paragraphs of a description, which is a string or a list of strings."""
     return [markdown(text) for text in ([given] if isinstance(given, str) else given or [])]
 
 
 def title_of(check: Check, documented: Mapping[str, Any]) -> str:
-    """What the check does in one line, without a full stop."""
+    """The purpose of the check in one line, without a full stop."""
     return markdown(documented.get("short_description") or check.purpose)
 
 

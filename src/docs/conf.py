@@ -10,9 +10,8 @@ extensions = ["myst_parser", "sphinx_antsibull_ext"]
 html_theme = "alabaster"
 html_theme_options = {"page_width": "1100px", "description": "Is every GPU node fit to run?"}
 html_show_sphinx = False
-# A link such as verdict.md#the-policy works here as it does on a forge.
+# Makes links such as verdict.md#the-policy work as they do on a forge.
 myst_heading_anchors = 4
 myst_enable_extensions: list[str] = []
-# Options and modules of other collections are not part of this site, and no inventory of
-# another site is fetched while it is built.
+# References to other collections have no target in this site, and the build reads no network.
 suppress_warnings = ["ref.ref"]

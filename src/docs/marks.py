@@ -1,7 +1,7 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""The page of the node marks: the table of marks, and what leads where by asking the rules
-themselves.
+"""Generate the page about the node marks: the table of marks, and the transitions computed by the
+core's own rules.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from _health.cluster.mark_states import (
 
 PAGE = (Path(__file__).parent / "marks.md.in").read_text(encoding="utf-8")
 
-#: What happens, in words, and the event.
+#: Description of an event, and the event.
 _HAPPENS: Sequence[tuple[str, Event]] = (
     ("checks pass", Checked("pass")),
     ("checks warn or fail", Checked("fail")),
@@ -48,7 +48,7 @@ def _named(mark: str) -> str:
 
 
 def _after(mark: str, event: Event) -> str:
-    """What an event leads to from a mark; what ends a test is told of nodes that are tested."""
+    """The mark that an event leads to. Events that end a test start from a node under test."""
     tested = Test(
         "test",
         "agent",

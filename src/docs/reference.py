@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Write the pages that are generated from tables of the core: checks, codes of findings, metrics and
-marks of nodes.
+"""Generate the documentation pages about checks, finding codes, metrics and node marks from the
+tables of the core.
 
-reference.py            write them
-reference.py --check    fail (exit 1) when what is there differs
+    reference.py            write the pages
+    reference.py --check    fail (exit 1) if the pages differ
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from _health.fleet.output.metrics import (
     Metric,
 )  # noqa: E402
 
-#: Ends of names -> unit.
+#: Suffix of a measurement's name -> its unit.
 _UNITS = (
     ("_bytes_per_second", "bytes/s"),
     ("_seconds", "s"),
@@ -76,13 +76,13 @@ def _rows(several: Iterable[Metric]) -> Iterable[Tuple[str, ...]]:
         )
 
 
-#: In place of a label's values: one for each GPU.
+#: Stands for one value per GPU of a label.
 _GPU: Tuple[str, ...] = ()
 _DIRECTIONS = ("host_to_device", "device_to_host")
 _PLANES = ("eth1", "eth2")
-#: Check, measurement, unit, and its labels with their values.
+#: A check, a measurement, its unit, and its labels with their values.
 _Measured = Tuple[str, str, str, Dict[str, Tuple[str, ...]]]
-#: What a node has that is measured as usual.
+#: The measurements of a typical node.
 _USUAL: Tuple[_Measured, ...] = (
     ("gpu_count", "gpu_count", "gpus", {}),
     (
@@ -125,7 +125,7 @@ _USUAL: Tuple[_Measured, ...] = (
     ("volume_claim", "volume_bound", "seconds", {"storage_class": ("fast",)}),
     ("volume_claim", "volume_ready", "seconds", {"storage_class": ("fast",)}),
 )
-#: What there can be beside that.
+#: Further measurements that a node may have.
 _FURTHER: Tuple[_Measured, ...] = (
     (
         "gpu_power",
@@ -178,8 +178,8 @@ def _measurements(
 
 
 def _node(gpus: int, most: bool, hosts: int) -> Dict[str, Any]:
-    """A node as a run document has it, of which everything was measured; ``most``: with all that
-    there can be.
+    """A node of a run document with all typical measurements; with ``most``, with all possible
+    ones.
     """
     values = _measurements((*_USUAL, *(_FURTHER if most else ())), gpus)
     findings = [
@@ -262,8 +262,8 @@ def _document(gpus: int, most: bool, hosts: int) -> Dict[str, Any]:
 def series(
     nodes: int, gpus: int, most: bool = False, hosts: int = 0, compatibility: bool = False
 ) -> int:
-    """Series of a fleet in which each node has two networks and was in a mesh of so many hosts:
-    those of one node's group times the nodes, and the run's.
+    """The number of series of a fleet with two networks per node and a mesh of the given size: the
+    series of one node's group times the nodes, plus those of the run.
     """
     node, run = metrics.groups_of(RunReport.from_dict(_document(gpus, most, hosts)), compatibility)
     return len(node.samples) * nodes + len(run.samples)
@@ -327,7 +327,7 @@ def _findings_page() -> str:
                 for action in ACTIONS
             ],
         ),
-        # A forge makes an anchor of a heading, Sphinx another one: the explicit anchor works in both.
+        # Forges and Sphinx make different anchors of a heading; the explicit anchor works in both.
         findings="\n\n".join(
             f'<a id="{code}"></a>\n\n### `{code}`\n\n{entry.meaning}\n\n**Next step:** {entry.next}'
             for code, entry in sorted(FINDINGS.items())
@@ -335,7 +335,7 @@ def _findings_page() -> str:
     )
 
 
-#: Page -> how it is made.
+#: Page -> the function that generates it.
 PAGES = {
     "metrics.md": _metrics_page,
     "findings.md": _findings_page,

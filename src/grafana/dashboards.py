@@ -1,13 +1,13 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the Grafana dashboards of the role `monitoring`, with Grafana's own builder library
-(tests/requirements.txt has its version).
+"""Generate the Grafana dashboards of the role `monitoring` with Grafana's builder library (pinned
+in tests/requirements.txt).
 
     dashboards.py            write them
-    dashboards.py --check    fail (exit 1) when what is in the role differs
+    dashboards.py --check    fail (exit 1) if the files of the role differ
 
-Three of them: the fleet (who is bad, what, since when), one node (each GPU, each check, their
-history) and the network between nodes. The metrics and their labels are those of the core's table,
+The three dashboards show the fleet (bad nodes, findings, since when), one node (each GPU and check
+over time), and the network between nodes. Metrics and labels come from the core's table,
 `metrics.METRICS`.
 """
 
@@ -39,15 +39,15 @@ DASHBOARDS = ROOT / "roles" / "monitoring" / "files" / "dashboards"
 TAG = "autopilot-gpu"
 SOURCE = model.DataSourceRef("prometheus", "${datasource}")
 
-#: What all queries select by. ``cluster`` is a label that the user may have given the groups;
-#: without it, all match.
+#: Label selector of all queries. ``cluster`` is a label that the user may have added; without it,
+#: all series match.
 RUNS = 'job="$job", cluster=~"$cluster", phase=~"$phase"'
 NODE = f'{RUNS}, node="$node"'
 PLANE = f'{RUNS}, plane="$plane"'
-#: What tells nodes apart in a phase, and over all of them.
+#: Labels that identify a node within a phase, and across all phases.
 BY_NODE, ANY_PHASE = "cluster, node, phase", "cluster, node"
 
-#: Status words with their colours, by the number that metrics have for them.
+#: Statuses with their colours, by their number in the metrics.
 STATUSES = (
     ("pass", "green"),
     ("skip", "#8e8e8e"),
@@ -55,12 +55,13 @@ STATUSES = (
     ("unknown", "purple"),
     ("fail", "red"),
 )
-#: Hours without a run after which a node is listed as not checked; the first is that of the alert.
+#: Hours without a run after which a node is listed as not checked; the first is the alert's
+#: threshold.
 HOURS_UNCHECKED = (26, 6, 72, 168)
 
 LAST_RUN = "autopilot_last_run_timestamp_seconds"
 
-#: A builder of panels; the library has a class for each kind.
+#: A builder of panels; the library has one class per kind of panel.
 Panel = Any
 
 
@@ -68,7 +69,7 @@ Panel = Any
 
 
 def mapped(values: Dict[str, Any]) -> List[model.ValueMapping]:
-    """Texts and colours in place of values: {value: (text, colour)}."""
+    """Value mappings: {value: (text, colour)}."""
     results = {
         value: model.ValueMappingResult(text, colour, index=place)
         for place, (value, (text, colour)) in enumerate(values.items())
@@ -84,7 +85,7 @@ COMPLETE = mapped({"0": ("broken off", "orange"), "1": ("complete", "green")})
 
 
 def query(expression: str, legend: str = "", instant: bool = False) -> prometheus.Dataquery:
-    """A query for a panel of series; `rows` makes those of a table."""
+    """A query for a time series panel; with `rows`, for a table."""
     made = (
         prometheus.Dataquery()
         .expr(expression)
@@ -110,7 +111,7 @@ def queried(
 
 
 def number(title: str, description: str, expression: str, colour: str) -> Panel:
-    """How many nodes there are of a kind; in its colour from 1 up."""
+    """A panel with a number of nodes, coloured from 1 up."""
     steps = [model.Threshold(None, "#8e8e8e"), model.Threshold(1, colour)]
     panel = (
         stat.Panel()
@@ -136,7 +137,7 @@ def words(
     mappings: Sequence[model.ValueMapping] = (),
     unit: str = "",
 ) -> Panel:
-    """Values as words or ages, each under its legend."""
+    """A panel of values as texts or ages, each with its legend."""
     panel = (
         stat.Panel()
         .graph_mode(common_model.BigValueGraphMode.NONE)
@@ -162,7 +163,7 @@ def lines(
     span: int = 12,
     stacked: bool = False,
 ) -> Panel:
-    # A value holds until the next run, so that lines have steps.
+    # A value is valid until the next run, so lines have steps.
     panel = (
         timeseries.Panel()
         .unit(unit)
@@ -186,7 +187,7 @@ def lines(
 
 
 def coloured(panel: Panel, series: Dict[str, str]) -> Panel:
-    """Series by name in their colours."""
+    """Colours of series by name."""
     for name, colour in series.items():
         panel = panel.override_by_name(
             name, [model.DynamicConfigValue("color", {"mode": "fixed", "fixedColor": colour})]
@@ -207,7 +208,7 @@ def bars(title: str, description: str, expression: str, legend: str, unit: str, 
 
 
 def timeline(title: str, description: str, expression: str, legend: str, span: int) -> Panel:
-    """Statuses over time."""
+    """A panel of statuses over time."""
     panel = (
         statetimeline.Panel()
         .mappings(BY_NUMBER)
@@ -232,9 +233,9 @@ def rows(
     height: int = 10,
     falling: bool = False,
 ) -> Panel:
-    """A table of what instant queries say; where there are several, they have labels in common.
-    ``columns`` are the fields in their order, as Grafana calls them (a label, ``Value``, ``Value
-    #B``), and what is written above them, "" where they are not shown.
+    """A table of the results of instant queries, joined on their common labels. ``columns`` maps
+    Grafana's field names (a label, ``Value``, ``Value #B``) to column titles in order; "" hides a
+    column.
     """
     panel = table.Panel().sort_by([common.TableSortByFieldState().display_name(sort).desc(falling)])
     panel = panel.footer(common.TableFooterOptions().enable_pagination(True)).no_value("none")
@@ -262,12 +263,14 @@ def rows(
 
 
 def named(*labels: str) -> Dict[str, str]:
-    """Columns that have the names of labels."""
+    """Columns titled by their labels."""
     return {label: label for label in labels}
 
 
 def column(panel: Panel, name: str, **properties: Any) -> Panel:
-    """How a column looks: ``unit``, ``links``, ``width``, ``mappings`` (which colour its text)."""
+    """The display options of a column: ``unit``, ``links``, ``width``, ``mappings`` (which colour
+    its text).
+    """
     found = [
         model.DynamicConfigValue({"width": "custom.width"}.get(key, key), value)
         for key, value in properties.items()
@@ -278,14 +281,14 @@ def column(panel: Panel, name: str, **properties: Any) -> Panel:
 
 
 def linked(panel: Panel) -> Panel:
-    """The column of nodes leads to the page of the node."""
+    """The node column, which links to the dashboard of the node."""
     kept = "".join(f"&${{{name}:queryparam}}" for name in ("datasource", "job", "cluster"))
     url = f"/d/autopilot-gpu-node?var-node=${{__value.text}}{kept}&${{__url_time_range}}"
-    return column(panel, "node", links=[{"title": "Look at ${__value.text}", "url": url}])
+    return column(panel, "node", links=[{"title": "Open ${__value.text}", "url": url}])
 
 
 def variable(name: str, label: str, series: str, several: bool = True) -> dashboard.QueryVariable:
-    """A variable with the values of the label of its name; several or all of them, or one."""
+    """A dashboard variable with the values of a label; multi-value or single-value."""
     made = (
         dashboard.QueryVariable(name)
         .label(label)
@@ -297,7 +300,7 @@ def variable(name: str, label: str, series: str, several: bool = True) -> dashbo
     ).sort(model.VariableSort.ALPHABETICAL_ASC)
     if not several:
         return made
-    # Where series do not have the label at all, only this matches.
+    # The only pattern that also matches series without the label.
     return (
         made.multi(True)
         .include_all(True)
@@ -309,7 +312,7 @@ def variable(name: str, label: str, series: str, several: bool = True) -> dashbo
 def page(
     uid: str, title: str, description: str, variables: Sequence[Any], contents: Sequence[Any]
 ) -> dashboard.Dashboard:
-    """A dashboard: rows, each with the panels after it, and what all pages have."""
+    """A dashboard: rows, each followed by its panels, and the settings shared by all dashboards."""
     made = (
         dashboard.Dashboard(title)
         .uid(f"autopilot-gpu-{uid}")
@@ -346,11 +349,11 @@ def page(
 
 
 def findings(title: str, selected: str, with_node: bool = True) -> Panel:
-    """What is bad and since when, the worst first: by the alphabet fail comes before unknown, and
-    that before warn.
+    """The findings and since when, worst first: fail, unknown and warn are also in alphabetical
+    order.
     """
     found = f"autopilot_finding{{{selected}}}"
-    # As many looks back as there are points (below), however long the range is.
+    # As many steps as points (below), whatever the range.
     first_seen = (
         f"(min_over_time(timestamp({found})[$__range:$__interval]) or "
         f"timestamp({found})) and {found}"
@@ -385,7 +388,7 @@ def findings(title: str, selected: str, with_node: bool = True) -> Panel:
 # ---- the fleet ----
 
 
-# A node counts once, by the worst that the phases say of it: unfit, then no verdict, then fit.
+# A node counts once, by the worst verdict of its phases: unfit, then undecided, then fit.
 UNFIT = f"min by ({ANY_PHASE}) (autopilot_node_fit{{{RUNS}}}) == 0"
 UNDECIDED = (
     f"max by ({ANY_PHASE}) ({LAST_RUN}{{{RUNS}}} unless on (job, {BY_NODE}) "
@@ -396,7 +399,7 @@ NOT_LATELY = f"time() - {LAST_RUN}{{{RUNS}}} > $unchecked"
 
 
 def _nodes_table() -> Panel:
-    """All nodes, the worst first."""
+    """A table of all nodes, worst first."""
     nodes = rows(
         "Nodes",
         "All nodes, the worst first. Changes: how often the status became another one within "
@@ -433,7 +436,7 @@ def _nodes_table() -> Panel:
 
 
 def _unchecked_table() -> Panel:
-    """Nodes without a run for as long as chosen."""
+    """A table of nodes without a run within the chosen time."""
     return rows(
         "Not checked lately",
         "Nodes without a run for as long as chosen above; what is known of them is that old.",
@@ -447,7 +450,7 @@ def _unchecked_table() -> Panel:
 
 
 def _fleet_now() -> List[Any]:
-    """How many nodes are fit, unfit and undecided."""
+    """The numbers of fit, unfit and undecided nodes."""
     return [
         number("Unfit", "Nodes that are not fit to run, by any phase chosen above.", UNFIT, "red"),
         number(
@@ -500,7 +503,7 @@ def _fleet_now() -> List[Any]:
 
 
 def _fleet_findings() -> List[Any]:
-    """Who is bad, what, since when."""
+    """The panels of current findings."""
     return [
         findings("Findings", RUNS),
         _nodes_table(),
@@ -518,7 +521,7 @@ def _fleet_findings() -> List[Any]:
 
 
 def _fleet_history() -> List[Any]:
-    """How the fleet was over time."""
+    """The panels of the fleet over time."""
     return [
         coloured(
             lines(
@@ -571,7 +574,7 @@ def _fleet_history() -> List[Any]:
 
 
 def _run_history() -> List[Any]:
-    """How the runs went."""
+    """The panels of runs."""
     return [
         timeline(
             "Runs",
@@ -617,7 +620,7 @@ GPU_LEGEND = "GPU {{gpu}}"
 
 
 def _checks_table() -> Panel:
-    """Each check's status."""
+    """A table of the status of each check."""
     return rows(
         "Checks",
         "Each check's status, and the run that it is of.",
@@ -634,7 +637,7 @@ def _checks_table() -> Panel:
 
 
 def _gpus_table() -> Panel:
-    """What each GPU is, and what was measured last."""
+    """A table of each GPU with its model and latest measurements."""
     return rows(
         "Each GPU",
         "What it is, and what was measured last; of the bandwidths the lowest.",
@@ -658,7 +661,7 @@ def _gpus_table() -> Panel:
 
 
 def _node_now() -> List[Any]:
-    """The verdict on the node."""
+    """The panels of the node's verdict."""
     return [
         words(
             "Status",
@@ -697,7 +700,7 @@ def _node_now() -> List[Any]:
 
 
 def _node_checks() -> List[Any]:
-    """The status of each check."""
+    """The panels of the check statuses."""
     return [
         timeline(
             "Status of each check",
@@ -713,7 +716,7 @@ def _node_checks() -> List[Any]:
 
 
 def _gpu_overview() -> List[Any]:
-    """What the GPUs are, and their links to the host."""
+    """The panels of the GPU models and their PCIe links."""
     return [
         words(
             "GPUs",
@@ -750,7 +753,7 @@ def _gpu_overview() -> List[Any]:
 
 
 def _gpu_power() -> List[Any]:
-    """Power, clocks and spare memory of the GPUs."""
+    """The panels of power, clocks and spare memory of the GPUs."""
     return [
         lines(
             "Power limit",
@@ -799,7 +802,7 @@ def _gpu_power() -> List[Any]:
 
 
 def _gpu_errors() -> List[Any]:
-    """What the GPUs count as errors."""
+    """The panels of the GPUs' error counters."""
     return [
         lines(
             "Memory errors of GPUs",
@@ -839,7 +842,7 @@ def _gpu_errors() -> List[Any]:
 
 
 def _gpu_links() -> List[Any]:
-    """NVLinks and PCIe of the GPUs."""
+    """The panels of NVLink and PCIe."""
     return [
         lines(
             "NVLinks up",
@@ -878,7 +881,7 @@ def _gpu_links() -> List[Any]:
 
 
 def _gpu_rates() -> List[Any]:
-    """What memory, cores and links of the GPUs do."""
+    """The panels of memory, compute and link performance."""
     return [
         lines(
             "Memory bandwidth",
@@ -923,11 +926,11 @@ def _gpu_rates() -> List[Any]:
 
 
 def _job_activity() -> List[Any]:
-    """What the GPUs do beside a job."""
+    """The panels of GPU activity, measured beside a running job."""
     return [
         lines(
             "Utilization while watched",
-            "Over each look at a running job.",
+            "Over each pass over a running job.",
             [
                 query(
                     f"max by (phase, gpu) (autopilot_activity_utilization_ratio{{{NODE}}})",
@@ -939,7 +942,7 @@ def _job_activity() -> List[Any]:
         ),
         lines(
             "Power while watched",
-            "Over each look at a running job.",
+            "Over each pass over a running job.",
             [
                 query(
                     f"max by (phase, gpu) (autopilot_activity_power_watts{{{NODE}}})",
@@ -965,7 +968,7 @@ def _job_activity() -> List[Any]:
 
 
 def _job_usage() -> List[Any]:
-    """What a capture of a job says, and what watching costs."""
+    """The panels of job captures, and of the cost of sampling."""
     return [
         lines(
             "Captured usage",
@@ -1006,7 +1009,7 @@ def _job_usage() -> List[Any]:
 
 
 def _watching_cost() -> List[Any]:
-    """What watching a job costs."""
+    """The panels of the cost of sampling a job."""
     return [
         lines(
             "What watching costs",
@@ -1036,7 +1039,7 @@ def _watching_cost() -> List[Any]:
 
 
 def _host_panels() -> List[Any]:
-    """The host around the GPUs."""
+    """The panels of the host apart from its GPUs."""
     return [
         lines(
             "Memory errors of the host",
@@ -1080,7 +1083,7 @@ def _host_panels() -> List[Any]:
 
 
 def _network_services() -> List[Any]:
-    """Ports, and servers that jobs need."""
+    """The panels of network ports and of servers that jobs need."""
     return [
         lines(
             "Ports of InfiniBand and RoCE",
@@ -1121,7 +1124,7 @@ def _network_services() -> List[Any]:
 
 
 def _network_mesh() -> List[Any]:
-    """What the mesh measured."""
+    """The panels of the mesh results of the node."""
     return [
         lines(
             "TCP bandwidth",
@@ -1164,7 +1167,7 @@ def _network_mesh() -> List[Any]:
 
 
 def _storage_panels() -> List[Any]:
-    """File systems and volume claims."""
+    """The panels of file systems and volume claims."""
     return [
         lines(
             "Free space",
@@ -1235,9 +1238,7 @@ def node() -> dashboard.Dashboard:
 def matrix(
     title: str, description: str, expression: str, unit: str, scheme: model.FieldColorModeId
 ) -> Panel:
-    """A table of pairs on a network, one for each network: a row is who measured, a column is the
-    other end.
-    """
+    """A table of node pairs for each network: rows are the measuring nodes, columns the peers."""
     panel = (
         table.Panel()
         .unit(unit)
@@ -1285,7 +1286,7 @@ LOW_IS_BAD, HIGH_IS_BAD = (
 
 
 def _network_now() -> List[Any]:
-    """What stands out now."""
+    """The panels of current outliers."""
     return [
         findings("What is bad on the network", f'{RUNS}, check=~"ping_mesh|iperf3_pairs"'),
         bars(
@@ -1316,7 +1317,7 @@ def _network_now() -> List[Any]:
 
 
 def _network_pairs() -> List[Any]:
-    """Each pair of a small mesh."""
+    """The panels of all pairs of a small mesh."""
     return [
         matrix(
             "TCP bandwidth",
@@ -1343,7 +1344,7 @@ def _network_pairs() -> List[Any]:
 
 
 def _network_history() -> List[Any]:
-    """Rates, loss and round trips over time."""
+    """The panels of rates, loss and round-trip times over time."""
     return [
         lines(
             "TCP bandwidth",
@@ -1382,7 +1383,7 @@ def _network_history() -> List[Any]:
 
 
 def network() -> dashboard.Dashboard:
-    # Pings and iperf3 need not be on the same networks.
+    # Pings and iperf3 may use different networks.
     which = (
         f'{{__name__=~"autopilot_ping_loss_ratio|autopilot_pair_bandwidth_bytes_per_second", '
         f"{RUNS}}}"
@@ -1407,7 +1408,7 @@ PAGES = {"fleet": fleet, "node": node, "network": network}
 
 
 def files() -> Dict[str, str]:
-    """The text of each file, by its name."""
+    """The content of each dashboard file, by name."""
     head = '{\n  "_generated": "Generated by `make generated` (src/grafana); do not edit.",'
     return {
         f"{name}.json": json.dumps(

@@ -1,10 +1,10 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # SPDX-License-Identifier: Apache-2.0
-"""Writes meta/runtime.yml from the modules: which belong to a group of `module_defaults`, and which
-have no action of their own.
+"""Generate meta/runtime.yml from the modules: the members of each `module_defaults` group, and the
+modules without an action plugin of their own.
 
-runtime.py            write it
-runtime.py --check    fail (exit 1) when what is there differs
+    runtime.py            write it
+    runtime.py --check    fail (exit 1) if the file differs
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 RUNTIME = ROOT / "meta" / "runtime.yml"
-#: Group -> the fragment of documentation that its modules, and no others, extend.
+#: Group -> the documentation fragment that exactly its modules extend.
 GROUPS = {"cluster": "autopilot.gpu._attributes.cluster", "gpu": "autopilot.gpu._checks"}
 
 HEAD = """\

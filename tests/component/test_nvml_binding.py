@@ -298,7 +298,7 @@ def test_a_loaded_driver_whose_library_is_not_found_is_not_a_missing_driver(node
         "fix_configuration",
     )
     assert (
-        "set nvml_library" in finding.message
+        "libnvidia-ml.so.1 was not found" in finding.message
         and "/run/nvidia/driver/usr/lib/x86_64-linux-gnu" in finding.message
     )
 
