@@ -806,7 +806,7 @@ def _gpu_errors() -> List[Any]:
     return [
         lines(
             "Memory errors of GPUs",
-            "Volatile since the GPU's last reset, aggregate in its life.",
+            "Volatile since the GPU's last reset, aggregate in its lifetime.",
             [
                 query(
                     f"max by (phase, gpu, counter, kind) (autopilot_ecc_errors{{{NODE}}})",

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -473,7 +474,7 @@ def test_who_goes_away_is_not_waited_for(node, on):
 
 
 @pytest.mark.parametrize(
-    "words, names, options",
+    "message, names, options",
     [
         ("unsupported check 'gpu_cont' (did you mean 'gpu_count'?)", ["gpu_cont"], {}),
         ("unsupported check 'iperf'", ["iperf"], {}),
@@ -489,9 +490,9 @@ def test_who_goes_away_is_not_waited_for(node, on):
         ),
     ],
 )
-def test_what_is_not_accepted_is_refused_before_anything_runs(words, names, options, node, on):
+def test_what_is_not_accepted_is_refused_before_anything_runs(message, names, options, node, on):
     async def story(engine, _slow):
-        with pytest.raises(ValueError, match=words):
+        with pytest.raises(ValueError, match=re.escape(message)):
             await engine.run(names, options)
         return engine.waiting
 

@@ -14,6 +14,9 @@ import sys
 
 import pytest
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings.gpu import (
+    FINDINGS,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.framework.driver_findings import (
     read_gpu,
 )
@@ -301,6 +304,7 @@ def test_a_loaded_driver_whose_library_is_not_found_is_not_a_missing_driver(node
         "libnvidia-ml.so.1 was not found" in finding.message
         and "/run/nvidia/driver/usr/lib/x86_64-linux-gnu" in finding.message
     )
+    assert "Set `nvml_library`" in FINDINGS[finding.code].next
 
 
 def test_a_driver_that_is_not_loaded_is_a_failure(node, measure):

@@ -45,7 +45,7 @@ def said(source="chrony", kernel=None, **parts):
     return {**base, **parts}
 
 
-def unheard(kernel, reason="chronyc is not installed here"):
+def unheard(kernel, reason="chronyc is not installed"):
     nothing = dict.fromkeys(("synchronised", "offset_seconds", "stratum", "last_update_seconds"))
     return said(kernel=kernel, unheard={"reason": "missing", "message": reason}, **nothing)
 
@@ -165,27 +165,33 @@ def test_what_is_said(case):
 @pytest.mark.parametrize(
     "case, words",
     [
-        ("chrony", "synchronised, says chrony (stratum 4), 0.012 ms off"),
-        ("no daemon, the kernel vouches", "synchronised, says the kernel, its offset is not known"),
-        ("more than that", "the clock is 0.100 s off, says chrony; maximum_offset is 0.1 s"),
-        ("more than what fails", "the clock is 5.100 s off, says chrony; fail_offset is 5 s"),
+        ("chrony", "synchronised (chrony, stratum 4), 0.012 ms off"),
+        ("no daemon, the kernel vouches", "synchronised (the kernel), offset unknown"),
+        (
+            "more than that",
+            "the clock is 0.100 s off (chrony), expected at most 0.1 s (maximum_offset)",
+        ),
+        (
+            "more than what fails",
+            "the clock is 5.100 s off (chrony), expected at most 5 s (fail_offset)",
+        ),
         (
             "nobody keeps it",
-            "the clock is not synchronised, says the kernel; of chrony, timesyncd, ntpd none "
-            "is seen running",
+            "the clock is not synchronised (the kernel); no time daemon is running (checked: "
+            "chrony, timesyncd, ntpd)",
         ),
         (
             "chrony without a server",
-            "the clock is not synchronised, says chrony; chrony runs and has no server that it "
-            "trusts",
+            "the clock is not synchronised (chrony); chrony is running but has no usable time "
+            "server",
         ),
         (
             "a daemon that was not heard, the kernel does not vouch",
-            "whether the clock is synchronised is not known: chronyc is not installed here",
+            "the clock's synchronisation is unknown: chronyc is not installed",
         ),
         (
             "more than a day ago",
-            "chrony last heard of a server 25 hours ago; the clock is left to itself since",
+            "the last update from a time server was 25 hours ago (chrony), expected at most 24 hours ago",
         ),
     ],
 )
@@ -197,7 +203,7 @@ def test_the_words(case, words):
 def test_clocks_that_a_network_card_keeps_are_named():
     assert (
         judge(said(None, daemons=["phc2sys", "ptp4l"]), {}).summary
-        == "synchronised, says the kernel (phc2sys and ptp4l run), its offset is not known"
+        == "synchronised (the kernel, running: phc2sys, ptp4l), offset unknown"
     )
 
 

@@ -206,15 +206,15 @@ def test_the_messages_name_the_versions():
         in judge(node(library_version=OTHER), {}).summary
     )
     assert (
-        "kernel module 580.95.05: /usr/lib64 575.57.08"
+        "/usr/lib64 575.57.08, expected 580.95.05"
         in judge(node(cuda_library_versions={"/usr/lib64": OTHER}), {}).summary
     )
     assert (
-        "VBIOS 96.01, 96.00 on 3 of 4 GPUs of its model"
+        "VBIOS 96.01, expected 96.00 (3 of 4 GPUs of its model)"
         in judge(node(*all_gpus()[:3], gpu(3, vbios="96.01")), {}).summary
     )
     assert (
-        "compute mode prohibited, default on 3 of 4 GPUs"
+        "compute mode prohibited, expected default (3 of 4 GPUs of its model)"
         in judge(node(*all_gpus()[:3], gpu(3, compute_mode=2)), {}).findings[0].message
     )
 

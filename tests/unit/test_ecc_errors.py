@@ -11,6 +11,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.knowledge.findings.gpu import (
+    FINDINGS as GPU_FINDINGS,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.checks.ecc_errors import (
     CHECK,
 )
@@ -258,7 +261,7 @@ def test_without_ecc_there_is_nothing_to_check(read):
     result = judge({"gpus": [read, read]}, {})
     assert (result.status, result.summary, result.findings, result.measurements) == (
         "skip",
-        "2 GPUs without ECC: they count no memory errors",
+        "2 GPUs without ECC, so memory errors are not counted",
         [],
         [],
     )
@@ -274,8 +277,8 @@ def test_a_gpu_without_an_ecc_mode_that_counts_errors_is_judged():
 
 def test_the_message_says_how_many_and_where():
     assert result_of(hit(dram=1)).findings[0].message == (
-        "1 uncorrectable memory error since its last reset (DRAM 1); it contains them and may "
-        "finish its work; reset it before long"
+        "1 uncorrectable memory error since its last reset (DRAM 1), contained by the GPU, "
+        "expected 0"
     )
     both, past = (
         result_of(hit(dram=2, sram=1)),
@@ -283,19 +286,18 @@ def test_the_message_says_how_many_and_where():
     )
     assert (
         both.findings[0].message
-        == "3 uncorrectable memory errors since its last reset (SRAM 1, DRAM 2); end its jobs "
-        "and reset the GPU"
+        == "3 uncorrectable memory errors since its last reset (SRAM 1, DRAM 2), not known to "
+        "be contained, expected 0"
     )
     assert past.findings[0].message.startswith(
-        "2 uncorrectable memory errors in its life (SRAM 2), none"
+        "2 uncorrectable memory errors in its lifetime (SRAM 2), none"
     )
     assert (
         "20000001 in DRAM (limit 20000000, dram_corrected_limit)"
         in result_of(gpu(volatile=counts(20_000_001), dram=located(20_000_001))).summary
     )
-    assert result_of(off()).summary.endswith(
-        "switch it on with: nvidia-smi -i 3 -e 1, and reset the GPU"
-    )
+    assert result_of(off()).summary.endswith("detected nor corrected, expected on")
+    assert "-e 1" in GPU_FINDINGS["ecc_off"].next
 
 
 def test_the_limits_are_options():
@@ -316,7 +318,7 @@ def test_the_summary_of_a_healthy_node_has_the_numbers():
         {"gpus": [gpu(), gpu(volatile=counts(3), aggregate=counts(9, 2))]}, {}
     ).summary == (
         "2 GPUs: no uncorrectable memory errors since the last reset, 3 corrected memory "
-        "errors, 2 uncorrectable in their lives"
+        "errors, 2 uncorrectable in their lifetime"
     )
 
 

@@ -102,7 +102,7 @@ def measure(probe: Probe) -> Readings:
     }
     probe.keep(readings)
     if sources:
-        readings.update(_ASK[sources[0]](probe))
+        readings.update(_QUERIES[sources[0]](probe))
     return readings
 
 
@@ -128,10 +128,10 @@ class ProgramAnswer(TypedDict, total=False):
     error: ErrorReading
 
 
-def _asked(probe: Probe, *argv: str) -> ProgramAnswer:
+def _query(probe: Probe, *argv: str) -> ProgramAnswer:
     program = programs.path_of(argv[0])
     if not program:
-        return {"error": programs.error("missing", f"{argv[0]} is not installed here")}
+        return {"error": programs.error("missing", f"{argv[0]} is not installed")}
     try:
         done = probe.run(
             [program, *argv[1:]],
@@ -157,10 +157,10 @@ def _asked(probe: Probe, *argv: str) -> ProgramAnswer:
     return {"text": done.stdout}
 
 
-def _not_understood(program: str, text: str) -> ClockReadings:
+def _unexpected(program: str, text: str) -> ClockReadings:
     return {
         "unheard": programs.error(
-            "not_understood", f"{program} printed what is not understood: {text.strip()[:200]}"
+            "not_understood", f"{program} printed unexpected output: {text.strip()[:200]}"
         )
     }
 
@@ -169,14 +169,14 @@ def _chrony(probe: Probe) -> ClockReadings:
     """Parse chronyc(1), tracking, as comma-separated values: id, name, stratum, time of the last
     update, offset, ..., leap status.
     """
-    told = _asked(probe, "chronyc", "-n", "-c", "tracking")
-    fields = told.get("text", "").strip().split(",")
-    if "error" in told:
-        return {"unheard": told["error"]}
+    answer = _query(probe, "chronyc", "-n", "-c", "tracking")
+    fields = answer.get("text", "").strip().split(",")
+    if "error" in answer:
+        return {"unheard": answer["error"]}
     try:
         stratum, updated, offset = int(fields[2]), float(fields[3]), float(fields[4])
     except (ValueError, IndexError):
-        return _not_understood("chronyc", told["text"])
+        return _unexpected("chronyc", answer["text"])
     synchronised = fields[-1] != "Not synchronised"
     return {
         "synchronised": synchronised,
@@ -192,18 +192,18 @@ def _timesyncd(probe: Probe) -> ClockReadings:
     """Parse timedatectl(1): whether the kernel's clock is synchronised, which this daemon reports
     to the kernel, and its last exchange with the server.
     """
-    told = _asked(probe, "timedatectl", "show")
-    if "error" in told:
-        return {"unheard": told["error"]}
-    synchronised = re.search(r"^NTPSynchronized=(yes|no)$", told["text"], re.MULTILINE)
+    answer = _query(probe, "timedatectl", "show")
+    if "error" in answer:
+        return {"unheard": answer["error"]}
+    synchronised = re.search(r"^NTPSynchronized=(yes|no)$", answer["text"], re.MULTILINE)
     if not synchronised:
-        return _not_understood("timedatectl", told["text"])
+        return _unexpected("timedatectl", answer["text"])
     found: ClockReadings = {
         "synchronised": synchronised.group(1) == "yes",
         "last_update_seconds": _age(probe.host, "run/systemd/timesync/synchronized"),
     }
     # Before systemd 239 this command is missing, so the offset is unknown.
-    status = _asked(probe, "timedatectl", "timesync-status", "--no-pager").get("text", "")
+    status = _query(probe, "timedatectl", "timesync-status", "--no-pager").get("text", "")
     lines = {
         key.strip(): value.strip()
         for key, colon, value in (line.partition(":") for line in status.splitlines())
@@ -220,17 +220,17 @@ def _ntpd(probe: Probe) -> ClockReadings:
     """Parse ntpq(8), rv: system variables; RFC 5905 for leap (3: not synchronised), stratum (16:
     not synchronised) and offset in milliseconds.
     """
-    told = _asked(probe, "ntpq", "-n", "-c", "rv")
-    if "error" in told:
-        return {"unheard": told["error"]}
+    answer = _query(probe, "ntpq", "-n", "-c", "rv")
+    if "error" in answer:
+        return {"unheard": answer["error"]}
     stratum, offset = (
-        re.search(r"\bstratum=(\d+)", told["text"]),
-        re.search(r"\boffset=([-+]?\d+(?:\.\d+)?)", told["text"]),
+        re.search(r"\bstratum=(\d+)", answer["text"]),
+        re.search(r"\boffset=([-+]?\d+(?:\.\d+)?)", answer["text"]),
     )
     if not stratum or not offset:
-        return _not_understood("ntpq", told["text"])
-    synchronised = int(stratum.group(1)) < 16 and "leap_alarm" not in told["text"]
-    updated = re.search(r"\breftime=([0-9a-f]+)\.", told["text"])
+        return _unexpected("ntpq", answer["text"])
+    synchronised = int(stratum.group(1)) < 16 and "leap_alarm" not in answer["text"]
+    updated = re.search(r"\breftime=([0-9a-f]+)\.", answer["text"])
     return {
         "synchronised": synchronised,
         "offset_seconds": float(offset.group(1)) / 1e3 if synchronised else None,
@@ -241,7 +241,7 @@ def _ntpd(probe: Probe) -> ClockReadings:
     }
 
 
-_ASK: Dict[str, Callable[[Probe], ClockReadings]] = {
+_QUERIES: Dict[str, Callable[[Probe], ClockReadings]] = {
     "chrony": _chrony,
     "timesyncd": _timesyncd,
     "ntpd": _ntpd,
@@ -275,9 +275,9 @@ def judge(readings: ClockReadings, options: Options) -> CheckResult:
         reason = (
             readings.get("unheard", {}).get("message")
             or readings.get("kernel", {}).get("error")
-            or "neither the kernel nor a daemon was asked"
+            or "neither the kernel nor a time daemon was queried"
         )
-        message = f"whether the clock is synchronised is not known: {reason}"
+        message = f"the clock's synchronisation is unknown: {reason}"
         findings.append(
             Finding(
                 "clock_not_told",
@@ -288,12 +288,12 @@ def judge(readings: ClockReadings, options: Options) -> CheckResult:
             )
         )
     elif not synchronised:
-        who = (
-            f"{source} runs and has no server that it trusts"
+        daemon = (
+            f"{source} is running but has no usable time server"
             if source
-            else f"of {', '.join(DAEMONS.values())} none is seen running"
+            else f"no time daemon is running (checked: {', '.join(DAEMONS.values())})"
         )
-        message = f"the clock is not synchronised, says {by}; {who}"
+        message = f"the clock is not synchronised ({by}); {daemon}"
         findings.append(
             Finding(
                 "clock_not_synchronised",
@@ -322,7 +322,7 @@ def _synchronised(readings: ClockReadings, source: Optional[str]) -> Tuple[Optio
     # The kernel's default is "not synchronised", which means nothing while an unqueried daemon
     # runs.
     if by_kernel is None or (source and not by_kernel):
-        return None, "nobody"
+        return None, "no source"
     return by_kernel, "the kernel"
 
 
@@ -354,7 +354,10 @@ def _judge_offset(
         else ("maximum_offset", warn)
     )
     status = FAIL if over[0] == "fail_offset" else WARN
-    message = f"the clock is {abs(offset):.3f} s off, says {source}; {over[0]} is {over[1]:g} s"
+    message = (
+        f"the clock is {abs(offset):.3f} s off ({source}), expected at most {over[1]:g} s "
+        f"({over[0]})"
+    )
     return [
         Finding("clock_is_off", status, message, "fix_configuration", evidence=_evidence(readings))
     ]
@@ -365,8 +368,8 @@ def _judge_age(readings: ClockReadings, source: Optional[str]) -> List[Finding]:
     if age is None or age <= LAST_UPDATE:
         return []
     message = (
-        f"{source} last heard of a server {age / 3600:.0f} hours ago; the clock is left "
-        "to itself since"
+        f"the last update from a time server was {age / 3600:.0f} hours ago ({source}), "
+        f"expected at most {LAST_UPDATE / 3600:.0f} hours ago"
     )
     return [
         Finding(
@@ -378,13 +381,13 @@ def _judge_age(readings: ClockReadings, source: Optional[str]) -> List[Finding]:
 def _summary(readings: ClockReadings, offset: Optional[float], by: str) -> str:
     stratum = readings.get("stratum")
     others = [name for name in readings.get("daemons", []) if name in _OTHERS]
-    words = f"synchronised, says {by}" + (
-        f" (stratum {stratum})" if stratum is not None and by != "the kernel" else ""
-    )
-    words += f" ({' and '.join(others)} run)" if others and by == "the kernel" else ""
-    return words + (
-        f", {abs(offset) * 1e3:.3f} ms off" if offset is not None else ", its offset is not known"
-    )
+    details = [by]
+    if by != "the kernel":
+        details += [f"stratum {stratum}"] if stratum is not None else []
+    elif others:
+        details.append(f"running: {', '.join(others)}")
+    known = "offset unknown" if offset is None else f"{abs(offset) * 1e3:.3f} ms off"
+    return f"synchronised ({', '.join(details)}), {known}"
 
 
 # ---- the check ----
@@ -410,7 +413,7 @@ CHECK = Check(
             "clock_offset",
             "seconds",
             "autopilot_clock_offset_seconds",
-            "How far the clock is off, by the daemon that keeps it.",
+            "Offset of the clock, measured by the time daemon.",
         ),
     ),
     status_text=StatusText("[[ CLOCK ]]", "CLOCK", "Clock"),

@@ -299,11 +299,9 @@ def _judge_versions(readings: DriverReadings) -> List[Finding]:
         "libnvidia-ml": _filled(readings.get("library_version")),
         "the kernel module": module,
     }
-    told = {words: version for words, version in versions.items() if version}
-    if len(set(told.values())) > 1:
-        message = (
-            f"versions differ in the node: {_listed(told)}; reboot it, or load the module anew"
-        )
+    known = {name: version for name, version in versions.items() if version}
+    if len(set(known.values())) > 1:
+        message = f"driver versions differ: {_listed(known)}, expected one version"
         return [
             Finding(
                 "driver_versions_differ",
@@ -311,7 +309,7 @@ def _judge_versions(readings: DriverReadings) -> List[Finding]:
                 message,
                 "fix_configuration",
                 NODE,
-                {"versions": told},
+                {"versions": known},
             )
         ]
     # A container may contain a newer libcuda that is compatible with the driver (NVIDIA, CUDA
@@ -321,8 +319,8 @@ def _judge_versions(readings: DriverReadings) -> List[Finding]:
     if other and readings.get("processes_scope") == "host":
         # A driver that was updated but not reloaded refuses new programs (CUDA error 803).
         message = (
-            f"libcuda is of another version than the kernel module {module}: "
-            f"{_listed(other)}; CUDA programs that find it first are refused"
+            f"libcuda has another version than the kernel module: {_listed(other)}, "
+            f"expected {module}; CUDA programs that load this libcuda fail"
         )
         return [
             Finding(
@@ -331,7 +329,7 @@ def _judge_versions(readings: DriverReadings) -> List[Finding]:
                 message,
                 "fix_configuration",
                 NODE,
-                {"versions": dict(told, **other)},
+                {"versions": dict(known, **other)},
             )
         ]
     return []
@@ -349,8 +347,8 @@ def _judge_fabric_manager(readings: DriverReadings, gpus: List[DriverGpu]) -> Li
     if manager.get("running") is True:
         if version and module and version != module:
             message = (
-                f"the fabric manager is {version} by its log and the kernel module is "
-                f"{module}; they go together only in the same version"
+                f"the fabric manager's version is {version} (its log), expected {module} "
+                "(the kernel module)"
             )
             return [
                 Finding(
@@ -368,11 +366,11 @@ def _judge_fabric_manager(readings: DriverReadings, gpus: List[DriverGpu]) -> Li
         return []
     states = [(gpu.get("fabric") or FabricState()).get("state") for gpu in gpus]
     joined = bool(states) and all(state == _JOINED for state in states)
-    message = f"there are {switches} NVSwitches and nv-fabricmanager does not run; start it"
+    message = f"nv-fabricmanager is not running on a node with {switches} NVSwitches"
     message += (
-        ", since no fabric manager runs; the fabric is still set up"
+        "; the fabric is still configured but not monitored"
         if joined
-        else ": CUDA programs are refused without it (error 802)"
+        else "; CUDA programs fail without it (error 802)"
     )
     return [
         Finding(
@@ -404,21 +402,21 @@ def _judge_alike(gpus: List[DriverGpu]) -> List[Finding]:
             )
     by_gpu: Dict[Any, List[str]] = {}
     for odd in odd_ones(values, 2):
-        words = (
-            f"{odd.value.what} {odd.value.value}, {odd.majority} on {odd.share} of "
-            f"{odd.total} GPUs of its model"
+        difference = (
+            f"{odd.value.what} {odd.value.value}, expected {odd.majority} ({odd.share} of "
+            f"{odd.total} GPUs of its model)"
         )
-        by_gpu.setdefault(odd.value.owner, []).append(words)
+        by_gpu.setdefault(odd.value.owner, []).append(difference)
     findings = [
         Finding(
             "gpu_differs",
             WARN,
-            f"differs from the others: {'; '.join(words)}",
+            f"differs from other GPUs of its model: {'; '.join(differences)}",
             "fix_configuration",
             subjects[place],
-            {"differs": words},
+            {"differs": differences},
         )
-        for place, words in by_gpu.items()
+        for place, differences in by_gpu.items()
     ]
     return findings + _judge_halves(values)
 
@@ -460,8 +458,8 @@ def _judge_persistence(readings: DriverReadings, gpus: List[DriverGpu]) -> List[
     models = [model_of(gpu.get("name")) for gpu in off]
     served = any(model is None or model.protection != NO_PROTECTION for model in models)
     message = (
-        f"persistence mode is off on {len(off)} of {len(gpus)} GPUs: settings and "
-        "counters are lost whenever no process uses them"
+        f"persistence mode is off on {len(off)} of {len(gpus)} GPUs: a GPU without users "
+        "loses its settings and counters"
     )
     evidence = {
         "gpus": [gpu.get("index") for gpu in off],
@@ -469,26 +467,14 @@ def _judge_persistence(readings: DriverReadings, gpus: List[DriverGpu]) -> List[
     }
     if not served:
         return [Finding("persistence_off", PASS, message, "none", NODE, evidence)]
-    return [
-        Finding(
-            "persistence_off",
-            WARN,
-            message + "; start nvidia-persistenced",
-            "fix_configuration",
-            NODE,
-            evidence,
-        )
-    ]
+    return [Finding("persistence_off", WARN, message, "fix_configuration", NODE, evidence)]
 
 
 def _judge_gpu(gpu: DriverGpu, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
     findings = []
     mode, mig = gpu.get("compute_mode"), gpu.get("mig")
     if mode == _PROHIBITED:
-        message = (
-            "its compute mode is prohibited: CUDA programs are refused; set it back "
-            f"with: nvidia-smi -i {subject.index} -c 0"
-        )
+        message = "the compute mode is prohibited: CUDA programs fail, expected default"
         findings.append(
             Finding(
                 "compute_prohibited",
@@ -500,14 +486,16 @@ def _judge_gpu(gpu: DriverGpu, subject: Subject) -> Tuple[List[Finding], List[Me
             )
         )
     elif mode in (_EXCLUSIVE, _EXCLUSIVE_THREAD):
-        message = f"its compute mode is {_COMPUTE_MODES[mode]}: one program at a time may use it"
+        message = (
+            f"the compute mode is {_COMPUTE_MODES[mode]}: one program at a time can use the GPU"
+        )
         findings.append(
             Finding("compute_exclusive", PASS, message, "none", subject, {"compute_mode": mode})
         )
     if mig and mig["current"] != mig["pending"]:
         message = (
             f"MIG is {_switch(mig['current'])} and will be {_switch(mig['pending'])} "
-            "after the next reset; reset the GPU, or set it back"
+            "after the next reset"
         )
         findings.append(
             Finding("mig_mode_pending", WARN, message, "fix_configuration", subject, {"mig": mig})
@@ -530,7 +518,7 @@ def _switch(mode: int) -> str:
 
 
 def _listed(versions: Dict[str, str]) -> str:
-    return ", ".join(f"{words} {version}" for words, version in versions.items())
+    return ", ".join(f"{name} {version}" for name, version in versions.items())
 
 
 def _summary(readings: DriverReadings, gpus: List[DriverGpu]) -> str:
@@ -551,8 +539,8 @@ NAME = "driver"
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="do driver, libraries and firmware go together, and runs what the GPUs need: "
-    "persistence, fabric manager",
+    purpose="do the versions of driver, libraries and firmware match, and are persistence mode "
+    "and the fabric manager on",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,

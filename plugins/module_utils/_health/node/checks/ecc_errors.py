@@ -154,7 +154,7 @@ def judge(readings: EccReadings, options: Options) -> CheckResult:
     silent = [gpu for gpu in gpus if not gpu.get("error") and _without_ecc(gpu)]
     if silent and len(silent) == len(gpus):
         return CheckResult(
-            NAME, SKIP, f"{_gpus(len(gpus))} without ECC: they count no memory errors"
+            NAME, SKIP, f"{_gpus(len(gpus))} without ECC, so memory errors are not counted"
         )
     # Bad readings from before a GPU stopped answering count too.
     gone = [gpu for gpu in gpus if gpu.get("error") and gpu["error"] != NOT_READ]
@@ -166,7 +166,7 @@ def judge(readings: EccReadings, options: Options) -> CheckResult:
     ]
     if silent:
         message = (
-            f"{len(silent)} of {len(gpus)} GPUs have no ECC, so that they count no memory errors"
+            f"{len(silent)} of {len(gpus)} GPUs have no ECC, so their memory errors are not counted"
         )
         told.append(
             Finding(
@@ -195,7 +195,7 @@ def _judge_gpu(
     findings += _judge_past(gpu, subject)
     mode = gpu.get("ecc_mode")
     if mode and mode["current"] and unsupported(gpu, "volatile"):
-        message = "has ECC on and does not report what it counts"
+        message = "ECC is on but the driver reports no error counts"
         findings.append(Finding("unsupported", SKIP, message, "none", subject))
     findings += unread_findings(gpu, subject, unread_parts(gpu, _PARTS))
     return findings, _measured(gpu, subject)
@@ -205,16 +205,14 @@ def _judge_past(gpu: EccGpu, subject: Subject) -> List[Finding]:
     volatile, aggregate = gpu.get("volatile"), gpu.get("aggregate")
     if not aggregate or not aggregate["uncorrected"] or (volatile and volatile["uncorrected"]):
         return []
-    since = (
-        "none since its last reset"
-        if volatile
-        else "whether some came since its last reset is not known"
-    )
+    since = "none since its last reset" if volatile else "the count since its last reset is unknown"
     sram, dram = gpu.get("sram"), gpu.get("dram")
     where = _by_location(
         sram and sram["aggregate_uncorrected"], dram and dram["aggregate_uncorrected"]
     )
-    message = f"{aggregate['uncorrected']} uncorrectable memory errors in its life{where}, {since}"
+    message = (
+        f"{aggregate['uncorrected']} uncorrectable memory errors in its lifetime{where}, {since}"
+    )
     return [Finding("past_ecc_errors", PASS, message, "none", subject, _evidence(gpu))]
 
 
@@ -234,7 +232,7 @@ def _judge_mode(gpu: EccGpu, subject: Subject) -> List[Finding]:
     if mode["current"] != mode["pending"]:
         message = (
             f"ECC is {_switch(mode['current'])} and will be {_switch(mode['pending'])} "
-            "after the next reset; reset the GPU, or set it back"
+            "after the next reset"
         )
         return [
             Finding(
@@ -248,19 +246,19 @@ def _judge_mode(gpu: EccGpu, subject: Subject) -> List[Finding]:
     meant = by_default == 0 or (
         by_default is None and model is not None and model.protection == NO_PROTECTION
     )
-    message = "ECC is off: new memory errors are neither found nor repaired"
+    message = "ECC is off: memory errors are neither detected nor corrected"
     if meant:
         return [
             Finding(
                 "ecc_off",
                 PASS,
-                message + "; this model comes like that",
+                message + "; this is the default of its model",
                 "none",
                 subject,
                 {"ecc_mode": mode},
             )
         ]
-    message += f"; switch it on with: nvidia-smi -i {subject.index} -e 1, and reset the GPU"
+    message += ", expected on"
     return [
         Finding(
             "ecc_off",
@@ -289,12 +287,9 @@ def _judge_uncorrectable(gpu: EccGpu, subject: Subject) -> List[Finding]:
     in_dram = dram["volatile_uncorrected"] if dram else None
     contained = are_contained(gpu.get("name"), count, in_dram, in_sram)
     where = _by_location(in_sram, in_dram)
-    message = f"{_errors(count, 'uncorrectable')} since its last reset{where}; "
-    message += (
-        "it contains them and may finish its work; reset it before long"
-        if contained
-        else "end its jobs and reset the GPU"
-    )
+    message = f"{_errors(count, 'uncorrectable')} since its last reset{where}, "
+    message += "contained by the GPU" if contained else "not known to be contained"
+    message += ", expected 0"
     return [
         Finding(
             "uncorrectable_ecc_errors",
@@ -332,10 +327,7 @@ def _judge_corrected(gpu: EccGpu, options: Options, subject: Subject) -> List[Fi
             )
     if not over:
         return []
-    message = (
-        f"many corrected memory errors since its last reset: {' and '.join(over)}; look "
-        "at its temperature, and watch the count"
-    )
+    message = f"many corrected memory errors since its last reset: {' and '.join(over)}"
     return [Finding("many_corrected_ecc_errors", WARN, message, "watch", subject, _evidence(gpu))]
 
 
@@ -380,14 +372,14 @@ def _summary(gpus: List[EccGpu]) -> str:
     volatile = [totals for totals in (gpu.get("volatile") for gpu in gpus) if totals]
     aggregate = [totals for totals in (gpu.get("aggregate") for gpu in gpus) if totals]
     if not volatile:
-        return f"{_gpus(len(gpus))} without counters of memory errors"
+        return f"{_gpus(len(gpus))} without memory error counters"
     corrected = sum(totals["corrected"] for totals in volatile)
     past = sum(totals["uncorrected"] for totals in aggregate)
     words = f"{_gpus(len(gpus))}: no uncorrectable memory errors since the last reset"
     return (
         words
         + f", {_errors(corrected, 'corrected')}"
-        + (f", {past} uncorrectable in their lives" if past else "")
+        + (f", {past} uncorrectable in their lifetime" if past else "")
     )
 
 
@@ -396,7 +388,7 @@ CHECK = Check(
     name=NAME,
     beside_a_job=True,
     purpose="which memory errors has each GPU counted, corrected and uncorrectable, since its "
-    "last reset and in its life",
+    "last reset and in its lifetime",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -410,7 +402,7 @@ CHECK = Check(
             "ecc_errors",
             "errors",
             "autopilot_ecc_errors",
-            "Memory errors: volatile since the GPU's last reset, aggregate in its life.",
+            "Memory errors: volatile since the GPU's last reset, aggregate in its lifetime.",
             ("gpu", "counter", "kind"),
         ),
     ),
@@ -418,7 +410,9 @@ CHECK = Check(
     findings={
         "uncorrectable_ecc_errors": FindingText(
             "The GPU had uncorrectable memory errors since its last reset.",
-            "Replace the GPU if the errors return, or if they are SRAM errors.",
+            "If the message says that the errors are not known to be contained, end the jobs on the "
+            "GPU first: their results can be wrong. Replace the GPU if the errors return, or if they "
+            "are SRAM errors.",
         ),
         "many_corrected_ecc_errors": FindingText(
             "The GPU corrected far more memory errors than other GPUs.",
