@@ -20,7 +20,7 @@ GATES_ASIDE_FULL := matrix $(GATES_ASIDE) artifact import
 MESH_TESTS := $(addprefix tests/full/test_,monitoring_cluster.py mesh_cluster.py mesh_faults.py mesh_run.py mesh_interrupt.py network_checks.py cluster.py)
 # These need an API server, nodes or the agent's image; a worker makes them once, and has all of a file.
 KUBERNETES_TESTS := $(wildcard $(addprefix tests/full/test_,lab.py node_mark*.py volume_claim.py agents_inventory.py status.py job_action_cluster.py agent_*.py))
-OTHER_TESTS := $(addprefix tests/full/test_,matrix.py artifact.py)
+OTHER_TESTS := $(addprefix tests/full/test_,matrix.py artifact.py newcomer.py)
 comma := ,
 space := $(subst ,, )
 # Arguments for ansible-playbook, for example ARGS='--check' or ARGS='-e expected_gpus=8'.
@@ -99,9 +99,9 @@ mesh: setup
 matrix: setup
 	$(PYTEST) tests/full/test_matrix.py
 
-##   make artifact          the built collection works with only meta, plugins, roles and playbooks
+##   make artifact          the built collection works with only meta, plugins, roles and playbooks; the first hour of a new user
 artifact: setup
-	$(PYTEST) tests/full/test_artifact.py
+	$(PYTEST) tests/full/test_artifact.py tests/full/test_newcomer.py
 
 ##   make sanity            ansible-test sanity, without ignore files
 sanity: setup
