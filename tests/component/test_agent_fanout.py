@@ -238,7 +238,7 @@ def test_an_agent_that_talks_nonsense_costs_its_own_row(what, monkeypatch):
 
 
 def test_an_agent_that_is_gone(monkeypatch):
-    """Its endpoint is still in the list: nobody listens there."""
+    """Its endpoint is still in the list, without a listener."""
     fleet = Fleet(3)
 
     async def ask():

@@ -251,16 +251,14 @@ def test_a_server_that_only_the_kernel_reaches(tmp_path):
 
 
 def test_a_mount_that_hangs_in_the_kernel_is_named_and_the_others_count(tmp_path, frozen):
-    door = frozen(tmp_path / "frozen")
+    frozen_directory = frozen(tmp_path / "frozen")
     (tmp_path / "data").mkdir()
     # A process that reads below it waits in the kernel, as at a mount whose server is gone.
-    table = (
-        f"nas:/a /data nfs rw,proto=rdma 0 0\nnas:/b /frozen/{door.name} nfs rw,proto=rdma 0 0\n"
-    )
+    table = f"nas:/a /data nfs rw,proto=rdma 0 0\nnas:/b /frozen/{frozen_directory.name} nfs rw,proto=rdma 0 0\n"
     outcome = look(tmp_path, (), table, timeout=6)
     assert said(outcome) == (
         "warn",
-        [("mount_hung", "warn", "fix_configuration", f"mount /frozen/{door.name}")],
+        [("mount_hung", "warn", "fix_configuration", f"mount /frozen/{frozen_directory.name}")],
     ), outcome.result
     assert outcome.result.findings[0].evidence["abandoned_pid"]
 

@@ -230,16 +230,16 @@ def check_disks(nvme, disk):
 def test_a_file_system_that_never_answers_costs_seconds_and_is_named(
     node, measure, frozen, tmp_path
 ):
-    door = frozen()
+    frozen_directory = frozen()
     outcome = measure.several(
         node({"gpus": 0}),
         ["storage"],
-        options={"storage": {"paths": [str(door.parent)]}},
+        options={"storage": {"paths": [str(frozen_directory.parent)]}},
         settings={"host_root": "/"},
     )[0]
     hung = [one for one in outcome.result.findings if one.code == "mount_hung"]
     assert [(one.status, one.subject.name, one.action) for one in hung] == [
-        ("fail", str(door.parent), "fix_configuration")
+        ("fail", str(frozen_directory.parent), "fix_configuration")
     ]
     assert "did not answer within 4.0 s" in hung[0].message
     # The others were asked at the same time and have answered.
@@ -251,12 +251,14 @@ def test_a_file_system_that_never_answers_costs_seconds_and_is_named(
 
 
 def test_one_that_is_not_named_is_a_warning_and_holds_up_no_other_check(node, measure, frozen):
-    door = frozen()
+    frozen_directory = frozen()
     outcomes = measure.several(
         node({"gpus": 0}), ["ethernet", "storage"], settings={"host_root": "/"}, timeout=3
     )
     hung = [one for one in outcomes[1].result.findings if one.code == "mount_hung"]
-    assert [(one.status, one.subject.name) for one in hung] == [("warn", str(door.parent))]
+    assert [(one.status, one.subject.name) for one in hung] == [
+        ("warn", str(frozen_directory.parent))
+    ]
     assert outcomes[0].result.status in ("pass", "skip", "warn")
 
 

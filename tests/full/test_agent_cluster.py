@@ -2,7 +2,7 @@
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
 """The agent's image on real nodes, deployed by its role, from the first pod to the last object:
-what it says, whom it marks, what is left of it.
+its reports, its node marks, and what remains after removal.
 """
 
 from __future__ import annotations

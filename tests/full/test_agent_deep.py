@@ -254,7 +254,7 @@ def runs(built):
 
 
 def test_an_idle_node_is_held_tested_marked_and_given_back(place, agent):
-    """Also what an earlier life of the agent left, and that whoever asks meanwhile joins."""
+    """Also objects of an earlier agent process; later requests join the running diagnostic."""
 
     async def main():
         async with place.kube("kubelet") as admin:

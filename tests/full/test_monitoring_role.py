@@ -166,7 +166,7 @@ def test_all_of_it_twice_and_gone_again(controller, tmp_path):
     assert changed(checked) > 0 and files(tmp_path) == before, checked.stdout
     done = stack.converge()
     assert changed(done) > 0, done.stdout
-    assert "No systemd runs here" in done.stdout or Path("/run/systemd/system").exists()
+    assert "The host runs no systemd" in done.stdout or Path("/run/systemd/system").exists()
     look_at(stack, "as Debian has it")
     arguments = subprocess.run(
         ["sh", "-c", f". {stack.defaults}/prometheus-pushgateway; echo $ARGS"],

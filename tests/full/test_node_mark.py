@@ -27,7 +27,7 @@ from autopilot_agent.cluster.marker import NodeMarker
 
 from ansible_collections.autopilot.gpu.plugins.module_utils import _kube
 
-# The same files, as modules ship them: a module's door knows only these.
+# The same files, as modules ship them: a module can import only these.
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.cluster import (
     mark_writer as module_marking,
 )

@@ -1,8 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""The action job_action on real servers and programs: who is told what, what is done to the job,
-and what is not done twice.
+"""The action job_action on real servers and programs: the notifications, the action on the
+job, and that no action is repeated.
 """
 
 from __future__ import annotations

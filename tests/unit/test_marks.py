@@ -364,7 +364,7 @@ def test_news_that_were_long_on_their_way_do_not_cover_newer_ones():
     warned = State(WARN, "GPU 3 is lost", "a playbook", "r9", NOW - 600)
     assert say(warned, Checked("pass", "", NOW - 3000)).state == warned
     assert say(warned, Checked("pass", "", NOW - 500)).state.mark == PASS
-    # A mark from a clock that is ahead keeps nobody from speaking for longer than it is.
+    # A mark from a clock that is ahead blocks other writers for no longer than that offset.
     assert (
         say(warned._replace(since=NOW + 9 * HOUR), Checked("pass", "", NOW - 3000)).state.mark
         == PASS

@@ -1,8 +1,8 @@
 # Copyright: Contributors to the autopilot.gpu collection
 # GNU General Public License v3.0+ (see LICENSES/GPL-3.0-or-later.txt or https://www.gnu.org/licenses/gpl-3.0.txt)
 # SPDX-License-Identifier: GPL-3.0-or-later
-"""Who takes part in a mesh, what is said of those who do not, and that nobody is asked to do two
-things at once.
+"""The hosts of a mesh plan, the findings about excluded hosts, and that no host has two
+measurements at once.
 """
 
 from __future__ import annotations

@@ -233,7 +233,7 @@ def test_workers_do_what_they_can_in_time_and_leave_the_rest():
         begun.append(release.wait(60))
 
     try:
-        # They hold all threads, so the others are not begun, and nobody waits for any.
+        # They hold all threads: the others are not started, and the caller waits for none.
         assert not workers.run([work] * (CONNECTIONS + 3), time.monotonic() + 0.3)
         assert begun == []
     finally:

@@ -270,7 +270,7 @@ def outcome():
 
 @contextlib.contextmanager
 def mounted(kind, options, path):
-    """A mount of this process's own namespace, which nobody else sees."""
+    """A mount of this process's own namespace, which no other process sees."""
     os.makedirs(path)
     libc = ctypes.CDLL(None, use_errno=True)
     done = subprocess.run(

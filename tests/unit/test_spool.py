@@ -135,7 +135,7 @@ def test_what_cannot_be_read_is_dropped_and_said_once(spool):
 def test_what_cannot_be_read_just_now_is_said_and_waits(spool):
     path = Path(spool.add(export("run", 2, "gpu01")))
     path.rename(path.with_suffix(".kept"))
-    # A link to itself cannot be opened, by nobody.
+    # No user can open a link to itself.
     path.symlink_to(path)
     for _turn in range(2):
         found, wrong = spool.waiting()
