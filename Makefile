@@ -44,7 +44,7 @@ as-root:
 setup-run:
 	@tests/tools/setup.sh run
 
-## make preflight         check this very host (installs only what the playbook needs)
+## make preflight         check this host (installs only what the playbook needs)
 preflight: setup-run
 	@ansible-playbook -i localhost, -c local -e 'ansible_python_interpreter=$(CURDIR)/$(BIN)/python' playbooks/preflight.yml $(ARGS)
 
@@ -52,18 +52,18 @@ preflight: setup-run
 demo: as-root setup-run
 	@python tests/tools/demo.py --fault $(DEMO_FAULT) $(ARGS)
 
-## make generated         write what is made from the core and the modules: pages of docs, alert rules, dashboards, routing
+## make generated         generate files from the core and the modules: pages of docs, alert rules, dashboards, routing
 generated: setup-run
 	@$(MAKE) -C src/docs
 	@$(MAKE) -C src/meta
 	@$(MAKE) -C src/monitoring
 	@$(MAKE) -C src/grafana
 
-## make test              what has to hold before a change lands, in a quarter of an hour at most
+## make test              the tests that a change must pass, in at most 15 minutes
 test: setup
 	@python tests/tools/gates.py $(GATES) $(subst $(space),$(comma),$(GATES_ASIDE))
 
-## make test-full         all tests there are
+## make test-full         all tests
 test-full: setup
 	@python tests/tools/gates.py $(GATES_FULL) $(subst $(space),$(comma),$(GATES_ASIDE_FULL))
 
@@ -75,7 +75,7 @@ test-unit: setup
 test-component: setup
 	$(PYTEST) -n 3 tests/component
 
-##   make test-smoke        some plays, and the agent on a real Kubernetes: the parts are wired
+##   make test-smoke        some plays, and the agent on a real Kubernetes
 test-smoke: setup
 	$(PYTEST) -n 3 --dist loadfile -m smoke tests/full $(addprefix --ignore=,$(MESH_TESTS))
 
@@ -130,7 +130,7 @@ import: setup
 molecule: setup
 	tests/tools/molecule.sh
 
-## make accuracy          puts every scenario of tests/accuracy before the real checks, prints what they make of it (ARGS='--only xid')
+## make accuracy          run the checks on every scenario of tests/accuracy and print their findings (ARGS='--only xid')
 accuracy: setup
 	@python tests/tools/accuracy.py $(ARGS)
 

@@ -710,15 +710,15 @@ def test_whatever_was_seen_all_that_is_bad_is_explained_and_nobody_is_blamed_on_
     groups = racks(names(8), size)
     causes = localise(seen, groups)
     assert {bad for cause in causes for bad in cause.bad} == {obs for obs in seen if obs.bad}
-    blamed = {cause.nodes[0] for cause in causes if cause.scope in ("node", "interface")}
+    named = {cause.nodes[0] for cause in causes if cause.scope in ("node", "interface")}
     for cause in causes:
         assert not any(good.bad for good in cause.against)
         if cause.scope in ("node", "interface"):
-            assert len(cause.partners) >= 2 and not blamed & set(cause.partners)
+            assert len(cause.partners) >= 2 and not named & set(cause.partners)
             assert len(cause.against) <= 0.25 * len(cause.bad)
             for partner in cause.partners:
                 assert any(
-                    not obs.bad and partner in obs[1:3] and not blamed & set(obs[1:3])
+                    not obs.bad and partner in obs[1:3] and not named & set(obs[1:3])
                     for obs in seen
                 )
     for plane, first, second in follow_up(causes, seen, groups):

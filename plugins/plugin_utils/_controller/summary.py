@@ -152,8 +152,14 @@ def _counted() -> list[_Kept]:
     # The forks append at the file's shared offset, which reading must not move.
     text = os.pread(_listening.file.fileno(), size(), 0).decode("utf-8")
     kept = [_kept(json.loads(line)) for line in text.splitlines()]
-    last_look = max((place for place, one in enumerate(kept) if one.is_look), default=-1)
-    return [one for place, one in enumerate(kept) if not one.is_look or place == last_look]
+    last_look = max(
+        (place for place, kept_lines in enumerate(kept) if kept_lines.is_look), default=-1
+    )
+    return [
+        kept_lines
+        for place, kept_lines in enumerate(kept)
+        if not kept_lines.is_look or place == last_look
+    ]
 
 
 def _kept(data: dict[str, t.Any]) -> _Kept:

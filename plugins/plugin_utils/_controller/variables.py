@@ -114,9 +114,9 @@ PUSHGATEWAY = tuple(
 INTERNAL = ("mesh_again", "mesh_started", "mesh_started_again", "mesh_waits_for")
 
 #: Prefixes of this collection: an unknown variable with such a prefix is misspelt.
-_OURS = re.compile(r"(preflight|inflight|postflight|checks|mesh|pushgateway)_")
+_PREFIXES = re.compile(r"(preflight|inflight|postflight|checks|mesh|pushgateway)_")
 #: Variables that may mean the name of a run, also checked on the command line.
-_RUN = re.compile(r"runs?(_|$)")
+_RUN_NAME = re.compile(r"runs?(_|$)")
 #: Lowest similarity (`difflib`) at which a variable of the command line counts as misspelt.
 _SIMILAR = 0.8
 _ROLES = os.path.join(os.path.dirname(__file__), *[os.pardir] * 3, "roles")
@@ -155,7 +155,7 @@ def known_names(playbook: str) -> set[str]:
     for role in ("checks", "mesh"):
         names.update(role_options(role))
     for spec in PLAYBOOKS.values():
-        names.update(name for name in spec if _OURS.match(name))
+        names.update(name for name in spec if _PREFIXES.match(name))
     return names
 
 
@@ -169,8 +169,10 @@ def misspelt(playbook: str, given: t.Collection[str], extra: t.Collection[str]) 
     known = known_names(playbook)
     found = []
     for name in sorted(set(given) - known):
-        prefix = _OURS.match(name)
-        same = sorted(one for one in known if prefix and one.startswith(prefix.group()))
+        prefix = _PREFIXES.match(name)
+        same = sorted(
+            variable for variable in known if prefix and variable.startswith(prefix.group())
+        )
         near = nearest(name, set(same) - set(INTERNAL))
         if not near and name in extra:
             near = _nearest(name, playbook, given)
@@ -185,10 +187,16 @@ def _nearest(name: str, playbook: str, given: t.Collection[str]) -> list[str]:
     """The playbook's variables that an unknown variable of the command line resembles. A user's own
     playbook may define ``preflight_hosts`` for its ``hosts``, so ``hosts`` is not a misspelling.
     """
-    own = spec_of(playbook)
+    spec = spec_of(playbook)
     prefix = f"{playbook}_"
-    tails = [one[len(prefix) :] for one in own if one.startswith(prefix) and one not in given]
+    tails = [
+        variable[len(prefix) :]
+        for variable in spec
+        if variable.startswith(prefix) and variable not in given
+    ]
     meant = [prefix + tail for tail in nearest(name, tails, _SIMILAR)]
-    if not meant and "run" in own and "run" not in given and _RUN.match(name):
+    if not meant and "run" in spec and "run" not in given and _RUN_NAME.match(name):
         meant = ["run"]
-    return meant or list(nearest(name, [one for one in own if len(one) > 1], _SIMILAR))
+    return meant or list(
+        nearest(name, [variable for variable in spec if len(variable) > 1], _SIMILAR)
+    )

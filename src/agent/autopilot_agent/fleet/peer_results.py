@@ -39,7 +39,7 @@ def by_peer(
     """
     known = {way.address: way for way in ways}
     findings = list(others)
-    blamed: Dict[str, List[Way]] = {}
+    suspected: Dict[str, List[Way]] = {}
     for finding in result.findings:
         if finding.subject.kind != "peer":
             findings.append(finding)
@@ -47,14 +47,14 @@ def by_peer(
             way = known[finding.subject.name]
             findings.append(_of_node(finding, way, result.check))
             if finding.status == FAIL:
-                blamed.setdefault(way.interface, []).append(way)
+                suspected.setdefault(way.interface, []).append(way)
     measured = [one for one in result.measurements if one.labels.get("peer") in known]
     tried = {one.labels["peer"] for one in measured} | {
-        way.address for some in blamed.values() for way in some
+        way.address for some in suspected.values() for way in some
     }
-    own = _local_faults(result.check, known, tried, blamed)
+    own = _local_faults(result.check, known, tried, suspected)
     excused = {
-        way.address for interface, some in blamed.items() if interface not in own for way in some
+        way.address for interface, some in suspected.items() if interface not in own for way in some
     }
     peers = {known[address].node for address in tried}
     interfaces = sorted({known[address].interface for address in tried})
@@ -114,13 +114,13 @@ def _of_node(finding: Finding, way: Way, check: str) -> Finding:
 
 
 def _local_faults(
-    check: str, known: Mapping[str, Way], tried: Set[str], blamed: Mapping[str, List[Way]]
+    check: str, known: Mapping[str, Way], tried: Set[str], suspected: Mapping[str, List[Way]]
 ) -> Dict[str, Finding]:
     """Findings about this node's interfaces."""
     if check != PING:
         return {}
     found = {}
-    for interface, ways in blamed.items():
+    for interface, ways in suspected.items():
         bad, of = (
             {way.node for way in ways},
             {known[address].node for address in tried if known[address].interface == interface},

@@ -172,11 +172,15 @@ def _results(view: View, host: str, causes: Sequence[Explained]) -> List[CheckRe
         ]
         # A cause that figures of both checks show is a finding of both checks.
         findings += [finding for explained, finding in host_findings if check in explained.checks]
-        grave = [
+        severe = [
             explained for explained, finding in host_findings if finding.status in (UNKNOWN, FAIL)
         ]
         findings += _unmeasured(
-            view, host, check, grave, any(finding.status in (UNKNOWN, FAIL) for finding in findings)
+            view,
+            host,
+            check,
+            severe,
+            any(finding.status in (UNKNOWN, FAIL) for finding in findings),
         )
         measurements, healthy, measured = (
             _measured_rates(view, host) if check == IPERF else _measured_pings(view, host)
@@ -307,13 +311,13 @@ def _undecided(view: View, explained: Explained) -> Finding:
 
 
 def _unmeasured(
-    view: View, host: str, check: str, grave: Sequence[Explained], has_grave_finding: bool
+    view: View, host: str, check: str, severe: Sequence[Explained], has_severe_finding: bool
 ) -> List[Finding]:
     """Findings about missing measurements: a host with a missing measurement on a plane does not
-    pass, unless ``grave`` causes of the plane or of the host (``has_grave_finding``) already explain it.
+    pass, unless ``severe`` causes of the plane or of the host (``has_severe_finding``) already explain it.
     """
     silent = [reason for (_turn, name), reason in view.figures.silent.items() if name == host]
-    if silent and view.planned_on(host, check) and not grave and not has_grave_finding:
+    if silent and view.planned_on(host, check) and not severe and not has_severe_finding:
         why = next((f": {reason}" for reason in silent if reason), "")
         return [
             Finding(
@@ -325,7 +329,7 @@ def _unmeasured(
         ]
     findings: List[Finding] = []
     for plane in view.planned_on(host, check):
-        if not any(explained.cause.plane in (None, plane) for explained in grave):
+        if not any(explained.cause.plane in (None, plane) for explained in severe):
             findings += (
                 _rates_missing(view, host, plane)
                 if check == IPERF

@@ -22,7 +22,7 @@ def fault_text(view: View, explained: Explained) -> str:
     partners = len(
         {end for bad in cause.bad for end in (bad.source, bad.target)} - set(cause.nodes)
     )
-    whom = f"{partners} partner{'' if partners == 1 else 's'}"
+    peers = f"{partners} partner{'' if partners == 1 else 's'}"
     where = "" if cause.plane or cause.scope == "interface" else " on every plane"
     if explained.kind == "slow":
         rate, usual = typical(view, cause)
@@ -33,14 +33,14 @@ def fault_text(view: View, explained: Explained) -> str:
             cause.direction, ""
         )
         preposition = {"transmit": "to", "receive": "from"}.get(cause.direction, "with")
-        return f"{verb} at {out_of(rate, usual)} {preposition} {whom}{where}{normal}"
+        return f"{verb} at {out_of(rate, usual)} {preposition} {peers}{where}{normal}"
     if explained.kind == "blocked":
         if cause.direction == "transmit" and not explained.is_weak:
-            return f"packets sent to {whom}{where} do not arrive; packets from them do"
+            return f"packets sent to {peers}{where} do not arrive; packets from them do"
         if cause.direction == "receive" and not explained.is_weak:
-            return f"packets from {whom}{where} do not arrive; packets sent to them do"
-        return f"{no_traffic(explained)} gets through to or from {whom}{where}"
-    return ping_fault_text(view, explained, f" with {whom}{where}")
+            return f"packets from {peers}{where} do not arrive; packets sent to them do"
+        return f"{no_traffic(explained)} gets through to or from {peers}{where}"
+    return ping_fault_text(view, explained, f" with {peers}{where}")
 
 
 def no_traffic(explained: Explained) -> str:
@@ -61,25 +61,25 @@ def firewall_hint(view: View, explained: Explained) -> str:
     return f"{why}: check for a firewall that blocks ports {ports} (TCP and UDP)"
 
 
-def ping_fault_text(view: View, explained: Explained, whom: str = "") -> str:
+def ping_fault_text(view: View, explained: Explained, peers: str = "") -> str:
     """Describe a fault seen by pings, in words that fit a host, a link and a path."""
     last = [echo for bad in explained.cause.bad for echo in view.echoes_of(bad)]
     if explained.kind == "loss":
         sent, received = sum(echo.sent for echo in last), sum(echo.received for echo in last)
-        return f"{100 * (sent - received) / max(sent, 1):.0f} % of {sent} pings lost{whom}"
+        return f"{100 * (sent - received) / max(sent, 1):.0f} % of {sent} pings lost{peers}"
     if explained.kind == "mtu":
         size = max([echo.big_size + view.headers.get(echo.plane, 0) for echo in last] or [0])
         return (
-            f"packets of {size} bytes do not get through{whom}, small packets do: the MTU of "
+            f"packets of {size} bytes do not get through{peers}, small packets do: the MTU of "
             "the path is smaller than the MTU of the interfaces"
         )
     delays = sorted(echo.p50_ms for echo in last if echo.p50_ms is not None)
     limits = [view.limits[bad.plane] for bad in explained.cause.bad if bad.plane in view.limits]
     most = f", more than {max(limits):.3g} ms" if limits else ""
     return (
-        f"round trips{whom} take {quantile(delays, 0.5):.1f} ms{most}"
+        f"round trips{peers} take {quantile(delays, 0.5):.1f} ms{most}"
         if delays
-        else f"round trips{whom} are slow"
+        else f"round trips{peers} are slow"
     )
 
 

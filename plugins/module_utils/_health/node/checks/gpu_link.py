@@ -499,8 +499,8 @@ def _error_findings(error: Any, gpus: List[LinkGpu]) -> List[Finding]:
     if not error:
         return []
     about = error.get("gpus") if isinstance(error.get("gpus"), list) else []
-    blamed = next((gpu for gpu in gpus if about == [gpu.get("index")]), None)
-    return [cuda_finding(error, gpu_subject(blamed) if blamed else NODE)]
+    faulty = next((gpu for gpu in gpus if about == [gpu.get("index")]), None)
+    return [cuda_finding(error, gpu_subject(faulty) if faulty else NODE)]
 
 
 def _measurements(gpu: LinkGpu, pairs: List[_Pair]) -> List[Measurement]:
