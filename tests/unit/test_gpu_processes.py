@@ -224,7 +224,7 @@ def test_an_mps_server_without_clients_is_told():
 def test_the_summary_and_the_numbers():
     assert (
         result_of(gpu()).summary == "3 GPUs, none in use"
-        and result_of(gpu(look(process()))).summary == "1 of 3 GPUs in use, by processes that run"
+        and result_of(gpu(look(process()))).summary == "1 of 3 GPUs in use by running processes"
     )
     assert [
         (one.value, one.labels) for one in judge({"gpus": [gpu(look(process()))]}, {}).measurements

@@ -241,8 +241,8 @@ def _judge_wanted(
     if interface is None:
         there = some([str(other.get("name")) for other in interfaces if other.get("physical")])
         message = (
-            "the option interfaces names it and this host does not have it; its "
-            f"physical ones are {there or 'none'}"
+            "the interface does not exist, expected by the option interfaces; physical "
+            f"interfaces: {there or 'none'}"
         )
         return [
             Finding(
@@ -252,10 +252,7 @@ def _judge_wanted(
     if not _told(interface):
         return [not_read("its state", _subject(interface))]
     if not is_up(interface):
-        message = (
-            f"is down ({_state(interface)}), the option interfaces wants it up; look at its "
-            "configuration, then at the cable and the switch's port"
-        )
+        message = f"is down ({_state(interface)}), expected up (option interfaces)"
         return [
             Finding(
                 "interface_not_up",
@@ -272,7 +269,9 @@ def _judge_wanted(
 def _judge_speed(interface: InterfaceReading, least: int) -> List[Finding]:
     speed = _speed(interface)
     if speed is None:
-        message = f"does not report its speed, minimum_speed_mbps is {least}"
+        message = (
+            f"does not report its speed, expected at least {least} Mbit/s (minimum_speed_mbps)"
+        )
         return [
             Finding(
                 "speed_not_reported",
@@ -285,10 +284,7 @@ def _judge_speed(interface: InterfaceReading, least: int) -> List[Finding]:
         ]
     if speed >= least:
         return []
-    message = (
-        f"runs at {speed:g} Mbit/s, minimum_speed_mbps is {least}; look at the cable, "
-        "the transceiver and the switch's port"
-    )
+    message = f"runs at {speed:g} Mbit/s, expected at least {least} (minimum_speed_mbps)"
     return [
         Finding(
             "interface_slow",
@@ -305,7 +301,7 @@ def _judge_fastest(interfaces: List[InterfaceReading], least: int) -> List[Findi
     """Without named interfaces, the fastest interface that is up must have the speed."""
     if not any(interface.get("physical") or interface.get("bond") for interface in interfaces):
         # A container with its own network namespace does not see the host's interfaces.
-        return [not_read("the host's network interfaces, none of which is visible here")]
+        return [not_read("the host's network interfaces (none is visible)")]
     up = [
         interface
         for interface in interfaces
@@ -316,7 +312,8 @@ def _judge_fastest(interfaces: List[InterfaceReading], least: int) -> List[Findi
             Finding(
                 "interface_not_up",
                 FAIL,
-                f"no physical interface is up, minimum_speed_mbps is {least}",
+                f"no physical interface is up, expected one of at least {least} Mbit/s "
+                "(minimum_speed_mbps)",
                 "drain_node",
             )
         ]
@@ -363,8 +360,8 @@ def _judge_state(interface: InterfaceReading, interfaces: List[InterfaceReading]
     if len(up) * 2 <= len(kin):
         return []
     message = (
-        f"is switched on and down ({_state(interface)}) while {len(up)} of {len(kin)} of its "
-        "kind are up; look at the cable and the switch's port"
+        f"is enabled but down ({_state(interface)}), expected up ({len(up)} of {len(kin)} "
+        "interfaces of its kind are up)"
     )
     return [
         Finding(
@@ -393,11 +390,11 @@ def _judge_bond(
     if not down:
         return []
     which = (
-        "all its members are"
+        f"all {len(members)} bond members are"
         if len(down) == len(members)
-        else f"{len(down)} of its {len(members)} members {'is' if len(down) == 1 else 'are'}"
+        else f"{len(down)} of {len(members)} bond members {'is' if len(down) == 1 else 'are'}"
     )
-    message = f"{which} down: {some(down)}; look at the cable and the switch's port"
+    message = f"{which} down: {some(down)}"
     return [
         Finding(
             "bond_degraded",
@@ -418,7 +415,7 @@ def _judge_link(
         return []
     subject, findings = _subject(interface), []
     if interface.get("duplex") == "half":
-        message = "runs half duplex; let both ends negotiate, or set both alike"
+        message = "runs at half duplex, expected full duplex"
         findings.append(
             Finding(
                 "half_duplex", WARN, message, "fix_configuration", subject, _evidence(interface)
@@ -429,10 +426,7 @@ def _judge_link(
         common(_speed(other) for other in _kin(interface, interfaces) if is_up(other)),
     )
     if has is not None and usual is not None and has < usual:
-        message = (
-            f"runs at {has:g} Mbit/s while most of its kind run at {usual:g}; look at "
-            "the cable, the transceiver and the switch's port"
-        )
+        message = f"runs at {has:g} Mbit/s, expected {usual:g} (most interfaces of its kind)"
         findings.append(
             Finding(
                 "interface_slower_than_others",
@@ -460,10 +454,10 @@ def _judge_flaps(
     if lost < FLAPS or (daily is not None and daily < FLAPS):
         return []
     if daily is None:
-        return [not_read("the time since boot, which its flaps are judged by", subject)]
+        return [not_read("the time since boot, needed to judge link flaps", subject)]
     message = (
-        f"lost its carrier {lost} times since boot, {daily:.0f} times in 24 hours; "
-        f"{FLAPS} are flapping; look at the cable and the switch's port"
+        f"lost its carrier {lost} times since boot, {daily:.0f} times in 24 hours, "
+        f"expected fewer than {FLAPS}"
     )
     return [
         Finding(
@@ -488,12 +482,12 @@ def _judge_errors(
         * mtu
         * (BIT_ERROR_RATIO_1G if speed is not None and speed <= 1000 else BIT_ERROR_RATIO)
     )
-    words = []
+    faults = []
     if broken >= _LEAST and broken > allowed * arrived:
-        share = f"{broken / arrived:.1e} of those that arrived" if arrived else "none arrived whole"
-        words.append(
-            f"{broken} frames were broken ({share}; IEEE 802.3's bit error ratio gives a tenth "
-            f"of {allowed:.1e})"
+        share = f"{broken / arrived:.1e} of all" if arrived else "no intact frame"
+        faults.append(
+            f"{broken} damaged frames ({share}), expected at most {allowed:.1e} of all "
+            f"({_TIMES} times IEEE 802.3's bit error ratio)"
         )
     for direction, verb in (("rx", "received"), ("tx", "sent")):
         errors, packets = (
@@ -503,23 +497,26 @@ def _judge_errors(
         if (
             errors >= _LEAST
             and errors > ERROR_SHARE * packets
-            and not (direction == "rx" and words)
+            and not (direction == "rx" and faults)
         ):
-            words.append(f"{errors} errors for {packets} packets {verb}")
-    if not words:
+            faults.append(
+                f"{errors} errors in {packets} {verb} packets, expected at most {ERROR_SHARE:g}"
+            )
+    if not faults:
         return []
     evidence = {
         name: value for name, value in counted.items() if "errors" in name or "packets" in name
     }
-    message = f"{'; '.join(words)}; look at the cable, the transceiver and the switch's port"
+    message = "; ".join(faults)
     return [Finding("interface_errors", WARN, message, "watch", subject, evidence)]
 
 
 def _summary(interfaces: List[InterfaceReading], physical: List[InterfaceReading]) -> str:
     if not physical:
-        named = f"{len(interfaces)} interfaces as wanted, " if interfaces else ""
+        named = f"{len(interfaces)} required interfaces up, " if interfaces else ""
         return (
-            f"{named}no physical Ethernet interface: a container, or a network namespace of its own"
+            f"{named}no physical Ethernet interface visible (a container or separate network "
+            "namespace)"
         )
     up = [interface for interface in physical if is_up(interface)]
     speeds: Dict[str, int] = {}

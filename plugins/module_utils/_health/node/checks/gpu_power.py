@@ -203,7 +203,7 @@ def _judge_gpu(
     if looks:
         findings += _judge_looks(looks, gpu, subject)
     elif unsupported(gpu, "reasons"):
-        message = "does not report what holds its clocks back"
+        message = "does not report clock event reasons"
         findings.append(Finding("unsupported", SKIP, message, "none", subject))
     else:
         missing = ["reasons"] + missing
@@ -249,7 +249,9 @@ def _judge_looks(looks: List[int], gpu: PowerGpu, subject: Subject) -> List[Find
             lasting = seen >= ENOUGH_LOOKS
             status = FAIL if unfit and lasting else WARN
             often = (
-                "" if seen == len(looks) >= ENOUGH_LOOKS else f" (in {seen} of {len(looks)} looks)"
+                ""
+                if seen == len(looks) >= ENOUGH_LOOKS
+                else f" (in {seen} of {len(looks)} samples)"
             )
             findings.append(
                 Finding(
@@ -265,7 +267,7 @@ def _judge_looks(looks: List[int], gpu: PowerGpu, subject: Subject) -> List[Find
     for look in looks:
         strange |= look & ~KNOWN
     if strange:
-        message = f"reports a clock event reason that is not known ({hex(strange)})"
+        message = f"reports an unknown clock event reason ({hex(strange)})"
         findings.append(
             Finding("clock_reason_not_known", WARN, message, "watch", subject, evidence)
         )
@@ -278,8 +280,8 @@ def _judge_heat(violations: Values, uptime: float, subject: Subject) -> List[Fin
     if not uptime or not HOT_SHARE * uptime <= hot <= uptime:
         return []
     message = (
-        f"heat held its clocks back for {duration(hot)} of the {duration(uptime)} since "
-        "boot; look at its cooling"
+        f"heat reduced the clocks for {duration(hot)} of the {duration(uptime)} since boot, "
+        f"expected less than {HOT_SHARE * 100:g} %"
     )
     return [
         Finding(
@@ -297,17 +299,11 @@ def _judge_limit(limit: Optional[PowerLimit], subject: Subject) -> List[Finding]
     findings = []
     if limit and limit["enforced"] < limit["default"]:
         message = (
-            f"power limit {_watts(limit['enforced'])} W, the default is "
-            f"{_watts(limit['default'])} W"
+            f"power limit {_watts(limit['enforced'])} W, expected "
+            f"{_watts(limit['default'])} W (the GPU's default)"
         )
-        if limit["configured"] <= limit["enforced"]:
-            message += (
-                f"; set it back with: nvidia-smi -i {subject.index} -pl {_watts(limit['default'])}"
-            )
-        else:
-            message += (
-                "; it was not set through the driver, look at the board's management controller"
-            )
+        if limit["configured"] > limit["enforced"]:
+            message += "; the limit was not set through the driver"
         findings.append(
             Finding(
                 "power_limit_lowered",
@@ -325,8 +321,8 @@ def _judge_clock(domain: str, clock: Optional[ApplicationClock], subject: Subjec
     if not clock or clock["application"] >= clock["default"]:
         return []
     message = (
-        f"{domain} application clock {clock['application']} MHz, the default is "
-        f"{clock['default']} MHz; set it back with: nvidia-smi -i {subject.index} -rac"
+        f"{domain} application clock {clock['application']} MHz, expected "
+        f"{clock['default']} MHz (the GPU's default)"
     )
     evidence = {f"{domain}_clock_mhz": clock}
     return [
@@ -421,7 +417,7 @@ CHECK = Check(
             "clocks_held_back",
             "seconds",
             "autopilot_clocks_held_back_seconds",
-            "Time since the driver was loaded for which the clocks were held back.",
+            "Time since the driver was loaded for which the clocks were reduced.",
             ("gpu", "cause"),
         ),
     ),
@@ -439,7 +435,8 @@ CHECK = Check(
         ),
         "power_limit_lowered": FindingText(
             "The power limit is below the GPU's default, which reduces its speed.",
-            "Restore it with `nvidia-smi -i <gpu> -pl <watts>`. No action is needed if this is "
+            "Restore it with `nvidia-smi -i <gpu> -pl <watts>`. If the limit was not set through the "
+            "driver, check the board's management controller. No action is needed if this is "
             "intended.",
         ),
         "application_clock_lowered": FindingText(

@@ -92,7 +92,7 @@ def measure(probe: Probe) -> Readings:
     began = time.monotonic()
     while doubtful:
         probe.keep(readings)
-        probe.stage("waiting between two looks at the processes")
+        probe.stage("waiting between two readings of the processes")
         time.sleep(PAUSE)
         again = _Look(probe)
         for gpu in doubtful:
@@ -111,7 +111,7 @@ class _Look:
     """The host's processes at one moment."""
 
     def __init__(self, probe: Probe) -> None:
-        probe.stage("looking for processes that hold GPUs")
+        probe.stage("reading the processes that hold GPUs")
         self._host = probe.host
         self._ours = gpu_holders.ours(probe.host)
         self._holders, self.mps = gpu_holders.scan(probe.host, self._ours)
@@ -221,8 +221,8 @@ def _suspicions(gpu: GpuProcesses, subject: Subject, scope: Optional[str]) -> Li
     first, second = (_unexplained(look, gpu.get("name"), scope) for look in (gpu, later))
     if first and second:
         message = (
-            f"{second / 2**20:.0f} MiB of its memory are in use and no process is "
-            "seen that holds it; reset the GPU"
+            f"{second / 2**20:.0f} MiB of GPU memory are in use without a visible process, "
+            f"expected at most {IDLE_MEMORY / 2**20:.0f} MiB"
         )
         findings.append(
             Finding(
@@ -244,37 +244,21 @@ def _judge_process(
     states = (process.get("state"), after.get("state"))
     if _gone(process, scope) and _gone(after, scope):
         message = (
-            f"the driver keeps a context of process {process.get('pid')}, which is no "
-            "more; reset the GPU"
+            f"the driver keeps a context of process {process.get('pid')}, which no longer exists"
         )
         return [Finding("stale_context", WARN, message, "reset_gpu", subject, evidence)]
     if states == ("Z", "Z"):
         message = (
-            f"{_who(process)} has ended and still holds the GPU: a thread or child of it has not"
+            f"{_who(process)} has ended but a thread or child of the process still holds the GPU"
         )
-        return [
-            Finding(
-                "zombie_process",
-                WARN,
-                f"{message}; find it with ps -eLf and end it; if that fails reboot the node",
-                "watch",
-                subject,
-                evidence,
-            )
-        ]
+        return [Finding("zombie_process", WARN, message, "watch", subject, evidence)]
     if states == ("D", "D"):
         waits_in = after.get("waits_in")
         where = "" if waits_in is None else f" in {waits_in}"
         if process.get("killed") and after.get("killed"):
-            message = (
-                f"{_who(process)} was killed and does not end: it is stuck in the "
-                f"kernel{where}; reboot the node"
-            )
+            message = f"{_who(process)} was killed but is blocked in the kernel{where}"
             return [Finding("unkillable_process", FAIL, message, "reboot_node", subject, evidence)]
-        message = (
-            f"{_who(process)} waits in the kernel{where}, as it does for slow storage "
-            "too; look at it again"
-        )
+        message = f"{_who(process)} waits in the kernel{where}, as it may for slow storage"
         return [Finding("process_waits", PASS, message, "none", subject, evidence)]
     return []
 
@@ -317,8 +301,7 @@ def _judge_mps(mps: List[MpsProcess], gpus: List[GpuProcesses], strict: bool) ->
         return []
     message = (
         "an MPS server without clients holds GPUs: "
-        f"{first_of([_who(server) for server in servers])}; end it with: echo quit | "
-        "nvidia-cuda-mps-control"
+        f"{first_of([_who(server) for server in servers])}"
     )
     return [
         Finding(
@@ -338,10 +321,7 @@ def _not_listed(gpus: List[GpuProcesses]) -> List[Finding]:
     ]
     if not silent:
         return []
-    message = (
-        f"processes are not listed by the driver for {len(silent)} of {len(gpus)} GPUs; "
-        "what holds them is not known"
-    )
+    message = f"the driver does not list the processes of {len(silent)} of {len(gpus)} GPUs"
     return [Finding("processes_not_listed", PASS, message, "none", NODE, {"gpus": silent})]
 
 
@@ -355,7 +335,7 @@ def _summary(gpus: List[GpuProcesses]) -> str:
     held = [gpu for gpu in gpus if any(foreign(process) for process in _known(gpu))]
     count = f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}"
     return (
-        f"{len(held)} of {count} in use, by processes that run" if held else f"{count}, none in use"
+        f"{len(held)} of {count} in use by running processes" if held else f"{count}, none in use"
     )
 
 
@@ -363,7 +343,7 @@ NAME = "gpu_processes"
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="who holds the GPUs, and does anything hold them that no longer should",
+    purpose="which processes hold the GPUs, and does an ended process still hold one",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
