@@ -481,7 +481,7 @@ def test_what_is_wrong_is_said_once_and_the_playbook_goes_on(place):
         ({"pushgateway_url": "http://push", "pushgateway_timeout": "soon"}, "soon"),
         (
             {"pushgateway_url": "http://push", "pushgateway_token": "{{ no_such_thing }}"},
-            "pushgateway_token: the variable cannot be used",
+            "pushgateway_token: the variable cannot be evaluated",
         ),
     ):
         printed = place.run("-e", json.dumps(given))
