@@ -27,7 +27,8 @@ FINDINGS: Dict[str, FindingText] = {
     ),
     "gpu_not_visible": FindingText(
         "A GPU is on the bus but not available in this container.",
-        "Give the container all GPUs (`NVIDIA_VISIBLE_DEVICES=all`), or check the host itself.",
+        "Give the container all GPUs (`NVIDIA_VISIBLE_DEVICES=all`), or check the host itself. If "
+        "the driver denies access to an existing device file, restart the container.",
     ),
     "gpu_not_read": FindingText(
         "A GPU was not read, so its state is unknown.",

@@ -302,7 +302,7 @@ def _clean(readings: DcgmReadings, what: Wanted) -> str:
 
 def _judge_absence(readings: DcgmReadings, options: Options, gpus: List[DcgmGpu]) -> List[Finding]:
     """Why the diagnostic did not run."""
-    words = "MIG is enabled or about to be, DCGM's diagnostic needs whole GPUs"
+    words = "MIG is enabled or pending, and DCGM's diagnostic requires GPUs without MIG"
     partitioned = [
         Finding("mig_enabled", SKIP, words, "none", gpu_subject(gpu))
         for gpu in gpus
@@ -377,7 +377,7 @@ def _judge_runs(
             Finding(
                 "use_unknown",
                 UNKNOWN,
-                "whether someone else used the GPUs meanwhile could not be told",
+                "whether other processes used the GPUs during the diagnostic is unknown",
                 "watch",
             )
         )
@@ -386,7 +386,7 @@ def _judge_runs(
         words = (
             f"dcgmi ended with status {returncode}"
             + (f" ({hint})" if hint else "")
-            + ", and nothing in its result says why"
+            + ", and its result gives no reason"
         )
         findings.append(
             Finding(
@@ -422,18 +422,18 @@ def _judge_run(run: DcgmRun) -> List[Finding]:
     if run.get("timed_out"):
         seconds = run.get("seconds")
         within = f" within {seconds:.0f} s" if seconds is not None else ""
-        words = f"dcgmi did not answer{within} and was ended; run again, then look at nv-hostengine"
+        words = f"dcgmi did not answer{within} and was ended"
         return [Finding("dcgmi_timed_out", UNKNOWN, words, "watch", NODE, evidence)]
     said = "; ".join(map(str, report.get("errors", [])))
     if said or report.get("problem", dcgm_report.NO_DOCUMENT):
         words = _shown(said) or _shown(run.get("text")) or _shown(run.get("stderr")) or "nothing"
         code, what = "dcgm_could_not_run", "DCGM could not run its diagnostic"
         if not said and report.get("problem") == dcgm_report.INCOMPLETE:
-            code, what = "result_incomplete", "dcgmi's result broke off before its end"
+            code, what = "result_incomplete", "dcgmi's result is truncated"
         elif dcgm_run.already_running(run):
-            code, what = "diagnostic_already_running", "another DCGM diagnostic kept running"
+            code, what = "diagnostic_already_running", "another DCGM diagnostic is running"
         elif not said:
-            code, what = "no_result", "dcgmi gave no result"
+            code, what = "no_result", "dcgmi returned no result"
         action = "fix_configuration" if returncode in knowledge.REMEDIES else "watch"
         return [
             Finding(
@@ -450,7 +450,7 @@ def _judge_run(run: DcgmRun) -> List[Finding]:
             Finding(
                 "dcgmi_died",
                 UNKNOWN,
-                f"dcgmi did not end by itself (status {returncode})",
+                f"dcgmi did not exit normally (status {returncode})",
                 "watch",
                 NODE,
                 evidence,
@@ -553,7 +553,7 @@ def _judge_fault(
         status, action, words = (
             (WARN if fault.kind == knowledge.UNRATED else UNKNOWN),
             "watch",
-            f"{result.status}, and yet an error",
+            f"{result.status}, but with an error",
         )
     elif fault.kind == knowledge.TRIAGE:
         if again == "fail":
@@ -563,7 +563,7 @@ def _judge_fault(
         else:
             status, action, words = UNKNOWN, "watch", "failed once and could not be repeated"
     if disturbed and status == FAIL and fault.kind in (knowledge.TRIAGE, knowledge.UNRATED):
-        status, action, words = UNKNOWN, "watch", f"{words} while someone else used the GPUs"
+        status, action, words = UNKNOWN, "watch", f"{words} while other processes used the GPUs"
     texts = [text for text in (_shown(warning.get("text")) for warning in fault.warnings) if text]
     more = f" (and {len(texts) - 1} more)" if len(texts) > 1 else ""
     error_ids = {warning.get("error_id") for warning in fault.warnings}
@@ -601,7 +601,7 @@ def _judge_coverage(
 ) -> List[Finding]:
     """Findings about GPUs and tests without a result: these did not pass."""
     if not results:
-        return [Finding("no_result", UNKNOWN, "DCGM's document has no results in it", "watch")]
+        return [Finding("no_result", UNKNOWN, "DCGM's document contains no results", "watch")]
     findings = []
     by_test: Dict[str, Dict[Optional[int], List[str]]] = {}
     for result in results:
@@ -621,7 +621,7 @@ def _judge_coverage(
                 Finding(
                     "gpu_without_result",
                     UNKNOWN,
-                    f"DCGM has no result of it for {', '.join(missing) or 'any test'}",
+                    f"DCGM has no result of this GPU for {', '.join(missing) or 'any test'}",
                     "watch",
                     subject,
                 )
@@ -629,7 +629,11 @@ def _judge_coverage(
         elif per_gpu and not set(statuses) - {"skip"}:
             findings.append(
                 Finding(
-                    "gpu_without_result", UNKNOWN, "DCGM skipped every test of it", "watch", subject
+                    "gpu_without_result",
+                    UNKNOWN,
+                    "DCGM skipped every test of this GPU",
+                    "watch",
+                    subject,
                 )
             )
     absent = [test for test in what.required if test not in by_test]

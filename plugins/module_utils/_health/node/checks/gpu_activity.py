@@ -240,7 +240,7 @@ def judge(readings: ActivityReadings, options: Options) -> CheckResult:
     measured: List[Measurement] = []
     # A hang or crash is reported as its own finding.
     if not series and not (readings.get("hung") or readings.get("crashed")):
-        findings.append(Finding("not_sampled", UNKNOWN, "no sample of any GPU was taken", "watch"))
+        findings.append(Finding("not_sampled", UNKNOWN, "no GPU was sampled", "watch"))
     for one in series:
         findings += judge_gpu(one)
         measured += _measured(one)
@@ -434,7 +434,7 @@ def _errors(series: Series, subject: Subject) -> List[Finding]:
         sram = series.growth(lambda gpu: gpu.get("ecc_uncorrected_sram"))
         contained = are_contained(series.gpu.get("name"), uncorrected, dram, sram)
         message = f"{uncorrected:.0f} uncorrectable memory errors within {span(series.seconds)}" + (
-            ", which it contains" if contained else ""
+            ", contained by the GPU" if contained else ""
         )
         evidence = {
             "uncorrected": uncorrected,

@@ -199,7 +199,9 @@ def _result_findings(gpu: KernelsGpu, subject: Subject) -> List[Finding]:
 def _no_expectation(words: str, peers: int, subject: Subject) -> Finding:
     """The finding about the memory of a model without a table row."""
     if peers >= ENOUGH_PEERS:
-        message = f"{words}, like the {peers} of its model in this node; no figure is known for it"
+        message = (
+            f"{words}, like the {peers} of its model in this node; no expected figure is known"
+        )
         return Finding("no_expectation", PASS, message, "none", subject)
     message = f"{words}, but what its memory should carry is not known; set the option minimum"
     return Finding("no_expectation", UNKNOWN, message, "fix_configuration", subject)

@@ -141,7 +141,7 @@ def judge(readings: VisibilityReadings, options: Options) -> CheckResult:
     if signs is None:
         return concluded(
             NAME,
-            [Finding("not_read", UNKNOWN, "whether this is a container was not read", "watch")],
+            [Finding("not_read", UNKNOWN, "the signs of a container were not read", "watch")],
             "",
         )
     if not signs:
@@ -152,7 +152,10 @@ def judge(readings: VisibilityReadings, options: Options) -> CheckResult:
             NAME,
             [
                 Finding(
-                    "not_read", UNKNOWN, "what the container has was not read to the end", "watch"
+                    "not_read",
+                    UNKNOWN,
+                    "the container's GPUs and environment were not read completely",
+                    "watch",
                 )
             ],
             "",
@@ -167,7 +170,7 @@ def judge(readings: VisibilityReadings, options: Options) -> CheckResult:
     words = f"{len(shown)} GPU{'s' if len(shown) != 1 else ''} given to this container"
     asked = given.get("NVIDIA_VISIBLE_DEVICES")
     summary = words + (
-        f", asked for were {asked if len(asked) < 40 else str(len(asked.split(','))) + ' by name'}"
+        f", requested: {asked if len(asked) < 40 else str(len(asked.split(','))) + ' by name'}"
         if asked
         else ""
     )
@@ -183,19 +186,21 @@ def _too_few(
 ) -> List[Finding]:
     """Findings if the container has some, but not all, of the requested GPUs."""
     if requested and len(shown) < requested:
-        message = f"{len(shown)} GPUs are given to this container, {requested} were requested"
+        message = (
+            f"{len(shown)} GPUs are visible in this container, expected {requested} (requested)"
+        )
         return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
     # Requested indices are the host's; a container numbers its own GPUs from 0.
     if absent and not all(one.isdecimal() for one in named):
         message = (
-            f"{', '.join(absent[:4])} {'is' if len(absent) == 1 else 'are'} named by "
-            "NVIDIA_VISIBLE_DEVICES and not given to this container"
+            f"{', '.join(absent[:4])} {'is' if len(absent) == 1 else 'are'} not visible in this "
+            "container, expected by NVIDIA_VISIBLE_DEVICES"
         )
         return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
     if named and len(named) > len(shown):
         message = (
-            f"NVIDIA_VISIBLE_DEVICES names {len(named)} GPUs, {len(shown)} are given "
-            "to this container"
+            f"{len(shown)} GPUs are visible in this container, expected {len(named)} "
+            "(NVIDIA_VISIBLE_DEVICES)"
         )
         return [Finding("gpu_not_visible", FAIL, message, "fix_configuration", NODE, evidence)]
     return []
@@ -206,10 +211,10 @@ def _nothing_asked(
 ) -> Finding:
     """Findings if the container has no GPU and requests none."""
     message = (
-        "no GPU is given to this container, and NVIDIA_VISIBLE_DEVICES is "
+        "no GPU is visible in this container and NVIDIA_VISIBLE_DEVICES is "
         f"{'not set' if asked is None else repr(asked)}"
     )
-    message += f"; {requested} were requested" if requested else ""
+    message += f", expected {requested} GPUs (requested)" if requested else ""
     status = FAIL if requested else UNKNOWN
     return Finding("gpu_env_missing", status, message, "fix_configuration", NODE, evidence)
 
@@ -237,10 +242,10 @@ def _missing(
         return _too_few(shown, requested, named or [], absent, evidence)
     if files and error.get("kind") in ("unknown_error", "no_permission", "driver_not_loaded"):
         message = (
-            f"/dev/{files[0]} is here and the driver does not let this container use it "
-            f"({error.get('call')} answered {error.get('kind')}): "
+            f"/dev/{files[0]} exists but the driver denies access "
+            f"({error.get('call')} returned {error.get('kind')}); a reload of systemd's units "
+            "removes the devices of running containers"
         )
-        message += "a container loses its devices when systemd reloads its units; start it anew"
         return [Finding("gpu_not_visible", UNKNOWN, message, "fix_configuration", NODE, evidence)]
     if error.get("kind") in ("binding_missing", "binding_too_old", "bad_library_option"):
         # The container's state is unknown then; other checks give the next step.
@@ -248,7 +253,7 @@ def _missing(
             Finding(
                 "not_read",
                 UNKNOWN,
-                f"the driver was not asked: {error.get('kind')}",
+                f"the driver was not queried: {error.get('kind')}",
                 "fix_configuration",
                 NODE,
                 evidence,
@@ -257,8 +262,8 @@ def _missing(
     if asked in _NOTHING:
         return [_nothing_asked(asked, requested, evidence)]
     message = (
-        f"NVIDIA_VISIBLE_DEVICES is {asked!r} and no GPU is given to this container: it "
-        "was not started by NVIDIA's container runtime"
+        f"no GPU is visible in this container although NVIDIA_VISIBLE_DEVICES is {asked!r}: "
+        "NVIDIA's container runtime did not start the container"
     )
     # CUDA images have "all" built in, even if no GPU is wanted.
     status = UNKNOWN if asked == "all" and not requested else FAIL
@@ -275,15 +280,16 @@ def _too_many(
         how = (
             f"NVIDIA_VISIBLE_DEVICES is {asked!r}"
             if asked
-            else "by no wish of NVIDIA_VISIBLE_DEVICES, as in a privileged container"
+            else "NVIDIA_VISIBLE_DEVICES is empty or not set, as in a privileged container"
         )
         message = (
-            f"{len(shown)} GPUs are given to this container, {requested} were requested ({how})"
+            f"{len(shown)} GPUs are visible in this container, expected {requested} (requested); "
+            f"{how}"
         )
     elif named and len(shown) > len(named):
         message = (
-            f"{len(shown)} GPUs are given to this container, NVIDIA_VISIBLE_DEVICES "
-            f"names {len(named)}, as in a privileged container"
+            f"{len(shown)} GPUs are visible in this container, expected {len(named)} "
+            "(NVIDIA_VISIBLE_DEVICES), as in a privileged container"
         )
     else:
         return []
@@ -297,8 +303,8 @@ def _unusable(capabilities: Optional[str], devices: List[str]) -> List[Finding]:
     # Unset means utility and compute.
     if names and not {"all", "compute"} & set(names):
         message = (
-            f"NVIDIA_DRIVER_CAPABILITIES is {capabilities!r} and has no compute, so that "
-            "programs find no libcuda.so.1 here"
+            f"NVIDIA_DRIVER_CAPABILITIES is {capabilities!r}, expected to contain compute: "
+            "without it libcuda.so.1 is missing"
         )
         found.append(
             Finding(
@@ -312,7 +318,7 @@ def _unusable(capabilities: Optional[str], devices: List[str]) -> List[Finding]:
         )
     lacking = [f"/dev/{name}" for name in _CONTROL if name not in devices]
     if lacking and "dxg" not in devices:
-        message = f"not in this container, and needed by CUDA: {', '.join(lacking)}"
+        message = f"device files required by CUDA are missing: {', '.join(lacking)}"
         found.append(
             Finding(
                 "gpu_device_missing", WARN, message, "fix_configuration", NODE, {"devices": devices}
@@ -336,14 +342,11 @@ def _required(given: Dict[str, Optional[str]], readings: VisibilityReadings) -> 
     if met is True:
         return []
     if met is None:
-        message = (
-            "whether the driver is new enough for what NVIDIA_REQUIRE_CUDA asks for "
-            "could not be told"
-        )
+        message = "the driver requirement in NVIDIA_REQUIRE_CUDA could not be evaluated"
         return [Finding("gpu_requirement_not_told", PASS, message, "none", NODE, evidence)]
     message = (
-        f"the driver ({known['driver']}, CUDA {cuda}) does not meet what the image asks "
-        f"for: {_shortened(required)}"
+        f"the driver ({known['driver']}, CUDA {cuda}) does not meet the image's "
+        f"requirement: {_shortened(required)}"
     )
     return [Finding("gpu_driver_too_old", WARN, message, "fix_configuration", NODE, evidence)]
 
