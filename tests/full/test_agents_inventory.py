@@ -197,7 +197,7 @@ def test_what_is_wrong_is_said(fleet, controller, tmp_path):
         ({"kubeconfig": str(tmp_path / "none")}, f"kubeconfig: {tmp_path / 'none'}"),
         (
             {"kubeconfig": str(lab.kubeconfig_for("stranger", []))},
-            "list pods in namespace nobody-here, and nodes",
+            "listing pods in namespace nobody-here and listing nodes must be allowed",
         ),
         ({"node_selector": "a in (b)"}, "node_selector: 'a in (b)' is invalid"),
     ):
