@@ -93,8 +93,10 @@ def test_the_library_reads_them_back_as_they_are(name):
     from grafana_foundation_sdk.cog.plugins import register_default_plugins
 
     register_default_plugins()
-    assert json.loads(json.dumps(models.Dashboard.from_json(page(name)), cls=JSONEncoder)) == page(
-        name
+    expected = page(name)
+    del expected["_generated"]
+    assert (
+        json.loads(json.dumps(models.Dashboard.from_json(page(name)), cls=JSONEncoder)) == expected
     )
 
 
