@@ -128,7 +128,7 @@ def _copy(report_dir: str, run: t.Any, host: str) -> dict[str, t.Any]:
         with open(path, "rb") as handle:
             return store.parse(handle.read(), str(run))
     except FileNotFoundError:
-        return {"error": "there is none"}
+        return {"error": "no snapshot"}
     except OSError as error:
         return {"error": f"{error.filename}: {error.strerror}"}
     except ValueError as error:

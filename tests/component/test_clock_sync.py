@@ -175,7 +175,7 @@ def test_a_daemon_that_does_not_answer_is_an_error(script, reason, node, measure
     )
 
 
-#: Whether chrony runs (and does not answer), what the kernel says -> status, codes.
+#: Whether chrony runs (and no answer), what the kernel says -> status, codes.
 KERNEL = {
     (True, "synchronised"): ("pass", []),
     (True, "unsynchronised"): ("unknown", ["clock_not_told"]),

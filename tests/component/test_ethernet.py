@@ -200,4 +200,4 @@ def test_real_interfaces():
         ("interface_not_up", "fail", "cable1"),
         ("interface_absent", "fail", "cable2"),
     ]
-    assert "is down (no carrier)" in result["findings"][0]["message"]
+    assert "down (no carrier)" in result["findings"][0]["message"]

@@ -155,7 +155,7 @@ def test_a_healthy_node_is_one_line_and_one_number(node, measure):
 def test_a_missing_gpu_tells_the_numbers_it_is_judged_by(node, measure):
     result = measure(node({"driver": {"skips": [5]}}), "gpu_count", expected_gpus=8).result
     missing = [finding for finding in result.findings if finding.code == "gpus_missing"][0]
-    assert missing.message == "the driver shows 7 GPUs, the inventory expects 8"
+    assert missing.message == "the driver lists 7 GPUs, expected 8 (inventory)"
     assert (
         missing.evidence["expected_gpus"],
         missing.evidence["nvml"],

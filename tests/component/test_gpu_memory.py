@@ -97,8 +97,8 @@ def test_each_gpu_has_a_trouble_of_its_own_and_costs_no_other_its_figures(node, 
     assert {gpu for gpu, _kind in rates(outcome)} == {"0", "1", "2", "3", "4"}
     messages = {one.subject.index: one.message for one in outcome.result.findings}
     assert (
-        "computed wrong results (tensor core products, first wrong byte" in messages[3]
-        and "computed wrong results (memory bandwidth" in messages[1]
+        "wrong results (tensor core products, first wrong byte" in messages[3]
+        and "wrong results (memory bandwidth" in messages[1]
     )
     assert messages[5] == "the measurement was ended by signal 11 in cuLaunchKernel"
 

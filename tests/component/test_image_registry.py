@@ -204,7 +204,7 @@ def test_who_may_pull(world, case, open_api):
         for secret in ("pass:word", "secret", "wrong", "much.longer", "good.token", "b3Bz")
     ), "no secret is written down"
     if codes and not given:
-        assert "no credentials were given" in outcome.result.summary
+        assert "no credentials are given" in outcome.result.summary
 
 
 #: What a server does -> what is said.
@@ -243,7 +243,7 @@ SERVERS = {
         ),
         "unknown",
         "image_registry_error",
-        "sent on more",
+        "redirects",
     ),
     "to plain HTTP": (
         lambda world: Registry(
@@ -257,13 +257,13 @@ SERVERS = {
         lambda world: gateways.Raw(gateways.talking_nonsense),
         "unknown",
         "image_registry_error",
-        "did not answer as a registry",
+        "the answer is not a registry's",
     ),
     "hanging up": (
         lambda world: gateways.Raw(gateways.hanging_up),
         "unknown",
         "image_registry_error",
-        "did not answer as a registry",
+        "the answer is not a registry's",
     ),
     "expired": (
         lambda world: Registry(world.authority.context(-9, -3)),
@@ -287,7 +287,7 @@ SERVERS = {
         lambda world: Registry(Authority(world.root / "other").context()),
         "fail",
         "image_registry_tls",
-        "not that of ca_file",
+        "not in ca_file",
     ),
 }
 
@@ -328,7 +328,7 @@ def test_a_certificate_that_ends_soon_is_a_warning(world):
     with Registry(world.authority.context(last=5)) as registry:
         outcome = look(world, f"{registry.host}/team/llm:v1", f"{registry.host}/team/llm:latest")
     assert said(outcome) == ("warn", [("image_registry_tls", "warn", "fix_configuration")])
-    assert "ends in 5 days" in outcome.result.summary
+    assert "expires in 5 days" in outcome.result.summary
 
 
 def test_an_authority_that_is_not_known_is_no_fault_of_the_registry(world):
@@ -413,7 +413,7 @@ def test_nobody_listens_and_no_such_name(world):
         found["image_registry_unreachable"].status == "fail"
         and "Connection refused" in found["image_registry_unreachable"].message
     )
-    # A machine without a resolver cannot tell; RFC 6761 says that there is no such name.
+    # A machine without a resolver cannot tell; RFC 6761 says that the name does not exist.
     assert found["image_registry_unresolvable"].status in ("fail", "unknown")
 
 

@@ -106,7 +106,7 @@ SERVERS = {
         nfsd((2,)),
         "unknown",
         "nfs_unreachable",
-        "answered program mismatch to a call of NFS 4 and 3",
+        "the server answered program mismatch to a call of NFS 4 and 3",
     ),
     "no NFS": (
         nfsd(change=lambda transaction, _answer: reply(transaction, accepted=1)),
@@ -124,26 +124,26 @@ SERVERS = {
         nfsd(change=lambda transaction, _answer: reply(transaction + 7)),
         "unknown",
         "nfs_unreachable",
-        "no reply to the call",
+        "does not belong to the call",
     ),
     "half a reply": (
         nfsd(change=lambda _transaction, _answer: struct.pack(">2I", 0x80000004, 1)),
         "unknown",
         "nfs_unreachable",
-        "less than a reply",
+        "the answer is too short",
     ),
     "silent": (
         gateways.silent,
         "unknown",
         "nfs_unreachable",
-        "does not answer: took the connection and did not answer within 5 s",
+        "no answer: the server accepted the connection but did not answer within 5 s",
     ),
-    "hanging up": (gateways.hanging_up, "unknown", "nfs_unreachable", "ended the connection"),
+    "hanging up": (gateways.hanging_up, "unknown", "nfs_unreachable", "closed the connection"),
     "another protocol": (
         gateways.talking_nonsense,
         "unknown",
         "nfs_unreachable",
-        "something that is no RPC",
+        "the answer is not RPC",
     ),
 }
 
@@ -223,9 +223,7 @@ def test_what_is_mounted(tmp_path):
             "fail",
             [("nfs_not_mounted", "fail", "fix_configuration", "mount /data")],
         )
-        assert (
-            "nas.test:/export is mounted there, and not 127.0.0.1:/scratch" in wrong.result.summary
-        )
+        assert "nas.test:/export is mounted, expected 127.0.0.1:/scratch" in wrong.result.summary
         table = f"nas.test:/export /gone nfs4 {here}\n"
         gone = look(
             tmp_path, [{"server": "127.0.0.1", "port": server.port, "mount_point": "/gone"}], table
@@ -295,4 +293,4 @@ def test_the_module_by_ansible(tmp_path):
             json.dumps(wrong),
             cwd=tmp_path,
         )
-        assert "mounts: path: 'export' is invalid; expected a path from /" in refused.stdout
+        assert "mounts: path: 'export' is invalid; expected an absolute path" in refused.stdout

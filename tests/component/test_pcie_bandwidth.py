@@ -205,7 +205,7 @@ BUSY = {
 def test_a_gpu_in_use_is_measured_when_forced_and_its_slowness_proves_nothing(node, measure):
     outcome = measure(node(BUSY), CHECK, force=True)
     assert said(outcome) == [("low_bandwidth", "unknown", "watch", 1)]
-    assert "it was not idle: in use by python3 (pid 4242)" in outcome.result.summary
+    assert "the GPU was not idle: in use by python3 (pid 4242)" in outcome.result.summary
     assert ("1", "host_to_device", "copy_engine") in rates(outcome)
 
 

@@ -103,7 +103,7 @@ TABLE = {
             ("disk_media_errors", "warn", "nvme0"),
         ],
     ),
-    "a disk that does not answer": (
+    "a disk that no answer": (
         {"gpus": 0, "programs": {"nvme": "exec sleep 60"}},
         {},
         "warn",
@@ -321,7 +321,7 @@ def test_a_file_system_whose_daemon_died_is_broken(tmp_path):
         (
             "mount_broken",
             "fail",
-            "frozen (fuse) answers with an error: Transport endpoint is not connected",
+            "frozen (fuse) returns an error: Transport endpoint is not connected",
         )
     ]
 

@@ -95,7 +95,7 @@ TABLE = {
     ),
     "a process of another namespace": (
         twice(gpu(0, processes=[dict(TRAINING, name=None)])),
-        [("gpu_in_use", "skip", 0, "a process not visible here (pid 4242)")],
+        [("gpu_in_use", "skip", 0, "a process that is not visible here (pid 4242)")],
     ),
     "held open without a context": (
         twice(gpu(0, processes=[{"pid": 7, "name": "bash", "how": "open", "memory": None}])),
@@ -126,7 +126,7 @@ TABLE = {
     "memory just below the limit": (twice(gpu(0, memory_used=64 * MIB - 1)), []),
     "memory without an owner": (
         twice(gpu(0, memory_used=64 * MIB)),
-        [("gpu_in_use", "skip", 0, "64 MiB of its memory")],
+        [("gpu_in_use", "skip", 0, "64 MiB of GPU memory")],
     ),
     "memory that a display server owns": (
         twice(
@@ -140,22 +140,22 @@ TABLE = {
     ),
     "processes could not be read": (
         twice(gpu(0, processes=None)),
-        [("use_unknown", "unknown", 0, "could not be told")],
+        [("use_unknown", "unknown", 0, "unknown whether")],
     ),
-    "a GPU that does not answer": (
+    "a GPU that no answer": (
         twice(gpu(0), {"index": 1, "uuid": "GPU-1", "pci": "x", "error": {"kind": "lost"}}),
-        [("use_unknown", "unknown", 1, "could not be told")],
+        [("use_unknown", "unknown", 1, "unknown whether")],
     ),
     "a GPU missing from one look": (
         seen(look(gpu(0), gpu(1)), look(gpu(0))),
-        [("use_unknown", "unknown", 1, "could not be told")],
+        [("use_unknown", "unknown", 1, "unknown whether")],
     ),
     "Slurm jobs": (
         twice(gpu(0), jobs={"ids": ["123", "124"]}),
         [("jobs_on_node", "skip", None, "Slurm runs job 123 and 1 more")],
     ),
     "no Slurm job": (twice(gpu(0), jobs={"ids": []}), []),
-    "Slurm does not answer": (
+    "Slurm no answer": (
         twice(gpu(0), jobs={"error": "squeue did not answer"}),
         [("use_unknown", "unknown", None, "squeue did not answer")],
     ),
@@ -183,7 +183,7 @@ TABLE = {
         seen(look(gpu(0)), locked_by={"error": "read-only file system"}),
         [("use_unknown", "unknown", None, "read-only file system")],
     ),
-    "nothing seen": ({}, [("use_unknown", "unknown", None, "could not be told")]),
+    "nothing seen": ({}, [("use_unknown", "unknown", None, "unknown whether")]),
     "no GPU seen": (twice(), [("use_unknown", "unknown", None, "none was read")]),
 }
 
@@ -406,11 +406,11 @@ def test_the_lock_lies_where_no_other_user_can_take_it(host):
 WRONG = {
     "of another user": (
         lambda path: os.chown(path, 65534, 65534),
-        "has owner 65534 and mode 0700, expected owner 0 and mode 0700; remove it",
+        "has owner 65534 and mode 0700; expected owner 0 and mode 0700",
     ),
     "open to others": (
         lambda path: os.chmod(path, 0o755),
-        "has owner 0 and mode 0755, expected owner 0 and mode 0700; remove it",
+        "has owner 0 and mode 0755; expected owner 0 and mode 0700",
     ),
     "a link": (lambda path: (path.rmdir(), path.symlink_to("/tmp")), "Not a directory"),
 }
@@ -488,7 +488,7 @@ SLURM = {
         "echo 'slurm_load_jobs error: Invalid node name specified' >&2; exit 1",
         None,
     ),
-    "a controller that does not answer": (
+    "a controller that no answer": (
         "echo 'Unable to contact controller' >&2; exit 1",
         {"error": "squeue failed: Unable to contact controller"},
     ),

@@ -13,6 +13,9 @@ import pytest
 from hypothesis import given, settings, strategies as st
 
 import dcgm_documents as documents  # tests/sandbox, on the path by conftest.py
+from ansible_collections.autopilot.gpu.plugins.module_utils._health.fleet.output.runbook import (
+    runbook,
+)
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.node.devices import (
     dcgm_report,
     dcgm_run,
@@ -584,12 +587,10 @@ def test_no_dcgmi_no_run_and_mig():
     on_host = judged({"gpus": gpus(), "dcgmi": None, "in_agent_image": False}, {}).summary
     in_image = judged({"gpus": gpus(), "dcgmi": None, "in_agent_image": True}, {})
     assert found(in_image) == [("dcgmi_missing", "unknown", None, "fix_configuration")]
-    assert "datacenter-gpu-manager-4-core" in on_host and "--build-arg" not in on_host
-    assert (
-        "--build-arg DCGM_REPOSITORY=" in in_image.summary
-        and "--build-arg DCGM_KEY=" in in_image.summary
-        and "install" not in in_image.summary
-    )
+    assert on_host == "dcgmi is not installed"
+    assert in_image.summary == "the agent's image has no dcgmi"
+    step = runbook("dcgmi_missing").next
+    assert "datacenter-gpu-manager-4-core" in step and "`DCGM_REPOSITORY`" in step
     assert found(judged({"gpus": gpus()}, {})) == [("diagnostic_not_run", "unknown", None, "watch")]
     assert found(judged({"gpus": [dict(gpus()[0], mig=[0, 1])]}, {})) == [
         ("mig_enabled", "skip", 0, "none")

@@ -199,7 +199,7 @@ TABLE = {
         "skip",
         [("unsupported", "skip", "none")],
     ),
-    # what was not read
+    # what not read
     "lost": (
         gpu(error={"kind": "lost", "call": "x", "code": 15}),
         "fail",

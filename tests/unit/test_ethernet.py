@@ -440,7 +440,7 @@ def test_messages_name_the_figures_and_where_they_come_from():
         ),
         (
             [nic(0, speed_mbps=None), nic(1, speed_mbps=100)],
-            "2 of 2 physical interfaces up (1 at no known speed, 1 at 100 Mb/s)",
+            "2 of 2 physical interfaces up (1 at unknown speed, 1 at 100 Mb/s)",
         ),
         ([], "no physical Ethernet interface visible (a container or separate network namespace)"),
     ],

@@ -314,7 +314,7 @@ def test_a_finding_says_what_was_seen_and_how_long():
         "00000000:0A:00.0",
     )
     (finding,) = judge(TABLE["lost for a moment"][0], {}).findings
-    assert "1 of 4 samples" in finding.message and finding.evidence["answers"] == [
+    assert "of 4 samples and failed in 1" in finding.message and finding.evidence["answers"] == [
         "answered",
         "lost",
         "answered",

@@ -195,7 +195,7 @@ def test_what_is_to_be_idle_and_is_not_is_a_warning():
         "GPU 3 (03:00.0): in use by python3 (pid 77, 4.0 GiB) and 1 more",
     )
     assert (
-        "a process not visible here (pid 77, 4.0 GiB)"
+        "a process that is not visible here (pid 77, 4.0 GiB)"
         in result_of(both(GONE), scope="namespace", expect_idle=True).summary
     )
 

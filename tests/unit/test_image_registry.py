@@ -68,19 +68,19 @@ def test_references_are_read(text, registry_, host, repository, tag, digest):
 @pytest.mark.parametrize(
     "text, words",
     [
-        ("cuda:12.4", "in full"),
+        ("cuda:12.4", "full reference"),
         ("nvidia/cuda:12.4", "names no registry"),
-        ("https://registry.example.com/a", "in full"),
-        ("", "in full"),
-        (5, "in full"),
-        ("registry.example.com/A:b", "in full"),
-        ("registry.example.com/a:b:c", "in full"),
-        ("registry.example.com/", "in full"),
-        ("registry.example.com:99999/a", "no port 99999"),
-        ("registry.example.com/a@sha256:12", "in full"),
-        ("registry.example.com/a b", "in full"),
-        ("registry.example.com/a:b\nX-Header: y", "in full"),
-        ("registry.example.com/../../v2/x:y", "in full"),
+        ("https://registry.example.com/a", "full reference"),
+        ("", "full reference"),
+        (5, "full reference"),
+        ("registry.example.com/A:b", "full reference"),
+        ("registry.example.com/a:b:c", "full reference"),
+        ("registry.example.com/", "full reference"),
+        ("registry.example.com:99999/a", "port 99999 is invalid"),
+        ("registry.example.com/a@sha256:12", "full reference"),
+        ("registry.example.com/a b", "full reference"),
+        ("registry.example.com/a:b\nX-Header: y", "full reference"),
+        ("registry.example.com/../../v2/x:y", "full reference"),
     ],
 )
 def test_what_is_no_full_reference_is_refused(text, words):
@@ -96,8 +96,8 @@ def test_what_is_no_full_reference_is_refused(text, words):
             {"images": [f"r.example.com/a:{number}" for number in range(33)]},
             "33 are invalid; expected at most 32",
         ),
-        ({"username": "a"}, "username: given without password"),
-        ({"username": "a", "password": "b", "auth_file": "/c"}, "username: excludes auth_file"),
+        ({"username": "a"}, "username needs password"),
+        ({"username": "a", "password": "b", "auth_file": "/c"}, "username excludes auth_file"),
     ],
 )
 def test_options_that_mean_nothing_together_are_refused(options, words):
@@ -389,11 +389,10 @@ def test_words_of_findings():
         .findings[0]
         .message
     )
-    assert said == "cannot be reached, tried twice: at auth.example.com: so it is"
+    assert said == "connection failed twice: at auth.example.com: so it is"
     assert judge({"images": [trouble("tls", "not_trusted")]}, {"ca_file": "/a"}).status == "fail"
     assert (
-        "no credentials were given"
-        in judge({"images": [trouble("manifest", "denied")]}, {}).summary
+        "no credentials are given" in judge({"images": [trouble("manifest", "denied")]}, {}).summary
     )
     assert (
         "no credentials"

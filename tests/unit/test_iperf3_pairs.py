@@ -146,7 +146,7 @@ def test_a_slow_pair_does_not_name_an_end():
     assert (
         message
         == "transmit 3.1 Gbit/s, expected at least 8 (0.8 of the speed of eth1, table); the "
-        "role mesh tells which end it is"
+        "role mesh localises the fault"
     )
 
 
@@ -293,23 +293,26 @@ def test_the_predecessors_words_become_ours(given_options, expected):
         ({"clientsperiface": True}, "clientsperiface: True is invalid"),
         (
             {"pclients": 8, "clientsperiface": 4},
-            "pclients: 8, clientsperiface: 4 mean the same and differ",
+            "pclients: 8, clientsperiface: 4 are the same option with different values",
         ),
-        ({"pclients": 8, "streams": 2}, "pclients: 8, streams: 2 mean the same and differ"),
+        (
+            {"pclients": 8, "streams": 2},
+            "pclients: 8, streams: 2 are the same option with different values",
+        ),
         (
             {"startport": 0},
-            "startport: 0 is invalid; expected a port from 1024 to 65436: 100 ports are used",
+            "startport: 0 is invalid; expected a port from 1024 to 65436, the first of 100 ports",
         ),
         ({"startport": 65500}, "startport: 65500"),
         ({"ports": "5299-5200"}, "ports: 5299-5200 is invalid"),
         ({"ports": "high"}, "ports: high is invalid"),
         ({"ports": "0"}, "ports: 0"),
         ({"ports": "5200-70000"}, "ports: 5200-70000"),
-        ({"duration": 1.5}, "duration: 1.5 is invalid; expected 2 or more"),
+        ({"duration": 1.5}, "duration: 1.5 is invalid; expected 2 s or more"),
         ({"streams": 0}, "streams: 0 is invalid"),
         ({"streams": 129}, "streams: 129 is invalid"),
         ({"port": 0}, "port: 0 is invalid"),
-        ({"peers": ["gpu07"]}, "peers: gpu07 is invalid; expected addresses"),
+        ({"peers": ["gpu07"]}, "peers: gpu07 is invalid; expected IP addresses"),
         ({"peers": ["--file=/etc/shadow"]}, "peers: --file=/etc/shadow is invalid"),
     ],
 )

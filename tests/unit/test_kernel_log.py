@@ -101,7 +101,7 @@ def test_a_log_without_a_record_was_not_read(text, log):
     read = log(text)
     assert (
         read.source is None
-        and "holds no record" in read.error
+        and "has no records" in read.error
         and "journalctl is not installed" in read.error
     )
 

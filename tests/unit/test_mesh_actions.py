@@ -152,7 +152,7 @@ def test_rounds_may_come_as_text_and_a_list_too():
         ),
         (
             {"options": {"iperf": {"duration": 1}}},
-            "options.iperf3_pairs: duration: 1 is invalid; expected 2 or more",
+            "options.iperf3_pairs: duration: 1 is invalid; expected 2 s or more",
         ),
         (
             {"options": {"iperf": {"workload": "mesh"}}},

@@ -448,7 +448,7 @@ def test_packets_that_arrived_in_one_of_two_rounds_do_arrive():
     silent(passes[1], "eth1", *ends, 0)
     window, way = measurements(passes[1], "eth1", *ends)[1]
     window["legs"][way] = {
-        "error": {"reason": "timeout", "message": "iperf3 was not done within 3.6 s and was ended"}
+        "error": {"reason": "timeout", "message": "iperf3 did not end within 3.6 s and was killed"}
     }
     assert figures.gather(plans, passes).handshakes == []
 

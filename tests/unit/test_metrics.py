@@ -623,7 +623,7 @@ def test_flags_are_one_where_it_is_bad(check, health, code):
         == {}
     )
     # One GPU that was not read has no word, the others have theirs.
-    unread = Finding("not_read", "unknown", "was not read", "watch", GPU1)
+    unread = Finding("not_read", "unknown", "not read", "watch", GPU1)
     lost = Finding("gpu_lost", "fail", "gone", "reboot_node", Subject("gpu", 0))
     assert compatible(CheckResult(check, "fail", "", [unread, lost])) == {(health, *H100, "0"): 0}
     assert (

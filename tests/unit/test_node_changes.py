@@ -119,8 +119,8 @@ def test_what_a_job_cost_is_one_sentence():
     assert result.status == "fail"
     assert (
         result.summary
-        == "GPU 3 (5D:00.0): this job cost 8 remapped rows and left 20.0 GB allocated that no "
-        "process holds"
+        == "GPU 3 (5D:00.0): 8 remapped rows during this job; 20.0 GB still allocated after this "
+        "job, by no visible process"
     )
     assert {finding.code: finding.evidence["baseline"] for finding in result.findings} == {
         "new_remapped_rows": BASELINE,
@@ -132,8 +132,8 @@ def test_what_a_job_cost_is_one_sentence():
     "source, words",
     [
         ("both", ""),
-        ("node", ", kept by the node alone"),
-        ("controller", ", kept by the controller alone"),
+        ("node", ", kept on the node only"),
+        ("controller", ", kept on the controller only"),
     ],
 )
 def test_nothing_changed(source, words):
@@ -156,7 +156,7 @@ def test_without_a_snapshot_it_is_not_told():
         baseline={
             "run": "job42",
             "source": None,
-            "node": "there is none",
+            "node": "no snapshot",
             "controller": "x.json: Permission denied",
         },
     )
@@ -165,7 +165,7 @@ def test_without_a_snapshot_it_is_not_told():
         ["no_baseline"],
     )
     assert (
-        "no snapshot of run job42 to compare with (node: there is none; controller: x.json: "
+        "no snapshot of run job42 to compare with (node: no snapshot; controller: x.json: "
         "Permission denied)" in result.summary
     )
 
@@ -233,23 +233,17 @@ OLD, NEW = "2026-11-22T01:00:00Z", "2026-11-22T02:00:00Z"
     [
         (OLD, made(OLD), "both", OLD, {}),
         (OLD, None, "node", OLD, {"controller": "none was given"}),
-        (OLD, {"error": "there is none"}, "node", OLD, {"controller": "there is none"}),
-        (None, made(OLD), "controller", OLD, {"node": "there is none"}),
-        (None, None, None, None, {"node": "there is none", "controller": "none was given"}),
+        (OLD, {"error": "no snapshot"}, "node", OLD, {"controller": "no snapshot"}),
+        (None, made(OLD), "controller", OLD, {"node": "no snapshot"}),
+        (None, None, None, None, {"node": "no snapshot", "controller": "none was given"}),
         (
             None,
             {"schema": "x"},
             None,
             None,
-            {"node": "there is none", "controller": "it has no schema 'autopilot.gpu/snapshot'"},
+            {"node": "no snapshot", "controller": "schema 'autopilot.gpu/snapshot' is missing"},
         ),
-        (
-            OLD,
-            made(OLD, "job41"),
-            "node",
-            OLD,
-            {"controller": "it is of run 'job41' and not of 'job42'"},
-        ),
+        (OLD, made(OLD, "job41"), "node", OLD, {"controller": "of run 'job41', expected 'job42'"}),
         (NEW, made(OLD), "node", NEW, {"controller": f"it is of {OLD}, the other copy is newer"}),
         (OLD, made(NEW), "controller", NEW, {"node": f"it is of {OLD}, the other copy is newer"}),
     ],
@@ -267,10 +261,7 @@ def test_a_torn_copy_of_the_node_is_said_and_the_controllers_serves(host):
     with open(path, "r+", encoding="utf-8") as handle:
         handle.truncate(100)
     base = around_pass.baseline("job42", host, made())
-    assert (
-        base.about["source"] == "controller"
-        and "damaged, or not written to its end" in base.about["node"]
-    )
+    assert base.about["source"] == "controller" and "damaged or truncated" in base.about["node"]
 
 
 # ---- a pass ----

@@ -18,7 +18,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._controller import o
 @pytest.mark.parametrize(
     "make, said",
     [
-        (lambda path: None, "there is none"),
+        (lambda path: None, "no snapshot"),
         (os.mkfifo, "not a regular file"),
         (lambda path: os.symlink("/dev/zero", path), "not a regular file"),
         (os.mkdir, "not a regular file"),

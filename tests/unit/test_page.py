@@ -149,7 +149,7 @@ def test_what_is_said_of_several_gpus_is_said_once():
     finding = {
         "code": "gpu_not_read",
         "status": "unknown",
-        "message": "was not read",
+        "message": "not read",
         "action": "watch",
         "check": "pcie_bandwidth",
         "evidence": {"seconds": 3},
@@ -165,7 +165,7 @@ def test_what_is_said_of_several_gpus_is_said_once():
         and "GPU 0, GPU 1, GPU 2, GPU 3, GPU 4, GPU 5, GPU 6, GPU 7" in text
     )
     card = html_of(document).partition('id="nodes"')[0]
-    assert card.count("<bdi>was not read</bdi>") == 1 and card.count("seconds") == 9
+    assert card.count("<bdi>not read</bdi>") == 1 and card.count("seconds") == 9
 
 
 def test_a_replay_says_that_it_measured_nothing(mixed):

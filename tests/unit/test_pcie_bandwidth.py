@@ -554,12 +554,12 @@ def test_the_words_name_the_operators_minimum():
 
 def test_the_words_of_a_doubt_name_who_was_there():
     result = judge(TABLE["in use, forced, slow"][0], {"force": True})
-    assert result.summary.endswith("but it was not idle: in use by python3 (pid 4242)")
+    assert result.summary.endswith("the GPU was not idle: in use by python3 (pid 4242)")
 
 
 def test_healthy_summary_and_measurements():
     result = judge(node(gpu(0), gpu(1, 55.4, 54.9)), {})
-    assert result.summary == "54.9 to 55.4 GB/s both ways"
+    assert result.summary == "54.9 to 55.4 GB/s each way"
     assert [(one.name, one.value, one.unit, one.labels) for one in result.measurements][:2] == [
         (
             "pcie_bandwidth",

@@ -238,7 +238,7 @@ TABLE = {
         [("pcie_fatal_errors", "warn", "watch", None)],
     ),
     "no error counters": (eight(gpu(replays=None, aer=None)), "pass", []),
-    # what was not read
+    # what not read
     "width not read": (
         eight(gpu(link={"width": None})),
         "unknown",
@@ -285,20 +285,19 @@ def test_table(case):
 def test_words():
     resting = judge(eight(gpu(generation=1)), {}).summary
     assert (
-        resting == "8 links up, PCIe 5.0 x16, 1 at rest in a lower generation; under load they are "
-        "seen by pcie_bandwidth"
+        resting == "8 links up, PCIe 5.0 x16, 1 idle at a lower generation; pcie_bandwidth reads "
+        "them under load"
     )
     narrow = judge(eight(gpu(width=8)), {}).findings[0]
     assert (
-        narrow.message
-        == "link is up at x8 instead of x16, as the port 23:00.0 above it says too; reseat the card"
+        narrow.message == "link is up at x8 instead of x16, confirmed by the port 23:00.0 above it"
     )
     uplink = judge(
         switched([2, 3], bridge("x", width=8, speed=16.0), bridge("x", width=8, speed=16.0)), {}
     ).findings[0]
     assert uplink.message.startswith(
         "the link above GPUs 2, 3 is up at x8 instead of x16 and runs at 16 GT/s instead of "
-        "32; look at riser"
+        "32 (between "
     )
     assert str(uplink.subject) == "link (41:02.0)" and uplink.evidence["gpus"] == [2, 3]
     replays = judge(eight(gpu(replays=20000)), {}).findings[0]

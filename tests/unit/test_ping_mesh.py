@@ -57,7 +57,7 @@ def test_a_healthy_target_passes_with_its_figures():
     assert (result.status, result.findings, result.summary) == (
         "pass",
         [],
-        "1 answer, the slowest within 0.1 ms (median)",
+        "1 peers answer, the slowest within 0.1 ms (median)",
     )
     assert {
         (one.name, one.labels.get("statistic"), one.value, one.unit) for one in result.measurements
@@ -129,7 +129,7 @@ def test_a_smaller_mtu_on_the_way_names_the_size_and_where_to_look_further():
 @pytest.mark.parametrize(
     "error, action",
     [
-        ({"reason": "no_route", "message": "this host has no route to it"}, "fix_configuration"),
+        ({"reason": "no_route", "message": "no route from this host"}, "fix_configuration"),
         ({"reason": "timeout", "message": "x"}, "watch"),
         ({"reason": 3}, "watch"),
     ],
@@ -151,7 +151,7 @@ def test_an_error_of_unknown_fields_still_counts():
     [
         ({"error": "fping is not installed", "reason": "missing"}, "program_missing"),
         (
-            {"error": "fping is version 3.16, 4.0 or newer is needed", "reason": "too_old"},
+            {"error": "fping has version 3.16, expected 4.0 or newer", "reason": "too_old"},
             "program_unusable",
         ),
         (None, "program_unusable"),
@@ -214,7 +214,7 @@ def test_readings_of_any_shape_are_judged_and_only_real_figures_fail(readings, o
         ({"peers": 0}, "peers: 0 is invalid"),
         ({"packets_per_second": 0}, "packets_per_second: 0 is invalid"),
         ({"family": "5"}, "family: 5"),
-        ({"targets": ["gpu07"]}, "targets: gpu07 is invalid; expected addresses"),
+        ({"targets": ["gpu07"]}, "targets: gpu07 is invalid; expected IP addresses"),
         ({"targets": ["10.0.0.1"], "family": "6"}, "targets: 10.0.0.1 is invalid"),
         ({"targets": ["-f"]}, "targets: -f is invalid"),
     ],
@@ -285,7 +285,7 @@ def test_a_given_interface_is_used_with_its_address_of_the_family(address, own):
 @pytest.mark.parametrize(
     "found, words",
     [
-        ({"interfaces": []}, "none of that name"),
+        ({"interfaces": []}, "no interface has this name"),
         ({"interfaces": [dict(ETH1, up=False)]}, "it is down"),
         ({"interfaces": [dict(ETH1, carrier=False)]}, "no carrier"),
         (

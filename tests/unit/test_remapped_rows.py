@@ -347,7 +347,7 @@ TABLE = {
         "pass",
         [],
     ),
-    # what was not read
+    # what not read
     "lost": (
         gpu(error={"kind": "lost", "call": "nvmlDeviceGetRemappedRows", "code": 15}),
         "fail",
@@ -421,7 +421,7 @@ def test_what_waits_for_a_reset_fails_where_a_clean_node_is_required(case):
 
 
 def test_an_action_that_is_not_known_is_named_by_its_number():
-    assert "recovery action not known (6)" in result_of(gpu(recovery={"action": 6})).summary
+    assert "unknown recovery action (6)" in result_of(gpu(recovery={"action": 6})).summary
 
 
 def test_a_waiting_row_on_a_model_without_containment_says_why_it_must_not_be_used():

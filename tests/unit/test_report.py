@@ -72,7 +72,7 @@ GPUS = [
 ]
 
 
-def healthy(name, summary="55.0 to 55.2 GB/s both ways"):
+def healthy(name, summary="55.0 to 55.2 GB/s each way"):
     return NodeAnswer(
         name,
         [

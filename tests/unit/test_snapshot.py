@@ -139,7 +139,7 @@ def test_kept_and_read_back(host):
     )
     assert os.listdir(directory(host)) == ["job42.json"]
     assert store.read_back("job42", host) == {"snapshot": made, "path": kept["path"]}
-    assert store.read_back("job43", host) == {"error": "there is none"}
+    assert store.read_back("job43", host) == {"error": "no snapshot"}
     store.keep(dict(made, taken="2026-11-22T02:00:00Z"), host)
     assert store.read_back("job42", host)["snapshot"]["taken"] == "2026-11-22T02:00:00Z"
 
@@ -181,28 +181,28 @@ def test_a_user_keeps_them_at_home_by_the_name_of_the_node(host, monkeypatch, tm
 @pytest.mark.parametrize(
     "text, said",
     [
-        ("", "it is not JSON: damaged, or not written to its end"),
-        ('{"schema": "autopilot.gpu/snap', "it is not JSON"),
-        ("[]", "it has no schema"),
-        ("{}", "it has no schema"),
-        ("NaN", "it has no schema"),
-        ('{"schema": "autopilot.gpu/run"}', "it has no schema"),
-        ("[" * 100000, "it is not JSON"),
+        ("", "not JSON: damaged or truncated"),
+        ('{"schema": "autopilot.gpu/snap', "not JSON"),
+        ("[]", " is missing"),
+        ("{}", " is missing"),
+        ("NaN", " is missing"),
+        ('{"schema": "autopilot.gpu/run"}', " is missing"),
+        ("[" * 100000, "not JSON"),
         (
             '{"schema": "autopilot.gpu/snapshot", "schema_version": 2}',
-            "its schema_version is 2, this version",
+            "schema_version 2 is unsupported; this version",
         ),
         (
             '{"schema": "autopilot.gpu/snapshot", "schema_version": 1, "run": "job41"}',
-            "it is of run 'job41' and not of 'job42'",
+            "of run 'job41', expected 'job42'",
         ),
         (
             '{"schema": "autopilot.gpu/snapshot", "schema_version": 1, "run": "job42", '
             '"readings": []}',
-            "it has no readings",
+            "no readings",
         ),
-        (" " * (5 << 20), "it is longer than 4 MiB"),
-        ("\udc80", "it is not JSON"),
+        (" " * (5 << 20), "longer than 4 MiB"),
+        ("\udc80", "not JSON"),
     ],
 )
 def test_damaged_and_foreign_files_are_said(host, text, said):
@@ -306,7 +306,7 @@ def test_a_full_disk_costs_nothing_else(host):
     )
     assert (
         "No space left on device" in kept.result.summary
-        and "only what the controller keeps will serve" in kept.result.summary
+        and "only the controller has a copy" in kept.result.summary
     )
     assert left == ["full"]
     # What the controller makes its copy of is there all the same.

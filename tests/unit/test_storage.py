@@ -376,7 +376,7 @@ TABLE = {
         "pass",
         [],
     ),
-    "does not answer": (
+    "no answer": (
         [],
         [disk(nvme=None, unread={"reason": "timeout", "message": "w"})],
         {},
@@ -447,19 +447,19 @@ def test_a_path_where_nothing_is_mounted():
         (
             [mount("/", free=770, used=230), mount(free=500, used=500)],
             [nvme()],
-            "2 file systems answer, the fullest is /scratch with 50 % free, 1 NVMe disk asked",
+            "2 file systems answer, the fullest is /scratch with 50 % free, 1 NVMe disk read",
         ),
         (
             [mount("/")],
             [disk(nvme=None, unread={"message": "nvme is not installed"})],
             "1 file system answers, the fullest is / with 50 % free, the health of 1 NVMe disk "
-            "was not told (nvme is not installed)",
+            "could not be read (nvme is not installed)",
         ),
-        ([], [], "no file systems of its own: a container"),
+        ([], [], "no file systems of its own, as in a container"),
         (
             [mount(free=49, used=951)],
             [],
-            "mount /scratch: /dev/nvme1n1 (xfs) has 49 GB of 1 TB free, minimum_free is 5 %",
+            "mount /scratch: /dev/nvme1n1 (xfs) has 49 GB of 1 TB free, expected at least 5 % (minimum_free)",
         ),
         (
             [hung()],
@@ -470,8 +470,8 @@ def test_a_path_where_nothing_is_mounted():
         (
             [],
             [nvme(critical_warning=6)],
-            "disk nvme0: SAMSUNG MZQL23T8HCLS-00A07 S64H warns: it is too hot or too cold; it "
-            "is unreliable by its own word",
+            "disk nvme0: SAMSUNG MZQL23T8HCLS-00A07 S64H reports a critical warning: its "
+            "temperature is out of range; it reports itself as unreliable",
         ),
     ],
 )

@@ -474,8 +474,8 @@ def test_the_finding_names_the_cause_how_often_when_and_what_came_with_it():
         {},
     ).findings
     assert finding.message == (
-        "Xid 74 (NVLink error) 107 min ago; drain the node and reset the GPU; if it comes "
-        "again, look at the other end of the link and the switch; "
+        "Xid 74 (NVLink error) 107 min ago; drain the node and reset the GPU; if it "
+        "returns, check the other end of the link and the switch; "
         "also Xid 119 (GSP RPC timeout)"
     )
     assert finding.evidence["bursts"][0] == {
@@ -491,11 +491,11 @@ def test_the_finding_names_the_cause_how_often_when_and_what_came_with_it():
         not in judge(read(xid(63, text="Dynamic Page Retirement: New page retired")), {}).summary
     )
     assert (
-        "Xid 63 (memory page taken"
+        "Xid 63 (memory page retired"
         in judge(read(xid(63, text="Dynamic Page Retirement: New page retired")), {}).summary
     )
     assert (
-        "Xid 63 (memory row taken"
+        "Xid 63 (memory row retired"
         in judge(read(xid(63, text="Row Remapper: New row marked")), {}).summary
     )
 
@@ -522,7 +522,7 @@ def test_a_healthy_node_says_since_when():
     assert judge(read(), {"since": 600}).summary == "no error of a GPU or switch in the last 10 min"
     assert (
         judge(read(xid(31)), {}).summary
-        == "no error of a GPU or switch since boot (24 h ago) that still counts (1 that do not)"
+        == "no active error of a GPU or switch since boot (24 h ago) (1 cleared)"
     )
 
 
@@ -533,8 +533,7 @@ def test_a_log_that_lost_its_beginning_says_how_far_it_reaches():
     (finding,) = judge(read(log=log), {}).findings
     assert (finding.status, finding.message) == (
         "pass",
-        "the kernel's log reaches back 3 h of the 24 h since boot; what was logged before is "
-        "not known",
+        "the kernel log reaches back 3 h of the 24 h since boot; earlier errors are unknown",
     )
 
 

@@ -15,10 +15,7 @@ script of this folder, by their hashes.
 
 from __future__ import annotations
 
-import base64
 import functools
-import hashlib
-import pathlib
 import typing as t
 
 import jinja2
@@ -68,6 +65,13 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_changes
     changes_of,
 )
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_grid import BAD, grid_of
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_parts import (
+    SYMBOLS,
+    hash_of,
+    html_with_code,
+    icon_of,
+    read_file,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import (
     Evidence,
     duration,
@@ -82,9 +86,7 @@ from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text im
     text_of,
     time_of,
 )
-from markupsafe import Markup, escape
-
-_HERE = pathlib.Path(__file__).parent
+from markupsafe import Markup
 
 #: Limits of the page: nodes with details of their own, findings per node, rows of the table,
 #: entries of a list. The run document has everything.
@@ -98,14 +100,6 @@ _OPEN_CARDS = 8
 _WHOLE_CARDS = 40
 #: Findings in the overview above the nodes.
 _MOST_CODES = 40
-
-_SYMBOLS = {FAIL: "\u2715", UNKNOWN: "?", WARN: "!", SKIP: "\u2013", PASS: "\u2713"}
-#: Colour and path of the tab's icon, by the state of the run.
-_ICONS = {
-    FAIL: ("b3320b", "M5 5l6 6M11 5l-6 6"),
-    PASS: ("0b6b8a", "M4 8l3 3 5-6"),
-    SKIP: ("515c6b", "M4 8h8"),
-}
 
 #: Actions as text.
 _NEXT = {
@@ -182,7 +176,7 @@ def html_of(report: RunReport, before: RunReport | None = None) -> str:
     """The page of a run, with the changes since the run ``before``. A part that the document lacks is
     left out.
     """
-    style, script = _file("page.css"), _file("page.js")
+    style, script = read_file("page.css"), read_file("page.js")
     state, word = _state(report)
     text = _template().render(
         **_of_run(report),
@@ -190,11 +184,11 @@ def html_of(report: RunReport, before: RunReport | None = None) -> str:
         changes=changes_of(before, report) if before else None,
         state=state,
         word=word,
-        icon=_icon(state),
+        icon=icon_of(state),
         style=Markup(style),
         script=Markup(script),
-        hashes={"style": _hash(style), "script": _hash(script)},
-        symbols=_SYMBOLS,
+        hashes={"style": hash_of(style), "script": hash_of(script)},
+        symbols=SYMBOLS,
         statuses=list(reversed(STATUSES)),
         plural=plural,
     )
@@ -263,28 +257,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    return environment.from_string(_file("page.html.j2"))
-
-
-@functools.lru_cache(maxsize=None)
-def _file(name: str) -> str:
-    """The text of a file in this folder."""
-    return (_HERE / name).read_text(encoding="utf-8")
-
-
-def _hash(text: str) -> str:
-    return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
-
-
-def _icon(state: str) -> str:
-    """The tab's icon as a URL, by which the page of a failed run is found among many tabs."""
-    colour, shape = _ICONS[state]
-    picture = (
-        "<svg xmlns='http://www.w3.org/2000/svg' viewBox='0 0 16 16'><rect width='16' "
-        f"height='16' rx='3' fill='#{colour}'/>"
-        f"<path d='{shape}' stroke='#fff' stroke-width='2' fill='none'/></svg>"
-    )
-    return f"data:image/svg+xml;base64,{base64.b64encode(picture.encode()).decode()}"
+    return environment.from_string(read_file("page.html.j2"))
 
 
 # ---- the run ----
@@ -408,8 +381,8 @@ def _finding(alike: t.Sequence[CheckFinding]) -> _Finding:
         name_of(check),
         ", ".join(dict.fromkeys(filter(None, subjects))),
         first.message,
-        _worded(next_step(first)),
-        _worded(entry.meaning),
+        html_with_code(next_step(first)),
+        html_with_code(entry.meaning),
         expectations_of(first.evidence),
         evidence,
     )
@@ -418,15 +391,6 @@ def _finding(alike: t.Sequence[CheckFinding]) -> _Finding:
 def _subject(finding: Finding) -> str:
     """The subject of a finding; "" for the node as a whole."""
     return "" if finding.subject.kind == "node" else name_of(str(finding.subject))
-
-
-def _worded(words: str) -> Markup:
-    """A text of the code's registry as HTML; commands and options between backticks become code."""
-    parts = seen(words).split("`")
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if place % 2 else escape(part)
-        for place, part in enumerate(parts)
-    )
 
 
 def _fitness(node: NodeReport) -> str:
@@ -447,7 +411,7 @@ def _codes(bad: t.Sequence[NodeReport]) -> tuple[list[_Code], int]:
         nodes.items(), key=lambda item: (-STATUSES.index(item[0][0]), -len(item[1]), item[0][1])
     )
     codes = [
-        _Code(status, code, len(names), folded(names), _worded(runbook(code).next))
+        _Code(status, code, len(names), folded(names), html_with_code(runbook(code).next))
         for (status, code), names in ranked[:_MOST_CODES]
     ]
     return codes, len(ranked) - len(codes)

@@ -27,11 +27,20 @@ from ansible_collections.autopilot.gpu.plugins.module_utils._health.lenient impo
     whole_number,
 )
 from ansible_collections.autopilot.gpu.plugins.module_utils._health.model import (
+    FAIL,
+    PASS,
     STATUSES,
     Subject,
     read_status,
 )
-from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import page, plot
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report import plot
+from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_parts import (
+    SYMBOLS,
+    hash_of,
+    html_with_code,
+    icon_of,
+    read_file,
+)
 from ansible_collections.autopilot.gpu.plugins.plugin_utils._report.page_text import (
     as_json,
     duration,
@@ -70,7 +79,7 @@ def html_of(document: dict[str, t.Any]) -> str:
     """The page of a comparison's document. A part that the document lacks is left out."""
     document = mapping(document)
     found, runs = mapping(document.get("comparability")), mapping(document.get("runs"))
-    style = page._file("page.css") + page._file("page_usage.css")
+    style = read_file("page.css") + read_file("page_usage.css")
     text = _template().render(
         verdict=text_of(found.get("verdict")) or "could not tell",
         attributable=found.get("attributable") is True,
@@ -86,10 +95,10 @@ def html_of(document: dict[str, t.Any]) -> str:
         findings=_findings(runs),
         plots=plot.plots_of(document.get("metrics")),
         compared=time_of(document.get("compared")),
-        icon=page._icon(found.get("attributable") is True),
+        icon=icon_of(PASS if found.get("attributable") is True else FAIL),
         style=Markup(style),
-        hashes={"style": page._hash(style)},
-        symbols=page._SYMBOLS,
+        hashes={"style": hash_of(style)},
+        symbols=SYMBOLS,
         columns=_COLUMNS,
         plural=plural,
         width=plot.WIDTH,
@@ -113,7 +122,7 @@ def _template() -> jinja2.Template:
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
     )
-    return environment.from_string(page._file("page_usage.html.j2"))
+    return environment.from_string(read_file("page_usage.html.j2"))
 
 
 def _differing(rows: t.Any) -> list[tuple[str, str, str]]:
@@ -239,7 +248,7 @@ def _findings(runs: dict[t.Any, t.Any]) -> list[_Finding]:
                         name_of(host.get("host")),
                         code,
                         where + text_of(one.get("message")),
-                        page._worded(runbook(code).next),
+                        html_with_code(runbook(code).next),
                     )
                 )
     return sorted(found, key=lambda one: -STATUSES.index(one.status))

@@ -29,19 +29,19 @@ METRICS: Tuple[AgentMetric, ...] = (
     AgentMetric(
         NODE_MARK,
         GAUGE,
-        "1 for the mark that the node has, 0 for the others; all 0 "
-        "where it has none or that is not known.",
+        "1 for the mark of the node, 0 for the others; all 0 if the node has no mark or it "
+        "is unknown.",
         ("mark",),
     ),
     AgentMetric(
         "autopilot_marks_refused_total",
         COUNTER,
-        "Marks EVICT that were not set, since too many nodes have one.",
+        "Marks EVICT that were not set because too many nodes have one.",
     ),
     AgentMetric(
         "autopilot_health_checks_req_total",
         COUNTER,
-        "IBM Autopilot's: requests for checks, by who asked.",
+        "IBM Autopilot's: requests for checks, by requester.",
         ("source",),
     ),
     AgentMetric(
@@ -53,24 +53,22 @@ METRICS: Tuple[AgentMetric, ...] = (
         "Passes of checks by the worst status found.",
         ("status",),
     ),
-    AgentMetric("autopilot_agent_pass_seconds", GAUGE, "How long the last pass took."),
+    AgentMetric("autopilot_agent_pass_seconds", GAUGE, "Duration of the last pass."),
     AgentMetric("autopilot_agent_pass_running", GAUGE, "1 while a pass runs, else 0."),
-    AgentMetric("autopilot_agent_passes_waiting", GAUGE, "Passes that wait for the one that runs."),
+    AgentMetric("autopilot_agent_passes_waiting", GAUGE, "Passes that wait for the running pass."),
     AgentMetric(
         "autopilot_agent_checks_missing",
         GAUGE,
-        "Periodic checks without a fresh result; while there are some the node is not marked PASS.",
+        "Periodic checks without a fresh result; while there are any, the node is not marked PASS.",
     ),
     AgentMetric(
         "autopilot_agent_deep_diagnostics_total",
         COUNTER,
-        "Deep diagnostics: pass, failed, fatal, unknown, or skipped for what was in the way.",
+        "Deep diagnostics by result: pass, failed, fatal, unknown, or the reason why skipped.",
         ("outcome",),
     ),
     AgentMetric(
-        "autopilot_agent_marks_waiting",
-        GAUGE,
-        "Events that wait to be marked while the API server does not answer.",
+        "autopilot_agent_marks_waiting", GAUGE, "Events that wait until the API server answers."
     ),
     AgentMetric(
         "autopilot_agent_api_errors_total",
@@ -81,7 +79,7 @@ METRICS: Tuple[AgentMetric, ...] = (
     AgentMetric(
         "autopilot_agent_requests_total",
         COUNTER,
-        "Requests that were answered, by HTTP code.",
+        "Answered requests, by HTTP code.",
         ("path", "code"),
     ),
 )

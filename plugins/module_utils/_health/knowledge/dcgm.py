@@ -63,7 +63,7 @@ class Meaning(NamedTuple):
 
 
 MEANINGS: Dict[str, Meaning] = {
-    MONITOR: Meaning("dcgm_monitor", WARN, "watch", "can work, to be watched"),
+    MONITOR: Meaning("dcgm_monitor", WARN, "watch", "monitor the GPU (DCGM_FR_SEVERITY monitor)"),
     ISOLATE: Meaning("dcgm_isolate", FAIL, "drain_node", "cannot work, to be isolated"),
     UNRECOGNISED: Meaning(
         "dcgm_unrecognised", UNKNOWN, "watch", "an error that DCGM itself does not know"
@@ -83,12 +83,7 @@ MEANINGS: Dict[str, Meaning] = {
 #: Codes whose severity in DCGM leads to the wrong step.
 OVERRIDES: Dict[int, Meaning] = {
     # DCGM says CONFIG; a link that came up narrower is a seating, riser or board fault.
-    46: Meaning(
-        "pcie_width",
-        FAIL,
-        "drain_node",
-        "the PCIe link is narrower than it can be; reseat the card",
-    ),
+    46: Meaning("pcie_width", FAIL, "drain_node", "the PCIe link is narrower than supported"),
     # DCGM says RESET; a failed remapping is not healed by one (NVIDIA GPU Memory Error Management:
     # RMA criterion).
     80: Meaning("row_remap_failure", FAIL, "replace_part", "a row could not be remapped"),
@@ -96,26 +91,13 @@ OVERRIDES: Dict[int, Meaning] = {
     # page is out of use, on models that can do that (NVML API reference,
     # nvmlDeviceGetRemappedRows). The codes are also those of remapped_rows, which must not say
     # less.
-    84: Meaning(
-        "row_remap_pending",
-        WARN,
-        "reset_gpu",
-        "a row waits to be remapped; reset the GPU and check again",
-    ),
-    85: Meaning(
-        "row_remap_pending",
-        WARN,
-        "reset_gpu",
-        "a row waits to be remapped; reset the GPU and check again",
-    ),
-    6: Meaning(
-        "page_retirement_pending",
-        WARN,
-        "reset_gpu",
-        "a page waits for its retirement; reset the GPU and check again",
-    ),
+    84: Meaning("row_remap_pending", WARN, "reset_gpu", "a row remapping waits for a reset"),
+    85: Meaning("row_remap_pending", WARN, "reset_gpu", "a row remapping waits for a reset"),
+    6: Meaning("page_retirement_pending", WARN, "reset_gpu", "a page retirement waits for a reset"),
     # DCGM says RESET; what must go is the process.
-    25: Meaning("graphics_processes", WARN, "fix_configuration", "graphics processes run on it"),
+    25: Meaning(
+        "graphics_processes", WARN, "fix_configuration", "graphics processes run on the GPU"
+    ),
 }
 
 # fmt: off
@@ -210,10 +192,10 @@ EXIT_CODES: Dict[int, str] = {
     198: "a test name was not found",
     202: "DCGM is paused",
     203: "nvvs was killed",
-    204: "the program nvvs is missing; install the whole DCGM package",
-    205: "an error that calls for isolation",
+    204: "the program nvvs is missing; the DCGM package is incomplete",
+    205: "an error that requires isolation",
     215: "nvvs could not be started",
-    216: "nvvs gave a result that DCGM could not read",
+    216: "DCGM could not read the result of nvvs",
     217: "another diagnostic is running",
     222: "the GPUs are in use",
     226: "an error was found",
@@ -230,18 +212,17 @@ EXIT_CODES: Dict[int, str] = {
     250: "not supported, or not the recommended driver",
     253: "an error without a name",
     254: "an internal error of dcgmi",
-    255: "a parameter was refused",
+    255: "a parameter was rejected",
 }
 #: Exit status -> what to do, where the status leaves no doubt about it.
 REMEDIES: Dict[int, str] = {
-    198: "look up the names in NVIDIA's documentation of dcgmi diag",
+    198: "check the names in NVIDIA's documentation of dcgmi diag",
     204: "install datacenter-gpu-manager-4-core and the cuda package of the driver's version",
     227: "run with become",
-    235: "start nvidia-dcgm (nv-hostengine), or give the address of "
-    "the engine that runs as host_engine",
+    235: "start nvidia-dcgm (nv-hostengine), or set host_engine to the address of a running engine",
     239: "run with become",
-    244: "bring dcgmi and the host engine to the same version, then restart the engine",
-    255: "look at tests, parameters and host_engine",
+    244: "install the same version of dcgmi and the host engine, then restart the engine",
+    255: "check the options tests, parameters and host_engine",
 }
 
 

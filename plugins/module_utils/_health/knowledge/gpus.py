@@ -84,14 +84,13 @@ VIRTUAL = r"-\d{1,3}[ABCQ](ME)?$"
 #: nvmlDeviceGpuRecoveryAction_t. From 5 on the numbers mean different things in different releases
 #: of NVML, so that only their being there is known.
 _RECOVERY: Dict[int, Tuple[str, str]] = {
-    1: ("reset_gpu", "the driver asks for a reset of this GPU"),
-    2: ("reboot_node", "the driver asks for a reboot of the node"),
+    1: ("reset_gpu", "the driver requests a reset of this GPU"),
+    2: ("reboot_node", "the driver requests a reboot of the node"),
     3: (
         "drain_node",
-        "the driver asks to end all work that uses peer-to-peer traffic; check "
-        "again afterwards for what comes next",
+        "the driver requests to end all work that uses peer-to-peer traffic, then to check again",
     ),
-    4: ("reset_gpu", "the driver asks to drain this GPU and to reset it"),
+    4: ("reset_gpu", "the driver requests to drain this GPU and to reset it"),
 }
 
 
@@ -117,5 +116,5 @@ def shares_memory(name: object) -> bool:
 def recovery_action(number: int) -> Tuple[str, str]:
     """Action and words for a recovery action other than 0, which is none."""
     return _RECOVERY.get(
-        number, ("drain_node", f"the driver asks for a recovery action not known ({number})")
+        number, ("drain_node", f"the driver requests an unknown recovery action ({number})")
     )

@@ -51,50 +51,51 @@ MARKS: Dict[str, Mark] = {
         "Nothing.",
     ),
     PASS: Mark(
-        "All checks could tell, and found nothing.",
+        "All checks had a result and found nothing.",
         "A pass of all periodic checks; a deep diagnostic that passes; a person.",
-        "The next pass that finds something or cannot tell.",
+        "The next pass with a finding or an unknown result.",
         "True",
         "Nothing.",
     ),
     WARN: Mark(
-        "A check failed, warned, or could not tell. The node goes on working; somebody should look.",
+        "A check failed, warned or had an unknown result. The node goes on working; a person "
+        "should check it.",
         "A pass of the checks; a deep diagnostic with a failure that is not fatal; a fatal one "
         "where too many nodes are EVICT already; a person.",
         "A pass of all checks without a finding; a deep diagnostic that passes; a person.",
         "Unknown",
-        "From v1.0.4 on it prefers other nodes (PreferNoSchedule); before, and "
-        "where the configuration still says ERR, nothing.",
+        "From v1.0.4 on it prefers other nodes (PreferNoSchedule). Before v1.0.4, or with "
+        "ERR in the configuration, nothing.",
         severity="warning",
         patience=15,
-        next="Ask the node's agent for /status, or run a preflight on it: the findings say "
-        "what is wrong and what to do.",
+        next="Query /status of the node's agent, or run a preflight on the node. The "
+        "findings name the fault and the next step.",
     ),
     TESTING: Mark(
-        "A deep diagnostic has the GPUs. It is leased: who tests and until when stands in the "
-        "record.",
+        "A deep diagnostic uses the GPUs under a lease. The record names the holder and the "
+        "end of the lease.",
         "The agent before a deep diagnostic of an idle node; a person.",
-        "The outcome of the diagnostic; a person; the end of its lease, which leads back to "
-        "what was before.",
+        "The result of the diagnostic; a person; the end of the lease, which restores the "
+        "previous mark.",
         "Unknown",
         "It keeps new pods off the node (NoSchedule).",
         severity="warning",
         patience=240,
-        next="Its lease should have ended it. Look whether the node's agent runs and reaches "
+        next="The lease should have ended it. Check that the node's agent runs and reaches "
         "the API server.",
     ),
     EVICT: Mark(
-        "A deep diagnostic found a fault that is fatal to jobs, or a person says so.",
-        "A deep diagnostic with a fatal failure, as far as the share of nodes allows; a person.",
-        "A deep diagnostic that began afterwards and passes; a person. Nothing else: no later "
-        "check, no time, no restart.",
+        "A deep diagnostic found a fault that is fatal to jobs, or a person set the mark.",
+        "A deep diagnostic with a fatal failure, within the allowed share of nodes; a person.",
+        "A deep diagnostic that started later and passes; a person. No later check, no time "
+        "and no restart clears it.",
         "False",
         "It keeps new pods off the node and starts those that run there again "
         "elsewhere (NoExecute).",
         out_of_service=True,
         severity="critical",
         patience=1,
-        next="Look at the label and annotation of the deep diagnostic for the tests that "
-        "failed; replace or reset the GPU, then run a deep diagnostic again.",
+        next="Read the failed tests in the label and annotation of the deep diagnostic. "
+        "Replace or reset the GPU, then run a deep diagnostic again.",
     ),
 }

@@ -66,7 +66,7 @@ _A100_BRIDGE = (
 
 #: The first row that matches counts.
 LINKS: List[Links] = [
-    Links(VIRTUAL, NONE, 0, 1, 0, None, None, "vGPUs: NVLinks are the host's to look at"),
+    Links(VIRTUAL, NONE, 0, 1, 0, None, None, "vGPUs: the host checks the NVLinks"),
     Links(
         r"\bH200 NVL\b",
         BRIDGED,

@@ -38,23 +38,19 @@ APPLICATION = Verdict(
 )
 _INFORMATION = Verdict(PASS, "none", "no action is needed")
 _RESET = Verdict(
-    FAIL, "reset_gpu", "drain the node and reset the GPU; reboot the node if that is refused"
+    FAIL, "reset_gpu", "drain the node and reset the GPU; if the reset is refused, reboot the node"
 )
 _REBOOT = Verdict(
     FAIL,
     "reboot_node",
-    "drain the node and power-cycle it; reseat the GPU if it happens again, then replace it",
+    "drain the node and power-cycle it; if it returns, reseat the GPU, then replace it",
 )
-_SUPPORT = Verdict(
-    WARN, "watch", "NVIDIA asks to be told of it; watch the GPU, and report it if it comes again"
-)
-_WATCH = Verdict(WARN, "watch", "watch the GPU, and report it if it comes again")
+_SUPPORT = Verdict(WARN, "watch", "watch the GPU; if it returns, report it to NVIDIA")
+_WATCH = Verdict(WARN, "watch", "watch the GPU; if it returns, report it")
 _REPAIR = Verdict(
-    WARN,
-    "reset_gpu",
-    "the GPU may go on working; reset it once its jobs are gone, so that the repair takes effect",
+    WARN, "reset_gpu", "reset the GPU when its jobs have ended, so that the repair takes effect"
 )
-_LINK = Verdict(WARN, "watch", "look at the link's error counters and at the other end of the link")
+_LINK = Verdict(WARN, "watch", "check the error counters of the link and its other end")
 
 #: What follows from NVIDIA's immediate action.
 _BY_ACTION: Dict[str, Verdict] = {
@@ -67,12 +63,12 @@ _BY_ACTION: Dict[str, Verdict] = {
     ),
     "CONTACT_SUPPORT": _SUPPORT,
     "CHECK_MECHANICALS": Verdict(
-        FAIL, "drain_node", "drain the node and look at the power cables of the board"
+        FAIL, "drain_node", "drain the node and check the board's power cables"
     ),
     "UPDATE_SWFW": Verdict(
         WARN,
         "fix_configuration",
-        "bring guest driver, host driver and firmware to versions that go together",
+        "install matching versions of guest driver, host driver and firmware",
     ),
     "CHECK_UVM": _WATCH,
     "": _WATCH,
@@ -81,8 +77,8 @@ _BY_ACTION: Dict[str, Verdict] = {
     "WORKFLOW_NVLINK_ERR": Verdict(
         FAIL,
         "reset_gpu",
-        "drain the node and reset the GPU; if it comes again, "
-        "look at the other end of the link and the switch",
+        "drain the node and reset the GPU; if it returns, check the other end of the link "
+        "and the switch",
     ),
     "WORKFLOW_XID_48": _RESET,
     # Alone it is a sign that the fabric manager cleaned up; with another Xid it is a consequence of
@@ -107,23 +103,23 @@ _OWN: Dict[int, Verdict] = {
     64: Verdict(
         FAIL,
         "replace_part",
-        "drain the node, reset the GPU once, run the field "
-        "diagnostic, and replace the GPU if it agrees",
+        "drain the node, reset the GPU once, run the field diagnostic, and replace the GPU "
+        "if it confirms the fault",
     ),
     43: APPLICATION,
     61: _RESET,
-    92: Verdict(WARN, "watch", "look at the GPU's temperature and its corrected memory errors"),
+    92: Verdict(WARN, "watch", "check the GPU's temperature and its corrected memory errors"),
     121: _LINK,
     137: _LINK,
     157: Verdict(
         WARN,
         "replace_part",
-        "a candidate for replacement: run the field diagnostic when the node is drained",
+        "run the field diagnostic when the node is drained; the GPU may need replacement",
     ),
     161: Verdict(
         WARN,
         "replace_part",
-        "a candidate for replacement: run the field diagnostic when the node is drained",
+        "run the field diagnostic when the node is drained; the GPU may need replacement",
     ),
     162: _INFORMATION,
     163: _INFORMATION,
@@ -136,7 +132,7 @@ _OWN: Dict[int, Verdict] = {
         "drain_node",
         "drain the node and compare the GPU's memory size with its peers; run the field diagnostic",
     ),
-    169: Verdict(WARN, "reset_gpu", "reset the GPU once its jobs are gone"),
+    169: Verdict(WARN, "reset_gpu", "reset the GPU when its jobs have ended"),
     171: _RESET,
     172: _RESET,
 }
@@ -147,8 +143,8 @@ FATAL_IN_TEXT = tuple(range(144, 151))
 FATAL_LINK = Verdict(
     FAIL,
     "reset_gpu",
-    "drain the node and reset the GPU; if it comes again, "
-    "look at the other end of the link and the switch",
+    "drain the node and reset the GPU; if it returns, check the other end of the link and "
+    "the switch",
 )
 
 #: Details of a memory error, and the Xids beside which they are no news: those say what became of
@@ -162,15 +158,15 @@ RETIREMENT = (63, 64)
 #: What the kernel says without an Xid, and of switches: "NVIDIA Fabric Manager User Guide", chapter
 #: on fatal and non-fatal SXid errors.
 SWITCH_FATAL = Verdict(
-    FAIL, "reboot_node", "drain the node, and reset all its GPUs and switches together or reboot it"
+    FAIL,
+    "reboot_node",
+    "drain the node, then reset all GPUs and switches together or reboot the node",
 )
 SWITCH_NOT_FATAL = Verdict(
-    WARN, "watch", "the job on that link may have ended; watch whether it comes again"
+    WARN, "watch", "the job on that link may have failed; watch whether it returns"
 )
 
-NOT_KNOWN = Verdict(
-    WARN, "watch", "it is not in the catalogue of this version; look it up in NVIDIA's"
-)
+NOT_KNOWN = Verdict(WARN, "watch", "unknown to this version; look it up in NVIDIA's catalogue")
 
 #: Xid -> name, meaning ("": not used by current drivers), NVIDIA's immediate action.
 _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
@@ -240,12 +236,8 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     60: ("SEC2_ERROR", "video processor exception", "RESTART_APP"),
     61: ("PMU_BREAKPOINT", "internal micro-controller breakpoint", "CONTACT_SUPPORT"),
     62: ("PMU_HALT_ERROR", "internal micro-controller halted", "RESET_GPU"),
-    63: ("INFOROM_DRAM_RETIREMENT_EVENT", "memory row or page taken out of use", "IGNORE"),
-    64: (
-        "INFOROM_DRAM_RETIREMENT_FAILURE",
-        "memory row or page could not be taken out of use",
-        "RESET_GPU",
-    ),
+    63: ("INFOROM_DRAM_RETIREMENT_EVENT", "memory row or page retired", "IGNORE"),
+    64: ("INFOROM_DRAM_RETIREMENT_FAILURE", "memory row or page could not be retired", "RESET_GPU"),
     65: ("NVENC1_ERROR", "", "CONTACT_SUPPORT"),
     66: ("FECS_ERR_REG_ACCESS_VIOLATION", "illegal access by driver", "IGNORE"),
     67: ("FECS_ERR_VERIF_VIOLATION", "illegal access by driver", "IGNORE"),
@@ -274,7 +266,7 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     90: ("LTC_ERROR", "", "CONTACT_SUPPORT"),
     91: ("RESERVED_XID", "", "CONTACT_SUPPORT"),
     92: ("EXCESSIVE_SBE_INTERRUPTS", "high single-bit ECC error rate", "IGNORE"),
-    93: ("INFOROM_ERASE_LIMIT_EXCEEDED", "InfoROM written more often than provided for", "IGNORE"),
+    93: ("INFOROM_ERASE_LIMIT_EXCEEDED", "InfoROM written too often", "IGNORE"),
     94: ("CONTAINED_ERROR", "contained memory error", "RESTART_APP"),
     95: ("UNCONTAINED_ERROR", "uncontained memory error", "RESET_GPU"),
     96: ("NVDEC5_ERROR", "NVDEC5 error", "RESTART_APP"),
@@ -321,7 +313,7 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     137: ("NVLINK_PRIV_ERR", "NVLink privilege error", "IGNORE"),
     138: ("DLA_ERROR", "", "CONTACT_SUPPORT"),
     139: ("OFA1_ERROR", "OFA1 error", "RESTART_APP"),
-    140: ("UNRECOVERABLE_ECC_ERROR_ESCAPE", "ECC error that was not recovered", "RESET_GPU"),
+    140: ("UNRECOVERABLE_ECC_ERROR_ESCAPE", "unrecovered ECC error", "RESET_GPU"),
     141: ("FAST_PATH_ERROR", "CUDA fast path error", "IGNORE"),
     142: ("NVENC3_ERROR", "NVENC3 error", "CONTACT_SUPPORT"),
     143: ("GPU_INIT_ERROR", "GPU initialisation error", "RESET_GPU"),
@@ -343,15 +335,15 @@ _CATALOGUE: Dict[int, Tuple[str, str, str]] = {
     159: ("CHI_NON_DATA_ERROR", "CHI non-data error", "CHECK_UVM"),
     160: ("CHANNEL_RETIREMENT_EVENT", "channel retirement event", "IGNORE"),
     161: ("CHANNEL_RETIREMENT_FAILURE", "channel retirement failure", "IGNORE"),
-    162: ("PSHC_REENGAGED", "power smoothing hardware engaged again", ""),
-    163: ("PSHC_DISENGAGED", "power smoothing hardware disengaged", ""),
-    164: ("PSHC_LOW_LIFETIME", "power smoothing hardware near the end of its life", ""),
-    165: ("PSHC_ZERO_LIFETIME", "power smoothing hardware at the end of its life", ""),
-    166: ("NVLINK_SECURE_CRYPTO_ERR", "traffic before the link was set up for encryption", ""),
+    162: ("PSHC_REENGAGED", "power smoothing hardware enabled again", ""),
+    163: ("PSHC_DISENGAGED", "power smoothing hardware disabled", ""),
+    164: ("PSHC_LOW_LIFETIME", "power smoothing hardware near its end of life", ""),
+    165: ("PSHC_ZERO_LIFETIME", "power smoothing hardware at its end of life", ""),
+    166: ("NVLINK_SECURE_CRYPTO_ERR", "traffic before the link's encryption was set up", ""),
     167: ("PCIE_FATAL_TIMEOUT", "PCIe fatal timeout", ""),
     168: (
         "REDUCED_GPU_MEMORY_CAPACITY",
-        "less memory than built in, after errors in its protected region",
+        "less memory than installed, after errors in its protected region",
         "",
     ),
     169: ("SEC2_HALT_ERROR", "internal micro-controller halted", ""),

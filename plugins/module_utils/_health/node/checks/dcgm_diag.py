@@ -80,7 +80,7 @@ def wanted(options: Options) -> Wanted:
     """Parse the options; raises ValueError with what is accepted."""
     level, tests = options.get("level"), options.get("tests")
     if tests and level is not None:
-        raise ValueError("level and tests exclude each other, give one of them")
+        raise ValueError("level excludes tests; give one of them")
     if tests is not None and (
         not isinstance(tests, list)
         or not tests
@@ -334,15 +334,8 @@ def _missing(in_agent_image: bool) -> str:
     host.
     """
     if in_agent_image:
-        return (
-            f"the agent's image has no dcgmi; rebuild it with {knowledge.BUILD_ARGUMENTS}, "
-            "or leave dcgm_diag out of the checks"
-        )
-    packages = (
-        "datacenter-gpu-manager-4-core and datacenter-gpu-manager-4-cuda12 or -cuda13, "
-        "as the driver has it"
-    )
-    return f"dcgmi is not installed; install {packages}, or leave dcgm_diag out of the checks"
+        return "the agent's image has no dcgmi"
+    return "dcgmi is not installed"
 
 
 def _judge_runs(
@@ -396,7 +389,7 @@ def _judge_runs(
     left = [pid for run in runs for pid in run.get("left", [])]
     if left:
         words = (
-            f"the diagnostic's process {', '.join(map(str, left))} could not be ended and "
+            f"process {', '.join(map(str, left))} of the diagnostic could not be ended and "
             "may hold a GPU"
         )
         findings.append(Finding("left_behind", UNKNOWN, words, "reboot_node", NODE, {"pids": left}))
@@ -493,7 +486,7 @@ def _judge_faults(
                 Finding(
                     "status_unknown",
                     UNKNOWN,
-                    f"{result.title}: DCGM gives the status {result.status!r}",
+                    f"{result.title}: DCGM reports the unknown status {result.status!r}",
                     "watch",
                     _subject(result, subjects),
                 )
@@ -663,7 +656,7 @@ NAME = "dcgm_diag"
 CHECK = Check(
     name=NAME,
     short_names=("dcgm",),
-    purpose="NVIDIA's own diagnostic, dcgmi diag, at a level or by named tests",
+    purpose="NVIDIA's diagnostic, dcgmi diag, at a level or by named tests",
     intrusion=INVASIVE,
     measure=measure,
     judge=judge,

@@ -186,7 +186,7 @@ def measure(probe: Probe) -> Readings:
         _VERSION, host.text("proc/driver/nvidia/version")
     )
     readings["cuda_library_versions"] = _cuda_libraries(host)
-    probe.stage("looking for the services of the driver")
+    probe.stage("reading the driver's services")
     names = {process.name for process in host.processes().values()}
     readings["fabric_manager"] = {
         "switches": len(host.nvswitches()),

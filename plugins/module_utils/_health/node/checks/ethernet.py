@@ -523,7 +523,7 @@ def _summary(interfaces: List[InterfaceReading], physical: List[InterfaceReading
     for interface in up:
         speed = _speed(interface)
         words = (
-            "no known speed"
+            "unknown speed"
             if speed is None
             else f"{speed / 1000:g} Gb/s"
             if speed >= 1000
@@ -547,7 +547,7 @@ NAME = "ethernet"
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="are the Ethernet interfaces up, at their speed and free of errors",
+    purpose="Are the Ethernet interfaces up, at their speed and free of errors?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,

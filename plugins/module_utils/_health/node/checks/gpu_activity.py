@@ -251,8 +251,7 @@ def judge(readings: ActivityReadings, options: Options) -> CheckResult:
     ]
     if silent:
         message = (
-            f"{len(silent)} of {len(series)} GPUs do not report how busy they are (MIG, "
-            "say), so that nothing is said of that"
+            f"{len(silent)} of {len(series)} GPUs do not report their utilization, as with MIG"
         )
         findings.append(
             Finding("utilization_not_reported", PASS, message, "none", NODE, {"gpus": silent})
@@ -326,10 +325,7 @@ def _presence(series: Series, subject: Subject) -> List[Finding]:
     if came_back and hard + silent:
         certain = len(kinds) >= ENOUGH_PROBES and (hard > 0 or silent > 1)
         words = ", ".join(sorted({str(kind) for kind in kinds if kind}))
-        message = (
-            f"did not answer in {len(bad)} of {len(kinds)} samples and did in the others "
-            f"({words}): a card that comes and goes"
-        )
+        message = f"answered in some of {len(kinds)} samples and failed in {len(bad)} ({words})"
         evidence = {
             "samples": len(kinds),
             "not_answered": len(bad),
@@ -346,7 +342,7 @@ def _presence(series: Series, subject: Subject) -> List[Finding]:
             )
         ]
     if kinds[-1] == "absent":
-        message = f"is not listed by the driver any more since sample {first + 1} of {len(kinds)}"
+        message = f"no longer listed by the driver since sample {first + 1} of {len(kinds)}"
         return [
             Finding(
                 "gpu_vanished",
@@ -486,7 +482,7 @@ def _idle(series: Series, subject: Subject) -> List[Finding]:
         return []
     last = [one for one in (value.get("processes") for value in series.values) if one][-1]
     message = (
-        f"held by {len(last)} process{'es' if len(last) > 1 else ''} and idle (below "
+        f"held by {len(last)} process{'es' if len(last) > 1 else ''} but idle (below "
         f"{IDLE:.0f} %) for {span(longest)}"
     )
     evidence = {
@@ -513,9 +509,8 @@ def _stalled(series: Series, subject: Subject) -> List[Finding]:
         return []
     busy = mean(series.numbers("utilization"))
     message = (
-        f"busy ({busy:.0f} %) on {share * 100:.0f} % of its power limit with hardly any "
-        f"traffic for {span(series.seconds)}: it seems to wait in a kernel,"
-        " as in a collective that does not end"
+        f"busy ({busy:.0f} %) at {share * 100:.0f} % of its power limit with almost no memory "
+        f"or link traffic for {span(series.seconds)}, as in a collective that does not end"
     )
     evidence = {
         "utilization": round(busy, 1),
@@ -619,7 +614,7 @@ CHECK = Check(
     name=NAME,
     runs=WHEN_NAMED,
     beside_a_job=True,
-    purpose="what the GPUs do beside a job for a window of seconds",
+    purpose="What the GPUs do during a job, sampled for a window of seconds.",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -635,34 +630,34 @@ CHECK = Check(
             "utilization",
             "ratio",
             "autopilot_activity_utilization_ratio",
-            "How busy the GPU was over the last look at a running job.",
+            "GPU utilization over the last sampling of a running job.",
             ("gpu",),
         ),
         CheckMetric(
             "power",
             "watts",
             "autopilot_activity_power_watts",
-            "Power that the GPU drew over the last look at a running job.",
+            "GPU power over the last sampling of a running job.",
             ("gpu",),
         ),
         CheckMetric(
             "sm_clock",
             "hertz",
             "autopilot_activity_sm_clock_hertz",
-            "Clock of the GPU's multiprocessors over the last look at a running job.",
+            "SM clock over the last sampling of a running job.",
             ("gpu",),
         ),
         CheckMetric(
             "sampling_cpu",
             "ratio",
             "autopilot_activity_sampling_cpu_ratio",
-            "Share of one core that looking at the GPUs of a running job took.",
+            "Share of one core that the sampling of a running job used.",
         ),
         CheckMetric(
             "sampling_memory",
             "bytes",
             "autopilot_activity_sampling_memory_bytes",
-            "Memory of the process that looked at the GPUs of a running job.",
+            "Memory of the process that sampled a running job.",
         ),
     ),
     status_text=StatusText("[[ GPU ACTIVITY ]]", "GPU ACTIVITY", "What the GPUs do"),

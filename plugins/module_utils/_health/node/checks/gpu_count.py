@@ -58,9 +58,7 @@ def measure(probe: Probe) -> Readings:
 def judge(readings: CountReadings, options: Options) -> CheckResult:
     if "gpus" not in readings:
         return concluded(
-            NAME,
-            [Finding("no_gpu_seen", UNKNOWN, "the driver was not asked for its GPUs", "watch")],
-            "",
+            NAME, [Finding("no_gpu_seen", UNKNOWN, "the driver's GPUs were not read", "watch")], ""
         )
     gpus = all_gpus(readings["gpus"])
     findings: List[Finding] = []
@@ -78,7 +76,7 @@ def judge(readings: CountReadings, options: Options) -> CheckResult:
             "pci": None if bus is None else len(bus),
             "kernel": readings.get("kernel"),
         }
-        message = f"the driver shows {len(gpus)} GPUs, the inventory expects {expected}"
+        message = f"the driver lists {len(gpus)} GPUs, expected {expected} (inventory)"
         # GPUs on the bus that this container was not given are not missing from the node, and have
         # their own findings.
         hidden = len([finding for finding in findings if finding.code == "gpu_not_visible"])
@@ -118,14 +116,14 @@ def _compare_to_bus(
                 Finding(
                     "gpu_not_visible",
                     UNKNOWN,
-                    "is on the PCI bus but not given to this container",
+                    "on the PCI bus but not in this container",
                     "fix_configuration",
                     subject,
                     evidence,
                 )
             )
         elif driver not in (None, "nvidia"):
-            message = f"is held by the kernel driver {driver} instead of nvidia"
+            message = f"bound to the kernel driver {driver}, expected nvidia"
             findings.append(
                 Finding("gpu_not_in_nvml", FAIL, message, "fix_configuration", subject, evidence)
             )
@@ -134,7 +132,7 @@ def _compare_to_bus(
                 Finding(
                     "gpu_not_in_nvml",
                     FAIL,
-                    "is on the PCI bus but the driver does not list it",
+                    "on the PCI bus but not listed by the driver",
                     "reboot_node",
                     subject,
                     evidence,
@@ -143,7 +141,7 @@ def _compare_to_bus(
     on_bus = [device["pci"] for device in bus]
     for gpu in gpus:
         if gpu.get("pci") and gpu["pci"] not in on_bus and not gpu.get("error"):
-            message = "the driver lists it but it is no longer on the PCI bus"
+            message = "listed by the driver but no longer on the PCI bus"
             findings.append(
                 Finding("gpu_off_the_bus", FAIL, message, "reboot_node", gpu_subject(gpu))
             )
@@ -152,7 +150,7 @@ def _compare_to_bus(
 
 def _identified(gpu: GpuReading, subject: Subject) -> Tuple[List[Finding], List[Measurement]]:
     return [] if gpu.get("pci") else [
-        Finding("gpu_not_read", UNKNOWN, "was not read: it has no bus id", "watch", subject)
+        Finding("gpu_not_read", UNKNOWN, "not read: no bus ID", "watch", subject)
     ], []
 
 
@@ -165,11 +163,11 @@ NAME = "gpu_count"
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="are all GPUs there, by NVML, PCI bus and inventory",
+    purpose="Are all GPUs present, by NVML, PCI bus and inventory?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
-    metrics=(CheckMetric("gpu_count", "gpus", "autopilot_gpus", "GPUs that the driver shows."),),
+    metrics=(CheckMetric("gpu_count", "gpus", "autopilot_gpus", "GPUs that the driver lists."),),
     status_text=StatusText("[[ GPU COUNT ]]", "GPU COUNT", "GPU count"),
     readings=CountReadings,
     findings={

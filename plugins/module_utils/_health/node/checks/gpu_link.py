@@ -310,7 +310,7 @@ def _slow(pairs: List[_Pair], options: Options) -> List[_Slow]:
             broken = pair.kind == NVLINK and not minimum and pair.rate < PEER_FAIL * middle(alike)
             part = PEER_FAIL if broken or pair.kind == PCIE else PEER_WARN
             if pair.rate < part * middle(alike):
-                detail = f"{part} of the median of {len(alike)} of its kind in this node"
+                detail = f"{part} of the median of {len(alike)} alike pairs of this node"
                 verdicts.append(
                     (
                         FAIL if broken else WARN,
@@ -442,13 +442,9 @@ def _data_findings(pairs: List[_Pair]) -> List[Finding]:
                 f"first wrong byte {pair.verified.get('first_wrong')} of "
                 f"{pair.verified.get('size')}"
             )
-            message = f"data came changed from {pair} over {_over(pair)} ({where})"
+            message = f"data changed during the copy from {pair} over {_over(pair)} ({where})"
             action = "drain_node"
             if pair.kind == PCIE:
-                message += (
-                    "; look at IOMMU and ACS settings first, with which such copies do "
-                    "not go together"
-                )
                 action = "fix_configuration"
             evidence = {"to": pair.other.get("index"), "verified": pair.verified}
             found.append(
@@ -485,7 +481,7 @@ def _access_findings(pairs: List[_Pair]) -> List[Finding]:
                 Finding(
                     "no_peer_access",
                     status,
-                    f"the driver gives no access between GPUs {words}: {listed}",
+                    f"no peer access between GPUs {words}: {listed}",
                     action,
                     NODE,
                     {"pairs": refused},
@@ -532,7 +528,7 @@ def _healthy(pairs: List[_Pair]) -> str:
             parts.append(
                 f"{len(rates)} directions over {words} {min(rates):.4g} to {max(rates):.4g} GB/s"
             )
-    return ", ".join(parts) or "no two GPUs reach each other's memory, which is how many boards are"
+    return ", ".join(parts) or "no two GPUs have peer access, as on many boards"
 
 
 def deadline(options: Options, gpus: int) -> float:
@@ -542,7 +538,7 @@ def deadline(options: Options, gpus: int) -> float:
 
 CHECK = Check(
     name=NAME,
-    purpose="do copies between the GPUs carry what their links should",
+    purpose="Do copies between the GPUs reach the bandwidth of their links?",
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
@@ -556,7 +552,7 @@ CHECK = Check(
             "gpu_link_bandwidth",
             "bytes/s",
             "autopilot_gpu_link_bandwidth_bytes_per_second",
-            "The slowest direction of copies between the GPU and another, by what they go over.",
+            "Slowest direction of copies between the GPU and another GPU, by the kind of link.",
             ("gpu", "kind"),
         ),
     ),

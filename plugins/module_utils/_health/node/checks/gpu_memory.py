@@ -125,8 +125,8 @@ def judge(readings: KernelsReadings, options: Options) -> CheckResult:
         capability = gpu.get("capability")
         if capability and capability < OLDEST:
             message = (
-                f"was not measured: its compute capability is {capability}, our kernels "
-                f"need {OLDEST}.0 (Volta)"
+                f"not measured: compute capability {capability}, the kernels need {OLDEST}.0 "
+                "(Volta) or newer"
             )
             return [Finding("kernels_not_for_gpu", SKIP, message, "none", subject)], []
         found = mishap_findings(gpu, subject)
@@ -147,11 +147,7 @@ def judge(readings: KernelsReadings, options: Options) -> CheckResult:
         if missing and not told:
             found.append(
                 Finding(
-                    "not_measured",
-                    UNKNOWN,
-                    f"was not measured: {', '.join(missing)}",
-                    "watch",
-                    subject,
+                    "not_measured", UNKNOWN, f"not measured: {', '.join(missing)}", "watch", subject
                 )
             )
         return found, _measurements(gpu)
@@ -175,8 +171,8 @@ def _result_findings(gpu: KernelsGpu, subject: Subject) -> List[Finding]:
             else ""
         )
         message = (
-            "computed wrong results "
-            f"({' and '.join(_WORDS[name] for name in wrong)}{where}) without any error"
+            f"wrong results ({' and '.join(_WORDS[name] for name in wrong)}{where}) without a "
+            "reported error"
         )
         return [
             Finding("compute_wrong", FAIL, message, "drain_node", subject, {"verified": verified})
@@ -203,7 +199,7 @@ def _no_expectation(words: str, peers: int, subject: Subject) -> Finding:
             f"{words}, like the {peers} of its model in this node; no expected figure is known"
         )
         return Finding("no_expectation", PASS, message, "none", subject)
-    message = f"{words}, but what its memory should carry is not known; set the option minimum"
+    message = f"{words}; no expected figure is known for this model (option minimum sets one)"
     return Finding("no_expectation", UNKNOWN, message, "fix_configuration", subject)
 
 
@@ -239,7 +235,7 @@ def _rate_findings(
             # memory can be proven faulty by comparison.
             broken = name == "triad" and not minimum and value < PEER_FAIL * median
             part = PEER_FAIL if broken else PEER_WARN
-            detail = f"{part} of the median of {len(peers)} of its model in this node"
+            detail = f"{part} of the median of {len(peers)} GPUs of its model in this node"
             verdicts.append(
                 (FAIL if broken else WARN, Expectation(part * median, unit, "fleet", detail))
             )
@@ -307,7 +303,8 @@ def deadline(options: Options, gpus: int) -> float:
 CHECK = Check(
     name=NAME,
     short_names=("gpumem",),
-    purpose="do memory and cores of each GPU do what their model should, with right results",
+    purpose="Do the memory and cores of each GPU reach the speed of their model, with "
+    "correct results?",
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
@@ -321,15 +318,15 @@ CHECK = Check(
             "gpu_memory_bandwidth",
             "bytes/s",
             "autopilot_gpu_memory_bandwidth_bytes_per_second",
-            "Bandwidth of the GPU's memory by our triad kernel.",
+            "Bandwidth of the GPU's memory, measured by the triad kernel.",
             ("gpu",),
         ),
         CheckMetric(
             "gpu_compute_rate",
             "FLOP/s",
             "autopilot_gpu_compute_operations_per_second",
-            "Floating point operations of our kernels, fp64 multiply-adds and tensor core products: "
-            "compares GPUs of a model.",
+            "Floating point operations, fp64 multiply-adds and tensor core products; for "
+            "comparison of GPUs of a model.",
             ("gpu", "kind"),
         ),
     ),

@@ -350,10 +350,7 @@ def _not_reported(gpus: List[PowerGpu]) -> List[Finding]:
     for code, words, silent_on in kinds:
         silent = [gpu.get("index") for gpu in gpus if silent_on(gpu)]
         if silent:
-            message = (
-                f"{words} are not reported by {len(silent)} of {len(gpus)} GPUs and were "
-                "not compared"
-            )
+            message = f"{words} are not reported by {len(silent)} of {len(gpus)} GPUs"
             findings.append(Finding(code, PASS, message, "none", NODE, {"gpus": silent}))
     return findings
 
@@ -380,7 +377,7 @@ def _summary(gpus: List[PowerGpu]) -> str:
         {limit["enforced"] for limit in (gpu.get("power_limit") for gpu in gpus) if limit}
     )
     parts = [
-        f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} not slowed down"
+        f"{len(gpus)} GPU{'s' if len(gpus) > 1 else ''} at full clocks"
         + (f" ({idle} idle)" if idle else "")
     ]
     if limits:
@@ -400,18 +397,14 @@ CHECK = Check(
     name=NAME,
     short_names=("gpupower",),
     beside_a_job=True,
-    purpose="is a GPU slowed down by heat or power, or limited below its defaults",
+    purpose="Do heat, power or limits below the defaults reduce a GPU's clocks?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
     readings=PowerReadings,
     metrics=(
         CheckMetric(
-            "power_limit",
-            "watts",
-            "autopilot_power_limit_watts",
-            "Power limit that is enforced.",
-            ("gpu",),
+            "power_limit", "watts", "autopilot_power_limit_watts", "Enforced power limit.", ("gpu",)
         ),
         CheckMetric(
             "clocks_held_back",

@@ -327,7 +327,7 @@ def _not_listed(gpus: List[GpuProcesses]) -> List[Finding]:
 
 def _who(process: Mapping[str, Any]) -> str:
     memory = process.get("memory")
-    name = process.get("name") or "a process not visible here"
+    name = process.get("name") or "a process that is not visible here"
     return f"{name} (pid {process.get('pid')}{f', {memory / 2**30:.1f} GiB' if memory else ''})"
 
 

@@ -167,7 +167,7 @@ def judge(readings: VisibilityReadings, options: Options) -> CheckResult:
         findings += _too_many(given.get("NVIDIA_VISIBLE_DEVICES"), shown, requested, devices)
         findings += _unusable(given.get("NVIDIA_DRIVER_CAPABILITIES"), devices)
     findings += _required(given, readings)
-    words = f"{len(shown)} GPU{'s' if len(shown) != 1 else ''} given to this container"
+    words = f"{len(shown)} GPU{'s' if len(shown) != 1 else ''} in this container"
     asked = given.get("NVIDIA_VISIBLE_DEVICES")
     summary = words + (
         f", requested: {asked if len(asked) < 40 else str(len(asked.split(','))) + ' by name'}"
@@ -286,6 +286,7 @@ def _too_many(
             f"{len(shown)} GPUs are visible in this container, expected {requested} (requested); "
             f"{how}"
         )
+        message = f"{len(shown)} GPUs in this container, expected {requested} (requested; {how})"
     elif named and len(shown) > len(named):
         message = (
             f"{len(shown)} GPUs are visible in this container, expected {len(named)} "
@@ -416,16 +417,14 @@ def _is(gpu: GpuReading, name: str) -> bool:
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="does this container have the GPUs that it was given",
+    purpose="Does this container have the GPUs that it requested?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
     readings=VisibilityReadings,
     options={"requested": {"type": "int"}},
     metrics=(
-        CheckMetric(
-            "gpus_visible", "gpus", "autopilot_gpus_visible", "GPUs that a container was given."
-        ),
+        CheckMetric("gpus_visible", "gpus", "autopilot_gpus_visible", "GPUs in a container."),
     ),
     status_text=StatusText(
         "[[ GPU VISIBILITY ]]", "GPU VISIBILITY", "GPUs visible in the container"

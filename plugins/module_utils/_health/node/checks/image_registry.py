@@ -65,36 +65,32 @@ _EVIDENCE = (
 )
 #: (step, kind) -> code, status, prefix of the message. Kind None: every kind that is not listed.
 _TROUBLES: Dict[Tuple[Any, Any], Tuple[str, str, str]] = {
-    ("resolve", "no_such_name"): ("image_registry_unresolvable", FAIL, "there is no such name"),
-    ("resolve", None): ("image_registry_unresolvable", UNKNOWN, "the resolver has no answer"),
-    ("connect", None): ("image_registry_unreachable", FAIL, "cannot be reached, tried twice"),
-    ("connect", "other"): ("image_registry_unreachable", UNKNOWN, "cannot be reached"),
-    ("proxy", None): ("image_registry_unreachable", UNKNOWN, "the proxy does not let through"),
+    ("resolve", "no_such_name"): ("image_registry_unresolvable", FAIL, "the name does not exist"),
+    ("resolve", None): ("image_registry_unresolvable", UNKNOWN, "the resolver did not answer"),
+    ("connect", None): ("image_registry_unreachable", FAIL, "connection failed twice"),
+    ("connect", "other"): ("image_registry_unreachable", UNKNOWN, "connection failed"),
+    ("proxy", None): ("image_registry_unreachable", UNKNOWN, "the proxy refuses the connection"),
     ("tls", "expired"): (
         "image_registry_tls",
         FAIL,
-        "its certificate has expired, by this node's clock",
+        "the certificate has expired, by this node's clock",
     ),
     ("tls", "not_yet_valid"): (
         "image_registry_tls",
         FAIL,
-        "its certificate is not valid yet, by this node's clock",
+        "the certificate is not valid yet, by this node's clock",
     ),
-    ("tls", "wrong_name"): ("image_registry_tls", FAIL, "its certificate is for another name"),
+    ("tls", "wrong_name"): ("image_registry_tls", FAIL, "the certificate is for another name"),
     ("tls", "not_trusted"): (
         "image_registry_tls",
         UNKNOWN,
-        "its certificate is of an authority that is not known here; name its file (ca_file)",
+        "the certificate's authority is not trusted here",
     ),
-    ("tls", "no_tls"): (
-        "image_registry_tls",
-        UNKNOWN,
-        "speaks no TLS; say insecure: true if that is so for the container runtime too",
-    ),
-    ("tls", None): ("image_registry_tls", UNKNOWN, "the handshake was not done"),
-    ("token", "denied"): ("image_registry_denied", FAIL, "may not be pulled"),
-    ("manifest", "denied"): ("image_registry_denied", FAIL, "may not be pulled"),
-    ("manifest", "not_found"): ("image_not_found", FAIL, "the registry has no such image"),
+    ("tls", "no_tls"): ("image_registry_tls", UNKNOWN, "the registry does not use TLS"),
+    ("tls", None): ("image_registry_tls", UNKNOWN, "the TLS handshake failed"),
+    ("token", "denied"): ("image_registry_denied", FAIL, "access denied"),
+    ("manifest", "denied"): ("image_registry_denied", FAIL, "access denied"),
+    ("manifest", "not_found"): ("image_not_found", FAIL, "the registry does not have this image"),
 }
 
 
@@ -156,7 +152,7 @@ def measure(probe: Probe) -> Readings:
 
     options, host = probe.options, probe.host
     access = registry_client.Access(*(options.get(name) for name in registry_client.Access._fields))
-    probe.stage("asking registries for images")
+    probe.stage("querying registries for images")
     seconds = min(probe.seconds, SECONDS) - _ENDING
     until = time.monotonic() + seconds
     # Separate processes: a resolver has no time limit and must not delay other images.
@@ -185,7 +181,7 @@ def judge(readings: ImageRegistryReadings, options: Options) -> CheckResult:
                 Finding(
                     "image_registry_error",
                     UNKNOWN,
-                    "no image was looked up: the measurement was broken off",
+                    "no image was looked up: the measurement was stopped",
                     "watch",
                 )
             ],
@@ -193,7 +189,7 @@ def judge(readings: ImageRegistryReadings, options: Options) -> CheckResult:
         )
     images = [image or ImageReading() for image in readings["images"]]
     if not images:
-        return CheckResult(NAME, SKIP, "no image was given to look up (option images)")
+        return CheckResult(NAME, SKIP, "no images are given (option images)")
     findings: List[Finding] = []
     for image in images:
         findings += _judge_image(image, options)
@@ -213,7 +209,7 @@ def _judge_image(image: ImageReading, options: Options) -> List[Finding]:
         ]
     if hung is not None or crashed is not None:
         last = (hung or crashed or HungReading()).get("what")
-        message = f"was not looked up to the end, {last} was the last step"
+        message = f"the lookup did not end; its last step: {last}"
         return [Finding("image_registry_error", UNKNOWN, message, "watch", subject, evidence)]
     if trouble is None:
         if image.get("seconds") is None:
@@ -221,7 +217,7 @@ def _judge_image(image: ImageReading, options: Options) -> List[Finding]:
                 Finding(
                     "image_registry_error",
                     UNKNOWN,
-                    "was not looked up to the end",
+                    "the lookup did not end",
                     "watch",
                     subject,
                     evidence,
@@ -232,12 +228,12 @@ def _judge_image(image: ImageReading, options: Options) -> List[Finding]:
     code, status, message = (
         _TROUBLES.get((step, kind))
         or _TROUBLES.get((step, None))
-        or ("image_registry_error", UNKNOWN, "was not looked up")
+        or ("image_registry_error", UNKNOWN, "not looked up")
     )
     if kind == "not_trusted" and options.get("ca_file"):
-        status, message = FAIL, "its certificate is of an authority that is not that of ca_file"
+        status, message = FAIL, "the certificate's authority is not in ca_file"
     if code == "image_registry_denied" and not image.get("credentials"):
-        message += " by everybody, and no credentials were given for this registry"
+        message += " for anonymous users, and no credentials are given for this registry"
     own = str(image.get("registry"))
     where = (
         ""
@@ -263,10 +259,7 @@ def _expiring(images: List[ImageReading], now: Optional[float]) -> List[Finding]
     for registry, expires in ends.items():
         days = (expires - now) / _DAY if now is not None else EXPIRY_DAYS
         if 0 <= days < EXPIRY_DAYS:
-            message = (
-                f"its certificate ends in {days:.0f} days, on {day_of(expires)}; no image "
-                "can be pulled from it then"
-            )
+            message = f"the certificate expires in {days:.0f} days, on {day_of(expires)}"
             subject = Subject("registry", name=registry)
             found.append(
                 Finding(
@@ -322,14 +315,14 @@ def validate_options(options: Options) -> None:
     if len(images) > MOST_IMAGES:
         raise ValueError(f"images: {len(images)} are invalid; expected at most {MOST_IMAGES}")
     if options.get("username") and options.get("auth_file"):
-        raise ValueError("username: excludes auth_file; expected one of them")
+        raise ValueError("username excludes auth_file; give one of them")
     if options.get("username") and not options.get("password"):
-        raise ValueError("username: given without password, give both")
+        raise ValueError("username needs password")
 
 
 CHECK = Check(
     name=NAME,
-    purpose="can the images that jobs start from be had from their registries",
+    purpose="Can this node pull the images that jobs start from?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -350,7 +343,7 @@ CHECK = Check(
             "image_lookup",
             "seconds",
             "autopilot_image_lookup_seconds",
-            "Time until the registry told of an image, the slowest of its images.",
+            "Time until the registry answered about an image, the slowest of its images.",
             ("registry",),
         ),
     ),

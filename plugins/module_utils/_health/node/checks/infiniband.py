@@ -86,7 +86,12 @@ LIMITS = (
     ("link_downed", 5, "port_flaps", "the link went down"),
     ("link_error_recovery", 10, "port_errors", "the link recovered from errors"),
     ("port_rcv_errors", 10, "port_errors", "packets arrived with errors"),
-    ("local_link_integrity_errors", 10, "port_errors", "local errors passed the link's threshold"),
+    (
+        "local_link_integrity_errors",
+        10,
+        "port_errors",
+        "local errors exceeded the link's threshold",
+    ),
     ("excessive_buffer_overrun_errors", 10, "port_errors", "the receive buffer overran"),
 )
 #: Allowed bit error ratio: InfiniBand Architecture Specification, volume 2.
@@ -99,8 +104,6 @@ _SYMBOLS_END = 0xFFFF
 #: entry costs a query to the card's firmware, and subnet managers fill the table from its start: a
 #: block is read only if the previous one has an entry.
 _PKEY_BLOCK = 32
-
-_LOOK_AT = "look at the cable, the transceiver and the switch's port"
 
 
 # ---- measure ----
@@ -278,7 +281,7 @@ def _state(port: PortReading) -> str:
     words = [
         str(port.get(key)).rpartition(": ")[2] for key in ("state", "phys_state") if port.get(key)
     ]
-    return ", ".join(words) or "its state was not read"
+    return ", ".join(words) or "not read"
 
 
 def _evidence(port: PortReading) -> Dict[str, Any]:
@@ -303,7 +306,7 @@ def _judge_wanted(ports: List[PortReading], wanted: Dict[str, Any]) -> List[Find
         same = [port for port in ports if name in (name_of(port), port.get("device"))]
         if not same:
             message = (
-                "the option ports names it and this host does not have it; there are "
+                "not found on this host, required by the option ports; ports: "
                 f"{some([name_of(port) for port in ports]) or 'none'}"
             )
             findings.append(
@@ -333,7 +336,7 @@ def _judge_named(port: PortReading, rate: Optional[float], source: str) -> List[
     if _code(port.get("state")) is None:
         return [not_read("the port's state", _subject(port))]
     if not is_active(port):
-        message = f"is down ({_state(port)}), {source} wants it up; {_LOOK_AT}"
+        message = f"down ({_state(port)}), required by {source}"
         return [Finding("port_down", FAIL, message, "drain_node", _subject(port), _evidence(port))]
     return _judge_rate(port, rate, source)
 
@@ -344,7 +347,7 @@ def _judge_rate(port: PortReading, rate: Optional[float], source: str) -> List[F
         return [not_read("the port's rate", _subject(port))]
     if not rate or has is None or has >= rate:
         return []
-    message = f"runs at {has:g} Gb/s, {source} wants {rate:g}; {_LOOK_AT}"
+    message = f"{has:g} Gb/s, expected {rate:g} ({source})"
     return [
         Finding(
             "port_slow",
@@ -385,8 +388,8 @@ def _judge_expected(
         if port not in good and not port.get("virtual_function")
     ]
     at = f" at {rate:g} Gb/s" if rate else ""
-    message = f"{len(good)} ports are up{at}, expected_ports is {expected}" + (
-        f"; not so: {some(others)}" if others else ""
+    message = f"{len(good)} ports are up{at}, expected {expected} (expected_ports)" + (
+        f"; others: {some(others)}" if others else ""
     )
     return [
         Finding(
@@ -426,7 +429,8 @@ def _judge_port(
         has_link = _code(port.get("phys_state")) in (LINK_UP, RECOVERY)
         if has_link and state in (INIT, ARMED):
             message = (
-                f"has a link and is not active ({_state(port)}): no subnet manager has set it up"
+                f"link up but not active ({_state(port)}): no subnet manager has configured "
+                "the port"
             )
             findings.append(
                 Finding(
@@ -435,8 +439,7 @@ def _judge_port(
             )
         elif len(up) * 2 > len(kin):
             message = (
-                f"is down ({_state(port)}) while {len(up)} of {len(kin)} ports of this "
-                f"kind are up; {_LOOK_AT}"
+                f"down ({_state(port)}), while {len(up)} of {len(kin)} ports of this kind are up"
             )
             findings.append(
                 Finding("port_down_unlike_others", WARN, message, "watch", subject, _evidence(port))
@@ -444,7 +447,7 @@ def _judge_port(
         return findings
     has, usual = (_rate_of(port), common(_rate_of(one) for one in kin if is_active(one)))
     if has is not None and usual is not None and has < usual:
-        message = f"runs at {has:g} Gb/s while most ports of this kind run at {usual:g}; {_LOOK_AT}"
+        message = f"{has:g} Gb/s, expected {usual:g} (most ports of its kind)"
         findings.append(
             Finding(
                 "port_slower_than_others",
@@ -465,11 +468,11 @@ def _judge_counters(port: PortReading, subject: Subject, uptime: Optional[float]
     for name, limit, code, words in LIMITS:
         daily = per_day(counted.get(name, 0), uptime)
         if daily is None and counted.get(name, 0) >= limit:
-            return [not_read("the time since boot, which its counters are judged by", subject)]
+            return [not_read("the time since boot, the base of the counters' rates", subject)]
         if daily is not None and daily >= limit:
             too_many.setdefault(code, []).append(
-                f"{words} {counted[name]} times since boot ({name}), {daily:.0f} in 24 hours; "
-                f"{limit} are too many"
+                f"{words} {counted[name]} times since boot ({name}), {daily:.0f} in 24 hours, "
+                f"expected fewer than {limit}"
             )
     symbols, allowed = (
         counted.get("symbol_error", 0),
@@ -477,10 +480,11 @@ def _judge_counters(port: PortReading, subject: Subject, uptime: Optional[float]
     )
     if uptime and rate and (symbols > allowed or symbols == _SYMBOLS_END):
         words = f"symbol_error counts {symbols} since boot" + (
-            ", where it ends" if symbols == _SYMBOLS_END else ""
+            ", the counter's maximum" if symbols == _SYMBOLS_END else ""
         )
         too_many.setdefault("port_errors", []).append(
-            f"{words}; the InfiniBand specification allows one bit in 1e12, {allowed:.0f}"
+            f"{words}, expected at most {allowed:.0f} (InfiniBand specification: one error in "
+            "1e12 bits)"
         )
     evidence = {
         "counters": {
@@ -492,9 +496,7 @@ def _judge_counters(port: PortReading, subject: Subject, uptime: Optional[float]
     }
     findings = []
     for code, found in too_many.items():
-        findings.append(
-            Finding(code, WARN, f"{'; '.join(found)}; {_LOOK_AT}", "watch", subject, evidence)
-        )
+        findings.append(Finding(code, WARN, "; ".join(found), "watch", subject, evidence))
     return findings
 
 
@@ -512,7 +514,7 @@ def _judge_firmware(ports: List[PortReading]) -> List[Finding]:
                 f"{version} on {some(names)}"
                 for version, names in sorted(versions.items(), key=lambda one: -len(one[1]))
             )
-            message = f"cards of the board {board} differ in firmware: {words}"
+            message = f"cards of board {board} have different firmware: {words}"
             findings.append(
                 Finding(
                     "port_firmware_differs",
@@ -576,7 +578,7 @@ NAME = "infiniband"
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="are the InfiniBand and RoCE ports up, fast and free of errors",
+    purpose="Are the InfiniBand and RoCE ports up, at their rate and free of errors?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -589,7 +591,7 @@ CHECK = Check(
             "port_active",
             "ports",
             "autopilot_infiniband_port_active",
-            "1 where a port of InfiniBand or RoCE is up, 0 where not.",
+            "1 if an InfiniBand or RoCE port is up, else 0.",
             ("port",),
         ),
     ),

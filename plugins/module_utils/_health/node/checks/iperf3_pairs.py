@@ -104,8 +104,8 @@ def translated(options: Options) -> Options:
         asked["streams"] = options["streams"]
     if len(set(asked.values())) > 1:
         raise ValueError(
-            f"{', '.join(f'{name}: {value}' for name, value in asked.items())} mean the same "
-            "and differ, give one of them"
+            f"{', '.join(f'{name}: {value}' for name, value in asked.items())} are the same "
+            "option with different values; give one"
         )
     if asked:
         found["streams"] = next(iter(asked.values()))
@@ -115,7 +115,7 @@ def translated(options: Options) -> Options:
         if not _whole(start, LEAST_PORT, highest):
             raise ValueError(
                 f"startport: {start} is invalid; expected a port from {LEAST_PORT} to "
-                f"{highest}: {last - first + 1} ports are used from it on"
+                f"{highest}, the first of {last - first + 1} ports"
             )
         found["ports"] = f"{start}-{start + last - first}"
     return found
@@ -145,8 +145,8 @@ def validate_options(options: Options) -> None:
     duration, streams = ours.get("duration"), ours.get("streams")
     if duration is not None and duration < LEAST_DURATION:
         raise ValueError(
-            f"duration: {duration:g} is invalid; expected {LEAST_DURATION:g} or more: each "
-            "direction gets half of it, in whole seconds"
+            f"duration: {duration:g} is invalid; expected {LEAST_DURATION:g} s or more, half "
+            "for each direction in whole seconds"
         )
     if streams is not None and not _whole(streams, 1, 128):
         raise ValueError(f"streams: {streams} is invalid; expected a whole number from 1 to 128")
@@ -156,7 +156,7 @@ def validate_options(options: Options) -> None:
         try:
             fping.family_of(peer)
         except ValueError:
-            raise ValueError(f"peers: {peer} is invalid; expected addresses, no names") from None
+            raise ValueError(f"peers: {peer} is invalid; expected IP addresses") from None
 
 
 def _whole(value: Any, least: int, most: int) -> bool:
@@ -276,7 +276,7 @@ def judge(readings: Iperf3PairsReadings, options: Options) -> CheckResult:
             Finding(
                 "not_measured",
                 UNKNOWN,
-                "there is nobody to measure with; give peers",
+                "no peers to measure with (option peers)",
                 "fix_configuration",
             )
         ]
@@ -304,7 +304,7 @@ def _doubted(finding: Finding, doubts: List[Finding]) -> Finding:
     return Finding(
         finding.code,
         UNKNOWN,
-        f"{finding.message}, but it was not idle: {doubts[0].message}",
+        f"{finding.message}; the host was not idle: {doubts[0].message}",
         "watch",
         finding.subject,
         finding.evidence,
@@ -313,7 +313,7 @@ def _doubted(finding: Finding, doubts: List[Finding]) -> Finding:
 
 def _peer_findings(address: str, reading: PeerReading, options: Options) -> List[Finding]:
     if "error" in reading:
-        return [error_finding(reading["error"], address, "was not measured")]
+        return [error_finding(reading["error"], address, "not measured")]
     rates, legs = _rates(reading), reading.get("legs", {})
     errors = {
         name: legs.get(name, LegReading()).get("error", ErrorReading())
@@ -321,7 +321,7 @@ def _peer_findings(address: str, reading: PeerReading, options: Options) -> List
         if rate is None
     }
     if len(errors) == len(LEGS) and errors["transmit"] == errors["receive"]:
-        return [error_finding(errors["transmit"], address, "was not measured")]
+        return [error_finding(errors["transmit"], address, "not measured")]
     found = [
         error_finding(error, address, f"{name} was not measured") for name, error in errors.items()
     ]
@@ -331,8 +331,8 @@ def _peer_findings(address: str, reading: PeerReading, options: Options) -> List
     if measured and not number(options.get("minimum"), 0) and not number(reading.get("speed"), 0):
         words = " and ".join(f"{name} {rate / GIGABIT:.3g}" for name, rate in measured.items())
         message = (
-            f"{words} Gbit/s, but what this path should carry is not known: the link's "
-            "speed cannot be read; give minimum (Gbit/s)"
+            f"{words} Gbit/s; no expected figure is known because the link's speed is unknown "
+            "(option minimum sets one)"
         )
         found.append(
             Finding(
@@ -374,10 +374,7 @@ def _slow_findings(
     evidence = {**leg, "expected": expected.to_dict()}
     cpu = max(leg.get("cpu_local_percent") or 0.0, leg.get("cpu_remote_percent") or 0.0)
     if cpu >= CPU_LIMIT and not minimum:
-        message += (
-            f", but iperf3 used up a CPU ({cpu:.0f} %): more streams, or zerocopy, may "
-            "show what the path carries"
-        )
+        message += f"; iperf3 used a whole CPU ({cpu:.0f} %), which may be the limit"
         return [Finding("cpu_limited", UNKNOWN, message, "watch", peer_subject(address), evidence)]
     return [
         Finding(
@@ -411,7 +408,7 @@ CHECK = Check(
     name=NAME,
     short_names=("iperf",),
     place=ON_MESH,
-    purpose="what TCP carries between the nodes, each direction by itself",
+    purpose="TCP throughput between the nodes, each direction on its own.",
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
@@ -434,7 +431,7 @@ CHECK = Check(
             "pair_bandwidth",
             "bytes/s",
             "autopilot_pair_bandwidth_bytes_per_second",
-            "What TCP carries, the median over the node's partners.",
+            "TCP throughput, the median over the node's partners.",
             ("plane", "direction"),
         ),
     ),
@@ -443,7 +440,7 @@ CHECK = Check(
             "bandwidth",
             "bits/s",
             "autopilot_mesh_bandwidth_bytes_per_second",
-            "What TCP carries to a peer",
+            "TCP throughput to a peer",
             divisor=8.0,
         ),
     ),

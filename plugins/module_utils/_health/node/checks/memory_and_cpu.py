@@ -295,8 +295,8 @@ def _stream(host: Host, numa: List[NumaNode], available: int) -> StreamReading:
     load, idle = leading_number(host.text("proc/loadavg")), max(IDLE_LOAD * len(allowed), 1.0)
     if load is None or load > idle:
         return {
-            "skipped": f"the load is {'not known' if load is None else f'{load:g}'}, at most "
-            f"{idle:g} is idle for {len(allowed)} processors"
+            "skipped": f"the load is {'unknown' if load is None else f'{load:g}'}, expected "
+            f"at most {idle:g} on {len(allowed)} processors"
         }
     needed = 2 * _BLOCK * _MOST_THREADS
     if available < 4 * needed:
@@ -396,8 +396,7 @@ def _judge_edac(
         if uncorrected:
             where = _where([module for module in modules if module.get("ue")])
             message = (
-                f"{one.get('name')}: {uncorrected} uncorrected memory errors since "
-                f"boot{where}; reboot, and replace the module if they return"
+                f"{one.get('name')}: {uncorrected} uncorrected memory errors since boot{where}"
             )
             findings.append(
                 Finding("memory_uncorrected", FAIL, message, "reboot_node", subject, evidence)
@@ -406,13 +405,13 @@ def _judge_edac(
         if daily is not None and daily >= CORRECTED:
             where = _where([module for module in modules if module.get("ce")])
             message = (
-                f"{one.get('name')}: {corrected} corrected memory errors since "
-                f"boot{where}, {daily:.0f} in 24 hours; {CORRECTED} are many"
+                f"{one.get('name')}: {corrected} corrected memory errors since boot{where}, "
+                f"{daily:.0f} in 24 hours, expected fewer than {CORRECTED}"
             )
             findings.append(Finding("memory_corrected", WARN, message, "watch", subject, evidence))
         elif daily is None and corrected >= CORRECTED:
             findings.append(
-                not_read("the time since boot, which its corrected errors are judged by", subject)
+                not_read("the time since boot, the base of the rate of corrected errors", subject)
             )
     return findings
 
@@ -430,8 +429,7 @@ def _judge_sizes(
     least, swap = number(options.get("minimum_memory_gib")), number(options.get("maximum_swap_gib"))
     if least is not None and memory and memory < least * GIB:
         message = (
-            f"{memory / GIB:.1f} GiB of memory, minimum_memory_gib is {least:g}; a "
-            "module is missing or was taken out of use"
+            f"{memory / GIB:.1f} GiB of memory, expected at least {least:g} (minimum_memory_gib)"
         )
         findings.append(
             Finding(
@@ -446,7 +444,7 @@ def _judge_sizes(
     if swap is not None and has is None:
         findings.append(not_read("the size of the swap space"))
     elif swap is not None and has is not None and has > swap * GIB:
-        message = f"{has / GIB:.1f} GiB of swap space, maximum_swap_gib is {swap:g}"
+        message = f"{has / GIB:.1f} GiB of swap space, expected at most {swap:g} (maximum_swap_gib)"
         findings.append(
             Finding(
                 "swap_on",
@@ -465,7 +463,7 @@ def _judge_sizes(
         if expected is None or (there is None and kind == "threads"):
             continue
         message, about = (
-            f"{there} {kind} run, the option {kind} is {expected}",
+            f"{there} {kind} online, expected {expected} (option {kind})",
             {"expected": expected, "there": there, "cpus": cpus},
         )
         if there is None:
@@ -487,10 +485,7 @@ def _judge_offline(cpus: Processors) -> List[Finding]:
     # Documentation/ABI/testing/sysfs-devices-system-cpu.
     if not offline or cpus.get("smt") in ("off", "forceoff"):
         return []
-    message = (
-        f"the processors {offline} are there and switched off; switch them on, or look "
-        "at the kernel's log for why it did it"
-    )
+    message = f"the processors {offline} are present but offline"
     return [Finding("cpus_offline", WARN, message, "fix_configuration", evidence={"cpus": cpus})]
 
 
@@ -504,10 +499,7 @@ def _judge_numa(numa: List[NumaNode]) -> List[Finding]:
         if memory is None:
             findings.append(not_read("its memory", subject))
         elif not memory:
-            message = (
-                "has processors and no memory of its own: its modules are missing, or "
-                "its settings in the firmware are odd"
-            )
+            message = "processors without memory of their own"
             findings.append(
                 Finding(
                     "numa_node_without_memory",
@@ -520,8 +512,7 @@ def _judge_numa(numa: List[NumaNode]) -> List[Finding]:
             )
         elif memory < EVEN * largest:
             message = (
-                f"has {memory / GIB:.1f} GiB of memory and another node "
-                f"{largest / GIB:.1f} GiB; a module may be missing"
+                f"{memory / GIB:.1f} GiB of memory, another NUMA node has {largest / GIB:.1f} GiB"
             )
             findings.append(
                 Finding("numa_memory_uneven", WARN, message, "watch", subject, evidence)
@@ -535,7 +526,7 @@ def _judge_governors(governors: Dict[str, Optional[int]], options: Options) -> L
     if not isinstance(wanted, str) or not others:
         return []
     words = ", ".join(f"{count} by {name}" for name, count in others.items())
-    message = f"processors are governed otherwise ({words}), the option governor is {wanted}"
+    message = f"processors with another governor ({words}), expected {wanted} (option governor)"
     return [
         Finding(
             "governor_differs",
@@ -638,7 +629,7 @@ CHECK = Check(
     name=NAME,
     beside_a_job=True,
     quiet={"stream": False},
-    purpose="are memory and processors of the host all there and sound",
+    purpose="Are the host's memory and processors complete and free of errors?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -651,14 +642,14 @@ CHECK = Check(
             "memory_errors",
             "errors",
             "autopilot_memory_errors",
-            "Errors of the host's memory since boot: corrected, uncorrected.",
+            "Errors of the host's memory since boot, corrected and uncorrected.",
             ("kind",),
         ),
         CheckMetric(
             "host_memory_bandwidth",
             "bytes/s",
             "autopilot_host_memory_bandwidth_bytes_per_second",
-            "What copying reads and writes in the memory of a NUMA node.",
+            "Memory bandwidth of a NUMA node, read and written by copying.",
             ("numa",),
         ),
     ),

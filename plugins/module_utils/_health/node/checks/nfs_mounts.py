@@ -50,10 +50,10 @@ _ENDING = 1.5
 #: Permanent kinds of server errors.
 _FINAL = ("no_such_name", "refused", "no_route", "timeout")
 _WORDS = {
-    "no_such_name": "there is no such name",
-    "resolver_failed": "the resolver has no answer",
-    "silent": "does not answer",
-    "not_nfs": "is no NFS server",
+    "no_such_name": "the name does not exist",
+    "resolver_failed": "the resolver did not answer",
+    "silent": "no answer",
+    "not_nfs": "not an NFS server",
 }
 #: Transports that our call does not support (nfs(5), proto); such mounts are only examined.
 _OTHER_TRANSPORTS = ("rdma", "rdma6", "udp", "udp6")
@@ -115,7 +115,7 @@ def measure(probe: Probe) -> Readings:
         {"port": nfs.PORT, **{key: value for key, value in one.items() if value is not None}}
         for one in probe.options.get("mounts") or []
     ]
-    probe.stage("reading what is mounted")
+    probe.stage("reading the mounts")
     there = nfs.mounts(probe.host)
     servers = {(one["server"], one["port"]): one["server"] for one in wanted}
     for mount in there:
@@ -133,7 +133,7 @@ def measure(probe: Probe) -> Readings:
             + [mount["path"] for mount in there]
         )
     )
-    probe.stage("asking NFS servers and looking at their mounts")
+    probe.stage("querying NFS servers and mounts")
     until = time.monotonic() + min(probe.seconds, SECONDS) - _ENDING
     asking = [
         Child(partial(nfs.ask, server=asked, port=key[1]), SECONDS)
@@ -174,16 +174,14 @@ def judge(readings: NfsReadings, options: Options) -> CheckResult:
                 Finding(
                     "nfs_unreachable",
                     UNKNOWN,
-                    "no server was asked: the measurement was broken off",
+                    "no server was queried: the measurement was stopped",
                     "watch",
                 )
             ],
             "",
         )
     if not wanted and not mounts:
-        return CheckResult(
-            NAME, SKIP, "no NFS is mounted, and none was named to be (option mounts)"
-        )
+        return CheckResult(NAME, SKIP, "no NFS is mounted or required (option mounts)")
     seen = {str(point.get("path")): point for point in points}
     findings: List[Finding] = []
     for server in servers:
@@ -229,20 +227,17 @@ def _judge_server(
     if trouble is not None:
         kind = str(trouble.get("kind"))
         status = FAIL if kind in _FINAL else UNKNOWN
-        message = f"{_WORDS.get(kind, 'cannot be reached')}: {trouble.get('message')}"
+        message = f"{_WORDS.get(kind, 'connection failed')}: {trouble.get('message')}"
     else:
         status = UNKNOWN
         last = (hung or crashed or HungReading()).get("what")
         message = (
             "the resolver did not answer"
             if str(last).startswith("resolving")
-            else f"was not asked to the end, {last or 'nothing'} was the last step"
+            else f"the query did not end; its last step: {last or 'none'}"
         )
     if answering:
-        status, message = (
-            WARN,
-            f"{message}; what is mounted of it at {', '.join(answering)} answers all the same",
-        )
+        status, message = (WARN, f"{message}; its mounts at {', '.join(answering)} still answer")
     return [
         Finding(
             "nfs_unreachable",
@@ -267,7 +262,7 @@ def _judge_wanted(
         if hung:
             # For example an automount without its server: not mounted yet, and every access waits.
             return [_hung(path, f"{one.get('server')}:{one.get('path')}", hung)]
-        message = f"{one.get('server')}:{one.get('path')} is not mounted there"
+        message = f"{one.get('server')}:{one.get('path')} is not mounted"
         return [Finding("nfs_not_mounted", FAIL, message, "fix_configuration", subject, dict(one))]
     addresses = [
         address
@@ -280,8 +275,7 @@ def _judge_wanted(
         for mount in here[-1:]
     ):
         message = (
-            f"{here[-1].get('source')} is mounted there, and not "
-            f"{one.get('server')}:{one.get('path')}"
+            f"{here[-1].get('source')} is mounted, expected {one.get('server')}:{one.get('path')}"
         )
         return [
             Finding(
@@ -306,13 +300,13 @@ def _judge_point(path: str, source: str, point: Optional[NfsPoint]) -> List[Find
     if point.get("error"):
         # Without permission the mount's answer is unknown.
         status = UNKNOWN if point.get("errno") in (errno.EACCES, errno.EPERM) else FAIL
-        message = f"{source} answers with an error: {point['error']}"
+        message = f"{source} returns an error: {point['error']}"
         return [
             Finding("nfs_mount_error", status, message, "fix_configuration", subject, dict(point))
         ]
     return [
         Finding(
-            "nfs_mount_error", UNKNOWN, f"{source} was not looked at", "watch", subject, dict(point)
+            "nfs_mount_error", UNKNOWN, f"{source} was not examined", "watch", subject, dict(point)
         )
     ]
 
@@ -329,7 +323,7 @@ def _hung(path: str, source: str, hung: HungReading) -> Finding:
     seconds = number(hung.get("seconds"), 0) or 0.0
     message = f"{source} did not answer within {seconds:.0f} s; processes that access it hang"
     message += (
-        f", as process {hung['abandoned_pid']} of this check does"
+        f", such as process {hung['abandoned_pid']} of this check"
         if hung.get("abandoned_pid")
         else ""
     )
@@ -365,12 +359,12 @@ def validate_options(options: Options) -> None:
         for name in ("path", "mount_point"):
             if one.get(name) is not None and not str(one[name]).startswith("/"):
                 raise ValueError(
-                    f"mounts: {name}: {one[name]!r} is invalid; expected a path from /"
+                    f"mounts: {name}: {one[name]!r} is invalid; expected an absolute path"
                 )
         if not one.get("server") or "/" in str(one["server"]):
             raise ValueError(
-                f"mounts: server: {one.get('server')!r} is invalid; expected the name or the "
-                "address of a host"
+                f"mounts: server: {one.get('server')!r} is invalid; expected a host name or "
+                "an IP address"
             )
         if not 0 < (one.get("port") or nfs.PORT) < 65536:
             raise ValueError(
@@ -386,7 +380,7 @@ _MOUNT: Tuple[Tuple[str, Dict[str, Any]], ...] = (
 )
 CHECK = Check(
     name=NAME,
-    purpose="do the NFS servers that jobs need answer, and their mounts",
+    purpose="Do the NFS servers and mounts that jobs need answer?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -402,7 +396,7 @@ CHECK = Check(
             "nfs_answer",
             "seconds",
             "autopilot_nfs_answer_seconds",
-            "Time until the NFS server answered a call that does nothing.",
+            "Time until the NFS server answered a null call.",
             ("server",),
         ),
     ),

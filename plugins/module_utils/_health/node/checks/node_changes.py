@@ -90,7 +90,7 @@ def judge(readings: NodeChangesReadings, options: Options) -> CheckResult:
     after = dict(after, readings=read)
     if not before:
         if not after.get("gpus") and not any(read.values()):
-            return CheckResult(NAME, SKIP, "nothing that could have changed was read")
+            return CheckResult(NAME, SKIP, "no data for a comparison was read")
         why = "; ".join(
             f"{place}: {reason}"
             for place, reason in (
@@ -100,8 +100,8 @@ def judge(readings: NodeChangesReadings, options: Options) -> CheckResult:
             if reason
         )
         message = (
-            f"there is no snapshot of run {run} to compare with "
-            f"({why or 'none was given'}), so what changed cannot be told"
+            f"no snapshot of run {run} to compare with ({why or 'none was given'}), so "
+            "changes are unknown"
         )
         # A running job is watched with or without a snapshot; what it left behind needs one.
         if options.get("phase") == "inflight":
@@ -110,17 +110,16 @@ def judge(readings: NodeChangesReadings, options: Options) -> CheckResult:
             NAME, [Finding("no_baseline", UNKNOWN, message, "watch", NODE, dict(baseline))], ""
         )
     if not any(read.values()):
-        return CheckResult(NAME, SKIP, "nothing was read that could be compared")
+        return CheckResult(NAME, SKIP, "no data for a comparison was read")
     from ..snapshots.difference import changes
 
     found = changes(before, after, options.get("phase") != "inflight")
     found = [
         replace(finding, evidence=dict(finding.evidence, baseline=baseline)) for finding in found
     ]
-    place = {
-        "node": ", kept by the node alone",
-        "controller": ", kept by the controller alone",
-    }.get(str(baseline.get("source")), "")
+    place = {"node": ", kept on the node only", "controller": ", kept on the controller only"}.get(
+        str(baseline.get("source")), ""
+    )
     result = concluded(
         NAME,
         found,
@@ -174,8 +173,8 @@ def in_words(findings: List[Finding]) -> str:
 def _judge_kept(kept: KeptReading) -> CheckResult:
     if kept.get("error"):
         message = (
-            f"the snapshot of run {kept.get('run')} was not kept on the node: "
-            f"{kept['error']}; only what the controller keeps will serve"
+            f"the node could not keep the snapshot of run {kept.get('run')}: {kept['error']}; "
+            "only the controller has a copy"
         )
         return concluded(
             NAME,
@@ -189,7 +188,7 @@ CHECK = Check(
     name=NAME,
     runs=AFTER_A_JOB,
     beside_a_job=True,
-    purpose="what changed since a snapshot of the node was kept",
+    purpose="What changed on the node since its snapshot.",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,

@@ -68,7 +68,7 @@ _HEALTH = (
         "fabric_degraded",
         FAIL,
         "drain_node",
-        "the fabric gives it less than its full bandwidth",
+        "the fabric gives it less than full bandwidth",
     ),
     (
         4,
@@ -95,7 +95,7 @@ _HEALTH = (
         "fabric_recovering",
         WARN,
         "watch",
-        "the fabric recovers from an access that timed out",
+        "the fabric is recovering from an access that timed out",
     ),
     (
         8,
@@ -104,7 +104,7 @@ _HEALTH = (
         "fabric_misconfigured",
         FAIL,
         "fix_configuration",
-        "the fabric says that it is not configured right",
+        "the fabric reports a wrong configuration",
     ),
 )
 #: The fabric's summary, if no part of the mask gives a reason (nvml.h,
@@ -115,7 +115,7 @@ _SUMMARIES = (
         "fabric_degraded",
         FAIL,
         "drain_node",
-        "the fabric calls it unhealthy and does not say why",
+        "the fabric reports it as unhealthy without a reason",
     ),
     (3, "fabric_limited", WARN, "watch", "the fabric has limited capacity for it"),
 )
@@ -291,8 +291,8 @@ def _node_findings(
     ):
         if disabled:
             message = (
-                "NVLink is switched off by the driver's parameter NvLinkDisable "
-                "(NVreg_NvLinkDisable); copies between GPUs go over PCIe"
+                "NVLink is disabled by the driver's parameter NvLinkDisable "
+                "(NVreg_NvLinkDisable); copies between GPUs use PCIe"
             )
             return [
                 Finding(
@@ -304,10 +304,7 @@ def _node_findings(
                     {"gpus": [gpu.get("index") for gpu in looked]},
                 )
             ]
-        message = (
-            f"no NVLink of the {len(looked)} GPUs is active; look at nv-fabricmanager "
-            "and at the NVSwitches (nvidia-smi nvlink -s)"
-        )
+        message = f"no NVLink of the {len(looked)} GPUs is active"
         return [
             Finding(
                 "nvlinks_inactive",
@@ -332,15 +329,15 @@ def _fabric_findings(gpu: NvlinkGpu, subject: Subject, starting: bool) -> List[F
     evidence = dict(fabric)
     if state in _STATES:
         message = (
-            f"its registration with the NVSwitch fabric {_STATES[state]}: CUDA programs "
-            "are refused (error 802); look at nv-fabricmanager"
+            f"registration with the NVSwitch fabric {_STATES[state]}: CUDA programs are "
+            "refused (error 802)"
         )
         if starting and state == _IN_PROGRESS:
             return [
                 Finding(
                     "fabric_not_ready",
                     UNKNOWN,
-                    f"{message} if this lasts, the node booted only now",
+                    f"{message}; the node booted recently",
                     "watch",
                     subject,
                     evidence,
@@ -352,17 +349,14 @@ def _fabric_findings(gpu: NvlinkGpu, subject: Subject, starting: bool) -> List[F
             Finding(
                 "fabric_not_known",
                 UNKNOWN,
-                f"its fabric is in state {state}, which this version does not know",
+                f"unknown fabric state {state}",
                 "watch",
                 subject,
                 evidence,
             )
         ]
     if fabric.get("status"):
-        message = (
-            "its registration with the NVSwitch fabric ended with NVML error "
-            f"{fabric['status']}; look at nv-fabricmanager's log"
-        )
+        message = f"registration with the NVSwitch fabric ended with NVML error {fabric['status']}"
         return [Finding("fabric_not_ready", FAIL, message, "fix_configuration", subject, evidence)]
     found: Dict[str, Finding] = {}
     mask = fabric.get("health_mask", 0)
@@ -387,10 +381,7 @@ def _unswitched(
     if row.kind == NONE:
         return []
     if row.kind == BRIDGED and active % row.step:
-        message = (
-            f"{active} NVLinks are active, a bridge joins {row.step}: one is not seated "
-            "well or broken"
-        )
+        message = f"{active} NVLinks active, expected {row.step} (one bridge)"
         return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
     if row.kind == BRIDGED and not active:
         return []
@@ -399,7 +390,7 @@ def _unswitched(
     if row.kind == WIRED and most < row.most:
         return []
     if active < most:
-        message = f"{active} NVLinks are active, {most} on others of its model in this node"
+        message = f"{active} NVLinks active, expected {most} (other GPUs of the model in this node)"
         return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
     return []
 
@@ -430,7 +421,7 @@ def _count_findings(
             Finding(
                 "nvlinks_off_for_mig",
                 PASS,
-                "MIG is on and no NVLink is active, as it should be on A100",
+                "MIG is on and no NVLink is active, as is normal on A100",
                 "none",
                 subject,
                 evidence,
@@ -443,10 +434,7 @@ def _count_findings(
         if active >= row.most or (not active and len(gpus) == 1):
             return []
         which = f", down: {_listing(down)}" if down else ""
-        message = (
-            f"{active} of {row.most} NVLinks are active{which}; reset the GPU, and if "
-            "they stay down look at it, its baseboard and the NVSwitch"
-        )
+        message = f"{active} of {row.most} NVLinks active{which}"
         return [Finding("nvlink_down", FAIL, message, "drain_node", subject, evidence)]
     return _unswitched(row, active, most, subject, evidence)
 
@@ -455,12 +443,12 @@ def _unknown_model(
     active: int, most: int, down: List[Any], alike: int, subject: Subject, evidence: Dict[str, Any]
 ) -> List[Finding]:
     if active < most:
-        message = f"{active} NVLinks are active, {most} on others of its model in this node"
+        message = f"{active} NVLinks active, expected {most} (other GPUs of the model in this node)"
         return [Finding("nvlink_down", WARN, message, "watch", subject, evidence)]
     if down:
         message = (
-            f"{active} NVLinks are active and {len(down)} are not; how many this model "
-            "should have is not known"
+            f"{active} NVLinks active and {len(down)} inactive; the expected number for this "
+            "model is unknown"
         )
         # If all GPUs of a node agree, it is more likely the design than a fault.
         if alike > 1 and active:
@@ -508,9 +496,7 @@ def _error_findings(
     grown = _by_link(links, "grown")
     totals = _by_link(links, "errors")
     if grown:
-        message = (
-            f"NVLinks {_listing(grown)} counted {_spelt(grown.values())} more within {seconds} s"
-        )
+        message = f"NVLinks {_listing(grown)} counted {_spelt(grown.values())} within {seconds} s"
         return [
             Finding(
                 "nvlink_errors_growing",
@@ -523,8 +509,8 @@ def _error_findings(
         ]
     if totals:
         message = (
-            f"NVLinks {_listing(totals)} have counted {_spelt(totals.values())} since "
-            "the driver was loaded"
+            f"NVLinks {_listing(totals)} counted {_spelt(totals.values())} since the driver "
+            "was loaded"
         )
         return [Finding("nvlink_errors", PASS, message, "none", subject, {"errors": totals})]
     return []
@@ -549,7 +535,7 @@ def _summary(gpus: List[NvlinkGpu]) -> str:
     """The summary of a healthy node, with the numbers."""
     linked = [gpu for gpu in gpus if _active(gpu)]
     if not linked:
-        return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''}, no NVLink in use and none expected"
+        return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} without NVLinks"
     counts = sorted({_active(gpu) for gpu in linked})
     versions = sorted(
         {
@@ -616,20 +602,20 @@ def _listing(links: Iterable[Any]) -> str:
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="are the NVLinks up that each GPU should have, and has it joined the fabric",
+    purpose="Are each GPU's NVLinks up, and is it registered with the NVSwitch fabric?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
     readings=NvlinkReadings,
     metrics=(
         CheckMetric(
-            "nvlinks_active", "links", "autopilot_nvlinks_active", "NVLinks that are up.", ("gpu",)
+            "nvlinks_active", "links", "autopilot_nvlinks_active", "Active NVLinks.", ("gpu",)
         ),
         CheckMetric(
             "nvlink_errors",
             "errors",
             "autopilot_nvlink_errors",
-            "Errors that the GPU's NVLinks have counted since the driver was loaded, by kind.",
+            "Errors of the GPU's NVLinks since the driver was loaded, by kind.",
             ("gpu", "kind"),
         ),
     ),

@@ -182,7 +182,7 @@ def _measure_together(probe: Probe, gpus: List[GpuIdentity], until: float) -> Re
     seconds = min(GPU_SECONDS, until - time.monotonic()) - STOP_SECONDS
     if len(gpus) < 2 or seconds <= 0:
         return {"too_few": len(gpus)} if len(gpus) < 2 else {"no_time": True}
-    probe.stage("measuring all GPUs at once")
+    probe.stage("measuring all GPUs at the same time")
     child = Child(lambda report: transfers.together(report, probe.host, gpus), seconds + GRACE)
     try:
         wait([child], time.monotonic() + seconds)
@@ -214,7 +214,7 @@ def judge(readings: BandwidthReadings, options: Options) -> CheckResult:
             [one.status for one in found]
         ) in (UNKNOWN, FAIL)
         if not told and not all(_rates(gpu).values()):
-            found.append(Finding("not_measured", UNKNOWN, "was not measured", "watch", subject))
+            found.append(Finding("not_measured", UNKNOWN, "not measured", "watch", subject))
         return found, _measurements(gpu)
 
     findings = gates.findings + node_findings(gpus)
@@ -237,8 +237,8 @@ def _mishap_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
         found.append(cuda_finding(error, subject))
     if kernel.get("kind") in KERNEL_NOT_LOADED:
         words = (
-            f"our copy kernel did not run: {kernel.get('call')} answered "
-            f"{kernel.get('kind')} ({kernel.get('code')}); the copy engines decide"
+            f"the copy kernel did not run: {kernel.get('call')} returned {kernel.get('kind')} "
+            f"({kernel.get('code')}); judged by the copy engines"
         )
         found.append(Finding("kernel_not_run", PASS, words, "none", subject, kernel))
     elif kernel:
@@ -264,7 +264,7 @@ def _data_findings(gpu: BandwidthGpu, subject: Subject) -> List[Finding]:
             Finding(
                 "data_corrupted",
                 FAIL,
-                f"data came back changed ({where})",
+                f"data changed during a copy ({where})",
                 "drain_node",
                 subject,
                 {"verified": verified},
@@ -306,10 +306,7 @@ def _link_findings(gpu: BandwidthGpu, subject: Subject, bandwidth: str) -> List[
             )
         )
     if generation and actual_generation and actual_generation < generation:
-        words = (
-            f"link runs at PCIe {actual_generation}.0 instead of {generation}.0 under "
-            "load; reseat the card"
-        )
+        words = f"link runs at PCIe {actual_generation}.0 instead of {generation}.0 under load"
         found.append(Finding("link_speed", status, words, action, subject, dict(link)))
     capable = link.get("gpu_max_generation")
     if generation and capable and capable > generation:
@@ -317,7 +314,7 @@ def _link_findings(gpu: BandwidthGpu, subject: Subject, bandwidth: str) -> List[
             Finding(
                 "link_limited_by_slot",
                 PASS,
-                f"the GPU could do PCIe {capable}.0, the slot allows {generation}.0",
+                f"the GPU supports PCIe {capable}.0, the slot {generation}.0",
                 "none",
                 subject,
                 dict(link),
@@ -365,7 +362,7 @@ def _verdicts(
                 part * median,
                 "bytes/s",
                 "fleet",
-                f"{part} of the median of {len(peers)} of its kind in this node",
+                f"{part} of the median of {len(peers)} GPUs of its kind in this node",
             )
             # Peers identify an outlier; against an operator's minimum, or with remote memory, it is
             # no proof of a defect.
@@ -436,14 +433,14 @@ def _without_row(subject: Subject, words: str, peers: int) -> Finding:
         return Finding(
             "no_expectation",
             PASS,
-            f"{words}, like the {peers} of its kind in this node; no figure is known for this link",
+            f"{words}, like the {peers} GPUs of its kind in this node; no expected figure is known",
             "none",
             subject,
         )
     return Finding(
         "no_expectation",
         UNKNOWN,
-        f"{words}, but what this link should carry is not known; set the option minimum",
+        f"{words}; no expected figure is known for this link (option minimum sets one)",
         "fix_configuration",
         subject,
     )
@@ -456,8 +453,8 @@ def _slower_than_peers(
     median = middle(float(peer or 0) for peer in peers)
     if len(peers) >= ENOUGH_PEERS and value < PEER_FAIL * median:
         words = (
-            f"all at once: {direction.replace('_', ' ')} {value / GB:.3g} GB/s, "
-            f"less than {PEER_FAIL} of the median of {len(peers)} of its kind"
+            f"all GPUs at the same time: {direction.replace('_', ' ')} {value / GB:.3g} GB/s, "
+            f"less than {PEER_FAIL} of the median of {len(peers)} GPUs of its kind"
         )
         message = f"{words}, {median / GB:.3g} GB/s"
         return [
@@ -485,7 +482,14 @@ def _judge_together(
     if "too_few" in readings:
         return [], []
     found = [
-        Finding(one.code, one.status, f"all at once: {one.message}", one.action, NODE, one.evidence)
+        Finding(
+            one.code,
+            one.status,
+            f"all GPUs at the same time: {one.message}",
+            one.action,
+            NODE,
+            one.evidence,
+        )
         for one in mishap_findings(readings, NODE)
     ]
     errors, together = readings.get("errors", {}), readings.get("together", {})
@@ -518,7 +522,10 @@ def _judge_together(
     if not found and not measured:
         found.append(
             Finding(
-                "not_measured_together", UNKNOWN, "the GPUs were not measured all at once", "watch"
+                "not_measured_together",
+                UNKNOWN,
+                "the GPUs were not measured at the same time",
+                "watch",
             )
         )
     return found, measured
@@ -543,7 +550,7 @@ def _measurements(gpu: BandwidthGpu) -> List[Measurement]:
 
 def _healthy(gpus: List[BandwidthGpu]) -> str:
     values = [value for gpu in gpus for value in _rates(gpu).values() if value is not None]
-    return f"{min(values) / GB:.1f} to {max(values) / GB:.1f} GB/s both ways" if values else ""
+    return f"{min(values) / GB:.1f} to {max(values) / GB:.1f} GB/s each way" if values else ""
 
 
 def _rates(gpu: BandwidthGpu) -> Dict[str, Optional[float]]:
@@ -584,7 +591,7 @@ def deadline(options: Options, gpus: int) -> float:
 CHECK = Check(
     name=NAME,
     short_names=("pciebw",),
-    purpose="does each GPU's link to the host carry what its class should",
+    purpose="Does each GPU's link to the host reach the bandwidth of its class?",
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
@@ -609,7 +616,7 @@ CHECK = Check(
             "pcie_bandwidth_concurrent",
             "bytes/s",
             "autopilot_pcie_bandwidth_concurrent_bytes_per_second",
-            "Bandwidth between host and GPU, all GPUs at once.",
+            "Bandwidth between host and GPU, all GPUs at the same time.",
             ("gpu", "direction", "method"),
         ),
     ),

@@ -203,21 +203,18 @@ def _width_findings(gpu: PcieLinkGpu, subject: Subject, gpus: List[PcieLinkGpu])
     alike = [other for other in gpus if other.get("name") == gpu.get("name")]
     if len(alike) > 1 and all(other.get("link", {}).get("width") == width for other in alike):
         message = (
-            f"{words}, like all {len(alike)} GPUs of its model here, so that the board "
-            "may be wired so; compare with other nodes of its make"
+            f"{words}, like all {len(alike)} GPUs of its model here, so it may be the board's "
+            "design"
         )
         return [Finding("link_width", WARN, message, "watch", subject, evidence)]
     if port.get("current_link_width") != width:
-        message = (
-            f"{words}, but the port above it is not seen to agree; in a virtual machine "
-            "the host may give it no more"
-        )
+        message = f"{words}; the PCIe port above does not confirm it, as in a virtual machine"
         return [Finding("link_width", WARN, message, "watch", subject, evidence)]
     return [
         Finding(
             "link_width",
             FAIL,
-            f"{words}, as the port {_name(port)} above it says too; reseat the card",
+            f"{words}, confirmed by the port {_name(port)} above it",
             "drain_node",
             subject,
             evidence,
@@ -235,7 +232,7 @@ def _slot_findings(gpu: PcieLinkGpu, subject: Subject) -> List[Finding]:
     widths = (link.get("max_width"), _port(gpu).get("max_link_width"))
     slot_lanes = min((width for width in widths if width), default=None)
     limits = (
-        [f"PCIe {capable}.0, the slot allows {allowed}.0"]
+        [f"PCIe {capable}.0, the slot supports {allowed}.0"]
         if capable and allowed and capable > allowed
         else []
     )
@@ -249,7 +246,7 @@ def _slot_findings(gpu: PcieLinkGpu, subject: Subject) -> List[Finding]:
             Finding(
                 "link_limited_by_slot",
                 PASS,
-                f"the GPU could do {' and '.join(limits)}",
+                f"the GPU supports {' and '.join(limits)}",
                 "none",
                 subject,
                 dict(link),
@@ -272,8 +269,8 @@ def _replay_findings(
     found = []
     if reported and seconds and reported > _BY_CHANCE + per_minute * seconds / 60:
         message = (
-            f"its PCIe device reports {reported} corrected errors within {seconds} s, "
-            f"expected at most {per_minute:.3g} a minute; reseat the card"
+            f"{reported} corrected PCIe errors within {seconds} s, expected at most "
+            f"{per_minute:.3g} a minute"
         )
         found.append(
             Finding(
@@ -301,12 +298,9 @@ def _replay_findings(
         rate = (
             f"{meanwhile} within {seconds} s" if growing else f"{average:.3g} a minute since boot"
         )
-        message = (
-            "its link sends packets again more often than its error rate allows: "
-            f"{rate}, expected at most {per_minute:.3g} a minute; reseat the card"
-        )
+        message = f"the link resends packets: {rate}, expected at most {per_minute:.3g} a minute"
         return found + [Finding("pcie_replays", WARN, message, "watch", subject, evidence)]
-    message = f"its link has sent {replays} packets again since the driver was loaded"
+    message = f"the link has resent {replays} packets since the driver was loaded"
     return found + [Finding("pcie_replays", PASS, message, "none", subject, evidence)]
 
 
@@ -316,10 +310,7 @@ def _aer_findings(counts: Optional[AerCounts], whose: str, subject: Subject) -> 
     """
     fatal = counts.get("fatal") if counts else None
     if fatal:
-        message = (
-            f"{whose} has reported {fatal} fatal PCIe error{'s' if fatal > 1 else ''} "
-            "since boot; look at dmesg for AER, and reseat the card"
-        )
+        message = f"{whose} reported {fatal} fatal PCIe error{'s' if fatal > 1 else ''} since boot"
         return [Finding("pcie_fatal_errors", WARN, message, "watch", subject, {"aer": counts})]
     return []
 
@@ -353,8 +344,7 @@ def _bridge_findings(gpus: List[PcieLinkGpu]) -> List[Finding]:
             found.append(Finding("bridge_link", PASS, message, "none", subject, evidence))
         else:
             message = (
-                f"the link above {_gpus(below)} {words}; look at riser, cable and switch "
-                f"board between {_name(upper)} and {_name(lower)}"
+                f"the link above {_gpus(below)} {words} (between {_name(upper)} and {_name(lower)})"
             )
             found.append(Finding("bridge_link", WARN, message, "watch", subject, evidence))
     for bridge, below in seen.values():
@@ -399,17 +389,16 @@ def _summary(gpus: List[PcieLinkGpu]) -> str:
     """The summary of a healthy node, with the numbers."""
     links = [gpu.get("link", {}) for gpu in gpus if over_pcie(gpu.get("name"))]
     if not links:
-        return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} whose data does not go over PCIe"
+        return f"{len(gpus)} GPU{'s' if len(gpus) != 1 else ''} without a PCIe link"
     classes = sorted(
         {f"PCIe {link.get('max_generation')}.0 x{link.get('width')}" for link in links}
     )
     resting = sum(
         1 for link in links if (link.get("generation") or 0) < (link.get("max_generation") or 0)
     )
-    rest = f", {resting} at rest in a lower generation" if resting else ""
+    rest = f", {resting} idle at a lower generation" if resting else ""
     return (
-        f"{len(links)} links up, {', '.join(classes)}{rest}; under load they are seen by "
-        "pcie_bandwidth"
+        f"{len(links)} links up, {', '.join(classes)}{rest}; pcie_bandwidth reads them under load"
     )
 
 
@@ -430,8 +419,8 @@ def _name(bridge: BridgeReading) -> str:
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="are the PCIe links of the GPUs and above them as wide as they can be, and free of "
-    "errors",
+    purpose="Are the PCIe links of the GPUs, and those above them, at full width and free of "
+    "errors?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -441,7 +430,7 @@ CHECK = Check(
             "pcie_replays",
             "replays",
             "autopilot_pcie_replays",
-            "Packets that the PCIe link has sent again since the driver was loaded.",
+            "Packets that the PCIe link has resent since the driver was loaded.",
             ("gpu",),
         ),
     ),

@@ -53,8 +53,8 @@ def validate_options(options: Options) -> None:
     )
     if count is not None and count < LEAST_LOST:
         raise ValueError(
-            f"count: {count} is invalid; expected {LEAST_LOST} or more: one ping may get lost "
-            "anywhere"
+            f"count: {count} is invalid; expected {LEAST_LOST} or more, because a single ping "
+            "may get lost"
         )
     if loss is not None and loss > 100:
         raise ValueError(f"maximum_loss: {loss} is invalid; expected percent from 0 to 100")
@@ -67,9 +67,7 @@ def validate_options(options: Options) -> None:
         try:
             own = str(fping.family_of(target))
         except ValueError:
-            raise ValueError(
-                f"targets: {target} is invalid; expected addresses, no names"
-            ) from None
+            raise ValueError(f"targets: {target} is invalid; expected IP addresses") from None
         if family not in ("auto", own):
             raise ValueError(f"targets: {target} is invalid; expected an IPv{family} address")
 
@@ -171,7 +169,7 @@ def _ping(
         error = programs.error("not_started", f"fping could not be started: {problem}")
         told = {"targets": {}, "error": error}
     error = told["error"] or programs.error(
-        "not_understood", "fping said nothing of it that is understood"
+        "not_understood", "the output of fping could not be parsed"
     )
     return {target: told["targets"].get(target) or {"error": error} for target in targets}
 
@@ -211,32 +209,32 @@ def judge(readings: PingMeshReadings, options: Options) -> CheckResult:
 
 def _target_findings(address: str, reading: TargetReading, options: Options) -> List[Finding]:
     if "error" in reading:
-        return [error_finding(reading["error"], address, "was not pinged")]
+        return [error_finding(reading["error"], address, "not pinged")]
     small, big = reading.get("small", PingReading()), reading.get("big", PingReading())
     subject = peer_subject(address)
     sent, received = _counts(small)
     if not sent:
         return [
             error_finding(
-                {"reason": "not_understood", "message": "nothing is known of what was sent"},
+                {"reason": "not_understood", "message": "unknown how many were sent"},
                 address,
-                "was not pinged",
+                "not pinged",
             )
         ]
     found = _loss_findings(address, sent, received, small, options)
     p50, most = number(small.get("p50_ms"), 0), number(options.get("maximum_latency"), 0)
     if p50 is not None and most and p50 > most:
         message = (
-            f"half of the pings take {p50:.3g} ms or more, at most {most:g} are accepted "
+            f"the median round trip is {p50:.3g} ms, expected less than {most:g} "
             f"(maximum_latency); {WHICH_END}"
         )
         found.append(Finding("high_latency", FAIL, message, "watch", subject, dict(small)))
     big_sent, big_received = _counts(big)
     if received and big_sent >= LEAST_LOST and not big_received and not found:
         message = (
-            f"packets of {big.get('size')} bytes of data, which fill the interface's MTU, do "
-            f"not get through ({big_sent} of {big_sent} lost) "
-            f"while small ones do: somewhere on the way the MTU is smaller; {WHICH_END}"
+            f"packets with {big.get('size')} bytes of data, which fill the interface's MTU, "
+            f"are lost ({big_sent} of {big_sent}) while small ones arrive: the path has a "
+            f"smaller MTU; {WHICH_END}"
         )
         found.append(
             Finding("mtu_on_the_way", FAIL, message, "watch", subject, {"small": small, "big": big})
@@ -254,7 +252,7 @@ def _loss_findings(
     if not received and lost < LEAST_LOST:
         return [
             error_finding(
-                {"reason": "too_few", "message": f"only {sent} was sent"},
+                {"reason": "too_few", "message": f"only {sent} were sent"},
                 address,
                 "no ping came back, which proves nothing",
             )
@@ -264,7 +262,7 @@ def _loss_findings(
             Finding(
                 "no_answer",
                 FAIL,
-                f"none of {sent} pings came back; {WHICH_END}",
+                f"no reply to {sent} pings; {WHICH_END}",
                 "watch",
                 peer_subject(address),
                 dict(small),
@@ -273,8 +271,8 @@ def _loss_findings(
     if lost < LEAST_LOST or lost * 100 <= most * sent:
         return []
     message = (
-        f"{lost} of {sent} pings were lost ({100 * lost / sent:.3g} %), at most {most:g} "
-        f"% are accepted (maximum_loss); {WHICH_END}"
+        f"{lost} of {sent} pings lost ({100 * lost / sent:.3g} %), expected at most {most:g} "
+        f"% (maximum_loss); {WHICH_END}"
     )
     return [Finding("packet_loss", FAIL, message, "watch", peer_subject(address), dict(small))]
 
@@ -319,14 +317,18 @@ def _healthy(small: Dict[str, PingReading]) -> str:
         for value in (number(reading.get("p50_ms"), 0) for reading in small.values())
         if value is not None
     ]
-    return f"{len(small)} answer, the slowest within {max(times):.3g} ms (median)" if times else ""
+    return (
+        f"{len(small)} peers answer, the slowest within {max(times):.3g} ms (median)"
+        if times
+        else ""
+    )
 
 
 CHECK = Check(
     name=NAME,
     short_names=("ping",),
     place=ON_MESH,
-    purpose="do pings of all sizes get through between the nodes, and how fast",
+    purpose="Do pings of all sizes pass between the nodes, and how fast?",
     intrusion=LIGHT,
     measure=measure,
     judge=judge,

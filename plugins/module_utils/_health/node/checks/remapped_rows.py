@@ -248,10 +248,7 @@ def _judge_gpu(
         measurements = _counted("remapped_rows", counts, "rows", subject)
     elif mig and mig["current"]:
         # Before the pages: GPUs with MIG remap rows, and their zero retired pages mean nothing.
-        message = (
-            "remapped rows cannot be read while MIG is on; read them with the MIG "
-            "instances destroyed, or through DCGM"
-        )
+        message = "remapped rows cannot be read while MIG is enabled"
         findings.append(
             Finding("not_readable_with_mig", UNKNOWN, message, "watch", subject, {"mig": mig})
         )
@@ -266,12 +263,12 @@ def _judge_gpu(
         "ecc",
         "mig",
     }:
-        message = "reports neither row remapping nor page retirement"
+        message = "neither row remapping nor page retirement is reported"
         findings.append(Finding("unsupported", SKIP, message, "none", subject))
     elif not missing:
         missing = ["pages"]
     if rows and ecc and not ecc["current"]:
-        message = "ECC is off: new memory errors are neither found nor repaired"
+        message = "ECC is off: new memory errors are not detected"
         findings.append(Finding("ecc_off", PASS, message, "none", subject, {"ecc": ecc}))
     findings += _repairs(gpu, subject, strict) + _recovery(gpu.get("recovery"), subject)
     return findings + unread_findings(gpu, subject, missing), measurements
@@ -313,10 +310,7 @@ def _repairs(gpu: RowsGpu, subject: Subject, strict: bool) -> List[Finding]:
         findings.append(sram_threshold(subject, {"sram": sram}))
     waiting = [name for name, value in repair.items() if value] if repair else []
     if waiting:
-        message = (
-            f"a memory {' and a '.join(waiting)} repair waits for a reset; reset the GPU "
-            "and check again"
-        )
+        message = f"a memory {' and a '.join(waiting)} repair waits for a reset"
         findings.append(
             Finding(
                 "repair_pending",
@@ -334,29 +328,23 @@ def _judge_rows(rows: Values, gpu: RowsGpu, subject: Subject, strict: bool) -> L
     findings = []
     evidence: Dict[str, Any] = {"remapped_" + name: rows[name] for name in _ROWS}
     if rows["failure"]:
-        message = (
-            f"a row could not be remapped ({_uncorrectable(rows)}); drain the node, run "
-            "the field diagnostic, and replace the GPU if it agrees"
-        )
+        message = f"a row could not be remapped ({_uncorrectable(rows)})"
         findings.append(
             Finding("row_remap_failure", FAIL, message, "replace_part", subject, evidence)
         )
     if rows["uncorrectable"] >= ROW_LIMIT:
-        message = (
-            f"{_uncorrectable(rows)}, the most a GPU can remap is {ROW_LIMIT}; run the "
-            "field diagnostic, and replace the GPU if it agrees"
-        )
+        message = f"{_uncorrectable(rows)}, the maximum is {ROW_LIMIT}"
         findings.append(
             Finding("row_remap_limit", FAIL, message, "replace_part", subject, evidence)
         )
     if rows["pending"]:
         model, inactive = model_of(gpu.get("name")), gpu.get("inactive")
         containment = model.containment if model else None
-        message = "a row waits to be remapped; reset the GPU and check again"
+        message = "a row remapping waits for a reset"
         if containment is False:
             message = (
-                "a row waits to be remapped, and this model does not contain errors "
-                "until then; reset the GPU before it is used"
+                "a row remapping waits for a reset, and this model does not contain errors "
+                "until then"
             )
         status = FAIL if strict or containment is False else WARN
         findings.append(
@@ -379,8 +367,8 @@ def _uncorrectable(rows: Values) -> str:
 def _judge_banks(banks: Optional[SpareRows], subject: Subject) -> List[Finding]:
     if banks and banks["none"]:
         message = (
-            f"memory banks without a spare row: {banks['none']}; the next uncorrectable "
-            "error there cannot be remapped, so plan the GPU's replacement"
+            f"{banks['none']} memory banks without a spare row: their next uncorrectable "
+            "error cannot be remapped"
         )
         return [Finding("no_spare_rows", WARN, message, "replace_part", subject, {"banks": banks})]
     if banks and banks["low"]:
@@ -408,8 +396,7 @@ def _judge_pages(
     if total >= limit:
         message = (
             f"{total} retired pages, the limit is "
-            f"{limit}{' with one more pending' if pages['pending'] else ''}; drain the "
-            "node and replace the GPU"
+            f"{limit}{' (one more is pending)' if pages['pending'] else ''}"
         )
         findings.append(
             Finding("retired_pages_limit", FAIL, message, "replace_part", subject, evidence)
@@ -418,11 +405,11 @@ def _judge_pages(
         # "NVIDIA Dynamic Page Retirement": after a double-bit error no context can be created until
         # the page is retired.
         blocked = bool(pages.get("pending_double_bit"))
-        message = "a page waits for its retirement; reset the GPU and check again"
+        message = "a page retirement waits for a reset"
         if blocked:
             message = (
                 "a page with a double-bit error waits for its retirement, and the GPU "
-                "takes no work until then; reset it"
+                "accepts no work until its reset"
             )
         findings.append(
             Finding(
@@ -477,8 +464,7 @@ CHECK = Check(
     name=NAME,
     short_names=("remapped",),
     beside_a_job=True,
-    purpose="is the memory of each GPU sound: remapped rows, retired pages, repairs that wait "
-    "for a reset",
+    purpose="Is the memory of each GPU sound: remapped rows, retired pages, pending repairs?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -489,14 +475,14 @@ CHECK = Check(
             "remapped_rows",
             "rows",
             "autopilot_remapped_rows",
-            "Memory rows remapped in the life of the GPU.",
+            "Memory rows remapped in the lifetime of the GPU.",
             ("gpu", "cause"),
         ),
         CheckMetric(
             "retired_pages",
             "pages",
             "autopilot_retired_pages",
-            "Memory pages retired in the life of the GPU; GPUs without row remapping.",
+            "Memory pages retired in the lifetime of the GPU, for GPUs without row remapping.",
             ("gpu", "cause"),
         ),
     ),

@@ -133,11 +133,11 @@ _BROKEN = (
 #: last column: whether the disk itself is failing.
 _CRITICAL = (
     (0x01, "its spare blocks are used up", True),
-    (0x02, "it is too hot or too cold", False),
-    (0x04, "it is unreliable by its own word", True),
-    (0x08, "it has become read-only", True),
+    (0x02, "its temperature is out of range", False),
+    (0x04, "it reports itself as unreliable", True),
+    (0x08, "it is read-only", True),
     (0x10, "the backup of its volatile memory failed", True),
-    (0x20, "its persistent memory has become read-only", True),
+    (0x20, "its persistent memory is read-only", True),
 )
 #: Virtual block devices.
 _NO_DISK = re.compile(r"(loop|ram|zram|dm-|md|sr|nbd|zd|fd|drbd|rbd|nvme\d+c\d+n)\d*")
@@ -240,7 +240,7 @@ def measure(probe: Probe) -> Readings:
         "missing": [path for path in named if path not in table],
         "disks": disks,
     }
-    probe.keep(dict(readings, mounts=[dict(one, error="was not looked at") for one in chosen]))
+    probe.keep(dict(readings, mounts=[dict(one, error="not examined") for one in chosen]))
     _ask_all(probe, chosen, readings)
     _ask_disks(probe, disks)
     return readings
@@ -349,7 +349,7 @@ def _ask_all(probe: Probe, mounts: List[MountReading], readings: Readings) -> No
         return
     paths = [probe.host.path(mount["path"].lstrip("/")) for mount in mounts]
     patience = min(PATIENCE, probe.seconds * 0.6)
-    probe.stage("asking the file systems for their figures")
+    probe.stage("querying the file systems")
     began = time.monotonic()
     child = Child(lambda report: _ask(report, paths), patience)
     wait([child], began + patience)
@@ -446,9 +446,9 @@ def _ask_disks(probe: Probe, disks: List[DiskReading]) -> None:
         if not program:
             disk["unread"] = programs.error("missing", "nvme is not installed (package nvme-cli)")
         elif not os.access(device, os.R_OK):
-            disk["unread"] = programs.error("permission", f"{device} may not be read by this user")
+            disk["unread"] = programs.error("permission", f"no permission to read {device}")
         elif time.monotonic() >= until:
-            disk["unread"] = programs.error("no_time", "the disks before it took too long")
+            disk["unread"] = programs.error("no_time", "no time left after the disks before it")
         else:
             disk.update(_smart(probe, program, device))
 
@@ -483,7 +483,7 @@ def _smart(probe: Probe, program: str, device: str) -> DiskReading:
     if warning is None:
         return {
             "unread": programs.error(
-                "not_understood", "nvme smart-log printed no JSON that is understood"
+                "not_understood", "the output of nvme smart-log could not be parsed"
             )
         }
     health: NvmeHealth = {
@@ -520,7 +520,7 @@ def judge(readings: StorageReadings, options: Options) -> CheckResult:
             Finding(
                 "mount_missing",
                 FAIL,
-                "nothing is mounted here, the option paths names it",
+                "nothing is mounted here, required by the option paths",
                 "fix_configuration",
                 Subject("mount", name=path),
             )
@@ -558,7 +558,7 @@ def _judge_mount(mount: MountReading, pid: Optional[int], options: Options) -> L
             f"{_what(mount)} did not answer within "
             f"{mount.get('waited_seconds', 0):.1f} s; processes that access it hang"
         )
-        message += f", as process {pid} of this check does" if pid else ""
+        message += f", such as process {pid} of this check" if pid else ""
         return [
             Finding(
                 "mount_hung",
@@ -571,7 +571,7 @@ def _judge_mount(mount: MountReading, pid: Optional[int], options: Options) -> L
         ]
     if mount.get("error"):
         if mount.get("errno") in _BROKEN:
-            message = f"{_what(mount)} answers with an error: {mount['error']}"
+            message = f"{_what(mount)} returns an error: {mount['error']}"
             return [
                 Finding(
                     "mount_broken",
@@ -586,7 +586,7 @@ def _judge_mount(mount: MountReading, pid: Optional[int], options: Options) -> L
             "named"
         ):
             return []
-        message = f"{_what(mount)} could not be asked for its figures: {mount['error']}"
+        message = f"the figures of {_what(mount)} could not be read: {mount['error']}"
         return [Finding("mount_not_read", UNKNOWN, message, "fix_configuration", subject, evidence)]
     if not {"bytes_total", "bytes_free", "options"} <= set(mount):
         return [
@@ -613,10 +613,7 @@ def _judge_read_only(
     if not by_mount and not by_system:
         return []
     if by_system and not by_mount:
-        message = (
-            f"{_what(mount)} was mounted to be written to and is read-only now: the "
-            "kernel does that after errors; look at its log and at the disk"
-        )
+        message = f"{_what(mount)} was mounted writable and is read-only now, as after disk errors"
         return [
             Finding(
                 "mount_became_read_only",
@@ -633,7 +630,7 @@ def _judge_read_only(
             Finding(
                 "mount_read_only",
                 FAIL,
-                f"{_what(mount)} is read-only, the option paths names it",
+                f"{_what(mount)} is read-only, expected writable (option paths)",
                 "fix_configuration",
                 subject,
                 evidence,
@@ -644,7 +641,7 @@ def _judge_read_only(
             Finding(
                 "mount_read_only",
                 WARN,
-                f"{_what(mount)} is read-only, /etc/fstab has it with {wanted}",
+                f"{_what(mount)} is read-only, expected {wanted} (/etc/fstab)",
                 "fix_configuration",
                 subject,
                 evidence,
@@ -684,7 +681,7 @@ def _judge_room(
         if not total or (left and 100 * left >= least * total):
             continue
         empty = not left and _matters(mount)
-        message = f"{_what(mount)} has {words}, {option} is {least:g} %"
+        message = f"{_what(mount)} has {words}, expected at least {least:g} % ({option})"
         findings.append(
             Finding(code, FAIL if empty else WARN, message, "fix_configuration", subject, evidence)
         )
@@ -710,7 +707,7 @@ def _judge_unreadable(mounts: List[MountReading]) -> List[Finding]:
         Finding(
             "mounts_closed",
             PASS,
-            f"{len(closed)} file systems may not be looked at by this user: {some(closed)}",
+            f"no permission to read {len(closed)} file systems: {some(closed)}",
             "none",
             evidence={"paths": closed},
         )
@@ -726,7 +723,7 @@ def _judge_disk(disk: DiskReading) -> List[Finding]:
     )
     # drivers/nvme/host/core.c: dead; drivers/scsi/scsi_sysfs.c: offline, transport-offline.
     if disk.get("state") in ("dead", "offline", "transport-offline"):
-        message = f"{about} is {disk['state']}: the kernel has given it up"
+        message = f"{about} is {disk['state']}: the kernel has disabled it"
         return [Finding("disk_dead", WARN, message, "replace_part", subject, evidence)]
     unread = disk.get("unread", ErrorReading())
     if unread.get("reason") == "timeout":
@@ -755,10 +752,10 @@ def _judge_nvme_health(
     if warning and not words:
         words = [f"critical warning {warning:#x}"]
     if spare is not None and least is not None and spare < least and not warning & 0x01:
-        words.append(f"{spare} % of its spare blocks are left, its threshold is {least} %")
+        words.append(f"{spare} % of its spare blocks are left, the threshold is {least} %")
     if words:
         failing = any(warning & bit and bad for bit, _text, bad in _CRITICAL) or not warning
-        message = f"{about} warns: {'; '.join(words)}"
+        message = f"{about} reports a critical warning: {'; '.join(words)}"
         findings.append(
             Finding(
                 "disk_warning",
@@ -770,14 +767,14 @@ def _judge_nvme_health(
             )
         )
     if used >= WORN:
-        message = f"{about} has used {used} % of the life that its maker guarantees"
+        message = f"{about} has used {used} % of its rated endurance"
         findings.append(Finding("disk_worn", WARN, message, "replace_part", subject, evidence))
     if media:
         findings.append(
             Finding(
                 "disk_media_errors",
                 WARN,
-                f"{about} has lost data {media} times in its life (media errors)",
+                f"{about} has lost data {media} times in its lifetime (media errors)",
                 "watch",
                 subject,
                 evidence,
@@ -794,7 +791,7 @@ def _judge_number(disks: List[DiskReading], expected: Optional[int]) -> List[Fin
     ]
     if expected is None or len(live) >= expected:
         return []
-    message = f"{len(live)} NVMe disks are there and live, expected_nvme_disks is {expected}"
+    message = f"{len(live)} NVMe disks are live, expected {expected} (expected_nvme_disks)"
     return [
         Finding(
             "disks_missing",
@@ -812,7 +809,7 @@ def _summary(mounts: List[MountReading], disks: List[DiskReading]) -> str:
         (_share(mount), str(mount.get("path"))) for mount in told if _share(mount) is not None
     ]
     words = (
-        "no file systems of its own: a container"
+        "no file systems of its own, as in a container"
         if not told
         else f"{several(len(told), 'file system')} answer{'s' if len(told) == 1 else ''}"
     )
@@ -820,10 +817,10 @@ def _summary(mounts: List[MountReading], disks: List[DiskReading]) -> str:
         words += f", the fullest is {min(shares)[1]} with {100 * (min(shares)[0] or 0):.0f} % free"
     asked = [disk for disk in disks if disk.get("nvme")]
     unread = [disk["unread"] for disk in disks if disk.get("unread")]
-    words += f", {several(len(asked), 'NVMe disk')} asked" if asked else ""
+    words += f", {several(len(asked), 'NVMe disk')} read" if asked else ""
     if unread:
         words += (
-            f", the health of {several(len(unread), 'NVMe disk')} was not told "
+            f", the health of {several(len(unread), 'NVMe disk')} could not be read "
             f"({unread[0].get('message')})"
         )
     return words
@@ -854,7 +851,7 @@ def validate_options(options: Options) -> None:
     for path in names_in(options.get("paths")):
         if not path.startswith("/"):
             raise ValueError(
-                f"paths: {path} is invalid; expected mount points from the root, such as /scratch"
+                f"paths: {path} is invalid; expected an absolute path such as /scratch"
             )
     for name in ("minimum_free", "minimum_free_inodes"):
         if (number(options.get(name)) or 0) > 100:
@@ -874,7 +871,7 @@ NAME = "storage"
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="do the file systems answer, is there room, and are the disks well",
+    purpose="Do the file systems answer, do they have free space, and are the disks healthy?",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -887,7 +884,7 @@ CHECK = Check(
             "filesystem_free",
             "ratio",
             "autopilot_filesystem_free_ratio",
-            "Part of a file system that users can still fill.",
+            "Share of a file system that users can still fill.",
             ("path",),
         ),
     ),

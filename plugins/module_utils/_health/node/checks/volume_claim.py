@@ -71,7 +71,7 @@ def validate_options(options: Options) -> None:
     for name in ("storage_class", "namespace", "node"):
         value = options.get(name)
         if value and not re.match(f"^{_SUBDOMAIN}$", str(value)):
-            raise ValueError(f"{name}: {value!r} is invalid; expected the name of one")
+            raise ValueError(f"{name}: {value!r} is invalid; expected a name")
     size = str(options.get("size") or "")
     found = re.match(r"^([0-9]+(?:\.[0-9]+)?)([kMGT]|[KMGT]i)?$", size)
     if not found or float(found.group(1)) * _UNITS[found.group(2) or ""] < 2 * WRITTEN:
@@ -181,8 +181,8 @@ def judge(readings: VolumeClaimReadings, options: Options) -> CheckResult:
     findings = [replace(bad, subject=subject, evidence={**kept, **bad.evidence})] if bad else []
     if readings.get("left"):
         words = (
-            f"was not removed within {REMOVAL:.0f} s and goes when it is let go, or with a "
-            f"later run: {', '.join(readings['left'])}"
+            f"not removed within {REMOVAL:.0f} s, a later run removes it: "
+            f"{', '.join(readings['left'])}"
         )
         findings.append(
             Finding("claim_left_behind", WARN, words, "watch", subject, {"left": readings["left"]})
@@ -196,8 +196,8 @@ def _not_tried(readings: VolumeClaimReadings, options: Options) -> Optional[Find
         return Finding(
             "claim_not_tried",
             UNKNOWN,
-            f"was not tried: the agent (/pvc) and the module autopilot.gpu.{NAME} do, a host "
-            "by itself cannot",
+            f"not tested: the agent (/pvc) and the module autopilot.gpu.{NAME} run this test, "
+            "a node cannot",
             "watch",
         )
     given, classes = readings.get("storage_class"), readings.get("storage_classes")
@@ -210,32 +210,32 @@ def _not_tried(readings: VolumeClaimReadings, options: Options) -> Optional[Find
     )
     if not given:
         there = (
-            f"this cluster has: {names}"
+            f"storage classes: {names}"
             if classes is not None
-            else "those of this cluster may not be listed"
+            else "the storage classes of this cluster could not be listed (no permission)"
         )
         return Finding(
             "storage_class_missing",
             UNKNOWN,
-            f"storage_class: none is given, so no claim was made; {there}",
+            f"storage_class: missing, no claim was created; {there}",
             "fix_configuration",
         )
     if classes is not None and given not in known:
         message = (
-            f"storage_class: {given!r} does not exist, so no claim was made; this "
-            f"cluster has: {names}"
+            f"storage_class: {given!r} does not exist, no claim was created; storage classes: "
+            f"{names}"
         )
         return Finding("storage_class_not_found", UNKNOWN, message, "fix_configuration")
     if given in known and keeps_volumes(known[given]):
         message = (
-            f"storage_class: {given!r} keeps volumes (reclaimPolicy Retain), so each try "
-            "would leave one behind; give one with Delete"
+            f"storage_class: {given!r} keeps volumes (reclaimPolicy Retain), so each test "
+            "would leave one behind; expected Delete"
         )
         return Finding("storage_class_retains", UNKNOWN, message, "fix_configuration")
     if readings.get("no_image"):
         message = (
-            f"image: none is given, and namespace {options.get('namespace')} has no pod "
-            "of the agent to take one from"
+            f"image: missing, and namespace {options.get('namespace')} has no agent pod to "
+            "take it from"
         )
         return Finding("claim_without_image", UNKNOWN, message, "fix_configuration")
     return None
@@ -248,17 +248,19 @@ def _not_made(readings: VolumeClaimReadings) -> Finding:
         return _refused(refused)
     if readings.get("api"):
         return Finding(
-            "api_not_answering", UNKNOWN, f"no claim was made: {readings['api']}", "watch"
+            "api_not_answering", UNKNOWN, f"no claim was created: {readings['api']}", "watch"
         )
     if readings.get("dry_run"):
         message = (
-            "check mode: the API server would take the claim, and a pod would use it "
+            "check mode: the API server would accept the claim, and a pod would use it "
             f"({LIGHT}, at most {SECONDS / 60:.1f} min)"
         )
         return Finding(
             "would_run", SKIP, message, evidence={"intrusion": LIGHT, "seconds": SECONDS}
         )
-    return Finding("claim_not_tried", UNKNOWN, "no claim was made: the try was broken off", "watch")
+    return Finding(
+        "claim_not_tried", UNKNOWN, "no claim was created: the test was stopped", "watch"
+    )
 
 
 def _refused(given: Any) -> Finding:
@@ -270,20 +272,20 @@ def _refused(given: Any) -> Finding:
         return Finding(
             "volume_quota_exceeded",
             FAIL,
-            f"the quota of the namespace leaves no room: {quota.group(1)}",
+            f"the namespace's quota is exhausted: {quota.group(1)}",
             "fix_configuration",
         )
     if refused.get("status") in (401, 403):
         return Finding(
             "claim_forbidden",
             UNKNOWN,
-            f"the {what} may not be tried: {message}",
+            f"no permission to create the {what}: {message}",
             "fix_configuration",
         )
     return Finding(
         "claim_refused",
         UNKNOWN,
-        f"the API server does not take the {what}: {message}",
+        f"the API server rejected the {what}: {message}",
         "fix_configuration",
     )
 
@@ -299,23 +301,26 @@ def _tried(readings: VolumeClaimReadings) -> Optional[Finding]:
         return Finding(
             "api_not_answering",
             UNKNOWN,
-            f"the API server did not answer while claim and pod were watched: {readings['api']}",
+            f"the API server did not answer during the test: {readings['api']}",
             "watch",
         )
     if readings.get("gone"):
         return Finding(
-            "claim_removed", UNKNOWN, "claim or pod was removed by somebody else meanwhile", "watch"
+            "claim_removed",
+            UNKNOWN,
+            "another client removed the claim or the pod during the test",
+            "watch",
         )
     if not pod or not readings.get("began"):
-        return Finding("claim_not_tried", UNKNOWN, "the try was broken off", "watch")
+        return Finding("claim_not_tried", UNKNOWN, "the test was stopped", "watch")
     if claim.get("phase") == "Lost":
         return Finding(
-            "claim_not_bound", FAIL, "its volume was lost while it was in use", "fix_configuration"
+            "claim_not_bound", FAIL, "the volume was lost while in use", "fix_configuration"
         )
     if pod.get("phase") == "Failed":
         return _failed(pod)
     if not readings.get("late"):
-        return Finding("claim_not_tried", UNKNOWN, "the try was broken off", "watch")
+        return Finding("claim_not_tried", UNKNOWN, "the test was stopped", "watch")
     return _late(claim, pod, readings.get("events", []))
 
 
@@ -326,7 +331,7 @@ def _failed(pod: PodReading) -> Finding:
         return Finding(
             "volume_data_differs",
             FAIL,
-            f"what was read back {where} is not what was written",
+            f"the data read back {where} differs from the data written",
             "fix_configuration",
         )
     if said and said.get("error"):
@@ -341,17 +346,14 @@ def _failed(pod: PodReading) -> Finding:
         return Finding("volume_io_failed", FAIL, words, "watch")
     if pod.get("reason") == "DeadlineExceeded" and pod.get("seconds") is not None:
         return Finding(
-            "volume_io_hung", FAIL, f"the pod {where} did not end its writing and reading", "watch"
+            "volume_io_hung", FAIL, f"the pod {where} did not finish writing and reading", "watch"
         )
     told = (
         "; ".join(filter(None, [pod.get("reason"), pod.get("message"), pod.get("ended")]))
         or f"exit status {pod.get('exit_code')}"
     )
     return Finding(
-        "claim_pod_died",
-        UNKNOWN,
-        f"the pod {where} ended without a word about the volume: {told}",
-        "watch",
+        "claim_pod_died", UNKNOWN, f"the pod {where} ended without a result: {told}", "watch"
     )
 
 
@@ -368,13 +370,13 @@ def _late(claim: ClaimReading, pod: PodReading, events: List[ClaimEvent]) -> Fin
             return Finding(
                 "volume_io_hung",
                 FAIL,
-                f"the pod on {node} has had it for {wrote:.0f} s and is still not done with "
+                f"the pod on {node} had the volume for {wrote:.0f} s and has not finished "
                 f"{WRITTEN >> 20} MiB",
                 "watch",
             )
         message = (
-            f"the pod on {node} got it only {seconds:.0f} s after the claim was made, so "
-            "that no time was left to use it"
+            f"the pod on {node} got the volume {seconds:.0f} s after the claim was created, "
+            "too late for the test"
         )
         return Finding("claim_too_late", UNKNOWN, message, "watch")
     if node:
@@ -384,19 +386,19 @@ def _late(claim: ClaimReading, pod: PodReading, events: List[ClaimEvent]) -> Fin
         _last_message(warnings["claim"])
         or scheduling
         or _last_message(events)
-        or "no event says why"
+        or "no event has a reason"
     )
     if warnings["claim"] or _ABOUT_VOLUMES.search(scheduling):
         return Finding(
             "claim_not_bound",
             FAIL,
-            f"got no volume within {watched:.0f} s: {told}",
+            f"no volume within {watched:.0f} s: {told}",
             "fix_configuration",
         )
     return Finding(
         "claim_pod_not_scheduled",
         UNKNOWN,
-        f"no node was found for the pod within {watched:.0f} s: {told}",
+        f"no node for the pod within {watched:.0f} s: {told}",
         "fix_configuration",
     )
 
@@ -408,15 +410,17 @@ def _late_on(
     mounting = [one for one in warnings if one.get("reason") in _MOUNT_EVENTS]
     fetching = any(one.get("on") == "pod" and one.get("reason") in _IMAGE_EVENTS for one in events)
     if mounting and not fetching:
-        message = f"was not mounted on {node} within {watched:.0f} s: {mounting[-1].get('message')}"
+        message = f"not mounted on {node} within {watched:.0f} s: {mounting[-1].get('message')}"
         if _NFS.search(message):
             return Finding("nfs_unreachable", FAIL, message, "watch")
         return Finding("volume_mount_timeout", FAIL, message, "watch")
-    told = "; ".join(filter(None, [waiting, _last_message(warnings)])) or "its kubelet says nothing"
+    told = (
+        "; ".join(filter(None, [waiting, _last_message(warnings)])) or "the kubelet gives no reason"
+    )
     return Finding(
         "claim_pod_not_started",
         UNKNOWN,
-        f"the pod was not started on {node} within {watched:.0f} s: {told}",
+        f"the pod did not start on {node} within {watched:.0f} s: {told}",
         "watch",
     )
 
@@ -450,7 +454,7 @@ CHECK = Check(
     name=NAME,
     short_names=("pvc",),
     place=ON_CLUSTER,
-    purpose="does a storage class give volumes that can be used",
+    purpose="Does a storage class provide volumes that pods can use?",
     intrusion=LIGHT,
     measure=measure,
     judge=judge,
@@ -472,14 +476,14 @@ CHECK = Check(
             "volume_bound",
             "seconds",
             "autopilot_volume_bound_seconds",
-            "Time from making a claim until it had a volume.",
+            "Time from the creation of a claim until it was bound to a volume.",
             ("storage_class",),
         ),
         CheckMetric(
             "volume_ready",
             "seconds",
             "autopilot_volume_ready_seconds",
-            "Time from making a claim until a pod ran with its volume.",
+            "Time from the creation of a claim until a pod ran with its volume.",
             ("storage_class",),
         ),
     ),

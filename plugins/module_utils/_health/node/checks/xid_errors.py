@@ -168,7 +168,7 @@ def measure(probe: Probe) -> Readings:
     """`XidReadings`. A driver that does not answer has a ``driver_error`` and costs nothing else."""
     from ..devices.nvml import DriverError
 
-    probe.stage("reading the kernel's log")
+    probe.stage("reading the kernel log")
     log = kernel_log.read(probe.host, probe.run, lambda text: any(word in text for word in _WORDS))
     readings: Readings = {
         "boot_id": probe.host.boot_id(),
@@ -355,11 +355,7 @@ class _Burst(NamedTuple):
 
 
 def _log_not_read(log: LogReading) -> Finding:
-    message = (
-        "the kernel's log could not be read "
-        f"({log.get('error') or 'it was not tried'}); run with become, and give a "
-        "container /dev/kmsg of the host"
-    )
+    message = f"the kernel log could not be read ({log.get('error') or 'not tried'})"
     return Finding("kernel_log_not_read", UNKNOWN, message, "fix_configuration", NODE, dict(log))
 
 
@@ -390,7 +386,7 @@ def judge(readings: XidReadings, options: Options) -> CheckResult:
             Finding(
                 "kernel_log_not_read",
                 UNKNOWN,
-                "part of what was read of the kernel's log is not understood",
+                "a part of the kernel log could not be parsed",
                 "watch",
                 NODE,
                 dict(log),
@@ -439,13 +435,7 @@ def _told(event: LoggedEvent) -> _Told:
         return _Told(event, xids.XIDS[xids.OFF_THE_BUS].verdict, "GPU has fallen off the bus")
     if kind == "sxid":
         fatal = event.get("fatal")
-        words = (
-            "fatal"
-            if fatal
-            else "not fatal"
-            if fatal is False
-            else "of a severity that is not told"
-        )
+        words = "fatal" if fatal else "not fatal" if fatal is False else "of unknown severity"
         return _Told(
             event,
             xids.SWITCH_FATAL if fatal else xids.SWITCH_NOT_FATAL,
@@ -467,7 +457,7 @@ def _told(event: LoggedEvent) -> _Told:
         asked = recovery_of(event)
         if asked is not None:
             action, words = (
-                ("none", "the driver asks for no recovery")
+                ("none", "the driver requests no recovery")
                 if asked == 0
                 else recovery_action(asked)
             )
@@ -584,14 +574,11 @@ def _judge_device(
         )
     if over:
         words = ", ".join(sorted({burst.cause.what for burst in over})[:4])
-        message = (
-            f"{words} before the driver was loaded anew or said that no recovery is "
-            "needed; it is over"
-        )
+        message = f"{words}; the driver was loaded anew since, or requested no recovery"
         findings.append(Finding("xid_recovered", PASS, message, "none", subject, _evidence(over)))
     if harmless:
         words = ", ".join(sorted({told.what for burst in harmless for told in burst.told})[:4])
-        message = f"{words}: nothing is wrong with the GPU as far as this tells"
+        message = f"{words}, usually an error of an application"
         findings.append(
             Finding("xid_harmless", PASS, message, "none", subject, _evidence(harmless))
         )
@@ -659,8 +646,8 @@ def _judge_applications(devices: Dict[Subject, List[_Burst]], gpus: int) -> List
         return []
     count = len(failed[often[0]])
     message = (
-        f"{count} processes failed on it with errors that are an application's own, and "
-        f"on none of the other {gpus - 1} GPUs; watch it"
+        f"{count} processes failed on it with errors that applications usually cause, and "
+        f"none on the other {gpus - 1} GPUs"
     )
     return [
         Finding(
@@ -695,10 +682,7 @@ def _judge_aer(
         if subject is None or old or one.get("severity") not in ("fatal", "nonfatal"):
             continue
         words = "fatal" if one["severity"] == "fatal" else "uncorrected"
-        message = (
-            f"{one.get('count')} {words} PCIe errors in the kernel's log; look at its "
-            "link, its seat and its riser"
-        )
+        message = f"{one.get('count')} {words} PCIe errors in the kernel log"
         findings.append(Finding("pcie_error_logged", WARN, message, "watch", subject, {"aer": one}))
     return findings
 
@@ -707,12 +691,12 @@ def _judge_log(log: LogReading, dropped: Optional[int], uptime: Optional[float])
     if not log.get("overwritten"):
         return []
     first = log.get("first_usec")
-    reach = "has lost its beginning"
+    reach = "has lost its oldest messages"
     if uptime and first is not None:
         reach = (
             f"reaches back {_duration(uptime - first / 1e6)} of the {_duration(uptime)} since boot"
         )
-    message = f"the kernel's log {reach}; what was logged before is not known"
+    message = f"the kernel log {reach}; earlier errors are unknown"
     return [
         Finding("kernel_log_overwritten", PASS, message, "none", NODE, dict(log, dropped=dropped))
     ]
@@ -731,7 +715,7 @@ def _summary(
     )
     past = sum(len(bursts) for bursts in devices.values())
     return (
-        f"no error of a GPU or switch {period} that still counts ({past} that do not)"
+        f"no active error of a GPU or switch {period} ({past} cleared)"
         if past
         else f"no error of a GPU or switch {period}"
     )
@@ -760,8 +744,7 @@ NAME = "xid_errors"
 CHECK = Check(
     name=NAME,
     beside_a_job=True,
-    purpose="which errors did the driver log of GPUs and switches since boot, and what is to "
-    "be done about their cause",
+    purpose="Errors of GPUs and switches that the driver logged since boot, and how to recover.",
     intrusion=PASSIVE,
     measure=measure,
     judge=judge,
@@ -772,7 +755,7 @@ CHECK = Check(
             "xid_errors",
             "events",
             "autopilot_xid_errors",
-            "Errors that the driver logged of the GPU since boot, also those that are over.",
+            "Errors of the GPU that the driver logged since boot, cleared errors included.",
             ("gpu", "xid"),
         ),
     ),

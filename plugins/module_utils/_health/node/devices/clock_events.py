@@ -19,31 +19,10 @@ IDLE, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, POWER_BRAKE = 0x1, 0x8, 0x20, 0x40, 0
 NORMAL = IDLE | 0x2 | 0x4 | 0x10 | 0x100 | 0x200 | 0x400
 #: Bits of a slowdown -> code, whether a lasting slowdown makes the GPU unfit, action, meaning.
 SLOWDOWNS: Dict[int, Tuple[str, bool, str, str]] = {
-    HW_THERMAL: (
-        "hw_thermal_slowdown",
-        True,
-        "drain_node",
-        "the hardware slows it down for heat; look at its cooling and the air at the inlet",
-    ),
-    POWER_BRAKE: (
-        "power_brake",
-        True,
-        "drain_node",
-        "an external power brake slows it down; look at the power supplies and the limits of "
-        "the rack",
-    ),
-    SW_THERMAL: (
-        "sw_thermal_slowdown",
-        False,
-        "watch",
-        "the driver slows it down for heat; look at its cooling",
-    ),
-    HW_SLOWDOWN: (
-        "hw_slowdown",
-        False,
-        "watch",
-        "the hardware slows it down and does not say why; look at temperatures and power",
-    ),
+    HW_THERMAL: ("hw_thermal_slowdown", True, "drain_node", "thermal slowdown by the hardware"),
+    POWER_BRAKE: ("power_brake", True, "drain_node", "slowdown by an external power brake"),
+    SW_THERMAL: ("sw_thermal_slowdown", False, "watch", "thermal slowdown by the driver"),
+    HW_SLOWDOWN: ("hw_slowdown", False, "watch", "slowdown by the hardware without a reason"),
 }
 KNOWN = NORMAL | HW_SLOWDOWN | SW_THERMAL | HW_THERMAL | POWER_BRAKE
 

@@ -230,7 +230,7 @@ class _Reader:
             self._read_entities(around.get("entity_groups") or body.get("entity_groups", []))
             if "runtime_error" in body:
                 self.report["errors"].append(
-                    _short(body["runtime_error"]) or "an error without words"
+                    _short(body["runtime_error"]) or "an error without a message"
                 )
             for category in body.get("test_categories", []):
                 for test in category.get("tests", []):

@@ -315,7 +315,7 @@ def bind(host: Host, bus_id: str) -> NumaReading:
             bound["problems"].append(f"sched_setaffinity: {error.strerror}")
     elif link["local_cpulist"]:
         bound["problems"].append(
-            f"none of its CPUs ({link['local_cpulist']}) may be used by this process"
+            f"none of the link's CPUs ({link['local_cpulist']}) is available to this process"
         )
     if link["numa_node"] is not None:
         problem = _prefer_memory_of(link["numa_node"])

@@ -263,7 +263,7 @@ def _load(host: Host, library: Optional[str]) -> Any:
             "bad_library_option",
             "load " + library,
             None,
-            f"nvml_library: {library} does not exist on this host; give the path of {SONAME}",
+            f"nvml_library: {library} does not exist on this host; expected the path of {SONAME}",
         )
     looked: List[str] = []
     for candidate in [library] if library else [SONAME] + _off_the_path(host):

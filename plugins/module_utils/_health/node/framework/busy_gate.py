@@ -136,7 +136,7 @@ def look(probe: Probe, locked_by: Optional[LockHolder] = None, times: int = 2) -
     # While another check holds the lock, the reading would only show that check.
     for turn in range(1 if locked_by else times):
         if turn:
-            probe.stage("waiting between two looks at the GPUs")
+            probe.stage("waiting between two readings of the GPUs")
             time.sleep(PAUSE)
         looks.append(_look(probe))
     return {"locked_by": locked_by, "looks": looks}
@@ -246,9 +246,7 @@ def judge(readings: Any) -> List[Finding]:
     findings = [] if locked_by is None else [_locked(locked_by)]
     if not looks:
         return findings + [
-            Finding(
-                "use_unknown", UNKNOWN, "whether the GPUs are in use could not be told", "watch"
-            )
+            Finding("use_unknown", UNKNOWN, "unknown whether the GPUs are in use", "watch")
         ]
     findings += _judge_node(looks)
     states: Dict[str, List[GateGpu]] = {}
@@ -263,7 +261,7 @@ def judge(readings: Any) -> List[Finding]:
             Finding(
                 "use_unknown",
                 UNKNOWN,
-                "whether the GPUs are in use could not be told: none was read",
+                "unknown whether the GPUs are in use: none was read",
                 "watch",
             )
         )
@@ -295,7 +293,7 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
             Finding(
                 "disturbed",
                 UNKNOWN,
-                f"Slurm started job {first_of(came)} on the node meanwhile",
+                f"Slurm started job {first_of(came)} on the node during the measurement",
                 "watch",
                 NODE,
                 {"jobs": came},
@@ -310,7 +308,7 @@ def disturbed(before: Any, after: Any) -> List[Finding]:
             Finding(
                 "disturbed",
                 UNKNOWN,
-                f"an MPS server started meanwhile: {_people(servers)}",
+                f"an MPS server started during the measurement: {_people(servers)}",
                 "watch",
                 NODE,
                 {"processes": servers},
@@ -332,7 +330,7 @@ def _taken_meanwhile(old: List[GateLook], last: GateLook) -> List[Finding]:
         }
         intruders = [process for process in _foreign(gpu) if str(process.get("pid")) not in held]
         if intruders:
-            message = f"taken into use meanwhile by {_people(intruders)}"
+            message = f"used during the measurement by {_people(intruders)}"
             findings.append(
                 Finding(
                     "disturbed",
@@ -379,7 +377,7 @@ def _judge_node(looks: List[GateLook]) -> List[Finding]:
             Finding(
                 "use_unknown",
                 UNKNOWN,
-                f"whether Slurm runs jobs on the node could not be told: {errors[-1]}",
+                f"unknown whether Slurm runs jobs on the node: {errors[-1]}",
                 "watch",
             )
         )
@@ -393,7 +391,7 @@ def _judge_gpu(subject: Subject, seen: List[GateGpu], complete: bool) -> Optiona
         return Finding(
             "mig_enabled",
             SKIP,
-            "MIG is enabled or about to be; its instances are not tested",
+            "MIG is enabled or will be by the next reset; MIG instances are not tested",
             "none",
             subject,
         )
@@ -408,7 +406,7 @@ def _judge_gpu(subject: Subject, seen: List[GateGpu], complete: bool) -> Optiona
             {"processes": list(holders.values())[:8]},
         )
     if not complete or any(one.get("error") or one.get("processes") is None for one in seen):
-        message = "whether it is in use could not be told: its processes could not be read"
+        message = "unknown whether it is in use: its processes could not be read"
         return Finding(
             "use_unknown", UNKNOWN, message, "watch", subject, {"error": last.get("error")}
         )
@@ -441,7 +439,7 @@ def _unexplained_memory(gpu: GateGpu) -> float:
 
 def _locked(locked_by: LockHolder) -> Finding:
     if locked_by.get("error"):
-        message = f"the lock that keeps checks apart could not be taken: {locked_by['error']}"
+        message = f"the lock of the checks could not be taken: {locked_by['error']}"
         return Finding("use_unknown", UNKNOWN, message, "fix_configuration", NODE, dict(locked_by))
     since = locked_by.get("since")
     when = f", since {stamp_of(since)}" if since is not None and 0 < since < _END_OF_TIME else ""
@@ -472,7 +470,9 @@ def _people(processes: List[GateProcess]) -> str:
 
 
 def _text(process: Union[GateProcess, LockHolder]) -> str:
-    return f"{process.get('name') or 'a process not visible here'} (pid {process.get('pid')})"
+    return (
+        f"{process.get('name') or 'a process that is not visible here'} (pid {process.get('pid')})"
+    )
 
 
 def _key(gpu: GateGpu) -> str:

@@ -47,7 +47,7 @@ def conclude(check: Check, options: Options, readings: Readings) -> CheckResult:
         result = check.judge(decode(check.readings, readings), options)
     except Exception as error:  # a judge that meets what it was not built for must not cost the node its other results
         trace = traceback.format_exception(type(error), error, error.__traceback__)
-        message = f"what was read could not be judged: {type(error).__name__}: {error}"
+        message = f"the readings could not be judged: {type(error).__name__}: {error}"
         result = concluded(
             check.name,
             [

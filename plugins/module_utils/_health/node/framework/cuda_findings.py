@@ -33,7 +33,7 @@ _RESERVED = 4.0
 #: after the measurement.
 GRACE, STOP_SECONDS, _LOOK_SECONDS = 0.5, 1.5, 2.0
 
-_HIDDEN = "is not listed by CUDA although NVML lists it"
+_HIDDEN = "not listed by CUDA, although NVML lists it"
 #: Kind of CUDA error -> code, status, action, message. Meanings: CUDA driver API reference,
 #: CUresult. Only certain defects of the node or GPU fail; an error from missing permission or full
 #: memory says nothing about the GPU.
@@ -203,11 +203,12 @@ def node_findings(gpus: Iterable[MeasuredGpu]) -> List[Finding]:
 
 
 def cuda_finding(error: Dict[str, Any], subject: Subject) -> Finding:
-    words = f"{error.get('call')} answered {error.get('kind')}" + (
+    words = f"{error.get('call')} returned {error.get('kind')}" + (
         f" ({error.get('code')})" if error.get("code") is not None else ""
     )
     code, status, action, message = CUDA_ERRORS.get(
-        str(error.get("kind")), ("cuda_error", UNKNOWN, "watch", "the CUDA driver gave an error")
+        str(error.get("kind")),
+        ("cuda_error", UNKNOWN, "watch", "the CUDA driver returned an error"),
     )
     return Finding(code, status, f"{message} ({words})", action, subject, dict(error))
 
@@ -219,7 +220,7 @@ def doubted(finding: Finding, doubt: Optional[Finding]) -> Finding:
     return Finding(
         finding.code,
         UNKNOWN,
-        f"{finding.message}, but it was not idle: {doubt.message}",
+        f"{finding.message}; the GPU was not idle: {doubt.message}",
         "watch",
         finding.subject,
         finding.evidence,

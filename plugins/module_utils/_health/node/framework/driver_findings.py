@@ -90,16 +90,11 @@ _GPU_ERRORS: Dict[str, Tuple[str, str, str, str]] = {
         "gpu_vanished",
         FAIL,
         "reboot_node",
-        "vanished: the driver counts it but cannot find it",
+        "the driver counts the GPU but cannot find it",
     ),
-    "timeout": ("gpu_not_answering", FAIL, "drain_node", "did not answer the driver, twice"),
-    "unknown_error": (
-        "gpu_not_answering",
-        FAIL,
-        "drain_node",
-        "answers with an unknown driver error, twice",
-    ),
-    "corrupted_inforom": ("corrupted_inforom", WARN, "replace_part", "its InfoROM is corrupt"),
+    "timeout": ("gpu_not_answering", FAIL, "drain_node", "no answer to the driver, twice"),
+    "unknown_error": ("gpu_not_answering", FAIL, "drain_node", "unknown driver error, twice"),
+    "corrupted_inforom": ("corrupted_inforom", WARN, "replace_part", "the InfoROM is corrupt"),
     "in_use": ("gpu_in_use", SKIP, "none", "is in exclusive use by another process"),
     "no_permission": ("no_permission", UNKNOWN, "fix_configuration", "cannot be read by this user"),
     "not_ready": ("gpu_not_ready", UNKNOWN, "watch", "is not ready yet"),
@@ -257,7 +252,7 @@ def unread_findings(
     names = [name for name in missing if name not in errors]
     if names:
         found["not_read"] = Finding(
-            "not_read", UNKNOWN, f"was not read: {', '.join(names)}", "watch", subject
+            "not_read", UNKNOWN, f"not read: {', '.join(names)}", "watch", subject
         )
     return list(found.values())
 
@@ -278,7 +273,7 @@ def mishap_findings(readings: Mapping[str, Any], subject: Subject) -> List[Findi
         seconds, allowed = hung.get("seconds", 0.0), hung.get("allowed_seconds", 0.0)
         # If many calls together exceeded the time, the last one did not hang.
         if seconds >= allowed / 2:
-            message = f"{hung.get('what')} did not return within {seconds:.0f} s and was given up"
+            message = f"{hung.get('what')} did not return within {seconds:.0f} s and was abandoned"
         else:
             message = (
                 f"the measurement did not finish within {allowed:.0f} s and was aborted "
@@ -318,7 +313,7 @@ def driver_finding(error: Any, subject: Subject = NODE, kernel_driver: bool = Fa
     error = mapping(error)
     table = _GPU_ERRORS if subject.kind == "gpu" else _NODE_ERRORS
     kind = str(error.get("kind"))
-    words = f"{error.get('call')} answered {kind}" + (
+    words = f"{error.get('call')} returned {kind}" + (
         f" ({error.get('code')})" if error.get("code") is not None else ""
     )
     code, status, action, message = (
@@ -360,7 +355,7 @@ def judge_gpus(
         subject = gpu_subject(gpu)
         error = gpu.get("error")
         if error == NOT_READ:
-            findings.append(Finding("gpu_not_read", UNKNOWN, "was not read", "watch", subject))
+            findings.append(Finding("gpu_not_read", UNKNOWN, "not read", "watch", subject))
         elif error:
             findings.append(driver_finding(error, subject))
         else:
@@ -368,5 +363,5 @@ def judge_gpus(
             findings += found
             measurements += measured
     if not gpus:
-        findings.append(Finding("no_gpu_seen", UNKNOWN, "the driver shows no GPU", "watch"))
+        findings.append(Finding("no_gpu_seen", UNKNOWN, "the driver lists no GPU", "watch"))
     return concluded(check, findings, healthy(gpus), measurements)

@@ -71,7 +71,7 @@ def names_in(value: Any) -> List[str]:
 
 
 def not_read(what: str, subject: Subject = NODE, action: str = "watch") -> Finding:
-    return Finding("host_not_read", UNKNOWN, f"was not read: {what}", action, subject)
+    return Finding("host_not_read", UNKNOWN, f"not read: {what}", action, subject)
 
 
 def per_day(count: float, uptime: Optional[float]) -> Optional[float]:

@@ -13,7 +13,7 @@ from ..system.programs import ErrorReading, ProgramReading
 from ...model import UNKNOWN, Finding, Subject
 
 #: Suffix of every finding about two ends, since one end alone cannot tell which of them is faulty.
-WHICH_END = "the role mesh tells which end it is"
+WHICH_END = "the role mesh localises the fault"
 
 
 def peer_subject(address: str) -> Subject:
@@ -45,7 +45,7 @@ def look(found: network.HostNetwork, wanted: Optional[str], address: str) -> Way
         one = interfaces.get(wanted)
         if one is None or not one["up"] or one["carrier"] is False:
             state = (
-                "there is none of that name"
+                "no interface has this name"
                 if one is None
                 else "it is down"
                 if not one["up"]
@@ -58,7 +58,7 @@ def look(found: network.HostNetwork, wanted: Optional[str], address: str) -> Way
         return {"interface": wanted, "own": own, "mtu": one["mtu"], "speed": one["speed"]}
     own = network.source_address(address)
     if own is None:
-        return {"error": programs.error("no_route", "this host has no route to it")}
+        return {"error": programs.error("no_route", "no route from this host")}
     by_it = next(
         (
             each
@@ -75,7 +75,7 @@ def look(found: network.HostNetwork, wanted: Optional[str], address: str) -> Way
 def program_findings(program: Optional[ProgramReading], name: str) -> List[Finding]:
     """Findings about an unusable program; empty if it is usable."""
     if program is None:
-        program = {"error": f"{name} was not looked for"}
+        program = {"error": f"{name} was not searched for"}
     if "error" not in program:
         return []
     code = "program_missing" if program.get("reason") == "missing" else "program_unusable"
@@ -97,5 +97,5 @@ def error_finding(error: ErrorReading, address: str, what: str) -> Finding:
         if error.get("reason") in ("permission", "interface", "no_route", "too_old", "bind")
         else "watch"
     )
-    message = f"{what}: {error.get('message') or error.get('reason') or 'no reason is known'}"
+    message = f"{what}: {error.get('message') or error.get('reason') or 'unknown reason'}"
     return Finding("not_measured", UNKNOWN, message, action, peer_subject(address), dict(error))

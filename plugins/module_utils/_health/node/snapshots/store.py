@@ -213,7 +213,7 @@ def read_back(run: str, host: Host) -> FoundSnapshot:
                 continue
             except (OSError, ValueError) as error:
                 wrong.append(f"{path}: {error.strerror if isinstance(error, OSError) else error}")
-        report.send("error", "; ".join(wrong) or "there is none")
+        report.send("error", "; ".join(wrong) or "no snapshot")
 
     return _bounded(read, "snapshot")
 
@@ -226,7 +226,7 @@ def _bounded(function: Callable[[ReportPipe], None], wanted: str) -> FoundSnapsh
         found["error"] = (
             f"{child.stage} did not answer within {_DISK_SECONDS:g} s"
             if hung
-            else f"{child.stage} could not be used"
+            else f"{child.stage} failed"
         )
     return cast(FoundSnapshot, found)
 
@@ -301,18 +301,18 @@ def parse(text: bytes, run: str) -> Snapshot:
     accepted.
     """
     if len(text) > _MOST_BYTES:
-        raise ValueError(f"it is longer than {_MOST_BYTES >> 20} MiB and no snapshot")
+        raise ValueError(f"longer than {_MOST_BYTES >> 20} MiB, the maximum of a snapshot")
     try:
         found = json.loads(text, parse_constant=lambda word: None)
     except (ValueError, RecursionError):
-        raise ValueError("it is not JSON: damaged, or not written to its end") from None
+        raise ValueError("not JSON: damaged or truncated") from None
     return accepted(found, run)
 
 
 def accepted(found: Any, run: str) -> Snapshot:
     """Parse a snapshot in a document; raises ValueError with the reason."""
     if not isinstance(found, dict) or found.get("schema") != SCHEMA:
-        raise ValueError(f"it has no schema {SCHEMA!r}")
+        raise ValueError(f"schema {SCHEMA!r} is missing")
     version = found.get("schema_version")
     if (
         not isinstance(version, int)
@@ -320,13 +320,13 @@ def accepted(found: Any, run: str) -> Snapshot:
         or not 1 <= version <= SCHEMA_VERSION
     ):
         raise ValueError(
-            f"its schema_version is {version!r}, this version of the collection reads up to "
-            f"{SCHEMA_VERSION}"
+            f"schema_version {version!r} is unsupported; this version of the collection reads "
+            f"up to {SCHEMA_VERSION}"
         )
     if found.get("run") != run:
-        raise ValueError(f"it is of run {found.get('run')!r} and not of {run!r}")
+        raise ValueError(f"of run {found.get('run')!r}, expected {run!r}")
     if not isinstance(found.get("readings"), dict) or not isinstance(found.get("gpus"), list):
-        raise ValueError("it has no readings")
+        raise ValueError("no readings")
     return cast(Snapshot, found)
 
 

@@ -234,7 +234,7 @@ class Child:
         elif os.WIFSIGNALED(status):
             self.signal = os.WTERMSIG(status)
         elif os.WEXITSTATUS(status) and not self.raised:
-            self.raised = "nothing and ended early"
+            self.raised = "nothing, because it ended early"
         self.ended = True
         os.close(self._pipe)
 
@@ -315,7 +315,7 @@ def wait(children: Sequence[Child], until: float) -> bool:
         for descriptor, _events in poll.poll(math.ceil(remaining * 1000)):
             if descriptor == _reader:
                 _reader = None
-                raise SystemExit("the caller of this program has gone")
+                raise SystemExit("the parent process has ended")
             running[descriptor].pump()
 
 

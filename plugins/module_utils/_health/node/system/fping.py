@@ -154,7 +154,7 @@ def parse(completed: Completed, targets: Sequence[str], count: int) -> PingAnswe
     if targets and not found["targets"]:
         found["error"] = programs.error(
             "not_understood",
-            f"fping said nothing that is understood: {completed.stderr.strip()[:200]!r}",
+            f"the output of fping could not be parsed: {completed.stderr.strip()[:200]!r}",
         )
     return found
 
@@ -166,24 +166,19 @@ def _trouble(completed: Completed) -> Optional[ErrorReading]:
     words = completed.stderr.strip()
     if completed.timed_out or completed.returncode is None:
         return programs.error(
-            "timeout", f"fping was not done within {completed.seconds:.1f} s and was ended"
+            "timeout", f"fping did not end within {completed.seconds:.1f} s and was killed"
         )
     if completed.returncode < 0:
         return programs.error("crashed", f"fping was ended by signal {-completed.returncode}")
     if completed.cut:
-        return programs.error("truncated", "fping printed more than is kept")
+        return programs.error("truncated", "the output of fping exceeds the limit")
     if any(one in words.lower() for one in _PERMISSION):
-        return programs.error(
-            "permission", f"fping may not do that as this user, run with become: {words[:200]}"
-        )
+        return programs.error("permission", f"fping needs root (become): {words[:200]}")
     if completed.returncode == 3:
-        return programs.error("too_old", f"fping does not take these options: {words[:200]}")
+        return programs.error("too_old", f"fping does not support these options: {words[:200]}")
     if completed.returncode > 2:
         # Before 5.2, -q suppresses the error about raw sockets, the most likely reason.
-        hint = (
-            words[:200]
-            or "it did not say why; it may lack the right to send pings: run with become"
-        )
+        hint = words[:200] or "without a message; it may need root (become)"
         return programs.error(
             "failed" if words else "permission",
             f"fping ended with status {completed.returncode}: {hint}",

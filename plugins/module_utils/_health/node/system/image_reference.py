@@ -34,7 +34,9 @@ class Reference(NamedTuple):
 
 def reference_of(text: object) -> Reference:
     """Parse a full reference; raises ValueError with what is accepted."""
-    accepted = "give it in full, as registry.example.com:5000/team/image:tag or …@sha256:…"
+    accepted = (
+        "expected a full reference such as registry.example.com:5000/team/image:tag or …@sha256:…"
+    )
     if not isinstance(text, str):
         raise ValueError(f"{text!r} is invalid; {accepted}")
     found = _REFERENCE.match(text.strip())
@@ -43,11 +45,10 @@ def reference_of(text: object) -> Reference:
     host, port = found.group("host"), found.group("port")
     if not (port or "." in host or ":" in host or host == "localhost"):
         raise ValueError(
-            f"{text!r} names no registry, and which one a node takes then is the node's "
-            f"affair: {accepted}"
+            f"{text!r} names no registry, and nodes may use different defaults; {accepted}"
         )
     if port and not 0 < int(port) < 65536:
-        raise ValueError(f"{text!r}: there is no port {port}; {accepted}")
+        raise ValueError(f"{text!r}: port {port} is invalid; {accepted}")
     digest = found.group("digest") or ""
     return Reference(
         text.strip(),

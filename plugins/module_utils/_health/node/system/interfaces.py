@@ -170,10 +170,10 @@ def _ip(*arguments: str) -> Tuple[List[Any], Optional[ErrorReading]]:
     try:
         value = json.loads(done.stdout or "[]")
     except ValueError:
-        words = "ip printed no JSON; it may be too old for that"
+        words = "ip printed no JSON; its version may be too old"
         return [], programs.error("not_understood", words)
     if not isinstance(value, list):
-        return [], programs.error("not_understood", "ip printed JSON of another shape")
+        return [], programs.error("not_understood", "ip printed unexpected JSON")
     return value, None
 
 

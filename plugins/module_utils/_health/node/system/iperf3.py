@@ -213,14 +213,14 @@ def parse_client(completed: Completed, reverse: bool) -> LegReading:
     rate, amount = number(received.get("bits_per_second"), 0), number(received.get("bytes"), 0)
     seconds, planned = number(received.get("seconds"), 0), number(asked.get("duration"), 0)
     if rate is None or amount is None or not seconds:
-        return _not_understood("iperf3's document has no sum of what was received")
+        return _not_understood("iperf3's document has no total of received data")
     if rate > _ABSURD or abs(rate * seconds - amount * 8) > _TOLERANCE * amount * 8:
         return _not_understood(
             f"iperf3's figures contradict each other: {rate:.6g} bits/s, {amount:.6g} bytes in "
             f"{seconds:.6g} s"
         )
     if "reverse" in asked and bool(asked["reverse"]) != reverse:
-        return _not_understood("iperf3 measured the other direction than it was asked for")
+        return _not_understood("iperf3 measured the other direction than requested")
     if planned and seconds < planned / 2:
         return _not_understood(f"iperf3 measured {seconds:.1f} of {planned:.0f} s")
     cpu = end.get("cpu_utilization_percent", {})
@@ -250,12 +250,12 @@ def _document_of(completed: Completed) -> Tuple[_Document, Optional[ErrorReading
     trouble = None
     if completed.timed_out or completed.returncode is None:
         trouble = programs.error(
-            "timeout", f"iperf3 was not done within {completed.seconds:.1f} s and was ended"
+            "timeout", f"iperf3 did not end within {completed.seconds:.1f} s and was killed"
         )
     elif completed.returncode < 0:
         trouble = programs.error("crashed", f"iperf3 was ended by signal {-completed.returncode}")
     elif completed.cut:
-        trouble = programs.error("truncated", "iperf3 printed more than is kept")
+        trouble = programs.error("truncated", "the output of iperf3 exceeds the limit")
     elif not completed.stdout.strip():
         # iperf3 reports only unsupported options outside of the document.
         words = completed.stderr.strip().splitlines()
@@ -277,16 +277,16 @@ def _whole_document(text: str) -> Tuple[_Document, Optional[ErrorReading]]:
     lines = text.splitlines(keepends=True)
     first = next((number for number, line in enumerate(lines) if line.startswith("{")), None)
     if first is None:
-        message = f"iperf3 printed no document: {text.strip()[:100]}"
+        message = f"iperf3 printed no JSON: {text.strip()[:100]}"
         return {}, programs.error("not_understood", message)
     before, rest = "".join(lines[:first]), "".join(lines[first:])
     try:
         value, length = json.JSONDecoder(parse_constant=_refuse).raw_decode(rest)
     except (ValueError, RecursionError):
         if _is_open(rest):
-            return {}, programs.error("truncated", "iperf3's document ends in the middle")
+            return {}, programs.error("truncated", "iperf3's document is truncated")
         return {}, programs.error(
-            "not_understood", "iperf3's document is no JSON, or something else was printed into it"
+            "not_understood", "iperf3's document is not JSON, or other text was printed into it"
         )
     after = rest[length:]
     if "{" in before or "{" in after or after.partition("\n")[0].strip():
@@ -295,7 +295,7 @@ def _whole_document(text: str) -> Tuple[_Document, Optional[ErrorReading]]:
 
 
 def _refuse(constant: str) -> Any:
-    raise ValueError(f"{constant} is no number")
+    raise ValueError(f"{constant} is not a number")
 
 
 def _is_open(text: str) -> bool:

@@ -176,7 +176,7 @@ def _from_kmsg(host: Host, wanted: Callable[[str], bool]) -> Log:
         reader.close()
     if first is None or last is None:
         # Containers have /dev/null in place of /dev/kmsg.
-        return Log(None, [], error=f"{path} holds no record")
+        return Log(None, [], error=f"{path} has no records")
     return Log(
         "kmsg", records, first.seq, last.seq, first.usec, reader.overwritten or bool(first.seq)
     )
@@ -215,7 +215,7 @@ def _from_journal(host: Host, run: Callable[..., Any], wanted: Callable[[str], b
         return Log(
             None,
             [],
-            error="journalctl shows no message of the kernel"
+            error="journalctl returned no kernel message"
             + (f": {last_words}" if last_words else ""),
         )
     cut = len(all_records) >= _JOURNAL_ENTRIES

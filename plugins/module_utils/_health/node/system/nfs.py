@@ -117,7 +117,8 @@ def ask(report: ReportPipe, server: str, port: int) -> None:
             {
                 "step": step,
                 "kind": "silent",
-                "message": f"took the connection and did not answer within {tcp.SECONDS:.0f} s",
+                "message": "the server accepted the connection but did not answer within "
+                f"{tcp.SECONDS:.0f} s",
             },
         )
     except NotUnderstood as error:
@@ -125,7 +126,11 @@ def ask(report: ReportPipe, server: str, port: int) -> None:
     except OSError as error:
         report.send(
             "trouble",
-            {"step": step, "kind": "ended", "message": f"ended the connection: {tcp.words(error)}"},
+            {
+                "step": step,
+                "kind": "ended",
+                "message": f"the server closed the connection: {tcp.words(error)}",
+            },
         )
 
 
@@ -140,7 +145,8 @@ def _version(connection: socket.socket) -> int:
         if said != "program_mismatch":
             break
     raise NotUnderstood(
-        f"answered {said.replace('_', ' ')} to a call of NFS {' and '.join(map(str, VERSIONS))}"
+        f"the server answered {said.replace('_', ' ')} to a call of NFS "
+        f"{' and '.join(map(str, VERSIONS))}"
     )
 
 
@@ -174,7 +180,7 @@ def _exactly(connection: socket.socket, length: int, until: float) -> bytes:
         connection.settimeout(remaining)
         piece = connection.recv(length - len(data))
         if not piece:
-            raise NotUnderstood("ended the connection without an answer")
+            raise NotUnderstood("the server closed the connection without an answer")
         data += piece
     return data
 
@@ -184,7 +190,7 @@ def reply_of(record: bytes, transaction: int) -> str:
     try:
         own, kind, state = struct.unpack_from(">3I", record)
         if own != transaction or kind != _REPLY:
-            raise NotUnderstood("answered something that is no reply to the call")
+            raise NotUnderstood("the answer does not belong to the call")
         if state != _ACCEPTED:
             return "denied"
         length = struct.unpack_from(">2I", record, 12)[1]
@@ -192,14 +198,14 @@ def reply_of(record: bytes, transaction: int) -> str:
             struct.unpack_from(">I", record, 20 + (length + 3) // 4 * 4)[0], "not_known"
         )
     except struct.error:
-        raise NotUnderstood("answered less than a reply") from None
+        raise NotUnderstood("the answer is too short") from None
 
 
 def look(report: ReportPipe, path: str) -> None:
     """Report the ``size`` in bytes of the file system at the path, which NFS requests from its
     server, or the ``error`` with its ``errno``.
     """
-    report.stage(f"looking at {path}")
+    report.stage(f"examining {path}")
     try:
         seen = os.statvfs(path)
         report.send("size", seen.f_blocks * seen.f_frsize)

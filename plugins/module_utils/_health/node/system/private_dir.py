@@ -44,8 +44,8 @@ def open_directory(host: Host, create: bool = True) -> int:
         os.close(descriptor)
         # Another directory would not exclude processes that use this one.
         raise PermissionError(
-            f"{path} has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}, "
-            f"expected owner {os.geteuid()} and mode {_MODE:04o}; remove it"
+            f"{path} has owner {found.st_uid} and mode {stat.S_IMODE(found.st_mode):04o}; "
+            f"expected owner {os.geteuid()} and mode {_MODE:04o}"
         )
     raise error
 

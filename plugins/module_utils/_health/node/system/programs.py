@@ -68,11 +68,11 @@ def find(name: str, least: str) -> ProgramReading:
     found = re.search(r"\b(\d{1,4}(?:\.\d{1,4}){1,2})", told)
     if not found:
         waited = f" within {_SECONDS:.0f} s" if done.timed_out else ""
-        return {"error": f"{path} did not tell its version{waited}", "reason": "not_understood"}
+        return {"error": f"{path} did not print its version{waited}", "reason": "not_understood"}
     version = found.group(1)
     if numbers_of(version) < numbers_of(least):
         return {
-            "error": f"{path} is version {version}, {least} or newer is needed",
+            "error": f"{path} has version {version}, expected {least} or newer",
             "reason": "too_old",
         }
     return {"path": path, "version": version, "told": told}

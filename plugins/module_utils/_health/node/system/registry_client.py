@@ -176,7 +176,10 @@ class _Visit:
                 f"auth_file: {own.auth_file} cannot be read: {error.strerror}",
             ) from None
         except ValueError:
-            words = f"auth_file: {own.auth_file} is not what `docker login` writes, JSON with auths"
+            words = (
+                f"auth_file: {own.auth_file} is invalid; expected JSON with auths, as "
+                "docker login writes it"
+            )
             raise Trouble("credentials", "not_read", self._reference.registry, words) from None
         self._report.send("credentials", "auth_file" if found else None)
         return found
@@ -192,7 +195,7 @@ class _Visit:
                     "token",
                     "denied",
                     self._reference.registry,
-                    "it asks for a user and a password, and none was given for it",
+                    "the registry requires a user and a password, and none are given",
                     401,
                 )
             return _basic(credentials["basic"])
@@ -201,7 +204,7 @@ class _Visit:
                 "token",
                 "broken",
                 self._reference.registry,
-                "it asks for an authorisation of a kind that is not known here",
+                "the registry requires an unsupported kind of authorisation",
                 answer.status,
             )
         return {"Authorization": f"Bearer {self._token(asked, credentials)}"}
@@ -214,8 +217,7 @@ class _Visit:
                 "token",
                 "broken",
                 host,
-                "the registry sends to a token service without TLS, and nothing is told to "
-                "such a one",
+                "the registry names a token service without TLS, which gets no credentials",
             )
         query = {
             "service": asked.get("service", ""),
@@ -279,7 +281,7 @@ class _Visit:
                     step,
                     "broken",
                     urlsplit(url).hostname or "",
-                    "it sends on to an address without TLS",
+                    "the registry redirects to an address without TLS",
                 )
             if urlsplit(following).netloc != urlsplit(url).netloc:
                 headers = {
@@ -287,7 +289,7 @@ class _Visit:
                 }
             url = following
         raise Trouble(
-            step, "broken", urlsplit(url).hostname or "", f"it sent on more than {_REDIRECTS} times"
+            step, "broken", urlsplit(url).hostname or "", f"more than {_REDIRECTS} redirects"
         )
 
     def _once(
@@ -327,14 +329,14 @@ class _Visit:
                     step,
                     "silent",
                     host,
-                    f"took the connection and did not answer within {STEP:.0f} s",
+                    f"the registry accepted the connection but did not answer within {STEP:.0f} s",
                 ) from None
             except (OSError, http.client.HTTPException) as error:
                 raise Trouble(
                     step,
                     "broken",
                     host,
-                    f"did not answer as a registry does: {type(error).__name__} {error}",
+                    f"the answer is not a registry's: {type(error).__name__} {error}",
                 ) from None
             finally:
                 connection.close()
@@ -403,14 +405,15 @@ class _Visit:
                 "tls",
                 "silent",
                 host,
-                f"{host} took the connection and said nothing of TLS for {STEP:.0f} s",
+                f"{host} accepted the connection but did not answer the TLS handshake within "
+                f"{STEP:.0f} s",
             ) from None
         except ssl.SSLError as error:
             raise Trouble(
                 "tls",
                 "no_tls",
                 host,
-                f"{host} does not speak TLS as we do: {error.reason or error}",
+                f"{host} does not support a common TLS version: {error.reason or error}",
             ) from None
         except OSError as error:
             # A plain HTTP server may also close the connection.
@@ -418,7 +421,7 @@ class _Visit:
                 "tls",
                 "no_tls",
                 host,
-                f"{host} ended the connection in the handshake: {tcp.words(error)}",
+                f"{host} closed the connection in the TLS handshake: {tcp.words(error)}",
             ) from None
         expires = (secure.getpeercert() or {}).get("notAfter")
         if host == self._reference.host:

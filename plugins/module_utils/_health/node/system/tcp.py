@@ -49,7 +49,7 @@ def resolve(
             f"{host}: {error.strerror}",
         ) from None
     except UnicodeError:
-        raise NotConnected("no_such_name", f"{host!r} cannot be the name of a host") from None
+        raise NotConnected("no_such_name", f"{host!r} is not a valid host name") from None
     return [(int(family), tuple(address)) for family, _kind, _protocol, _name, address in found]
 
 

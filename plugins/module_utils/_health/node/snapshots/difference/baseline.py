@@ -10,7 +10,7 @@ from ....model import FAIL, PASS, SKIP, WARN, Finding, NODE, gpu_subject, normal
 from ..snapshot import GpuSnapshot
 from .between import Between, key_of, named
 
-_FROM_ZERO = "what counts from zero since then is the least that came in between"
+_FROM_ZERO = "changes of counters that restarted at zero are minimum values"
 
 
 def boot(between: Between) -> List[Finding]:
@@ -24,7 +24,7 @@ def boot(between: Between) -> List[Finding]:
         "driver_version": [before.get("driver_version"), after.get("driver_version")],
     }
     message = (
-        f"the node was rebooted since the snapshot: its kernel log begins anew, and {_FROM_ZERO}"
+        f"the node was rebooted since the snapshot: its kernel log restarted, and {_FROM_ZERO}"
     )
     return [Finding("node_rebooted", WARN, message, "watch", NODE, evidence)]
 
@@ -33,7 +33,7 @@ def load(between: Between) -> List[Finding]:
     """A reloaded driver and reset GPUs: by driver version, kernel address, or decreased counters."""
     if between.reloaded:
         old, new = between.before.get("driver_version"), between.after.get("driver_version")
-        how = f" in another version, {new} instead of {old}" if old != new else ""
+        how = f" in version {new} instead of {old}" if old != new else ""
         evidence = {
             "driver_version": [old, new],
             "driver_loaded": [
@@ -45,7 +45,7 @@ def load(between: Between) -> List[Finding]:
             Finding(
                 "driver_reloaded",
                 WARN,
-                f"the driver was loaded anew since the snapshot{how}: {_FROM_ZERO}",
+                f"the driver was reloaded since the snapshot{how}: {_FROM_ZERO}",
                 "watch",
                 NODE,
                 evidence,
@@ -64,13 +64,13 @@ def load(between: Between) -> List[Finding]:
         ]
     if len(between.set_back) > 1 and len(between.set_back) == len(gpus):
         message = (
-            f"the counters of all {len(gpus)} GPUs went back since the snapshot, so the "
-            f"driver was loaded anew or all were reset: {_FROM_ZERO}"
+            f"the counters of all {len(gpus)} GPUs were reset since the snapshot: the driver "
+            f"was reloaded, or all GPUs were reset; {_FROM_ZERO}"
         )
         return [
             Finding("driver_reloaded", WARN, message, "watch", NODE, {"gpus": between.set_back})
         ]
-    message = f"its counters went back since the snapshot, so it was reset in between: {_FROM_ZERO}"
+    message = f"counters were reset since the snapshot, so the GPU was reset; {_FROM_ZERO}"
     return [
         Finding(
             "counters_set_back",
@@ -103,8 +103,8 @@ def gpus(between: Between) -> List[Finding]:
     fresh = {_address(gpu): gpu for uuid, gpu in new.items() if uuid not in old}
     if gone and len(gone) == len(old) and new and len(fresh) == len(new):
         message = (
-            f"none of its {len(new)} GPUs was there at the snapshot: it is of another "
-            "machine, or all were exchanged; nothing of them was compared"
+            f"none of the {len(new)} GPUs is in the snapshot: it is of another machine, or "
+            "all GPUs were replaced; not compared"
         )
         evidence: Dict[str, Any] = {"before": sorted(old), "after": sorted(new)}
         return [Finding("gpu_swapped", WARN, message, "watch", NODE, evidence)]
@@ -113,8 +113,8 @@ def gpus(between: Between) -> List[Finding]:
         other = fresh.pop(_address(gpu), None)
         if other:
             message = (
-                f"is another GPU than at the snapshot ({other['uuid']} instead of "
-                f"{gpu['uuid']}): it was swapped, and nothing of it was compared"
+                f"another GPU than in the snapshot ({other['uuid']} instead of "
+                f"{gpu['uuid']}): it was replaced; not compared"
             )
             found.append(
                 Finding(
@@ -129,7 +129,7 @@ def gpus(between: Between) -> List[Finding]:
         else:
             missed.append(gpu)
     for gpu in fresh.values():
-        message = f"was not there at the snapshot ({gpu['uuid']}): nothing of it was compared"
+        message = f"not in the snapshot ({gpu['uuid']}); not compared"
         found.append(
             Finding("gpu_swapped", WARN, message, "watch", gpu_subject(gpu), {"after": gpu["uuid"]})
         )
@@ -138,8 +138,7 @@ def gpus(between: Between) -> List[Finding]:
             Finding(
                 "gpu_gone",
                 FAIL,
-                f"was there at the snapshot ({gpu['uuid']}) and is gone; power-cycle the node, "
-                "and reseat the GPU if it stays away",
+                f"in the snapshot ({gpu['uuid']}) but missing now",
                 "reboot_node",
                 gpu_subject(gpu),
                 {"before": gpu},

@@ -19,7 +19,7 @@ from ....times import parse_stamp
 from ..snapshot import CheckSnapshot, GpuSnapshot, LogRecordSnapshot, LogSnapshot, Snapshot
 
 #: Prefix of findings about changes since the snapshot; their summary joins the texts after it.
-JOB = "this job "
+JOB = "this job"
 #: A counter that decreased has wrapped if it was in the last sixteenth of its range and is in the
 #: first, else it was reset. A judgement: no working device counts a sixteenth of 2^32 errors
 #: between two readings.

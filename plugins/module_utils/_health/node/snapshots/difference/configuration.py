@@ -99,9 +99,7 @@ def settings(between: Between) -> List[Finding]:
             if told and not (key == "pending" and after.get("current") == new):
                 changed.setdefault(uuid, []).extend(told)
     code = "settings_changed"
-    return _collected(
-        code, "changed since the snapshot: ", "; set it back", "fix_configuration", changed, pairs
-    )
+    return _collected(code, "changed since the snapshot: ", "fix_configuration", changed, pairs)
 
 
 def firmware(between: Between) -> List[Finding]:
@@ -119,16 +117,11 @@ def firmware(between: Between) -> List[Finding]:
             if old and new and old != new:
                 changed.setdefault(uuid, []).append(f"{name} {new} instead of {old}")
     code = "firmware_changed"
-    return _collected(code, "another version than at the snapshot: ", "", "watch", changed, pairs)
+    return _collected(code, "another version than in the snapshot: ", "watch", changed, pairs)
 
 
 def _collected(
-    code: str,
-    before: str,
-    after: str,
-    action: str,
-    changed: Dict[str, List[str]],
-    pairs: Dict[str, Pair],
+    code: str, before: str, action: str, changed: Dict[str, List[str]], pairs: Dict[str, Pair]
 ) -> List[Finding]:
     alike: Dict[Tuple[str, ...], List[str]] = {}
     for uuid, words in changed.items():
@@ -144,13 +137,13 @@ def _collected(
                 Finding(
                     code,
                     WARN,
-                    f"{before}{named(list(same))}{after}",
+                    f"{before}{named(list(same))}",
                     action,
                     pairs[uuids[0]].subject,
                     evidence,
                 )
             )
         else:
-            message = f"{len(uuids)} GPUs {before}{named(list(same))}{after}"
+            message = f"{len(uuids)} GPUs {before}{named(list(same))}"
             found.append(Finding(code, WARN, message, action, NODE, evidence))
     return found

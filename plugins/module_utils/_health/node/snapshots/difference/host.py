@@ -55,10 +55,7 @@ def _port(
     found = []
     states = [port.get("state") or port.get("operstate") or "" for port in (before, after)]
     if _up(states[0]) and states[1] and not _up(states[1]):
-        words = (
-            f"is {_plain(states[1])} and was {_plain(states[0])} at the snapshot; look at "
-            "the cable, the transceiver and the switch's port"
-        )
+        words = f"{_plain(states[1])}, in the snapshot {_plain(states[0])}"
         found.append(
             Finding(
                 "port_lost",
@@ -72,10 +69,7 @@ def _port(
     rates = [port.get("rate_gbps", port.get("speed_mbps")) for port in (before, after)]
     unit = "Gb/s" if "rate_gbps" in after else "Mb/s"
     if rates[0] and rates[1] and 0 < rates[1] < rates[0]:
-        words = (
-            f"runs at {rates[1]:g} {unit}, at the snapshot it was {rates[0]:g} {unit}; "
-            "look at the cable and the transceiver"
-        )
+        words = f"{rates[1]:g} {unit}, in the snapshot {rates[0]:g} {unit}"
         found.append(
             Finding(
                 "port_slower",
@@ -103,10 +97,7 @@ def _port_counts(
     evidence = {name: {"before": old.get(name), "after": new.get(name)} for name in grown}
     flaps = [name for name in _FLAPS if name in grown]
     if flaps:
-        words = (
-            f"{JOB}lost its link: {flaps[0].replace('_', ' ')} {grown[flaps[0]]}; look at "
-            "the cable and the transceiver"
-        )
+        words = f"the link was lost during {JOB}: {flaps[0].replace('_', ' ')} {grown[flaps[0]]}"
         found.append(Finding("port_flapped", WARN, words, "watch", subject, evidence))
     errors = [f"{name.replace('_', ' ')} {grown[name]}" for name in _ERRORS if name in grown]
     if errors:
@@ -114,7 +105,7 @@ def _port_counts(
             Finding(
                 "new_port_errors",
                 PASS,
-                f"{JOB}saw errors counted: {named(errors)}",
+                f"errors during {JOB}: {named(errors)}",
                 "none",
                 subject,
                 evidence,
@@ -160,7 +151,7 @@ def disks(between: Between) -> List[Finding]:
                 Finding(
                     "new_disk_errors",
                     WARN,
-                    f"{JOB}saw {named(words)}; look at its health with smartctl",
+                    f"{named(words)} during {JOB}",
                     "watch",
                     subject,
                     evidence,
@@ -192,17 +183,14 @@ def _grown(between: Between, before: Optional[int], after: Optional[int]) -> int
 
 def _host_memory(corrected: int, uncorrected: int, evidence: Dict[str, Any]) -> List[Finding]:
     if uncorrected:
-        words = (
-            f"{JOB}saw {uncorrected} uncorrected errors of the host's memory; replace the "
-            "module (`ras-mc-ctl --error-count` names it)"
-        )
+        words = f"{uncorrected} uncorrected errors of the host's memory during {JOB}"
         return [Finding("new_host_memory_errors", WARN, words, "watch", evidence=evidence)]
     if corrected:
         return [
             Finding(
                 "new_host_memory_errors",
                 PASS,
-                f"{JOB}saw {corrected} corrected errors of the host's memory",
+                f"{corrected} corrected errors of the host's memory during {JOB}",
                 "none",
                 evidence=evidence,
             )

@@ -60,24 +60,19 @@ def replays(between: Between) -> List[Finding]:
             "seconds": between.seconds,
             "allowed_per_minute": line,
         }
-        words = f"{JOB}saw {grown} packet{'s' * (grown.value != 1)} sent again over PCIe"
+        words = f"{grown} packet{'s' * (grown.value != 1)} resent over PCIe during {JOB}"
         if line is not None and rate is not None and rate > line:
-            words += f", {rate:.3g} a minute, where PCIe {generation}.0 x{width} allows {line:.3g}"
+            words += (
+                f", {rate:.3g} a minute, expected at most {line:.3g} (PCIe {generation}.0 x{width})"
+            )
             if between.seconds is not None and between.seconds >= _LASTING_SECONDS:
                 found.append(
-                    Finding(
-                        "new_pcie_replays",
-                        FAIL,
-                        f"{words}; reseat the card",
-                        "drain_node",
-                        pair.subject,
-                        evidence,
-                    )
+                    Finding("new_pcie_replays", FAIL, words, "drain_node", pair.subject, evidence)
                 )
             else:
                 words += (
-                    "; in so short a time that may be one burst, look again after "
-                    f"{_LASTING_SECONDS / 60:.0f} minutes of work"
+                    "; the time is too short to tell a burst from a lasting error "
+                    f"({_LASTING_SECONDS / 60:.0f} minutes of work are enough)"
                 )
                 found.append(
                     Finding("new_pcie_replays", WARN, words, "watch", pair.subject, evidence)
@@ -123,7 +118,7 @@ def _aer(between: Between, old: Counters, new: Counters, subject: Subject) -> Li
         if kind != "correctable" and count and count.value
     ]
     if bad:
-        words = f"{JOB}saw {named(bad)} PCIe errors; look at its link, its seat and its riser"
+        words = f"{named(bad)} PCIe errors during {JOB}"
         return [
             Finding("new_pcie_errors", WARN, words, "watch", subject, {"before": old, "after": new})
         ]
@@ -132,7 +127,7 @@ def _aer(between: Between, old: Counters, new: Counters, subject: Subject) -> Li
             Finding(
                 "new_pcie_errors",
                 PASS,
-                f"{JOB}saw {counts['correctable']} corrected PCIe errors",
+                f"{counts['correctable']} corrected PCIe errors during {JOB}",
                 "none",
                 subject,
                 {"before": old, "after": new},
@@ -161,10 +156,7 @@ def trained(between: Between) -> List[Finding]:
         )
         then, now = old.get("max_generation"), new.get("max_generation")
         if then and now and now < then:
-            words = (
-                f"its slot is limited to PCIe {now:g}.0, at the snapshot it was "
-                f"{then:g}.0; look at the settings of the firmware"
-            )
+            words = f"the slot is limited to PCIe {now:g}.0, in the snapshot PCIe {then:g}.0"
             found.append(
                 Finding(
                     "link_slower",
@@ -205,10 +197,7 @@ def _slower_under_load(between: Between) -> List[Finding]:
         new = pair.after.get("link") or LinkSnapshot()
         then, now = old.get("generation"), new.get("generation")
         if then and now and now < then:
-            words = (
-                f"its link runs at PCIe {now:g}.0 under load, at the snapshot it was "
-                f"{then:g}.0; reseat the card"
-            )
+            words = f"the link runs at PCIe {now:g}.0 under load, in the snapshot at {then:g}.0"
             found.append(
                 Finding(
                     "link_slower", WARN, words, "watch", pair.subject, {"before": old, "after": new}
@@ -226,10 +215,7 @@ def _narrower(
 ) -> List[Finding]:
     if not old or not new or new >= old or (generation or 0) >= 6:
         return []
-    words = (
-        f"its link is up at x{new}, at the snapshot it was x{old}; reseat the card, and "
-        "look at the riser"
-    )
+    words = f"link is up at x{new}, in the snapshot at x{old}"
     return [Finding("link_narrower", FAIL, words, "drain_node", subject, evidence)]
 
 
@@ -256,8 +242,8 @@ def nvlink(between: Between) -> List[Finding]:
         if down and not pair.after.get("mig"):
             several = len(down) > 1
             words = (
-                f"NVLink{'s' * several} {named(down, 18)} {'are' if several else 'is'} "
-                "down, up at the snapshot"
+                f"NVLink{'s' * several} {named(down, 18)} {'are' if several else 'is'} down, "
+                "up in the snapshot"
             )
             found.append(
                 Finding(
@@ -291,7 +277,7 @@ def _nvlink_errors(
         [f"{'at least ' * least}{count} {kind.replace('_', ' ')}" for kind, count in totals.items()]
     )
     recovered = "recovery" in totals
-    words = f"{JOB}saw {counts} errors on its NVLinks"
+    words = f"{counts} errors on NVLinks during {JOB}"
     return [
         Finding(
             "new_nvlink_errors",
@@ -338,7 +324,7 @@ def _lost(old: Dict[str, float], new: Dict[str, float], subject: Subject) -> Lis
         Finding(
             "bandwidth_lost",
             WARN,
-            f"is slower than at the snapshot: {words}",
+            f"slower than in the snapshot: {words}",
             "watch",
             subject,
             evidence,

@@ -52,17 +52,17 @@ def _finding(subject: Subject, several: List[EventSnapshot]) -> Finding:
         return Finding(
             "new_xids",
             PASS,
-            f"{JOB}met {words}: errors of the application as far as this tells",
+            f"{words} during {JOB}, usually errors of an application",
             "none",
             subject,
             evidence,
         )
-    return Finding("new_xids", WARN, f"{JOB}met {words}", worst.action, subject, evidence)
+    return Finding("new_xids", WARN, f"{words} during {JOB}", worst.action, subject, evidence)
 
 
 def _word(event: EventSnapshot) -> str:
     if event["kind"] == "off_bus":
-        return "the GPU's falling off the bus"
+        return "loss of the GPU (fell off the bus)"
     if event["kind"] == "sxid":
         return f"SXid {event.get('sxid')}"
     row = xids.XIDS.get(event.get("xid") or 0)
@@ -91,8 +91,8 @@ def gap(between: Between) -> List[Finding]:
     if not missing:
         return []
     message = (
-        f"{missing} since the snapshot were overwritten before they were read: Xids may "
-        "have been among them; look in the journal (`journalctl -k -b`)"
+        f"{missing} since the snapshot were overwritten before they were read; they may have "
+        "contained Xids"
     )
     return [Finding("kernel_log_gap", WARN, message, "watch", NODE, {"before": then, "after": now})]
 
@@ -101,7 +101,7 @@ def _missing(then: LogSnapshot, now: LogSnapshot, uptime: Optional[float]) -> st
     """Describe the lost part of the log; "" if nothing is lost."""
     last, first = then.get("last_seq"), now.get("first_seq")
     if last is not None and first is not None:
-        return f"{first - last - 1} records of the kernel's log" if first > last + 1 else ""
+        return f"{first - last - 1} records of the kernel log" if first > last + 1 else ""
     begins = now.get("first_usec")
     # The journal may begin anywhere; only a log that reports lost records has lost some.
     if (
@@ -110,5 +110,5 @@ def _missing(then: LogSnapshot, now: LogSnapshot, uptime: Optional[float]) -> st
         and begins is not None
         and begins / 1e6 > uptime
     ):
-        return "records of the kernel's log"
+        return "records of the kernel log"
     return ""

@@ -12,8 +12,8 @@ from .between import JOB, Between, Count, counted, named
 
 #: Flags of remapped rows -> the finding if a flag was set since the snapshot.
 _FLAGS = {
-    "pending": "left a row that waits for a reset to be remapped",
-    "failure": "left a row that could not be remapped",
+    "pending": "a row that waits for a reset to be remapped",
+    "failure": "a row that could not be remapped",
 }
 
 
@@ -35,8 +35,8 @@ def ecc(between: Between) -> List[Finding]:
         if uncorrected:
             uncleared = bool((pair.after.get("volatile") or {}).get("uncorrected"))
             words = (
-                f"{JOB}cost {uncorrected} uncorrectable memory "
-                f"error{'s' * (uncorrected.value != 1)}" + ("; reset the GPU" if uncleared else "")
+                f"{uncorrected} uncorrectable memory error{'s' * (uncorrected.value != 1)} "
+                f"during {JOB}"
             )
             found.append(
                 Finding(
@@ -49,7 +49,7 @@ def ecc(between: Between) -> List[Finding]:
                 )
             )
         if corrected:
-            words = f"{JOB}saw {corrected} corrected memory error{'s' * (corrected.value != 1)}"
+            words = f"{corrected} corrected memory error{'s' * (corrected.value != 1)} during {JOB}"
             found.append(
                 Finding("new_corrected_errors", PASS, words, "none", pair.subject, evidence)
             )
@@ -81,7 +81,7 @@ def rows(between: Between) -> List[Finding]:
         grown = counted(old.get("uncorrectable"), new.get("uncorrectable"))
         raised = [flag for flag in _FLAGS if new.get(flag) and old.get(flag) == 0]
         words = (
-            [f"cost {grown} remapped row{'s' * (grown.value != 1)}"]
+            [f"{grown} remapped row{'s' * (grown.value != 1)}"]
             if grown and grown.value and not grown.least
             else []
         )
@@ -96,14 +96,19 @@ def rows(between: Between) -> List[Finding]:
             )
             found.append(
                 Finding(
-                    "new_remapped_rows", WARN, JOB + named(words), action, pair.subject, evidence
+                    "new_remapped_rows",
+                    WARN,
+                    f"{named(words)} during {JOB}",
+                    action,
+                    pair.subject,
+                    evidence,
                 )
             )
         grown = counted(old.get("correctable"), new.get("correctable"))
         if grown and grown.value and not grown.least:
             words = [
-                f"{JOB}made {grown} row{'s' * (grown.value != 1)} be remapped ahead of time, "
-                "for errors that were corrected"
+                f"{grown} row{'s' * (grown.value != 1)} remapped after corrected errors "
+                f"during {JOB}"
             ]
             found.append(
                 Finding("new_correctable_rows", PASS, words[0], "none", pair.subject, evidence)
@@ -137,7 +142,7 @@ def banks(between: Between) -> List[Finding]:
                 Finding(
                     "spare_rows_used",
                     WARN,
-                    f"{JOB}left {named(words)}",
+                    f"{named(words)} since {JOB} began",
                     "watch",
                     pair.subject,
                     {"before": old, "after": new},
@@ -154,7 +159,7 @@ def pages(between: Between) -> List[Finding]:
         counts = [counted(old.get(cause), new.get(cause)) for cause in ("single_bit", "double_bit")]
         grown = sum(count.value for count in counts if count and not count.least)
         if grown:
-            words = f"{JOB}cost {grown} retired page{'s' * (grown != 1)}"
+            words = f"{grown} retired page{'s' * (grown != 1)} during {JOB}"
             found.append(
                 Finding(
                     "new_retired_pages",

@@ -17,7 +17,7 @@ from .between import JOB, Between, Pair, format_bytes, counted, key_of, named
 
 #: States of processes that no signal ends at once (proc(5)). `gpu_processes`, which reads twice,
 #: judges them.
-_STUCK = {"Z": "a zombie", "D": "waiting in the kernel"}
+_STUCK = {"Z": "a zombie", "D": "blocked in the kernel"}
 
 
 def processes(between: Between) -> List[Finding]:
@@ -29,11 +29,7 @@ def processes(between: Between) -> List[Finding]:
             held = sum(process.get("memory") or 0 for process in left)
             words = named([_holder_text(process) for process in left])
             memory = f", which hold{'s' * (len(left) == 1)} {format_bytes(held)}" if held else ""
-            message = (
-                f"{JOB}left {words} on it{memory}; end "
-                f"{'it' if len(left) == 1 else 'them'}, if "
-                f"{'it is' if len(left) == 1 else 'they are'} of this job"
-            )
+            message = f"{words} left{memory} after {JOB}"
             found.append(
                 Finding("left_processes", WARN, message, "watch", pair.subject, {"processes": left})
             )
@@ -46,8 +42,8 @@ def processes(between: Between) -> List[Finding]:
     ]
     if servers:
         message = (
-            f"{JOB}left an MPS server ({named([_holder_text(server) for server in servers])}); "
-            "end it with: echo quit | nvidia-cuda-mps-control"
+            f"an MPS server ({named([_holder_text(server) for server in servers])}) left "
+            f"after {JOB}"
         )
         found.append(
             Finding("left_processes", WARN, message, "watch", NODE, {"processes": servers})
@@ -67,13 +63,11 @@ def memory(between: Between) -> List[Finding]:
         holders = _holders(pair.after)
         old, new = pair.before.get("memory") or {}, pair.after.get("memory") or {}
         evidence = {"before": old, "after": new, "holders": holders}
-        left = f"{JOB}left {format_bytes(more)} allocated"
+        left = f"{format_bytes(more)} still allocated after {JOB}"
         if _left(pair):
             continue  # they hold it, and are named
         if holders:
-            message = (
-                f"{left}, which {named([_holder_text(holder) for holder in holders])} may hold"
-            )
+            message = f"{left}, possibly by {named([_holder_text(holder) for holder in holders])}"
             found.append(Finding("left_memory", WARN, message, "watch", pair.subject, evidence))
         elif between.node("gpu_processes")[1].get("processes_scope") == "host" and (
             pair.after.get("processes") is not None
@@ -82,16 +76,14 @@ def memory(between: Between) -> List[Finding]:
                 Finding(
                     "left_memory",
                     FAIL,
-                    f"{left} that no process holds; reset the GPU",
+                    f"{left}, by no visible process",
                     "reset_gpu",
                     pair.subject,
                     evidence,
                 )
             )
         else:
-            message = (
-                f"{left}, and whether a process holds it cannot be seen from here; look on the host"
-            )
+            message = f"{left}; processes of the host are not visible here"
             found.append(Finding("left_memory", UNKNOWN, message, "watch", pair.subject, evidence))
     return found
 
@@ -170,7 +162,7 @@ def heat(between: Between) -> List[Finding]:
                 f"{'at least ' * grown.least}{seconds / between.seconds:.0%} of the "
                 f"{duration(between.seconds)} since the snapshot"
             )
-            message = f"{JOB}was held back by heat for {share}; look at its cooling"
+            message = f"heat reduced the clocks during {JOB} for {share}"
             evidence = {
                 "thermal_violation_seconds": round(seconds, 1),
                 "seconds": round(between.seconds, 1),
