@@ -126,7 +126,7 @@ TABLE = {
     "memory just below the limit": (twice(gpu(0, memory_used=64 * MIB - 1)), []),
     "memory without an owner": (
         twice(gpu(0, memory_used=64 * MIB)),
-        [("gpu_in_use", "skip", 0, "64 MiB of GPU memory")],
+        [("gpu_in_use", "skip", 0, "64 MiB of its memory")],
     ),
     "memory that a display server owns": (
         twice(

@@ -332,7 +332,7 @@ def test_heat_since_boot_needs_to_know_since_when():
 
 
 def test_an_unknown_reason_is_named():
-    assert " 0x8000" in result_of(TABLE["an unknown reason"][0]).summary
+    assert "0x8000" in result_of(TABLE["an unknown reason"][0]).summary
 
 
 def test_the_summary_of_a_healthy_node_is_one_line_with_the_numbers():
