@@ -196,8 +196,7 @@ RESETS = {"nvlink_down", "nvlink_lost", "nvswitch_error", "ecc_mode_pending", "m
 #: Skipped checks, which need an idle node; a driver update, which ends with a reboot; a part that
 #: the action says to replace.
 EXCEPT = {"gpu_in_use", "jobs_on_node", "driver_version_mismatch", "no_spare_rows"} | {
-    "ecc_uncorrectable",
-    "uncorrectable_ecc_errors",
+    "ecc_uncorrectable"
 }
 
 
