@@ -221,7 +221,7 @@ def test_each_container_has_its_findings(case):
 
 def test_summary_of_a_container_that_is_well():
     assert judge(read("all"), {}).summary == "2 GPUs in this container, requested: all"
-    assert judge(read(None, shown=1), {}).summary == "1 GPU given to this container"
+    assert judge(read(None, shown=1), {}).summary == "1 GPU in this container"
 
 
 KNOWN = {"cuda": "12.8", "driver": "570.124.06", "brand": "tesla"}
